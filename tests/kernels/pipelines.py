@@ -5,6 +5,7 @@ import itertools
 import numba
 import numpy as np
 
+from projector.kernels.pipeline import Replays
 from projector.schedule import registry
 from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages, v_shape
 from projector.schedule.orders import interleaved
@@ -221,3 +222,19 @@ def assert_same(one, other):
     """Two replays agree in every output, bit for bit."""
     for field, mine, theirs in zip(one._fields, one, other, strict=True):
         np.testing.assert_array_equal(mine, theirs, err_msg=field)
+
+
+def without_work(replays):
+    """What ends say of replays."""
+    return replays._replace(rank_busy_ps=replays.rank_busy_ps[:0])
+
+
+def replays_of(ends, rows=slice(None)):
+    """The replays whose ends these are, each in full, without their work."""
+    row, later_ps = ends.row[rows], ends.later_ps[rows]
+    return Replays(
+        ends.rank_start_ps[row],
+        ends.rank_end_ps[row] + later_ps[:, None],
+        ends.rank_end_ps[:0],
+        ends.last_backward_end_ps[row] + later_ps[:, None, None],
+    )

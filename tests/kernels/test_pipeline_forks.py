@@ -16,6 +16,7 @@ from kernels.pipelines import (
     periodic_orders,
     planned_orders,
     random_times,
+    replays_of,
     uniform_times,
 )
 from projector.errors import NumericError
@@ -32,7 +33,7 @@ from projector.kernels.pipeline_forks import (
 from projector.schedule import registry
 from projector.schedule.replay.forks import MIN_PERIODS, compile_forks
 from projector.schedule.replay.order_times import MIN_BATCH, fastest_method, replay_batch
-from projector.schedule.replay.programs import compile_line, empty_replays
+from projector.schedule.replay.programs import compile_line, empty_ends
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
@@ -43,12 +44,12 @@ N = 3500 if JIT else 2 * len(FAMILIES)
 
 
 def run_kernel(order, durations, latencies, periods, kernel=pipeline_forks.replay_forks):
-    """Status and outputs of every configuration with every number of periods, which ascend."""
+    """Status and outputs of every configuration with every number of periods."""
     n, runs = len(durations), len(periods)
-    replays = empty_replays(order.pp, order.vpp, n * runs)
+    ends = empty_ends(order.pp, order.vpp, n * runs)
     times = kernels.OperationTimes(durations.reshape(n, -1), latencies, np.arange(n))
     forks = Forks(np.arange(0, n * runs + 1, runs), np.tile(periods, n), np.arange(n * runs))
-    return kernel(compile_forks(order).program, times, forks, replays), replays
+    return kernel(compile_forks(order).program, times, forks, ends), replays_of(ends)
 
 
 @pytest.mark.parametrize("name", PERIODIC)
@@ -247,17 +248,17 @@ def test_any_program_and_any_state(seed):
     )
     durations[:, live : len(program.used)] = rng.integers(0, 5, (n, len(program.used) - live))
     latencies = rng.integers(0, 4, (n, 2, pp))
-    counts = [np.sort(rng.choice(120, rng.integers(1, MOST_RUNS + 1))) for _ in range(n)]
+    counts = [rng.choice(120, rng.integers(1, MOST_RUNS + 1)) for _ in range(n)]
     offset = np.concatenate([[0], np.cumsum([len(count) for count in counts])])
     row = rng.permutation(offset[-1])
-    replays = empty_replays(pp, 1, offset[-1])
+    ends = empty_ends(pp, 1, offset[-1])
     times = kernels.OperationTimes(durations, latencies, np.arange(n))
-    forks = Forks(offset, np.concatenate(counts), row)
-    assert pipeline_forks.replay_forks(program, times, forks, replays) == kernels.OK
+    forks = Forks(offset, np.concatenate(counts), row.copy())
+    assert pipeline_forks.replay_forks(program, times, forks, ends) == kernels.OK
     for config, (begin, end) in enumerate(itertools.pairwise(offset)):
         states = run_plainly(program, durations[config], latencies[config], 120)
         expected = states[counts[config]][:, program.last]
-        np.testing.assert_array_equal(replays.rank_end_ps[row[begin:end]], expected)
+        np.testing.assert_array_equal(replays_of(ends, row[begin:end]).rank_end_ps, expected)
 
 
 def test_kernel_and_python_agree():
@@ -265,7 +266,7 @@ def test_kernel_and_python_agree():
     for name in ("1f1b-2", "eager-2"):
         order = PERIODIC[name]
         times = mixed_times(order, 5, len(FAMILIES))
-        periods = np.array([0, 3, 3, 40])
+        periods = np.array([3, 0, 40, 3])
         status, outputs = run_kernel(order, *times, periods)
         python_status, python = run_kernel(order, *times, periods, kernel=plain)
         assert status == python_status == kernels.OK

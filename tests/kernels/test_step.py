@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.kernels.pipeline import Replays
+from projector.kernels.pipeline import Ends
 from projector.kernels.step import (
     BREAKDOWN_TERMS,
     PEAK,
@@ -305,6 +305,18 @@ def run_ends(*cases, rows=None, run=None):
     microbatches = np.array([case[6] for case in cases])
     each = np.full_like(busy, 7)
     work = np.stack([busy - 7 * (microbatches[:, None] - 1), each], axis=1)
+    # Replays are kept the other way round, each but the first earlier than it is.
+    turned, later = np.arange(n)[::-1].copy(), np.arange(n)
+    ends = [
+        Ends(
+            turned, later, *(np.ascontiguousarray(values[::-1]) for values in (begin, until, until))
+        )
+        for begin, until in (
+            (start, end - later[:, None]),
+            (alone_start, alone_end - later[:, None]),
+        )
+    ]
+    last_ps = np.ascontiguousarray((last - later[:, None, None])[::-1])
     rows = np.array(range(n) if rows is None else rows)
     outputs = StepOutputs.empty(rows.max() + 1)
     end_steps(
@@ -330,8 +342,8 @@ def run_ends(*cases, rows=None, run=None):
             np.array([case[8] for case in cases[::-1]]),
         ),
         np.array(cases[0][1], np.int64),
-        Replays(start, end, busy[:0], last),
-        Replays(alone_start, alone_end, busy[:0], last[:0]),
+        ends[0]._replace(last_backward_end_ps=last_ps),
+        ends[1]._replace(last_backward_end_ps=last_ps[:0]),
         # Kinds of stages stand the other way round.
         StepStages(
             np.arange(len(stage_rows))[::-1].copy(),

@@ -109,6 +109,24 @@ class Replays(NamedTuple):
         return Replays(*(column[begin:end] for column in self))
 
 
+class Ends(NamedTuple):
+    """When the ranks of n replays end; of replays that are equal but for a shift, one is kept.
+
+    Of the arrays of int64 picoseconds, rows that no replay has mean nothing.
+    """
+
+    row: Ints
+    """``int64[n]``: row of each replay."""
+    later_ps: Ints
+    """``int64[n]``: by how much the ends, not the starts, of each replay are later than its row."""
+    rank_start_ps: Ints
+    """``int64[n, pp]``, or without rows where nobody reads it; as in `Replays`."""
+    rank_end_ps: Ints
+    """``int64[n, pp]``"""
+    last_backward_end_ps: Ints
+    """``int64[n, pp, vpp]``, or without rows where nobody reads it."""
+
+
 @helper
 def _dependency(
     kind: int, stage: int, microbatch: int, microbatches: int, stages: int, num_stages: int

@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Ints, Ints32
+from projector.arrays import Ints, Ints32
 
 from ._jit import helper, kernel
 from .pipeline import (
@@ -58,8 +58,8 @@ from .pipeline import (
     PREVIOUS,
     SAFE_PS,
     UNSURE,
+    Ends,
     OperationTimes,
-    Replays,
 )
 from .pipeline_lanes import LANES, load_lanes, run_lanes
 
@@ -118,9 +118,10 @@ class Forks(NamedTuple):
     offset: Ints
     """``int64[n + 1]``: first run of each configuration; ``MOST_RUNS`` at most."""
     periods: Ints
-    """``int64[R]``: ascending within a configuration."""
+    """``int64[R]``"""
     row: Ints
-    """``int64[R]``: where each run is written."""
+    """``int64[R]``: where each run is written. The runs of a configuration are sorted by their
+    periods."""
 
 
 class _Block(NamedTuple):
@@ -157,13 +158,15 @@ class _Waiting(NamedTuple):
 
     state_ps: Ints
     """``int64[MOST_RUNS, live, LANES]``"""
+    run: Ints
+    """``int64[MOST_RUNS, LANES]``: run that each state was kept for."""
     filled: Ints
     """``int64[LANES]``: states of each configuration."""
-    of_run: Ints
-    """``int64[R]``: state of each run."""
+    like: Ints
+    """``int64[R]``: run whose state each run has."""
     later_ps: Ints
     """``int64[R]``: by how much everything in the run is later than in that state."""
-    state_of: Ints
+    known: Ints
     """``int64[MAX_CYCLE]``: scratch."""
 
 
@@ -231,10 +234,11 @@ def _fork(
 ) -> None:
     """Keep the state of a run: that of ``frame``, ``k`` cycles with its slopes later."""
     end_ps, slope_ps = block.end_ps, block.slope_ps
-    state_ps, of_run = waiting.state_ps, waiting.of_run
+    state_ps = waiting.state_ps
     slot = waiting.filled[lane]
     waiting.filled[lane] = slot + 1
-    of_run[run] = slot
+    waiting.run[slot, lane] = run
+    waiting.like[run] = run
     waiting.later_ps[run] = 0
     if k == 0:
         for i in range(state_ps.shape[1]):
@@ -308,8 +312,8 @@ def _fork_settled(
     The lane has settled in the ``cycle`` periods before ``frame``.
     """
     first = block.done[lane] - cycle
-    state_of, of_run = waiting.state_of, waiting.of_run
-    state_of[:cycle] = -1
+    known, like = waiting.known, waiting.like
+    known[:cycle] = -1
     for run in range(block.begin[lane], block.stop[lane]):
         if periods[run] < first:
             continue
@@ -317,12 +321,12 @@ def _fork_settled(
         if run < block.run[lane]:
             # It has forked without a jump: its state is kept.
             if k == 0:
-                state_of[at] = of_run[run]
+                known[at] = run
             continue
-        if state_of[at] < 0:
+        if known[at] < 0:
             _fork(lane, run, (frame - cycle + at) * sizes[FRAME], 0, 0, block, waiting)
-            state_of[at] = of_run[run]
-        of_run[run] = state_of[at]
+            known[at] = run
+        like[run] = known[at]
         waiting.later_ps[run] = k * block.gap_ps[lane]
     block.run[lane] = block.stop[lane]
     block.wanted[lane] = NEVER
@@ -479,85 +483,72 @@ def _fork_at_once(periods: Ints, block: _Block, waiting: _Waiting) -> None:
 
 @helper
 def _load_block(
-    program: ForkProgram, times: OperationTimes, most: int, begin: int, total: Floats, block: _Block
+    program: ForkProgram, times: OperationTimes, most: int, begin: int, block: _Block
 ) -> int:
     """Bring the times of a block into lanes; ``most`` is the most periods that any of it runs."""
     given_ps, p2p_ps, which = times
-    used, uses, latency_uses = program.used, program.uses, program.latency_uses
     flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], p2p_ps.shape[1] * p2p_ps.shape[2])
-    total[:] = 0.0
-    fits = True
-    for i in range(flat_p2p_ps.shape[1] if p2p_ps.shape[0] > 0 else 0):
-        weight = latency_uses[0, 1 + i] + most * latency_uses[1, 1 + i]
-        fits &= load_lanes(flat_p2p_ps, i, which, begin, weight, block.latency_ps, 1 + i, total)
-    for i in range(used.shape[0]):
-        weight = uses[0, i] + most * uses[1, i]
-        fits &= load_lanes(given_ps, used[i], which, begin, weight, block.duration_ps, i, total)
+    sends = np.arange(flat_p2p_ps.shape[1] if p2p_ps.shape[0] > 0 else 0)
+    send_uses = program.latency_uses[0, 1:] + most * program.latency_uses[1, 1:]
+    uses = program.uses[0] + most * program.uses[1]
+    total = np.zeros(LANES, np.float64)
+    fits = load_lanes(flat_p2p_ps, sends, send_uses, which, begin, block.latency_ps, 1, total)
+    fits &= load_lanes(given_ps, program.used, uses, which, begin, block.duration_ps, 0, total)
     if not fits:
         return OUT_OF_RANGE
     return UNSURE if total.max() > SAFE_PS else OK
 
 
 @helper
-def _write_starts(
-    program: ForkProgram, block: _Block, begin: int, count: int, forks: Forks, replays: Replays
-) -> None:
-    """Write what is known behind the prologue: starts, and the work of each rank."""
+def _keep_starts(program: ForkProgram, block: _Block, start_ps: Ints) -> None:
+    """Read when each rank starts, behind the prologue: int64[pp, LANES]."""
     first, first_duration = program.first, program.first_duration
-    used, uses = program.used, program.uses
-    offset, periods, row = forks
-    start_ps, busy_ps = replays.rank_start_ps, replays.rank_busy_ps
     end_ps, duration_ps = block.end_ps, block.duration_ps
-    num_ranks, num_chunks = program.last_backward.shape
-    start = np.empty(num_ranks, np.int64)
-    outside, each = np.empty(num_ranks, np.int64), np.empty(num_ranks, np.int64)
-    for lane in range(count if start_ps.shape[0] > 0 else 0):
-        for rank in range(num_ranks):
-            start[rank] = end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
-        for run in range(offset[begin + lane], offset[begin + lane + 1]):
-            for rank in range(num_ranks):
-                start_ps[row[run], rank] = start[rank]
-    for lane in range(count if busy_ps.shape[0] > 0 else 0):
-        outside[:] = 0
-        each[:] = 0
-        for i in range(used.shape[0]):
-            rank = used[i] // (num_chunks * 9)
-            outside[rank] += uses[0, i] * duration_ps[i, lane]
-            each[rank] += uses[1, i] * duration_ps[i, lane]
-        for run in range(offset[begin + lane], offset[begin + lane + 1]):
-            for rank in range(num_ranks):
-                busy_ps[row[run], rank] = outside[rank] + periods[run] * each[rank]
+    for rank in range(first.shape[0]):
+        for lane in range(LANES):
+            start_ps[rank, lane] = (
+                end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
+            )
 
 
 @helper
 def _write_ends(
     program: ForkProgram,
     slot: int,
+    start_ps: Ints,
     tail_ps: Ints,
-    block: _Block,
     waiting: _Waiting,
     row: Ints,
-    replays: Replays,
+    ends: Ends,
 ) -> None:
-    """Write all runs of one state, whose epilogue has been run."""
+    """Write what follows from one state of each lane, whose epilogue has been run."""
     last, last_backward = program.last, program.last_backward
-    end_ps, last_backward_end_ps = replays.rank_end_ps, replays.last_backward_end_ps
-    of_run, later_ps = waiting.of_run, waiting.later_ps
-    begin, stop = block.begin, block.stop
+    _, _, rank_start_ps, rank_end_ps, last_backward_end_ps = ends
+    run, filled = waiting.run, waiting.filled
     num_ranks, num_chunks = last_backward.shape
-    chunks_wanted = num_chunks if last_backward_end_ps.shape[0] > 0 else 0
+    starts = num_ranks if rank_start_ps.shape[0] > 0 else 0
+    chunks = num_chunks if last_backward_end_ps.shape[0] > 0 else 0
     for lane in range(LANES):
-        for run in range(begin[lane], stop[lane]):
-            if of_run[run] != slot:
-                continue
-            later, out = later_ps[run], row[run]
-            for rank in range(num_ranks):
-                end_ps[out, rank] = tail_ps[last[rank], lane] + later
-            for rank in range(num_ranks if chunks_wanted > 0 else 0):
-                for c in range(num_chunks):
-                    last_backward_end_ps[out, rank, c] = (
-                        tail_ps[last_backward[rank, c], lane] + later
-                    )
+        if slot >= filled[lane]:
+            continue
+        out = row[run[slot, lane]]
+        for rank in range(starts):
+            rank_start_ps[out, rank] = start_ps[rank, lane]
+        for rank in range(num_ranks):
+            rank_end_ps[out, rank] = tail_ps[last[rank], lane]
+            for c in range(chunks):
+                last_backward_end_ps[out, rank, c] = tail_ps[last_backward[rank, c], lane]
+
+
+@helper
+def _write_runs(block: _Block, waiting: _Waiting, out: Ints, ends: Ends) -> None:
+    """Write which state each run shares."""
+    like, later_ps = waiting.like, waiting.later_ps
+    row_of, later_of = ends.row, ends.later_ps
+    for lane in range(LANES):
+        for run in range(block.begin[lane], block.stop[lane]):
+            row_of[out[run]] = out[like[run]]
+            later_of[out[run]] = later_ps[run]
 
 
 @helper
@@ -580,9 +571,23 @@ def _empty_block(program: ForkProgram) -> _Block:
 
 
 @helper
+def _sort_runs(begin: int, end: int, periods: Ints, row: Ints) -> None:
+    """Sort a few runs by their periods."""
+    for run in range(begin + 1, end):
+        wanted, out = periods[run], row[run]
+        place = run
+        while place > begin and periods[place - 1] > wanted:
+            periods[place] = periods[place - 1]
+            row[place] = row[place - 1]
+            place -= 1
+        periods[place] = wanted
+        row[place] = out
+
+
+@helper
 def _begin_lanes(forks: Forks, begin: int, block: _Block, waiting: _Waiting) -> int:
     """Set each lane to its first run; return the most periods of any."""
-    offset = forks.offset
+    offset, periods, row = forks
     most = np.int64(0)
     for lane in range(LANES):
         config = min(begin + lane, offset.shape[0] - 2)
@@ -591,14 +596,13 @@ def _begin_lanes(forks: Forks, begin: int, block: _Block, waiting: _Waiting) -> 
         block.begin[lane] = offset[config] if begin + lane == config else block.stop[lane]
         block.run[lane] = block.begin[lane]
         waiting.filled[lane] = 0
-        most = max(most, forks.periods[offset[config + 1] - 1])
+        _sort_runs(block.begin[lane], block.stop[lane], periods, row)
+        most = max(most, periods[offset[config + 1] - 1])
     return int(most)
 
 
 @kernel
-def replay_forks(
-    program: ForkProgram, times: OperationTimes, forks: Forks, replays: Replays
-) -> int:
+def replay_forks(program: ForkProgram, times: OperationTimes, forks: Forks, ends: Ends) -> int:
     """Run orders of several lengths with the durations of each configuration.
 
     Parameters
@@ -609,9 +613,8 @@ def replay_forks(
         Of n configurations.
     forks : Forks
         The R runs of them.
-    replays : Replays
-        Output, a row for each run. Starts, work and last backwards are left out where there are
-        no rows for them.
+    ends : Ends
+        Output. A run has its own row, or that of an earlier run of its configuration.
 
     Returns
     -------
@@ -625,27 +628,28 @@ def replay_forks(
     block = _empty_block(program)
     waiting = _Waiting(
         state_ps=np.empty((MOST_RUNS, live, LANES), np.int64),
+        run=np.empty((MOST_RUNS, LANES), np.int64),
         filled=np.empty(LANES, np.int64),
-        of_run=np.empty(forks.periods.shape[0], np.int64),
+        like=np.empty(forks.periods.shape[0], np.int64),
         later_ps=np.empty(forks.periods.shape[0], np.int64),
-        state_of=np.empty(sizes[MAX_CYCLE], np.int64),
+        known=np.empty(sizes[MAX_CYCLE], np.int64),
     )
+    start_ps = np.empty((program.first.shape[0], LANES), np.int64)
     tail_ps = np.empty((sizes[TAIL_ROWS], LANES), np.int64)
-    total = np.empty(LANES, np.float64)
-    num = times.which.shape[0]
-    for begin in range(0, num, LANES):
+    for begin in range(0, times.which.shape[0], LANES):
         most = _begin_lanes(forks, begin, block, waiting)
-        status = _load_block(program, times, most, begin, total, block)
+        status = _load_block(program, times, most, begin, block)
         if status != OK:
             return status
         block.end_ps[live, :] = 0
         run_lanes(program.prologue, 0, silent, block.latency_ps, block.duration_ps, block.end_ps)
-        _write_starts(program, block, begin, min(LANES, num - begin), forks, replays)
+        _keep_starts(program, block, start_ps)
         _run_to_forks(program, silent, forks.periods, block, waiting)
+        _write_runs(block, waiting, forks.row, ends)
         for slot in range(waiting.filled.max()):
             for i in range(live):
                 for lane in range(LANES):
                     tail_ps[i, lane] = waiting.state_ps[slot, i, lane]
             run_lanes(program.epilogue, 0, silent, block.latency_ps, block.duration_ps, tail_ps)
-            _write_ends(program, slot, tail_ps, block, waiting, forks.row, replays)
+            _write_ends(program, slot, start_ps, tail_ps, waiting, forks.row, ends)
     return OK

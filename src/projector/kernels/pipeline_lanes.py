@@ -35,10 +35,14 @@ from .pipeline import (
     UNSURE,
     OperationTimes,
     Replays,
+    at,
 )
 
 LANES = 64
 """Configurations side by side: eight vectors of AVX-512 hide what one operation costs itself."""
+
+TOGETHER = 8
+"""Lanes of a cache line."""
 
 
 class LaneProgram(NamedTuple):
@@ -119,29 +123,35 @@ def allocate(program: Ints32, place_of: Ints, begin: int) -> int:
 @helper
 def load_lanes(
     source: Ints,
-    column: int,
+    columns: Ints,
+    weights: Ints,
     which: Ints,
     block: int,
-    weight: int,
     rows: Ints,
-    row: int,
+    begin: int,
     total: Floats,
 ) -> bool:
-    """Copy one column of a block of configurations to a row of lanes; say whether it fits.
+    """Copy columns of a block of configurations to rows of lanes; say whether all of them fit.
 
-    Lanes beyond the last configuration repeat it. ``weight`` times the values are added to
-    ``total``, float64[LANES].
+    The rows count from ``begin``. Lanes beyond the last configuration repeat it. The values times
+    ``weights``, one for each column, are added to ``total``, float64[LANES].
     """
     last = which.shape[0] - 1
-    smallest = np.int64(0)
-    largest = np.int64(0)
-    for lane in range(LANES):
-        value = source[which[min(block + lane, last)], column]
-        smallest = min(smallest, value)
-        largest = max(largest, value)
-        rows[row, lane] = value
-        total[lane] += float(weight) * float(value)
-    return bool(smallest >= 0 and largest <= MAX_DURATION_PS)
+    # Both sides are read and written by whole cache lines.
+    for first in range(0, LANES, TOGETHER):
+        for i in range(columns.shape[0]):
+            for lane in range(first, first + TOGETHER):
+                rows[begin + i, lane] = source[at(which[min(block + lane, last)]), at(columns[i])]
+    shortest = np.int64(0)
+    longest = np.int64(0)
+    for i in range(columns.shape[0]):
+        weight = float(weights[i])
+        for lane in range(LANES):
+            value = rows[begin + i, lane]
+            shortest = min(shortest, value)
+            longest = max(longest, value)
+            total[lane] += weight * float(value)
+    return bool(shortest >= 0 and longest <= MAX_DURATION_PS)
 
 
 @helper
@@ -174,31 +184,48 @@ def run_lanes(
 def _write_lanes(
     program: LaneProgram,
     block: int,
-    count: int,
     duration_ps: Ints,
     end_ps: Ints,
     busy_ps: Ints,
+    row: Ints,
     replays: Replays,
 ) -> None:
-    """Write out the ``count`` configurations of a block."""
+    """Write out the configurations of a block."""
     first, first_duration = program.first, program.first_duration
     last, last_backward = program.last, program.last_backward
     rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays
     num_ranks, num_chunks = last_backward.shape
-    for lane in range(count):
-        config = block + lane
-        for rank in range(num_ranks):
-            rank_start_ps[config, rank] = (
+    starts = num_ranks if rank_start_ps.shape[0] > 0 else 0
+    works = num_ranks if rank_busy_ps.shape[0] > 0 else 0
+    chunks = num_chunks if last_backward_end_ps.shape[0] > 0 else 0
+    for lane in range(min(LANES, row.shape[0] - block)):
+        out = row[block + lane]
+        for rank in range(starts):
+            rank_start_ps[out, rank] = (
                 end_ps[first[rank], lane] - duration_ps[first_duration[rank], lane]
             )
-            rank_end_ps[config, rank] = end_ps[last[rank], lane]
-            rank_busy_ps[config, rank] = busy_ps[rank, lane]
-            for c in range(num_chunks):
-                last_backward_end_ps[config, rank, c] = end_ps[last_backward[rank, c], lane]
+        for rank in range(works):
+            rank_busy_ps[out, rank] = busy_ps[rank, lane]
+        for rank in range(num_ranks):
+            rank_end_ps[out, rank] = end_ps[last[rank], lane]
+            for c in range(chunks):
+                last_backward_end_ps[out, rank, c] = end_ps[last_backward[rank, c], lane]
+
+
+@helper
+def _sum_work(program: LaneProgram, duration_ps: Ints, busy_ps: Ints) -> None:
+    """Sum what each rank works."""
+    used, uses = program.used, program.uses
+    num_chunks = program.last_backward.shape[1]
+    busy_ps[:] = 0
+    for i in range(used.shape[0]):
+        rank = used[i] // (num_chunks * 9)
+        for lane in range(LANES):
+            busy_ps[rank, lane] += uses[i] * duration_ps[i, lane]
 
 
 @kernel
-def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) -> int:
+def replay_lanes(program: LaneProgram, times: OperationTimes, row: Ints, replays: Replays) -> int:
     """Run one order with the durations of each configuration, 64 at a time.
 
     Parameters
@@ -207,8 +234,10 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) 
         The order.
     times : OperationTimes
         Of n configurations.
+    row : int64[n]
+        Where each of them is written.
     replays : Replays
-        Output.
+        Output. Starts, work and last backwards are left out where there are no rows for them.
 
     Returns
     -------
@@ -222,6 +251,7 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) 
     stages = num_ranks * num_chunks
     silent = p2p_ps.shape[0] == 0
     flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], 2 * stages)
+    sends, send_uses = np.arange(0 if silent else 2 * stages), program.latency_uses[1:]
     latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
     duration_ps = np.empty((used.shape[0], LANES), np.int64)
     end_ps = np.zeros((program.num_places, LANES), np.int64)
@@ -230,24 +260,15 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, replays: Replays) 
 
     for block in range(0, which.shape[0], LANES):
         total[:] = 0.0
-        fits = True
-        for i in range(0 if silent else 2 * stages):
-            weight = program.latency_uses[1 + i]
-            fits &= load_lanes(flat_p2p_ps, i, which, block, weight, latency_ps, 1 + i, total)
-        for i in range(used.shape[0]):
-            fits &= load_lanes(given_ps, used[i], which, block, uses[i], duration_ps, i, total)
+        fits = load_lanes(flat_p2p_ps, sends, send_uses, which, block, latency_ps, 1, total)
+        fits &= load_lanes(given_ps, used, uses, which, block, duration_ps, 0, total)
         if not fits:
             return OUT_OF_RANGE
         if total.max() > SAFE_PS:
             return UNSURE
 
         run_lanes(columns, 0, silent, latency_ps, duration_ps, end_ps)
-
-        busy_ps[:] = 0
-        for i in range(used.shape[0]):
-            rank = used[i] // (num_chunks * 9)
-            for lane in range(LANES):
-                busy_ps[rank, lane] += uses[i] * duration_ps[i, lane]
-        count = min(LANES, which.shape[0] - block)
-        _write_lanes(program, block, count, duration_ps, end_ps, busy_ps, replays)
+        if replays.rank_busy_ps.shape[0] > 0:
+            _sum_work(program, duration_ps, busy_ps)
+        _write_lanes(program, block, duration_ps, end_ps, busy_ps, row, replays)
     return OK

@@ -14,7 +14,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 
 from ._jit import helper, inlined, kernel
-from .pipeline import Replays
+from .pipeline import Ends
 from .timings import EACH, LEAST
 
 PS = 1e-12
@@ -54,7 +54,7 @@ class StepJobs(NamedTuple):
     row: Ints
     """``int64[n]``: among all jobs of the batch."""
     replay: Ints
-    """``int64[n]``: row of its replay."""
+    """``int64[n]``: its replay."""
     held: Ints
     """``int64[n]``: row of what its ranks hold of activations."""
     family: Ints
@@ -317,7 +317,13 @@ def gathered_forwards(
 
 @helper
 def _sent_s(
-    replay: int, rank: int, last_ps: Ints, first: int, tail_s: Floats, waiting: Ints
+    row: int,
+    later_ps: int,
+    rank: int,
+    last_ps: Ints,
+    first: int,
+    tail_s: Floats,
+    waiting: Ints,
 ) -> float:
     """Return when a rank has sent the gradients of its chunks, which share one channel.
 
@@ -333,22 +339,20 @@ def _sent_s(
     if most_tail_s > 0.0:
         for c in range(num_chunks):
             place = c
-            while place > 0 and (
-                last_ps[replay, rank, waiting[place - 1]] > last_ps[replay, rank, c]
-            ):
+            while place > 0 and last_ps[row, rank, waiting[place - 1]] > last_ps[row, rank, c]:
                 waiting[place] = waiting[place - 1]
                 place -= 1
             waiting[place] = c
         for place in range(num_chunks):
             c = waiting[place]
-            sent_s = max(sent_s, last_ps[replay, rank, c] * PS) + tail_s[first + c]
+            sent_s = max(sent_s, (last_ps[row, rank, c] + later_ps) * PS) + tail_s[first + c]
     return sent_s
 
 
 @inlined
 def _find_ends(
     replay: int,
-    replayed: Replays,
+    replayed: Ends,
     rank_first: int,
     reduce_after_s: Floats,
     chunk_first: int,
@@ -365,30 +369,31 @@ def _find_ends(
     ``busy_ps`` is the work of each rank; ``done_s`` and ``waiting`` are scratch. Each thing is done
     for all ranks before the next: loops without branches take several ranks at once.
     """
-    start_ps, end_ps, _, last_ps = replayed
+    row_of, later_of, start_ps, end_ps, last_ps = replayed
+    row, later_ps = row_of[replay], later_of[replay]
     num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
     for r in range(num_ranks):
-        done_s[r] = end_ps[replay, r] * PS
+        done_s[r] = (end_ps[row, r] + later_ps) * PS
     if sends:
         for r in range(num_ranks):
             first = chunk_first + r * num_chunks
-            done_s[r] = max(done_s[r], _sent_s(replay, r, last_ps, first, tail_s, waiting))
+            done_s[r] = max(done_s[r], _sent_s(row, later_ps, r, last_ps, first, tail_s, waiting))
     for r in range(num_ranks):
         done_s[r] += reduce_after_s[rank_first + r]
     done_s[0] += tied_s
     if num_ranks > 1:
         done_s[num_ranks - 1] += tied_s
     # Rounding keeps the order, so the last end is that of the latest tick.
-    latest_ps, most_ps = end_ps[replay, 0], busy_ps[0]
+    latest_ps, most_ps = end_ps[row, 0], busy_ps[0]
     for r in range(num_ranks):
-        latest_ps = max(latest_ps, end_ps[replay, r])
-    last_s = latest_ps * PS
+        latest_ps = max(latest_ps, end_ps[row, r])
+    last_s = (latest_ps + later_ps) * PS
     if apart:
         last_s = -math.inf
         for r in range(num_ranks):
-            begin_s = start_ps[replay, r] * PS
+            begin_s = start_ps[row, r] * PS
             done_s[r] -= begin_s
-            last_s = max(last_s, end_ps[replay, r] * PS - begin_s)
+            last_s = max(last_s, (end_ps[row, r] + later_ps) * PS - begin_s)
     finish_s = done_s[0]
     for r in range(num_ranks):
         finish_s = max(finish_s, done_s[r])
@@ -466,8 +471,8 @@ def end_steps(
     replicas: StepReplicas,
     families: StepFamilies,
     stage_held: Ints,
-    replayed: Replays,
-    alone: Replays,
+    replayed: Ends,
+    alone: Ends,
     stages: StepStages,
     ranks: StepRanks,
     outputs: StepOutputs,
@@ -491,7 +496,7 @@ def end_steps(
         Of all jobs.
     stage_held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
-    replayed, alone : Replays
+    replayed, alone : Ends
         Distinct replays of the jobs, and the same without transfers, of which only ends are read,
         and starts where ranks of a family are apart.
     stages : StepStages
@@ -505,8 +510,8 @@ def end_steps(
     begin, row, replay_of, held_of, family_of, microbatches = jobs
     chosen, stage_first, rank_first, chunk_first, tied_s, timing_of, work_ps = replicas
     aparts, overhead_s, straggler_share = families
-    start_ps, end_ps, _, _ = replayed
-    alone_start_ps, alone_end_ps = alone.rank_start_ps, alone.rank_end_ps
+    row_of, later_ps, start_ps, end_ps, _ = replayed
+    alone_row_of, alone_later_ps, alone_start_ps, alone_end_ps, _ = alone
     kind_of, kind_s, exposed_first_s, tail_s = stages
     reduce_after_s, gather_after_s, optimizer_s, static_bytes, activation_bytes = ranks
     number, rank = outputs
@@ -538,12 +543,15 @@ def end_steps(
                 stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
                 exposed_first_s, number, job,
             )  # fmt: skip
-            start = start_ps[replay, ending] if apart else 0
-            alone_start = alone_start_ps[replay, ending] if apart else 0
-            span_ps = end_ps[replay, ending] - start
+            own, own_alone = row_of[replay], alone_row_of[replay]
+            start = start_ps[own, ending] if apart else 0
+            alone_start = alone_start_ps[own_alone, ending] if apart else 0
+            end = end_ps[own, ending] + later_ps[replay]
+            alone_end = alone_end_ps[own_alone, ending] + alone_later_ps[replay]
+            span_ps = end - start
             # A span can be shorter with latencies than without: its start may wait longer for them.
-            idle_ps = min(span_ps, alone_end_ps[replay, ending] - alone_start)
-            sent_s = ends.finish_s - (end_ps[replay, ending] * PS - start * PS)
+            idle_ps = min(span_ps, alone_end - alone_start)
+            sent_s = ends.finish_s - (end * PS - start * PS)
             number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
             number[job, PIPELINE] = (span_ps - idle_ps) * PS
             number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]

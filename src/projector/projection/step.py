@@ -11,7 +11,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
-from projector.kernels.pipeline import Replays
+from projector.kernels.pipeline import Ends, Replays
 from projector.kernels.timings import (
     StageDurations,
     TimingColumns,
@@ -29,7 +29,7 @@ from projector.schedule.order import Order
 from projector.schedule.placement import Placement
 from projector.schedule.replay.counts import Wanted, replay_alone, replay_counts
 from projector.schedule.replay.order_times import compile_peaks, peak_bytes, to_ps
-from projector.schedule.replay.programs import empty_replays
+from projector.schedule.replay.programs import empty_ends
 from projector.schedule.series import Series
 
 MIDDLE, LAST = 1, 2
@@ -326,11 +326,30 @@ def replay_job(inputs: StepInputs, chosen: ChosenOrder, job: int) -> Pipeline:
     replica = int(replicas.of_job[job])
     order = chosen.short()
     timings = _timings(inputs, order, np.array([replica], np.int64))
-    alone, replayed = _replay_all([chosen], np.zeros(1, np.int64), timings, np.zeros(1, np.int64))
+    one = np.zeros(1, np.int64)
+    ends = _replay_all([chosen], one, timings, one)
+    durations_ps = timings.alone_ps, timings.duration_ps
+    alone, replayed = (
+        _replay_of(*pair, chosen.microbatches) for pair in zip(ends, durations_ps, strict=True)
+    )
     pipeline = int(replicas.pipeline[replica])
     saved_bytes = _saved_bytes(inputs, order, replicas.placement(replica), np.array([pipeline]))
     peak, in_flight = peak_bytes(order, saved_bytes, inputs.costs.weight_share[pipeline])
     return Pipeline(timings, alone, replayed, saved_bytes[0], peak[0], in_flight[0])
+
+
+def _replay_of(ends: Ends, duration_ps: Ints, microbatches: int) -> Replays:
+    """Return the replay of one job, given its ends and durations."""
+    row, later_ps = slice(ends.row[0], ends.row[0] + 1), ends.later_ps[0]
+    forward, backward, weight = (duration_ps[:, :, :, kind] for kind in range(3))
+    least_ps = forward[..., 0] + backward[..., LAST] + weight[..., LAST]
+    each_ps = forward[..., MIDDLE] + backward[..., MIDDLE] + weight[..., MIDDLE]
+    return Replays(
+        ends.rank_start_ps[row],
+        ends.rank_end_ps[row] + later_ps,
+        (least_ps + (microbatches - 1) * each_ps).sum(axis=2),
+        ends.last_backward_end_ps[row] + later_ps,
+    )
 
 
 def _saved_bytes(inputs: StepInputs, order: Order, placement: Placement, pipelines: Ints) -> Floats:
@@ -377,7 +396,6 @@ def _run_placement(
         order_of_job.take(first),
         timings,
         timing.take(first),
-        for_steps=True,
         starts=bool(batch.training.post_validation.any()),
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
@@ -427,26 +445,22 @@ def _replay_all(
     order_of_run: Ints,
     timings: Timings,
     timing_of_run: Ints,
-    for_steps: bool = False,
     starts: bool = True,
-) -> tuple[Replays, Replays]:
+) -> tuple[Ends, Ends]:
     """Return all replays of a placement, whose timings ascend, without transfers and with them.
 
-    What ``end_steps`` does not read is left out ``for_steps``, and has no rows then: the work of
-    ranks and, where there are transfers, last backwards of the first replays. Without ``starts``,
-    those are left out as well.
+    What ``end_steps`` does not read is left out and has no rows: where there are transfers, last
+    backwards of the first replays; starts, if they are not asked for.
     """
     num, (pp, chunks) = len(order_of_run), timings.alone_ps.shape[1:3]
-    nothing = empty_replays(pp, chunks, 0)
-    alone = replayed = empty_replays(pp, chunks, num)
-    if for_steps:
-        alone = replayed = alone._replace(rank_busy_ps=nothing.rank_busy_ps)
-    if not starts:
-        alone = replayed = alone._replace(rank_start_ps=nothing.rank_start_ps)
+    nothing = empty_ends(pp, chunks, 0)
+    alone = replayed = empty_ends(pp, chunks, num)
     if timings.transfers:
-        replayed = Replays(*map(np.empty_like, replayed))
-        if for_steps:
-            alone = alone._replace(last_backward_end_ps=nothing.last_backward_end_ps)
+        replayed = empty_ends(pp, chunks, num)
+        alone = alone._replace(last_backward_end_ps=nothing.last_backward_end_ps)
+    if not starts:
+        alone = alone._replace(rank_start_ps=nothing.rank_start_ps)
+        replayed = replayed._replace(rank_start_ps=nothing.rank_start_ps)
     batches = [Wanted(timings.alone_ps, None, alone)]
     if timings.transfers:
         latency_ps = None if timings.silent else timings.latency_ps
@@ -474,8 +488,7 @@ def _replay(
         some = runs[begin[number] : begin[number + 1]]
         which = timing_of_run.take(some)
         if isinstance(alike, Series):
-            microbatches = counts.take(order_of_run.take(some))
-            replay_counts(alike, microbatches, which, some, batches)
+            replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
         else:
             replay_alone(alike, which, some, batches)
 

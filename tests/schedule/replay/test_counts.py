@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.pipelines import assert_same, mixed_times
+from kernels.pipelines import assert_same, mixed_times, replays_of, without_work
 from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import registry
 from projector.schedule.order import FORWARD
 from projector.schedule.replay.counts import Wanted, replay_counts
 from projector.schedule.replay.order_times import compile_peaks, replay_batch
-from projector.schedule.replay.programs import empty_replays
+from projector.schedule.replay.programs import empty_ends, empty_replays
 from reference import pipeline as reference
 
 JIT = not numba.config.DISABLE_JIT
@@ -54,14 +54,22 @@ def replay_each(series, counts, durations, latencies, which):
         )
         for column, value in zip(replays, alone, strict=True):
             column[run] = value[0]
-    return replays
+    return without_work(replays)
 
 
 def replay_together(series, counts, durations, latencies, which):
-    replays = empty_replays(series.pp, series.vpp, len(counts))
-    rows = np.random.default_rng(0).permutation(len(counts))
-    replay_counts(series, counts, which, rows, [Wanted(durations, latencies, replays)])
-    return type(replays)(*(column[rows] for column in replays))
+    """All runs in one call, those with the same times one after the other."""
+    ends = empty_ends(series.pp, series.vpp, len(counts))
+    by_times = np.argsort(which, kind="stable")
+    rows = np.random.default_rng(0).permutation(len(counts))[by_times]
+    run_counts(series, counts[by_times], which[by_times], rows, Wanted(durations, latencies, ends))
+    return replays_of(ends, rows[np.argsort(by_times)])
+
+
+def run_counts(series, counts, which, rows, *batches):
+    # Other orders may stand among those of the series.
+    orders, order_of_run = np.unique(np.append(counts, 7), return_inverse=True)
+    replay_counts(series, orders, order_of_run[:-1], which, rows, batches)
 
 
 @settings(max_examples=60 if JIT else 2, deadline=None)
@@ -163,23 +171,34 @@ def test_columns_without_rows_are_left_out():
     durations, latencies = mixed_times(series.order(8), 4, 14)
     counts, which = np.tile([1, 9, 50, 300], 14), np.repeat(np.arange(14), 4)
     whole = replay_together(series, counts, durations, latencies, which)
-    for name in ("rank_start_ps", "rank_busy_ps", "last_backward_end_ps"):
-        replays = empty_replays(3, 1, len(counts))
-        part = empty_replays(3, 1, len(counts))
-        part = part._replace(**{name: getattr(part, name)[:0]})
-        twice = [Wanted(durations, None, replays), Wanted(durations, latencies, part)]
-        replay_counts(series, counts, which, np.arange(len(counts)), twice)
-        for field in set(whole._fields) - {name}:
-            np.testing.assert_array_equal(getattr(part, field), getattr(whole, field))
-        silent = replay_together(series, counts, durations, None, which)
-        assert_same(replays, silent)
+    rows = np.arange(len(counts))
+    for name in ("rank_start_ps", "last_backward_end_ps"):
+        ends, part = empty_ends(3, 1, len(counts)), empty_ends(3, 1, len(counts))
+        given = part._replace(**{name: getattr(part, name)[:0]})
+        twice = Wanted(durations, None, ends), Wanted(durations, latencies, given)
+        run_counts(series, counts, which, rows, *twice)
+        getattr(part, name)[:] = 0
+        found = replays_of(part)
+        for field in {"rank_start_ps", "rank_end_ps", "last_backward_end_ps"} - {name}:
+            np.testing.assert_array_equal(getattr(found, field), getattr(whole, field))
+        assert_same(replays_of(ends), replay_together(series, counts, durations, None, which))
+
+
+def test_runs_that_have_settled_share_a_row():
+    series = registry.series("1f1b", 4, 1)
+    durations = np.full((10, 4, 1, 3, 3), 1000)
+    counts, which = np.tile([300, 9, 70, 20], 10), np.repeat(np.arange(10), 4)
+    ends = empty_ends(4, 1, len(counts))
+    run_counts(series, counts, which, np.arange(40), Wanted(durations, None, ends))
+    assert_same(replays_of(ends), replay_each(series, counts, durations, None, which))
+    assert len(np.unique(ends.row)) == 10
 
 
 @pytest.mark.parametrize("count", [8, 200])
 def test_what_is_out_of_range_is_refused(count):
     series = registry.series("1f1b", 2, 1)
     durations, latencies = mixed_times(series.order(8), 3, 5)
-    counts, which = np.full(40, count), np.arange(40) % 5
+    counts, which = np.full(40, count), np.arange(40) // 8
     for value in (-1, kernels.MAX_DURATION_PS + 1, kernels.MAX_DURATION_PS):
         durations[2, 1, 0, FORWARD, 1] = value
         with pytest.raises(NumericError):

@@ -106,19 +106,15 @@ def compile_forks(order: Order) -> ForkingOrder | None:
     return ForkingOrder(program, period.repeats, order.microbatches - period.repeats * each, each)
 
 
-def fork_runs(
-    forking: ForkingOrder, which: Ints, microbatches: Ints, rows: Ints
-) -> tuple[Forks, Ints]:
+def fork_runs(which: Ints, periods: Ints, rows: Ints) -> tuple[Forks, Ints]:
     """Gather runs with the same times.
 
     Parameters
     ----------
-    forking : ForkingOrder
-        What the orders have in common.
     which : int64[n]
-        Times of each run.
-    microbatches : int64[n]
-        Those of each run: ``least``, and any multiple of ``each`` more.
+        Times of each run; those with the same ones follow one another.
+    periods : int64[n]
+        Those of each run.
     rows : int64[n]
         Where each run is written.
 
@@ -129,16 +125,12 @@ def fork_runs(
     which : int64[configurations]
         Times of each configuration.
     """
-    periods = (microbatches - forking.least) // forking.each
-    by_times = np.argsort(which * (periods.max(initial=0) + 1) + periods)
-    which = which[by_times]
-    number = np.arange(len(which))
     begins = np.diff(which, prepend=-1) != 0
+    number = np.arange(len(which))
     # One with many runs is several.
     begins |= (number - np.maximum.accumulate(np.where(begins, number, 0))) % MOST_RUNS == 0
     begin = np.flatnonzero(begins)
-    forks = Forks(np.append(begin, len(which)), periods[by_times], rows[by_times])
-    return forks, which[begin]
+    return Forks(np.append(begin, len(which)), periods, rows.copy()), which.take(begin)
 
 
 def _operations(order: Order, line: Line) -> Operations:

@@ -9,7 +9,7 @@ from projector.arrays import Floats, Ints
 from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
-from projector.kernels.pipeline import OperationTimes, Replays
+from projector.kernels.pipeline import Ends, OperationTimes, Replays
 from projector.kernels.pipeline_forks import replay_forks
 from projector.schedule.legality import check_complete
 from projector.schedule.order import Order
@@ -120,15 +120,52 @@ def replay_batch(
     outputs = empty_replays(order.pp, order.vpp, len(times.which)) if into is None else into
     if method == "auto":
         method = fastest_method(order, len(times.which))
+    _replay(order, times, method, outputs)
+    return outputs
+
+
+def replay_ends(order: Order, times: OperationTimes, rows: Ints, into: Ends) -> None:
+    """Run one order with the durations of n configurations, as `replay_batch` does.
+
+    Parameters
+    ----------
+    order : Order
+        What every configuration runs.
+    times : OperationTimes
+        Of n configurations.
+    rows : int64[n]
+        Where they are written; rows that are their own.
+    into : Ends
+        Output.
+    """
+    _, _, start_ps, end_ps, last_ps = into
+    method = fastest_method(order, len(rows))
+    if method == "lanes":
+        outputs = Replays(start_ps, end_ps, np.empty((0, order.pp), np.int64), last_ps)
+        status = pipeline_lanes.replay_lanes(compile_lanes(order), times, rows, outputs)
+        if status == kernels.OK:
+            return
+    replays = empty_replays(order.pp, order.vpp, len(rows))
+    _replay(order, times, method, replays)
+    end_ps[rows] = replays.rank_end_ps
+    for column, values in (
+        (start_ps, replays.rank_start_ps),
+        (last_ps, replays.last_backward_end_ps),
+    ):
+        if len(column):
+            column[rows] = values
+
+
+def _replay(order: Order, times: OperationTimes, method: str, outputs: Replays) -> None:
     status = kernels.UNSURE
     if method == "lanes":
-        status = pipeline_lanes.replay_lanes(compile_lanes(order), times, outputs)
+        rows = np.arange(len(times.which))
+        status = pipeline_lanes.replay_lanes(compile_lanes(order), times, rows, outputs)
     elif method == "jump":
         status = _jump(order, times, outputs)
     if status == kernels.UNSURE:
         status, _ = _direct(order, times, outputs)
     check_status(status)
-    return outputs
 
 
 def fastest_method(order: Order, n: int) -> str:
@@ -208,8 +245,26 @@ def _jump(order: Order, times: OperationTimes, outputs: Replays) -> int:
         return kernels.UNSURE
     rows = np.arange(len(times.which))
     counts = np.full_like(rows, order.microbatches)
-    forks, which = fork_runs(forking, times.which, counts, rows)
-    return replay_forks(forking.program, times._replace(which=which), forks, outputs)
+    # Each is a configuration of its own, with a row of its own.
+    forks, _ = fork_runs(rows, (counts - forking.least) // forking.each, rows)
+    start_ps, end_ps, work_ps, last_ps = outputs
+    ends = Ends(rows.copy(), np.empty_like(rows), start_ps, end_ps, last_ps)
+    status = replay_forks(forking.program, times, forks, ends)
+    if status == kernels.OK:
+        end_ps += ends.later_ps[:, None]
+        last_ps += ends.later_ps[:, None, None]
+        work_ps[:] = _work_ps(order, times)
+    return status
+
+
+def _work_ps(order: Order, times: OperationTimes) -> Ints:
+    """Return what each rank works in each configuration, ``int64[n, pp]``."""
+    line = compile_line(order)
+    first = np.searchsorted(line.used, np.arange(order.pp) * order.vpp * 9)
+    work_ps: Ints = np.add.reduceat(
+        times.duration_ps[times.which[:, None], line.used] * line.uses, first, axis=1
+    )
+    return work_ps
 
 
 def check_status(status: int) -> None:

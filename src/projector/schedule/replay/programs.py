@@ -8,7 +8,7 @@ from projector.arrays import Ints, Ints32
 from projector.errors import ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
-from projector.kernels.pipeline import Line, Replays
+from projector.kernels.pipeline import Ends, Line, Replays
 from projector.kernels.pipeline_lanes import LaneProgram
 from projector.schedule.legality import check_complete
 from projector.schedule.order import FORWARD, Order
@@ -104,6 +104,18 @@ def empty_replays(pp: int, vpp: int, n: int) -> Replays:
     ranks = (n, pp)
     return Replays(
         np.empty(ranks, np.int64),
+        np.empty(ranks, np.int64),
+        np.empty(ranks, np.int64),
+        np.empty((n, pp, vpp), np.int64),
+    )
+
+
+def empty_ends(pp: int, vpp: int, n: int) -> Ends:
+    """Make room for the ends of n replays, each with a row of its own."""
+    ranks = (n, pp)
+    return Ends(
+        np.arange(n),
+        np.zeros(n, np.int64),
         np.empty(ranks, np.int64),
         np.empty(ranks, np.int64),
         np.empty((n, pp, vpp), np.int64),
