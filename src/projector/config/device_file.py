@@ -1,7 +1,7 @@
 """Reading a device: its file, what it extends, and what its architecture and families have."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -9,7 +9,7 @@ from projector.config import resources
 from projector.config.device import Device
 from projector.config.device_kernels import Evidence
 from projector.config.sections import hardware_table
-from projector.config.sourced import SOURCED, is_field, merge, source_table
+from projector.config.sourced import SOURCED, is_mapping, merge, of_fields, source_table
 from projector.config.yaml_file import MOST_EXTENDS, base_of, extended, read_yaml
 from projector.errors import ConfigError
 
@@ -21,6 +21,9 @@ FIRST_ORDER = "hardware/first_order"
 
 FIRST_ORDER_KIND = "first_order"
 """What their files say as ``kind``."""
+
+ATTENTION, MEMORY, TRAINING = "attention.yaml", "memory.yaml", "training.yaml"
+"""Tables of ``hardware/`` by family or architecture."""
 
 OTHER_FAMILY = "other"
 """Entry of ``hardware/training.yaml`` for architectures that it does not list."""
@@ -55,9 +58,9 @@ def _shipped(name: str, key: str) -> Device:
 def read_device(name: str | Path | Mapping[str, Any], key: str, kind: type[D]) -> D:
     """Return a device as `load_device` does, of one kind."""
     data = _with_memory(_device_data(name, key, ()))
-    data = _with_expert_family(data, key)
-    data = _with_training(_with_gemm_family(data, key))
-    return kind.parse(_with_family(data, key), path=key)
+    data = _with_family(data, "expert_family", "experts.yaml", key)
+    data = _with_training(_with_family(data, "gemm_family", "gemm.yaml", key))
+    return kind.parse(_with_family(data, "attention_family", ATTENTION, key), path=key)
 
 
 def _device_data(
@@ -117,8 +120,17 @@ def _taken_from(base: Mapping[str, Any]) -> dict[str, Any]:
     return _told(base, lambda text: text if text.startswith(TAKEN) else f"{TAKEN}{owner}: {text}")
 
 
-def _of_family(name: str, data: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+@cache
+def _of_family(file: str, name: str) -> Mapping[str, Any]:
     """Return what a family has for its devices: every source says that it is the family's."""
+    table = hardware_table(file)
+    if file == TRAINING:
+        data = table["families"][name]
+    elif file == ATTENTION:
+        kernels = table[name]["kernels"]
+        data = {"attention": kernels[table[name]["default"]], "attention_kernels": kernels}
+    else:
+        data = table[name]
     return _told({**data, "sources": table["sources"]}, lambda text: f"{name} family: {text}")
 
 
@@ -130,7 +142,7 @@ def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]
     table = source_table(data)
 
     def written(value: Any) -> Any:
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             if "value" in value and value.keys() <= SOURCED:
                 text = table.get(str(value.get("source")), value.get("source") or "unsourced")
                 return {**value, "source": tell(str(text))}
@@ -138,24 +150,37 @@ def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]
         return [written(item) for item in value] if isinstance(value, list) else value
 
     fields = {name: written(value) for name, value in data.items() if name != "sources"}
-    of_menus = {key: tell(str(text)) for key, text in table.items() if is_field(Device, key)}
+    of_menus = {key: tell(str(text)) for key, text in of_fields(Device, table).items()}
     return {**fields, "sources": of_menus}
 
 
-def _family(
-    data: Mapping[str, Any], field: str, file: str, key: str
-) -> tuple[str | None, Mapping[str, Any]]:
-    """Return the family that a field names and the file that describes it; None without one."""
-    name = data.get(field)
-    name = name.get("value") if isinstance(name, Mapping) else name
+def _with_family(data: dict[str, Any], field: str, file: str, key: str) -> dict[str, Any]:
+    """Return a device's data over what its family has, if it has one.
+
+    Parameters
+    ----------
+    data : dict
+    field : str
+        Which of the data names the family.
+    file : str
+        Table of ``hardware/`` that describes the family.
+    key : str
+        Dotted field of the device, for errors.
+    """
+    name = _value(data, field)
     if name is None:
-        return None, {}
-    table = hardware_table(file)
-    known = sorted(table.keys() - {"sources", "shared", "bands"})
+        return data
+    known = sorted(hardware_table(file).keys() - {"sources", "shared", "bands"})
     if not isinstance(name, str) or name not in known:
         msg = f"{key}.{field}: unknown family {name!r}; known: {', '.join(known)}"
         raise ConfigError(msg, key=f"{key}.{field}", value=name, allowed=known)
-    return name, table
+    return merge(_of_family(file, name), data)
+
+
+def _value(data: Mapping[str, Any], field: str) -> Any:
+    """Return a field that may be given with its source."""
+    value = data.get(field)
+    return value.get("value") if isinstance(value, Mapping) else value
 
 
 def _with_memory(data: dict[str, Any]) -> dict[str, Any]:
@@ -163,55 +188,20 @@ def _with_memory(data: dict[str, Any]) -> dict[str, Any]:
 
     An architecture that nothing is known of has the defaults of `Device`.
     """
-    name = data.get("architecture")
-    name = name.get("value") if isinstance(name, Mapping) else name
-    table = hardware_table("memory.yaml")
-    if not isinstance(name, str) or name not in table or name == "sources":
+    name = _value(data, "architecture")
+    if not isinstance(name, str) or name not in hardware_table(MEMORY) or name == "sources":
         return data
-    return merge(_of_family(name, table[name], table), data)
-
-
-def _with_expert_family(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a device's data over the layers of experts of its family, if it has one."""
-    name, table = _family(data, "expert_family", "experts.yaml", key)
-    if name is None:
-        return data
-    return merge(_of_family(name, table[name], table), data)
-
-
-def _with_gemm_family(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a device's data over the GEMM libraries and constants of its family, if it has one."""
-    name, table = _family(data, "gemm_family", "gemm.yaml", key)
-    if name is None:
-        return data
-    return merge(_of_family(name, table[name], table), data)
+    return merge(_of_family(MEMORY, name), data)
 
 
 def _with_training(data: dict[str, Any]) -> dict[str, Any]:
     """Return a device's data over what a training step costs on its architecture."""
-    table = hardware_table("training.yaml")
-    name = data.get("architecture")
-    name = name.get("value") if isinstance(name, Mapping) else name
-    known = isinstance(name, str) and name in table["families"]
-    family = str(name) if known else OTHER_FAMILY
-    constants = {"sources": table["sources"], **table["families"][family]}
-    return merge(_of_family(family, constants, table), data)
-
-
-def _with_family(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a device's data over the attention kernels of its family, if it has one."""
-    name, table = _family(data, "attention_family", "attention.yaml", key)
-    if name is None:
-        return data
-    kernels = table[name]["kernels"]
-    family = {
-        "attention": kernels[table[name]["default"]],
-        "attention_kernels": kernels,
-    }
-    return merge(_of_family(name, family, table), data)
+    name = _value(data, "architecture")
+    known = isinstance(name, str) and name in hardware_table(TRAINING)["families"]
+    return merge(_of_family(TRAINING, name if known else OTHER_FAMILY), data)
 
 
 def attention_band(evidence: Evidence) -> float:
     """Return the relative error that 68 % of attentions stay within that are known like this."""
-    bands = hardware_table("attention.yaml")["bands"]
+    bands = hardware_table(ATTENTION)["bands"]
     return float(bands[evidence]["value"])

@@ -1,7 +1,7 @@
 """Numbers with their sources: ``{value: 304, source: name}``, and files laid over each other."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import Field, model_validator
 
@@ -30,8 +30,7 @@ class Sourced(Config):
             for name, value in data.items()
             if name not in {"sources", "extends"}
         }
-        known = {key: text for key, text in table.items() if is_field(cls, key)}
-        return {**body, "sources": {**known, **noted}}
+        return {**body, "sources": {**of_fields(cls, table), **noted}}
 
 
 def source_table(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,9 +48,19 @@ def source_table(data: Mapping[str, Any]) -> dict[str, Any]:
     raise ConfigError(msg, key="sources", value=table, allowed="a mapping of keys to texts")
 
 
-def is_field(owner: type[Sourced], key: str) -> bool:
-    """Whether a key of a table of sources is that of a field, rather than one that fields cite."""
-    return key in owner.model_fields or "." in key
+def of_fields(owner: type[Sourced], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sources of fields: other keys of a table are those that fields cite."""
+    fields = owner.model_fields
+    return {key: text for key, text in table.items() if key in fields or "." in key}
+
+
+_PLAIN = (str, int, float, list, tuple, type(None))
+
+
+def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a value is a mapping; a device has hundreds of values, nearly all of them plain."""
+    plain = isinstance(value, _PLAIN)
+    return isinstance(value, dict) or (not plain and isinstance(value, Mapping))
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,16 +71,16 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
     merged = dict(base)
     for name, value in override.items():
         old = merged.get(name)
-        sourced = isinstance(old, Mapping) and "source" in old
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping) and "value" not in value
-        nested = nested and not sourced
-        merged[name] = merge(old, value) if nested else value  # type: ignore[arg-type]  # nested: both are mappings
+        if is_mapping(value) and is_mapping(old) and "value" not in value and "source" not in old:
+            merged[name] = merge(old, value)
+        else:
+            merged[name] = value
     return merged
 
 
 def _strip(value: Any, path: str, table: Mapping[str, str], sources: dict[str, str]) -> Any:
     """Replace every ``{value, source}`` below ``value`` by its value, noting the source."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         if "value" in value and value.keys() <= SOURCED:
             text = str(table.get(str(value.get("source")), value.get("source") or "unsourced"))
             note = f" ({value['note']})" if value.get("note") else ""
