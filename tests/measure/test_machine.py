@@ -8,12 +8,13 @@ import pytest
 from projector.measure import machine
 
 TOO_MUCH = """
+import numpy as np
 from projector.measure.machine import limit_memory, memory_bytes
 limit_memory()
 half = int(0.6 * memory_bytes().available)
-held = [bytearray(half)]
+held = [np.empty(half, np.int8)]
 try:
-    held.append(bytearray(half))
+    held.append(np.empty(half, np.int8))
 except MemoryError:
     print("refused")
 """
