@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+from numba.core import types
 from numba.core.registry import CPUDispatcher
 
 from projector.kernels._cache import KernelCache
+from projector.kernels._compiler import HelperCompiler, KernelCompiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -14,7 +16,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
 """Strict IEEE arithmetic, no GIL, and no form for C to call, which nobody does."""
 
+_HELPER_OPTIONS: dict[str, Any] = {
+    **_OPTIONS,
+    "no_cpython_wrapper": True,
+    "pipeline_class": HelperCompiler,
+}
+
 _njit: Any = numba.njit
+_unliteral: Any = types.unliteral
 _Dispatcher: Any = CPUDispatcher
 
 
@@ -28,13 +37,20 @@ class _Helper(_Dispatcher):  # type: ignore[misc]  # numba has no types
         """Return what the function that is compiled returns."""
         return self.py_func(*values)
 
+    def get_call_template(self, types_by_place: Any, types_by_name: dict[str, Any]) -> Any:
+        """Return what a call is compiled to: one form for a number, whether written or computed."""
+        return super().get_call_template(
+            [_unliteral(each) for each in types_by_place],
+            {name: _unliteral(each) for name, each in types_by_name.items()},
+        )
+
 
 def kernel(function: Function) -> Function:
     """Compile an entry-point kernel, cached on disk.
 
     Without a folder that can be written, kernels live as long as the process.
     """
-    compiled: Function = _njit(function, **_OPTIONS)
+    compiled: Function = _njit(function, **_OPTIONS, pipeline_class=KernelCompiler)
     # Without the JIT, `compiled` is the function itself.
     if isinstance(compiled, CPUDispatcher):
         _keep(compiled)
@@ -55,15 +71,13 @@ def _keep(compiled: Any) -> None:
 
 def helper(function: Function) -> Function:
     """Compile a scalar helper that only kernels call; LLVM inlines it."""
-    compiled: Function = _called_by_kernels(_njit(function, **_OPTIONS, no_cpython_wrapper=True))
+    compiled: Function = _called_by_kernels(_njit(function, **_HELPER_OPTIONS))
     return compiled
 
 
 def inlined(function: Function) -> Function:
     """Compile a helper that LLVM must inline, as it would keep a loop from being vectorised."""
-    compiled: Function = _called_by_kernels(
-        _njit(function, **_OPTIONS, no_cpython_wrapper=True, forceinline=True)
-    )
+    compiled: Function = _called_by_kernels(_njit(function, **_HELPER_OPTIONS, forceinline=True))
     return compiled
 
 
