@@ -16,6 +16,9 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 SEED = np.uint64(0x243F6A8885A308D3)
 
+MOST_SLOTS = 8
+"""Places of a table for each row, up to which rows are looked up in it rather than hashed."""
+
 
 @helper
 def mixed(one: np.uint64, value: np.uint64 | int) -> np.uint64:
@@ -283,32 +286,50 @@ def group_rows(*columns: Ints) -> tuple[Ints, Ints]:
     return first_N[:count].copy(), group_N
 
 
-def group_looked_up(rows: Sequence[Ints], tables: Sequence[Ints]) -> tuple[Ints, Ints]:
+def group_numbers(code_N: Ints, size: int) -> tuple[Ints, Ints]:
+    """Return the same as ``group_rows(code_N)``, of int64[N] from 0 on, below ``size``."""
+    rows = len(code_N)
+    if size > MOST_SLOTS * (rows + 64):
+        return group_rows(code_N)
+    group_N, first_N = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    count = number_slots(
+        np.ascontiguousarray(code_N), np.full(size, -1, np.int32), group_N, first_N
+    )
+    return first_N[:count].copy(), group_N
+
+
+def group_looked_up(rows: Sequence[Ints], tables: Sequence[Ints | None]) -> tuple[Ints, Ints]:
     """Return the same as ``group_rows(tables[0][rows[0]], tables[1][rows[1]], ...)``.
 
     Parameters
     ----------
     rows : sequence of int64[N]
     tables : sequence of int64[any]
-        Numbers from 0 on, not much larger than N.
+        Numbers from 0 on, not much larger than N; None for the rows themselves.
     """
     size, code_N = 1, np.zeros(len(rows[0]), np.int64)
-    most = 4 * len(code_N) + 64
     for row_N, table in zip(rows, tables, strict=True):
-        used = np.zeros(len(table), np.bool_)
+        used = np.zeros(int(row_N.max(initial=0)) + 1, np.bool_)
         used[row_N] = True
         # Numbers without gaps, so that few products of them have no row.
-        is_met = np.zeros(int(table.max(initial=0)) + 1, np.bool_)
-        is_met[table[used]] = True
-        place = np.cumsum(is_met) - 1
-        if place[-1] > 0:
-            code_N += (size * place.take(table)).take(row_N)
-            size *= int(place[-1]) + 1
-        if size > most:
-            return group_rows(*map(np.ndarray.take, tables, rows))
-    group_N, first_N = np.empty(len(code_N), np.int64), np.empty(len(code_N), np.int64)
-    count = number_slots(code_N, np.full(size, -1, np.int32), group_N, first_N)
-    return first_N[:count].copy(), group_N
+        if table is None:
+            place = np.cumsum(used) - 1
+        else:
+            met = np.zeros(int(table.max(initial=0)) + 1, np.bool_)
+            met[table[: len(used)][used]] = True
+            place = (np.cumsum(met) - 1).take(table)
+        count = int(place.max()) + 1
+        if count > 1:
+            code_N += (size * place).take(row_N)
+            size *= count
+        if size > MOST_SLOTS * (len(code_N) + 64):
+            return group_rows(
+                *(
+                    row_N if table is None else table.take(row_N)
+                    for row_N, table in zip(rows, tables, strict=True)
+                )
+            )
+    return group_numbers(code_N, size)
 
 
 def distinct_pairs(major: Ints, minor: Ints) -> tuple[Ints, Ints]:

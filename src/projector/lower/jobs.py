@@ -22,6 +22,10 @@ WIDE = {"fp32", "tf32", "fp16", "bf16"}
 """Types that Q, K and V of a training job may have."""
 
 
+PLACED = ("tp", "cp", "ep", "etp")
+"""Groups of layers."""
+
+
 class JobColumns:
     """Degrees of each job, int64[jobs] each, which its family shares.
 
@@ -68,6 +72,8 @@ class JobColumns:
     copies_span: Ints
     expert_copies_local: Ints
     expert_copies_span: Ints
+    placed: Ints
+    """Equal numbers where the groups of layers, `PLACED`, lie alike; of one batch."""
     stage_stride: Ints
     """Ranks from one pipeline stage to the next."""
     zero_stage: Ints
@@ -80,6 +86,11 @@ class JobColumns:
         """Return some of the jobs; a column is gathered when it is asked for."""
         return _TakenColumns(self, rows)
 
+    def taken(self, name: str, rows: Ints) -> Ints:
+        """Return a column of some of the jobs."""
+        column: Ints = getattr(self, name)
+        return column.take(rows)
+
 
 class _TakenColumns(JobColumns):
     """Some of the jobs of other columns, beside columns of their own."""
@@ -91,10 +102,16 @@ class _TakenColumns(JobColumns):
     def __getattr__(self, name: str) -> Ints:
         if name not in JobColumns.__annotations__:
             raise AttributeError(name)
-        column: Ints = getattr(self._source, name).take(self._rows)
+        column = self._source.taken(name, self._rows)
         # Found there from now on.
         self.__dict__[name] = column
         return column
+
+    def taken(self, name: str, rows: Ints) -> Ints:
+        known: Ints | None = self.__dict__.get(name)
+        return (
+            self._source.taken(name, self._rows.take(rows)) if known is None else known.take(rows)
+        )
 
 
 def job_columns(batch: JobBatch) -> JobColumns:
@@ -139,6 +156,10 @@ def _places(batch: JobBatch) -> JobColumns:
         "copies": across,
         "expert_copies": expert_across,
     }
+    columns = _placed(groups, blocks)
+    _, placed = group_rows(
+        *(columns[f"{name}_{of}"] for name in PLACED for of in ("local", "span"))
+    )
     return JobColumns(
         tp=tp,
         pp=pp,
@@ -152,8 +173,9 @@ def _places(batch: JobBatch) -> JobColumns:
         pod=blocks.pod,
         zone=blocks.zone,
         copies=copies,
+        placed=placed,
         stage_stride=of_dense["pp"],
-        **_placed(groups, blocks),
+        **columns,
     )
 
 

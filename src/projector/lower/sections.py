@@ -614,9 +614,7 @@ class ClusterColumns(HostColumns):
         lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
     )
     peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
-    place_key = _cluster.key(
-        lambda c: (c.gpus, job_domain_gpus(c, c.gpus), tier_gpus(c, c.gpus)), "Where groups lie."
-    )
+    place_key = _cluster.key_of(lambda: BLOCKS, "Where groups lie.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
     band_key = _cluster.key(
         lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
@@ -639,9 +637,14 @@ SOFTWARE: list[_OfCluster] = _columns(SoftwareColumns)
 HOST: list[_OfCluster] = _columns(HostColumns)
 """What the host of a device adds to its layers."""
 
+BLOCKS: list[_OfCluster] = [
+    *(ClusterColumns.gpus, ClusterColumns.domain, ClusterColumns.pod, ClusterColumns.zone)
+]
+"""Numbers of devices in which groups lie."""
+
 OF_JOB = (
-    *(ClusterColumns.gpus, ClusterColumns.nodes, ClusterColumns.domain, ClusterColumns.pod),
-    *(ClusterColumns.zone, ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
+    *(*BLOCKS, ClusterColumns.nodes),
+    *(ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
     *(ClusterColumns.stated_fragmentation, ClusterColumns.expandable, ClusterColumns.idle_share),
     *(ClusterColumns.pinned_share, ClusterColumns.straggler_share, ClusterColumns.step_overhead_s),
 )

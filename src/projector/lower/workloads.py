@@ -17,14 +17,13 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
-from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
+from projector.kernels.grouping import concatenated_ranges, group_looked_up, group_rows, offsets
 from projector.lower.batch import JobBatch
-from projector.lower.hardware import (
-    attention_name,
-)
-from projector.lower.jobs import JobColumns
+from projector.lower.hardware import attention_name
+from projector.lower.jobs import PLACED, JobColumns
 from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.lower.machines import Machines
+from projector.lower.sections import ClusterColumns, ParallelismColumns, TrainingColumns
 from projector.lower.stages import (
     RECOMPUTE_NONE,
     LayerKind,
@@ -40,9 +39,6 @@ from projector.lower.workload_columns import (
     WorkloadColumns,
     workload_records,
 )
-
-PLACED = ("tp", "cp", "ep", "etp")
-"""Groups within a layer, whose places tell pipelines apart."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,27 +260,37 @@ def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> 
     """Find out which jobs have the same pipeline, and what pipelines differ in."""
     device, fabric_of_job = _machines_of(batch, machines)
     fabric = _seen_fabric(fabric_of_job, columns, machines)
-    machine = batch.cluster.machine_key
-    keys = (
-        batch.model.index,
-        batch.parallelism.pipeline_key,
-        batch.training.pipeline_key,
-        # They depend on the number of devices, which is none of the keys.
-        *(getattr(columns, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
+    split, training, cluster = batch.parallelism, batch.training, batch.cluster
+    first, pipeline = group_looked_up(
+        [
+            *(device, fabric, batch.model.index, columns.placed),
+            *(cluster.index, split.index, training.index),
+        ],
+        [
+            *(None, None, None, None),
+            cluster.table.key(ClusterColumns.machine_key),
+            split.table.key(ParallelismColumns.pipeline_key),
+            training.table.key(TrainingColumns.pipeline_key),
+        ],
     )
-    first, pipeline = group_rows(device, fabric, machine, *keys)
+    jobs, degrees = batch.take(first), columns.take(first)
+    keys = (
+        jobs.model.index,
+        jobs.parallelism.pipeline_key,
+        jobs.training.pipeline_key,
+        # They depend on the number of devices, which is none of the keys.
+        *(getattr(degrees, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
+    )
+    machine = jobs.cluster.machine_key
     return FoundPipelines(
-        first,
-        pipeline,
-        fabric_of_job,
-        PipelineKeys(
-            device[first], fabric[first], machine[first], tuple(key[first] for key in keys)
-        ),
+        first, pipeline, fabric_of_job, PipelineKeys(device[first], fabric[first], machine, keys)
     )
 
 
 def _seen_fabric(fabric: Ints, columns: JobColumns, machines: Machines) -> Ints:
     """Return the first fabric that is the same for the groups of each job's layers, int64[jobs]."""
+    if not fabric.any():
+        return fabric
     beyond = np.zeros(len(fabric), np.bool_)
     alone = ~beyond
     for size, local, span in (

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from itertools import count
+from itertools import count, islice
 from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Array, GrowingArray, Ints
-from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
+from projector.kernels.grouping import concatenated_ranges, group_numbers, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.lower.workloads import (
@@ -48,6 +48,9 @@ class KnownPipelines:
 
     def _forget(self) -> None:
         self._number: dict[bytes, int] = {}
+        self._place: dict[int, int] = {}
+        self._workload = GrowingArray(np.int64)
+        """Numbers of the workloads of pipelines, each at its place."""
         self._columns: dict[str, GrowingArray] = {}
 
     def make_room(self) -> None:
@@ -75,8 +78,9 @@ class KnownPipelines:
         numbers = self._numbers(keys, batch, columns, layouts, first)
         rows = _Rows.of(self._columns, numbers)
         of_run = self._take("run_workload", rows.run)
-        first_run, run_workload = group_rows(of_run)
-        known, costs = self._workloads.take(of_run.take(first_run))
+        first_run, run_workload = group_numbers(of_run, len(self._workload))
+        workload = self._workload.all().take(of_run.take(first_run))
+        known, costs = self._workloads.take(workload)
         workloads = Workloads(
             batch=batch,
             jobs=columns,
@@ -132,6 +136,13 @@ class KnownPipelines:
             self._number |= zip(map(content.__getitem__, new), count(len(self._number)))
         return np.array([*map(self._number.__getitem__, content)], np.int64)
 
+    def _places(self, number: Ints) -> Ints:
+        """Return the places of some workloads by their numbers; new ones go behind the others."""
+        known = self._place
+        places = [known.setdefault(each, len(known)) for each in number.tolist()]
+        self._workload.add(np.array([*islice(known, len(self._workload), None)], np.int64))
+        return np.array(places, np.int64)
+
     def _add(self, workloads: Workloads) -> None:
         """Cost some pipelines and keep them behind those that are there."""
         number = self._workloads.numbers(workloads)
@@ -140,7 +151,7 @@ class KnownPipelines:
         more: dict[str, Array] = {name: getattr(costs, name) for name in _COSTS}
         for name in ("device", "stage_like", "run_count", "run_copies"):
             more[name] = getattr(workloads, name)
-        more["run_workload"] = number.take(workloads.run_workload)
+        more["run_workload"] = self._places(number).take(workloads.run_workload)
         more["stages"], more["runs"] = np.diff(workloads.stage_offset), runs
         more["first_stage"] = self._length("stage_like") + workloads.stage_offset[:-1]
         more["first_run"] = self._length("run_count") + workloads.run_offset[:-1]
