@@ -63,8 +63,7 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
 
 def _state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     columns, jobs, rank = replicas.columns, replicas.jobs, replicas.of_rank_kind
-    held_offset, held_stage = replicas.held
-    pipeline_stage = replicas.stage.take(held_stage)
+    held_offset, pipeline_stage = replicas.held
     training, zero = jobs.training, columns.zero_stage[rank]
 
     def per_rank(values: Floats) -> Floats:

@@ -384,25 +384,26 @@ def _data_parallel_communication(
         kind = int(replicas.stage_kind[virtual])
         for run in range(int(replicas.run_offset[kind]), int(replicas.run_offset[kind + 1])):
             count = float(workloads.run_count[replicas.run[run]])
+            sent = int(parallel.of_run[run])
             for name, times, seconds, num_bytes, code in (
                 (
                     "dp:param_all_gather",
                     gathers,
-                    parallel.gather_s,
+                    parallel.sent.gather_s,
                     parallel.gather_bytes,
                     parallel.gather_algorithm,
                 ),
                 (
                     "dp:grad_reduce",
                     reduces,
-                    parallel.reduce_s,
+                    parallel.sent.reduce_s,
                     parallel.reduce_bytes,
                     parallel.reduce_algorithm,
                 ),
             ):
-                sums[name][0] += times * count * float(num_bytes[run])
-                sums[name][1] += times * count * float(seconds[run])
-                codes[name] = max(codes[name], int(code[run]))
+                sums[name][0] += times * count * float(num_bytes[sent])
+                sums[name][1] += times * count * float(seconds[sent])
+                codes[name] = max(codes[name], int(code[sent]))
     total = sum(seconds for _, seconds in sums.values())
     exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("dp_comm")])
     found: dict[str, Communication] = {}

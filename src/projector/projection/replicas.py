@@ -12,12 +12,14 @@ from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_REDUCE, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
+from projector.kernels.replicas import Patterns, spread_segments
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.lower.placement import Blocks, place_pairs
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads
-from projector.projection.schedules import NAMES, Placements, end_to_end, place_replicas
+from projector.projection.patterns import find_patterns
+from projector.projection.schedules import NAMES, Placements, place_replicas
 from projector.schedule.placement import Placement
 
 
@@ -25,11 +27,8 @@ from projector.schedule.placement import Placement
 class Replicas:
     """The distinct replicas of a batch.
 
-    ``stage_*`` describe the virtual stages of one copy of the model, replica after replica (CSR
-    with ``stage_offset``). Most stages of a pipeline are alike: ``kind_*`` describe those that
-    differ and ``run_*`` their runs of equal layers (CSR with ``run_offset``). ``chunk_*`` describe
-    what each rank holds, rank after rank: a stage for each of its chunks. Ranks of a replica that
-    hold the same kinds of stages are one kind of rank.
+    Most stages of a pipeline are alike, and so are the ranks that hold the same kinds of stages:
+    ``kind_*`` and ``rank_kind_*`` count those that differ, replica after replica.
     """
 
     workloads: Workloads
@@ -45,66 +44,120 @@ class Replicas:
     fabric: Ints
     """int64[replicas]."""
     placements: Placements
-    stage_offset: Ints
-    """int64[replicas + 1]."""
-    stage: Ints
-    """int64[stages]: the same stage in the pipeline."""
-    stage_kind: Ints
-    """int64[stages]: the kind of each stage."""
-    kind_stage: Ints
-    """int64[kinds]: the first stage of each kind."""
-    run_offset: Ints
-    """int64[kinds + 1]."""
-    run: Ints
-    """int64[runs]: the same run in the pipeline."""
-    rank_offset: Ints
-    """int64[replicas + 1]."""
-    chunk_first: Ints
-    """int64[replicas + 1]: first chunk of each replica."""
-    chunk_offset: Ints
-    """int64[ranks + 1]: first chunk of each rank."""
-    chunk_stage: Ints
-    """int64[chunks]: stage that each chunk holds."""
-    rank_kind: Ints
-    """int64[ranks]: the kind of each rank."""
-    kind_rank: Ints
-    """int64[kinds of ranks]: the first rank of each kind."""
+    patterns: Patterns
+    pattern: Ints
+    """int64[replicas]: which of these each has."""
 
     def __len__(self) -> int:
         """Return the number of replicas."""
         return len(self.pipeline)
 
     @cached_property
-    def of_stage(self) -> Ints:
-        """int64[stages]: replica of each stage."""
-        return np.repeat(np.arange(len(self)), np.diff(self.stage_offset))
+    def row_first(self) -> Ints:
+        """int64[replicas]: first stage of the pipeline of each."""
+        return self.workloads.stage_offset.take(self.pipeline)
+
+    def _first(self, of_pattern: Ints) -> Ints:
+        """Return where what patterns have begins in replicas, int64[replicas + 1]."""
+        return offsets(np.diff(of_pattern).take(self.pattern))
 
     @cached_property
-    def of_kind(self) -> Ints:
-        """int64[kinds]: replica of each kind of stage."""
-        return self.of_stage[self.kind_stage]
+    def stage_offset(self) -> Ints:
+        """int64[replicas + 1]: first stage of each replica, of one copy of its model."""
+        return self._first(self.patterns.stage_first)
+
+    @cached_property
+    def rank_offset(self) -> Ints:
+        """int64[replicas + 1]: first rank of each replica."""
+        return self._first(self.patterns.rank_first)
+
+    @cached_property
+    def chunk_first(self) -> Ints:
+        """int64[replicas + 1]: first chunk of each replica."""
+        return self._first(self.patterns.chunk_first)
+
+    @cached_property
+    def first_kind(self) -> Ints:
+        """int64[replicas + 1]: first kind of stage of each replica."""
+        return self._first(self.patterns.kind_first)
+
+    @cached_property
+    def first_rank_kind(self) -> Ints:
+        """int64[replicas + 1]: first kind of rank of each replica."""
+        return self._first(self.patterns.rank_kind_first)
+
+    def _spread(self, first: Ints, values: Ints, more: Ints) -> Ints:
+        """Return what patterns have, replica after replica, counted from ``more``."""
+        return spread_segments(first, values, self.pattern, more)
+
+    @cached_property
+    def stage_kind(self) -> Ints:
+        """int64[stages]: the kind of each stage."""
+        own = self.patterns
+        return self._spread(own.stage_first, own.stage_kind, self.first_kind)
+
+    @cached_property
+    def stage(self) -> Ints:
+        """int64[stages]: the same stage in the pipeline."""
+        return concatenated_ranges(self.row_first, np.diff(self.stage_offset))
+
+    @cached_property
+    def kind_row(self) -> Ints:
+        """int64[kinds]: a stage of each kind in the pipeline."""
+        return self._spread(self.patterns.kind_first, self.patterns.kind_stage, self.row_first)
+
+    @cached_property
+    def rank_kind(self) -> Ints:
+        """int64[ranks]: the kind of each rank."""
+        own = self.patterns
+        return self._spread(own.rank_first, own.rank_kind, self.first_rank_kind)
+
+    @cached_property
+    def chunk_stage(self) -> Ints:
+        """int64[chunks]: stage that each chunk holds, rank after rank."""
+        own = self.patterns
+        return self._spread(own.chunk_first, own.chunk_stage, self.stage_offset)
+
+    @cached_property
+    def run_offset(self) -> Ints:
+        """int64[kinds + 1]: first run of equal layers of each kind of stage."""
+        return offsets(np.diff(self.workloads.run_offset).take(self.kind_row))
+
+    @cached_property
+    def run(self) -> Ints:
+        """int64[runs]: the same run in the pipeline."""
+        first = self.workloads.run_offset.take(self.kind_row)
+        return concatenated_ranges(first, np.diff(self.run_offset))
 
     @cached_property
     def of_run(self) -> Ints:
         """int64[runs]: replica of each run."""
-        return np.repeat(self.of_kind, np.diff(self.run_offset))
-
-    @cached_property
-    def of_rank(self) -> Ints:
-        """int64[ranks]: replica of each rank."""
-        return np.repeat(np.arange(len(self)), self.columns.pp)
+        kinds = np.repeat(np.arange(len(self)), np.diff(self.first_kind))
+        return np.repeat(kinds, np.diff(self.run_offset))
 
     @cached_property
     def of_rank_kind(self) -> Ints:
         """int64[kinds of ranks]: replica of each kind of rank."""
-        return self.of_rank.take(self.kind_rank)
+        return np.repeat(np.arange(len(self)), np.diff(self.first_rank_kind))
 
     @cached_property
     def held(self) -> tuple[Ints, Ints]:
-        """Stages that kinds of ranks hold: int64[kinds + 1], where each begins in the other."""
-        first = self.chunk_offset.take(self.kind_rank)
-        chunks = self.chunk_offset.take(self.kind_rank + 1) - first
-        return offsets(chunks), self.chunk_stage.take(concatenated_ranges(first, chunks))
+        """Return the stages of pipelines that kinds of ranks hold: where those of each begin, rows.
+
+        Returns
+        -------
+        first : int64[kinds of ranks + 1]
+        row : int64[any]
+        """
+        own = self.patterns
+        kinds = concatenated_ranges(
+            own.rank_kind_first.take(self.pattern), np.diff(self.first_rank_kind)
+        )
+        chunks = np.diff(own.held_first)
+        held = spread_segments(
+            own.held_first, own.held_stage, kinds, self.row_first.take(self.of_rank_kind)
+        )
+        return offsets(chunks.take(kinds)), held
 
     @cached_property
     def directions(self) -> Ints:
@@ -115,8 +168,10 @@ class Replicas:
     @cached_property
     def joins_ends(self) -> Flags:
         """bool[kinds of ranks]: whether a rank holds the first stage of its model and the last."""
-        joins: Flags = self.placements.of_replicas(lambda placement: placement.joins_ends)
-        return joins.take(self.kind_rank)
+        kinds = concatenated_ranges(
+            self.patterns.rank_kind_first.take(self.pattern), np.diff(self.first_rank_kind)
+        )
+        return self.patterns.joins_ends.take(kinds)
 
     def placement(self, replica: int) -> Placement:
         """Return where the stages of one replica live."""
@@ -124,17 +179,8 @@ class Replicas:
 
     def per_rank(self, values: Floats) -> Floats:
         """Sum float64[stages] over the chunks of each rank: float64[ranks]."""
-        return segment_sums(self.chunk_offset, values[self.chunk_stage])
-
-    @cached_property
-    def first_kind(self) -> Ints:
-        """int64[replicas + 1]: first kind of stage of each replica."""
-        return offsets(np.bincount(self.of_kind, minlength=len(self)))
-
-    @cached_property
-    def first_rank_kind(self) -> Ints:
-        """int64[replicas + 1]: first kind of rank of each replica."""
-        return offsets(np.bincount(self.of_rank_kind, minlength=len(self)))
+        chunks = np.diff(self.chunk_first) // self.columns.pp
+        return segment_sums(offsets(chunks.repeat(self.columns.pp)), values[self.chunk_stage])
 
     def alike(self, *columns: Ints) -> "Alike":
         """Return one replica for all that agree in their structure and in some columns.
@@ -162,21 +208,6 @@ class Replicas:
 
     def _take(self, rows: Ints, of_replica: Ints) -> "Replicas":
         """Return some of the replicas, one of which stands for each."""
-        stages, kinds = np.diff(self.stage_offset)[rows], np.diff(self.first_kind)[rows]
-        stage = concatenated_ranges(self.stage_offset[rows], stages)
-        kind = concatenated_ranges(self.first_kind[rows], kinds)
-        runs_of = np.diff(self.run_offset)[kind]
-        ranks = concatenated_ranges(self.rank_offset[rows], self.columns.pp[rows])
-        chunks = np.diff(self.chunk_first)[rows]
-        chunk = concatenated_ranges(self.chunk_first[rows], chunks)
-        # Numbers within a replica stay; all begin where it does now.
-        rank_kinds = np.diff(self.first_rank_kind)[rows]
-        kind_rank = self.kind_rank[concatenated_ranges(self.first_rank_kind[rows], rank_kinds)]
-        rank_offset = offsets(self.columns.pp[rows])
-        rank_shift = rank_offset[:-1] - self.rank_offset[rows]
-        rank_kind_shift = offsets(rank_kinds)[:-1] - self.first_rank_kind[rows]
-        stage_shift = offsets(stages)[:-1] - self.stage_offset[rows]
-        kind_shift = offsets(kinds)[:-1] - self.first_kind[rows]
         return replace(
             self,
             jobs=self.jobs.take(rows),
@@ -185,18 +216,7 @@ class Replicas:
             pipeline=self.pipeline[rows],
             fabric=self.fabric[rows],
             placements=self.placements._replace(of=self.placements.of[rows]),
-            stage_offset=offsets(stages),
-            stage=self.stage[stage],
-            stage_kind=self.stage_kind[stage] + np.repeat(kind_shift, stages),
-            kind_stage=self.kind_stage[kind] + np.repeat(stage_shift, kinds),
-            run_offset=offsets(runs_of),
-            run=self.run[concatenated_ranges(self.run_offset[kind], runs_of)],
-            rank_offset=rank_offset,
-            chunk_first=offsets(chunks),
-            chunk_offset=offsets(np.diff(self.chunk_offset)[ranks]),
-            chunk_stage=self.chunk_stage[chunk] + np.repeat(stage_shift, chunks),
-            rank_kind=self.rank_kind[ranks] + np.repeat(rank_kind_shift, np.diff(rank_offset)),
-            kind_rank=kind_rank + np.repeat(rank_shift, rank_kinds),
+            pattern=self.pattern[rows],
         )
 
     def ranks(self, replica: int) -> slice:
@@ -250,20 +270,7 @@ def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replica
     )
     columns, pipeline = degrees.take(first), workloads.pipeline[first]
     placements = place_replicas(list(NAMES), schedule[first], columns.pp, columns.vpp)
-    stages = np.diff(workloads.stage_offset)[pipeline]
-    stage_offset = offsets(stages)
-    stage = concatenated_ranges(workloads.stage_offset[pipeline], stages)
-    like = workloads.stage_like[stage] + np.repeat(stage_offset[:-1], stages)
-    is_first = like == np.arange(len(like))
-    kind_stage = np.flatnonzero(is_first)
-    stage_kind = (np.cumsum(is_first) - 1)[like]
-    runs = np.diff(workloads.run_offset)[stage[kind_stage]]
-    run = concatenated_ranges(workloads.run_offset[stage[kind_stage]], runs)
-    sizes = np.array([placement.stage_of.size for placement in placements.unique], np.int64)
-    chunks = sizes[placements.of]
-    held = placements.of_replicas(lambda placement: placement.model_stage.ravel())
-    rank_offset = offsets(columns.pp)
-    rank_kind, kind_rank = _rank_kinds(workloads, pipeline, placements, rank_offset)
+    patterns, pattern = find_patterns(workloads, pipeline, placements)
     return Replicas(
         workloads=workloads,
         jobs=batch.take(first),
@@ -273,40 +280,8 @@ def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replica
         pipeline=pipeline,
         fabric=workloads.fabric[first],
         placements=placements,
-        stage_offset=stage_offset,
-        stage=stage,
-        stage_kind=stage_kind,
-        kind_stage=kind_stage,
-        run_offset=offsets(runs),
-        run=run,
-        rank_offset=rank_offset,
-        chunk_first=offsets(chunks),
-        chunk_offset=offsets(np.repeat(chunks // columns.pp, columns.pp)),
-        chunk_stage=held + np.repeat(stage_offset[:-1], chunks),
-        rank_kind=rank_kind,
-        kind_rank=kind_rank,
-    )
-
-
-def _rank_kinds(
-    workloads: Workloads, pipeline: Ints, placements: Placements, rank_offset: Ints
-) -> tuple[Ints, Ints]:
-    """Return the kind of each rank, and the first rank of each kind, of all replicas."""
-    # Replicas with one placement and one layout have the same kinds.
-    first, pattern = group_rows(placements.of, workloads.layout.take(pipeline))
-    firsts, kinds = [], []
-    for row in first.tolist():
-        placement = placements.unique[int(placements.of[row])]
-        begin = int(workloads.stage_offset[pipeline[row]])
-        stage = workloads.stage_like[begin + placement.model_stage]
-        first_rank, kind = group_rows(stage, placement.joins_ends.astype(np.int64))
-        firsts.append(first_rank)
-        kinds.append(kind)
-    num_kinds = np.array([len(each) for each in firsts], np.int64).take(pattern)
-    kind_offset, ranks = offsets(num_kinds), np.diff(rank_offset)
-    return (
-        end_to_end(kinds, pattern) + np.repeat(kind_offset[:-1], ranks),
-        end_to_end(firsts, pattern) + np.repeat(rank_offset[:-1], num_kinds),
+        patterns=patterns,
+        pattern=pattern,
     )
 
 

@@ -12,6 +12,7 @@ from projector.kernels import step as kernels
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.pipeline import Ends, Replays
+from projector.kernels.stage_times import StageTimes
 from projector.kernels.timings import (
     StageDurations,
     TimingColumns,
@@ -19,7 +20,6 @@ from projector.kernels.timings import (
     write_timings,
 )
 from projector.projection.breakdown import BREAKDOWN
-from projector.projection.data_parallel import StageTimes
 from projector.projection.device_memory import rank_bytes
 from projector.projection.memory_columns import StateMemory
 from projector.projection.pipeline_costs import PipelineCosts
@@ -193,7 +193,7 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    stage, held = replicas.stage[replicas.kind_stage], rank_bytes(state)
+    stage, held = replicas.kind_row, rank_bytes(state)
     weight_s = costs.weight_s[stage]
     backward_s = np.stack([times.backward_s, times.backward_s, times.last_backward_s], axis=1)
     kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)

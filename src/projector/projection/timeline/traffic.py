@@ -1,6 +1,6 @@
 """Data parallelism beside the layers of a stage, event by event.
 
-`kernels.step.overlapped_stages` and `gathered_forwards` say how long a stage takes; here the same
+`kernels.stage_times.run_layers` and `first_forwards` say how long a stage takes; here the same
 recurrences say which layer waits for which gather, and when each collective runs.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.operations.table import BACKWARD, FORWARD
-from projector.projection.data_parallel import Passes, pass_flags
+from projector.projection.data_parallel import pass_flags, slowdowns
 from projector.projection.evaluate import Evaluation
 from projector.projection.timeline.columns import NONE
 
@@ -106,9 +106,9 @@ class Traffic:
         replicas = evaluation.inputs.replicas
         self.replicas, self.parallel = replicas, evaluation.parallel
         self.flags = _Flags(*(bool(flags[replica]) for flags in pass_flags(replicas).all))
-        passes = Passes(replicas)
-        self.longer = float(passes.longer[replica])
-        self.slowdown = float(passes.slowdown[replica])
+        beside = slowdowns(replicas)
+        self.longer = float(beside.collectives[replica])
+        self.slowdown = float(beside.compute[replica])
         parallelism = replicas.jobs.parallelism
         self.forward_ahead = int(parallelism.forward_ahead[replica])
         self.backward_ahead = int(parallelism.backward_ahead[replica])
@@ -164,15 +164,16 @@ class Traffic:
         layer = layer[::-1] if backward else layer
         of_pipeline = replicas.run[layer]
         parallel = self.parallel
-        before_s, after_s = parallel.gather_copy_s[layer], parallel.reduce_copy_s[layer]
+        sent, layer = parallel.sent, parallel.of_run[layer]
+        before_s, after_s = sent.gather_copy_s[layer], sent.reduce_copy_s[layer]
         compute_s = (costs.backward_s if backward else costs.forward_s)[of_pipeline]
         return _Stage(
-            compute_s, parallel.gather_s[layer], parallel.reduce_s[layer], before_s, after_s,
+            compute_s, sent.gather_s[layer], sent.reduce_s[layer], before_s, after_s,
             parallel.gather_bytes[layer], parallel.reduce_bytes[layer],
         )  # fmt: skip
 
     def _pass(self, layers: _Stage, ahead: int, phase: int, *, waits: bool) -> BlockTraffic:
-        """Run compute and the channel through a stage, as `overlapped_stages` does."""
+        """Run compute and the channel through a stage, as `run_layers` does."""
         compute_s = layers.compute_s + layers.before_s + layers.after_s
         channel = _Channel(layers, self.longer, phase)
         count, computed = len(compute_s), 0.0
@@ -223,7 +224,7 @@ class Traffic:
             ]
 
     def _run_ahead(self) -> dict[int, BlockTraffic]:
-        """Run the first microbatch behind gathers, as `gathered_forwards` does."""
+        """Run the first microbatch behind gathers, as `first_forwards` does."""
         placement = self.replicas.placement(self.replica)
         rank_of = placement.rank_of[: placement.num_stages].tolist()
         stages = [self._layers(stage, backward=False) for stage in range(placement.num_stages)]

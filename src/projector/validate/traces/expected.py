@@ -176,13 +176,17 @@ def _copy_rows(evaluation: Evaluation, weights: dict[int, float]) -> Iterator[Ex
     replica = int(replicas.of_job[0])
     own = np.flatnonzero(replicas.of_run == replica)
     # Layers of one kind are alike in all stages of a replica.
-    run_of = dict(
-        zip(replicas.workloads.run_workload[replicas.run[own]].tolist(), own.tolist(), strict=True)
+    sent_as = dict(
+        zip(
+            replicas.workloads.run_workload[replicas.run[own]].tolist(),
+            parallel.of_run[own].tolist(),
+            strict=True,
+        )
     )
     again = bool(pass_flags(replicas).regathers[replica])
     for workload, runs in weights.items():
-        gather_s = float(parallel.gather_copy_s[run_of[workload]])
-        reduce_s = float(parallel.reduce_copy_s[run_of[workload]])
+        gather_s = float(parallel.sent.gather_copy_s[sent_as[workload]])
+        reduce_s = float(parallel.sent.reduce_copy_s[sent_as[workload]])
         for label, phase, time_s in (
             ("fsdp.copy_in", "forward", gather_s),
             ("fsdp.copy_in", "backward", gather_s if again else 0.0),
