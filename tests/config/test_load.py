@@ -224,6 +224,9 @@ def test_owner_and_name_are_a_name_of_a_model():
         {"cluster.device.hbm_gib": 96.0, "training.recompute": "full"},
         {"training.recompute": {"granularity": "full", "method": "block", "num_layers": 1}},
         {"name": "another"},
+        {"training.schedule": "zbv-formatted", "parallelism.pp": 2},
+        {"training.schedule": "zbv-formatted"},
+        {"parallelism.pp": 2, "training.schedule": "zbv", "parallelism.vpp": 1},
     ],
 )
 def test_variants_are_the_jobs_that_load_job_reads(overrides):

@@ -1,5 +1,6 @@
 """Rows are what the projections of the same jobs say."""
 
+import contextlib
 import gc
 import random
 
@@ -75,6 +76,20 @@ def test_rows_equal_projections_bit_for_bit():
         row += 1
     assert 20 < row == batch.rows < 150
     assert row + sum(batch.infeasible.values()) == batch.points == 150
+
+
+def test_a_schedule_brings_its_chunks_along():
+    schedules = ["auto", "interleaved", "zerobubble", "zbv-formatted", "no schedule"]
+    space = grid({"parallelism.pp": [1, 2, 4], "training.schedule": schedules})
+    batch = projected(space, [*range(space.size)])
+    expected = []
+    for overrides in every(space):
+        with contextlib.suppress(ProjectorError):
+            expected.append(flat(project_performance(load_job(space.base, overrides))))
+    assert {row["parallelism.vpp"] for row in expected} == {1, 2}
+    assert [
+        {name: row[name] for name in expected[0]} for row in batch.table.to_pylist()
+    ] == expected
 
 
 def test_kinds_of_columns():

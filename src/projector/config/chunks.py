@@ -1,9 +1,11 @@
 """The chunks of a rank that a schedule of a pipeline brings along."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from projector.config._base import Config
+from projector.config.names import native_names
 from projector.config.parallelism import ParallelismConfig
 from projector.config.schedule_names import chunks_of, schedule_name
 from projector.config.training import TrainingConfig
@@ -60,6 +62,18 @@ def fit_chunks(
     data["parallelism"] = {**split, key: needed}
     origins["parallelism.vpp"] = why
     return [] if before is None else [f"parallelism.vpp is {needed}, not {before}: {why}"]
+
+
+@lru_cache(maxsize=1024)
+def decides_chunks(dotted: str) -> bool:
+    """Whether a dotted field says which schedule runs, which may bring chunks along."""
+    return native_names(dotted) in {_SCHEDULE, _SCHEDULE[:1]}
+
+
+@lru_cache(maxsize=1024)
+def states_chunks(dotted: str) -> bool:
+    """Whether a dotted field states the chunks of a rank, whatever the schedule."""
+    return native_names(dotted) in _CHUNKS
 
 
 def _key(section: Mapping[str, Any], field: str, owner: type[Config]) -> str:

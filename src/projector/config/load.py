@@ -3,13 +3,13 @@
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from projector.config._base import Config
 from projector.config.adapter import adapter_data
-from projector.config.chunks import fit_chunks
+from projector.config.chunks import decides_chunks, fit_chunks, states_chunks
 from projector.config.cluster import ClusterConfig
 from projector.config.first_order import FirstOrderConfig
 from projector.config.formats.carried import ORIGIN, carried_fields
@@ -139,12 +139,21 @@ _Decided = tuple[FrameworkConfig | None, str]
 """A framework, and the architecture that it runs on."""
 
 
+class _Chunks(NamedTuple):
+    """What `fit_chunks` changes of a job."""
+
+    fields: dict[str, Any]
+    """Dotted field -> value."""
+    origins: dict[str, str]
+    notes: list[str]
+
+
 class Variants:
     """Jobs that differ from one base in some fields.
 
     The same as `load_job` with overrides, for many of them: no rule of the configuration but the
-    defaults of frameworks looks at two sections of a job, so each section is read once for all jobs
-    that have it in common.
+    defaults of frameworks and the chunks of schedules looks at two sections of a job, so each
+    section is read once for all jobs that have it in common.
     """
 
     def __init__(self, base: Job) -> None:
@@ -163,10 +172,15 @@ class Variants:
             As `load_job`.
         """
         changes: dict[str, dict[str, Any]] = {}
-        for dotted, value in overrides.items():
+        chunks = self._chunks(overrides)
+        for dotted, value in {**overrides, **chunks.fields}.items():
             changes.setdefault(dotted.partition(".")[0], {})[dotted] = value
         update = {name: self._known(name, fields) for name, fields in changes.items()}
         job = self.put_together(update, overrides)
+        if chunks.fields:
+            origins = {**job.origins, **chunks.origins}
+            notes = (*job.notes, *chunks.notes)
+            job = job.model_copy(update={"origins": origins, "notes": notes})
         return job.with_framework_defaults() if self.has_framework(overrides) else job
 
     def has_framework(self, overrides: Iterable[str] = ()) -> bool:
@@ -189,8 +203,8 @@ class Variants:
         name : str
             ``model``, ``parallelism``, ``training``, ``cluster``, ``run`` or ``first_order``.
         overrides : mapping
-            Dotted field, from the job on -> value: of the section, and those on which the defaults
-            of frameworks depend.
+            Dotted field, from the job on -> value: of the section, those on which the defaults of
+            frameworks depend, and of ``parallelism`` the schedule.
 
         Raises
         ------
@@ -198,10 +212,28 @@ class Variants:
             As `load_job`.
         """
         own = {field: value for field, value in overrides.items() if _is_of(field, name)}
+        if name == "parallelism":
+            own |= self._chunks(overrides).fields
         section = self._read(name, own) if own else getattr(self._base, name)
         if name == "model" or not self.has_framework(overrides):
             return section
         return fill(name, section, *self._decided(overrides))
+
+    def _chunks(self, overrides: Mapping[str, Any]) -> "_Chunks":
+        """Return the chunks that the schedule of a variant brings along."""
+        if any(map(states_chunks, overrides)):
+            return _Chunks({}, {}, [])
+        data: dict[str, Any] = {
+            "training": {"schedule": self._base.training.schedule},
+            "parallelism": {**(self._data.get("parallelism") or {})},
+        }
+        for dotted, value in overrides.items():
+            if _is_of(dotted, "parallelism") or decides_chunks(dotted):
+                set_field(data, dotted, value)
+        origins: dict[str, str] = {}
+        notes = fit_chunks(data, origins, map(native_names, overrides))
+        fields = {field: data["parallelism"][field.partition(".")[2]] for field in origins}
+        return _Chunks(fields, origins, notes)
 
     def _decided(self, overrides: Mapping[str, Any]) -> _Decided:
         """Return the framework of a variant, and the architecture that it runs on."""

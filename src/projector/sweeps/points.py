@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from projector.arrays import Ints, Ints32
+from projector.config.chunks import decides_chunks, states_chunks
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_fields import DeviceFields
@@ -90,6 +91,8 @@ class PointReader:
             if section != "model" and self._variants.has_framework(self.space.fields)
             else set()
         )
+        if section == "parallelism" and not any(map(states_chunks, self.space.fields)):
+            decisive |= {*filter(decides_chunks, self.space.fields)}
         return [
             field
             for field in self.space.fields
