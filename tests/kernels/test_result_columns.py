@@ -4,17 +4,25 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from kernels.endings import AFTER, TERMS, ending, run_ends
 from projector.kernels.device_memory import Devices, RankBytes, allocator_columns
 from projector.kernels.results import (
     BREAKDOWN_TERMS,
     FEW,
     UNEVEN,
     Families,
-    Jobs,
+    Rated,
     ResultColumns,
-    result_columns,
 )
-from projector.kernels.step import BUSIEST, ENDING, LAST_OPERATION, PEAK, STEP, StepOutputs
+from projector.kernels.step import (
+    BUSIEST,
+    BUSIEST_RANK,
+    ENDING,
+    LAST_OPERATION,
+    PEAK,
+    PEAK_RANK,
+    STEP,
+)
 from reference import results as reference
 
 sizes = st.one_of(st.just(0.0), st.floats(1.0, 2.0**40))
@@ -49,22 +57,22 @@ families = st.fixed_dictionaries(
 jobs = st.fixed_dictionaries(
     {"global_batch": st.integers(1, 1 << 20), "microbatches": st.integers(1, 1 << 16)}
 )
-steps = st.fixed_dictionaries(
-    {
-        "step": works,
-        "last": works,
-        "busiest": works,
-        "ending": seconds,
-        "breakdown": st.lists(seconds, min_size=BREAKDOWN_TERMS, max_size=BREAKDOWN_TERMS),
-        "peak": sizes,
-    }
-)
 NUMBERS = {
     STEP: "step", LAST_OPERATION: "last", BUSIEST: "busiest", ENDING: "ending", PEAK: "peak",
 }  # fmt: skip
 """Names of what stands behind the breakdown of a step."""
 
-cases = st.lists(st.tuples(jobs, families, steps, ranks, devices), min_size=1, max_size=3)
+cases = st.lists(st.tuples(jobs, families, ranks, devices), min_size=1, max_size=3)
+
+nothing = {"categories": [0.0] * 6, **dict.fromkeys((*TERMS, *AFTER, "first"), 0.0)}
+uneven = (
+    [(0, 3 * 10**12, [0], 0, 3 * 10**12, busy * 10**12) for busy in (3, 1)],
+    [[0], [1]],
+    [nothing, {**nothing, "reduce_after": 0.1}],
+    *([0.0, 0.0], 0.0, 0.0, 8, False, 0.0),
+    [(1e8, 9e8), (1e8, 0.0)],
+)
+"""The end of a step whose last rank works a third of the time."""
 
 
 def column(rows, name):
@@ -106,51 +114,51 @@ def test_allocators_match_reference(found):
         assert tuple(outputs[:, row].tolist()) == reference.allocator(*case)
 
 
-@given(cases)
-@example(
-    [
-        (
-            {"global_batch": 8, "microbatches": 4},
-            {"pp": 4, "gpus": 16, "seq": 1, "flop_per_sequence": 1e9, "recompute_flop": 0.0,
-             "peak_tflops": 1.0, "low": 0.9, "high": 1.1},
-            {"step": 10.0, "last": 9.0, "busiest": 3.0, "ending": 1.0,
-             "breakdown": [0.0] * 6 + [bubble_s] + [0.0] * 5, "peak": 1e9},
-            {"static": 1e8, "transient": 1e6, "unplaced": 1e6, "embedding": 0.0},
-            {"left": 2e9, "pinned_share": 0.1, "idle_share": 0.2, "fixed": True, "stated": None},
-        )
-        for bubble_s in (2.0, 0.5)
-    ]
-)  # fmt: skip
-def test_results_match_reference(found):
-    num = len(found)
-    job, family, step, rank, device = (list(rows) for rows in zip(*found, strict=True))
-    back = np.arange(num)[::-1].copy()
-    outputs = StepOutputs.empty(num)
-    outputs.number[:, :BREAKDOWN_TERMS] = column(step, "breakdown")
-    for place, name in NUMBERS.items():
-        outputs.number[:, place] = column(step, name)
-    columns = ResultColumns.empty(num)
-    result_columns(
-        Jobs(back, back, column(job, "global_batch"), column(job, "microbatches")),
-        Families(
-            *(
-                column(family[::-1], name)
-                for name in (
-                    "pp", "gpus", "seq", "flop_per_sequence", "recompute_flop", "peak_tflops",
-                    "low", "high",
-                )
-            )
-        ),
-        outputs,
-        as_devices(device[::-1]),
-        as_ranks(rank[::-1]),
-        columns,
+def with_few(microbatches):
+    """Return an end of a step with a bubble, and a job of so many microbatches on four stages."""
+    family = {
+        "pp": 4, "gpus": 16, "seq": 1, "flop_per_sequence": 1e9, "recompute_flop": 0.0,
+        "peak_tflops": 1.0, "low": 0.9, "high": 1.1,
+    }  # fmt: skip
+    rank = {"static": 1e8, "transient": 1e6, "unplaced": 1e6, "embedding": 0.0}
+    device = {"left": 2e9, "pinned_share": 0.1, "idle_share": 0.2, "fixed": True, "stated": None}
+    return uneven, [({"global_batch": 8, "microbatches": microbatches}, family, rank, device)]
+
+
+@given(ending(), cases)
+@example(*with_few(4))
+@example(*with_few(16))
+def test_results_match_reference(end, found):
+    job, family, rank, device = (list(rows) for rows in zip(*found, strict=True))
+    names = (
+        "pp", "gpus", "seq", "flop_per_sequence", "recompute_flop", "peak_tflops", "low", "high",
     )  # fmt: skip
-    for row, case in enumerate(found):
-        expected = reference.result(*case)
+    rated = Rated(
+        column(job, "global_batch"),
+        column(job, "microbatches"),
+        Families(*(column(family[::-1], name) for name in names)),
+        as_devices(device[::-1]),
+        as_ranks(rank),
+        np.zeros(0, np.int64),
+    )
+    steps, columns = run_ends(*[end] * len(found), rated=rated)
+    for row, (of_job, of_family, of_rank, of_device) in enumerate(found):
+        number, ends = steps.number[row].tolist(), steps.rank[row].tolist()
+        step = {name: number[place] for place, name in NUMBERS.items()}
+        step["breakdown"] = number[:BREAKDOWN_TERMS]
+        expected = reference.result(of_job, of_family, step, of_rank, of_device)
+        expected |= {"busiest_rank": ends[BUSIEST_RANK], "peak_rank": ends[PEAK_RANK]}
         assert list(expected) == list(ResultColumns._fields)
         for name, value in expected.items():
             assert getattr(columns, name)[..., row].tolist() == value, name
+
+
+def test_uneven_stages_and_few_microbatches_are_limits():
+    for microbatches, limit in ((4, FEW), (16, UNEVEN)):
+        _, [(job, family, rank, device)] = with_few(microbatches)
+        step = {"step": 3.1, "last": 3.0, "busiest": 3.0, "ending": 1.0, "peak": 1e9}
+        step["breakdown"] = [0.0] * 6 + [2.0] + [0.0] * 5
+        assert reference.result(job, family, step, rank, device)["limit"] == limit
 
 
 def test_limits_stand_behind_the_terms():

@@ -1,4 +1,4 @@
-"""Numbers of results from steps and memory, one row for each job.
+"""The steps of jobs, and the numbers of results from them, one row for each job.
 
 Shape suffixes
     F   families of jobs
@@ -19,19 +19,23 @@ from .step import (
     BREAKDOWN_TERMS,
     BUBBLE,
     BUSIEST,
+    BUSIEST_RANK,
     ENDING,
     LAST_OPERATION,
     PEAK,
+    PEAK_RANK,
     STEP,
+    STEP_NUMBERS,
+    STEP_RANKS,
     StepOutputs,
+    StepRuns,
+    StepScratch,
+    end_replica,
 )
 
 MS = 1e-3
 GIB = 1024.0**3
 TERA = 1e12
-
-BLOCK = 64
-"""Jobs whose terms are turned into columns at a time: their rows stay in the nearest cache."""
 
 FEW_MICROBATCHES = 4
 """Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
@@ -64,21 +68,37 @@ class Families(NamedTuple):
     """``float64[F]``: upper end."""
 
 
-class Jobs(NamedTuple):
-    """Where the numbers of jobs stand, and what is their own."""
+class Rated(NamedTuple):
+    """What turns steps of N jobs into results."""
 
-    family: Ints
-    """``int64[N]``"""
-    rank: Ints
-    """``int64[N]``: the fullest, among those of all replicas."""
     global_batch: Ints
     """``int64[N]``"""
     microbatches: Ints
     """``int64[N]``"""
+    families: Families
+    devices: Devices
+    """Of the families."""
+    ranks: RankBytes
+    """What kinds of ranks hold."""
+    rank_kind: Ints
+    """``int64[ranks]``: the kind of each rank of all replicas."""
+
+    @staticmethod
+    def nothing() -> "Rated":
+        """Return what stands where no results are asked for."""
+        ints, floats = np.empty(0, np.int64), np.empty(0)
+        return Rated(
+            ints,
+            ints,
+            Families(ints, ints, ints, *[floats] * 5),
+            Devices(*[floats] * len(Devices._fields)),
+            RankBytes(*[floats] * len(RankBytes._fields)),
+            ints,
+        )
 
 
 class ResultColumns(NamedTuple):
-    """What `result_columns` writes, one entry for each of N jobs."""
+    """Numbers of results, one entry for each of N jobs."""
 
     iteration_ms: Floats
     model_flop: Floats
@@ -108,14 +128,16 @@ class ResultColumns(NamedTuple):
     """Largest term of the step, ``FEW`` or ``UNEVEN``."""
     late_percent: Ints
     """How much longer than the rank that ends the step the busiest one works."""
+    busiest_rank: Ints
+    peak_rank: Ints
+    """The fullest."""
 
     @staticmethod
     def empty(num: int) -> "ResultColumns":
         """Return columns of ``num`` jobs to be written."""
-        numbers = np.empty((len(ResultColumns._fields) - 3, num))
-        limit, late_percent = np.empty(num, np.int32), np.empty(num, np.int64)
-        breakdown_ms = np.empty((BREAKDOWN_TERMS, num))
-        return ResultColumns._make([*numbers, breakdown_ms, limit, late_percent])
+        numbers = np.empty((len(ResultColumns._fields) - 5, num))
+        breakdown_ms, limit = np.empty((BREAKDOWN_TERMS, num)), np.empty(num, np.int32)
+        return ResultColumns._make([*numbers, breakdown_ms, limit, *np.empty((3, num), np.int64)])
 
 
 @inlined
@@ -145,66 +167,86 @@ def _bubble_fraction(pipeline_s: float, busiest_s: float) -> float:
     return max(idle, 0.0)
 
 
-@kernel
-def result_columns(
-    jobs: Jobs,
-    families: Families,
-    steps: StepOutputs,
-    devices: Devices,
-    ranks: RankBytes,
-    columns: ResultColumns,
+@helper
+def _write_results(
+    chosen_place: int, runs: StepRuns, steps: StepOutputs, rated: Rated, columns: ResultColumns
 ) -> None:
-    """Turn steps and peaks into the numbers of results.
+    """Turn the steps and peaks of the jobs of a replica into the numbers of results."""
+    # Each array is taken out of its tuple once: that counts a reference.
+    begin, row_of, family_of = runs.jobs.begin, runs.jobs.row, runs.jobs.family
+    first_rank = runs.replicas.rank_first[runs.replicas.chosen[chosen_place]]
+    global_batch, microbatches, families, devices, ranks, rank_kind = rated
+    pp, gpus, seq, flop_per_sequence, recomputed, peak_tflops, band_low, band_high = families
+    number, rank_of, static = steps.number, steps.rank, ranks.static
+    iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
+    bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
+    headroom_gib, breakdown_ms, limit, late_percent, busiest_rank, peak_rank = columns[13:]
+    for place in range(begin[chosen_place], begin[chosen_place + 1]):
+        row, family, job = row_of[place], family_of[place], place - begin[chosen_place]
+        for term in range(BREAKDOWN_TERMS):
+            breakdown_ms[term, row] = number[job, term] / MS
+        step_s = number[job, STEP]
+        iteration_ms[row] = step_s / MS
+        tokens = global_batch[row] * 1.0 * seq[family]
+        tokens_per_s[row] = tokens / step_s / gpus[family]
+        flop = flop_per_sequence[family] * global_batch[row]
+        again = gpus[family] // pp[family] * microbatches[row] * recomputed[family]
+        model_flop[row], recompute_flop[row] = flop, again
+        tflops[row] = flop / step_s / gpus[family] / TERA
+        mfu[row] = tflops[row] / peak_tflops[family]
+        hfu[row] = mfu[row] * (1.0 + again / flop)
+
+        busiest_s, ending_s = number[job, BUSIEST], number[job, ENDING]
+        bubble_fraction[row] = _bubble_fraction(number[job, LAST_OPERATION], busiest_s)
+        few = pp[family] > 1 and microbatches[row] < FEW_MICROBATCHES * pp[family]
+        limit[row] = _limit(number, job, few)
+        late_s = busiest_s - ending_s
+        late_percent[row] = np.int64(
+            np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
+        )
+        busiest_rank[row], peak_rank[row] = rank_of[job, BUSIEST_RANK], rank_of[job, PEAK_RANK]
+
+        peak, rank = number[job, PEAK], rank_kind[first_rank + rank_of[job, PEAK_RANK]]
+        held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
+        usable_gib[row] = held.usable / GIB
+        allocator_gib[row] = held.idle / GIB
+        peak_gib[row] = peak / GIB
+        low_gib[row] = peak * band_low[family] / GIB
+        high_gib[row] = peak * band_high[family] / GIB
+        headroom_gib[row] = (held.usable - peak) / GIB
+
+
+@kernel
+def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: ResultColumns) -> None:
+    """End the steps of n jobs, and turn them into results: what is between them stays at hand.
 
     Parameters
     ----------
-    jobs, steps
-        Of N jobs.
-    families, devices
-        Of their families.
-    ranks : RankBytes
-        Of all ranks.
-    columns : ResultColumns
-        Output.
+    runs : StepRuns
+        Of the jobs.
+    rated : Rated
+        Of all jobs of the batch; nothing where ``columns`` are not asked for.
+    outputs, columns
+        Outputs, of all jobs; what has no rows is not asked for.
     """
-    # Each array is taken out of its tuple once: that counts a reference.
-    family_of, rank_of, global_batch, microbatches = jobs
-    pp, gpus, seq, flop_per_sequence, recomputed, peak_tflops, band_low, band_high = families
-    number, static = steps.number, ranks.static
-    iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
-    bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
-    headroom_gib, breakdown_ms, limit, late_percent = columns[13:]
-    num = family_of.shape[0]
-    for begin in range(0, num, BLOCK):
-        for term in range(BREAKDOWN_TERMS):
-            for job in range(begin, min(num, begin + BLOCK)):
-                breakdown_ms[term, job] = number[job, term] / MS
-        for job in range(begin, min(num, begin + BLOCK)):
-            family, rank, step_s = family_of[job], rank_of[job], number[job, STEP]
-            iteration_ms[job] = step_s / MS
-            tokens = global_batch[job] * 1.0 * seq[family]
-            tokens_per_s[job] = tokens / step_s / gpus[family]
-            model_flop[job] = flop_per_sequence[family] * global_batch[job]
-            in_stage = gpus[family] // pp[family]
-            recompute_flop[job] = in_stage * microbatches[job] * recomputed[family]
-            tflops[job] = model_flop[job] / step_s / gpus[family] / TERA
-            mfu[job] = tflops[job] / peak_tflops[family]
-            hfu[job] = mfu[job] * (1.0 + recompute_flop[job] / model_flop[job])
-
-            busiest_s, ending_s = number[job, BUSIEST], number[job, ENDING]
-            bubble_fraction[job] = _bubble_fraction(number[job, LAST_OPERATION], busiest_s)
-            few = pp[family] > 1 and microbatches[job] < FEW_MICROBATCHES * pp[family]
-            limit[job] = _limit(number, job, few)
-            late_s = busiest_s - ending_s
-            late_percent[job] = np.int64(
-                np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
-            )
-
-            peak = number[job, PEAK]
-            held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
-            usable_gib[job] = held.usable / GIB
-            allocator_gib[job] = held.idle / GIB
-            peak_gib[job] = peak / GIB
-            low_gib[job] = peak * band_low[family] / GIB
-            high_gib[job] = peak * band_high[family] / GIB
-            headroom_gib[job] = (held.usable - peak) / GIB
+    begin, row = runs.jobs.begin, runs.jobs.row
+    steps_wanted, results_wanted = outputs.number.shape[0] > 0, columns.limit.shape[0] > 0
+    most = 0
+    for chosen_place in range(begin.shape[0] - 1):
+        most = max(most, begin[chosen_place + 1] - begin[chosen_place])
+    num_ranks, num_chunks = runs.stage_held.shape
+    steps = StepOutputs(np.empty((most, STEP_NUMBERS)), np.empty((most, STEP_RANKS), np.int64))
+    scratch = StepScratch(
+        steps,
+        np.empty(num_ranks),
+        np.empty(num_ranks, np.int64),
+        np.empty(num_chunks, np.int64),
+    )
+    for chosen_place in range(begin.shape[0] - 1):
+        num = end_replica(chosen_place, runs, scratch)
+        for job in range(num if steps_wanted else 0):
+            place = row[begin[chosen_place] + job]
+            outputs.number[place] = steps.number[job]
+            outputs.rank[place] = steps.rank[job]
+        if results_wanted:
+            _write_results(chosen_place, runs, steps, rated, columns)

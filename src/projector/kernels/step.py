@@ -11,7 +11,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 
-from ._jit import helper, inlined, kernel
+from ._jit import helper, inlined
 from .pipeline import Ends
 from .timings import EACH, LEAST
 
@@ -122,21 +122,48 @@ class StepRanks(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """What `end_steps` writes, a row for each job of the batch.
-
-    Rows are written in the order of replicas, so the numbers of one stand together.
-    """
+    """The numbers of steps, a row for each of some jobs."""
 
     number: Floats
-    """``float64[all, STEP_NUMBERS]``: categories, bubble, pipeline, data parallelism, optimizer,
+    """``float64[jobs, STEP_NUMBERS]``: categories, bubble, pipeline, data parallelism, optimizer,
     launch, stragglers; then ``STEP`` to ``PEAK``."""
     rank: Ints
-    """``int64[all, STEP_RANKS]``"""
+    """``int64[jobs, STEP_RANKS]``"""
 
     @staticmethod
     def empty(num: int) -> "StepOutputs":
         """Return rows of ``num`` jobs to be written."""
         return StepOutputs(np.empty((num, STEP_NUMBERS)), np.empty((num, STEP_RANKS), np.int64))
+
+
+class StepRuns(NamedTuple):
+    """What the steps of n jobs are put together from, whose stages are placed alike."""
+
+    jobs: StepJobs
+    replicas: StepReplicas
+    families: StepFamilies
+    stage_held: Ints
+    """``int64[pp, C]``: stage of the model that each chunk of each rank holds."""
+    replayed: Ends
+    """Distinct replays of the jobs. Of both, ends are read, and starts where ranks of a family are
+    apart; of this one last backwards too."""
+    alone: Ends
+    """The same without transfers."""
+    stages: StepStages
+    ranks: StepRanks
+
+
+class StepScratch(NamedTuple):
+    """Places for what is found of one job after the other."""
+
+    steps: StepOutputs
+    """A row for each job of a replica."""
+    done_s: Floats
+    """``float64[pp]``"""
+    busy_ps: Ints
+    """``int64[pp]``"""
+    waiting: Ints
+    """``int64[C]``"""
 
 
 class _Ends(NamedTuple):
@@ -289,127 +316,114 @@ def _write_stages(
 
 
 @helper
-def _fullest_rank(
-    rank_first: int, static_bytes: Floats, held: int, activation_bytes: Floats
-) -> tuple[int, float]:
-    """Return the first rank of a replica that holds the most, and what it holds."""
-    most, fullest = -1.0, 0
-    for r in range(activation_bytes.shape[1]):
-        peak = static_bytes[rank_first + r] + activation_bytes[held, r]
-        if peak > most:
-            most = peak
-            fullest = r
-    return fullest, most
+def _write_peaks(first: int, num: int, first_rank: int, runs: StepRuns, steps: StepOutputs) -> None:
+    """Write the first rank that holds the most, and what it holds, of ``num`` jobs of a replica."""
+    held_of, number, rank = runs.jobs.held, steps.number, steps.rank
+    static_bytes, activation_bytes = runs.ranks.static_bytes, runs.ranks.activation_bytes
+    held, fullest, most = -1, 0, -1.0
+    for job in range(num):
+        # Most jobs of a replica hold the same.
+        if held_of[first + job] != held:
+            held, most = held_of[first + job], -1.0
+            for r in range(activation_bytes.shape[1]):
+                peak = static_bytes[first_rank + r] + activation_bytes[held, r]
+                if peak > most:
+                    most = peak
+                    fullest = r
+        number[job, PEAK] = most
+        rank[job, PEAK_RANK] = fullest
 
 
-@kernel
-def end_steps(
-    jobs: StepJobs,
-    replicas: StepReplicas,
-    families: StepFamilies,
-    stage_held: Ints,
-    replayed: Ends,
-    alone: Ends,
-    stages: StepStages,
-    ranks: StepRanks,
-    outputs: StepOutputs,
-) -> None:
-    """Let the gradients, the optimizer and the gathers follow the last backwards.
+@helper
+def _any_tail(tail_s: Floats, first: int, num: int) -> bool:
+    """Whether gradients are sent behind the last backward of any of some chunks."""
+    found = False
+    for chunk in range(first, first + num):
+        found = found or tail_s[chunk] > 0.0
+    return found
+
+
+@helper
+def end_replica(chosen_place: int, runs: StepRuns, scratch: StepScratch) -> int:
+    """Let the gradients, the optimizer and the gathers follow the last backwards of a replica.
 
     A step ends with the last rank to have sent its gradients, and the longest update after that;
     the breakdown is that of this rank. All wait for the slowest device, whose compute takes longer.
     The fullest rank is found as well.
 
-    Shapes
-        n       jobs whose stages are placed alike, of any replicas
-        all     jobs of the batch
-        pp, C   ranks, and chunks of a rank
-
     Parameters
     ----------
-    jobs : StepJobs
-        The n jobs.
-    replicas, families
-        Of all jobs.
-    stage_held : int64[pp, C]
-        Stage of the model that each chunk of each rank holds.
-    replayed, alone : Ends
-        Distinct replays of the jobs, and the same without transfers, of which only ends are read,
-        and starts where ranks of a family are apart.
-    stages : StepStages
-        Of all jobs.
-    ranks : StepRanks
-        Of all jobs.
-    outputs : StepOutputs
-        Output.
+    chosen_place : int
+        Which of the replicas that jobs have.
+    runs : StepRuns
+    scratch : StepScratch
+        Output: ``steps``, from the first row on.
+
+    Returns
+    -------
+    int
+        Jobs of the replica.
     """
     # Each array is taken out of its tuple once: that counts a reference.
-    begin, row, replay_of, held_of, family_of, microbatches = jobs
+    jobs, replicas, families, stage_held, replayed, alone, stages, ranks = runs
+    begin, _, replay_of, _, family_of, microbatches = jobs
     chosen, stage_first, rank_first, chunk_first, tied_s, timing_of, work_ps = replicas
     aparts, overhead_s, straggler_share = families
     row_of, later_ps, start_ps, end_ps, _ = replayed
     alone_row_of, alone_later_ps, alone_start_ps, alone_end_ps, _ = alone
     kind_of, kind_s, exposed_first_s, tail_s = stages
-    reduce_after_s, gather_after_s, optimizer_s, static_bytes, activation_bytes = ranks
-    number, rank = outputs
+    reduce_after_s, gather_after_s, optimizer_s, _, _ = ranks
+    steps, done_s, busy_ps, waiting = scratch
+    number, rank = steps
     num_ranks, num_chunks = stage_held.shape
-    done_s, busy_ps = np.empty(num_ranks), np.empty(num_ranks, np.int64)
-    waiting = np.empty(num_chunks, np.int64)
-    for chosen_place in range(chosen.shape[0]):
-        replica = chosen[chosen_place]
-        first_rank, first_chunk = rank_first[replica], chunk_first[replica]
-        timing = timing_of[replica]
-        updating = _updating_rank(first_rank, num_ranks, ranks)
-        after_s = optimizer_s[updating] + gather_after_s[updating]
-        sends = False
-        for chunk in range(first_chunk, first_chunk + num_ranks * num_chunks):
-            sends = sends or tail_s[chunk] > 0.0
-        held, fullest, most_bytes = -1, 0, 0.0
-        for place in range(begin[chosen_place], begin[chosen_place + 1]):
-            job, replay, family = row[place], replay_of[place], family_of[place]
-            apart, further = aparts[family], microbatches[place] - 1
-            for r in range(num_ranks):
-                busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
-            ends = _find_ends(
-                replay, replayed, first_rank, reduce_after_s, first_chunk, tail_s, sends,
-                tied_s[replica], apart, done_s, busy_ps, waiting,
-            )  # fmt: skip
-            ending = ends.ending
+    replica = chosen[chosen_place]
+    first_rank, first_chunk = rank_first[replica], chunk_first[replica]
+    timing = timing_of[replica]
+    updating = _updating_rank(first_rank, num_ranks, ranks)
+    after_s = optimizer_s[updating] + gather_after_s[updating]
+    sends = _any_tail(tail_s, first_chunk, num_ranks * num_chunks)
+    first = begin[chosen_place]
+    num: int = begin[chosen_place + 1] - first
+    _write_peaks(first, num, first_rank, runs, steps)
+    for job in range(num):
+        place = first + job
+        replay, family = replay_of[place], family_of[place]
+        apart, further = aparts[family], microbatches[place] - 1
+        for r in range(num_ranks):
+            busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
+        ends = _find_ends(
+            replay, replayed, first_rank, reduce_after_s, first_chunk, tail_s, sends,
+            tied_s[replica], apart, done_s, busy_ps, waiting,
+        )  # fmt: skip
+        ending = ends.ending
 
-            launch_s, exposed_s = _write_stages(
-                stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
-                exposed_first_s, number, job,
-            )  # fmt: skip
-            own, own_alone = row_of[replay], alone_row_of[replay]
-            start = start_ps[own, ending] if apart else 0
-            alone_start = alone_start_ps[own_alone, ending] if apart else 0
-            end = end_ps[own, ending] + later_ps[replay]
-            alone_end = alone_end_ps[own_alone, ending] + alone_later_ps[replay]
-            span_ps = end - start
-            # A span can be shorter with latencies than without: its start may wait longer for them.
-            idle_ps = min(span_ps, alone_end - alone_start)
-            sent_s = ends.finish_s - (end * PS - start * PS)
-            number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
-            number[job, PIPELINE] = (span_ps - idle_ps) * PS
-            number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
-            number[job, OPTIMIZER] = optimizer_s[updating]
-            number[job, LAUNCH] = launch_s + overhead_s[family]
-            late_s = 0.0
-            for term in range(COMPUTE_TERMS):
-                late_s += straggler_share[family] * number[job, term]
-            number[job, STRAGGLERS] = late_s
+        launch_s, exposed_s = _write_stages(
+            stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
+            exposed_first_s, number, job,
+        )  # fmt: skip
+        own, own_alone = row_of[replay], alone_row_of[replay]
+        start = start_ps[own, ending] if apart else 0
+        alone_start = alone_start_ps[own_alone, ending] if apart else 0
+        end = end_ps[own, ending] + later_ps[replay]
+        alone_end = alone_end_ps[own_alone, ending] + alone_later_ps[replay]
+        span_ps = end - start
+        # A span can be shorter with latencies than without: its start may wait longer for them.
+        idle_ps = min(span_ps, alone_end - alone_start)
+        sent_s = ends.finish_s - (end * PS - start * PS)
+        number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
+        number[job, PIPELINE] = (span_ps - idle_ps) * PS
+        number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
+        number[job, OPTIMIZER] = optimizer_s[updating]
+        number[job, LAUNCH] = launch_s + overhead_s[family]
+        late_s = 0.0
+        for term in range(COMPUTE_TERMS):
+            late_s += straggler_share[family] * number[job, term]
+        number[job, STRAGGLERS] = late_s
 
-            number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
-            number[job, LAST_OPERATION] = ends.last_s
-            number[job, BUSIEST] = busy_ps[ends.busiest] * PS
-            number[job, ENDING] = busy_ps[ending] * PS
-            # Most jobs of a replica hold the same.
-            if held_of[place] != held:
-                held = held_of[place]
-                fullest, most_bytes = _fullest_rank(
-                    first_rank, static_bytes, held, activation_bytes
-                )
-            number[job, PEAK] = most_bytes
-            rank[job, ENDING_RANK] = ending
-            rank[job, BUSIEST_RANK] = ends.busiest
-            rank[job, PEAK_RANK] = fullest
+        number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
+        number[job, LAST_OPERATION] = ends.last_s
+        number[job, BUSIEST] = busy_ps[ends.busiest] * PS
+        number[job, ENDING] = busy_ps[ending] * PS
+        rank[job, ENDING_RANK] = ending
+        rank[job, BUSIEST_RANK] = ends.busiest
+    return num

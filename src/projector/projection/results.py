@@ -102,31 +102,26 @@ class Results:
     def rows(self) -> kernels.ResultColumns:
         """Every number that the jobs of a family do not share."""
         evaluation, degrees = self.evaluation, self.degrees
-        columns = kernels.ResultColumns.empty(len(evaluation.batch))
         dtype, peaks = self.family_batch.training.dtype, self.family_batch.cluster.peak_tflops
         recomputed = evaluation.inputs.costs.recompute_flop.take(evaluation.workloads.pipeline)
-        kernels.result_columns(
-            kernels.Jobs(
-                evaluation.families.of_job,
-                evaluation.fullest,
+        return self.steps.results(
+            kernels.Rated(
                 evaluation.global_batch,
                 evaluation.microbatches,
-            ),
-            kernels.Families(
-                degrees.pp,
-                degrees.gpus,
-                degrees.seq,
-                self.counts.flop_per_sequence,
-                recomputed,
-                peaks[np.arange(len(dtype)), dtype],
-                *memory_factors(self.family_batch),
-            ),
-            self.steps.outputs,
-            evaluation.devices,
-            evaluation.inputs.held,
-            columns,
+                kernels.Families(
+                    degrees.pp,
+                    degrees.gpus,
+                    degrees.seq,
+                    self.counts.flop_per_sequence,
+                    recomputed,
+                    peaks[np.arange(len(dtype)), dtype],
+                    *memory_factors(self.family_batch),
+                ),
+                evaluation.devices,
+                evaluation.inputs.held,
+                evaluation.inputs.replicas.rank_kind,
+            )
         )
-        return columns
 
     @property
     def model_flop(self) -> Floats:
@@ -161,7 +156,7 @@ class Results:
         pp = self.degrees.pp.take(self.evaluation.families.of_job)
         numbers = {
             kernels.FEW: (self.evaluation.microbatches, pp),
-            kernels.UNEVEN: (self.steps.busiest_rank, self.rows.late_percent),
+            kernels.UNEVEN: (self.rows.busiest_rank, self.rows.late_percent),
         }
         return bounds(self.rows.limit, numbers)
 
@@ -324,7 +319,7 @@ PERFORMANCE_SCALARS = (
     Scalar("mfu", FLOAT, "1", lambda r: r.rows.mfu, True),
     Scalar("hfu", FLOAT, "1", lambda r: r.rows.hfu, True),
     Scalar("bubble_fraction", FLOAT, "1", lambda r: r.rows.bubble_fraction),
-    Scalar("busiest_stage", INT, "", lambda r: r.steps.busiest_rank),
+    Scalar("busiest_stage", INT, "", lambda r: r.rows.busiest_rank),
     Scalar("schedule", TEXT, "", lambda r: r.schedule),
     Scalar("microbatches", INT, "", lambda r: r.microbatches),
     Scalar("nodes", INT, "", _of_families(lambda r: r.family_batch.cluster.nodes)),
@@ -363,7 +358,7 @@ MEMORY_SCALARS = (
     Scalar("headroom_gib", FLOAT, "GiB", lambda r: r.rows.headroom_gib, True),
     Scalar("fits", BOOL, "", lambda r: r.fits),
     Scalar("verdict", TEXT, "", lambda r: r.verdict),
-    Scalar("peak_stage", INT, "", lambda r: r.steps.peak_rank),
+    Scalar("peak_stage", INT, "", lambda r: r.rows.peak_rank),
     Scalar("documented.parameters_total", INT, "", lambda r: r.documented.parameters_total),
     Scalar("documented.parameters_per_rank", INT, "", lambda r: r.documented.parameters_per_rank),
     Scalar(

@@ -12,6 +12,7 @@ from projector.kernels import step as kernels
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.pipeline import Ends, Replays
+from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
 from projector.kernels.timings import (
     StageDurations,
@@ -81,11 +82,29 @@ class StepInputs:
         return split_ps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Steps:
     """Columns of the steps of a batch, one entry for each job."""
 
-    outputs: kernels.StepOutputs
+    num: int
+    """Jobs."""
+    runs: list[kernels.StepRuns]
+    """What they are put together from, those of each placement."""
+
+    @cached_property
+    def outputs(self) -> kernels.StepOutputs:
+        """All numbers of the steps."""
+        outputs = kernels.StepOutputs.empty(self.num)
+        for runs in self.runs:
+            end_steps(runs, Rated.nothing(), outputs, ResultColumns.empty(0))
+        return outputs
+
+    def results(self, rated: Rated) -> ResultColumns:
+        """Return the numbers of results; those of the steps themselves are not kept for it."""
+        columns = ResultColumns.empty(self.num)
+        for runs in self.runs:
+            end_steps(runs, rated, kernels.StepOutputs.empty(0), columns)
+        return columns
 
     @property
     def iteration_s(self) -> Floats:
@@ -236,9 +255,8 @@ def step_inputs(
 
 
 def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints) -> Steps:
-    """Replay the pipelines, those that share an order together, and end the steps."""
+    """Replay the pipelines, those that share an order together."""
     replicas, num = inputs.replicas, len(order_of_job)
-    outputs = kernels.StepOutputs.empty(num)
     any_job = np.empty(len(replicas), np.int64)
     any_job[replicas.of_job] = np.arange(num)
     parts, place, placed = [], np.empty(len(replicas), np.int64), 0
@@ -252,14 +270,13 @@ def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: I
         placed += len(same)
     # Jobs of a replica follow one another, and replicas that take as long.
     jobs, begin = rows_by_number(place.take(replicas.of_job), placed)
-    placed = 0
+    runs, placed = [], 0
     for same, timings in parts:
         some = begin[placed : placed + len(same) + 1]
-        _run_placement(
-            inputs, orders, order_of_job, same, timings, jobs[some[0] : some[-1]], some, outputs
-        )
+        mine = jobs[some[0] : some[-1]]
+        runs.append(_run_placement(inputs, orders, order_of_job, same, timings, mine, some))
         placed += len(same)
-    return Steps(outputs)
+    return Steps(num, runs)
 
 
 def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
@@ -368,13 +385,12 @@ def _run_placement(
     timings: Timings,
     jobs: Ints,
     begin: Ints,
-    outputs: kernels.StepOutputs,
-) -> None:
-    """Replay jobs whose stages are placed alike, end their steps, and find their fullest ranks.
+) -> kernels.StepRuns:
+    """Replay jobs whose stages are placed alike.
 
     Parameters
     ----------
-    inputs, orders, outputs
+    inputs, orders
         Of the whole batch.
     all_orders : int64[all]
         Order of each job of the batch.
@@ -400,7 +416,7 @@ def _run_placement(
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
     microbatches = np.array([order.microbatches for order in orders], np.int64)
-    kernels.end_steps(
+    return kernels.StepRuns(
         kernels.StepJobs(
             begin=begin - begin[0],
             row=jobs,
@@ -436,7 +452,6 @@ def _run_placement(
             inputs.static_bytes,
             peak,
         ),
-        outputs,
     )
 
 
