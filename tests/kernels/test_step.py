@@ -11,8 +11,6 @@ from projector.kernels.step import (
 )
 from reference import step as reference
 
-seconds = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
-
 
 @given(ending())
 def test_the_end_of_a_step_matches_reference(case):
