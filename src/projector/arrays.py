@@ -26,6 +26,40 @@ Array = NDArray[Any]
 """A column of any type."""
 
 
+class KnownKeys:
+    """Whole numbers, and in which row each was added."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._key, self._row = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        """Numbers, ascending, and the row of each."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._key)
+
+    def _place(self, key: Ints) -> Ints:
+        return np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+
+    def missing(self, key: Ints) -> Flags:
+        """Return which of some numbers are not there."""
+        if not len(self):
+            return np.ones(len(key), np.bool_)
+        return np.asarray(self._key[self._place(key)] != key)
+
+    def add(self, key: Ints) -> None:
+        """Add numbers that are not there, in rows behind the others."""
+        keys = np.concatenate([self._key, key])
+        rows = np.concatenate([self._row, np.arange(len(key)) + len(self)])
+        order = np.argsort(keys, kind="stable")
+        self._key, self._row = keys[order], rows[order]
+
+    def rows(self, key: Ints) -> Ints:
+        """Return the rows of numbers that are there."""
+        rows: Ints = self._row[self._place(key)]
+        return rows
+
+
 class GrowingArray:
     """An array that gets more rows; each is written once."""
 

@@ -4,12 +4,12 @@ from functools import cache, partial
 
 import pytest
 
-from projector.lower import workloads
+from projector.lower import jobs, workloads
 from projector.lower.batch import SECTIONS, JobBatch
+from projector.lower.jobs import PLACED
 from projector.lower.sections import ClusterColumns, ParallelismColumns, TrainingColumns
 from projector.lower.sharing import CLUSTER, PARALLELISM, TRAINING, field_names
 from projector.lower.stages import LayerSettings, LayerSplit
-from projector.lower.workloads import PLACED
 from projector.projection.evaluate import find_legal
 from sweeps.variants import BASES, alone, base_job, differences, every_field, variants
 
@@ -139,7 +139,7 @@ FIELDS = {
 CHANGES_NOTHING = {"framework", "schedule_solver_work"}
 """Fields in which no two variants differ in what they come to."""
 
-IMPLIED = {"tp": ["tp"], "etp": ["etp"], "gpus_per_node": [*PLACED]}
+IMPLIED = {"tp": ["tp"], "etp": ["etp"], "gpus_per_node": ["tp", "ep", "etp"]}
 """Fields that the places of groups tell as well -> these groups."""
 
 
@@ -147,7 +147,8 @@ IMPLIED = {"tp": ["tp"], "etp": ["etp"], "gpus_per_node": [*PLACED]}
 def test_a_key_without_a_field_is_caught(case, monkeypatch):
     section, part, field, key = case
     rest = tuple(group for group in PLACED if group not in IMPLIED.get(field, ()))
-    monkeypatch.setattr(workloads, "PLACED", rest)
+    for module in (jobs, workloads):
+        monkeypatch.setattr(module, "PLACED", rest)
     monkeypatch.setattr(getattr(COLUMNS[section], f"{part}_key"), "read", key)
     assert caught(section, field) is not None
 

@@ -234,14 +234,10 @@ class PipelineKeys(NamedTuple):
     """The first fabric that is the same for their groups."""
     machine: Ints
     """What else of their machines pipelines look at."""
-    of_jobs: tuple[Ints, ...]
-    """Keys of the other sections, and where groups lie."""
-
-    def content(self) -> list[bytes]:
-        """Return one text for each pipeline."""
-        rows = np.stack([self.device, self.fabric, self.machine, *self.of_jobs], axis=1)
-        size, whole = rows.itemsize * rows.shape[1], rows.tobytes()
-        return [whole[begin : begin + size] for begin in range(0, len(whole), size)]
+    structure: Ints
+    """int64[pipelines]: row of `structures`."""
+    structures: Ints
+    """int64[structures, n]: keys of the other sections, and where groups lie."""
 
 
 class FoundPipelines(NamedTuple):
@@ -281,9 +277,18 @@ def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> 
         # They depend on the number of devices, which is none of the keys.
         *(getattr(degrees, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
     )
-    machine = jobs.cluster.machine_key
+    first_structure, structure = group_rows(*keys)
     return FoundPipelines(
-        first, pipeline, fabric_of_job, PipelineKeys(device[first], fabric[first], machine, keys)
+        first,
+        pipeline,
+        fabric_of_job,
+        PipelineKeys(
+            device[first],
+            fabric[first],
+            jobs.cluster.machine_key,
+            structure,
+            np.stack([key.take(first_structure) for key in keys], axis=1),
+        ),
     )
 
 
@@ -307,7 +312,7 @@ def _seen_fabric(fabric: Ints, columns: JobColumns, machines: Machines) -> Ints:
 def structures_of(jobs: JobBatch, keys: PipelineKeys, layout: Ints) -> tuple[Ints, Ints]:
     """Return the first pipeline of each structure, and the structure of each, given their jobs."""
     # Machines with one software share the shapes of their workloads.
-    return group_rows(layout, jobs.cluster.software_key, *keys.of_jobs)
+    return group_rows(layout, jobs.cluster.software_key, keys.structure)
 
 
 def build_workloads(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, Flags, Floats, GrowingArray, Ints, Records
+from projector.arrays import Array, Flags, Floats, GrowingArray, Ints, KnownKeys, Records
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.machines import Machines
 from projector.lower.workload_columns import WORKLOAD
@@ -120,32 +120,23 @@ class _Times:
     """Times of workloads by their number."""
 
     def __init__(self) -> None:
-        self._key, self._row = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        """Numbers, ascending, and where the times of each lie."""
+        self._keys = KnownKeys()
         self._exposed_s = GrowingArray(np.float64, NUM_PHASES, len(CATEGORIES))
         self._seconds = GrowingArray(np.float64, len(KINDS))
 
     def __len__(self) -> int:
-        return len(self._key)
-
-    def _place(self, key: Ints) -> Ints:
-        return np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+        return len(self._keys)
 
     def missing(self, key: Ints) -> Flags:
-        if not len(self):
-            return np.ones(len(key), np.bool_)
-        return np.asarray(self._key[self._place(key)] != key)
+        return self._keys.missing(key)
 
     def add(self, key: Ints, times: SummedTimes) -> None:
-        keys = np.concatenate([self._key, key])
-        rows = np.concatenate([self._row, np.arange(len(key)) + len(self)])
-        order = np.argsort(keys, kind="stable")
-        self._key, self._row = keys[order], rows[order]
+        self._keys.add(key)
         self._exposed_s.add(times.exposed_s)
         self._seconds.add(times.seconds)
 
     def of(self, key: Ints) -> SummedTimes:
-        row = self._row[self._place(key)]
+        row = self._keys.rows(key)
         return SummedTimes(
             self._exposed_s.all().take(row, axis=0), self._seconds.all().take(row, axis=0)
         )

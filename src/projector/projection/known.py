@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from itertools import count, islice
+from itertools import islice
 from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, GrowingArray, Ints
-from projector.kernels.grouping import concatenated_ranges, group_numbers, offsets
+from projector.arrays import Array, GrowingArray, Ints, KnownKeys
+from projector.kernels.grouping import concatenated_ranges, group_numbers, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
 from projector.lower.workloads import (
@@ -26,6 +26,9 @@ from projector.projection.pipeline_costs import PipelineCosts, cost_pipelines
 
 MOST_STAGES = 1 << 18
 """Stages of pipelines that are kept; a stage takes some 300 bytes."""
+
+_BITS = 32
+"""Of the number of a machine within that of a pipeline."""
 
 _OF_RUNS = ("forward_s", "backward_s")
 _OF_PIPELINES = ("weight_share", "recompute_flop")
@@ -47,7 +50,10 @@ class KnownPipelines:
         self._forget()
 
     def _forget(self) -> None:
-        self._number: dict[bytes, int] = {}
+        self._structures: dict[bytes, int] = {}
+        self._machines: dict[bytes, int] = {}
+        self._pipelines = KnownKeys()
+        """By the numbers of their structures and machines."""
         self._place: dict[int, int] = {}
         self._workload = GrowingArray(np.int64)
         """Numbers of the workloads of pipelines, each at its place."""
@@ -121,9 +127,14 @@ class KnownPipelines:
         first: Ints,
     ) -> Ints:
         """Return the number of each pipeline, given what tells it apart and a job that has it."""
-        content = keys.content()
-        new = [row for row, key in enumerate(content) if key not in self._number]
-        if new:
+        structure = _numbered(self._structures, keys.structures).take(keys.structure)
+        machines = keys.device, keys.fabric, keys.machine
+        each, machine = group_rows(*machines)
+        machine_rows = np.stack([column.take(each) for column in machines], axis=1)
+        code = structure << _BITS
+        code += _numbered(self._machines, machine_rows).take(machine)
+        new = np.flatnonzero(self._pipelines.missing(code))
+        if len(new):
             jobs = first[new]
             self._add(
                 build_workloads(
@@ -133,8 +144,8 @@ class KnownPipelines:
                     self._workloads.machines,
                 )
             )
-            self._number |= zip(map(content.__getitem__, new), count(len(self._number)))
-        return np.array([*map(self._number.__getitem__, content)], np.int64)
+            self._pipelines.add(code[new])
+        return self._pipelines.rows(code)
 
     def _places(self, number: Ints) -> Ints:
         """Return the places of some workloads by their numbers; new ones go behind the others."""
@@ -159,6 +170,13 @@ class KnownPipelines:
             if name not in self._columns:
                 self._columns[name] = GrowingArray(values.dtype, *values.shape[1:])
             self._columns[name].add(values)
+
+
+def _numbered(known: dict[bytes, int], rows: Ints) -> Ints:
+    """Return the number of each row of int64[n, width]; new ones get one."""
+    size, whole = rows.itemsize * rows.shape[1], rows.tobytes()
+    texts = (whole[begin : begin + size] for begin in range(0, len(whole), size))
+    return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
 
 
 class _Rows(NamedTuple):
