@@ -141,25 +141,6 @@ class Replicas:
         return np.repeat(np.arange(len(self)), np.diff(self.first_rank_kind))
 
     @cached_property
-    def held(self) -> tuple[Ints, Ints]:
-        """Return the stages of pipelines that kinds of ranks hold: where those of each begin, rows.
-
-        Returns
-        -------
-        first : int64[kinds of ranks + 1]
-        row : int64[any]
-        """
-        own = self.patterns
-        kinds = concatenated_ranges(
-            own.rank_kind_first.take(self.pattern), np.diff(self.first_rank_kind)
-        )
-        chunks = np.diff(own.held_first)
-        held = spread_segments(
-            own.held_first, own.held_stage, kinds, self.row_first.take(self.of_rank_kind)
-        )
-        return offsets(chunks.take(kinds)), held
-
-    @cached_property
     def directions(self) -> Ints:
         """int64[replicas]: copies of the model that run at once."""
         copies = np.array([placement.directions for placement in self.placements.unique], np.int64)
