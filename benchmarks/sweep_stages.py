@@ -34,7 +34,7 @@ STAGES = {
     ],
     "replay": ["projection.step._replay_all"],
     "peaks": ["projection.step._peaks"],
-    "ending steps": ["projection.evaluate.run_steps"],
+    "ending steps": ["projection.evaluate.run_steps", "projection.step.Steps.results"],
     "result columns": ["sweeps.rows.Projector._results"],
     "Arrow tables": ["sweeps.table.Tables.table"],
     "writing Parquet": ["sweeps.rows.encode"],

@@ -1,6 +1,5 @@
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from kernels.endings import ending, run_ends
 from projector.kernels.step import (

@@ -30,12 +30,16 @@ from .step import (
     StepOutputs,
     StepRuns,
     StepScratch,
-    end_replica,
+    end_replicas,
 )
 
 MS = 1e-3
 GIB = 1024.0**3
 TERA = 1e12
+
+BLOCK = 128
+"""Jobs whose steps are ended before they become results, unless one replica has more: few, so that
+the nearest cache holds their numbers, and so many that arrays are seldom handed on."""
 
 FEW_MICROBATCHES = 4
 """Fewer microbatches than this for each pipeline stage leave a bubble worth naming."""
@@ -169,51 +173,53 @@ def _bubble_fraction(pipeline_s: float, busiest_s: float) -> float:
 
 @helper
 def _write_results(
-    chosen_place: int, runs: StepRuns, steps: StepOutputs, rated: Rated, columns: ResultColumns
+    some: int, stop: int, runs: StepRuns, steps: StepOutputs, rated: Rated, columns: ResultColumns
 ) -> None:
-    """Turn the steps and peaks of the jobs of a replica into the numbers of results."""
+    """Turn the steps and peaks of the jobs of some replicas into the numbers of results."""
     # Each array is taken out of its tuple once: that counts a reference.
     begin, row_of, family_of = runs.jobs.begin, runs.jobs.row, runs.jobs.family
-    first_rank = runs.replicas.rank_first[runs.replicas.chosen[chosen_place]]
+    chosen, rank_first = runs.replicas.chosen, runs.replicas.rank_first
     global_batch, microbatches, families, devices, ranks, rank_kind = rated
     pp, gpus, seq, flop_per_sequence, recomputed, peak_tflops, band_low, band_high = families
     number, rank_of, static = steps.number, steps.rank, ranks.static
     iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
     bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
     headroom_gib, breakdown_ms, limit, late_percent, busiest_rank, peak_rank = columns[13:]
-    for place in range(begin[chosen_place], begin[chosen_place + 1]):
-        row, family, job = row_of[place], family_of[place], place - begin[chosen_place]
-        for term in range(BREAKDOWN_TERMS):
-            breakdown_ms[term, row] = number[job, term] / MS
-        step_s = number[job, STEP]
-        iteration_ms[row] = step_s / MS
-        tokens = global_batch[row] * 1.0 * seq[family]
-        tokens_per_s[row] = tokens / step_s / gpus[family]
-        flop = flop_per_sequence[family] * global_batch[row]
-        again = gpus[family] // pp[family] * microbatches[row] * recomputed[family]
-        model_flop[row], recompute_flop[row] = flop, again
-        tflops[row] = flop / step_s / gpus[family] / TERA
-        mfu[row] = tflops[row] / peak_tflops[family]
-        hfu[row] = mfu[row] * (1.0 + again / flop)
+    for chosen_place in range(some, stop):
+        first_rank = rank_first[chosen[chosen_place]]
+        for place in range(begin[chosen_place], begin[chosen_place + 1]):
+            row, family, job = row_of[place], family_of[place], place - begin[some]
+            for term in range(BREAKDOWN_TERMS):
+                breakdown_ms[term, row] = number[job, term] / MS
+            step_s = number[job, STEP]
+            iteration_ms[row] = step_s / MS
+            tokens = global_batch[row] * 1.0 * seq[family]
+            tokens_per_s[row] = tokens / step_s / gpus[family]
+            flop = flop_per_sequence[family] * global_batch[row]
+            again = gpus[family] // pp[family] * microbatches[row] * recomputed[family]
+            model_flop[row], recompute_flop[row] = flop, again
+            tflops[row] = flop / step_s / gpus[family] / TERA
+            mfu[row] = tflops[row] / peak_tflops[family]
+            hfu[row] = mfu[row] * (1.0 + again / flop)
 
-        busiest_s, ending_s = number[job, BUSIEST], number[job, ENDING]
-        bubble_fraction[row] = _bubble_fraction(number[job, LAST_OPERATION], busiest_s)
-        few = pp[family] > 1 and microbatches[row] < FEW_MICROBATCHES * pp[family]
-        limit[row] = _limit(number, job, few)
-        late_s = busiest_s - ending_s
-        late_percent[row] = np.int64(
-            np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
-        )
-        busiest_rank[row], peak_rank[row] = rank_of[job, BUSIEST_RANK], rank_of[job, PEAK_RANK]
+            busiest_s, ending_s = number[job, BUSIEST], number[job, ENDING]
+            bubble_fraction[row] = _bubble_fraction(number[job, LAST_OPERATION], busiest_s)
+            few = pp[family] > 1 and microbatches[row] < FEW_MICROBATCHES * pp[family]
+            limit[row] = _limit(number, job, few)
+            late_s = busiest_s - ending_s
+            late_percent[row] = np.int64(
+                np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
+            )
+            busiest_rank[row], peak_rank[row] = rank_of[job, BUSIEST_RANK], rank_of[job, PEAK_RANK]
 
-        peak, rank = number[job, PEAK], rank_kind[first_rank + rank_of[job, PEAK_RANK]]
-        held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
-        usable_gib[row] = held.usable / GIB
-        allocator_gib[row] = held.idle / GIB
-        peak_gib[row] = peak / GIB
-        low_gib[row] = peak * band_low[family] / GIB
-        high_gib[row] = peak * band_high[family] / GIB
-        headroom_gib[row] = (held.usable - peak) / GIB
+            peak, rank = number[job, PEAK], rank_kind[first_rank + rank_of[job, PEAK_RANK]]
+            held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
+            usable_gib[row] = held.usable / GIB
+            allocator_gib[row] = held.idle / GIB
+            peak_gib[row] = peak / GIB
+            low_gib[row] = peak * band_low[family] / GIB
+            high_gib[row] = peak * band_high[family] / GIB
+            headroom_gib[row] = (held.usable - peak) / GIB
 
 
 @kernel
@@ -231,8 +237,9 @@ def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: Resul
     """
     begin, row = runs.jobs.begin, runs.jobs.row
     steps_wanted, results_wanted = outputs.number.shape[0] > 0, columns.limit.shape[0] > 0
-    most = 0
-    for chosen_place in range(begin.shape[0] - 1):
+    replicas = begin.shape[0] - 1
+    most = BLOCK
+    for chosen_place in range(replicas):
         most = max(most, begin[chosen_place + 1] - begin[chosen_place])
     num_ranks, num_chunks = runs.stage_held.shape
     steps = StepOutputs(np.empty((most, STEP_NUMBERS)), np.empty((most, STEP_RANKS), np.int64))
@@ -242,11 +249,15 @@ def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: Resul
         np.empty(num_ranks, np.int64),
         np.empty(num_chunks, np.int64),
     )
-    for chosen_place in range(begin.shape[0] - 1):
-        num = end_replica(chosen_place, runs, scratch)
-        for job in range(num if steps_wanted else 0):
-            place = row[begin[chosen_place] + job]
-            outputs.number[place] = steps.number[job]
-            outputs.rank[place] = steps.rank[job]
+    some = 0
+    while some < replicas:
+        stop = some + 1
+        while stop < replicas and begin[stop + 1] - begin[some] <= BLOCK:
+            stop += 1
+        end_replicas(some, stop, runs, scratch)
+        for place in range(begin[some], begin[stop] if steps_wanted else 0):
+            outputs.number[row[place]] = steps.number[place - begin[some]]
+            outputs.rank[row[place]] = steps.rank[place - begin[some]]
         if results_wanted:
-            _write_results(chosen_place, runs, steps, rated, columns)
+            _write_results(some, stop, runs, steps, rated, columns)
+        some = stop

@@ -157,7 +157,7 @@ class StepScratch(NamedTuple):
     """Places for what is found of one job after the other."""
 
     steps: StepOutputs
-    """A row for each job of a replica."""
+    """A row for each job of some replicas."""
     done_s: Floats
     """``float64[pp]``"""
     busy_ps: Ints
@@ -316,22 +316,26 @@ def _write_stages(
 
 
 @helper
-def _write_peaks(first: int, num: int, first_rank: int, runs: StepRuns, steps: StepOutputs) -> None:
-    """Write the first rank that holds the most, and what it holds, of ``num`` jobs of a replica."""
-    held_of, number, rank = runs.jobs.held, steps.number, steps.rank
+def _write_peaks(some: int, stop: int, runs: StepRuns, steps: StepOutputs) -> None:
+    """Write the first rank that holds the most, and what it holds, of jobs of some replicas."""
+    begin, held_of, number, rank = runs.jobs.begin, runs.jobs.held, steps.number, steps.rank
+    chosen, rank_first = runs.replicas.chosen, runs.replicas.rank_first
     static_bytes, activation_bytes = runs.ranks.static_bytes, runs.ranks.activation_bytes
-    held, fullest, most = -1, 0, -1.0
-    for job in range(num):
-        # Most jobs of a replica hold the same.
-        if held_of[first + job] != held:
-            held, most = held_of[first + job], -1.0
-            for r in range(activation_bytes.shape[1]):
-                peak = static_bytes[first_rank + r] + activation_bytes[held, r]
-                if peak > most:
-                    most = peak
-                    fullest = r
-        number[job, PEAK] = most
-        rank[job, PEAK_RANK] = fullest
+    for chosen_place in range(some, stop):
+        first_rank = rank_first[chosen[chosen_place]]
+        held, fullest, most = -1, 0, -1.0
+        for place in range(begin[chosen_place], begin[chosen_place + 1]):
+            # Most jobs of a replica hold the same.
+            if held_of[place] != held:
+                held, most = held_of[place], -1.0
+                for r in range(activation_bytes.shape[1]):
+                    peak = static_bytes[first_rank + r] + activation_bytes[held, r]
+                    if peak > most:
+                        most = peak
+                        fullest = r
+            job = place - begin[some]
+            number[job, PEAK] = most
+            rank[job, PEAK_RANK] = fullest
 
 
 @helper
@@ -344,8 +348,8 @@ def _any_tail(tail_s: Floats, first: int, num: int) -> bool:
 
 
 @helper
-def end_replica(chosen_place: int, runs: StepRuns, scratch: StepScratch) -> int:
-    """Let the gradients, the optimizer and the gathers follow the last backwards of a replica.
+def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> None:
+    """Let the gradients, the optimizer and the gathers follow the last backwards of some replicas.
 
     A step ends with the last rank to have sent its gradients, and the longest update after that;
     the breakdown is that of this rank. All wait for the slowest device, whose compute takes longer.
@@ -353,16 +357,11 @@ def end_replica(chosen_place: int, runs: StepRuns, scratch: StepScratch) -> int:
 
     Parameters
     ----------
-    chosen_place : int
-        Which of the replicas that jobs have.
+    some, stop : int
+        First of the replicas that jobs have, and the one behind the last.
     runs : StepRuns
     scratch : StepScratch
-        Output: ``steps``, from the first row on.
-
-    Returns
-    -------
-    int
-        Jobs of the replica.
+        Output: ``steps``, a row for each of their jobs.
     """
     # Each array is taken out of its tuple once: that counts a reference.
     jobs, replicas, families, stage_held, replayed, alone, stages, ranks = runs
@@ -376,54 +375,52 @@ def end_replica(chosen_place: int, runs: StepRuns, scratch: StepScratch) -> int:
     steps, done_s, busy_ps, waiting = scratch
     number, rank = steps
     num_ranks, num_chunks = stage_held.shape
-    replica = chosen[chosen_place]
-    first_rank, first_chunk = rank_first[replica], chunk_first[replica]
-    timing = timing_of[replica]
-    updating = _updating_rank(first_rank, num_ranks, ranks)
-    after_s = optimizer_s[updating] + gather_after_s[updating]
-    sends = _any_tail(tail_s, first_chunk, num_ranks * num_chunks)
-    first = begin[chosen_place]
-    num: int = begin[chosen_place + 1] - first
-    _write_peaks(first, num, first_rank, runs, steps)
-    for job in range(num):
-        place = first + job
-        replay, family = replay_of[place], family_of[place]
-        apart, further = aparts[family], microbatches[place] - 1
-        for r in range(num_ranks):
-            busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
-        ends = _find_ends(
-            replay, replayed, first_rank, reduce_after_s, first_chunk, tail_s, sends,
-            tied_s[replica], apart, done_s, busy_ps, waiting,
-        )  # fmt: skip
-        ending = ends.ending
+    for chosen_place in range(some, stop):
+        replica = chosen[chosen_place]
+        first_rank, first_chunk = rank_first[replica], chunk_first[replica]
+        timing = timing_of[replica]
+        updating = _updating_rank(first_rank, num_ranks, ranks)
+        after_s = optimizer_s[updating] + gather_after_s[updating]
+        sends = _any_tail(tail_s, first_chunk, num_ranks * num_chunks)
+        for place in range(begin[chosen_place], begin[chosen_place + 1]):
+            job = place - begin[some]
+            replay, family = replay_of[place], family_of[place]
+            apart, further = aparts[family], microbatches[place] - 1
+            for r in range(num_ranks):
+                busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
+            ends = _find_ends(
+                replay, replayed, first_rank, reduce_after_s, first_chunk, tail_s, sends,
+                tied_s[replica], apart, done_s, busy_ps, waiting,
+            )  # fmt: skip
+            ending = ends.ending
 
-        launch_s, exposed_s = _write_stages(
-            stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
-            exposed_first_s, number, job,
-        )  # fmt: skip
-        own, own_alone = row_of[replay], alone_row_of[replay]
-        start = start_ps[own, ending] if apart else 0
-        alone_start = alone_start_ps[own_alone, ending] if apart else 0
-        end = end_ps[own, ending] + later_ps[replay]
-        alone_end = alone_end_ps[own_alone, ending] + alone_later_ps[replay]
-        span_ps = end - start
-        # A span can be shorter with latencies than without: its start may wait longer for them.
-        idle_ps = min(span_ps, alone_end - alone_start)
-        sent_s = ends.finish_s - (end * PS - start * PS)
-        number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
-        number[job, PIPELINE] = (span_ps - idle_ps) * PS
-        number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
-        number[job, OPTIMIZER] = optimizer_s[updating]
-        number[job, LAUNCH] = launch_s + overhead_s[family]
-        late_s = 0.0
-        for term in range(COMPUTE_TERMS):
-            late_s += straggler_share[family] * number[job, term]
-        number[job, STRAGGLERS] = late_s
+            launch_s, exposed_s = _write_stages(
+                stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
+                exposed_first_s, number, job,
+            )  # fmt: skip
+            own, own_alone = row_of[replay], alone_row_of[replay]
+            start = start_ps[own, ending] if apart else 0
+            alone_start = alone_start_ps[own_alone, ending] if apart else 0
+            end = end_ps[own, ending] + later_ps[replay]
+            alone_end = alone_end_ps[own_alone, ending] + alone_later_ps[replay]
+            span_ps = end - start
+            # A span can be shorter with latencies than without: its start may wait longer for them.
+            idle_ps = min(span_ps, alone_end - alone_start)
+            sent_s = ends.finish_s - (end * PS - start * PS)
+            number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
+            number[job, PIPELINE] = (span_ps - idle_ps) * PS
+            number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
+            number[job, OPTIMIZER] = optimizer_s[updating]
+            number[job, LAUNCH] = launch_s + overhead_s[family]
+            late_s = 0.0
+            for term in range(COMPUTE_TERMS):
+                late_s += straggler_share[family] * number[job, term]
+            number[job, STRAGGLERS] = late_s
 
-        number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
-        number[job, LAST_OPERATION] = ends.last_s
-        number[job, BUSIEST] = busy_ps[ends.busiest] * PS
-        number[job, ENDING] = busy_ps[ending] * PS
-        rank[job, ENDING_RANK] = ending
-        rank[job, BUSIEST_RANK] = ends.busiest
-    return num
+            number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
+            number[job, LAST_OPERATION] = ends.last_s
+            number[job, BUSIEST] = busy_ps[ends.busiest] * PS
+            number[job, ENDING] = busy_ps[ending] * PS
+            rank[job, ENDING_RANK] = ending
+            rank[job, BUSIEST_RANK] = ends.busiest
+    _write_peaks(some, stop, runs, steps)
