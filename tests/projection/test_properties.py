@@ -112,12 +112,11 @@ def test_a_faster_machine_is_never_slower(job, change, factor):
 @settings(max_examples=100)
 @given(jobs())
 def test_persistent_state_never_grows_with_the_zero_stage(job):
-    states = []
-    for stage in range(4):
-        memory = project_performance(load_job(job, {"parallelism.zero_stage": stage})).memory
-        states.append(
-            [s.weights_bytes + s.gradients_bytes + s.optimizer_bytes for s in memory.stages]
-        )
+    steps = project_jobs([load_job(job, {"parallelism.zero_stage": stage}) for stage in range(4)])
+    states = [
+        [s.weights_bytes + s.gradients_bytes + s.optimizer_bytes for s in step.memory.stages]
+        for step in steps
+    ]
     for less, more in itertools.pairwise(states):
         assert np.all(np.array(more) <= np.array(less))
 
