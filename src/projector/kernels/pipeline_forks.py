@@ -9,18 +9,19 @@ prologue and the periods are run once, and at each number of periods that somebo
 side, each of which forks where it likes.
 
 Most configurations *settle* soon. Let the *state* x be the ends that anything behind a period still
-reads, and P what c periods make of it: sums and maxima, so that with everything d later,
-``P(x + d) = P(x) + d``. If each end of a state is by the same d later than c periods before,
-``P(y) = y + d``, then k times c periods make ``y + k d`` of y, and so with any state since then.
-Nothing more has to be run: all longer runs end as one of c states does, later as a whole.
+reads, and P what a period makes of it: sums and maxima, so that with everything d later,
+``P(x + d) = P(x) + d``. If each end of a state is by the same d later than a period before,
+``P(x) = x + d``, then k periods make ``x + k d`` of it. Nothing more has to be run: all longer runs
+end as that state does, later as a whole.
 
 Others advance by constant steps that are not equal: an operation and what it waits for drift apart,
 each with a slope of its own, until one of two predecessors overtakes the other. Many periods are
 jumped at once there as well.
 
-Why such a jump is exact. Let ``v = x - y`` be what the state has advanced by since the state y of c
-periods before. The c periods are run with *slopes*: those of the state are v, and an operation has
-the slope of the predecessor that it really waits for, of two that end at once the larger one. If
+Why such a jump is exact. Let P be what c periods make of a state, and ``v = x - y`` what the state
+has advanced by since the state y of c periods before. The c periods are run with *slopes*: those of
+the state are v, and an operation has the slope of the predecessor that it really waits for, of two
+that end at once the larger one. If
 
 1. times are integers, so that sums and maxima are exact,
 2. each predecessor that is not waited for comes early enough to do so for n more cycles: the gap,
@@ -73,6 +74,9 @@ MOST_RUNS = 16
 
 NEVER = np.iinfo(np.int64).max
 """Periods after which a configuration without further runs forks."""
+
+SLOPED_AT_ONCE, SLOPED_SHARE = 4, 4
+"""Periods that are run with slopes at once, and those run without for each further one."""
 
 MARGIN = 1.0 - 2.0**-30
 """What is compared in float64 is made smaller by this, so that no rounding lets a jump be too
@@ -166,8 +170,6 @@ class _Waiting(NamedTuple):
     """``int64[R]``: run whose state each run has."""
     later_ps: Ints
     """``int64[R]``: by how much everything in the run is later than in that state."""
-    known: Ints
-    """``int64[MAX_CYCLE]``: scratch."""
 
 
 @helper
@@ -274,60 +276,45 @@ def _fork_lane(
 
 
 @helper
-def _settled_lanes(cycle: int, frame: int, sizes: Ints, probe: Ints, block: _Block) -> int:
+def _settled_lanes(frame: int, sizes: Ints, block: _Block) -> int:
     """Set ``cycles`` of lanes that have settled to 1, of the others to 0; return their number.
 
-    Leaves by how much a cycle makes the state later, in ``gap_ps``.
+    Leaves by how much a period makes the state later, in ``gap_ps``.
     """
     end_ps, since, cycles, wanted = block.end_ps, block.since, block.cycles, block.wanted
     later_ps = block.gap_ps
     newest = frame * sizes[FRAME]
-    before = newest - cycle * sizes[FRAME]
+    before = newest - sizes[FRAME]
+    for lane in range(LANES):
+        later_ps[lane] = end_ps[newest, lane] - end_ps[before, lane]
+        cycles[lane] = 0
+    for i in range(1, sizes[LIVE]):
+        for lane in range(LANES):
+            # Bits that differ from those of the first end.
+            cycles[lane] |= later_ps[lane] ^ (end_ps[newest + i, lane] - end_ps[before + i, lane])
     settled = 0
     for lane in range(LANES):
-        later_ps[lane] = end_ps[newest + probe[0], lane] - end_ps[before + probe[0], lane]
-        turn = end_ps[newest + probe[1], lane] - end_ps[before + probe[1], lane]
-        running = (since[lane] + cycle <= frame) & (wanted[lane] < NEVER)
-        cycles[lane] = running & (turn == later_ps[lane])
+        running = (since[lane] < frame) & (wanted[lane] < NEVER)
+        cycles[lane] = running & (cycles[lane] == 0)
         settled += cycles[lane]
-    for i in range(sizes[LIVE] if settled > 0 else 0):
-        for lane in range(LANES):
-            turn = end_ps[newest + i, lane] - end_ps[before + i, lane]
-            cycles[lane] &= turn == later_ps[lane]
-    return int(cycles.sum())
+    return settled
 
 
 @helper
 def _fork_settled(
-    lane: int,
-    frame: int,
-    cycle: int,
-    sizes: Ints,
-    periods: Ints,
-    block: _Block,
-    waiting: _Waiting,
+    lane: int, frame: int, sizes: Ints, periods: Ints, block: _Block, waiting: _Waiting
 ) -> None:
-    """Say of all further runs which state they share.
-
-    The lane has settled in the ``cycle`` periods before ``frame``.
-    """
-    first = block.done[lane] - cycle
-    known, like = waiting.known, waiting.like
-    known[:cycle] = -1
-    for run in range(block.begin[lane], block.stop[lane]):
-        if periods[run] < first:
-            continue
-        k, at = divmod(periods[run] - first, cycle)
-        if run < block.run[lane]:
-            # It has forked without a jump: its state is kept.
-            if k == 0:
-                known[at] = run
-            continue
-        if known[at] < 0:
-            _fork(lane, run, (frame - cycle + at) * sizes[FRAME], 0, 0, block, waiting)
-            known[at] = run
-        like[run] = known[at]
-        waiting.later_ps[run] = k * block.gap_ps[lane]
+    """Let all further runs share a state; the lane has settled in the period before ``frame``."""
+    run, first = block.run[lane], block.done[lane]
+    like = run - 1
+    if like >= block.begin[lane] and periods[like] >= first - 1:
+        first = periods[like]
+    else:
+        like = run
+        _fork(lane, run, frame * sizes[FRAME], 0, 0, block, waiting)
+    for later in range(run, block.stop[lane]):
+        waiting.like[later] = like
+        waiting.later_ps[later] = (periods[later] - first) * block.gap_ps[lane]
     block.run[lane] = block.stop[lane]
     block.wanted[lane] = NEVER
 
@@ -431,32 +418,35 @@ def _run_to_forks(
     frame = 0
     shortest = 1
     waited = 0
+    plain, sloped = 0, 0
     done[:] = 0
     block.since[:] = 0
     _fork_at_once(periods, block, waiting)
     while True:
-        for cycle in range(1, min(frame, sizes[MAX_CYCLE]) + 1):
-            if _settled_lanes(cycle, frame, sizes, program.probe, block) > 0:
-                for lane in range(LANES):
-                    if cycles[lane] > 0:
-                        _fork_settled(lane, frame, cycle, sizes, periods, block, waiting)
+        if frame > 0 and _settled_lanes(frame, sizes, block) > 0:
+            for lane in range(LANES):
+                if cycles[lane] > 0:
+                    _fork_settled(lane, frame, sizes, periods, block, waiting)
         if wanted.min() == NEVER:
             break
         if frame + sizes[MAX_CYCLE] >= sizes[CAPACITY]:
             frame = _keep_newest(sizes, frame, block)
         waited += 1
         cycle = 0
-        if frame >= 2:
-            # Slopes take ten times as long: they wait until many lanes may have use for them.
+        # Slopes take ten times as long. They wait until many lanes may have use for them, and for
+        # other periods, so that those that find little do not take much more than all the others.
+        if frame >= 2 and SLOPED_SHARE * (sloped - SLOPED_AT_ONCE) <= plain:
             enough = 1 + (wanted < NEVER).sum() // (1 + waited)
             cycle = _find_cycle(frame, shortest, enough, sizes, program.probe, block)
         if cycle > 0:
+            sloped += cycle
             found = _run_cycle(program, cycle, frame, periods, block)
             shortest = 1 if found else cycle + 1
             waited = 0
         else:
             shortest = 1
             cycle = 1
+            plain += 1
             cycles[:] = 0
             base = frame * sizes[FRAME]
             run_lanes(program.period, base, silent, latency_ps, duration_ps, end_ps)
@@ -632,7 +622,6 @@ def replay_forks(program: ForkProgram, times: OperationTimes, forks: Forks, ends
         filled=np.empty(LANES, np.int64),
         like=np.empty(forks.periods.shape[0], np.int64),
         later_ps=np.empty(forks.periods.shape[0], np.int64),
-        known=np.empty(sizes[MAX_CYCLE], np.int64),
     )
     start_ps = np.empty((program.first.shape[0], LANES), np.int64)
     tail_ps = np.empty((sizes[TAIL_ROWS], LANES), np.int64)

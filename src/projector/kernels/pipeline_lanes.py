@@ -41,9 +41,6 @@ from .pipeline import (
 LANES = 64
 """Configurations side by side: eight vectors of AVX-512 hide what one operation costs itself."""
 
-TOGETHER = 8
-"""Lanes of a cache line."""
-
 
 class LaneProgram(NamedTuple):
     """A line with places for slots; see :func:`allocate`."""
@@ -136,12 +133,13 @@ def load_lanes(
     The rows count from ``begin``. Lanes beyond the last configuration repeat it. The values times
     ``weights``, one for each column, are added to ``total``, float64[LANES].
     """
-    last = which.shape[0] - 1
-    # Both sides are read and written by whole cache lines.
-    for first in range(0, LANES, TOGETHER):
-        for i in range(columns.shape[0]):
-            for lane in range(first, first + TOGETHER):
-                rows[begin + i, lane] = source[at(which[min(block + lane, last)]), at(columns[i])]
+    first = np.empty(LANES, np.int64)
+    for lane in range(LANES):
+        first[lane] = which[min(block + lane, which.shape[0] - 1)] * source.shape[1]
+    values = source.reshape(source.size)
+    for i in range(columns.shape[0]):
+        for lane in range(LANES):
+            rows[begin + i, lane] = values[at(first[lane] + columns[i])]
     shortest = np.int64(0)
     longest = np.int64(0)
     for i in range(columns.shape[0]):
