@@ -223,7 +223,7 @@ def _parts(
         else:
             is_long = points > MANY_POINTS or plan.is_slow
             made = project_side_by_side(
-                todo, workers, space, axes, plan.chunk_points, drafts, is_long=is_long
+                todo, chunks, workers, space, axes, plan.chunk_points, drafts, is_long=is_long
             )
             parts = stack.enter_context(closing(made))
         done = rows = 0

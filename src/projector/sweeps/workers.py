@@ -89,6 +89,7 @@ _alone: set[int] = set()
 
 def project_side_by_side(
     chunks: Iterable[int],
+    left: int,
     workers: int,
     space: "Space",
     axes: Mapping[str, str],
@@ -97,7 +98,7 @@ def project_side_by_side(
     *,
     is_long: bool = False,
 ) -> "Generator[Part, None, None]":
-    """Yield the parts of ``chunks`` in their order.
+    """Yield the parts of ``chunks``, of which there are ``left``, in their order.
 
     This process is one of the ``workers``. The others join it where that pays: at once where all
     chunks are known to take long, ``is_long``, otherwise when the first ones have shown it; copies
@@ -112,7 +113,7 @@ def project_side_by_side(
     from projector.sweeps.rows import Sweeper
     from projector.sweeps.store import read_draft, remove_drafts
 
-    left, todo = sum(1 for _ in chunks), iter(chunks)
+    todo = iter(chunks)
     line: deque[tuple[int, Part | Future[_Answer]]] = deque()
     own = Sweeper(space, axes, chunk_points, drafts)
     pace = _Pace(is_long=is_long, copies=_can_copy())
@@ -442,9 +443,10 @@ def take_over() -> None:
 
 
 def _can_copy() -> bool:
-    """Whether a copy of this process would find no lock that a thread of ours holds.
+    """Whether a copy of this process would find no lock that a thread holds.
 
-    Libraries of macOS may not be used in copies.
+    The threads of libraries, such as those that Arrow's memory has, are ready to be copied. On
+    macOS libraries are not.
     """
     return os.getpid() in _alone and sys.platform == "linux" and threading.active_count() == 1
 
