@@ -7,7 +7,7 @@ of workloads. It is put together once for all jobs that differ in nothing that i
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -204,17 +204,18 @@ def lay_out(batch: JobBatch) -> Layouts:
 
 
 def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:
-    model = batch.model.of(row)
-    split, settings = (
-        LayerSplit.of(batch.parallelism.of(row)),
-        LayerSettings.of(batch.training.of(row)),
-    )
+    split = LayerSplit.of(batch.parallelism.of(row))
+    settings = LayerSettings.of(batch.training.of(row))
     try:
-        stages = stage_layout(model, split, settings)
+        return _layout_runs(batch.model.of(row), split, settings)
     except ConfigError as error:
         # Frames of a kept error would keep the whole batch.
         return error.with_traceback(None)
-    runs = [_runs(stage, model) for stage in stages]
+
+
+@lru_cache(maxsize=4096)
+def _layout_runs(model: ModelConfig, split: LayerSplit, settings: LayerSettings) -> LayoutRuns:
+    runs = [_runs(stage, model) for stage in stage_layout(model, split, settings)]
     flat = [run for of_stage in runs for run in of_stage]
     return LayoutRuns(
         np.array([len(of_stage) for of_stage in runs], np.int64),

@@ -1,6 +1,7 @@
 """Which schedule each job of a batch runs, and where that places the stages."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -113,17 +114,28 @@ def choose_schedules(families: Families, kind: Ints, sizes: StepSizes) -> Schedu
         family, microbatches = int(sizes.family[size]), int(sizes.microbatches[size])
         pp, vpp, group = (int(of[family]) for of in (split.pp, split.vpp, split.group_size))
         try:
-            entry = registry.check(
-                training.of(family).schedule, pp, vpp, microbatches, group or None
-            )
+            setting = _setting(training.of(family).schedule, pp, vpp, microbatches, group or None)
         except ProjectorError as error:
             # Frames of a kept error would keep the whole batch.
             outcomes.append(error.with_traceback(None))
         else:
             # A name does not depend on the number of microbatches.
-            name_of_kind[kind[family]] = NAMES.index(entry.name)
-            outcomes.append(Setting(entry.name, pp, vpp, microbatches, group or None))
+            name_of_kind[kind[family]] = NAMES.index(setting.name)
+            outcomes.append(setting)
     return Schedules(of_size.take(sizes.of_job), outcomes, name_of_kind.take(kind))
+
+
+@lru_cache(maxsize=1 << 14)
+def _setting(asked: str, pp: int, vpp: int, microbatches: int, group_size: int | None) -> Setting:
+    """Return what runs where a schedule is asked for.
+
+    Raises
+    ------
+    ProjectorError
+        If it cannot run.
+    """
+    entry = registry.check(asked, pp, vpp, microbatches, group_size)
+    return Setting(entry.name, pp, vpp, microbatches, group_size)
 
 
 class Placements(NamedTuple):
