@@ -378,14 +378,21 @@ def test_all_schedules_are_compared(projector_run):
 
 def test_the_first_run_says_that_it_compiles(tmp_path, monkeypatch, capsys):
     from projector.cli.output import announce_compilation
-    from projector.kernels import _cache
+    from projector.kernels import _cache, step
+    from projector.kernels._sources import sources_digest
 
     monkeypatch.setattr(_cache, "cache_dir", lambda: tmp_path)
     announce_compilation(quiet=True)
     assert capsys.readouterr().err == ""
     announce_compilation(quiet=False)
     assert capsys.readouterr().err.startswith("compiling kernels")
-    (tmp_path / "one.nbc").touch()
+    # What was compiled from other sources is compiled again.
+    (tmp_path / "projector.kernels.step.end_steps-1-0.0.nbc").touch()
+    (tmp_path / ".nbc").mkdir()
+    announce_compilation(quiet=False)
+    assert capsys.readouterr().err.startswith("compiling kernels")
+    digest = sources_digest(step.__file__)
+    (tmp_path / f"projector.kernels.step.end_steps-1-{digest}.0.nbc").touch()
     announce_compilation(quiet=False)
     assert capsys.readouterr().err == ""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from projector.cli.output import STEP_MODULES
 from projector.report.beside import helper
 
 USED = """
@@ -47,8 +48,10 @@ def _used(calls: str) -> set[str]:
     return {*done.stdout.split("\n")}
 
 
-def test_helpers_compile_nothing_that_a_step_does_not_need():
-    assert _used(HELPERS) <= _used(COMMAND)
+def test_helpers_compile_what_a_step_needs_and_nothing_else():
+    used = _used(COMMAND)
+    assert _used(HELPERS) == used
+    assert all(any(f"'{module}." in each for each in used) for module in STEP_MODULES)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -69,33 +68,56 @@ def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) 
         print_json(record)
 
 
+STEP_MODULES = ("projector.kernels.gemm.times", "projector.kernels.results")
+"""Modules whose kernels every projection of a step runs, early and late."""
+
+
 def announce_compilation(*, quiet: bool) -> None:
-    """Announce that the first run compiles, if no compiled kernel exists."""
+    """Announce that the first run compiles, if no kernel is compiled as its sources are now."""
     from projector.kernels import _cache
 
-    folder = _cache.cache_dir()
-    if quiet or _holds_kernels(folder):
-        return
+    files = _cache.kernel_files()
+    modules = {name.split("-")[0].rpartition(".")[0] for name in files}
+    if not quiet and not any(_is_compiled(module, files) for module in modules):
+        _announce()
+
+
+def _is_compiled(module: str, files: set[str]) -> bool:
+    from projector.kernels import _cache
+
+    try:
+        return _cache.is_compiled(module, files)
+    except OSError:  # sources that are no more, or in an archive
+        return False
+
+
+def _announce() -> None:
+    from projector.kernels import _cache
+
     if _cache.cache_is_writable():
         say("compiling kernels for this machine, once; this takes 15 to 45 seconds ...")
     else:
         say(
-            f"compiling kernels, as in every run while {folder} cannot be written; "
+            f"compiling kernels, as in every run while {_cache.cache_dir()} cannot be written; "
             "PROJECTOR_CACHE_DIR names another folder ..."
         )
 
 
 @contextmanager
 def compiling_steps(*, quiet: bool) -> Iterator[None]:
-    """Where no compiled kernel exists, let helpers compile those of a step beside the block.
+    """Where kernels of a step are not compiled, let helpers compile them beside the block.
 
     Announces it, and says afterwards what was compiled.
     """
     from projector.kernels import _cache
 
-    folder = _cache.cache_dir()
-    announce_compilation(quiet=quiet)
-    if _holds_kernels(folder) or not _cache.cache_is_writable():
+    files = _cache.kernel_files()
+    if all(_is_compiled(module, files) for module in STEP_MODULES):
+        yield
+        return
+    if not quiet:
+        _announce()
+    if not _cache.cache_is_writable():
         yield
         return
     from projector.report.first_use import helpers_of_a_step
@@ -104,16 +126,10 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
     with helpers_of_a_step():
         yield
     seconds = time.perf_counter() - begin
-    names = sorted({path.name.split("-")[0].split(".")[-1] for path in folder.rglob("*.nbc")})
+    new = _cache.kernel_files() - files
+    names = sorted({name.split("-")[0].split(".")[-1] for name in new})
     if names and not quiet:
         say(f"compiled {len(names)} kernels in {seconds:.1f} s: {', '.join(names)}")
-
-
-def _holds_kernels(folder: Path) -> bool:
-    try:
-        return folder.is_dir() and next(folder.rglob("*.nbc"), None) is not None
-    except OSError:
-        return False
 
 
 def _usage(error: click.ClickException) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from projector.cli.output import (
     INTERRUPTED,
     OUT_OF_TIME,
     SUCCESS,
-    announce_compilation,
+    compiling_steps,
     print_json,
     print_report,
     print_warnings,
@@ -114,7 +114,6 @@ def command(
     asked = JobRequest(**request)
     job = asked.load()
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
-    announce_compilation(quiet=quiet)
     from projector.projection.provenance import envelope, provenance_of
     from projector.report.terminal.progress import SearchProgress
     from projector.searches.configurations import search
@@ -128,7 +127,7 @@ def command(
         schedules=schedules or _schedules(asked),
         fixed=fixed,
     )
-    with SearchProgress(quiet=quiet, say=say) as progress:
+    with compiling_steps(quiet=quiet), SearchProgress(quiet=quiet, say=say) as progress:
         result = search(
             job,
             top=top,

@@ -10,7 +10,7 @@ from projector.cli.output import (
     ALLOW_RISK,
     DOES_NOT_FIT,
     SUCCESS,
-    announce_compilation,
+    compiling_steps,
     plain_envelope,
     print_json,
     print_report,
@@ -101,7 +101,6 @@ def command(
 
         take_over()
     pictures = read_pictures(plots, html, "OF_SWEEP")
-    announce_compilation(quiet=quiet)
     from projector.sweeps.space import read_space
 
     job_space = read_space(space)
@@ -115,7 +114,7 @@ def command(
     from projector.sweeps.engine import sweep
 
     try:
-        with SweepProgress(quiet=quiet) as progress:
+        with compiling_steps(quiet=quiet), SweepProgress(quiet=quiet) as progress:
             result = sweep(
                 job_space,
                 out,

@@ -16,7 +16,7 @@ import pickle
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +29,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.environment import Environment
 from numba.core.runtime import nrt
 
-from projector.kernels._sources import sources_digest
+from projector.kernels._sources import ROOT, sources_digest
 
 if sys.platform != "win32":
     import fcntl
@@ -66,6 +66,21 @@ def cache_is_writable() -> bool:
     except OSError:
         return False
     return os.access(folder, os.W_OK)
+
+
+def kernel_files() -> set[str]:
+    """Return the names of the files of compiled kernels, of all versions."""
+    try:
+        return {path.name for path in cache_dir().iterdir() if path.suffix == ".nbc"}
+    except OSError:
+        return set()
+
+
+def is_compiled(module: str, files: Iterable[str]) -> bool:
+    """Whether some kernel of a module, as its sources are now, is among the files."""
+    path = os.path.join(ROOT, *module.split(".")[1:]) + ".py"  # noqa: PTH118  # at every start
+    digest = sources_digest(path)
+    return any(name.startswith(f"{module}.") and f"-{digest}." in name for name in files)
 
 
 class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
@@ -133,11 +148,14 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
             self.disable()
 
     @contextmanager
-    def turn(self, sig: Any, target_context: Any) -> Iterator[None]:
-        """Let other processes wait while this one compiles; what they want is then there."""
+    def turn(self, sig: Any, target_context: Any, *, wait: bool) -> Iterator[bool]:
+        """Let other processes wait while this one compiles; what they want is then there.
+
+        Yields whether it is this one's turn: always, unless it does not wait for another.
+        """
         lock = None
         if sys.platform == "win32":  # where two processes may compile the same kernel
-            yield
+            yield True
             return
         with suppress(OSError), global_compiler_lock:
             path = self._path(sig, target_context.codegen())
@@ -145,13 +163,17 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
                 path.parent.mkdir(parents=True, exist_ok=True)
                 lock = path.with_suffix(".lock").open("w")
         if lock is None:
-            yield
+            yield True
             return
         # The lock of this process first, or two of its threads could each hold what the other one
         # waits for. That between processes ends with a process that dies.
         with global_compiler_lock, lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            yield True
 
     def _path(self, sig: Any, codegen: Any) -> Path:
         """Return the file of one compiled form."""

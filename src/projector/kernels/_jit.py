@@ -57,14 +57,28 @@ def kernel(function: Function) -> Function:
     return compiled
 
 
+class _Waiting:
+    """Whether this process waits for a kernel that another process is just compiling."""
+
+    waits = True
+
+
+def interpret_what_others_compile() -> None:
+    """Run a kernel as Python while another process compiles it, for one that is there to compile.
+
+    It comes to the next kernel at once, instead of waiting for a result that nobody reads.
+    """
+    _Waiting.waits = False
+
+
 def _keep(compiled: Any) -> None:
     """Give a kernel its files, and let it wait for a process that is just writing one."""
     cache = KernelCache(compiled.py_func)
     compile_alone = compiled.compile
 
     def compile_in_turn(signature: Any) -> Any:
-        with cache.turn(signature, compiled.targetctx):
-            return compile_alone(signature)
+        with cache.turn(signature, compiled.targetctx, wait=_Waiting.waits) as ours:
+            return compile_alone(signature) if ours else compiled.py_func
 
     vars(compiled).update(_cache=cache, compile=compile_in_turn)
 

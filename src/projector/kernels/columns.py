@@ -1,11 +1,13 @@
 """What the wrappers of kernels share: columns of one length, and the message of a bad row."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Array, Floats
+
+Arrays = TypeVar("Arrays", bound=tuple[Any, ...])
 
 
 def broadcast_columns(values: tuple[ArrayLike, ...], dtypes: tuple[type, ...]) -> tuple[Array, ...]:
@@ -29,3 +31,15 @@ def raise_first_invalid(what: str, time_s: Floats, **columns: Any) -> None:
     values = ", ".join(f"{name} {column[row]}" for name, column in columns.items())
     msg = f"{what} {row} has no valid time: {values}"
     raise ValueError(msg)
+
+
+def as_compiled(values: Arrays) -> Arrays:
+    """Return a named tuple of arrays, and of such tuples, as kernels are compiled for it.
+
+    What cannot be written to, or has gaps, is another type: a kernel would be compiled once more.
+    """
+    arrays = [
+        as_compiled(each) if isinstance(each, tuple) else np.require(each, requirements=["C", "W"])
+        for each in values
+    ]
+    return type(values)(*arrays)

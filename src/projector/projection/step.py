@@ -9,6 +9,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
+from projector.kernels.columns import as_compiled
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.pipeline import Ends, Replays
@@ -101,7 +102,7 @@ class Steps:
 
     def results(self, rated: Rated) -> ResultColumns:
         """Return the numbers of results; those of the steps themselves are not kept for it."""
-        columns = ResultColumns.empty(self.num)
+        columns, rated = ResultColumns.empty(self.num), as_compiled(rated)
         for runs in self.runs:
             end_steps(runs, rated, kernels.StepOutputs.empty(0), columns)
         return columns
@@ -439,7 +440,7 @@ def _run_placement(
             batch.cluster.step_overhead_s,
             batch.cluster.straggler_share,
         ),
-        np.ascontiguousarray(replicas.placement(int(replica[0])).model_stage),
+        replicas.placement(int(replica[0])).model_stage,
         replayed,
         alone,
         kernels.StepStages(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 
 from projector.kernels._cache import cache_is_writable
+from projector.kernels._jit import interpret_what_others_compile
 
 _GC_THRESHOLD = 200_000
 """New objects between two garbage collections: compiling makes many that stay."""
@@ -27,8 +28,8 @@ def possible_helpers() -> int:
 def helper(module: str, parts: Sequence[str]) -> Iterator[None]:
     """Let another process call some of the ``PARTS`` of a module; it ends with the block.
 
-    It prints nothing and compiles nothing twice: one that wants what the other compiles waits for
-    it. Where no process can be started, there is none.
+    It prints nothing and compiles nothing twice: this one waits for what the other compiles, and
+    the other goes on to what nobody compiles. Where no process can be started, there is none.
     """
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; "
@@ -55,6 +56,7 @@ def work(module: str, parts: Sequence[str]) -> None:
     """Call some of the ``PARTS`` of a module, as long as whoever asked for it lives."""
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
     gc.set_threshold(_GC_THRESHOLD)
+    interpret_what_others_compile()
     calls = import_module(module).PARTS
     for part in parts:
         calls[part]()

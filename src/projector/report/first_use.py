@@ -7,6 +7,22 @@ import numpy as np
 
 from projector.report.beside import helper, possible_helpers
 
+_JOB = {
+    "model": {
+        "num_layers": 4,
+        "hidden_size": 1024,
+        "ffn_hidden_size": 4096,
+        "num_attention_heads": 16,
+        "num_query_groups": 8,
+        "vocab_size": 32000,
+        "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 4096},
+    },
+    "parallelism": {"pp": 2, "ep": 4},
+    "training": {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 2048},
+    "cluster": {"device": "mi300x", "nodes": 2},
+}
+"""A small one, with experts and a pipeline."""
+
 
 def _collectives() -> None:
     from projector.single.times import collective_time
@@ -29,8 +45,22 @@ def _replays() -> None:
     peak_in_flight(order)
 
 
-PARTS = {"attention": _attention, "collectives": _collectives, "replays": _replays}
-"""What a step needs after its GEMMs, and nothing that it does not need."""
+def _steps() -> None:
+    from projector.projection.api import project_jobs
+
+    project_jobs([_JOB])
+
+
+PARTS = {
+    "attention": _attention,
+    "collectives": _collectives,
+    "replays": _replays,
+    "steps": _steps,
+}
+"""What a step needs, and nothing that it does not need; the dearest kernels after the GEMMs first.
+
+The last one has the other kernels of a step, of which it compiles what is still free.
+"""
 
 
 @contextmanager

@@ -13,7 +13,8 @@ class Placement:
 
     def __init__(self, stage_of: Ints, directions: int = 1) -> None:
         """Keep the virtual stages ``int64[pp, chunks]`` of ``directions`` copies of a model."""
-        self.stage_of = np.array(stage_of, np.int64)
+        # Kernels are compiled for one layout.
+        self.stage_of = np.array(stage_of, np.int64, order="C")
         self.directions = directions
 
     @property
