@@ -1,5 +1,9 @@
-"""Names of array types that every layer uses; shapes and units stand where an array is declared."""
+"""Array types, and arrays that grow, for every layer.
 
+Shapes and units stand where an array is declared.
+"""
+
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,12 @@ Records = NDArray[np.void]
 
 Array = NDArray[Any]
 """A column of any type."""
+
+
+def bytes_of_rows(rows: Ints) -> Iterator[bytes]:
+    """Yield each row of int64[n, width] as a key that can be hashed."""
+    size, whole = rows.itemsize * rows.shape[1], rows.tobytes()
+    return (whole[begin : begin + size] for begin in range(0, len(whole), size))
 
 
 class KnownKeys:

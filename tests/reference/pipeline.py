@@ -161,20 +161,3 @@ class Walk:
         """Keep places under other numbers, as if they had been there."""
         moved = [self.held[source + i] for i in range(count)]
         self.held.update((target + i, operation) for i, operation in enumerate(moved))
-
-
-def linear_cycles(advance, ends, cycle, most):
-    """How many cycles periodic ends go on in a straight line, by running them.
-
-    ``ends`` lists at least two cycles, ``advance(ends)`` appends one more cycle of operations.
-    """
-    ends = list(ends)
-    window, before = ends[-cycle:], ends[-2 * cycle : -cycle]
-    for repetition in range(1, most + 1):
-        advance(ends)
-        expected = [
-            end + repetition * (end - early) for end, early in zip(window, before, strict=True)
-        ]
-        if ends[-cycle:] != expected:
-            return repetition - 1
-    return most

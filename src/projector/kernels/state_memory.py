@@ -37,6 +37,10 @@ STATE = (
 )  # fmt: skip
 """What is found of each kind of rank."""
 
+(
+    PARAMETERS, HELD, OWNED, WEIGHTS, GRADIENTS, OPTIMIZER, TRANSIENT, BUFFERS, UNPLACED, LOOKED_UP,
+    EXCESS, GATHERED, UPDATING,
+) = range(len(STATE))  # fmt: skip
 
 REPLICA = (
     "zero", "fsdp", "waits", "again", "frozen", "keeps_quantised", "copied", "dense_ranks",
@@ -176,19 +180,19 @@ def _write_rank(
     updating = own[UPDATE_BYTES, replica] * updated
     working = max(most[IN_LAYERS], most[AT_ENDS]) + gathered
     staged = min(trained, own[BUCKET, replica]) * own[STAGED_BYTES, replica]
-    found[0, place] = everything
-    found[1, place] = shard if zero >= 3 else everything
-    found[2, place] = updated
-    found[3, place] = weights
-    found[4, place] = gradient * (owned if zero >= 2 else trained)
-    found[5, place] = own[STATE_BYTES, replica] * own[ON_DEVICE, replica] * updated
-    found[6, place] = max(working, updating)
-    found[7, place] = staged + own[FIXED_BYTES, replica] + most[PLACEHOLDER]
-    found[8, place] = min(most[IN_LAYERS], most[AT_ENDS])
-    found[9, place] = most[EMBEDDING]
-    found[10, place] = excess
-    found[11, place] = gathered
-    found[12, place] = updating
+    found[PARAMETERS, place] = everything
+    found[HELD, place] = shard if zero >= 3 else everything
+    found[OWNED, place] = updated
+    found[WEIGHTS, place] = weights
+    found[GRADIENTS, place] = gradient * (owned if zero >= 2 else trained)
+    found[OPTIMIZER, place] = own[STATE_BYTES, replica] * own[ON_DEVICE, replica] * updated
+    found[TRANSIENT, place] = max(working, updating)
+    found[BUFFERS, place] = staged + own[FIXED_BYTES, replica] + most[PLACEHOLDER]
+    found[UNPLACED, place] = min(most[IN_LAYERS], most[AT_ENDS])
+    found[LOOKED_UP, place] = most[EMBEDDING]
+    found[EXCESS, place] = excess
+    found[GATHERED, place] = gathered
+    found[UPDATING, place] = updating
 
 
 @kernel

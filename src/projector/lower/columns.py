@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from projector.arrays import Array, Ints
+from projector.arrays import Array, Ints, bytes_of_rows
 
 S = TypeVar("S")
 """A section of a job."""
@@ -97,9 +97,7 @@ class KeyOfColumns(KeyColumn[S]):
         num = len(table.items) - begin
         columns = [table.column(column)[begin:] for column in self._columns()]
         rows = np.concatenate([each.reshape(num, -1).view(np.int64) for each in columns], axis=1)
-        size, whole = rows[0].nbytes, rows.tobytes()
-        texts = (whole[at : at + size] for at in range(0, len(whole), size))
-        return [*zip(texts, super().keys(table, begin), strict=True)]
+        return [*zip(bytes_of_rows(rows), super().keys(table, begin), strict=True)]
 
 
 class Declare(Generic[S]):

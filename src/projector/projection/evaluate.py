@@ -19,6 +19,7 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.device_memory import Devices
 from projector.kernels.grouping import group_rows
+from projector.kernels.pipeline import MIDDLE
 from projector.lower.batch import JobBatch
 from projector.lower.families import Families, StepSizes, step_sizes
 from projector.lower.jobs import (
@@ -78,7 +79,6 @@ from projector.projection.schedules import (
     schedule_kinds,
 )
 from projector.projection.step import (
-    MIDDLE,
     Pipeline,
     StepInputs,
     Steps,

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.kernels.pipeline import LAST, MIDDLE
 from projector.kernels.planning import ROUNDING
 from projector.kernels.step import COMPUTE_TERMS, PS
 from projector.projection.device_memory import (
@@ -39,7 +40,7 @@ from projector.projection.device_memory import (
 )
 from projector.projection.room import Room, activation_room
 from projector.projection.schedules import Setting
-from projector.projection.step import LAST, MIDDLE, StepInputs
+from projector.projection.step import StepInputs
 from projector.schedule import registry
 
 SLACK = 1.0 - 1e-9

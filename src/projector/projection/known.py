@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, GrowingArray, Ints, KnownKeys
+from projector.arrays import Array, GrowingArray, Ints, KnownKeys, bytes_of_rows
 from projector.kernels.grouping import concatenated_ranges, group_numbers, group_rows, offsets
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
@@ -174,9 +174,7 @@ class KnownPipelines:
 
 def _numbered(known: dict[bytes, int], rows: Ints) -> Ints:
     """Return the number of each row of int64[n, width]; new ones get one."""
-    size, whole = rows.itemsize * rows.shape[1], rows.tobytes()
-    texts = (whole[begin : begin + size] for begin in range(0, len(whole), size))
-    return np.array([known.setdefault(text, len(known)) for text in texts], np.int64)
+    return np.array([known.setdefault(row, len(known)) for row in bytes_of_rows(rows)], np.int64)
 
 
 class _Rows(NamedTuple):

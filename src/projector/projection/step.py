@@ -12,7 +12,7 @@ from projector.kernels import step as kernels
 from projector.kernels.columns import as_compiled
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
-from projector.kernels.pipeline import Ends, Replays
+from projector.kernels.pipeline import LAST, MIDDLE, Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
 from projector.kernels.timings import (
@@ -33,9 +33,6 @@ from projector.schedule.replay.counts import Wanted, replay_alone, replay_counts
 from projector.schedule.replay.order_times import compile_peaks, peak_bytes, to_ps
 from projector.schedule.replay.programs import empty_ends
 from projector.schedule.series import Series
-
-MIDDLE, LAST = 1, 2
-"""Classes of durations: that of most microbatches, and that of the last."""
 
 
 @dataclass(frozen=True, eq=False)

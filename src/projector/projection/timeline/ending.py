@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.kernels.pipeline import MIDDLE
 from projector.kernels.step import COMPUTE_TERMS, PS
 from projector.projection.evaluate import Evaluation
 from projector.projection.performance import replica_of
-from projector.projection.step import MIDDLE
 from projector.projection.timeline.ranks import PS_PER_S
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
 from projector.schedule.placement import Placement
