@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from projector.kernels.pipeline import Ends
-from projector.kernels.results import Rated, ResultColumns, end_steps
+from projector.kernels.results import RANKING, Rated, ResultColumns, end_steps
 from projector.kernels.step import (
     STAGE_TERMS,
     StepFamilies,
@@ -133,5 +133,9 @@ def run_ends(*cases, rows=None, run=None, rated=None):
         return outputs
     kinds = np.repeat(np.arange(-1, n), [1, *(len(case[0]) for case in cases)])
     columns = ResultColumns.empty(len(outputs.number))
-    end_steps(runs, rated._replace(rank_kind=kinds), StepOutputs.empty(0), columns)
+    ranking = ResultColumns.ranking(len(outputs.number))
+    for wanted in (columns, ranking):
+        end_steps(runs, rated._replace(rank_kind=kinds), StepOutputs.empty(0), wanted)
+    for name in RANKING:
+        assert np.array_equal(getattr(ranking, name), getattr(columns, name), equal_nan=True)
     return outputs, columns

@@ -225,12 +225,12 @@ def test_a_long_reason_is_cut():
 
 
 def test_missing_is_null_and_never_nan(monkeypatch):
-    results = rows.result_columns
+    columns = rows.Results.columns
 
     def without(found):
-        return results(found) | {"hfu": np.full(len(found.batch), np.nan)}
+        return columns(found) | {"hfu": np.full(len(found.evaluation.batch), np.nan)}
 
-    monkeypatch.setattr(rows, "result_columns", without)
+    monkeypatch.setattr(rows.Results, "columns", without)
     table = sweep(grid({"parallelism.tp": [1, 2]}), workers=1).to_arrow()
     assert table.column("hfu").null_count == len(table) == 2
 

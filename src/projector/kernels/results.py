@@ -143,6 +143,23 @@ class ResultColumns(NamedTuple):
         breakdown_ms, limit = np.empty((BREAKDOWN_TERMS, num)), np.empty(num, np.int32)
         return ResultColumns._make([*numbers, breakdown_ms, limit, *np.empty((3, num), np.int64)])
 
+    @staticmethod
+    def ranking(num: int) -> "ResultColumns":
+        """Return those by which jobs are ranked, to be written; the others have no rows."""
+        ranked = dict(zip(RANKING, np.empty((len(RANKING), num)), strict=True))
+        return ResultColumns(**(ResultColumns.empty(0)._asdict() | ranked))
+
+
+RANKING = (
+    "tokens_per_s_per_gpu",
+    "usable_gib",
+    "peak_gib",
+    "peak_gib_low",
+    "peak_gib_high",
+    "headroom_gib",
+)
+"""The columns that say which of some jobs is the best: speed, and whether it fits."""
+
 
 @inlined
 def _limit(number: Floats, job: int, few: bool) -> int:
@@ -185,16 +202,27 @@ def _write_results(
     iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
     bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
     headroom_gib, breakdown_ms, limit, late_percent, busiest_rank, peak_rank = columns[13:]
+    ranking_only = limit.shape[0] == 0
     for chosen_place in range(some, stop):
         first_rank = rank_first[chosen[chosen_place]]
         for place in range(begin[chosen_place], begin[chosen_place + 1]):
             row, family, job = row_of[place], family_of[place], place - begin[some]
-            for term in range(BREAKDOWN_TERMS):
-                breakdown_ms[term, row] = number[job, term] / MS
             step_s = number[job, STEP]
-            iteration_ms[row] = step_s / MS
             tokens = global_batch[row] * 1.0 * seq[family]
             tokens_per_s[row] = tokens / step_s / gpus[family]
+            peak, rank = number[job, PEAK], rank_kind[first_rank + rank_of[job, PEAK_RANK]]
+            held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
+            usable_gib[row] = held.usable / GIB
+            peak_gib[row] = peak / GIB
+            low_gib[row] = peak * band_low[family] / GIB
+            high_gib[row] = peak * band_high[family] / GIB
+            headroom_gib[row] = (held.usable - peak) / GIB
+            if ranking_only:
+                continue
+
+            for term in range(BREAKDOWN_TERMS):
+                breakdown_ms[term, row] = number[job, term] / MS
+            iteration_ms[row] = step_s / MS
             flop = flop_per_sequence[family] * global_batch[row]
             again = gpus[family] // pp[family] * microbatches[row] * recomputed[family]
             model_flop[row], recompute_flop[row] = flop, again
@@ -211,15 +239,7 @@ def _write_results(
                 np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
             )
             busiest_rank[row], peak_rank[row] = rank_of[job, BUSIEST_RANK], rank_of[job, PEAK_RANK]
-
-            peak, rank = number[job, PEAK], rank_kind[first_rank + rank_of[job, PEAK_RANK]]
-            held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
-            usable_gib[row] = held.usable / GIB
             allocator_gib[row] = held.idle / GIB
-            peak_gib[row] = peak / GIB
-            low_gib[row] = peak * band_low[family] / GIB
-            high_gib[row] = peak * band_high[family] / GIB
-            headroom_gib[row] = (held.usable - peak) / GIB
 
 
 @helper
@@ -248,10 +268,11 @@ def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: Resul
     rated : Rated
         Of all jobs of the batch; nothing where ``columns`` are not asked for.
     outputs, columns
-        Outputs, of all jobs; what has no rows is not asked for.
+        Outputs, of all jobs; what has no rows is not asked for. Of ``columns`` those of a ranking
+        can stand alone.
     """
     begin, row = runs.jobs.begin, runs.jobs.row
-    steps_wanted, results_wanted = outputs.number.shape[0] > 0, columns.limit.shape[0] > 0
+    steps_wanted, results_wanted = outputs.number.shape[0] > 0, columns.peak_gib.shape[0] > 0
     replicas = begin.shape[0] - 1
     most = BLOCK
     for chosen_place in range(replicas):

@@ -8,7 +8,7 @@ together once, and orders are replayed for all jobs that run them.
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -149,6 +149,22 @@ class Evaluation:
     def pipeline_of_job(self) -> Ints:
         """int64[jobs]: pipeline of the workloads that each job has."""
         return self.workloads.pipeline.take(self.families.of_job)
+
+    def take(self, rows: Ints) -> "Evaluation":
+        """Return some of the jobs, each at most once; their families are all kept."""
+        replicas, families = self.inputs.replicas, self.families
+        replicas = replace(
+            replicas, of_job=replicas.of_job.take(rows), family=replicas.family.take(rows)
+        )
+        return replace(
+            self,
+            batch=self.batch.take(rows),
+            families=Families(families.batch, families.of_job.take(rows)),
+            inputs=replace(self.inputs, replicas=replicas),
+            setting_of_job=self.setting_of_job.take(rows),
+            order_of_job=self.order_of_job.take(rows),
+            steps=self.steps.take(rows),
+        )
 
     def job(self, row: int) -> Job:
         """Return one of the jobs."""

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, Flags, Floats, Ints
+from projector.arrays import Array, Flags, Floats, Ints, Ints32
 from projector.kernels import results as kernels
+from projector.kernels.device_memory import Devices, RankBytes
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.jobs import JobColumns
@@ -67,6 +68,12 @@ class Results:
         """Return every scalar of `SCALARS`, one entry for each job."""
         return {scalar.name: scalar.column(self) for scalar in SCALARS}
 
+    def take(self, rows: Ints) -> "Results":
+        """Return those of some jobs; what families share is not computed again."""
+        taken = Results(self.evaluation.take(rows))
+        taken.counts, taken._shared = self.counts, self._shared
+        return taken
+
     def row(self, row: int) -> Mapping[str, Any]:
         """Return every scalar of one job."""
         return _Row(self, row)
@@ -101,27 +108,35 @@ class Results:
     @cached_property
     def rows(self) -> kernels.ResultColumns:
         """Every number that the jobs of a family do not share."""
+        return self.steps.results(self._rated)
+
+    @cached_property
+    def ranking(self) -> kernels.ResultColumns:
+        """Those of them that say which of some jobs is the best."""
+        return self.steps.results(self._rated, ranking=True)
+
+    @property
+    def _rated(self) -> kernels.Rated:
+        evaluation = self.evaluation
+        return kernels.Rated(evaluation.global_batch, evaluation.microbatches, *self._shared)
+
+    @cached_property
+    def _shared(self) -> tuple[kernels.Families, Devices, RankBytes, Ints]:
+        """What results of families and of ranks follow from."""
         evaluation, degrees = self.evaluation, self.degrees
         dtype, peaks = self.family_batch.training.dtype, self.family_batch.cluster.peak_tflops
         recomputed = evaluation.inputs.costs.recompute_flop.take(evaluation.workloads.pipeline)
-        return self.steps.results(
-            kernels.Rated(
-                evaluation.global_batch,
-                evaluation.microbatches,
-                kernels.Families(
-                    degrees.pp,
-                    degrees.gpus,
-                    degrees.seq,
-                    self.counts.flop_per_sequence,
-                    recomputed,
-                    peaks[np.arange(len(dtype)), dtype],
-                    *memory_factors(self.family_batch),
-                ),
-                evaluation.devices,
-                evaluation.inputs.held,
-                evaluation.inputs.replicas.rank_kind,
-            )
+        families = kernels.Families(
+            degrees.pp,
+            degrees.gpus,
+            degrees.seq,
+            self.counts.flop_per_sequence,
+            recomputed,
+            peaks[np.arange(len(dtype)), dtype],
+            *memory_factors(self.family_batch),
         )
+        inputs = evaluation.inputs
+        return families, evaluation.devices, inputs.held, inputs.replicas.rank_kind
 
     @property
     def model_flop(self) -> Floats:
@@ -178,7 +193,7 @@ class Results:
     @cached_property
     def fits(self) -> Flags:
         """Whether the peak stays below the usable memory."""
-        return self.rows.headroom_gib >= 0.0
+        return fitting(self.rows)
 
     @property
     def status(self) -> Coded:
@@ -188,9 +203,7 @@ class Results:
     @property
     def verdict(self) -> Coded:
         """What the band of the peak says about the usable memory."""
-        rows = self.rows
-        code = verdict_codes(rows.peak_gib_low, rows.peak_gib_high, rows.usable_gib)
-        return Coded(code, list(VERDICTS))
+        return Coded(verdicts(self.rows), list(VERDICTS))
 
     @cached_property
     def counts(self) -> Counts:
@@ -253,6 +266,16 @@ class Results:
             for row in first.tolist()
         ]
         return np.array(forms, np.int64)[group.take(workloads.pipeline)].T
+
+
+def fitting(rows: kernels.ResultColumns) -> Flags:
+    """Return whether the peaks of jobs stay below the usable memory; a ranking is enough."""
+    return rows.headroom_gib >= 0.0
+
+
+def verdicts(rows: kernels.ResultColumns) -> Ints32:
+    """Return the places of the verdicts of jobs in `VERDICTS`; a ranking is enough."""
+    return verdict_codes(rows.peak_gib_low, rows.peak_gib_high, rows.usable_gib)
 
 
 class _Row(Mapping[str, Any]):
@@ -378,11 +401,6 @@ SCALARS = (
 
 RESULTS = {scalar.name: scalar.kind for scalar in SCALARS}
 """Column -> kind."""
-
-
-def result_columns(evaluation: Evaluation) -> dict[str, Column]:
-    """Return every column of `RESULTS`, one entry for each job."""
-    return Results(evaluation).columns()
 
 
 def json_object(scalars: Mapping[str, Any], table: Sequence[Scalar]) -> dict[str, Any]:

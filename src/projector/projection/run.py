@@ -434,7 +434,7 @@ RUN_SCALARS = (
 """The columns of a sweep whose jobs state how much is trained."""
 
 
-def run_columns(evaluation: Evaluation) -> dict[str, Floats]:
+def run_columns(results: Results) -> dict[str, Floats]:
     """Return every column of `RUN_SCALARS`, one entry for each job."""
-    runs = project_runs(evaluation)
+    runs = project_runs(results)
     return {scalar.name: scalar.column(runs) for scalar in RUN_SCALARS}

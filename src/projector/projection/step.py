@@ -97,9 +97,19 @@ class Steps:
             end_steps(runs, Rated.nothing(), outputs, ResultColumns.empty(0))
         return outputs
 
-    def results(self, rated: Rated) -> ResultColumns:
-        """Return the numbers of results; those of the steps themselves are not kept for it."""
-        columns, rated = ResultColumns.empty(self.num), as_compiled(rated)
+    def take(self, rows: Ints) -> "Steps":
+        """Return the steps of some jobs, each at most once."""
+        row = np.full(self.num, -1)
+        row[rows] = np.arange(len(rows))
+        return Steps(len(rows), [_runs_of(runs, row) for runs in self.runs])
+
+    def results(self, rated: Rated, *, ranking: bool = False) -> ResultColumns:
+        """Return the numbers of results; those of the steps themselves are not kept for it.
+
+        For a ``ranking`` those alone that decide which of some jobs is the best.
+        """
+        columns = (ResultColumns.ranking if ranking else ResultColumns.empty)(self.num)
+        rated = as_compiled(rated)
         for runs in self.runs:
             end_steps(runs, rated, kernels.StepOutputs.empty(0), columns)
         return columns
@@ -158,6 +168,22 @@ class Steps:
 
     def _rank(self, column: int) -> Ints:
         return np.ascontiguousarray(self.outputs.rank[:, column])
+
+
+def _runs_of(runs: kernels.StepRuns, row: Ints) -> kernels.StepRuns:
+    """Return those of some jobs, given the new row of each job, -1 of what is left out."""
+    jobs, replicas = runs.jobs, runs.replicas
+    kept = np.flatnonzero(row.take(jobs.row) >= 0)
+    begin = np.searchsorted(kept, jobs.begin)
+    used = np.flatnonzero(np.diff(begin))
+    return runs._replace(
+        jobs=kernels.StepJobs(
+            np.append(begin.take(used), len(kept)),
+            row.take(jobs.row.take(kept)),
+            *(column.take(kept) for column in jobs[2:]),
+        ),
+        replicas=replicas._replace(chosen=replicas.chosen.take(used)),
+    )
 
 
 class Timings(NamedTuple):

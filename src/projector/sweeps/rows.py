@@ -5,20 +5,26 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from projector.arrays import Flags, Floats, Ints
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.projection.coded import Coded
-from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal
+from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
-from projector.projection.results import FLOAT, RESULTS, STATUS, result_columns
+from projector.projection.results import (
+    FLOAT,
+    RESULTS,
+    STATUS,
+    Column,
+    Results,
+    fitting,
+    verdicts,
+)
 from projector.projection.run import RUN_SCALARS, run_columns
-from projector.projection.verdict import FITS
+from projector.projection.verdict import FITS, VERDICTS
 from projector.sweeps.arrow import arrow_column, count_text
 from projector.sweeps.journal import Totals
 from projector.sweeps.points import PointReader
@@ -120,14 +126,13 @@ class Projector:
                 lambda error: _count(reasons, reason_of(error), 1),
                 self._known,
             ):
-                rows, results = possible[part], self._results(evaluation)
+                rows, results = possible[part], Results(evaluation)
                 if keeps_best:
-                    merits.append(Merits.of(results, points[batch.rows[rows]] // self._choices))
-                    kept = merits[-1].best()
-                    merits[-1] = merits[-1].take(kept)
-                    rows = rows[kept]
-                    results = {name: taken(values, kept) for name, values in results.items()}
-                tables.append(self._tables.table(batch.columns, rows, results))
+                    all_merits = Merits.of(results, points[batch.rows[rows]] // self._choices)
+                    kept = all_merits.best()
+                    merits.append(all_merits.take(kept))
+                    rows, results = rows[kept], results.take(kept)
+                tables.append(self._tables.table(batch.columns, rows, self._columns(results)))
         whole = pa.concat_tables(tables or [pa.Table.from_batches([], self._tables.schema)])
         if len(merits) > 1:
             # What was evaluated apart has a best row each.
@@ -135,9 +140,9 @@ class Projector:
             whole = whole.take(arrow_column(together.best()))
         return Batch(len(points), whole, dict(sorted(reasons.items())))
 
-    def _results(self, evaluation: Evaluation) -> Mapping[str, NDArray[Any] | Coded]:
-        results = result_columns(evaluation)
-        return results | run_columns(evaluation) if self._runs else results
+    def _columns(self, results: Results) -> Mapping[str, Column]:
+        columns = results.columns()
+        return columns | run_columns(results) if self._runs else columns
 
 
 class Merits(NamedTuple):
@@ -153,17 +158,15 @@ class Merits(NamedTuple):
     """Memory."""
 
     @classmethod
-    def of(cls, results: Mapping[str, NDArray[Any] | Coded], group: Ints) -> "Merits":
-        """Read the columns of results of rows whose groups are known."""
-        verdict = results["verdict"]
-        assert isinstance(verdict, Coded)
-        safe = np.array([each == FITS for each in verdict.values])[verdict.code]
-        fits, rate, peak = (
-            each.expanded() if isinstance(each, Coded) else each
-            for each in map(results.__getitem__, ("fits", "tokens_per_s_per_gpu", "peak_gib"))
+    def of(cls, results: Results, group: Ints) -> "Merits":
+        """Read results of rows whose groups are known."""
+        ranking = results.ranking
+        rate, peak = (
+            np.where(np.isfinite(each), each, np.nan)
+            for each in (ranking.tokens_per_s_per_gpu, ranking.peak_gib)
         )
-        rate, peak = (np.where(np.isfinite(each), each, np.nan) for each in (rate, peak))
-        return cls(group, fits, safe, rate, peak)
+        safe = verdicts(ranking) == VERDICTS.index(FITS)
+        return cls(group, fitting(ranking), safe, rate, peak)
 
     def take(self, rows: Ints) -> "Merits":
         """Return those of some rows."""
@@ -184,11 +187,6 @@ class Merits(NamedTuple):
         order = np.lexsort((self.peak, merit, place))
         ranked = self.group[order]
         return np.asarray(order[np.concatenate([[True], ranked[1:] != ranked[:-1]])])
-
-
-def taken(values: NDArray[Any] | Coded, rows: Ints) -> NDArray[Any] | Coded:
-    """Return some rows of a column."""
-    return values._replace(code=values.code[rows]) if isinstance(values, Coded) else values[rows]
 
 
 class Sweeper:
