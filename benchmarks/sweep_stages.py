@@ -35,7 +35,7 @@ STAGES = {
     "replay": ["projection.step._replay_all"],
     "peaks": ["projection.step._peaks"],
     "ending steps": ["projection.evaluate.run_steps", "projection.step.Steps.results"],
-    "result columns": ["sweeps.rows.Projector._results"],
+    "result columns": ["sweeps.rows.Projector._columns"],
     "Arrow tables": ["sweeps.table.Tables.table"],
     "writing Parquet": ["sweeps.rows.encode"],
 }
