@@ -6,6 +6,7 @@ import pytest
 
 from projector.lower import jobs, workloads
 from projector.lower.batch import SECTIONS, JobBatch
+from projector.lower.columns import KeyColumn
 from projector.lower.jobs import PLACED
 from projector.lower.sections import ClusterColumns, ParallelismColumns, TrainingColumns
 from projector.lower.sharing import CLUSTER, PARALLELISM, TRAINING, field_names
@@ -139,7 +140,13 @@ FIELDS = {
 CHANGES_NOTHING = {"framework", "schedule_solver_work"}
 """Fields in which no two variants differ in what they come to."""
 
-IMPLIED = {"tp": ["tp"], "etp": ["etp"], "gpus_per_node": ["tp", "ep", "etp"]}
+IMPLIED = {
+    "tp": ["tp"],
+    "etp": ["etp"],
+    "gpus_per_node": ["tp", "ep", "etp"],
+    **{f"network.{field}": [*PLACED] for field in ("scale_up_gpus", "scale_up_segment_gpus")},
+    **{f"network.{field}": [*PLACED] for field in ("pod_nodes", "core_pods")},
+}
 """Fields that the places of groups tell as well -> these groups."""
 
 
@@ -150,6 +157,10 @@ def test_a_key_without_a_field_is_caught(case, monkeypatch):
     for module in (jobs, workloads):
         monkeypatch.setattr(module, "PLACED", rest)
     monkeypatch.setattr(getattr(COLUMNS[section], f"{part}_key"), "read", key)
+    if (section, part) == ("cluster", "pipeline"):
+        # Pipelines compare machines by the columns that are read of them; here by nothing else.
+        by_key = partial(KeyColumn.keys, ClusterColumns.pipeline_key)
+        monkeypatch.setattr(ClusterColumns.machine_key, "keys", by_key)
     assert caught(section, field) is not None
 
 
