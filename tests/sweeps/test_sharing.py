@@ -144,8 +144,8 @@ IMPLIED = {
     "tp": ["tp"],
     "etp": ["etp"],
     "gpus_per_node": ["tp", "ep", "etp"],
-    **{f"network.{field}": [*PLACED] for field in ("scale_up_gpus", "scale_up_segment_gpus")},
-    **{f"network.{field}": [*PLACED] for field in ("pod_nodes", "core_pods")},
+    **dict.fromkeys(("network.scale_up_gpus", "network.scale_up_segment_gpus"), PLACED),
+    **dict.fromkeys(("network.pod_nodes", "network.core_pods"), PLACED),
 }
 """Fields that the places of groups tell as well -> these groups."""
 
