@@ -8,7 +8,7 @@ import pytest
 
 import projector
 from projector.config.load import load_job
-from projector.config.space import load_space
+from projector.config.space_file import load_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = [

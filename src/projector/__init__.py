@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from projector.config.formats.emit.emitted import emit_job
     from projector.config.job import Job
     from projector.config.load import load_job
-    from projector.config.space import load_space
+    from projector.config.space_file import load_space
     from projector.errors import ProjectorError
     from projector.measure.record import Record, load_record
     from projector.measure.recorder import record_trace
@@ -59,7 +59,7 @@ _HOMES = {
     "gemm_time": "projector.single.times",
     "load_job": "projector.config.load",
     "load_record": "projector.measure.record",
-    "load_space": "projector.config.space",
+    "load_space": "projector.config.space_file",
     "load_trace": "projector.trace.analysis",
     "measure_job": "projector.projection.profiling",
     "project_jobs": "projector.projection.api",

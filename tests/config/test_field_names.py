@@ -4,7 +4,8 @@ import projector as pj
 from projector.cli.main import run
 from projector.config.job import Job
 from projector.config.names import aliases_of, in_full, job_field, native_names, shortened
-from projector.config.space import flat_fields, load_space, readable_names
+from projector.config.space import flat_fields, readable_names
+from projector.config.space_file import load_space
 from projector.errors import ConfigError
 from projector.searches.sensitivity import sensitivity
 

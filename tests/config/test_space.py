@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from projector.config.expression import Expression
 from projector.config.load import load_job
-from projector.config.space import load_space
+from projector.config.space_file import load_space
 from projector.errors import ConfigError
 
 BASE = {

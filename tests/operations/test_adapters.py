@@ -7,7 +7,7 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import job_columns
+from projector.lower.degrees import job_columns
 from projector.lower.kinds import Kind
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model

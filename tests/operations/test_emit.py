@@ -13,7 +13,7 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import job_columns
+from projector.lower.degrees import job_columns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model

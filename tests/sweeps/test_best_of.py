@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from projector.config.space import MOST_CHOICES, load_space
+from projector.config.space_file import MOST_CHOICES, load_space
 from projector.errors import ConfigError
 from projector.sweeps.engine import estimate, sweep
 from sweeps.grid import BASE

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.config.space import Space, load_space
+from projector.config.space import Space
+from projector.config.space_file import load_space
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.sweeps import engine, result, workers
 from projector.sweeps.engine import estimate, sweep

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from projector.config.load import load_job
-from projector.config.space import load_space
+from projector.config.space_file import load_space
 from projector.errors import ProjectorError
 from projector.sweeps import computed, lookups
 from projector.sweeps.points import PointReader

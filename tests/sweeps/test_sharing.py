@@ -6,9 +6,10 @@ import pytest
 
 from projector.lower import jobs, workloads
 from projector.lower.batch import SECTIONS, JobBatch
+from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import KeyColumn
-from projector.lower.jobs import PLACED
-from projector.lower.sections import ClusterColumns, ParallelismColumns, TrainingColumns
+from projector.lower.degrees import PLACED
+from projector.lower.sections import ParallelismColumns, TrainingColumns
 from projector.lower.sharing import CLUSTER, PARALLELISM, TRAINING, field_names
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.projection.evaluate import find_legal

@@ -7,7 +7,7 @@ import yaml
 
 import projector as pj
 from projector.cli.main import run
-from projector.config.space import load_space
+from projector.config.space_file import load_space
 from projector.errors import ConfigError, ProjectorError
 from projector.sweeps.engine import sweep
 from projector.units import to_ms

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from projector.config.space import load_space
+from projector.config.space_file import load_space
 from projector.errors import ConfigError
 from projector.sweeps import journal, store
 from projector.sweeps.engine import sweep

@@ -14,14 +14,10 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
+from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import SectionTable
 from projector.lower.runs import RunColumns
-from projector.lower.sections import (
-    ClusterColumns,
-    ModelColumns,
-    ParallelismColumns,
-    TrainingColumns,
-)
+from projector.lower.sections import ModelColumns, ParallelismColumns, TrainingColumns
 
 
 class Sections(NamedTuple):

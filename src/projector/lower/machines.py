@@ -11,6 +11,7 @@ from projector.config.device import Device
 from projector.kernels.collectives import BEYOND_DOMAIN, FABRIC
 from projector.kernels.device import DEVICE
 from projector.kernels.moe_exchange import EXCHANGE
+from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import SectionTable
 from projector.lower.hardware import (
     device_record,
@@ -21,7 +22,6 @@ from projector.lower.hardware import (
     under_fsdp1,
     within_a_step,
 )
-from projector.lower.sections import ClusterColumns
 
 Shares = tuple[float, ...]
 

@@ -1,23 +1,17 @@
-"""The columns of each section: the casts and units of everything that jobs state."""
+"""The columns of models, splits and trainings: the casts and units of everything they state."""
 
-import math
 from collections.abc import Iterable
 from operator import attrgetter
-from typing import Any
 
 from projector.config.adapter import SITES, AdapterConfig, model_sites
-from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, LossKernels
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import FUSED_UNITS, RECOMPUTE_MODULES, TrainingConfig
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower import sharing
-from projector.lower.columns import Column, Declare, SectionColumns
-from projector.lower.hardware import job_domain_gpus, native_type, slowdowns, tier_gpus
+from projector.lower.columns import Declare, SectionColumns
 from projector.lower.placement import ORDERS
 from projector.lower.stages import LayerSettings, LayerSplit, uses_fp8_attention, uses_narrow
-from projector.lower.stragglers import largest_of_normals
-from projector.units import GB, GIB, MIB, MICROSECOND, MILLISECOND
 
 FP8_RECIPES = ("delayed", "tensorwise", "rowwise", "blockwise")
 TP_OVERLAPS = ("none", "user_buffers", "async_tp")
@@ -37,9 +31,6 @@ MOMENTS = {"adam": 2, "sgd": 1, "muon": 1}
 MOST = 1 << 62
 """What is beyond stands for as many as there can be."""
 
-LOAD_ONE = 1 << 20
-"""Shares are kept in parts of it, so that records of workloads are integers and compare exactly."""
-
 
 def parameter_bytes(training: TrainingConfig) -> float:
     """Bytes of a weight on the wire and where it is used."""
@@ -52,10 +43,6 @@ def _held_weight_bytes(training: TrainingConfig) -> float:
     """Bytes of a weight as a rank stores it, which may be wider than what it gathers."""
     shared = training.optimizer.master_weights == "shared"
     return 4.0 if shared else parameter_bytes(training)
-
-
-def _stated(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _query_width(model: ModelConfig) -> int:
@@ -99,73 +86,9 @@ def _recompute_unit(training: TrainingConfig) -> int:
     return recompute.num_layers or 1 if recompute.method == "uniform" else 1
 
 
-def _native_code(cluster: ClusterConfig, name: str) -> int:
-    return MATRIX_TYPES.index(native_type(cluster.device, name))
-
-
-def _native_mask(cluster: ClusterConfig) -> int:
-    native = cluster.device.matrix_flop_per_clk_per_cu
-    return sum(1 << code for code, name in enumerate(MATRIX_TYPES) if name in native)
-
-
-def _moe_layer_shares(cluster: ClusterConfig) -> list[float]:
-    """Shares of a layer's host time by phase; the gradient of weights has none of its own."""
-    forward, backward = cluster.software.moe_layer_parts
-    return [forward / (forward + backward), backward / (forward + backward), 0.0]
-
-
-def _stated_s(milliseconds: float | None) -> float:
-    """Return seconds, NaN where nothing is stated."""
-    return math.nan if milliseconds is None else milliseconds * MILLISECOND
-
-
-def _expert_calls(cluster: ClusterConfig) -> list[float]:
-    pairs = [getattr(cluster.software.expert_calls, name) for name in CALLS]
-    return [count for pair in pairs for count in pair]
-
-
-def _expert_passes(cluster: ClusterConfig) -> list[int]:
-    return [getattr(cluster.software.expert_passes, name) for name in PASSES]
-
-
-def _loss(kernels: LossKernels) -> list[int]:
-    return [getattr(kernels, name) for name in LOSS]
-
-
-def _peaks(cluster: ClusterConfig) -> list[float]:
-    """Return the dense peak of each matrix type, NaN where the device has none."""
-    device = cluster.device
-    native = device.matrix_flop_per_clk_per_cu
-    return [device.peak_tflops(name) if name in native else float("nan") for name in MATRIX_TYPES]
-
-
-def _copy_passes(cluster: ClusterConfig) -> list[float]:
-    """Return passes of gathers and reductions without FSDP, under FSDP 1 and under FSDP 2."""
-    generations = (cluster.software.fsdp1_copies, cluster.software.fsdp2_copies)
-    passes = [(each.gather_passes, each.reduce_passes) for each in generations]
-    return [0.0, 0.0, *(each for pair in passes for each in pair)]
-
-
-LOSS = (
-    "forward_bytes",
-    "backward_bytes",
-    "saved_bytes",
-    "transient_bytes",
-    "divided_bytes",
-    "launches",
-)
-"""Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
-
-CALLS = tuple(name for name in ExpertCalls.model_fields if name != "call_us")
-"""Counts of `ExpertCalls`, two entries each in the column ``expert_calls``."""
-
-PASSES = tuple(ExpertPasses.model_fields)
-"""Fields of `ExpertPasses`, in the order of the column ``expert_passes``."""
-
 _model = Declare[ModelConfig]()
 _split = Declare[ParallelismConfig]()
 _training = Declare[TrainingConfig]()
-_cluster = Declare[ClusterConfig]()
 
 
 class ModelColumns(SectionColumns[ModelConfig]):
@@ -468,192 +391,3 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     )
     schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
     band_key = _training.key(lambda t: t.precision, "How far off a projection may be.")
-
-
-class SoftwareColumns(SectionColumns[ClusterConfig]):
-    """What records of workloads read of a cluster: its software, and which types it computes in.
-
-    Its device and its links stand beside the records, so that all machines with one software
-    share their shapes.
-    """
-
-    native_mask = _cluster.ints(_native_mask, "bits", "Bit i: it computes in `MATRIX_TYPES[i]`.")
-    native_bf16 = _cluster.ints(lambda c: _native_code(c, "bf16"), "code", "What runs for BF16.")
-    native_fp16 = _cluster.ints(lambda c: _native_code(c, "fp16"), "code", "What runs for FP16.")
-    native_fp32 = _cluster.ints(lambda c: _native_code(c, "fp32"), "code", "What runs for FP32.")
-    expert_calls = _cluster.floats(
-        _expert_calls, "operators", "Fields of `CALLS`, forward and backward."
-    )
-    expert_passes = _cluster.ints(_expert_passes, "bytes", "Fields of `PASSES`.")
-    atomic_bytes = _cluster.ints(
-        lambda c: c.software.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
-    )
-    eager_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.eager_share * LOAD_ONE), "2**-20", "Of eager kernels' rate."
-    )
-    async_tp_exposed_2e20 = _cluster.ints(
-        lambda c: round(c.software.async_tp_exposed * LOAD_ONE),
-        "2**-20",
-        "Of a collective that AsyncTP does not hide.",
-    )
-    grouped_gemm_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.grouped_gemm_share * LOAD_ONE),
-        "2**-20",
-        "Rate of grouped GEMMs over what the device states.",
-    )
-    rowwise_gemm_share_2e20 = _cluster.ints(
-        lambda c: round(c.software.rowwise_gemm_share * LOAD_ONE),
-        "2**-20",
-        "Rate of a GEMM with scales by row over that with scales by tensor.",
-    )
-    fused_loss = _cluster.ints(
-        lambda c: _loss(c.software.fused_loss), "mixed", "Fields of `LOSS`, of one fused kernel."
-    )
-    unfused_loss = _cluster.ints(
-        lambda c: _loss(c.software.unfused_loss), "mixed", "The same for separate operators."
-    )
-    software_key = _cluster.key_of(lambda: SOFTWARE, "Everything above.")
-
-
-class HostColumns(SoftwareColumns):
-    """What the host of a device adds to its layers."""
-
-    host_link_bytes_per_s = _cluster.floats(
-        lambda c: c.device.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
-    )
-    gap_s = _cluster.floats(
-        lambda c: c.device.kernel_start_us * MICROSECOND, "s", "Between two kernels."
-    )
-    graph_gap_s = _cluster.floats(
-        lambda c: c.device.kernel_start_graph_us * MICROSECOND, "s", "The same in a graph."
-    )
-    launch_s = _cluster.floats(
-        lambda c: c.software.launch_us * MICROSECOND, "s", "Of the host for a kernel."
-    )
-    operator_s = _cluster.floats(
-        lambda c: c.software.operator_us * MICROSECOND, "s", "Of the framework for a kernel."
-    )
-    host_sync_s = _cluster.floats(
-        lambda c: c.software.host_sync_us * MICROSECOND, "s", "Of a wait for the device."
-    )
-    expert_call_s = _cluster.floats(
-        lambda c: c.software.expert_calls.call_us * MICROSECOND,
-        "s",
-        "Of the host for an expert's call.",
-    )
-    moe_layer_s = _cluster.floats(
-        lambda c: _stated_s(c.software.moe_layer_ms),
-        "s",
-        "Of the host for an MoE layer, if stated.",
-    )
-    moe_layer_sync_free_s = _cluster.floats(
-        lambda c: _stated_s(c.software.moe_layer_sync_free_ms), "s", "The same without waits."
-    )
-    moe_layer_shares = _cluster.floats(
-        _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
-    )
-    host_key = _cluster.key_of(lambda: HOST, "Everything above.")
-
-
-class ClusterColumns(HostColumns):
-    """Clusters."""
-
-    gpus = _cluster.ints(lambda c: c.gpus, "devices", "Of the whole cluster.")
-    nodes = _cluster.ints(lambda c: c.nodes, "hosts", "Of the whole cluster.")
-    domain = _cluster.ints(
-        lambda c: job_domain_gpus(c, c.gpus), "devices", "Of one scale-up domain that a job takes."
-    )
-    pod = _cluster.ints(
-        lambda c: tier_gpus(c, c.gpus)[0], "devices", "Of one pod that a job takes; 0 is all."
-    )
-    zone = _cluster.ints(
-        lambda c: tier_gpus(c, c.gpus)[1], "devices", "Of one zone that a job takes; 0 is all."
-    )
-    memory_bytes = _cluster.floats(lambda c: c.device.hbm_gib * GIB, "bytes", "Of a device.")
-    stated_reserve_bytes = _cluster.floats(
-        lambda c: _stated(c.memory_reserve_gib) * GIB,
-        "bytes",
-        "That training cannot use; NaN is not stated.",
-    )
-    stated_fragmentation = _cluster.floats(
-        lambda c: _stated(c.fragmentation), "share", "Of what is allocated; NaN is not stated."
-    )
-    expandable = _cluster.ints(
-        lambda c: c.software.allocator.expandable_segments, "flag", "Segments grow in place."
-    )
-    idle_share = _cluster.floats(
-        lambda c: c.software.allocator.idle_share,
-        "share",
-        "Of activations and working sets that lies in idle blocks where segments do not grow.",
-    )
-    pinned_share = _cluster.floats(
-        lambda c: c.software.allocator.pinned_share, "share", "The same, which is never given back."
-    )
-    context_bytes = _cluster.floats(lambda c: c.device.context_gib * GIB, "bytes", "Of the driver.")
-    communicator_bytes = _cluster.floats(
-        lambda c: c.device.communicator_gib * GIB, "bytes", "Of a communicator."
-    )
-    exchange_peer_bytes = _cluster.floats(
-        lambda c: c.device.exchange_peer_gib * GIB, "bytes", "Of a peer that is sent to directly."
-    )
-    workspace_bytes = _cluster.floats(
-        lambda c: c.device.gemm_workspace_mib * MIB, "bytes", "Of GEMMs, for each library."
-    )
-    slowdown = _cluster.floats(
-        lambda c: slowdowns(c.device), "share", "Of what runs beside, each of `SLOWDOWNS`."
-    )
-    straggler_share = _cluster.floats(
-        lambda c: c.variation.device_spread * largest_of_normals(c.gpus),
-        "share",
-        "Of its compute by which the slowest device is late.",
-    )
-    copy_passes = _cluster.floats(
-        _copy_passes, "bytes", "Moved for each byte gathered and reduced, by generation of FSDP."
-    )
-    step_overhead_s = _cluster.floats(
-        lambda c: c.software.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
-    )
-    peak_tflops = _cluster.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
-    place_key = _cluster.key_of(lambda: BLOCKS, "Where groups lie.")
-    pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
-    band_key = _cluster.key(
-        lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
-    )
-    machine_key = _cluster.key_of(
-        lambda: OF_MACHINE, "The same, beside what kernels read.", sharing.CLUSTER.apart_key()
-    )
-
-
-_OfCluster = Column[ClusterConfig, Any]
-
-
-def _columns(of: type[SectionColumns[ClusterConfig]]) -> list[_OfCluster]:
-    return [column for column in vars(of).values() if isinstance(column, Column)]
-
-
-SOFTWARE: list[_OfCluster] = _columns(SoftwareColumns)
-"""What shapes of workloads read of a cluster."""
-
-HOST: list[_OfCluster] = _columns(HostColumns)
-"""What the host of a device adds to its layers."""
-
-BLOCKS: list[_OfCluster] = [
-    *(ClusterColumns.gpus, ClusterColumns.domain, ClusterColumns.pod, ClusterColumns.zone)
-]
-"""Numbers of devices in which groups lie."""
-
-OF_JOB = (
-    *(*BLOCKS, ClusterColumns.nodes),
-    *(ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
-    *(ClusterColumns.stated_fragmentation, ClusterColumns.expandable, ClusterColumns.idle_share),
-    *(ClusterColumns.pinned_share, ClusterColumns.straggler_share, ClusterColumns.step_overhead_s),
-)
-"""What jobs read on their own: neither pipelines nor replicas depend on it, but for the number of
-devices and the places of groups, which they compare."""
-
-OF_MACHINE: list[_OfCluster] = [
-    *SOFTWARE,
-    *HOST,
-    *(column for column in _columns(ClusterColumns) if column not in OF_JOB),
-]
-"""What they may read of a cluster beside its device and its fabric."""

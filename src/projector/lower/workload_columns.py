@@ -15,19 +15,15 @@ from projector.arrays import Array, Flags, Floats, Ints, Records
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
+from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
+from projector.lower.degrees import JobColumns
 from projector.lower.expert_routing import expected_parts
-from projector.lower.jobs import JobColumns
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
-    CALLS,
     FP8_RECIPES,
     FUSED_DISPATCHERS,
-    LOAD_ONE,
-    LOSS,
-    PASSES,
     ModelColumns,
     ParallelismColumns,
-    SoftwareColumns,
     TrainingColumns,
 )
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE

@@ -10,7 +10,7 @@ from projector.arrays import Ints
 from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import job_columns
+from projector.lower.degrees import job_columns
 from projector.lower.kinds import KINDS, Kind
 from projector.lower.workloads import Workloads, build_workloads, lay_out
 from projector.measure.keys import OperationKey, keys_of

@@ -17,7 +17,7 @@ from projector.config.load import load_job
 from projector.config.model import MoEConfig
 from projector.config.run import RunConfig
 from projector.errors import ConfigError
-from projector.lower.jobs import divisors, first_broken
+from projector.lower.rules import divisors, first_broken
 from projector.lower.workloads import layout_of
 from projector.measure.described import Dimension
 from projector.measure.eager import AS_MEASURED

@@ -12,8 +12,9 @@ from projector.kernels.collective_algorithms import (
     REDUCE_SCATTER,
     SEND_RECV,
 )
+from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.hardware import SIXTEEN_BIT_BYTES
-from projector.lower.sections import FP8_RECIPES, LOAD_ONE, TP_OVERLAPS
+from projector.lower.sections import FP8_RECIPES, TP_OVERLAPS
 from projector.operations.shapes import Shapes, StepShapes
 from projector.operations.table import (
     BACKWARD,

@@ -15,9 +15,9 @@ from projector.kernels.elementwise import elementwise_time_column
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouping import group_rows
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
+from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.hardware import SLOWDOWNS
 from projector.lower.kinds import is_layer
-from projector.lower.sections import LOAD_ONE
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Workloads

@@ -7,7 +7,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from projector.kernels.moe_exchange import BULK_COMBINE, BULK_DISPATCH, COMBINE, DISPATCH
-from projector.lower.sections import LOAD_ONE
+from projector.lower.cluster_columns import LOAD_ONE
 from projector.operations.adapters import COLUMN, ROW, emit_adapted
 from projector.operations.communication import (
     CollectiveRow,

@@ -12,7 +12,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
-from projector.lower.sections import LOAD_ONE
+from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.workload_columns import ADDS, WorkloadColumns
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.kernels import device_memory as kernels
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import JobColumns
+from projector.lower.degrees import JobColumns
 from projector.operations.moe import ALLTOALL
 from projector.projection.memory_columns import StateMemory
 

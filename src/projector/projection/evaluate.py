@@ -21,15 +21,9 @@ from projector.kernels.device_memory import Devices
 from projector.kernels.grouping import group_rows
 from projector.kernels.pipeline import MIDDLE
 from projector.lower.batch import JobBatch
+from projector.lower.degrees import JobColumns, job_columns
 from projector.lower.families import Families, StepSizes, step_sizes
-from projector.lower.jobs import (
-    EVEN_STEP,
-    RULES,
-    JobColumns,
-    broken_rules,
-    first_broken,
-    job_columns,
-)
+from projector.lower.rules import EVEN_STEP, RULES, broken_rules, first_broken
 from projector.lower.workloads import (
     LayoutRuns,
     Layouts,

@@ -8,8 +8,8 @@ from projector.arrays import Floats, Ints
 from projector.kernels.device import FIRST_NARROW
 from projector.kernels.grouping import group_rows, looked_up_sums, segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
+from projector.lower.cluster_columns import HostColumns
 from projector.lower.kinds import Kind, is_layer
-from projector.lower.sections import HostColumns
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.lower.workload_columns import ADDS_NOTHING
 from projector.lower.workloads import Workloads

@@ -19,7 +19,7 @@ from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch, Sections
 from projector.lower.columns import SectionTable
 from projector.lower.hardware import job_domain_gpus
-from projector.lower.jobs import divisors
+from projector.lower.rules import divisors
 from projector.searches.limits import LEAST_TOKENS_OF_A_CP_RANK, MOST_CHUNKS, Limits
 
 SPLIT, TRAINING = SECTIONS.index("parallelism"), SECTIONS.index("training")

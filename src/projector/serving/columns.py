@@ -16,6 +16,7 @@ from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import GROUPED
 from projector.kernels.moe_exchange import DISPATCH, EXCHANGE, LOW_LATENCY
 from projector.lower.columns import SectionTable
+from projector.lower.degrees import local_members
 from projector.lower.expert_routing import expected_parts
 from projector.lower.hardware import (
     device_records,
@@ -26,7 +27,6 @@ from projector.lower.hardware import (
     grouped_record,
     native_type,
 )
-from projector.lower.jobs import local_members
 from projector.lower.sections import ModelColumns
 from projector.lower.stragglers import largest_of_normals
 from projector.lower.workload_columns import WORKLOAD, WorkloadColumn, WorkloadColumns

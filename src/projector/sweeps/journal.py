@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from projector.config.space import MOST_COLLECTIONS
+from projector.config.space_file import MOST_COLLECTIONS
 from projector.config.yaml_file import check_nesting
 from projector.errors import ConfigError, OutOfMemoryError
 from projector.files import refuse_special

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from projector.config.space import Space, load_space
+from projector.config.space import Space
+from projector.config.space_file import load_space
 from projector.errors import ConfigError
 from projector.projection.results import BOOL, FLOAT, INT, RESULTS, TEXT
 from projector.projection.run import RUN_SCALARS

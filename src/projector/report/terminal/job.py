@@ -6,7 +6,7 @@ from rich.text import Text
 
 from projector.config.job import Job
 from projector.config.training import RecomputeConfig
-from projector.lower.jobs import data_parallel
+from projector.lower.degrees import data_parallel
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Provenance
 from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, WORDS

@@ -5,7 +5,8 @@ import pytest
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError
 from projector.lower.batch import JobBatch
-from projector.lower.jobs import divisors, job_columns, local_members
+from projector.lower.degrees import job_columns, local_members
+from projector.lower.rules import divisors
 from projector.projection.evaluate import check_exists, find_legal
 
 BASE = {
