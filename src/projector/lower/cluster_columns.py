@@ -1,6 +1,7 @@
 """The columns of a cluster: its software, its host and what its devices and links give a job."""
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, LossKernels
@@ -82,6 +83,12 @@ def _copy_passes(cluster: ClusterConfig) -> list[float]:
     generations = (cluster.software.fsdp1_copies, cluster.software.fsdp2_copies)
     passes = [(each.gather_passes, each.reduce_passes) for each in generations]
     return [0.0, 0.0, *(each for pair in passes for each in pair)]
+
+
+def _words(cluster: ClusterConfig) -> Hashable:
+    device = cluster.device
+    attentions = ((name, kernel.dtypes) for name, kernel in device.attention_kernels.items())
+    return device.name, (*device.matrix_flop_per_clk_per_cu,), (*attentions,)
 
 
 class SoftwareColumns(SectionColumns[ClusterConfig]):
@@ -233,6 +240,7 @@ class ClusterColumns(HostColumns):
     band_key = _cluster.key(
         lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
     )
+    words_key = _cluster.key(_words, "What messages say of it besides numbers.")
     machine_key = _cluster.key_of(
         lambda: OF_MACHINE, "The same, beside what kernels read.", sharing.CLUSTER.apart_key()
     )

@@ -312,7 +312,7 @@ def _broken(
     named = families.batch
     _, text = group_rows(
         named.model.index,
-        named.cluster.index,
+        named.cluster.words_key,
         named.training.dtype,
         named.training.attention_key,
     )

@@ -70,7 +70,9 @@ def _gemms() -> None:
 
 
 def _sweep() -> None:
-    sweep({"base": _JOBS[1], "axes": {"training.micro_batch_size": [1, 2]}}, workers=1)
+    best_of = {"training.recompute": ["none", "full"]}
+    axes = {"training.micro_batch_size": [1, 2]}
+    sweep({"base": _JOBS[1], "axes": axes, "best_of": best_of}, workers=1)
 
 
 def _serving() -> None:
