@@ -218,7 +218,9 @@ def test_samples_are_the_same_every_time():
 
 
 def test_a_sweep_loads_no_more_than_it_uses(tmp_path):
-    # Arrow would load pandas to ask whether a column is one of its; numba SciPy's algebra.
+    # Arrow would load pandas to ask whether a column is one of its; numba SciPy's algebra, which it
+    # loads to compile: here, so that the process below finds its kernels compiled.
+    sweep(grid(), workers=1)
     code = """
 import sys
 from projector.sweeps import store

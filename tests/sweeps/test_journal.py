@@ -118,8 +118,13 @@ def _fails(error):
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), pa.ArrowMemoryError("malloc of size 4096 failed")],
-    ids=["here", "Arrow"],
+    [
+        MemoryError(),
+        pa.ArrowMemoryError("malloc of size 4096 failed"),
+        OSError("Couldn't deserialize thrift: std::bad_alloc\n"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+    ],
+    ids=["here", "Arrow", "within Arrow", "system"],
 )
 def test_memory_that_ran_out_is_no_change_of_files(error, copy, whole, monkeypatch):
     result = sweep(grid(), copy, workers=1)

@@ -124,9 +124,9 @@ def damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
     try:
         with pq.ParquetFile(path) as part:
             rows, columns = part.metadata.num_rows, part.schema_arrow
-    except MemoryError:
-        raise no_memory(path) from None
-    except (OSError, pa.ArrowException) as error:
+    except (MemoryError, OSError, pa.ArrowException) as error:
+        if is_of_memory(error):
+            raise no_memory(path) from None
         if is_of_the_system(error):
             raise
         return "it is damaged"
@@ -139,6 +139,16 @@ def damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
         schema.metadata,
     )
     return "" if same else "it has other columns"
+
+
+def is_of_memory(error: Exception) -> bool:
+    """Whether a file could not be read because memory ran out.
+
+    Where a reader within Arrow gets none, Arrow raises what it raises for damage, with other words.
+    """
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    return isinstance(error, MemoryError) or "bad_alloc" in str(error)
 
 
 def is_of_the_system(error: Exception) -> bool:

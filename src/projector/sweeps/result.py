@@ -15,8 +15,15 @@ from projector.errors import ConfigError
 from projector.frames import to_pandas
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
-from projector.projection.verdict import FITS
-from projector.sweeps.journal import Totals, is_of_the_system, no_memory, not_read, part_path
+from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
+from projector.sweeps.journal import (
+    Totals,
+    is_of_memory,
+    is_of_the_system,
+    no_memory,
+    not_read,
+    part_path,
+)
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 
 if TYPE_CHECKING:
@@ -32,7 +39,7 @@ MORE_IS_BETTER = frozenset(
 """Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
 
 VERDICT_COLUMNS = ("fits", "verdict")
-"""Columns that say which rows are ranked."""
+"""Columns that say how a row counts; see `standing`."""
 
 BEST_BY = "tokens_per_s_per_gpu"
 
@@ -159,9 +166,9 @@ class SweepResult:
             try:
                 with pq.ParquetFile(source, page_checksum_verification=True) as part:
                     table = part.read(columns=names).select(names)
-            except MemoryError:
-                raise no_memory(name) from None
-            except (OSError, KeyError, pa.ArrowException) as error:
+            except (MemoryError, OSError, KeyError, pa.ArrowException) as error:
+                if is_of_memory(error):
+                    raise no_memory(name) from None
                 if is_of_the_system(error):
                     raise not_read(name, error) from None
                 raise _changed(name, f"it cannot be read ({error})") from None
@@ -219,7 +226,8 @@ class SweepResult:
 
     def is_ranked(self, table: "pa.Table") -> Flags:
         """Return which rows of a table with `VERDICT_COLUMNS` are ranked."""
-        return _fits(table) if self.allow_risk else _fits_with_band(table)
+        worst = AT_RISK if self.allow_risk else FITS
+        return np.asarray(standings(table) <= VERDICTS.index(worst))
 
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the ranked rows with the largest ``by``, best first; earlier ones win ties.
@@ -342,6 +350,23 @@ class SweepResult:
         return pa.concat_tables(taken).take(pa.array(position))
 
 
+def standing(row: Mapping[str, Any]) -> str:
+    """Return the verdict of a row as counts, ranks and pictures take it.
+
+    A row is at risk only if its projected peak fits: one that would need luck does not fit.
+    """
+    return row["verdict"] if row["fits"] else DOES_NOT_FIT
+
+
+def standings(table: "pa.Table") -> Ints:
+    """Return `standing` of each row of a table with `VERDICT_COLUMNS`, as places in `VERDICTS`."""
+    import pyarrow.compute as pc
+
+    fits, safe = table.column("fits"), pc.equal(table.column("verdict"), FITS)
+    misses, doubtful = (~np.asarray(each.to_numpy(), np.bool_) for each in (fits, safe))
+    return misses.astype(np.int64) + doubtful
+
+
 def _changed(path: Path, why: str) -> ConfigError:
     msg = f"{path} has changed since it was swept: {why}; delete it and sweep again"
     return ConfigError(msg, key="out", value=str(path), allowed="the files of a sweep")
@@ -370,15 +395,3 @@ def _front(values: Floats) -> Ints:
         beaten = (first <= others).all(axis=1) & (first < others).any(axis=1)
         order = rest[~beaten]
     return np.array(front, np.int64)
-
-
-def _fits(table: "pa.Table") -> Flags:
-    """Return which rows fit by their projected peak."""
-    return np.asarray(table.column("fits").to_numpy(), np.bool_)
-
-
-def _fits_with_band(table: "pa.Table") -> Flags:
-    """Return which rows fit at the upper end of the band of their memory."""
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.equal(table.column("verdict"), FITS).to_numpy(), np.bool_)

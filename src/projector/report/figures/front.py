@@ -19,19 +19,17 @@ from projector.report.figures.rows import (
     PEAK,
     RATE,
     USABLE,
-    VERDICT,
     axes_of,
     configuration,
     differing,
     merged,
     numbers,
     shared,
-    verdicts,
 )
 from projector.searches.configuration import Configuration
 from projector.searches.groups import noise_groups, pair_noise
 from projector.searches.result import SearchResult
-from projector.sweeps.result import SweepResult
+from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
 from projector.units import to_gib
 
 FEW = 4_000
@@ -147,12 +145,12 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
     low, high = np.inf, -np.inf
 
     def triples() -> Iterable[Triple]:
-        for table in result.tables([RATE, PEAK, VERDICT]):
-            yield numbers(table, RATE), numbers(table, PEAK), verdicts(table)
+        for table in result.tables([RATE, PEAK, *VERDICT_COLUMNS]):
+            yield numbers(table, RATE), numbers(table, PEAK), standings(table)
 
-    for table in result.tables([USABLE, VERDICT]):
+    for table in result.tables([USABLE, *VERDICT_COLUMNS]):
         # Rows that leave no memory at all say nothing about the devices of the others.
-        may_fit = verdicts(table) != VERDICTS.index(DOES_NOT_FIT)
+        may_fit = standings(table) != VERDICTS.index(DOES_NOT_FIT)
         usable_gib = numbers(table, USABLE)[may_fit]
         if len(usable_gib):
             low, high = (

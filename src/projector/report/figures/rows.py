@@ -9,7 +9,6 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
-from projector.projection.verdict import VERDICTS
 from projector.report.figures.words import words_of
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import MORE_IS_BETTER, SweepResult
@@ -70,13 +69,6 @@ def numbers(table: "pa.Table", name: str) -> Floats:
     import pyarrow as pa
 
     return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
-
-
-def verdicts(table: "pa.Table") -> Ints:
-    """Return the verdict of each row, as its position in `VERDICTS`."""
-    code, names = codes(table, VERDICT)
-    of_name = np.array([VERDICTS.index(name) for name in names], np.int64)
-    return of_name[code] if len(names) else code
 
 
 def codes(table: "pa.Table", name: str) -> tuple[Ints, list[Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.distribution import package_version
-from projector.projection.verdict import AT_RISK, COVERED, FITS, VERDICTS, WORDS
+from projector.projection.verdict import COVERED, VERDICTS, WORDS
 from projector.report.figures.axes import (
     is_hardware,
     tied_fields,
@@ -34,7 +34,6 @@ from projector.report.figures.rows import (
     sample,
     short_name,
     value_text,
-    verdicts,
 )
 from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
@@ -42,7 +41,7 @@ from projector.report.pages import figures as page_figures
 from projector.report.pages.page import Section, Table, write_page
 from projector.report.terminal.sweep import nothing_ranked
 from projector.report.terminal.tables import plain
-from projector.sweeps.result import SweepResult
+from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
 
 BEST = 50
 """Rows of the table."""
@@ -102,10 +101,9 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
     workloads = workloads_of(result)
     shown = workloads[:MOST_WORKLOADS]
     fronts = [(name, each, read_front(each)) for name, each in shown]
-    fit, at_risk = _counted(result)
     lead = (
-        f"{result.rows:,} jobs of {result.evaluated:,} points: {fit:,} fit, {at_risk:,} are at "
-        f"risk, {result.rows - fit - at_risk:,} do not fit."
+        f"{result.rows:,} jobs of {result.evaluated:,} points: {result.fit:,} fit, "
+        f"{result.at_risk:,} are at risk, {result.does_not_fit:,} do not fit."
     )
     if len(workloads) > 1:
         lead += f" They are of {len(workloads)} workloads: compare rows of the same one."
@@ -120,14 +118,6 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
         _space(result),
     ]
     write_page(path, f"Sweep: {title}", lead, sections)
-
-
-def _counted(result: SweepResult) -> tuple[int, int]:
-    """Count rows that fit and rows at risk as pictures do: by the verdict of the peak's band."""
-    counts = np.zeros(len(VERDICTS), np.int64)
-    for table in result.tables([VERDICT]):
-        counts += np.bincount(verdicts(table), minlength=len(VERDICTS))
-    return int(counts[VERDICTS.index(FITS)]), int(counts[VERDICTS.index(AT_RISK)])
 
 
 def _best(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
@@ -237,9 +227,9 @@ def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
     """Return the figure of one front, and what is said of it."""
     fields = axes_of(result.columns)
     drawn = sample(result.rows, SAMPLE)
-    rows = [row for _, row in rows_at(result, [RATE, PEAK, VERDICT, *fields], drawn)]
+    rows = [row for _, row in rows_at(result, [RATE, PEAK, *VERDICT_COLUMNS, *fields], drawn)]
     rate, peak = (np.array([row[name] for row in rows], np.float64) for name in (RATE, PEAK))
-    verdict = np.array([VERDICTS.index(row[VERDICT]) for row in rows], np.int64)
+    verdict = np.array([VERDICTS.index(standing(row)) for row in rows], np.int64)
     told = untied(result.plan, fields)
     names = [configuration({field: row[field] for field in told}) for row in rows]
     # What lies outside of the figure would only make the page larger.
