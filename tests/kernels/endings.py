@@ -3,13 +3,15 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from projector.kernels.device_memory import RankBytes
 from projector.kernels.pipeline import Ends
 from projector.kernels.results import RANKING, Rated, ResultColumns, end_steps
 from projector.kernels.step import (
-    STAGE_TERMS,
+    CATEGORY_TERMS,
     StepFamilies,
     StepJobs,
     StepOutputs,
+    StepPatterns,
     StepRanks,
     StepReplicas,
     StepRuns,
@@ -19,8 +21,9 @@ from projector.kernels.step import (
 seconds = st.one_of(st.just(0.0), st.floats(1e-6, 1.0))
 sizes = st.one_of(st.just(0.0), st.floats(1.0, 2.0**40))
 
-TERMS = ("launch", "last", "each")
-AFTER = ("tail", "reduce_after", "gather_after")
+STAGE = ("launch", "first", "last", "each", "tail", "reduce_after", "gather_after")
+NOTHING = {"categories": [0.0] * CATEGORY_TERMS, **dict.fromkeys(STAGE, 0.0)}
+"""A stage that takes no time."""
 
 
 @st.composite
@@ -39,7 +42,7 @@ def ending(draw):
     stages = [
         {
             "categories": [draw(seconds) for _ in range(6)],
-            **{name: draw(seconds) for name in (*TERMS, *AFTER, "first")},
+            **{name: draw(seconds) for name in STAGE},
         }
         for _ in range(count)
     ]
@@ -55,26 +58,20 @@ def ending(draw):
 def run_ends(*cases, rows=None, run=None, rated=None):
     """Return what the kernel says of cases of one shape, from replay ``run`` to ``rows``.
 
-    Replicas, families and kinds of stages stand the other way round. Where steps are ``rated``,
-    results too; the kind of a rank is then the number of its case, from 0 on.
+    Replicas and families stand the other way round, and so do the kinds of stages and ranks of each
+    replica. Where steps are ``rated``, results too; each rank of a case holds the same then.
     """
-    stage_rows, optimizer, firsts, exposed = [[0.0] * STAGE_TERMS], [0.0], [], [0.0]
-    tails, reduces, gathers = [0.0], [0.0], [0.0]
-    for _, held, stages, updates, *_ in cases:
-        firsts.append((len(stage_rows), len(optimizer), len(tails)))
-        chunks = [[stages[stage] for stage in mine] for mine in held]
-        tails += [stage["tail"] for mine in chunks for stage in mine]
-        reduces += [sum(stage["reduce_after"] for stage in mine) for mine in chunks]
-        gathers += [sum(stage["gather_after"] for stage in mine) for mine in chunks]
-        exposed += [stage["first"] for stage in stages]
-        stage_rows += [[*stage["categories"], *(stage[name] for name in TERMS)] for stage in stages]
-        optimizer += updates
+    n, num_ranks, num_stages = len(cases), len(cases[0][0]), len(cases[0][2])
+    # What no replica has stands first.
+    stages = [NOTHING, *(stage for case in cases for stage in case[2])]
+    kinds = [NOTHING, *(stage for case in cases for stage in case[2][::-1])]
+    firsts = [[1 + size * case for case in range(n)[::-1]] for size in (num_stages, num_ranks)]
+    stage_first, rank_first = (np.array(first) for first in firsts)
     columns = [
         np.array([[rank[place] for rank in case[0]] for case in cases], np.int64)
         for place in range(6)
     ]
     start, end, last, alone_start, alone_end, busy = columns
-    n = len(cases)
     microbatches = np.array([case[6] for case in cases])
     each = np.full_like(busy, 7)
     work = np.stack([busy - 7 * (microbatches[:, None] - 1), each], axis=1)
@@ -101,9 +98,17 @@ def run_ends(*cases, rows=None, run=None, rated=None):
             np.arange(n)[::-1].copy(),
             microbatches,
         ),
+        StepPatterns(
+            np.array([0, 1, 1 + num_stages]),
+            np.array([7, *range(num_stages)[::-1]]),
+            np.array([0, 1, 1 + num_ranks]),
+            np.array([7, *range(num_ranks)[::-1]]),
+        ),
         StepReplicas(
             np.arange(n)[::-1].copy(),
-            *(np.array(column) for column in zip(*firsts[::-1], strict=True)),
+            np.ones(n, np.int64),
+            *[stage_first] * 3,
+            rank_first,
             np.array([case[4] for case in cases[::-1]]),
             np.arange(n)[::-1].copy(),
             work,
@@ -117,25 +122,25 @@ def run_ends(*cases, rows=None, run=None, rated=None):
         ends[0]._replace(last_backward_end_ps=last_ps),
         ends[1]._replace(last_backward_end_ps=last_ps[:0]),
         StepStages(
-            np.arange(len(stage_rows))[::-1].copy(),
-            np.array(stage_rows[::-1]),
-            np.array(exposed),
-            np.array(tails),
+            np.array([stage["categories"] for stage in stages]),
+            *(np.array([stage[name] for stage in stages]) for name in STAGE[:2]),
+            *(np.array([kind[name] for kind in kinds]) for name in STAGE[2:]),
         ),
         StepRanks(
-            *map(np.array, (reduces, gathers, optimizer)),
-            np.array([0.0, *(static for case in cases for static, _ in case[9])]),
+            np.array([0.0, *(update for case in cases for update in case[3][::-1])]),
+            np.array([0.0, *(static for case in cases for static, _ in case[9][::-1])]),
             np.array([[kept for _, kept in case[9]] for case in cases]),
         ),
     )
     end_steps(runs, Rated.nothing(), outputs, ResultColumns.empty(0))
     if rated is None:
         return outputs
-    kinds = np.repeat(np.arange(-1, n), [1, *(len(case[0]) for case in cases)])
+    owner = np.append(0, np.arange(n).repeat(num_ranks))
+    rated = rated._replace(ranks=RankBytes(*(column.take(owner) for column in rated.ranks)))
     columns = ResultColumns.empty(len(outputs.number))
     ranking = ResultColumns.ranking(len(outputs.number))
     for wanted in (columns, ranking):
-        end_steps(runs, rated._replace(rank_kind=kinds), StepOutputs.empty(0), wanted)
+        end_steps(runs, rated, StepOutputs.empty(0), wanted)
     for name in RANKING:
         assert np.array_equal(getattr(ranking, name), getattr(columns, name), equal_nan=True)
     return outputs, columns

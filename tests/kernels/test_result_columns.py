@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.endings import AFTER, TERMS, ending, run_ends
+from kernels.endings import NOTHING, ending, run_ends
 from projector.kernels.device_memory import Devices, RankBytes, allocator_columns
 from projector.kernels.results import (
     BREAKDOWN_TERMS,
@@ -64,11 +64,10 @@ NUMBERS = {
 
 cases = st.lists(st.tuples(jobs, families, ranks, devices), min_size=1, max_size=3)
 
-nothing = {"categories": [0.0] * 6, **dict.fromkeys((*TERMS, *AFTER, "first"), 0.0)}
 uneven = (
     [(0, 3 * 10**12, [0], 0, 3 * 10**12, busy * 10**12) for busy in (3, 1)],
     [[0], [1]],
-    [nothing, {**nothing, "reduce_after": 0.1}],
+    [NOTHING, {**NOTHING, "reduce_after": 0.1}],
     *([0.0, 0.0], 0.0, 0.0, 8, False, 0.0),
     [(1e8, 9e8), (1e8, 0.0)],
 )
@@ -139,7 +138,6 @@ def test_results_match_reference(end, found):
         Families(*(column(family[::-1], name) for name in names)),
         as_devices(device[::-1]),
         as_ranks(rank),
-        np.zeros(0, np.int64),
     )
     steps, columns = run_ends(*[end] * len(found), rated=rated)
     for row, (of_job, of_family, of_rank, of_device) in enumerate(found):

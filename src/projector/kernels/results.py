@@ -84,8 +84,6 @@ class Rated(NamedTuple):
     """Of the families."""
     ranks: RankBytes
     """What kinds of ranks hold."""
-    rank_kind: Ints
-    """``int64[ranks]``: the kind of each rank of all replicas."""
 
     @staticmethod
     def nothing() -> "Rated":
@@ -97,7 +95,6 @@ class Rated(NamedTuple):
             Families(ints, ints, ints, *[floats] * 5),
             Devices(*[floats] * len(Devices._fields)),
             RankBytes(*[floats] * len(RankBytes._fields)),
-            ints,
         )
 
 
@@ -195,8 +192,10 @@ def _write_results(
     """Turn the steps and peaks of the jobs of some replicas into the numbers of results."""
     # Each array is taken out of its tuple once: that counts a reference.
     begin, row_of, family_of = runs.jobs.begin, runs.jobs.row, runs.jobs.family
-    chosen, rank_first = runs.replicas.chosen, runs.replicas.rank_first
-    global_batch, microbatches, families, devices, ranks, rank_kind = rated
+    replicas = runs.replicas
+    chosen, pattern, kind_first = replicas.chosen, replicas.pattern, replicas.rank_kind_first
+    rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
+    global_batch, microbatches, families, devices, ranks = rated
     pp, gpus, seq, flop_per_sequence, recomputed, peak_tflops, band_low, band_high = families
     number, rank_of, static = steps.number, steps.rank, ranks.static
     iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
@@ -204,13 +203,15 @@ def _write_results(
     headroom_gib, breakdown_ms, limit, late_percent, busiest_rank, peak_rank = columns[13:]
     ranking_only = limit.shape[0] == 0
     for chosen_place in range(some, stop):
-        first_rank = rank_first[chosen[chosen_place]]
+        replica = chosen[chosen_place]
+        first_rank, first_kind = rank_first[pattern[replica]], kind_first[replica]
         for place in range(begin[chosen_place], begin[chosen_place + 1]):
             row, family, job = row_of[place], family_of[place], place - begin[some]
             step_s = number[job, STEP]
             tokens = global_batch[row] * 1.0 * seq[family]
             tokens_per_s[row] = tokens / step_s / gpus[family]
-            peak, rank = number[job, PEAK], rank_kind[first_rank + rank_of[job, PEAK_RANK]]
+            peak = number[job, PEAK]
+            rank = first_kind + rank_kind[first_rank + rank_of[job, PEAK_RANK]]
             held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
             usable_gib[row] = held.usable / GIB
             peak_gib[row] = peak / GIB
@@ -284,6 +285,9 @@ def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: Resul
         np.empty(num_ranks),
         np.empty(num_ranks, np.int64),
         np.empty(num_chunks, np.int64),
+        np.empty(num_ranks * num_chunks, np.int64),
+        np.empty(num_ranks * num_chunks),
+        np.empty(num_ranks),
     )
     some = 0
     while some < replicas:

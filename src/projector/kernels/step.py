@@ -19,11 +19,7 @@ PS = 1e-12
 """Seconds of the tick of schedules."""
 
 CATEGORY_TERMS = 6
-"""Categories of exposed time of a stage, its first columns."""
-
-STAGE_LAUNCH, EXPOSED_LAST, EXPOSED_EACH, STAGE_TERMS = range(CATEGORY_TERMS, CATEGORY_TERMS + 4)
-"""Further columns of a stage: launches of a microbatch; what data parallelism adds to the last
-backward, and to a forward and a backward between the first and the last."""
+"""Categories of exposed time of a stage."""
 
 COMPUTE_TERMS = 3
 """Categories of compute, the first of them."""
@@ -61,17 +57,34 @@ class StepJobs(NamedTuple):
     """``int64[n]``: of one step."""
 
 
+class StepPatterns(NamedTuple):
+    """Which stages and ranks of replicas are alike; see `kernels.replicas`."""
+
+    stage_first: Ints
+    """``int64[patterns + 1]``"""
+    stage_kind: Ints
+    """``int64[stages of patterns]``"""
+    rank_first: Ints
+    """``int64[patterns + 1]``"""
+    rank_kind: Ints
+    """``int64[ranks of patterns]``"""
+
+
 class StepReplicas(NamedTuple):
-    """Where the numbers of replicas begin, those with the same placement among all."""
+    """Where the numbers of replicas begin, and which of them have the placement of the jobs."""
 
     chosen: Ints
     """``int64[any]``: those of the jobs."""
+    pattern: Ints
+    """``int64[replicas]``"""
+    row_first: Ints
+    """``int64[replicas]``: row of the first stage in its pipeline."""
     stage_first: Ints
     """``int64[replicas]``: first stage."""
-    rank_first: Ints
-    """``int64[replicas]``: first rank."""
-    chunk_first: Ints
-    """``int64[replicas]``: first chunk."""
+    kind_first: Ints
+    """``int64[replicas]``: first kind of stage."""
+    rank_kind_first: Ints
+    """``int64[replicas]``: first kind of rank."""
     tied_s: Floats
     """``float64[replicas]``: sum of tied embeddings' gradients at both ends."""
     timing: Ints
@@ -94,29 +107,33 @@ class StepFamilies(NamedTuple):
 
 
 class StepStages(NamedTuple):
-    """What stages and chunks take."""
+    """What stages take: those of pipelines, those of replicas and kinds of the latter."""
 
-    kind: Ints
-    """``int64[stages]``: row of each stage in ``kind_s``."""
-    kind_s: Floats
-    """``float64[kinds, STAGE_TERMS]``: what each kind of stage takes; see the constants above."""
+    categories_s: Floats
+    """``float64[rows, CATEGORY_TERMS]``: of a microbatch."""
+    launch_s: Floats
+    """``float64[rows]``: launches of a microbatch."""
     exposed_first_s: Floats
     """``float64[stages]``: what data parallelism adds to the first forward."""
+    exposed_last_s: Floats
+    """``float64[kinds]``: the same to the last backward."""
+    exposed_each_s: Floats
+    """``float64[kinds]``: the same to a forward and a backward between the first and the last."""
     tail_s: Floats
-    """``float64[chunks]``: gradient traffic left after the last backward."""
+    """``float64[kinds]``: gradient traffic left after the last backward."""
+    reduce_after_s: Floats
+    """``float64[kinds]``: gradient traffic that nothing overlaps."""
+    gather_after_s: Floats
+    """``float64[kinds]``: parameter gathers that nothing overlaps."""
 
 
 class StepRanks(NamedTuple):
-    """What ranks take once their last backward has ended, and what they hold."""
+    """What kinds of ranks take once their last backward has ended, and what they hold."""
 
-    reduce_after_s: Floats
-    """``float64[ranks]``: gradient traffic that nothing overlaps."""
-    gather_after_s: Floats
-    """``float64[ranks]``: parameter gathers that nothing overlaps."""
     optimizer_s: Floats
-    """``float64[ranks]``: update."""
+    """``float64[kinds of ranks]``: update."""
     static_bytes: Floats
-    """``float64[ranks]``: all but activations."""
+    """``float64[kinds of ranks]``: all but activations."""
     activation_bytes: Floats
     """``float64[rows, pp]``: the most that each rank holds of them, rows as in ``held``."""
 
@@ -140,6 +157,7 @@ class StepRuns(NamedTuple):
     """What the steps of n jobs are put together from, whose stages are placed alike."""
 
     jobs: StepJobs
+    patterns: StepPatterns
     replicas: StepReplicas
     families: StepFamilies
     stage_held: Ints
@@ -164,6 +182,22 @@ class StepScratch(NamedTuple):
     """``int64[pp]``"""
     waiting: Ints
     """``int64[C]``"""
+    kind: Ints
+    """``int64[pp * C]``: kind of the stage that each chunk holds."""
+    tail_s: Floats
+    """``float64[pp * C]``"""
+    reduce_after_s: Floats
+    """``float64[pp]``"""
+
+
+class _After(NamedTuple):
+    """What follows the last backwards of one replica."""
+
+    sends: bool
+    """Whether gradients are sent behind the last backward of any chunk."""
+    optimizer_s: float
+    """Of the rank that takes the longest to update and to gather."""
+    gather_s: float
 
 
 class _Ends(NamedTuple):
@@ -217,9 +251,7 @@ def _sent_s(
 def _find_ends(
     replay: int,
     replayed: Ends,
-    rank_first: int,
     reduce_after_s: Floats,
-    chunk_first: int,
     tail_s: Floats,
     sends: bool,
     tied_s: float,
@@ -240,10 +272,10 @@ def _find_ends(
         done_s[r] = (end_ps[row, r] + later_ps) * PS
     if sends:
         for r in range(num_ranks):
-            first = chunk_first + r * num_chunks
+            first = r * num_chunks
             done_s[r] = max(done_s[r], _sent_s(row, later_ps, r, last_ps, first, tail_s, waiting))
     for r in range(num_ranks):
-        done_s[r] += reduce_after_s[rank_first + r]
+        done_s[r] += reduce_after_s[r]
     done_s[0] += tied_s
     if num_ranks > 1:
         done_s[num_ranks - 1] += tied_s
@@ -273,45 +305,62 @@ def _find_ends(
 
 
 @helper
-def _updating_rank(rank_first: int, num_ranks: int, ranks: StepRanks) -> int:
-    """Return the rank of a replica, among all, that takes the longest to update and to gather."""
-    gather_after_s, optimizer_s = ranks.gather_after_s, ranks.optimizer_s
-    updating = rank_first
-    for rank in range(rank_first, rank_first + num_ranks):
-        after_s = optimizer_s[rank] + gather_after_s[rank]
-        if after_s > optimizer_s[updating] + gather_after_s[updating]:
-            updating = rank
-    return updating
+def _read_ranks(replica: int, runs: StepRuns, scratch: StepScratch) -> _After:
+    """Write what chunks and ranks of a replica send at last, and return what follows."""
+    held, reduce_after_s = runs.stage_held, scratch.reduce_after_s
+    kind_of, tail_s = scratch.kind, scratch.tail_s
+    _, _, _, _, _, tail_of, reduce_of, gather_of = runs.stages
+    stage_first, stage_kind, rank_first, rank_kind = runs.patterns
+    optimizer_of, pattern = runs.ranks.optimizer_s, runs.replicas.pattern[replica]
+    first_kind = runs.replicas.kind_first[replica]
+    first_rank_kind = runs.replicas.rank_kind_first[replica]
+    sends, optimizer_s, gather_s = False, 0.0, 0.0
+    for r in range(held.shape[0]):
+        reduce_s = after_s = 0.0
+        for c in range(held.shape[1]):
+            chunk = r * held.shape[1] + c
+            kind = first_kind + stage_kind[stage_first[pattern] + held[r, c]]
+            kind_of[chunk], tail_s[chunk] = kind, tail_of[kind]
+            sends = sends or tail_of[kind] > 0.0
+            reduce_s += reduce_of[kind]
+            after_s += gather_of[kind]
+        reduce_after_s[r] = reduce_s
+        update_s = optimizer_of[first_rank_kind + rank_kind[rank_first[pattern] + r]]
+        if r == 0 or update_s + after_s > optimizer_s + gather_s:
+            optimizer_s, gather_s = update_s, after_s
+    return _After(sends, optimizer_s, gather_s)
 
 
 @inlined
 def _write_stages(
     held: Ints,
     rank: int,
-    first: int,
+    stage_first: int,
+    row_first: int,
     count: int,
     kind_of: Ints,
-    kind_s: Floats,
-    exposed_first_s: Floats,
+    stages: StepStages,
     number: Floats,
     job: int,
 ) -> tuple[float, float]:
     """Write the categories of a rank; return its launches and what data parallelism adds.
 
-    Its stages count from ``first``; ``count`` microbatches pass through them.
+    Its stages count from ``stage_first``, and from ``row_first`` in the pipeline; ``count``
+    microbatches pass through them.
     """
+    categories_s, launch_of, first_of, last_of, each_of, _, _, _ = stages
     for term in range(CATEGORY_TERMS):
         number[job, term] = 0.0
     exposed_s = 0.0
     launch_s = 0.0
     for c in range(held.shape[1]):
-        stage = first + held[rank, c]
-        kind = kind_of[stage]
+        stage = held[rank, c]
+        row, kind = row_first + stage, kind_of[rank * held.shape[1] + c]
         for term in range(CATEGORY_TERMS):
-            number[job, term] += count * kind_s[kind, term]
-        launch_s += count * kind_s[kind, STAGE_LAUNCH]
-        exposed_s += exposed_first_s[stage] + kind_s[kind, EXPOSED_LAST]
-        exposed_s += (count - 1) * kind_s[kind, EXPOSED_EACH]
+            number[job, term] += count * categories_s[row, term]
+        launch_s += count * launch_of[row]
+        exposed_s += first_of[stage_first + stage] + last_of[kind]
+        exposed_s += (count - 1) * each_of[kind]
     return launch_s, exposed_s
 
 
@@ -319,32 +368,27 @@ def _write_stages(
 def _write_peaks(some: int, stop: int, runs: StepRuns, steps: StepOutputs) -> None:
     """Write the first rank that holds the most, and what it holds, of jobs of some replicas."""
     begin, held_of, number, rank = runs.jobs.begin, runs.jobs.held, steps.number, steps.rank
-    chosen, rank_first = runs.replicas.chosen, runs.replicas.rank_first
+    replicas = runs.replicas
+    chosen, pattern, kind_first = replicas.chosen, replicas.pattern, replicas.rank_kind_first
+    rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
     static_bytes, activation_bytes = runs.ranks.static_bytes, runs.ranks.activation_bytes
     for chosen_place in range(some, stop):
-        first_rank = rank_first[chosen[chosen_place]]
+        replica = chosen[chosen_place]
+        first_rank, first_kind = rank_first[pattern[replica]], kind_first[replica]
         held, fullest, most = -1, 0, -1.0
         for place in range(begin[chosen_place], begin[chosen_place + 1]):
             # Most jobs of a replica hold the same.
             if held_of[place] != held:
                 held, most = held_of[place], -1.0
                 for r in range(activation_bytes.shape[1]):
-                    peak = static_bytes[first_rank + r] + activation_bytes[held, r]
+                    kind = first_kind + rank_kind[first_rank + r]
+                    peak = static_bytes[kind] + activation_bytes[held, r]
                     if peak > most:
                         most = peak
                         fullest = r
             job = place - begin[some]
             number[job, PEAK] = most
             rank[job, PEAK_RANK] = fullest
-
-
-@helper
-def _any_tail(tail_s: Floats, first: int, num: int) -> bool:
-    """Whether gradients are sent behind the last backward of any of some chunks."""
-    found = False
-    for chunk in range(first, first + num):
-        found = found or tail_s[chunk] > 0.0
-    return found
 
 
 @helper
@@ -364,24 +408,20 @@ def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> 
         Output: ``steps``, a row for each of their jobs.
     """
     # Each array is taken out of its tuple once: that counts a reference.
-    jobs, replicas, families, stage_held, replayed, alone, stages, ranks = runs
+    jobs, _, replicas, families, stage_held, replayed, alone, stages, _ = runs
     begin, _, replay_of, _, family_of, microbatches = jobs
-    chosen, stage_first, rank_first, chunk_first, tied_s, timing_of, work_ps = replicas
+    chosen, _, row_first, stage_first, _, _, tied_s, timing_of, work_ps = replicas
     aparts, overhead_s, straggler_share = families
     row_of, later_ps, start_ps, end_ps, _ = replayed
     alone_row_of, alone_later_ps, alone_start_ps, alone_end_ps, _ = alone
-    kind_of, kind_s, exposed_first_s, tail_s = stages
-    reduce_after_s, gather_after_s, optimizer_s, _, _ = ranks
-    steps, done_s, busy_ps, waiting = scratch
+    steps, done_s, busy_ps, waiting, kind_of, tail_s, reduce_after_s = scratch
     number, rank = steps
-    num_ranks, num_chunks = stage_held.shape
+    num_ranks = stage_held.shape[0]
     for chosen_place in range(some, stop):
         replica = chosen[chosen_place]
-        first_rank, first_chunk = rank_first[replica], chunk_first[replica]
         timing = timing_of[replica]
-        updating = _updating_rank(first_rank, num_ranks, ranks)
-        after_s = optimizer_s[updating] + gather_after_s[updating]
-        sends = _any_tail(tail_s, first_chunk, num_ranks * num_chunks)
+        after = _read_ranks(replica, runs, scratch)
+        after_s = after.optimizer_s + after.gather_s
         for place in range(begin[chosen_place], begin[chosen_place + 1]):
             job = place - begin[some]
             replay, family = replay_of[place], family_of[place]
@@ -389,14 +429,14 @@ def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> 
             for r in range(num_ranks):
                 busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
             ends = _find_ends(
-                replay, replayed, first_rank, reduce_after_s, first_chunk, tail_s, sends,
-                tied_s[replica], apart, done_s, busy_ps, waiting,
+                replay, replayed, reduce_after_s, tail_s, after.sends, tied_s[replica], apart,
+                done_s, busy_ps, waiting,
             )  # fmt: skip
             ending = ends.ending
 
             launch_s, exposed_s = _write_stages(
-                stage_held, ending, stage_first[replica], microbatches[place], kind_of, kind_s,
-                exposed_first_s, number, job,
+                stage_held, ending, stage_first[replica], row_first[replica], microbatches[place],
+                kind_of, stages, number, job,
             )  # fmt: skip
             own, own_alone = row_of[replay], alone_row_of[replay]
             start = start_ps[own, ending] if apart else 0
@@ -409,8 +449,8 @@ def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> 
             sent_s = ends.finish_s - (end * PS - start * PS)
             number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
             number[job, PIPELINE] = (span_ps - idle_ps) * PS
-            number[job, DATA_PARALLEL] = exposed_s + sent_s + gather_after_s[updating]
-            number[job, OPTIMIZER] = optimizer_s[updating]
+            number[job, DATA_PARALLEL] = exposed_s + sent_s + after.gather_s
+            number[job, OPTIMIZER] = after.optimizer_s
             number[job, LAUNCH] = launch_s + overhead_s[family]
             late_s = 0.0
             for term in range(COMPUTE_TERMS):

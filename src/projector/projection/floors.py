@@ -159,8 +159,9 @@ def _finish_s(
     sent_s = (last * PS + tail_s).max(axis=2)
     done_s = np.maximum(ends * PS, sent_s) + inputs.reduce_after_s[own]
     done_s[:, [0, -1]] += inputs.tied_s.take(replica)[:, None]
-    after_s = (inputs.optimizer_s[own] + inputs.gather_after_s[own]).max(axis=1)
-    compute_s = inputs.kind_s[replicas.stage_kind[stage], :COMPUTE_TERMS].sum(axis=2)
+    update_s = inputs.optimizer_s[replicas.rank_kind[own]]
+    after_s = (update_s + inputs.gather_after_s[own]).max(axis=1)
+    compute_s = inputs.costs.categories_s[replicas.stage[stage], :COMPUTE_TERMS].sum(axis=2)
     least_s = microbatches * compute_s[:, held].sum(axis=2).min(axis=1)
     late_s = batch.cluster.straggler_share.take(family) * least_s
     overhead_s = batch.cluster.step_overhead_s.take(family)

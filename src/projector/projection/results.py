@@ -121,7 +121,7 @@ class Results:
         return kernels.Rated(evaluation.global_batch, evaluation.microbatches, *self._shared)
 
     @cached_property
-    def _shared(self) -> tuple[kernels.Families, Devices, RankBytes, Ints]:
+    def _shared(self) -> tuple[kernels.Families, Devices, RankBytes]:
         """What results of families and of ranks follow from."""
         evaluation, degrees = self.evaluation, self.degrees
         dtype, peaks = self.family_batch.training.dtype, self.family_batch.cluster.peak_tflops
@@ -135,8 +135,7 @@ class Results:
             peaks[np.arange(len(dtype)), dtype],
             *memory_factors(self.family_batch),
         )
-        inputs = evaluation.inputs
-        return families, evaluation.devices, inputs.held, inputs.replicas.rank_kind
+        return families, evaluation.devices, evaluation.inputs.held
 
     @property
     def model_flop(self) -> Floats:

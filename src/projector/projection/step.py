@@ -45,7 +45,7 @@ class StepInputs:
     p2p: PointToPoint
     state: StateMemory
     optimizer_s: Floats
-    """float64[ranks]: the update on each rank of each replica."""
+    """float64[kinds of ranks]: the update."""
     tied_s: Floats
     """float64[replicas]: sum of the gradients of tied embeddings on two ranks."""
     first_forward_ps: Ints
@@ -59,18 +59,23 @@ class StepInputs:
     """int64[kinds, 3]: the rest of the backward, by class."""
     like_kind: Ints
     """int64[kinds]: equal numbers where kinds take as long."""
-    kind_s: Floats
-    """float64[kinds, STAGE_TERMS]: what explains a step; see `kernels.step`."""
-    chunk_tail_s: Floats
-    """float64[chunks]: gradient traffic left when the last backward of a chunk has ended."""
-    reduce_after_s: Floats
-    """float64[ranks]: gradient traffic that nothing overlaps."""
-    gather_after_s: Floats
-    """float64[ranks]: parameter gathers that nothing overlaps."""
     held: RankBytes
     """What each kind of rank holds besides activations."""
-    static_bytes: Floats
-    """float64[ranks]: all of it."""
+
+    @cached_property
+    def chunk_tail_s(self) -> Floats:
+        """float64[chunks]: gradient traffic left when the last backward of each has ended."""
+        return self.times.tail_s.take(self.replicas.stage_kind.take(self.replicas.chunk_stage))
+
+    @cached_property
+    def reduce_after_s(self) -> Floats:
+        """float64[ranks]: gradient traffic that nothing overlaps."""
+        return self.replicas.per_rank(self.times.reduce_after_s.take(self.replicas.stage_kind))
+
+    @cached_property
+    def gather_after_s(self) -> Floats:
+        """float64[ranks]: parameter gathers that nothing overlaps."""
+        return self.replicas.per_rank(self.times.gather_after_s.take(self.replicas.stage_kind))
 
     @cached_property
     def split_kind_ps(self) -> Ints:
@@ -236,7 +241,7 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    stage, held = replicas.kind_row, rank_bytes(state)
+    stage = replicas.kind_row
     weight_s = costs.weight_s[stage]
     backward_s = np.stack([times.backward_s, times.backward_s, times.last_backward_s], axis=1)
     kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)
@@ -251,30 +256,20 @@ def step_inputs(
         split_backward_ps[:, MIDDLE:],
         weight_ps,
     )
-    kind_s = np.empty((len(weight_s), kernels.STAGE_TERMS))
-    kind_s[:, : kernels.CATEGORY_TERMS] = costs.categories_s[stage]
-    kind_s[:, kernels.STAGE_LAUNCH] = costs.launch_s[stage]
-    kind_s[:, kernels.EXPOSED_LAST] = times.exposed_last_s
-    kind_s[:, kernels.EXPOSED_EACH] = times.exposed_each_s
     return StepInputs(
         replicas=replicas,
         costs=costs,
         times=times,
         p2p=p2p,
         state=state,
-        optimizer_s=optimizer_s.take(replicas.rank_kind),
+        optimizer_s=optimizer_s,
         tied_s=tied_s,
         first_forward_ps=to_ps(times.first_forward_s),
         kind_ps=kind_ps,
         weight_ps=weight_ps,
         split_backward_ps=split_backward_ps,
         like_kind=like_kind,
-        kind_s=kind_s,
-        chunk_tail_s=times.tail_s.take(replicas.stage_kind.take(replicas.chunk_stage)),
-        reduce_after_s=replicas.per_rank(times.reduce_after_s.take(replicas.stage_kind)),
-        gather_after_s=replicas.per_rank(times.gather_after_s.take(replicas.stage_kind)),
-        held=held,
-        static_bytes=held.static.take(replicas.rank_kind),
+        held=rank_bytes(state),
     )
 
 
@@ -440,6 +435,7 @@ def _run_placement(
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
     microbatches = np.array([order.microbatches for order in orders], np.int64)
+    patterns, costs, times = replicas.patterns, inputs.costs, inputs.times
     return kernels.StepRuns(
         kernels.StepJobs(
             begin=begin - begin[0],
@@ -449,11 +445,16 @@ def _run_placement(
             family=replicas.family.take(jobs),
             microbatches=microbatches.take(order_of_job),
         ),
+        kernels.StepPatterns(
+            patterns.stage_first, patterns.stage_kind, patterns.rank_first, patterns.rank_kind
+        ),
         kernels.StepReplicas(
             same,
+            replicas.pattern,
+            replicas.row_first,
             replicas.stage_offset,
-            replicas.rank_offset,
-            replicas.chunk_first,
+            replicas.first_kind,
+            replicas.first_rank_kind,
             inputs.tied_s,
             timings.of_replica,
             timings.work_ps,
@@ -467,15 +468,16 @@ def _run_placement(
         replayed,
         alone,
         kernels.StepStages(
-            replicas.stage_kind, inputs.kind_s, inputs.times.exposed_first_s, inputs.chunk_tail_s
+            costs.categories_s,
+            costs.launch_s,
+            times.exposed_first_s,
+            times.exposed_last_s,
+            times.exposed_each_s,
+            times.tail_s,
+            times.reduce_after_s,
+            times.gather_after_s,
         ),
-        kernels.StepRanks(
-            inputs.reduce_after_s,
-            inputs.gather_after_s,
-            inputs.optimizer_s,
-            inputs.static_bytes,
-            peak,
-        ),
+        kernels.StepRanks(inputs.optimizer_s, inputs.held.static, peak),
     )
 
 

@@ -69,7 +69,8 @@ class Ending:
         finish_s = np.maximum(end_ps * PS, sent_s) + inputs.reduce_after_s[ranks]
         ends = sorted({0, len(finish_s) - 1})
         finish_s[ends] += tied_s
-        optimizer_s, gather_s = inputs.optimizer_s[ranks], inputs.gather_after_s[ranks]
+        optimizer_s = inputs.optimizer_s[inputs.replicas.kinds_of_ranks(replica)]
+        gather_s = inputs.gather_after_s[ranks]
         breakdown_s = evaluation.steps.breakdown_s[row]
         share = float(batch.cluster.straggler_share[row])
         return Ending(
