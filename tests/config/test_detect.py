@@ -1,8 +1,10 @@
 """Which reader a file belongs to, and what readers leave for overrides to settle."""
 
+from pathlib import Path
+
 import pytest
 
-from projector.config.formats.detect import kind_of, read_file
+from projector.config.formats.detect import kind_of, read_job_text
 from projector.config.formats.read_job import ReadJob
 from projector.config.load import job_data, load_job
 from projector.config.model_file import load_model
@@ -30,24 +32,20 @@ def test_keys_tell_the_kind_of_a_file(keys, name):
     assert (kind and kind.name) == name
 
 
-def test_programs_are_not_executed(tmp_path):
-    recipe = tmp_path / "recipe.py"
-    recipe.write_text("raise SystemExit('executed')")
+def test_programs_are_not_executed():
     with pytest.raises(UnsupportedError, match="nothing is executed"):
-        read_file(recipe)
+        read_job_text("raise SystemExit('executed')", Path("recipe.py"))
 
 
-def test_an_architecture_is_no_job(tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text('{"model_type": "llama"}')
+def test_an_architecture_is_no_job():
     with pytest.raises(ConfigError, match="name it as the model of a job"):
-        read_file(config)
+        read_job_text('{"model_type": "llama"}', Path("config.json"))
 
 
 def read_with(monkeypatch, file, derive, overrides):
     data = {"model": "llama3.1_8b", "cluster": {"device": "h100"}, "training": {"seq_length": 8}}
     read = ReadJob(data, derive=derive)
-    monkeypatch.setattr("projector.config.load.read_file", lambda _: read)
+    monkeypatch.setattr("projector.config.load.read_job_text", lambda *_: read)
     return job_data(file, overrides)
 
 
@@ -85,11 +83,10 @@ def test_derived_fields_see_overrides_and_yield_to_them(monkeypatch, tmp_path):
         ("sys_name accelerator networks", "system of Calculon or SimuMax"),
     ],
 )
-def test_files_that_are_not_read_are_named(tmp_path, keys, name):
-    path = tmp_path / "recipe.yaml"
-    path.write_text("".join(f"{key}: {{}}\n" for key in keys.split()))
+def test_files_that_are_not_read_are_named(keys, name):
+    text = "".join(f"{key}: {{}}\n" for key in keys.split())
     with pytest.raises(UnsupportedError, match=f"{name}.*is not read; ") as caught:
-        read_file(path)
+        read_job_text(text, Path("recipe.yaml"))
     assert "a DeepSpeed configuration" in caught.value.allowed
     assert "an architecture" not in caught.value.allowed
 

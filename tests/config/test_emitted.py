@@ -1,6 +1,8 @@
 """Jobs written for frameworks, and read again."""
 
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -146,26 +148,35 @@ def test_overrides_win_over_what_a_comment_carries(tmp_path):
     assert load_job(path).origins["cluster.device"] == "comment of the file"
 
 
-def test_carried_fields_survive_quoting(tmp_path):
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes")
+def test_what_a_comment_carries_comes_through_a_pipe(tmp_path):
+    emitted = emit_job(load_job(SMALL), "megatron")
+    pipe = tmp_path / "job.sh"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(emitted.text,))
+    writer.start()
+    job = load_job(pipe)
+    writer.join()
+    assert job.origins["cluster.device"] == "comment of the file"
+
+
+def test_carried_fields_survive_quoting():
     fields = {"name": 'it\'s # a "name"', "run": {"tokens": 1e12}, "training.framework": None}
-    path = tmp_path / "job.sh"
-    path.write_text(f"x\n{comment_lines(fields)}y\n", encoding="utf-8")
-    assert carried_fields(path) == fields
+    path = Path("job.sh")
+    assert carried_fields(f"x\n{comment_lines(fields)}y\n", path) == fields
     for bad in ("no_value", "'open"):
-        path.write_text(f"{MARK} {bad}\n", encoding="utf-8")
         with pytest.raises(ConfigError, match="key=value"):
-            carried_fields(path)
+            carried_fields(f"{MARK} {bad}\n", path)
 
 
-def test_text_of_several_lines_stays_within_its_comment(tmp_path):
+def test_text_of_several_lines_stays_within_its_comment():
     fields = {
         "name": 'two\nlines, "quotes"\n# projector: parallelism.tp=2',
         "run": {"note": "a\nb"},
     }
-    path = tmp_path / "job.sh"
-    path.write_text(f"x\n{comment_lines(fields)}y\n", encoding="utf-8")
-    assert carried_fields(path) == fields
-    lines = path.read_text(encoding="utf-8").splitlines()[1:-1]
+    text = f"x\n{comment_lines(fields)}y\n"
+    assert carried_fields(text, Path("job.sh")) == fields
+    lines = text.splitlines()[1:-1]
     assert all(line.startswith(MARK) for line in lines)
 
 

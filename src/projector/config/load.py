@@ -13,7 +13,7 @@ from projector.config.chunks import decides_chunks, fit_chunks, states_chunks
 from projector.config.cluster import ClusterConfig
 from projector.config.first_order import FirstOrderConfig
 from projector.config.formats.carried import ORIGIN, carried_fields
-from projector.config.formats.detect import read_file
+from projector.config.formats.detect import read_job_text
 from projector.config.formats.read_job import ReadJob
 from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
 from projector.config.job import Job
@@ -25,7 +25,7 @@ from projector.config.network import load_network, without_transport
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import SWITCHED_TERMS, RunConfig
 from projector.config.training import TrainingConfig
-from projector.config.yaml_file import beside, check_nesting, parse_yaml
+from projector.config.yaml_file import beside, check_nesting, parse_yaml, read_text
 from projector.errors import ConfigError
 from projector.units import unwrapped
 
@@ -315,10 +315,12 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def _read_file(path: Path) -> ReadJob:
-    read = read_file(path)
+    # Once: a pipe has nothing left for a second reader.
+    text = read_text(path)
+    read = read_job_text(text, path)
     if not isinstance(read, ReadJob):
         return ReadJob(resolve_paths(read, path.parent))
-    carried = carried_fields(path)
+    carried = carried_fields(text, path)
     for key, value in _in_turn(carried):
         set_field(read.data, key, value)
     return read._replace(origins={**read.origins, **dict.fromkeys(carried, ORIGIN)})

@@ -103,7 +103,17 @@ def read_json(path: Path) -> dict[str, Any]:
     ConfigError
         If the file cannot be read or is not a JSON object.
     """
-    text = read_text(path)
+    return json_object(read_text(path), path)
+
+
+def json_object(text: str, path: Path) -> dict[str, Any]:
+    """Return the object in the text of a JSON file.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a JSON object.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -161,7 +161,18 @@ def read_yaml(path: str | Path, *, key: str = "config") -> dict[str, Any]:
     ConfigError
         If the file is missing, a directory, empty, malformed, or not a mapping.
     """
-    data = parse_yaml(read_text(path, key=key), name=str(path))
+    return yaml_mapping(read_text(path, key=key), path, key=key)
+
+
+def yaml_mapping(text: str, path: str | Path, *, key: str = "config") -> dict[str, Any]:
+    """Return the mapping in the text of a YAML file.
+
+    Raises
+    ------
+    ConfigError
+        If it is empty, malformed, or not a mapping.
+    """
+    data = parse_yaml(text, name=str(path))
     if data is None:
         msg = f"{path} is empty"
         raise ConfigError(msg, key=key, value=str(path), allowed="a YAML mapping")

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import yaml
 
-from projector.config.model_file import read_json
-from projector.config.yaml_file import parse_yaml, read_text
+from projector.config.model_file import json_object
+from projector.config.yaml_file import parse_yaml
 from projector.errors import ConfigError, shown
 
 MARK: Final = "# projector:"
@@ -28,8 +28,8 @@ KEY: Final = "projector"
 """What carries fields in JSON."""
 
 
-def carried_fields(path: Path) -> dict[str, Any]:
-    """Return the fields that the comments of a file carry, dotted field -> value.
+def carried_fields(text: str, path: Path) -> dict[str, Any]:
+    """Return the fields that the comments in the text of a file carry, dotted field -> value.
 
     Raises
     ------
@@ -37,9 +37,9 @@ def carried_fields(path: Path) -> dict[str, Any]:
         If a line with the mark does not hold overrides.
     """
     if path.suffix.lower() == ".json":
-        return _of_json(path)
+        return _of_json(text, path)
     found: dict[str, Any] = {}
-    for line in read_text(path).splitlines():
+    for line in text.splitlines():
         if line.startswith(MARK):
             found |= _fields(line.removeprefix(MARK), path)
     return found
@@ -57,8 +57,8 @@ def comment_lines(fields: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _of_json(path: Path) -> dict[str, Any]:
-    fields = read_json(path).get(KEY, {})
+def _of_json(text: str, path: Path) -> dict[str, Any]:
+    fields = json_object(text, path).get(KEY, {})
     if not isinstance(fields, Mapping):
         msg = f"{path}: {KEY} should be a mapping of fields (got {shown(fields)})"
         raise ConfigError(msg, key=KEY, value=fields, allowed="a mapping")

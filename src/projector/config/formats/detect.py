@@ -5,31 +5,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from projector.config.formats.read_job import ReadJob
-from projector.config.model_file import read_json
+from projector.config.model_file import json_object
 from projector.config.resources import known
-from projector.config.yaml_file import read_text, read_yaml
+from projector.config.yaml_file import yaml_mapping
 from projector.errors import ConfigError, UnsupportedError
 
 Keys = frozenset[str]
 
 
-def _launch_script(path: Path) -> ReadJob:
+def _launch_script(text: str, path: Path) -> ReadJob:
     from projector.config.formats.megatron import read_megatron
     from projector.config.formats.trainer import is_trainer_script, read_trainer_script
 
-    text = read_text(path)
     if is_trainer_script(text):
         return read_trainer_script(text, path=path)
     return read_megatron(text, name=path.stem, path=path)
 
 
-def _torchtitan(path: Path) -> ReadJob:
+def _torchtitan(text: str, path: Path) -> ReadJob:
     from projector.config.formats.torchtitan import read_toml
 
-    return read_toml(path)
+    return read_toml(text, path)
 
 
-def _program(path: Path) -> ReadJob:
+def _program(_: str, path: Path) -> ReadJob:
     msg = (
         f"{path} is a program, and nothing is executed here; torchtitan, NeMo 2 and "
         "Megatron-Bridge write recipes as Python: give the arguments or the file that it writes"
@@ -37,14 +36,14 @@ def _program(path: Path) -> ReadJob:
     raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
 
 
-_BY_ENDING: dict[str, Callable[[Path], ReadJob]] = {
+_BY_ENDING: dict[str, Callable[[str, Path], ReadJob]] = {
     ".sh": _launch_script,
     ".args": _launch_script,
     ".txt": _launch_script,
     ".toml": _torchtitan,
     ".py": _program,
 }
-"""Ending of a file's name -> what reads it."""
+"""Ending of a file's name -> what reads its text."""
 
 
 def _primus(data: dict[str, Any], path: Path) -> ReadJob:
@@ -187,8 +186,8 @@ KNOWN = ["a native job", "Megatron-LM arguments", "a TOML file of torchtitan"] +
 """Files that are read, as errors list them."""
 
 
-def read_file(path: Path) -> ReadJob | dict[str, Any]:
-    """Read a job file of any known kind.
+def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
+    """Read the text of a job file of any known kind.
 
     Returns
     -------
@@ -202,8 +201,8 @@ def read_file(path: Path) -> ReadJob | dict[str, Any]:
     """
     by_ending = _BY_ENDING.get(path.suffix.lower())
     if by_ending is not None:
-        return by_ending(path)
-    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+        return by_ending(text, path)
+    data = json_object(text, path) if path.suffix == ".json" else yaml_mapping(text, path)
     _refuse_other_files_of_ours(data, path)
     found = kind_of(data)
     if found is not None:

@@ -33,12 +33,11 @@ from projector.config.formats.torchtitan_tables import (
 )
 from projector.config.formats.world import data_parallel, nodes_for
 from projector.config.model_file import load_model
-from projector.config.yaml_file import read_text
 from projector.errors import ConfigError, shown
 
 
-def read_toml(path: Path) -> ReadJob:
-    """Read a TOML file.
+def read_toml(text: str, path: Path) -> ReadJob:
+    """Read the text of a TOML file.
 
     Raises
     ------
@@ -46,7 +45,7 @@ def read_toml(path: Path) -> ReadJob:
         If it is not valid TOML, or not torchtitan's.
     """
     try:
-        data = tomllib.loads(read_text(path))
+        data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         msg = f"{path} is not valid TOML: {error}"
         raise ConfigError(msg, key="config", value=str(path), allowed="a TOML file") from None
