@@ -163,6 +163,16 @@ def test_files_and_equal_spaces(tmp_path):
             "did you mean 'cluster.device.compute_units'",
         ),
         (
+            {"base": BASE, "axes": {"training.adapter.rank": [8, 16]}},
+            "axes.training.adapter.rank",
+            r"has no training.adapter, .* write training.adapter: \{rank: ...\} in the base, or make",
+        ),
+        (
+            {"base": BASE, "axes": {"training.adapter.rnk": [8, 16]}},
+            "axes.training.adapter.rnk",
+            "did you mean 'training.adapter'",
+        ),
+        (
             {"base": BASE, "axes": {"parallelism.tp": {"scale": 2}}},
             "axes.parallelism.tp.scale",
             "is a list",

@@ -50,6 +50,11 @@ def job_field(name: str) -> str:
     return name if full is None or full.startswith(IN_FULL) else f"{full}{dot}{rest}"
 
 
+def is_field(dotted: str) -> bool:
+    """Whether jobs may have a dotted field, though one that leaves a section out has none of it."""
+    return dotted in _every_field()
+
+
 @lru_cache(maxsize=1024)
 def native_names(dotted: str) -> tuple[str, ...]:
     """Split a dotted field, replacing Megatron's spellings by the names of the fields."""
@@ -118,11 +123,16 @@ _NOT_STATED = {"notes", "origins", "ignored"}
 @cache
 def _names() -> dict[str, str]:
     """Return every short name and alias, with its dotted field."""
-    names = shortened(field for field in _fields(Job, "") if "." in field)
+    names = shortened(field for field in _every_field() if "." in field)
     for section, owner in _sections(Job, ""):
         for alias, name in owner.aliases.items():
             names.setdefault(alias, f"{section}.{name}" if section else name)
     return names
+
+
+@cache
+def _every_field() -> tuple[str, ...]:
+    return tuple(_fields(Job, ""))
 
 
 def _fields(owner: type[Config], prefix: str) -> Iterator[str]:

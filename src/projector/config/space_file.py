@@ -10,7 +10,7 @@ from typing import Any
 from projector.config.expression import Expression
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.names import job_field
+from projector.config.names import is_field, job_field
 from projector.config.space import DERIVED, DERIVED_FROM, Axis, Space, flat_fields, readable_names
 from projector.config.yaml_file import check_nesting, read_yaml
 from projector.errors import ConfigError, shown
@@ -260,15 +260,25 @@ def _check_once(fields: list[str]) -> None:
 
 
 def _check_known(fields: tuple[str, ...], base: Job) -> None:
-    """Refuse a field that a job does not have, naming the nearest."""
+    """Refuse a field that a job does not have, saying what has it or which is near."""
     for field in fields:
-        if not _has_field(base, field):
-            import difflib
+        if _has_field(base, field):
+            continue
+        flat = flat_fields(base)
+        section, _, name = field.rpartition(".")
+        if is_field(field) and section in flat and flat[section] is None:
+            whole = f"{section}: {{{name}: ...}}"
+            msg = (
+                f"axes: the base has no {section}, of which {field} is a part; write {whole} in the "
+                f"base, or make {section} an axis of such values"
+            )
+            raise ConfigError(msg, key=f"axes.{field}", allowed=whole)
+        import difflib
 
-            close = difflib.get_close_matches(field, flat_fields(base), n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"axes: a job has no field {field!r}{hint}"
-            raise ConfigError(msg, key=f"axes.{field}", allowed=close or "a dotted field of a job")
+        close = difflib.get_close_matches(field, flat, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        msg = f"axes: a job has no field {field!r}{hint}"
+        raise ConfigError(msg, key=f"axes.{field}", allowed=close or "a dotted field of a job")
 
 
 def _has_field(base: Job, field: str) -> bool:
