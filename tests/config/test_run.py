@@ -29,7 +29,7 @@ def test_tokens_steps_or_samples_state_a_run(field):
 
 
 def test_a_number_of_the_command_line_is_a_text():
-    assert run_of(tokens="1e12").tokens == 1e12
+    assert run_of(tokens="1e12").tokens == run_of(tokens="1T").tokens == 1e12
 
 
 def test_megatrons_names_go_where_they_belong():

@@ -165,7 +165,7 @@ def test_files_and_equal_spaces(tmp_path):
         (
             {"base": BASE, "axes": {"training.adapter.rank": [8, 16]}},
             "axes.training.adapter.rank",
-            r"has no training.adapter, .* write training.adapter: \{rank: ...\} in the base, or make",
+            r"write training.adapter: \{rank: ...\} in the base, or make training.adapter an axis",
         ),
         (
             {"base": BASE, "axes": {"training.adapter.rnk": [8, 16]}},

@@ -3,17 +3,18 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from projector.config._base import NUMBER, Config, Count, CountOrNone, NotNegative, Positive
+from projector.config.amounts import read_amount
 from projector.config.money import CostConfig, EnergyConfig, switched
 from projector.errors import ConfigError
 
 MOST_TOKENS = 1e18
 """Tokens beyond this are of no run, and the seconds of some leave a calendar."""
 
-Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), NUMBER]
-"""Of what is trained: at least one token or sequence."""
+Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), NUMBER, BeforeValidator(read_amount)]
+"""Of what is trained: at least one token or sequence; texts such as ``15.6T`` are read."""
 
 
 class WarmUpConfig(Config):

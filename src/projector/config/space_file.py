@@ -269,8 +269,8 @@ def _check_known(fields: tuple[str, ...], base: Job) -> None:
         if is_field(field) and section in flat and flat[section] is None:
             whole = f"{section}: {{{name}: ...}}"
             msg = (
-                f"axes: the base has no {section}, of which {field} is a part; write {whole} in the "
-                f"base, or make {section} an axis of such values"
+                f"axes: the base has no {section}, of which {field} is a part; write {whole} in "
+                f"the base, or make {section} an axis of such values"
             )
             raise ConfigError(msg, key=f"axes.{field}", allowed=whole)
         import difflib

@@ -1,18 +1,16 @@
 """Numbers, dates, prices and clusters as people write them."""
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from projector.config.amounts import read_amount
 from projector.errors import ConfigError, shown
 from projector.units import unwrapped
 
-_NUMBER = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([kmbgt]?)", re.IGNORECASE)
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _TOKENS = "a number above 0, such as 1e12, 300B or 15.6T"
 
 
@@ -24,13 +22,11 @@ def read_tokens(value: Any) -> float:
     ConfigError
         If it is neither, or not above 0.
     """
-    number: float | None = None
     value = unwrapped(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value)
-    elif isinstance(value, str) and (match := _NUMBER.fullmatch(value.strip())):
-        number = float(match[1].replace(",", "").replace("_", "")) * _SCALES[match[2].lower()]
-    if number is None or not math.isfinite(number) or number <= 0.0:
+    read = read_amount(value)
+    is_number = isinstance(read, int | float) and not isinstance(read, bool)
+    number = float(read) if is_number else math.nan
+    if not math.isfinite(number) or number <= 0.0:
         msg = f"tokens is {_TOKENS}, got {shown(value)}"
         raise ConfigError(msg, key="tokens", value=value, allowed=_TOKENS)
     return number
