@@ -1,12 +1,14 @@
 """Derived degrees, and every rule that spans sections."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError
 from projector.lower.batch import JobBatch
-from projector.lower.degrees import job_columns, local_members
-from projector.lower.rules import divisors
+from projector.lower.degrees import JobColumns, job_columns, local_members
+from projector.lower.rules import EVEN_STEP, RULES, divisors
 from projector.projection.evaluate import check_exists, find_legal
 
 BASE = {
@@ -134,6 +136,23 @@ def test_jobs_of_a_batch_are_told_apart():
     assert legal.refused.tolist() == [-1, 0, 1, 2, 0]
     keys = [error.key for error in legal.errors]
     assert keys == ["parallelism.tp", "parallelism.pp", "schedule"]
+
+
+def test_rules_of_no_machine_see_what_jobs_agree_in_that_share_their_answer():
+    adapter = {"rank": 16, "targets": ["linear_qkv"]}
+    batch = JobBatch.of([job(model="mixtral_8x7b", training__adapter=adapter)])
+    degrees = job_columns(batch)
+    of_training = ["seq", "adapted", "adapter_sites", "adapter_rank", "adapter_expert_rank"]
+    seen = SimpleNamespace(
+        model=batch.model,
+        parallelism=batch.parallelism,
+        training=SimpleNamespace(**{name: getattr(batch.training, name) for name in of_training}),
+    )
+    shared = [name for name in JobColumns.__annotations__ if name != "micro_batch"]
+    columns = SimpleNamespace(**{name: getattr(degrees, name) for name in shared})
+    for number, rule in enumerate(RULES):
+        if not rule.of_machine and number != EVEN_STEP:
+            rule.broken(seen, columns)
 
 
 def test_divisors():

@@ -17,6 +17,6 @@ def number_codes(code: Ints, size: int) -> tuple[Ints, Ints]:
     if size > 4 * len(code) + 64:
         first, number = group_rows(code)
         return code.take(first), number
-    used = np.zeros(size, np.int64)
-    used[code] = 1
+    used = np.zeros(size, np.bool_)
+    used[code] = True
     return np.flatnonzero(used), (np.cumsum(used) - 1).take(code)

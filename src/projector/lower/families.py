@@ -95,7 +95,8 @@ def step_sizes(jobs: JobBatch, families: Families, round_samples: Ints, kind: In
     sizes, batch_code = np.unique(
         jobs.sections.training.column(TrainingColumns.global_batch), return_inverse=True
     )
-    code = kind.take(families.of_job) * len(sizes) + batch_code.take(jobs.index[2])
+    code = (kind * len(sizes)).take(families.of_job)
+    code += batch_code.take(jobs.index[2])
     used, of_job = number_codes(code, len(first_kind) * len(sizes))
     family = first_kind[used // len(sizes)]
     global_batch, samples = sizes[used % len(sizes)], round_samples[family]

@@ -11,14 +11,14 @@ Source: ``RankGenerator`` of Megatron-LM (``megatron/core/parallel_state.py``).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Ints
+from projector.arrays import Array, Flags, Ints
 from projector.kernels.grouping import group_rows
 from projector.kernels.spans import span_codes
 
@@ -32,11 +32,11 @@ _MOST_COUNTED = 1 << 22
 """Members that are counted one by one at most; groups that need more are sampled."""
 
 
-def _faster() -> Ints:
-    """Return int64[orders, degrees, degrees]: 1 where the second degree runs faster."""
+def _faster() -> Flags:
+    """Return bool[orders, degrees, degrees]: whether the second degree runs faster."""
     place = [[order.split("-").index(name) for name in DEGREES] for order in ORDERS]
     of_first, of_second = np.array(place)[:, :, None], np.array(place)[:, None, :]
-    return np.asarray(of_second < of_first, np.int64)
+    return np.asarray(of_second < of_first)
 
 
 _FASTER = _faster()
@@ -52,13 +52,9 @@ def strides(order: Ints, sizes: Mapping[str, Ints]) -> dict[str, Ints]:
     sizes : mapping
         Each of `DEGREES`, int64[jobs].
     """
-    found = {}
-    for number, name in enumerate(DEGREES):
-        stride = np.ones_like(order)
-        for other, size in enumerate(sizes[each] for each in DEGREES):
-            stride = stride * np.where(_FASTER[order, number, other] == 1, size, 1)
-        found[name] = stride
-    return found
+    size = np.stack([sizes[name] for name in DEGREES], axis=1)[:, None, :]
+    apart = np.where(_FASTER[order], size, 1).prod(axis=2)
+    return {name: apart[:, number] for number, name in enumerate(DEGREES)}
 
 
 class Runs(NamedTuple):
@@ -141,16 +137,15 @@ def spread(runs: Runs, block: Ints, world: Ints) -> Spread:
     cuts_inner = ~apart & (block < reach)
     one_inner = ~apart & ~cuts_inner & (block <= outer_stride) & (outer_size > 1)
     cuts_outer = (outer_size > 1) & (block > outer_stride) & (block < outer_size * outer_stride)
+    cases = [apart, cuts_inner, one_inner, cuts_outer]
     last = np.where(outer_size > 1, outer_size * outer_stride, reach) >= world
     inner = np.maximum(1, block // stride)
     outer = np.maximum(1, block // outer_stride)
-    most = np.select(
-        [apart, cuts_inner, one_inner, cuts_outer], [1, inner, size, size * outer], ranks
-    )
+    most: Ints = _chosen(cases, [1, inner, size, size * outer], ranks)
     blocks = -(-ranks // most)
     rest = ranks - most * (blocks - 1)
-    even = np.select(
-        [apart, cuts_inner, one_inner, cuts_outer],
+    even = _chosen(
+        cases,
         [
             True,
             (block % stride == 0) & ((reach % block == 0) | (last & (outer_size == 1))),
@@ -167,6 +162,13 @@ def spread(runs: Runs, block: Ints, world: Ints) -> Spread:
     if len(uneven):
         _count_uneven(found, uneven, runs, block, world)
     return found
+
+
+def _chosen(cases: Sequence[Flags], values: Sequence[Any], other: Array) -> Array:
+    """Return the value of the first case that holds; `np.select` takes ten times as long."""
+    for case, value in zip(reversed(cases), reversed(values), strict=True):
+        other = np.where(case, value, other)
+    return other
 
 
 def _count_uneven(found: Spread, rows: Ints, runs: Runs, block: Ints, world: Ints) -> None:

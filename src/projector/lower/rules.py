@@ -10,12 +10,13 @@ from projector.config.device import Device
 from projector.config.job import Job
 from projector.config.training import Precision
 from projector.errors import ConfigError
-from projector.kernels.grouping import group_rows
+from projector.kernels.grouping import group_looked_up, group_rows
 from projector.lower import adapters
 from projector.lower.batch import JobBatch
+from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.degrees import JobColumns, data_parallel, job_columns
 from projector.lower.hardware import attention_name
-from projector.lower.sections import CP_TYPES
+from projector.lower.sections import CP_TYPES, TrainingColumns
 from projector.lower.stages import uses_fp8_attention
 
 WIDE = {"fp32", "tf32", "fp16", "bf16"}
@@ -28,11 +29,22 @@ def broken_rules(batch: JobBatch, columns: JobColumns) -> Ints:
     It is ``len(RULES)`` where a family keeps all of them, but for `EVEN_STEP`, which its jobs keep
     or break one by one.
     """
-    first = np.full(len(batch), len(RULES), np.int64)
+    job, group = group_looked_up(
+        [batch.model.index, batch.parallelism.index, batch.cluster.index, batch.training.index],
+        [
+            *(None, None),
+            batch.cluster.table.key(ClusterColumns.place_key),
+            batch.training.table.key(TrainingColumns.rule_key),
+        ],
+    )
+    shapes, degrees = batch.take(job), columns.take(job)
+    of_shape, first = (np.full(len(each), len(RULES), np.int64) for each in (shapes, batch))
     for number in reversed(range(len(RULES))):
-        if number != EVEN_STEP:
+        if RULES[number].of_machine:
             first[RULES[number].broken(batch, columns)] = number
-    return first
+        elif number != EVEN_STEP:
+            of_shape[RULES[number].broken(shapes, degrees)] = number
+    return np.minimum(first, of_shape.take(group))
 
 
 def first_broken(job: Job) -> ConfigError | None:
@@ -64,6 +76,10 @@ class Rule(NamedTuple):
     """Returns bool[jobs]; of all rules `EVEN_STEP` alone tells jobs of one family apart."""
     error: Callable[[Job], ConfigError]
     """Returns the message for a job that breaks it."""
+    of_machine: bool = False
+    """Whether it looks at the device. Others see of a cluster where groups lie, and of training
+    what `TrainingColumns.rule_key` compares, so that they are checked once for jobs that agree in
+    these."""
 
 
 def _heads(batch: JobBatch, columns: JobColumns) -> Flags:
@@ -428,8 +444,8 @@ RULES: tuple[Rule, ...] = (
     Rule(_expert_copies, _expert_copies_error),
     Rule(_expert_order, _expert_order_error),
     Rule(_batch, _batch_error),
-    Rule(_precision, _precision_error),
-    Rule(_attention, _attention_error),
+    Rule(_precision, _precision_error, of_machine=True),
+    Rule(_attention, _attention_error, of_machine=True),
     Rule(adapters.nowhere, adapters.nowhere_error),
     Rule(adapters.divided_rank, adapters.divided_rank_error),
 )

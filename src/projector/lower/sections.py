@@ -389,5 +389,8 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     attention_key = _training.key(
         lambda t: (t.attention_kernel, uses_fp8_attention(t)), "Which attention runs."
     )
+    rule_key = _training.key(
+        lambda t: (t.seq_length, t.adapter), "What rules look at that see no machine."
+    )
     schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
     band_key = _training.key(lambda t: t.precision, "How far off a projection may be.")
