@@ -4,7 +4,7 @@ from functools import cache, partial
 
 import pytest
 
-from projector.lower import jobs, workloads
+from projector.lower import degrees, workloads
 from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import KeyColumn
@@ -155,7 +155,7 @@ IMPLIED = {
 def test_a_key_without_a_field_is_caught(case, monkeypatch):
     section, part, field, key = case
     rest = tuple(group for group in PLACED if group not in IMPLIED.get(field, ()))
-    for module in (jobs, workloads):
+    for module in (degrees, workloads):
         monkeypatch.setattr(module, "PLACED", rest)
     monkeypatch.setattr(getattr(COLUMNS[section], f"{part}_key"), "read", key)
     if (section, part) == ("cluster", "pipeline"):
