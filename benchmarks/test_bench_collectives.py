@@ -12,7 +12,7 @@ from projector.kernels.collectives import (
     collective_times,
 )
 from projector.kernels.moe_exchange import moe_exchange_times
-from projector.lower.hardware import exchange_record
+from projector.lower.fabrics import exchange_record
 
 FIRST_CALL = """
 import numpy as np

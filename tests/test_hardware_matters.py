@@ -22,7 +22,7 @@ from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.kernels.moe_exchange import LOW_LATENCY, moe_exchange_time_column
-from projector.lower.hardware import exchange_record, fabric_record
+from projector.lower.fabrics import exchange_record, fabric_record
 from projector.serving.deployment import Deployment
 from projector.serving.generation import decode_time_s
 from projector.single.collective import collective_case

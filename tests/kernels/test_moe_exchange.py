@@ -17,7 +17,7 @@ from projector.kernels.moe_exchange import (
     moe_exchange_times,
 )
 from projector.kernels.spans import span_codes
-from projector.lower.hardware import exchange_record
+from projector.lower.fabrics import exchange_record
 from reference import moe_exchange as reference
 
 COSTS = {

@@ -6,7 +6,7 @@ import pytest
 from projector import collective_time
 from projector.config.cluster import ClusterConfig
 from projector.errors import ConfigError
-from projector.lower.hardware import fabric_record
+from projector.lower.fabrics import fabric_record
 from projector.units import GB
 
 

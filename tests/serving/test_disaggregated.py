@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.errors import ConfigError
-from projector.lower.hardware import fabric_record
+from projector.lower.fabrics import fabric_record
 from projector.serving.cache import kv_cache_bytes
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import (

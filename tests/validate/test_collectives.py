@@ -12,7 +12,7 @@ from projector.kernels.moe_exchange import (
     moe_exchange_time_column,
 )
 from projector.lower.expert_routing import expected_parts
-from projector.lower.hardware import exchange_record, fabric_record
+from projector.lower.fabrics import exchange_record, fabric_record
 from projector.single.times import collective_time
 from projector.validate.collectives import KIND
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK

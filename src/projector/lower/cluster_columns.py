@@ -8,7 +8,8 @@ from projector.config.cluster import ClusterConfig, ExpertCalls, ExpertPasses, L
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower import sharing
 from projector.lower.columns import Column, Declare, SectionColumns
-from projector.lower.hardware import job_domain_gpus, native_type, slowdowns, tier_gpus
+from projector.lower.fabrics import job_domain_gpus, tier_gpus
+from projector.lower.hardware import native_type, slowdowns
 from projector.lower.stragglers import largest_of_normals
 from projector.units import GB, GIB, MIB, MICROSECOND, MILLISECOND
 

@@ -1,4 +1,4 @@
-"""Devices and networks as the records kernels read, in SI units."""
+"""Devices as the records kernels read, in SI units."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -13,7 +13,6 @@ from projector.config.device_kernels import AttentionKernel, ExpertKernels
 from projector.config.gemm import K_PARTS, GemmTile, MatrixType
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError
-from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import (
     DEVICE,
     FIRST_NARROW,
@@ -22,11 +21,8 @@ from projector.kernels.device import (
     OPERAND_BYTES,
 )
 from projector.kernels.grouped import GROUPED
-from projector.kernels.moe_exchange import EXCHANGE
 from projector.lower.stages import uses_fp8_attention
-from projector.topology.build import load_topology
-from projector.topology.rates import local_rates
-from projector.units import GB, GBIT, KIB, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
+from projector.units import GB, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
 
 Run = Literal["training", "loaded", "short"]
 RUNS: tuple[Run, ...] = ("training", "loaded", "short")
@@ -73,7 +69,7 @@ def gemm_shares(cluster: ClusterConfig) -> tuple[float, ...]:
 def slowdowns(device: Device) -> tuple[float, float, float]:
     """Return by which share each of `SLOWDOWNS` takes longer."""
     within, beyond = device.comm_compute_slowdown, device.comm_compute_slowdown_network
-    return within, _given(beyond, within), device.compute_comm_slowdown
+    return within, given(beyond, within), device.compute_comm_slowdown
 
 
 def under_fsdp1(device: Device) -> Device:
@@ -163,7 +159,7 @@ def device_record(
     row["transcendental_per_s"] = (
         device.transcendental_per_clk_per_cu * device.compute_units * sixteen_bit_clock
     )
-    row["l2_fill_bytes_per_clk_per_cu"] = _given(
+    row["l2_fill_bytes_per_clk_per_cu"] = given(
         device.gemm_fill_bytes_per_clk_per_cu, device.l2_fill_bytes_per_clk_per_cu
     )
     row["l2_bytes"] = device.l2_mib * MIB
@@ -280,11 +276,11 @@ def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
         share = member.efficiency.get(native, device.gemm_efficiency[native])
         share = share if chosen.members else 1.0
         tiles = member.tiles_of.get(native, member.tiles) or device.gemm_tiles
-        step_clk = _given(member.step_clk, device.gemm_step_clk)
+        step_clk = given(member.step_clk, device.gemm_step_clk)
         absent = chosen.members and member.tiles_of and native not in member.tiles_of
         found = others if absent else offers
         found += [
-            Offer(name, tile, share * tile.efficiency, _given(tile.step_clk, step_clk))
+            Offer(name, tile, share * tile.efficiency, given(tile.step_clk, step_clk))
             for tile in tiles
         ]
     return offers or others
@@ -300,7 +296,7 @@ def tile_row(device: Device, tile: GemmTile, offer: Offer | None = None) -> tupl
         # A device smaller than one cluster runs it all the same, unit after unit.
         units = max(filled, 1)
     share = tile.efficiency if offer is None else offer.efficiency
-    step_clk = _given(tile.step_clk, device.gemm_step_clk) if offer is None else offer.step_clk
+    step_clk = given(tile.step_clk, device.gemm_step_clk) if offer is None else offer.step_clk
     return (
         tile.m, tile.n, tile.k_bytes, share, tile.cluster_m, tile.cluster_n,
         0.5 if tile.pair == "n" else 1.0, 0.5 if tile.pair == "m" else 1.0, units,
@@ -415,24 +411,24 @@ def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) 
     row["attention_forward_efficiency"] = kernel.forward_efficiency
     row["attention_backward_efficiency"] = kernel.backward_efficiency
     row["attention_softmax_exposed"] = kernel.softmax_exposed
-    row["attention_backward_softmax_exposed"] = _given(
+    row["attention_backward_softmax_exposed"] = given(
         kernel.backward_softmax_exposed, kernel.softmax_exposed
     )
     row["attention_tile_overhead_s"] = kernel.tile_overhead_us * MICROSECOND
-    row["attention_backward_tile_overhead_s"] = MICROSECOND * _given(
+    row["attention_backward_tile_overhead_s"] = MICROSECOND * given(
         kernel.backward_tile_overhead_us, kernel.tile_overhead_us
     )
     row["attention_tail"] = kernel.tail
-    row["attention_backward_tail"] = _given(kernel.backward_tail, kernel.tail)
+    row["attention_backward_tail"] = given(kernel.backward_tail, kernel.tail)
     row["attention_mask_exposed"] = kernel.mask_exposed
     row["attention_packs_heads"] = kernel.packs_heads
     row["attention_half_efficiency"] = kernel.half_efficiency
     row["attention_dq_order_exposed"] = kernel.dq_order_exposed
     row["attention_atomic_bytes_per_s"] = (kernel.atomic_gb_per_s or 0.0) * GB
     row["attention_atomic_contention"] = kernel.atomic_contention
-    start_us = _given(kernel.start_us, device.gemm_overhead_us)
+    start_us = given(kernel.start_us, device.gemm_overhead_us)
     row["attention_start_s"] = start_us * MICROSECOND
-    row["attention_backward_start_s"] = MICROSECOND * _given(
+    row["attention_backward_start_s"] = MICROSECOND * given(
         kernel.backward_start_us, 2.0 * start_us
     )
     row["attention_query_passes"] = kernel.query_passes
@@ -458,10 +454,11 @@ def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) 
 
 def _relative(own: float | None, scale: float, usual: float) -> float:
     """Return the efficiency at one head width over the usual one; it never makes it exceed 1."""
-    return min(scale * _given(own, usual), 1.0) / usual
+    return min(scale * given(own, usual), 1.0) / usual
 
 
-def _given(value: float | None, otherwise: float) -> float:
+def given(value: float | None, otherwise: float) -> float:
+    """Return a number, or another one where there is none."""
     return otherwise if value is None else value
 
 
@@ -476,155 +473,3 @@ def native_type(device: Device, name: str) -> str:
         if name in device.matrix_flop_per_clk_per_cu
         else next(iter(device.matrix_flop_per_clk_per_cu))
     )
-
-
-def domain_gpus(cluster: ClusterConfig) -> int:
-    """Devices of one scale-up domain: the node, unless the fabric reaches further."""
-    network = cluster.network
-    if network.scale_up_gpus == network.gpus_per_node:
-        return cluster.gpus_per_node
-    return network.scale_up_gpus
-
-
-def job_domain_gpus(cluster: ClusterConfig, gpus: int) -> int:
-    """Devices of one domain that a job on ``gpus`` devices takes.
-
-    A job that needs several domains takes equal parts of them, or its groups would straddle them:
-    SLURM's block topology gives segments of 16 nodes of the 18 of an NVL72 rack. Whole domains
-    are taken where only they divide the job.
-    """
-    domain, network = domain_gpus(cluster), cluster.network
-    nodes = domain // cluster.gpus_per_node
-    if gpus <= domain or nodes <= 1:
-        return domain
-    if network.scale_up_segment_gpus:
-        return min(domain, network.scale_up_segment_gpus)
-    segment = cluster.gpus_per_node << (nodes.bit_length() - 1)
-    return domain if gpus % segment and gpus % domain == 0 else segment
-
-
-def tier_gpus(cluster: ClusterConfig, gpus: int) -> tuple[int, int]:
-    """Devices of one pod and of one zone that a job takes, whole domains; 0 means all."""
-    network = cluster.network
-    pod_domains = network.pod_nodes * cluster.gpus_per_node // domain_gpus(cluster)
-    pod = max(1, pod_domains) * job_domain_gpus(cluster, gpus) if network.pod_nodes else 0
-    zone = pod * network.core_pods
-    # What holds more devices than there are holds all, and its size could exceed 64 bits.
-    return pod if pod < gpus else 0, zone if zone < gpus else 0
-
-
-def fabric_record(cluster: ClusterConfig) -> Records:
-    """Convert the links of one cluster.
-
-    Returns
-    -------
-    FABRIC[1]
-    """
-    device, network = cluster.device, cluster.network
-    record = np.zeros(1, FABRIC)
-    row = record[0]
-    row["scale_up_bytes_per_s"] = device.scale_up_gb_per_s * GB
-    row["peer_bytes_per_s"] = device.scale_up_peer_gb_per_s * GB
-    row["scale_up_efficiency"] = device.scale_up_efficiency
-    row["scale_up_latency_s"] = device.scale_up_latency_us * MICROSECOND
-    row["start_s"] = device.collective_start_us * MICROSECOND
-    row["simple_start_s"] = device.collective_simple_start_us * MICROSECOND
-    row["in_network_bytes_per_s"] = device.in_network_all_reduce_gb_per_s * GB
-    row["in_network_min_gpus"] = device.in_network_all_reduce_min_gpus
-    row["nic_bytes_per_s"] = (
-        network.nic_gbit_per_s
-        * GBIT
-        * network.nic_efficiency
-        * network.nics_per_node
-        / network.gpus_per_node
-    )
-    if network.nic_p2p_efficiency is not None:
-        share = network.nic_p2p_efficiency / network.nic_efficiency
-        row["nic_p2p_bytes_per_s"] = row["nic_bytes_per_s"] * share
-    row["exchange_peer_s"] = network.exchange_peer_us * MICROSECOND
-    row["pod_oversubscription"] = network.pod_oversubscription
-    row["zone_oversubscription"] = network.core_oversubscription
-    row["spine_latency_s"] = network.spine_latency_us * MICROSECOND
-    row["core_latency_s"] = network.core_latency_us * MICROSECOND
-    row["plain_tree"] = not network.rail_optimised
-    row["forwards"] = network.forwards_in_node
-    row["nic_latency_s"] = network.nic_latency_us * MICROSECOND
-    row["network_start_s"] = network.collective_start_us * MICROSECOND
-    row["network_flags"] = network.nic_flags
-    row["network_in_network"] = network.nic_switch_trees
-    row["tree_efficiency"] = device.collective_tree_efficiency
-    row["domain_gpus"] = domain_gpus(cluster)
-    row["self_copy_share"] = device.collective_self_copy_share
-    row["algorithms"] = algorithm_mask(*device.collective_algorithms)
-    row["flagged_algorithms"] = algorithm_mask(*device.collective_flagged_algorithms)
-    row["flag_traffic"] = device.collective_flag_traffic
-    row["chunk_s"] = device.collective_chunk_us * MICROSECOND
-    row["fill_limit_s"] = device.collective_fill_limit_us * MICROSECOND
-    row["in_network_chunk_s"] = device.in_network_chunk_us * MICROSECOND
-    chunk_us = _given(network.collective_chunk_us, device.collective_chunk_us)
-    row["network_chunk_s"] = chunk_us * MICROSECOND
-    limit_us = _given(network.collective_fill_limit_us, device.collective_fill_limit_us)
-    row["network_fill_limit_s"] = limit_us * MICROSECOND
-    hop_us = device.scale_up_latency_us
-    step_us = _given(device.collective_exchange_step_us, hop_us)
-    issue_us = _given(device.collective_exchange_issue_us, hop_us)
-    simple_us = _given(
-        device.collective_exchange_simple_start_us, device.collective_simple_start_us
-    )
-    row["exchange_step_s"] = step_us * MICROSECOND
-    row["exchange_issue_s"] = issue_us * MICROSECOND
-    row["exchange_simple_start_s"] = simple_us * MICROSECOND
-    row["exchange_flag_bytes"] = device.collective_exchange_flag_kib * KIB
-    row["pat_efficiency"] = device.collective_pat_efficiency
-    _add_local_rates(row, cluster)
-    return record
-
-
-def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
-    """List what rings and pairs reach in a node whose devices are not all joined alike."""
-    name, device = cluster.network.node, cluster.device
-    if name is None:
-        return
-    key = "cluster.network.node"
-    topology = load_topology(name, device=device, key=key)
-    if topology.num_devices < domain_gpus(cluster):
-        msg = (
-            f"{key}: {name} has {topology.num_devices} devices, but a scale-up domain of the "
-            f"network has {domain_gpus(cluster)}"
-        )
-        allowed = f"a node of at least {domain_gpus(cluster)} devices"
-        raise ConfigError(msg, key=key, value=name, allowed=allowed)
-    rates = local_rates(topology)
-    # A device sends no more than it gets into its fabric, whatever its links could carry.
-    most = device.scale_up_gb_per_s
-    row["local_ring_bytes_per_s"] = np.minimum(rates.ring_gb_per_s, most) * GB
-    row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB
-
-
-def exchange_record(device: Device) -> Records:
-    """Convert what exchanges between experts cost on a device.
-
-    Returns
-    -------
-    EXCHANGE[1]
-    """
-    record = np.zeros(1, EXCHANGE)
-    row, costs = record[0], device.expert_exchange
-    for op, kernel in enumerate(
-        (costs.dispatch, costs.combine, costs.bulk_dispatch, costs.bulk_combine)
-    ):
-        row["start_s"][op] = kernel.start_us * MICROSECOND
-        row["scan_s"][op] = kernel.scan_ns * NANOSECOND
-        row["message_s"][op] = kernel.message_ns * NANOSECOND
-        row["channel_bytes_per_s"][op] = kernel.copy_gb_per_s * GB
-        row["link_efficiency"][op] = kernel.link_efficiency
-        row["first_bytes_per_s"][op] = kernel.first_gb_per_s * GB
-        row["network_start_s"][op] = kernel.network_start_us * MICROSECOND
-        row["doubling_s"][op] = kernel.doubling_us * MICROSECOND
-        row["forward_slowdown"][op] = kernel.forward_slowdown
-        row["adapter_share"][op] = kernel.adapter_share
-        row["chunk_tokens"][op] = kernel.chunk_tokens
-    row["low_latency_start_s"] = costs.low_latency.start_us * MICROSECOND
-    row["low_latency_doubling_s"] = costs.low_latency.doubling_us * MICROSECOND
-    row["low_latency_link_efficiency"] = costs.low_latency.link_efficiency
-    return record

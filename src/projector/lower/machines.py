@@ -11,12 +11,12 @@ from projector.config.device import Device
 from projector.kernels.collectives import BEYOND_DOMAIN, FABRIC
 from projector.kernels.device import DEVICE
 from projector.kernels.moe_exchange import EXCHANGE
+from projector.lower import sharing
 from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import SectionTable
+from projector.lower.fabrics import exchange_record, fabric_record
 from projector.lower.hardware import (
     device_record,
-    exchange_record,
-    fabric_record,
     gemm_shares,
     slowdowns,
     under_fsdp1,
@@ -24,6 +24,8 @@ from projector.lower.hardware import (
 )
 
 Shares = tuple[float, ...]
+
+_DEVICE_KEY, _LINKS_KEY = sharing.device_key(), sharing.links_key()
 
 
 class Machines:
@@ -89,12 +91,13 @@ class Machines:
 
     def _device(self, cluster: ClusterConfig, attention_kernel: str, *, fsdp1: bool) -> int:
         device, clock_mhz, shares = cluster.device, cluster.gpu_clock_mhz, gemm_shares(cluster)
-        asked = (id(device), clock_mhz, shares, attention_kernel, fsdp1)
-        if asked not in self._known:
-            device = under_fsdp1(device) if fsdp1 else device
-            number = self._number(device, clock_mhz, shares, attention_kernel)
-            self._known[asked] = number, cluster.device
-        return self._known[asked][0]
+
+        def number() -> int:
+            sustained = under_fsdp1(device) if fsdp1 else device
+            return self._number(sustained, clock_mhz, shares, attention_kernel)
+
+        asked = clock_mhz, shares, attention_kernel, fsdp1
+        return self._once((_DEVICE_KEY(device), *asked), number, device)
 
     def _number(
         self, device: Device, clock_mhz: float | None, shares: Shares, attention_kernel: str
@@ -109,9 +112,18 @@ class Machines:
         return self._devices[key]
 
     def _fabric(self, cluster: ClusterConfig) -> int:
-        if id(cluster) not in self._known:
-            self._known[id(cluster)] = self._fabric_number(cluster), cluster
-        return self._known[id(cluster)][0]
+        device, network = cluster.device, cluster.network
+        # The links of an irregular node may read anything of its device.
+        links = _LINKS_KEY(device) if network.node is None else id(device)
+        key = id(network), cluster.gpus_per_node, links
+        return self._once(key, lambda: self._fabric_number(cluster), cluster)
+
+    def _once(self, key: Hashable, number: Callable[[], int], has: object) -> int:
+        """Return a number that is found once, while what has the ids of its key is kept."""
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = number(), has
+        return known[0]
 
     def _fabric_number(self, cluster: ClusterConfig) -> int:
         record, exchange = fabric_record(cluster), exchange_record(cluster.device)

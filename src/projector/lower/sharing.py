@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 
@@ -155,6 +156,39 @@ CLUSTER = Sharing(
     as_object=("device",),
     recorded=("network",),
 )
+
+LINKS = tuple(
+    name
+    for name in Device.model_fields
+    if name.startswith(("scale_up_", "in_network_", "collective_", "expert_exchange"))
+)
+"""Fields of a device that the records of its links are made from, and of these alone."""
+
+NOT_IN_RECORD = {
+    **dict.fromkeys(LINKS, "in the records of its links"),
+    "hbm_gib": _USABLE,
+    "sources": _SHOWN,
+}
+"""Fields that the record of a device is not made from -> why."""
+
+
+def device_key() -> Key:
+    """Return what reads everything that the record of a device may be made from."""
+    return _by_value([name for name in Device.model_fields if name not in NOT_IN_RECORD])
+
+
+def links_key() -> Key:
+    """Return what reads everything of a device that the records of its links are made from."""
+    return _by_value(LINKS)
+
+
+def _by_value(names: Iterable[str]) -> Key:
+    """Return what reads fields: numbers and words by value, other values by their identity."""
+    read = attrgetter(*names)
+    plain = bool | int | float | str | None
+    return lambda section: tuple(
+        value if isinstance(value, plain) else id(value) for value in read(section)
+    )
 
 
 def field_names(

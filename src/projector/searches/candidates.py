@@ -18,7 +18,7 @@ from projector.config.load import Variants
 from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch, Sections
 from projector.lower.columns import SectionTable
-from projector.lower.hardware import job_domain_gpus
+from projector.lower.fabrics import job_domain_gpus
 from projector.lower.rules import divisors
 from projector.searches.limits import LEAST_TOKENS_OF_A_CP_RANK, MOST_CHUNKS, Limits
 

@@ -18,15 +18,8 @@ from projector.kernels.moe_exchange import DISPATCH, EXCHANGE, LOW_LATENCY
 from projector.lower.columns import SectionTable
 from projector.lower.degrees import local_members
 from projector.lower.expert_routing import expected_parts
-from projector.lower.hardware import (
-    device_records,
-    domain_gpus,
-    exchange_record,
-    expert_kernels,
-    fabric_record,
-    grouped_record,
-    native_type,
-)
+from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
+from projector.lower.hardware import device_records, expert_kernels, grouped_record, native_type
 from projector.lower.sections import ModelColumns
 from projector.lower.stragglers import largest_of_normals
 from projector.lower.workload_columns import WORKLOAD, WorkloadColumn, WorkloadColumns

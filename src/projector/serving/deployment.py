@@ -20,7 +20,8 @@ from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
-from projector.lower.hardware import domain_gpus, native_type
+from projector.lower.fabrics import domain_gpus
+from projector.lower.hardware import native_type
 from projector.serving.speculative import MTP, SpeculativeConfig
 
 CACHE_TYPES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}

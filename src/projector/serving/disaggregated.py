@@ -10,7 +10,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import collective_time_columns
-from projector.lower.hardware import fabric_record
+from projector.lower.fabrics import fabric_record
 from projector.serving.cache import cached_tokens, elements_per_token
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment, DisaggregatedConfig

@@ -15,7 +15,7 @@ from projector.config.formats.written import MAX_BYTES, MAX_EXTENT
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.lower.hardware import fabric_record, job_domain_gpus, tier_gpus
+from projector.lower.fabrics import fabric_record, job_domain_gpus, tier_gpus
 from projector.lower.placement import Blocks, Place, one_run, place
 from projector.single.inputs import (
     DeviceLike,

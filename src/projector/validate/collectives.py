@@ -19,7 +19,7 @@ from projector.config.device_file import load_device
 from projector.config.network import Network, load_network
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.lower.hardware import domain_gpus, exchange_record, fabric_record
+from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
 from projector.units import MICROSECOND
 from projector.validate.benchmarks import Loop, forced_algorithm, loop_of, with_loop_s
 from projector.validate.clusters import network_of
