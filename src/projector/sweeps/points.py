@@ -49,6 +49,7 @@ class PointReader:
         self._variants = Variants(space.base)
         self._devices: dict[tuple[tuple[str, str], ...], Device] = {}
         self._device_fields = DeviceFields()
+        self._clusters: dict[tuple[Any, ...], tuple[ClusterConfig, Mapping[str, Any]]] = {}
         self._networks: dict[tuple[str | None, tuple[tuple[str, str], ...]], Network] = {}
         self._derived = {field: computed_field(space, field) for field in space.derived}
         constraints = [self._constraint(constraint) for constraint in space.constraints]
@@ -112,8 +113,8 @@ class PointReader:
         stated: Mapping[str, Any] = {
             field: value for field, value in overrides.items() if field in self._fields_of[name]
         }
-        if name == "cluster" and name not in stated:
-            stated = self._with_network(self._with_device(stated))
+        if name == "cluster" and stated and name not in stated:
+            return self._of_device(self._with_network(self._with_device(stated)))
         return self._variants.section(name, stated) if stated else getattr(self.space.base, name)
 
     def _with_device(self, stated: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -167,13 +168,36 @@ class PointReader:
         rest = {field: value for field, value in stated.items() if field not in said}
         return {**rest, _NETWORK[:-1]: network}
 
+    def _of_device(self, stated: Mapping[str, Any]) -> ClusterConfig:
+        """Return a cluster, read once for all devices that it reads the same of."""
+        device = stated.get(_DEVICE[:-1])
+        if not isinstance(device, Device):
+            return self._read_cluster(stated)
+        rest = (
+            (field, id(value) if isinstance(value, Network) else repr(value))
+            for field, value in stated.items()
+            if value is not device
+        )
+        key = device.network, device.architecture, device.peak_clock_mhz, *rest
+        known = self._clusters.get(key)
+        if known is not None:
+            return known[0].model_copy(update={"device": device})
+        if len(self._clusters) > MOST_VALUES:
+            self._clusters.clear()
+        # What is stated is kept: the identity of a network must not pass to another one.
+        self._clusters[key] = self._read_cluster(stated), stated
+        return self._clusters[key][0]
+
+    def _read_cluster(self, stated: Mapping[str, Any]) -> ClusterConfig:
+        cluster: ClusterConfig = self._variants.section("cluster", stated)
+        return cluster
+
     def _cluster(self, stated: Mapping[str, Any]) -> ClusterConfig | None:
         """Return a cluster with nothing else than this, None where something else is needed."""
         try:
-            cluster: ClusterConfig = self._variants.section("cluster", stated)
+            return self._read_cluster(stated)
         except ProjectorError:
             return None
-        return cluster
 
     def _other(self, overrides: Mapping[str, Any]) -> None:
         """Raise what fields outside of the sections break; they change no result."""
