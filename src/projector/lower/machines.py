@@ -41,7 +41,8 @@ class Machines:
         self._domains: dict[tuple[bytes, bytes], int] = {}
         self._near = GrowingArray(np.int64)
         self._known: dict[Hashable, tuple[int, object]] = {}
-        """Number of what was asked for, and what has the id in it, which lives as long."""
+        """Number of what was asked for, and what has the ids in it, which lives as long."""
+        self._contents: dict[Hashable, int] = {}
         self._of_tables: WeakKeyDictionary[
             SectionTable[ClusterConfig], dict[tuple[str, bool] | None, Ints]
         ] = WeakKeyDictionary()
@@ -97,7 +98,7 @@ class Machines:
             return self._number(sustained, clock_mhz, shares, attention_kernel)
 
         asked = clock_mhz, shares, attention_kernel, fsdp1
-        return self._once((_DEVICE_KEY(device), *asked), number, device)
+        return self._once((self._content(_DEVICE_KEY, device), *asked), number, device)
 
     def _number(
         self, device: Device, clock_mhz: float | None, shares: Shares, attention_kernel: str
@@ -114,9 +115,17 @@ class Machines:
     def _fabric(self, cluster: ClusterConfig) -> int:
         device, network = cluster.device, cluster.network
         # The links of an irregular node may read anything of its device.
-        links = _LINKS_KEY(device) if network.node is None else id(device)
+        links = self._content(_LINKS_KEY, device) if network.node is None else id(device)
         key = id(network), cluster.gpus_per_node, links
         return self._once(key, lambda: self._fabric_number(cluster), cluster)
+
+    def _content(self, read: sharing.Key, device: Device) -> int:
+        """Return a number that devices share in which a key reads the same."""
+        return self._once(
+            (read, id(device)),
+            lambda: self._contents.setdefault((read, read(device)), len(self._contents)),
+            device,
+        )
 
     def _once(self, key: Hashable, number: Callable[[], int], has: object) -> int:
         """Return a number that is found once, while what has the ids of its key is kept."""

@@ -88,12 +88,12 @@ class KnownCosts:
             return True
         return False
 
-    def of(self, workloads: Workloads) -> WorkloadCosts:
-        """Return the costs of all workloads; only those that are new are computed."""
-        return self._taken(self.numbers(workloads))
+    def __len__(self) -> int:
+        """Return how many workloads are known."""
+        return len(self._times)
 
     def numbers(self, workloads: Workloads) -> Ints:
-        """Return the number under which each workload is known; only new ones are costed."""
+        """Return the number under which each workload is known, from 0 on; new ones are costed."""
         shape = self._shapes.numbers(workloads).take(workloads.shape)
         key = (((shape << _BITS) + workloads.on_device) << _BITS) + workloads.on_fabric
         new = np.flatnonzero(self._times.missing(key))
@@ -101,26 +101,24 @@ class KnownCosts:
             device, fabric = workloads.on_device[new], workloads.on_fabric[new]
             placed = self._shapes.placed(workloads, shape[new], device, fabric)
             self._times.add(key[new], self._shapes.times(placed))
-        return key
+        return self._times.rows(key)
 
     def take(self, number: Ints) -> tuple[KnownWorkloads, WorkloadCosts]:
         """Return some workloads by their numbers, and what they cost."""
-        device, fabric = number >> _BITS & _MASK, number & _MASK
-        known = KnownWorkloads(self._shapes.records, number >> 2 * _BITS, device, fabric)
-        return known, self._taken(number)
-
-    def _taken(self, key: Ints) -> WorkloadCosts:
-        times, shape = self._times.of(key), key >> 2 * _BITS
+        key, times = self._times.take(number)
+        shape = key >> 2 * _BITS
         counted = {name: each.take(shape, axis=0) for name, each in self._shapes.counts.items()}
         counted["work"] = with_seconds(counted["work"], times.seconds)
-        return WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
+        known = KnownWorkloads(self._shapes.records, shape, key >> _BITS & _MASK, key & _MASK)
+        return known, WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
 
 
 class _Times:
-    """Times of workloads by their number."""
+    """Times of workloads, one row each, found by a key."""
 
     def __init__(self) -> None:
         self._keys = KnownKeys()
+        self._key = GrowingArray(np.int64)
         self._exposed_s = GrowingArray(np.float64, NUM_PHASES, len(CATEGORIES))
         self._seconds = GrowingArray(np.float64, len(KINDS))
 
@@ -130,16 +128,20 @@ class _Times:
     def missing(self, key: Ints) -> Flags:
         return self._keys.missing(key)
 
+    def rows(self, key: Ints) -> Ints:
+        return self._keys.rows(key)
+
     def add(self, key: Ints, times: SummedTimes) -> None:
         self._keys.add(key)
+        self._key.add(key)
         self._exposed_s.add(times.exposed_s)
         self._seconds.add(times.seconds)
 
-    def of(self, key: Ints) -> SummedTimes:
-        row = self._keys.rows(key)
-        return SummedTimes(
-            self._exposed_s.all().take(row, axis=0), self._seconds.all().take(row, axis=0)
-        )
+    def take(self, row: Ints) -> tuple[Ints, SummedTimes]:
+        """Return the keys of some rows, and their times."""
+        exposed_s, seconds = self._exposed_s.all(), self._seconds.all()
+        times = SummedTimes(exposed_s.take(row, axis=0), seconds.take(row, axis=0))
+        return self._key.all().take(row), times
 
 
 class _Rows(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from itertools import islice
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -54,9 +53,6 @@ class KnownPipelines:
         self._machines: dict[bytes, int] = {}
         self._pipelines = KnownKeys()
         """By the numbers of their structures and machines."""
-        self._place: dict[int, int] = {}
-        self._workload = GrowingArray(np.int64)
-        """Numbers of the workloads of pipelines, each at its place."""
         self._columns: dict[str, GrowingArray] = {}
 
     def make_room(self) -> None:
@@ -84,9 +80,8 @@ class KnownPipelines:
         numbers = self._numbers(keys, batch, columns, layouts, first)
         rows = _Rows.of(self._columns, numbers)
         of_run = self._take("run_workload", rows.run)
-        first_run, run_workload = group_numbers(of_run, len(self._workload))
-        workload = self._workload.all().take(of_run.take(first_run))
-        known, costs = self._workloads.take(workload)
+        first_run, run_workload = group_numbers(of_run, len(self._workloads))
+        known, costs = self._workloads.take(of_run.take(first_run))
         workloads = Workloads(
             batch=batch,
             jobs=columns,
@@ -147,13 +142,6 @@ class KnownPipelines:
             self._pipelines.add(code[new])
         return self._pipelines.rows(code)
 
-    def _places(self, number: Ints) -> Ints:
-        """Return the places of some workloads by their numbers; new ones go behind the others."""
-        known = self._place
-        places = [known.setdefault(each, len(known)) for each in number.tolist()]
-        self._workload.add(np.array([*islice(known, len(self._workload), None)], np.int64))
-        return np.array(places, np.int64)
-
     def _add(self, workloads: Workloads) -> None:
         """Cost some pipelines and keep them behind those that are there."""
         number = self._workloads.numbers(workloads)
@@ -162,7 +150,7 @@ class KnownPipelines:
         more: dict[str, Array] = {name: getattr(costs, name) for name in _COSTS}
         for name in ("device", "stage_like", "run_count", "run_copies"):
             more[name] = getattr(workloads, name)
-        more["run_workload"] = self._places(number).take(workloads.run_workload)
+        more["run_workload"] = number.take(workloads.run_workload)
         more["stages"], more["runs"] = np.diff(workloads.stage_offset), runs
         more["first_stage"] = self._length("stage_like") + workloads.stage_offset[:-1]
         more["first_run"] = self._length("run_count") + workloads.run_offset[:-1]
