@@ -309,14 +309,16 @@ def group_looked_up(rows: Sequence[Ints], tables: Sequence[Ints | None]) -> tupl
     """
     size, code_N = 1, np.zeros(len(rows[0]), np.int64)
     for row_N, table in zip(rows, tables, strict=True):
-        used = np.zeros(int(row_N.max(initial=0)) + 1, np.bool_)
+        if table is not None and len(table) == 1:
+            continue
+        used = np.zeros(int(row_N.max(initial=0)) + 1 if table is None else len(table), np.bool_)
         used[row_N] = True
         # Numbers without gaps, so that few products of them have no row.
         if table is None:
             place = np.cumsum(used) - 1
         else:
             met = np.zeros(int(table.max(initial=0)) + 1, np.bool_)
-            met[table[: len(used)][used]] = True
+            met[table[used]] = True
             place = (np.cumsum(met) - 1).take(table)
         count = int(place.max()) + 1
         if count > 1:

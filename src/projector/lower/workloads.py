@@ -236,10 +236,12 @@ class PipelineKeys(NamedTuple):
     """The first fabric that is the same for their groups."""
     machine: Ints
     """What else of their machines pipelines look at."""
-    structure: Ints
-    """int64[pipelines]: row of `structures`."""
-    structures: Ints
-    """int64[structures, n]: keys of the other sections, and where groups lie."""
+    training: Ints
+    """Key of what they train."""
+    split: Ints
+    """int64[pipelines]: row of `splits`."""
+    splits: Ints
+    """int64[splits, n]: keys of model and split, and where groups lie."""
 
 
 class FoundPipelines(NamedTuple):
@@ -271,15 +273,17 @@ def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> 
             training.table.key(TrainingColumns.pipeline_key),
         ],
     )
-    jobs, degrees = batch.take(first), columns.take(first)
-    keys = (
-        jobs.model.index,
-        jobs.parallelism.pipeline_key,
-        jobs.training.pipeline_key,
+    jobs = batch.take(first)
+    first_split, split_of = group_rows(
+        jobs.model.index, jobs.parallelism.pipeline_key, columns.placed.take(first)
+    )
+    degrees = columns.take(first.take(first_split))
+    splits = (
+        jobs.model.index.take(first_split),
+        jobs.parallelism.pipeline_key.take(first_split),
         # They depend on the number of devices, which is none of the keys.
         *(getattr(degrees, f"{group}_{name}") for group in PLACED for name in ("local", "span")),
     )
-    first_structure, structure = group_rows(*keys)
     return FoundPipelines(
         first,
         pipeline,
@@ -288,8 +292,9 @@ def find_pipelines(batch: JobBatch, columns: JobColumns, machines: Machines) -> 
             device[first],
             fabric[first],
             jobs.cluster.machine_key,
-            structure,
-            np.stack([key.take(first_structure) for key in keys], axis=1),
+            jobs.training.pipeline_key,
+            split_of,
+            np.stack(splits, axis=1),
         ),
     )
 
@@ -314,7 +319,7 @@ def _seen_fabric(fabric: Ints, columns: JobColumns, machines: Machines) -> Ints:
 def structures_of(jobs: JobBatch, keys: PipelineKeys, layout: Ints) -> tuple[Ints, Ints]:
     """Return the first pipeline of each structure, and the structure of each, given their jobs."""
     # Machines with one software share the shapes of their workloads.
-    return group_rows(layout, jobs.cluster.software_key, keys.structure)
+    return group_rows(layout, jobs.cluster.software_key, keys.split, keys.training)
 
 
 def build_workloads(

@@ -26,8 +26,8 @@ from projector.projection.pipeline_costs import PipelineCosts, cost_pipelines
 MOST_STAGES = 1 << 18
 """Stages of pipelines that are kept; a stage takes some 300 bytes."""
 
-_BITS = 32
-"""Of the number of a machine within that of a pipeline."""
+_BITS = 21
+"""Of each part of the number of a pipeline: of what is kept there are never more of a kind."""
 
 _OF_RUNS = ("forward_s", "backward_s")
 _OF_PIPELINES = ("weight_share", "recompute_flop")
@@ -49,10 +49,10 @@ class KnownPipelines:
         self._forget()
 
     def _forget(self) -> None:
-        self._structures: dict[bytes, int] = {}
+        self._splits: dict[bytes, int] = {}
         self._machines: dict[bytes, int] = {}
         self._pipelines = KnownKeys()
-        """By the numbers of their structures and machines."""
+        """By the numbers of their splits, trainings and machines."""
         self._columns: dict[str, GrowingArray] = {}
 
     def make_room(self) -> None:
@@ -122,12 +122,11 @@ class KnownPipelines:
         first: Ints,
     ) -> Ints:
         """Return the number of each pipeline, given what tells it apart and a job that has it."""
-        structure = _numbered(self._structures, keys.structures).take(keys.structure)
         machines = keys.device, keys.fabric, keys.machine
         each, machine = group_rows(*machines)
         machine_rows = np.stack([column.take(each) for column in machines], axis=1)
-        code = structure << _BITS
-        code += _numbered(self._machines, machine_rows).take(machine)
+        code = _numbered(self._splits, keys.splits).take(keys.split) << _BITS | keys.training
+        code = code << _BITS | _numbered(self._machines, machine_rows).take(machine)
         new = np.flatnonzero(self._pipelines.missing(code))
         if len(new):
             jobs = first[new]

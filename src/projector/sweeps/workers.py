@@ -432,11 +432,12 @@ def _become_worker() -> None:
 def take_over() -> None:
     """Make this process, which must be ours alone and have no threads, one that only sweeps.
 
-    It keeps the memory of arrays that are let go, libraries start no threads in it, and workers
-    may be copies of it.
+    It keeps the memory of arrays that are let go, those of Arrow too, libraries start no threads in
+    it, and workers may be copies of it.
     """
     _alone.add(os.getpid())
     os.environ.update(ONE_THREAD)
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     with suppress(AttributeError, OSError, TypeError):
         for name, value in KEPT_MEMORY.items():
             ctypes.CDLL(None).mallopt(name, value)
