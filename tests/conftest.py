@@ -18,6 +18,9 @@ os.environ.pop("COLUMNS", None)
 # names it in this variable, which runtimes of both vendors read.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+# Commands of tests leave no process behind that compiles for later ones.
+os.environ.setdefault("PROJECTOR_BACKGROUND", "0")
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup() -> None:

@@ -562,3 +562,22 @@ def test_a_cache_that_cannot_be_written_is_said_every_time(monkeypatch, capsys):
     err = capsys.readouterr().err
     assert "every run" in err
     assert "/dev/null/kernels" in err
+
+
+def test_commands_of_one_job_say_that_kernels_are_compiled_later(tmp_path, monkeypatch, capsys):
+    import click
+
+    from projector.cli.output import interpret_at_first
+    from projector.kernels import _cache
+
+    def told(*, quiet: bool) -> str:
+        with click.Context(click.Command("any")):
+            interpret_at_first(quiet=quiet)
+        return capsys.readouterr().err
+
+    monkeypatch.setattr(_cache, "cache_dir", lambda: tmp_path)
+    monkeypatch.setenv("PROJECTOR_BACKGROUND", "0")
+    assert told(quiet=False) == ""
+    monkeypatch.delenv("PROJECTOR_BACKGROUND")
+    assert told(quiet=True) == ""
+    assert told(quiet=False).startswith("kernels are compiled in the background")

@@ -6,7 +6,7 @@ import click
 
 from projector.cli.job_options import output_options
 from projector.cli.output import (
-    announce_compilation,
+    interpret_at_first,
     plain_envelope,
     print_json,
     print_report,
@@ -53,7 +53,7 @@ def command(
         from projector.report.figures.figure import check_figure
 
         check_figure(plot)
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     from projector.report.terminal.attention import attention_report, read_shapes
 
     columns = read_shapes(shape, table, options)

@@ -3,7 +3,7 @@
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
+from projector.cli.output import interpret_at_first, plain_envelope, print_json, print_report
 
 
 @click.command("collective")
@@ -50,7 +50,7 @@ def command(
         from projector.report.figures.figure import check_figure
 
         check_figure(plot)
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     from projector.config.formats.written import byte_count
     from projector.single.collective import project_collective
 

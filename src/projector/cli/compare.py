@@ -9,7 +9,7 @@ from projector.cli.job_options import output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
-    announce_compilation,
+    interpret_at_first,
     print_json,
     print_report,
     print_warnings,
@@ -40,7 +40,7 @@ def command(
     for path in (first, second):
         with _naming(path):
             jobs.append(load_job(path, overrides))
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     results = []
     for path, job in zip((first, second), jobs, strict=True):
         with _naming(path):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from projector.cli.job_options import output_options
-from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
+from projector.cli.output import interpret_at_first, plain_envelope, print_json, print_report
 
 if TYPE_CHECKING:
     from projector.single.gemm_list import GemmList
@@ -48,7 +48,7 @@ def command(
         from projector.report.figures.figure import check_figure
 
         check_figure(plot)
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     from projector.single.gemm_list import list_gemms
 
     gemms = list_gemms(extents, table, **options)

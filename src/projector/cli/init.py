@@ -6,7 +6,7 @@ import click
 
 from projector.cli.job_options import output_options
 from projector.cli.output import (
-    announce_compilation,
+    interpret_at_first,
     plain_envelope,
     print_json,
     print_warnings,
@@ -39,7 +39,7 @@ def command(
     The file can be projected as it is. Its job fits: where the default layout does not, a small
     search chooses one that does. If none does on --nodes, a warning says how many would do.
     """
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     from projector.report.job_file import fitting_job_file
 
     text, note = fitting_job_file(model, device, nodes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from projector.cli.output import compiling_steps, say
+from projector.cli.output import interpret_at_first, say
 
 if TYPE_CHECKING:
     from projector.cli.profiling import ProfilingRequest
@@ -118,13 +118,13 @@ class JobRequest:
         if self.schedule == ALL_SCHEDULES:
             return self.project_performance(quiet=quiet, profiling=profiling).memory
         job = self.load()
-        with compiling_steps(quiet=quiet):
-            from projector.projection.api import project_from, project_memory
+        interpret_at_first(quiet=quiet)
+        from projector.projection.api import project_from, project_memory
 
-            source = None if profiling is None else profiling.source(job, quiet=quiet)
-            if source is None or source.record is None:
-                return project_memory(job)
-            return project_from(job, source).memory
+        source = None if profiling is None else profiling.source(job, quiet=quiet)
+        if source is None or source.record is None:
+            return project_memory(job)
+        return project_from(job, source).memory
 
     def project_performance(
         self, *, quiet: bool, profiling: "ProfilingRequest | None" = None
@@ -132,12 +132,12 @@ class JobRequest:
         """Project one training step, from measurements where the profiling says so."""
         job = self.load()
         schedule = ALL_SCHEDULES if self.schedule == ALL_SCHEDULES else None
-        with compiling_steps(quiet=quiet):
-            from projector.projection.api import project_from, project_performance
+        interpret_at_first(quiet=quiet)
+        from projector.projection.api import project_from, project_performance
 
-            if profiling is None:
-                return project_performance(job, schedule=schedule)
-            return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
+        if profiling is None:
+            return project_performance(job, schedule=schedule)
+        return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
 
     def _list_ignored(self, names: tuple[str, ...]) -> None:
         """Name the settings of the file that change nothing, where it was asked for."""

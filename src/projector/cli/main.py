@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import click
 
-from projector.cli.output import INTERRUPTED, SUCCESS, WRONG_INPUT, print_error, say
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    INTERRUPTED,
+    SUCCESS,
+    WRONG_INPUT,
+    print_error,
+    say,
+)
 from projector.errors import OutOfMemoryError, ProjectorError, check_working_folder
 
 CANNOT_WRITE = 1
@@ -211,6 +218,19 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _compile_later() -> None:
+    """Compile in the background what ran as Python, if something did."""
+    if "projector.kernels._interpreted" not in sys.modules:
+        return
+    from projector.kernels._interpreted import wanted_kernels
+
+    wanted = wanted_kernels()
+    if wanted:
+        from projector.report.background import compile_in_background
+
+        compile_in_background(wanted)
+
+
 def main() -> None:
     """Entry point of the installed command."""
     # Most of a short run is importing, where the collector looks a lot and finds nothing.
@@ -221,6 +241,8 @@ def main() -> None:
         if number is not None and signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end_cleanly)
     code = run(sys.argv[1:], alone=True)
+    if code in (SUCCESS, DOES_NOT_FIT):
+        _compile_later()
     # At its end Python looks through all objects for circles, which takes a third of a short run.
     gc.freeze()
     sys.exit(code)

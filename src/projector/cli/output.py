@@ -74,12 +74,32 @@ STEP_MODULES = ("projector.kernels.gemm.times", "projector.kernels.results")
 
 def announce_compilation(*, quiet: bool) -> None:
     """Announce that the first run compiles, if no kernel is compiled as its sources are now."""
+    if not quiet and _nothing_is_compiled():
+        _announce()
+
+
+def interpret_at_first(*, quiet: bool) -> None:
+    """Run kernels as Python that are not compiled, to the end of the command.
+
+    They are compiled after it (`projector.report.background`), which this announces.
+    """
+    from projector.kernels._interpreted import interpreting
+
+    click.get_current_context().with_resource(interpreting())
+    if quiet or not _nothing_is_compiled():
+        return
+    from projector.report.background import is_possible
+
+    if is_possible():
+        say("kernels are compiled in the background, once; until then commands take longer")
+
+
+def _nothing_is_compiled() -> bool:
     from projector.kernels import _cache
 
     files = _cache.kernel_files()
     modules = {name.split("-")[0].rpartition(".")[0] for name in files}
-    if not quiet and not any(_is_compiled(module, files) for module in modules):
-        _announce()
+    return not any(_is_compiled(module, files) for module in modules)
 
 
 def _is_compiled(module: str, files: set[str]) -> bool:

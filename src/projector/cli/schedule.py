@@ -13,7 +13,7 @@ from projector.cli.job_options import (
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
-    announce_compilation,
+    interpret_at_first,
     plain_envelope,
     print_json,
     print_report,
@@ -165,7 +165,7 @@ def command(
     job = None
     if given["config"] is not None:
         job = _job(given)
-        announce_compilation(quiet=quiet)
+        interpret_at_first(quiet=quiet)
         from projector.projection.job_pipeline import compare_job_schedules
 
         comparison = compare_job_schedules(job, algorithm)
@@ -198,7 +198,7 @@ def _check_input(given: dict[str, Any]) -> None:
 
 def _compare(given: dict[str, Any], algorithm: str, *, quiet: bool) -> "ScheduleComparison":
     times = {name: _seconds(name, given[name]) for name in ("f", "b", "w")}
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     from projector.schedule.compare import compare_schedules
 
     return compare_schedules(

@@ -9,7 +9,7 @@ from projector.cli.job_options import fidelity_option, output_options
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
-    announce_compilation,
+    interpret_at_first,
     print_json,
     print_report,
     print_warnings,
@@ -99,7 +99,7 @@ def command(
         first_order.refuse_options(shown)
         return first_order.serve(config, changes, as_json=as_json, quiet=quiet)
     _check_files(plot, html)
-    announce_compilation(quiet=quiet)
+    interpret_at_first(quiet=quiet)
     from projector.serving.api import project_case
     from projector.serving.read import read_case
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.cli.output import announce_compilation, print_json, print_report, print_warnings, say
+from projector.cli.output import interpret_at_first, print_json, print_report, print_warnings, say
 from projector.cli.trace_options import TraceRequest, result_options
 from projector.errors import ConfigError
 
@@ -88,7 +88,7 @@ def _with_job(config: str, tables: str | None, request: TraceRequest) -> "TraceC
 
     job, paths = job_and_paths(config, request.paths)
     analysis = replace(request, paths=paths).load()
-    announce_compilation(quiet=request.quiet)
+    interpret_at_first(quiet=request.quiet)
     comparison = compare_run(analysis, job)
     if tables is not None:
         found = tables_of_run(analysis, job.cluster.device.name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from projector.cli.output import announce_compilation, print_json, print_report, print_warnings
+from projector.cli.output import interpret_at_first, print_json, print_report, print_warnings
 from projector.cli.pictures import say_written
 from projector.cli.trace_compare import job_and_paths
 from projector.cli.trace_options import TraceRequest, result_options
@@ -49,7 +49,7 @@ def command(
         request = replace(request, paths=paths)
     analysis = request.load()
     if job is not None:
-        announce_compilation(quiet=request.quiet)
+        interpret_at_first(quiet=request.quiet)
     found = gap_of(analysis, job, device, dtype)
     # Files first: where one cannot be written, standard output has the error alone.
     if plot is not None:

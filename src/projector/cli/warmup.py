@@ -18,7 +18,12 @@ from projector.cli.output import (
 @click.command("warmup")
 @output_options
 def command(as_json: bool, quiet: bool) -> None:
-    """Compile all kernels for this machine and keep them, so that later runs start fast."""
+    """Compile all kernels for this machine and keep them, so that later runs start fast.
+
+    Without it, the first projections run kernels as Python, and a process in the background
+    compiles them afterwards. PROJECTOR_BACKGROUND=0 in the environment forbids that process;
+    PROJECTOR_CACHE_DIR names the folder of kernels.
+    """
     announce_compilation(quiet=quiet)
     begin = time.perf_counter()
     from projector.kernels._cache import cache_dir, cache_is_writable

@@ -121,6 +121,13 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
         for path in cache_dir().glob(f"{self.name}.*"):
             path.unlink(missing_ok=True)
 
+    def has(self, sig: Any, target_context: Any) -> bool:
+        """Whether there is a file of a compiled form."""
+        try:
+            return self._path(sig, target_context.codegen()).exists()
+        except OSError:
+            return False
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return a compiled form, None where there is none that can be read."""
         if not self._enabled:

@@ -1,7 +1,8 @@
 """The one place where numba options are chosen."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeVar, overload
 
 import numba
 from numba.core import types
@@ -9,6 +10,7 @@ from numba.core.registry import CPUDispatcher
 
 from projector.kernels._cache import KernelCache
 from projector.kernels._compiler import HelperCompiler, KernelCompiler
+from projector.kernels._interpreted import MOST_US, Interpreted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,15 +47,27 @@ class _Helper(_Dispatcher):  # type: ignore[misc]  # numba has no types
         )
 
 
-def kernel(function: Function) -> Function:
+@overload
+def kernel(function: Function) -> Function: ...
+
+
+@overload
+def kernel(*, python_us: float) -> Callable[[Function], Function]: ...
+
+
+def kernel(function: Any = None, *, python_us: float = MOST_US) -> Any:
     """Compile an entry-point kernel, cached on disk.
 
-    Without a folder that can be written, kernels live as long as the process.
+    Without a folder that can be written, kernels live as long as the process. Where few jobs are
+    projected, a kernel may run as Python instead (`_interpreted`): ``python_us`` is what it takes
+    then for an element of its arguments.
     """
-    compiled: Function = _njit(function, **_OPTIONS, pipeline_class=KernelCompiler)
+    if function is None:
+        return partial(kernel, python_us=python_us)
+    compiled = _njit(function, **_OPTIONS, pipeline_class=KernelCompiler)
     # Without the JIT, `compiled` is the function itself.
     if isinstance(compiled, CPUDispatcher):
-        _keep(compiled)
+        _keep(compiled, python_us)
     return compiled
 
 
@@ -71,16 +85,25 @@ def interpret_what_others_compile() -> None:
     _Waiting.waits = False
 
 
-def _keep(compiled: Any) -> None:
+def _keep(compiled: Any, python_us: float) -> None:
     """Give a kernel its files, and let it wait for a process that is just writing one."""
     cache = KernelCache(compiled.py_func)
     compile_alone = compiled.compile
+    interpreted = Interpreted(compiled.py_func, python_us)
 
     def compile_in_turn(signature: Any) -> Any:
         with cache.turn(signature, compiled.targetctx, wait=_Waiting.waits) as ours:
             return compile_alone(signature) if ours else compiled.py_func
 
-    vars(compiled).update(_cache=cache, compile=compile_in_turn)
+    def choose(signature: Any) -> Any:
+        instead = interpreted.instead(
+            signature,
+            partial(cache.has, signature, compiled.targetctx),
+            partial(compile_in_turn, signature),
+        )
+        return compile_in_turn(signature) if instead is None else instead
+
+    vars(compiled).update(_cache=cache, compile=choose)
 
 
 def helper(function: Function) -> Function:

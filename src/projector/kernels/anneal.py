@@ -14,6 +14,7 @@ Units
     times int64 picoseconds; memory in any one unit, float64.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -172,7 +173,7 @@ def _copy(source: Ints8, target: Ints8) -> None:
             target[rank, place] = source[rank, place]
 
 
-@kernel
+@kernel(python_us=math.inf)
 def anneal(
     kind: Ints8,
     times: StageTimes,

@@ -374,7 +374,7 @@ def _best(op: int, size: float, group: Group, record: Records) -> tuple[float, i
     return _least(candidates, op, size, group, record)
 
 
-@kernel
+@kernel(python_us=20.0)
 def collective_times(
     op_G: Ints,
     bytes_G: Floats,

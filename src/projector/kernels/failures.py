@@ -41,7 +41,7 @@ def _exponential(stream: np.uint64, number: int) -> float:
     return -math.log((float(word >> np.uint64(11)) + 0.5) * _BITS)
 
 
-@kernel
+@kernel(python_us=math.inf)
 def simulate_failures(
     work_s_R: Floats,
     interval_s_R: Floats,

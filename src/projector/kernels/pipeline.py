@@ -417,7 +417,7 @@ def _drop_dominated(states: Ints, begin: int, end: int) -> int:
     return kept
 
 
-@kernel
+@kernel(python_us=40.0)
 def compile_peaks(
     rank_offset: Ints,
     kind: Ints8,

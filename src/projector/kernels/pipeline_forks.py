@@ -42,6 +42,7 @@ Units
     times int64 picoseconds.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -591,7 +592,7 @@ def _begin_lanes(forks: Forks, begin: int, block: _Block, waiting: _Waiting) -> 
     return int(most)
 
 
-@kernel
+@kernel(python_us=math.inf)
 def replay_forks(program: ForkProgram, times: OperationTimes, forks: Forks, ends: Ends) -> int:
     """Run orders of several lengths with the durations of each configuration.
 

@@ -15,6 +15,7 @@ Units
     times int64 picoseconds.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -222,7 +223,7 @@ def _sum_work(program: LaneProgram, duration_ps: Ints, busy_ps: Ints) -> None:
             busy_ps[rank, lane] += uses[i] * duration_ps[i, lane]
 
 
-@kernel
+@kernel(python_us=math.inf)
 def replay_lanes(program: LaneProgram, times: OperationTimes, row: Ints, replays: Replays) -> int:
     """Run one order with the durations of each configuration, 64 at a time.
 

@@ -23,6 +23,7 @@ Units
     times int64 picoseconds, memory in any one unit in float64.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -356,7 +357,7 @@ def _remember(best_ps: Ints, value_ps: int) -> None:
     best_ps[place] = value_ps
 
 
-@kernel
+@kernel(python_us=math.inf)
 def plan_candidates(
     stage_of: Ints,
     candidates: Candidates,

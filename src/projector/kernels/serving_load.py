@@ -14,6 +14,7 @@ Units
     times s in float64; tokens, pages and units of cache in int64. A unit is one page of one layer.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -467,7 +468,7 @@ def _empty(total: int, max_seqs: int) -> _State:
     )  # fmt: skip
 
 
-@kernel
+@kernel(python_us=math.inf)
 def serve_requests(requests: Requests, limits: Limits, table: StepTable, served: Served) -> int:
     """Serve all requests on one replica.
 

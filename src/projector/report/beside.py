@@ -12,7 +12,7 @@ from importlib import import_module
 from projector.kernels._cache import cache_is_writable
 from projector.kernels._jit import interpret_what_others_compile
 
-_GC_THRESHOLD = 200_000
+GC_THRESHOLD = 200_000
 """New objects between two garbage collections: compiling makes many that stay."""
 
 
@@ -55,7 +55,7 @@ def helper(module: str, parts: Sequence[str]) -> Iterator[None]:
 def work(module: str, parts: Sequence[str]) -> None:
     """Call some of the ``PARTS`` of a module, as long as whoever asked for it lives."""
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
-    gc.set_threshold(_GC_THRESHOLD)
+    gc.set_threshold(GC_THRESHOLD)
     interpret_what_others_compile()
     calls = import_module(module).PARTS
     for part in parts:

@@ -46,7 +46,7 @@ def _legal(extents: Ints, window: int, d: int, code: int, devices_D: Records) ->
     )
 
 
-@kernel
+@kernel(python_us=50.0)
 def attention_times(
     extent_A7: Ints,
     causal_A: Ints,
@@ -119,7 +119,7 @@ def attention_times(
     return status
 
 
-@kernel
+@kernel(python_us=50.0)
 def attention_terms(
     extent_A7: Ints,
     causal_A: Ints,

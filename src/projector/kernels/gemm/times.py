@@ -51,7 +51,7 @@ def count_splits(device: np.void, k: float) -> int:
     return splits
 
 
-@kernel
+@kernel(python_us=600.0)
 def gemm_times(
     extent_G4: Ints,
     dtype_G: Ints,

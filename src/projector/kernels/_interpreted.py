@@ -1,0 +1,132 @@
+"""Kernels that run as Python while they are not compiled, for who projects a job or a few.
+
+To compile the kernels of a step takes fifteen seconds, to run them once as Python half a second.
+So a kernel is rented before it is bought: it runs as Python until this has taken as long as
+compiling it, and no longer. What was run so is known afterwards, for others to compile.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cached_property, partial
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.core.registry import CPUDispatcher
+
+LIMIT_S = 1.0
+"""What a kernel may take as Python in all; compiling one takes 0.3 to 5 s."""
+
+MOST_US = 2.0
+"""What an element of the arguments takes as Python, of a kernel that passes over them."""
+
+
+class Wanted(NamedTuple):
+    """A compiled form that was not there."""
+
+    module: str
+    name: str
+    signature: Any
+    """Types of the arguments, as numba knows them."""
+
+
+_is_on: ContextVar[bool] = ContextVar("interpreting", default=False)
+_wanted: list[Wanted] = []
+
+
+@contextmanager
+def interpreting() -> Iterator[None]:
+    """Run kernels in the block as Python where compiling them would take longer."""
+    before = _is_on.set(True)
+    try:
+        yield
+    finally:
+        _is_on.reset(before)
+
+
+def wanted_kernels() -> tuple[Wanted, ...]:
+    """Return what this process ran as Python, each form once."""
+    return tuple(_wanted)
+
+
+class Interpreted:
+    """One kernel as Python.
+
+    Parameters
+    ----------
+    function : callable
+        What is compiled otherwise.
+    python_us : float
+        What an element of the arguments takes at most, infinity where they do not tell.
+    """
+
+    def __init__(self, function: Callable[..., Any], python_us: float) -> None:
+        self._function = function
+        self._python_us = python_us
+        self._spent_s = 0.0
+        self._missing: set[Any] = set()
+
+    def instead(
+        self, signature: Any, is_kept: Callable[[], bool], compiled: Callable[[], Any]
+    ) -> Callable[..., Any] | None:
+        """Return what to call for a form that is not compiled, None where it has to be.
+
+        Parameters
+        ----------
+        signature
+            Types of the arguments.
+        is_kept : callable
+            Whether this form is on disk.
+        compiled : callable
+            Compiles it, for arguments with which Python would take too long.
+        """
+        if not _is_on.get():
+            return None
+        if signature not in self._missing:
+            if is_kept():
+                return None
+            self._missing.add(signature)
+            function = self._function
+            _wanted.append(Wanted(function.__module__, function.__qualname__, signature))
+        return partial(self._call, compiled)
+
+    @cached_property
+    def _plain(self) -> Callable[..., Any]:
+        return _plain(self._function)
+
+    def _call(self, compiled: Callable[[], Any], *values: Any) -> Any:
+        if self._spent_s + _elements(values) * self._python_us * 1e-6 > LIMIT_S:
+            return compiled()(*values)
+        begin = time.perf_counter()
+        # Compiled code divides by zero and overflows without a word.
+        with np.errstate(all="ignore"):
+            result = self._plain(*values)
+        self._spent_s += time.perf_counter() - begin
+        return result
+
+
+def _elements(value: Any) -> int:
+    """Return how many elements the arrays of an argument have."""
+    if isinstance(value, np.ndarray):
+        return value.size
+    return sum(map(_elements, value)) if isinstance(value, tuple) else 0
+
+
+_names: dict[str, dict[str, Any]] = {}
+"""What the modules of kernels know, with plain functions for compiled ones."""
+
+
+def _plain(function: Any) -> Callable[..., Any]:
+    """Return a function that calls the Python of what is compiled, with nothing in between."""
+    module, name = function.__module__, function.__name__
+    names = _names.get(module)
+    if names is None:
+        names = _names[module] = dict(vars(sys.modules[module]))
+        for each, value in names.items():
+            if isinstance(value, CPUDispatcher):
+                names[each] = _plain(value.py_func)
+    closure = function.__closure__
+    return FunctionType(function.__code__, names, name, function.__defaults__, closure)
