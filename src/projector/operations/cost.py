@@ -168,8 +168,7 @@ def cost_rows(
     if measured is not None:
         replaced = measured.rows(table, workloads, time_s)
         time_s = replaced.time_s
-    slowdown = slowdowns_of_rows(table, workloads)
-    exposed_s = exposed_times(table, time_s, slowdown, len(workloads))
+    exposed_s = exposed_times(table, time_s, hiding_slowdowns(table, workloads), len(workloads))
     return RowCosts(time_s, exposed_s, detail, replaced)
 
 
@@ -250,14 +249,20 @@ class HidingRows(NamedTuple):
         )
 
 
-def slowdowns_of_rows(table: OperationTable | HidingRows, workloads: Workloads) -> Floats:
-    """Return the share by which each of `SLOWDOWNS` takes longer, float64[rows, 3]."""
-    device = workloads.columns.device[table.workload]
+def hiding_rows(table: OperationTable | HidingRows) -> Ints:
+    """Return the rows of collectives of which something may hide."""
+    return np.flatnonzero((table.category >= TP_COMM) & (table.exposed_share < 1.0))
+
+
+def hiding_slowdowns(table: OperationTable | HidingRows, workloads: Workloads) -> Floats:
+    """Return by which share each of `SLOWDOWNS` takes longer, float64[hiding rows, 3]."""
+    rows = hiding_rows(table)
+    device = workloads.columns.device[table.workload[rows]]
     slowdown = workloads.slowdown[device]
     # A fused exchange takes its compute units from what runs beside it.
-    rows = np.flatnonzero(table.kind == EXCHANGE)
-    taken = table.units[rows] / workloads.devices["compute_units"][device[rows]]
-    slowdown[rows, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
+    fused = np.flatnonzero(table.kind[rows] == EXCHANGE)
+    taken = table.units[rows[fused]] / workloads.devices["compute_units"][device[fused]]
+    slowdown[fused, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
     return slowdown
 
 
@@ -360,16 +365,15 @@ def hidden_times(
 
     Parameters
     ----------
-    slowdown : float64[rows, 3]
-        Of `SLOWDOWNS`.
+    slowdown : float64[hiding rows, 3]
+        Of `hiding_slowdowns`.
     """
     direction = (table.phase != FORWARD).astype(np.int64)
     slot = (table.workload * 2 + direction) * NUM_SEGMENTS
     size = num_workloads * 2 * NUM_SEGMENTS
-    compute = table.category < TP_COMM
-    hides = ~compute & (table.exposed_share < 1.0)
+    compute, rows = np.flatnonzero(table.category < TP_COMM), hiding_rows(table)
     segment_s = np.bincount(slot[compute] + table.segment[compute], time_s[compute], size)
-    hides_in_segment = hides & (table.segment != WHOLE_LAYER)
+    hides_in_segment = rows[table.segment[rows] != WHOLE_LAYER]
     claimed = np.bincount(
         slot[hides_in_segment] + table.segment[hides_in_segment],
         table.partner_share[hides_in_segment],
@@ -379,7 +383,6 @@ def hidden_times(
     whole_s = np.zeros(len(free_s))
     for segment in range(NUM_SEGMENTS):
         whole_s += free_s[:, segment]
-    rows = np.flatnonzero(hides)
     beside = table.segment[rows]
     partner_s = np.where(
         beside == WHOLE_LAYER,
@@ -387,11 +390,11 @@ def hidden_times(
         segment_s[slot[rows] + np.maximum(beside, 0)],
     )
     never = table.exposed_share[rows] * time_s[rows]
-    longer = 1.0 + slowdown[rows, 2]
+    longer = 1.0 + slowdown[:, 2]
     rest = np.maximum(0.0, time_s[rows] - never - table.partner_share[rows] * partner_s / longer)
     hidden = time_s[rows] - never - rest
     leaving = share_leaving(table.ranks[rows], table.local[rows])
-    slowed = (1.0 - leaving) * slowdown[rows, 0] + leaving * slowdown[rows, 1]
+    slowed = (1.0 - leaving) * slowdown[:, 0] + leaving * slowdown[:, 1]
     return Hidden(rows, never + rest, np.maximum(hidden, 0.0), longer, slowed)
 
 

@@ -23,7 +23,7 @@ from projector.operations.cost import (
     WorkloadCosts,
     count_workloads,
     exposed_times,
-    slowdowns_of_rows,
+    hiding_slowdowns,
     sum_times,
     time_rows,
     time_slots,
@@ -246,7 +246,7 @@ class _Shapes:
         hiding = np.flatnonzero(self._hides[placed.shape][owner])
         if len(hiding):
             table = self._hiding.take(row[hiding], owner[hiding])
-            slowdown = slowdowns_of_rows(table, placed)
+            slowdown = hiding_slowdowns(table, placed)
             exposed_s = time_s.copy()
             exposed_s[hiding] = exposed_times(table, time_s[hiding], slowdown, len(placed))
         return sum_times(self._slots.take(row), owner, exposed_s, time_s, len(placed))

@@ -16,7 +16,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER
 from projector.lower.kinds import KINDS, is_layer
 from projector.lower.stages import RECOMPUTE_FULL
-from projector.operations.cost import Hidden, hidden_times, slowdowns_of_rows
+from projector.operations.cost import Hidden, hidden_times, hiding_slowdowns
 from projector.operations.mlp import SEGMENT_FC1
 from projector.operations.moe import EXECUTION, EXECUTION_BESIDE_SHARED
 from projector.operations.repeats import repeated_rows
@@ -147,7 +147,7 @@ class Layers:
         self.table: OperationTable = table
         self.time_s: Floats = evaluation.rows.time_s
         self.again: Flags = repeated_rows(table, workloads)
-        slowdown = slowdowns_of_rows(table, workloads)
+        slowdown = hiding_slowdowns(table, workloads)
         self.hidden: Hidden = hidden_times(table, self.time_s, slowdown, len(workloads.rows))
         self._hidden_at: dict[int, int] = {
             int(row): at for at, row in enumerate(self.hidden.rows.tolist())
