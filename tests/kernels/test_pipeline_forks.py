@@ -22,14 +22,8 @@ from kernels.pipelines import (
 from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_forks
-from projector.kernels.pipeline_forks import (
-    FRAME,
-    LIVE,
-    MAX_CYCLE,
-    MOST_RUNS,
-    ForkProgram,
-    Forks,
-)
+from projector.kernels.pipeline_forks import MOST_RUNS, Forks
+from projector.kernels.pipeline_periods import FRAME, LIVE, MAX_CYCLE, PeriodicProgram
 from projector.schedule import registry
 from projector.schedule.replay.forks import MIN_PERIODS, compile_forks
 from projector.schedule.replay.order_times import MIN_BATCH, fastest_method, replay_batch
@@ -201,17 +195,14 @@ def random_program(rng, width, history):
     durations = live + width
     pp = -(-max(durations, 9 * live) // 9)
     max_cycle = 5
-    capacity = 4 * max_cycle + 1
-    return ForkProgram(
+    frames = 2 * max_cycle + 1
+    return PeriodicProgram(
         prologue=prologue.astype(np.int32),
         period=period,
         moved=np.array([(row - 1, live + row) for row in older], np.int32).reshape(-1, 2),
         epilogue=np.empty((0, 5), np.int32),
-        sizes=np.array([live, live, capacity, max_cycle, (capacity + 1) * live + 1, live]),
-        probe=np.array([0, live - 1]),
+        sizes=np.array([live, live, frames, max_cycle, (frames + 1) * live + 1, live]),
         used=np.arange(durations),
-        uses=np.ones((2, durations), np.int64),
-        latency_uses=np.ones((2, 1 + 2 * pp), np.int64),
         first=np.arange(pp) % live,
         first_duration=np.arange(pp) % live,
         last=np.arange(pp) % live,

@@ -1,7 +1,7 @@
-"""Replay of one order with 64 configurations side by side.
+"""Replay of one order with 16 configurations side by side.
 
 Every operation of a line is run for all lanes before the next one, so that the processor works on
-vectors. Ends live in *places* of 64 lanes that are taken again as soon as nobody reads them any
+vectors. Ends live in *places* of 16 lanes that are taken again as soon as nobody reads them any
 more: the few that are live stay in the nearest cache, however long the order is. Times are
 integers, so that each lane gives what a replay of its own gives, bit for bit.
 
@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Ints, Ints32
+from projector.arrays import Ints, Ints32
 
 from ._jit import helper, kernel
+from ._vectors import WIDTH, anywhere, larger, largest, less, load, spread, store
 from .pipeline import (
     DEPENDENCY,
     DURATION,
@@ -39,8 +40,9 @@ from .pipeline import (
     at,
 )
 
-LANES = 64
-"""Configurations side by side: eight vectors of AVX-512 hide what one operation costs itself."""
+LANES = 16
+"""Configurations side by side. More of them need more than the nearest cache holds, and wait longer
+for the slowest of them; fewer are outweighed by what an operation costs itself."""
 
 
 class LaneProgram(NamedTuple):
@@ -53,8 +55,6 @@ class LaneProgram(NamedTuple):
     """``int64[used]``: durations that operations have, as in a line."""
     uses: Ints
     """``int64[used]``: how many operations have each of them."""
-    latency_uses: Ints
-    """``int64[1 + 2 * stages]``: how many operations wait for each latency."""
     first: Ints
     """``int64[pp]``: place of the first operation of each rank."""
     first_duration: Ints
@@ -119,38 +119,64 @@ def allocate(program: Ints32, place_of: Ints, begin: int) -> int:
 
 
 @helper
-def load_lanes(
-    source: Ints,
-    columns: Ints,
-    weights: Ints,
-    which: Ints,
-    block: int,
-    rows: Ints,
+def load_times(
+    times: OperationTimes,
     begin: int,
-    total: Floats,
-) -> bool:
-    """Copy columns of a block of configurations to rows of lanes; say whether all of them fit.
+    used: Ints,
+    operations: int,
+    latency_ps: Ints,
+    duration_ps: Ints,
+) -> int:
+    """Bring the times of a block into lanes; lanes beyond the last configuration repeat it.
 
-    The rows count from ``begin``. Lanes beyond the last configuration repeat it. The values times
-    ``weights``, one for each column, are added to ``total``, float64[LANES].
+    Parameters
+    ----------
+    times : OperationTimes
+        Of n configurations; ``begin`` is the first one of the block.
+    used : int64[used]
+        Durations to load.
+    operations : int
+        How many are run.
+    latency_ps, duration_ps : int64[1 + 2 * stages, LANES], int64[used, LANES]
+        Output. Row 0 of the latencies is left alone.
+
+    Returns
+    -------
+    int
+        ``OK``, ``OUT_OF_RANGE`` or ``UNSURE``.
     """
-    first = np.empty(LANES, np.int64)
+    given_ps, p2p_ps, which = times
+    values, sends = given_ps.reshape(given_ps.size), p2p_ps.reshape(p2p_ps.size)
+    num_sends = latency_ps.shape[0] - 1 if p2p_ps.shape[0] > 0 else 0
     for lane in range(LANES):
-        first[lane] = which[min(block + lane, which.shape[0] - 1)] * source.shape[1]
-    values = source.reshape(source.size)
-    for i in range(columns.shape[0]):
-        for lane in range(LANES):
-            rows[begin + i, lane] = values[at(first[lane] + columns[i])]
-    shortest = np.int64(0)
-    longest = np.int64(0)
-    for i in range(columns.shape[0]):
-        weight = float(weights[i])
-        for lane in range(LANES):
-            value = rows[begin + i, lane]
-            shortest = min(shortest, value)
-            longest = max(longest, value)
-            total[lane] += weight * float(value)
-    return bool(shortest >= 0 and longest <= MAX_DURATION_PS)
+        config = which[min(begin + lane, which.shape[0] - 1)]
+        first = config * given_ps.shape[1]
+        for i in range(used.shape[0]):
+            duration_ps[i, lane] = values[at(first + used[i])]
+        first = config * num_sends
+        for i in range(num_sends):
+            latency_ps[1 + i, lane] = sends[at(first + i)]
+    longest_ps = _longest_ps(duration_ps, 0, used.shape[0])
+    longest_latency_ps = _longest_ps(latency_ps, 1, num_sends)
+    if longest_ps < 0 or longest_latency_ps < 0:
+        return OUT_OF_RANGE
+    total_ps = float(operations) * (float(longest_ps) + float(longest_latency_ps))
+    return OK if total_ps <= SAFE_PS else UNSURE
+
+
+@helper
+def _longest_ps(rows: Ints, begin: int, count: int) -> int:
+    """Return the longest time of some rows of lanes, or -1 where one is out of range."""
+    limit, longest, outside = spread(MAX_DURATION_PS), spread(0), spread(0)
+    for i in range(begin, begin + count):
+        for lane in range(0, LANES, WIDTH):
+            time_ps = load(rows, i, lane)
+            longest = larger(longest, time_ps)
+            # The sign of what is negative, and of what is too long.
+            outside = outside | time_ps | (limit - time_ps)
+    if anywhere(less(outside, spread(0))):
+        return -1
+    return largest(longest)
 
 
 @helper
@@ -164,19 +190,12 @@ def run_lanes(
         latency = program[i, LATENCY]
         duration = program[i, DURATION]
         output = base + program[i, OUTPUT]
-        if silent:
-            # A quarter fewer vectors to read.
-            for lane in range(LANES):
-                end_ps[output, lane] = (
-                    max(end_ps[previous, lane], end_ps[dependency, lane])
-                    + duration_ps[duration, lane]
-                )
-        else:
-            for lane in range(LANES):
-                arrival = end_ps[dependency, lane] + latency_ps[latency, lane]
-                end_ps[output, lane] = (
-                    max(end_ps[previous, lane], arrival) + duration_ps[duration, lane]
-                )
+        for lane in range(0, LANES, WIDTH):
+            arrival = load(end_ps, dependency, lane)
+            if not silent:
+                arrival = arrival + load(latency_ps, latency, lane)
+            start = larger(load(end_ps, previous, lane), arrival)
+            store(start + load(duration_ps, duration, lane), end_ps, output, lane)
 
 
 @helper
@@ -225,7 +244,7 @@ def _sum_work(program: LaneProgram, duration_ps: Ints, busy_ps: Ints) -> None:
 
 @kernel(python_us=math.inf)
 def replay_lanes(program: LaneProgram, times: OperationTimes, row: Ints, replays: Replays) -> int:
-    """Run one order with the durations of each configuration, 64 at a time.
+    """Run one order with the durations of each configuration, 16 at a time.
 
     Parameters
     ----------
@@ -244,28 +263,19 @@ def replay_lanes(program: LaneProgram, times: OperationTimes, row: Ints, replays
         ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
-    columns, used, uses = program.program, program.used, program.uses
-    given_ps, p2p_ps, which = times
+    columns, used, which = program.program, program.used, times.which
     num_ranks, num_chunks = program.last_backward.shape
     stages = num_ranks * num_chunks
-    silent = p2p_ps.shape[0] == 0
-    flat_p2p_ps = p2p_ps.reshape(p2p_ps.shape[0], 2 * stages)
-    sends, send_uses = np.arange(0 if silent else 2 * stages), program.latency_uses[1:]
+    silent = times.p2p_ps.shape[0] == 0
     latency_ps = np.zeros((1 + 2 * stages, LANES), np.int64)
     duration_ps = np.empty((used.shape[0], LANES), np.int64)
     end_ps = np.zeros((program.num_places, LANES), np.int64)
     busy_ps = np.empty((num_ranks, LANES), np.int64)
-    total = np.empty(LANES, np.float64)
 
     for block in range(0, which.shape[0], LANES):
-        total[:] = 0.0
-        fits = load_lanes(flat_p2p_ps, sends, send_uses, which, block, latency_ps, 1, total)
-        fits &= load_lanes(given_ps, used, uses, which, block, duration_ps, 0, total)
-        if not fits:
-            return OUT_OF_RANGE
-        if total.max() > SAFE_PS:
-            return UNSURE
-
+        status = load_times(times, block, used, len(columns), latency_ps, duration_ps)
+        if status != OK:
+            return status
         run_lanes(columns, 0, silent, latency_ps, duration_ps, end_ps)
         if replays.rank_busy_ps.shape[0] > 0:
             _sum_work(program, duration_ps, busy_ps)

@@ -11,7 +11,8 @@ from projector.arrays import Ints, Ints32
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.kernels.pipeline import Line, OperationTimes
-from projector.kernels.pipeline_forks import MOST_RUNS, ForkProgram, Forks
+from projector.kernels.pipeline_forks import MOST_RUNS, Forks
+from projector.kernels.pipeline_periods import PeriodicProgram
 from projector.schedule.order import FORWARD, Order
 from projector.schedule.replay.order_cache import kept_by_operations, of_order
 from projector.schedule.replay.programs import (
@@ -74,7 +75,7 @@ class Period(NamedTuple):
 class ForkingOrder(NamedTuple):
     """What orders have in common that differ in the number of periods alone."""
 
-    program: ForkProgram
+    program: PeriodicProgram
     periods: int
     """Of the order that was compiled."""
     least: int
@@ -358,12 +359,7 @@ class _Split:
         rows = pipeline_lanes.allocate(program, place, self.live + len(wanted))
         return program, rows, place[end_of]
 
-    def _uses(self, values: Ints, size: int, repeated: Ints) -> Ints:
-        """Count values of operations outside of the periods, and in each."""
-        outside = np.bincount(values[np.append(self.before, self.after)], minlength=size)
-        return np.stack([outside, np.bincount(values[repeated], minlength=size)])
-
-    def program(self) -> ForkProgram:
+    def program(self) -> PeriodicProgram:
         """Write the three programs."""
         order, line, operations = self.order, self.line, self.operations
         prologue, prologue_rows, first = self._prologue()
@@ -373,21 +369,16 @@ class _Split:
         longest = max(MIN_CYCLES, -(-order.pp // self.period.microbatches(order)))
         fitting = MOST_BYTES // (frame * pipeline_lanes.LANES * 8)
         max_cycle = max(1, min(longest, fitting))
-        capacity = 4 * max_cycle + 1
-        rows = max(prologue_rows, capacity * frame + self.live)
-        # The last operations of the first rank and of the last one.
-        probe = self.first_of[np.array([1, order.pp]) * self.period.length - 1]
+        frames = 2 * max_cycle + 1
+        rows = max(prologue_rows, frames * frame + self.live)
         duration = np.searchsorted(line.used, operations.duration)
-        return ForkProgram(
+        return PeriodicProgram(
             prologue=prologue,
             period=period,
             moved=moved,
             epilogue=epilogue,
-            sizes=np.array([self.live, frame, capacity, max_cycle, rows, tail_rows]),
-            probe=probe,
+            sizes=np.array([self.live, frame, frames, max_cycle, rows, tail_rows]),
             used=line.used,
-            uses=self._uses(duration, len(line.used), self.repeated),
-            latency_uses=self._uses(operations.latency, len(line.latency_uses), self.repeated),
             first=first,
             first_duration=duration[order.rank_offset[:-1]],
             last=place_of[self.last],

@@ -104,7 +104,7 @@ def replay_batch(
         nothing is added between two chunks of one rank, whatever stands here. None is no latency
         anywhere, which is faster than many of 0.
     method : str
-        ``direct`` runs one operation after the other; ``lanes`` runs 64 configurations side by
+        ``direct`` runs one operation after the other; ``lanes`` runs 16 configurations side by
         side; ``jump`` leaves out the steady state of long orders, where they have one that can
         be proven, and is ``direct`` where not; ``auto`` takes what should be fastest. The result
         does not depend on it.

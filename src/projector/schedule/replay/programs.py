@@ -73,7 +73,6 @@ def compile_lanes(order: Order) -> LaneProgram:
         num_places=num_places,
         used=line.used,
         uses=line.uses,
-        latency_uses=line.latency_uses,
         first=place[line.first_slot],
         first_duration=np.searchsorted(line.used, first_duration),
         last=place[line.last_slot],
