@@ -1,5 +1,7 @@
 """Columns of sections."""
 
+from operator import itemgetter
+
 import numpy as np
 import pytest
 
@@ -59,3 +61,16 @@ def test_a_column_is_read_once_and_not_written():
     assert columns.micro_batch.tolist() == [1, 2, 2, 4]
     assert columns.micro_batch is columns.micro_batch
     assert not columns.micro_batch.flags.writeable
+
+
+def test_a_part_is_read_once_for_all_sections_that_share_it():
+    read = []
+    letters = Column(
+        np.int64, lambda name: read.append(name) or len(name), "letters", "Of it.", itemgetter(0)
+    )
+    one, three = "one", "three"
+    table = SectionTable([(one, 1), (three, 2), (one, 3)])
+    assert table.column(letters).tolist() == [3, 5, 3]
+    table.grow([(three, 4), ("eleven", 5)])
+    assert table.column(letters).tolist() == [3, 5, 3, 5, 6]
+    assert read == [one, three, "eleven"]

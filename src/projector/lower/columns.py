@@ -17,11 +17,22 @@ S = TypeVar("S")
 T = TypeVar("T", np.int64, np.float64)
 
 
+Part = Callable[[Any], Any]
+"""Returns a section of a section."""
+
+
 class Column(Generic[S, T]):
     """One number of a section, or a fixed row of numbers: an attribute of `SectionColumns`."""
 
-    def __init__(self, dtype: type[T], read: Callable[[S], Any], unit: str, meaning: str) -> None:
-        """Declare what is read of a section; booleans become 0 and 1.
+    def __init__(
+        self,
+        dtype: type[T],
+        read: Callable[[Any], Any],
+        unit: str,
+        meaning: str,
+        part: "Part | None" = None,
+    ) -> None:
+        """Declare what is read of a section, or of a part of it; booleans become 0 and 1.
 
         Parameters
         ----------
@@ -29,8 +40,11 @@ class Column(Generic[S, T]):
             Unit of the numbers, or what kind of number they are.
         meaning : str
             What the column says, in one line.
+        part : callable, optional
+            Returns the part, which many sections may share: it is read once for all of them.
         """
         self.dtype: type[T] = dtype
+        self.part = part
         self.read, self.unit, self.meaning = read, unit, meaning
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -115,6 +129,10 @@ class Declare(Generic[S]):
         """Declare bytes, seconds, rates and shares."""
         return Column(np.float64, read, unit, meaning)
 
+    def part(self, part: Part) -> "DeclareOfPart[S]":
+        """Return what makes declarations for a part of such a section."""
+        return DeclareOfPart(part)
+
     def key(self, read: Callable[[S], Hashable], meaning: str) -> KeyColumn[S]:
         """Declare what is compared."""
         return KeyColumn(read, meaning)
@@ -129,6 +147,26 @@ class Declare(Generic[S]):
         return KeyOfColumns(columns, read, meaning)
 
 
+class DeclareOfPart(Generic[S]):
+    """Makes declarations of what is read of one part of a section."""
+
+    def __init__(self, part: Part) -> None:
+        """Keep what returns the part."""
+        self._part = part
+
+    def ints(
+        self, read: Callable[[Any], int | Sequence[int]], unit: str, meaning: str
+    ) -> Column[S, np.int64]:
+        """Declare whole numbers, codes or flags."""
+        return Column(np.int64, read, unit, meaning, self._part)
+
+    def floats(
+        self, read: Callable[[Any], float | Sequence[float]], unit: str, meaning: str
+    ) -> Column[S, np.float64]:
+        """Declare bytes, seconds, rates and shares."""
+        return Column(np.float64, read, unit, meaning, self._part)
+
+
 class SectionTable(Generic[S]):
     """Sections of one kind, one row each; columns are read when they are asked for."""
 
@@ -136,6 +174,7 @@ class SectionTable(Generic[S]):
         """Keep the sections, which stay alive as long as their table."""
         self.items = tuple(items)
         self._columns: dict[Column[S, Any], Array] = {}
+        self._parts: dict[Part, tuple[SectionTable[Any], dict[int, int], Ints]] = {}
         self._keys: dict[KeyColumn[S], tuple[dict[Hashable, int], Ints]] = {}
 
     def grow(self, items: Sequence[S]) -> None:
@@ -146,11 +185,34 @@ class SectionTable(Generic[S]):
         """Return int64 or float64[sections]."""
         known = self._columns.get(column)
         if known is None or len(known) < len(self.items):
-            begin = 0 if known is None else len(known)
-            more = np.array([column.read(item) for item in self.items[begin:]], column.dtype)
-            known = more if known is None else np.concatenate([known, more])
+            if column.part is None:
+                known = self.read(column)
+            else:
+                parts, index = self._parts_of(column.part)
+                known = parts.read(column).take(index, axis=0)
             self._columns[column] = known
         return known
+
+    def read(self, column: Column[Any, Any]) -> Array:
+        """Return a column as it is read of each item, those that were not read before."""
+        known = self._columns.get(column, np.zeros(0, column.dtype))
+        more = [column.read(item) for item in self.items[len(known) :]]
+        if more:
+            read = np.array(more, column.dtype)
+            known = self._columns[column] = np.concatenate([known, read]) if len(known) else read
+        return known
+
+    def _parts_of(self, part: Part) -> tuple["SectionTable[Any]", Ints]:
+        """Return the distinct parts of the sections, and which of them each section has."""
+        table, number, index = self._parts.get(part, (SectionTable([]), {}, np.zeros(0, np.int64)))
+        if len(index) < len(self.items):
+            found = [part(item) for item in self.items[len(index) :]]
+            more = [number.setdefault(id(each), len(number)) for each in found]
+            new = dict(zip(more, found, strict=True))
+            table.grow([new[at] for at in range(len(table.items), len(number))])
+            index = np.concatenate([index, np.array(more, np.int64)])
+            self._parts[part] = table, number, index
+        return table, index
 
     def key(self, key: KeyColumn[S]) -> Ints:
         """Return int64[sections]: equal numbers where sections are equal in a key."""
