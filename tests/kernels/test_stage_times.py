@@ -9,6 +9,7 @@ from projector.kernels.replicas import Patterns, spread_segments
 from projector.kernels.stage_times import (
     EVERY_GATHER,
     EVERY_REDUCE,
+    KIND_TIMES,
     OVERLAPS_GATHER,
     OVERLAPS_REDUCE,
     REGATHERS,
@@ -284,9 +285,10 @@ def time_replicas(pipelines, sent, chosen):
     pipeline, share, flags, ahead_f, ahead_b, slowdown, longer = zip(*chosen, strict=True)
     pipeline = np.array(pipeline)
     kinds, places = (np.array(each)[pipeline].sum() for each in (own_kinds, counts))
-    times = StageTimes(*np.full((8, kinds), -7.0), *np.full((2, places), -7.0))
+    kind_s, rows = np.full((KIND_TIMES, kinds), -7.0), np.full((2, kinds + places), -7.0)
+    first_row = np.full(len(pipeline), -7)
     table = np.array(sent)
-    time_stages(
+    used = time_stages(
         PassReplicas(
             pipeline, pipeline, patterns.stage_first[pipeline], np.array(share),
             np.array([FLAGS[name] for name in flags]), np.array(ahead_f), np.array(ahead_b),
@@ -300,9 +302,26 @@ def time_replicas(pipelines, sent, chosen):
             np.arange(table.shape[0] * table.shape[1]).reshape(table.shape[:2]),
             *(np.ascontiguousarray(column) for column in table.reshape(-1, 4).T),
         ),
-        times,
+        np.full(len(pipelines), -1),
+        kind_s,
+        *rows,
+        first_row,
     )  # fmt: skip
-    return times
+    assert first_row.max() < used <= rows.shape[1]
+    return by_stage(StageTimes(*kind_s, *rows, first_row), patterns, pipeline)
+
+
+def by_stage(times, patterns, pattern):
+    """Return times of kinds and of stages by name, those of stages replica after replica."""
+    row, first_kind = [], 0
+    for replica, number in enumerate(pattern):
+        kinds = patterns.stage_kind[slice(*patterns.stage_first[number : number + 2])]
+        first = times.first_row[replica]
+        row += (first_kind + kinds if first < 0 else first + np.arange(len(kinds))).tolist()
+        first_kind += np.diff(patterns.kind_first)[number]
+    found = times._asdict()
+    del found["first_row"]
+    return found | {name: found[name][row] for name in ("first_forward_s", "exposed_first_s")}
 
 
 @given(case=replicas())
@@ -310,8 +329,7 @@ def test_replicas_match_reference(case):
     pipelines, sent, chosen = case
     times = time_replicas(pipelines, sent, chosen)
     wanted = reference.time_replicas(pipelines, sent, chosen)
-    for name in StageTimes._fields:
-        found = getattr(times, name)
+    for name, found in times.items():
         assert found == pytest.approx(np.array(wanted[name]), rel=1e-9, abs=1e-9), name
 
 
@@ -320,9 +338,8 @@ def test_replicas_beside_others_are_those_alone(case):
     pipelines, sent, chosen = case
     together = time_replicas(pipelines, sent, chosen)
     alone = [time_replicas(pipelines, sent, [each]) for each in chosen]
-    for name in StageTimes._fields:
-        parts = [getattr(each, name) for each in alone]
-        np.testing.assert_array_equal(getattr(together, name), np.concatenate(parts))
+    for name, found in together.items():
+        np.testing.assert_array_equal(found, np.concatenate([each[name] for each in alone]))
 
 
 @given(

@@ -7,61 +7,97 @@ from hypothesis import strategies as st
 
 from projector.kernels.timings import (
     EACH,
+    KIND_TIMES,
     LEAST,
     StageDurations,
     TimingColumns,
     distinct_timings,
+    round_times,
     write_timings,
 )
 from reference import timings as reference
 
-# Without the JIT numpy warns of the wrap that a hash lives on.
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
+# Without the JIT numpy warns of the wrap that a hash lives on, and of infinite times.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:overflow encountered", "ignore:invalid value encountered"
+)
 
 ticks = st.integers(0, 3)
 
 
 @st.composite
 def replicas(draw):
-    """Draw stages of replicas with one placement, and which kind each has."""
+    """Draw replicas with one placement, two patterns of their stages, and times of their kinds."""
     num_ranks, num_chunks = draw(st.integers(1, 3)), draw(st.integers(1, 2))
-    held = np.array(draw(st.permutations(range(num_ranks * num_chunks))), np.int64)
-    kinds = draw(st.lists(st.lists(ticks, min_size=9, max_size=9), min_size=1, max_size=3))
-    # An order of stages says where a replica begins.
-    num = draw(st.integers(1, 6))
-    size = num * held.size
-    kind = draw(st.lists(st.integers(0, len(kinds) - 1), min_size=size, max_size=size))
-    first = draw(st.lists(ticks, min_size=size, max_size=size))
-    kind_ps = np.array(kinds, np.int64).reshape(-1, 3, 3)
-    like = [kinds.index(each) for each in kinds]
-    stages = StageDurations(*(np.array(each, np.int64) for each in (kind, first, like)), kind_ps)
-    begin = held.size * np.array(draw(st.permutations(range(num))), np.int64)
-    return held.reshape(num_ranks, num_chunks), stages, begin
-
-
-def times_of(held, stages, begin):
-    """Return what each stage of a replica takes, by rank and chunk."""
-    return [
-        [
-            reference.stage_times(
-                int(stages.first_forward_ps[begin + stage]),
-                stages.kind_ps[stages.kind[begin + stage]].tolist(),
-            )
-            for stage in rank
-        ]
-        for rank in held.tolist()
+    size = num_ranks * num_chunks
+    held = np.array(draw(st.permutations(range(size))), np.int64).reshape(num_ranks, num_chunks)
+    patterns = [
+        draw(st.lists(st.integers(0, kinds - 1), min_size=size, max_size=size)) for kinds in (1, 2)
     ]
+    kind_ps, first_ps, own_ps = [], [], []
+    pattern = draw(st.lists(st.integers(0, 1), min_size=1, max_size=6))
+    kind_first, first_row = [0], []
+    for kinds in pattern:
+        for _ in range(kinds + 1):
+            kind_ps.append(draw(st.lists(ticks, min_size=KIND_TIMES, max_size=KIND_TIMES)))
+            first_ps.append(draw(ticks))
+        kind_first.append(len(kind_ps))
+        first_row.append(len(own_ps) if draw(st.booleans()) else None)
+        if first_row[-1] is not None:
+            own_ps += draw(st.lists(ticks, min_size=size, max_size=size))
+    rows = [-1 if row is None else len(kind_ps) + row for row in first_row]
+    spans, stage_kind = [0, size, 2 * size], [*patterns[0], *patterns[1]]
+    columns = pattern, kind_first, rows, spans, stage_kind, first_ps + own_ps, kind_ps
+    stages = StageDurations(*(np.array(each, np.int64) for each in columns), draw(st.booleans()))
+    return held, stages, np.array(draw(st.permutations(range(len(pattern)))), np.int64)
+
+
+def times_of(held, stages, replica):
+    """Return what each stage of a replica takes, by rank and chunk."""
+    begin = stages.pattern_first[stages.pattern[replica]]
+    kind_first, first_row = stages.kind_first[replica], stages.first_row[replica]
+
+    def times(stage):
+        kind = kind_first + stages.stage_kind[begin + stage]
+        first = stages.first_forward_ps[kind if first_row < 0 else first_row + stage]
+        return reference.stage_times(int(first), stages.kind_ps[kind].tolist(), stages.splits)
+
+    return [[times(stage) for stage in rank] for rank in held.tolist()]
+
+
+seconds = st.sampled_from([0.0, 1e-13, -1e-13, -1.0, 2.5e-12, 3e3, 2e6, np.inf, np.nan])
+seconds |= st.floats(0.0, 2.0)
+
+
+@given(st.lists(st.tuples(*[seconds] * 4), max_size=4))
+def test_times_are_rounded_once(kinds):
+    *own_s, weight_s = np.array(kinds, np.float64).reshape(-1, 4).T.copy()
+    row = np.arange(len(kinds))[::-1].copy()
+    kind_ps = np.empty((len(kinds), KIND_TIMES), np.int64)
+    valid = round_times(*own_s, weight_s[row], row, kind_ps)
+    expected = [reference.rounded(*each) for each in kinds]
+    assert valid == (None not in expected)
+    if valid:
+        assert kind_ps.tolist() == expected
 
 
 @given(replicas(), st.data())
 def test_replicas_share_a_timing_where_all_takes_as_long(case, data):
-    held, stages, begin = case
-    sends = np.array(data.draw(st.lists(ticks, min_size=len(begin), max_size=len(begin))), np.int64)
-    first, timing = distinct_timings(begin, held.size, sends, stages)
-    keys = [
-        str((number, times_of(held, stages, place)))
-        for number, place in zip(sends.tolist(), begin.tolist(), strict=True)
-    ]
+    held, stages, chosen = case
+    num = len(chosen)
+    sends = np.array(data.draw(st.lists(ticks, min_size=num, max_size=num)), np.int64)
+    first, timing = distinct_timings(chosen, held.size, sends, stages)
+    keys = []
+    for number, replica in zip(sends.tolist(), chosen.tolist(), strict=True):
+        kinds = slice(*stages.kind_first[replica : replica + 2])
+        row = stages.first_row[replica]
+        firsts = kinds if row < 0 else slice(row, row + held.size)
+        # Kinds are told apart whether or not they are split.
+        of_kinds = stages.kind_ps[kinds].tolist(), stages.first_forward_ps[firsts].tolist()
+        keys.append(str((number, stages.pattern[replica], row < 0, *of_kinds)))
+        assert times_of(held, stages, chosen[first[timing[len(keys) - 1]]]) == times_of(
+            held, stages, replica
+        )
     known = list(dict.fromkeys(keys))
     assert timing.tolist() == [known.index(key) for key in keys]
     assert first.tolist() == [keys.index(key) for key in known]
@@ -69,8 +105,8 @@ def test_replicas_share_a_timing_where_all_takes_as_long(case, data):
 
 @given(replicas(), st.data(), st.integers(1, 4))
 def test_durations_and_work_match_reference(case, data, microbatches):
-    held, stages, begin = case
-    num, shape = len(begin), (*held.shape, 3, 3)
+    held, stages, chosen = case
+    num, shape = len(chosen), (*held.shape, 3, 3)
     waits = np.array(data.draw(st.lists(st.booleans(), min_size=num, max_size=num)))
     sent_ps = np.arange(2 * 2 * held.size).reshape(2, 2, *held.shape)
     sends = np.arange(num) % 2
@@ -79,9 +115,9 @@ def test_durations_and_work_match_reference(case, data, microbatches):
         np.empty((num, *shape), np.int64),
         np.empty((num, 2, len(held)), np.int64),
     )
-    write_timings(begin, held, stages, waits, sends, sent_ps, columns)
-    for row, place in enumerate(begin.tolist()):
-        times = times_of(held, stages, place)
+    write_timings(chosen, held, stages, waits, sends, sent_ps, columns)
+    for row, replica in enumerate(chosen.tolist()):
+        times = times_of(held, stages, replica)
         assert columns.alone_ps[row].tolist() == times
         sent = sent_ps[sends[row]] * waits[row]
         assert columns.duration_ps[row].tolist() == [

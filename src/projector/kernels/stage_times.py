@@ -78,7 +78,10 @@ class SentLayers(NamedTuple):
 
 
 class StageTimes(NamedTuple):
-    """Durations of the stages of replicas, ``float64[kinds]`` but for the first forward."""
+    """Durations of the stages of replicas, ``float64[kinds]`` but for the first forward.
+
+    ``rows`` are the kinds, and behind them stages of replicas whose first forwards are their own.
+    """
 
     forward_s: Floats
     """Every forward but the first."""
@@ -96,9 +99,12 @@ class StageTimes(NamedTuple):
     gather_after_s: Floats
     """Parameter gather that nothing overlaps."""
     first_forward_s: Floats
-    """``float64[stages]``: forward of the first microbatch; it depends on the stages before."""
+    """``float64[rows]``: forward of the first microbatch; it may depend on the stages before."""
     exposed_first_s: Floats
-    """``float64[stages]``: what data parallelism adds to it."""
+    """``float64[rows]``: what data parallelism adds to it."""
+    first_row: Ints
+    """``int64[replicas]``: row of its first stage, several may share one; -1 where each stage has
+    that of its kind."""
 
 
 OWN = 6
@@ -112,32 +118,11 @@ PASS = 3
 COMPUTE, GATHERING, REDUCING = range(PASS)
 
 
-class _Timed(NamedTuple):
-    """What is known of one kind of stage."""
-
-    plain_forward_s: float
-    plain_backward_s: float
-    forward_s: float
-    backward_s: float
-    last_backward_s: float
-    tail_s: float
-    """Of a last backward."""
-
-
-@inlined
-def _gathered_at(
-    runs: Floats, run_of_layer: Ints, layer: int, now: float, channel: float, gathered: Floats
-) -> float:
-    """Gather the weights of a layer, asked for at ``now``; return until when the channel is busy.
-
-    ``gathered`` takes the moment at which they are there, 0 where nothing is to be gathered.
-    """
-    seconds = runs[run_of_layer[layer], GATHERING]
-    gathered[layer] = 0.0
-    if seconds > 0.0:
-        channel = max(channel, now) + seconds
-        gathered[layer] = channel
-    return channel
+(
+    EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EXPOSED_EACH, EXPOSED_LAST, TAIL, REDUCE_AFTER,
+    GATHER_AFTER, KIND_TIMES,
+) = range(9)  # fmt: skip
+"""The columns of kinds in `StageTimes`."""
 
 
 @inlined
@@ -195,25 +180,47 @@ def run_layers(
     layers = _list_layers(begin, end, count, backward, run_of_layer)
     computed = 0.0
     channel = 0.0
-    asked = 0
+    # What is asked for before the first layer may start.
+    asked = min(layers, max(1, ahead))
+    for layer in range(asked):
+        seconds = runs[run_of_layer[layer], GATHERING]
+        channel += seconds
+        gathered[layer] = channel if seconds > 0.0 else 0.0
     for layer in range(layers):
-        # What is asked for before the first layer may start.
-        while asked < min(layers, max(1, ahead)):
-            channel = _gathered_at(runs, run_of_layer, asked, 0.0, channel, gathered)
-            asked += 1
-        started = max(computed, gathered[layer])
-        if ahead > 0 and asked < layers:
-            channel = _gathered_at(runs, run_of_layer, asked, started, channel, gathered)
-            asked += 1
         run = run_of_layer[layer]
+        started = max(computed, gathered[layer])
         computed = started + runs[run, COMPUTE]
-        if ahead == 0 and asked < layers:
-            channel = _gathered_at(runs, run_of_layer, asked, computed, channel, gathered)
+        if asked < layers:
+            seconds = runs[run_of_layer[asked], GATHERING]
+            gathered[asked] = 0.0
+            if seconds > 0.0:
+                channel = max(channel, started if ahead > 0 else computed) + seconds
+                gathered[asked] = channel
             asked += 1
         reduce_s = runs[run, REDUCING]
         if reduce_s > 0.0:
             channel = max(channel, computed) + reduce_s
     return computed, max(0.0, channel - computed)
+
+
+@inlined
+def _silent_at(
+    begin: int,
+    end: int,
+    stage_rank: Ints,
+    stage_kind: Ints,
+    run_offset: Ints,
+    count: Ints,
+    runs: Floats,
+    silent_s: Floats,
+) -> None:
+    """Write when each rank of some stages has gathered all of them."""
+    for stage in range(begin, end):
+        silent_s[stage_rank[stage]] = 0.0
+    for stage in range(begin, end):
+        rank, kind = stage_rank[stage], stage_kind[stage]
+        for run in range(run_offset[kind], run_offset[kind + 1]):
+            silent_s[rank] += count[run] * runs[run, GATHERING]
 
 
 @inlined
@@ -255,13 +262,9 @@ def first_forwards(
     duration_s : float64[any]
         Output: from the arrival of the microbatch at a stage until its last layer has computed.
     """
+    _silent_at(begin, end, stage_rank, stage_kind, run_offset, count, runs, silent_s)
     for stage in range(begin, end):
         channel_s[stage_rank[stage]] = 0.0
-        silent_s[stage_rank[stage]] = 0.0
-    for stage in range(begin, end):
-        rank, kind = stage_rank[stage], stage_kind[stage]
-        for run in range(run_offset[kind], run_offset[kind + 1]):
-            silent_s[rank] += count[run] * runs[run, GATHERING]
     arrival = 0.0
     for stage in range(begin, end):
         rank, kind = stage_rank[stage], stage_kind[stage]
@@ -321,12 +324,13 @@ def _time_kind(
     runs: Floats,
     run_of_layer: Ints,
     gathered: Floats,
-) -> _Timed:
+    at: int,
+    kind_s: Floats,
+) -> tuple[float, float]:
     """Time one kind of stage, whose runs stand at ``begin``.
 
     ZeRO 3 and FSDP gather in every forward and backward and reduce in every backward, ZeRO 2
-    reduces in every backward. Below ZeRO 2 only the last backward sends gradients. Copies around
-    the collectives of FSDP take their turn with the compute.
+    reduces in every backward. Below ZeRO 2 only the last backward sends gradients.
     """
     every_gather, every_reduce = flags & EVERY_GATHER != 0, flags & EVERY_REDUCE != 0
     regathers = flags & REGATHERS != 0
@@ -364,20 +368,29 @@ def _time_kind(
             exposed = max(duration - plain, 0.0) / longer
             hidden = max(sent - exposed - tail, 0.0) * longer
             seconds = plain + exposed + slowdown * hidden
-        if not backward:
+        if number == 0:
             forward_s = seconds
-        elif number == 1:
-            backward_s = last_s = seconds
-            tail_s = tail
         else:
+            backward_s = seconds if number == 1 else backward_s
             last_s, tail_s = seconds, tail
     if every_reduce:
         # The next operation waits for the reduction of every backward.
         backward_s += tail_s
         last_s, tail_s = backward_s, 0.0
-    plain_f = _total(begin, end, count, own, FORWARD)
-    plain_b = _total(begin, end, count, own, BACKWARD)
-    return _Timed(plain_f, plain_b, forward_s, backward_s, last_s, tail_s)
+    plain_f = plain_b = gather_all = reduce_all = 0.0
+    for run in range(begin, end):
+        plain_f += own[run, FORWARD] * count[run]
+        plain_b += own[run, BACKWARD] * count[run]
+        gather_all += own[run, GATHER] * count[run]
+        reduce_all += own[run, REDUCE] * count[run]
+    after = flags & (OVERLAPS_REDUCE | EVERY_REDUCE) == 0
+    kind_s[EVERY_FORWARD, at], kind_s[EVERY_BACKWARD, at] = forward_s, backward_s
+    kind_s[LAST_BACKWARD, at], kind_s[TAIL, at] = last_s, tail_s
+    kind_s[EXPOSED_EACH, at] = (forward_s - plain_f) + (backward_s - plain_b)
+    kind_s[EXPOSED_LAST, at] = last_s - plain_b
+    kind_s[REDUCE_AFTER, at] = reduce_all if after else 0.0
+    kind_s[GATHER_AFTER, at] = gather_all if flags & OVERLAPS_GATHER == 0 else 0.0
+    return plain_f, gather_all
 
 
 @inlined
@@ -385,68 +398,87 @@ def _read_runs(
     begin: int,
     row: int,
     share: int,
-    layers: PassLayers,
-    sent: SentLayers,
+    sent_row: Ints,
+    run_offset: Ints,
+    count_of: Ints,
+    layer_of: Ints,
+    forward_s: Floats,
+    backward_s: Floats,
+    gather_s: Floats,
+    reduce_s: Floats,
+    gather_copy_s: Floats,
+    reduce_copy_s: Floats,
     count: Ints,
     own: Floats,
 ) -> int:
     """Write what the layers of one stage take, from run ``begin`` on; return where they end."""
-    run_offset, count_of, layer_of, forward_s, backward_s = layers
-    sent_row, gather_s, reduce_s, gather_copy_s, reduce_copy_s = sent
     end = begin
     for run in range(run_offset[row], run_offset[row + 1]):
-        at = sent_row[share, layer_of[run]]
+        sent = sent_row[share, layer_of[run]]
         count[end] = count_of[run]
         own[end, FORWARD], own[end, BACKWARD] = forward_s[run], backward_s[run]
-        own[end, GATHER], own[end, REDUCE] = gather_s[at], reduce_s[at]
-        own[end, GATHER_COPY], own[end, REDUCE_COPY] = gather_copy_s[at], reduce_copy_s[at]
+        own[end, GATHER], own[end, REDUCE] = gather_s[sent], reduce_s[sent]
+        own[end, GATHER_COPY], own[end, REDUCE_COPY] = gather_copy_s[sent], reduce_copy_s[sent]
         end += 1
     return end
 
 
 @inlined
-def _write_kind(
-    at: int, begin: int, end: int, count: Ints, own: Floats, flags: int, timed: _Timed,
-    times: StageTimes,
-) -> None:  # fmt: skip
-    """Write what is known of one kind of stage, whose runs stand at ``begin``."""
-    every_f, every_b, last_b, exposed_each, exposed_last, tail = times[:6]
-    reduce_after, gather_after = times[6:8]
-    every_f[at], every_b[at] = timed.forward_s, timed.backward_s
-    last_b[at], tail[at] = timed.last_backward_s, timed.tail_s
-    exposed_f = timed.forward_s - timed.plain_forward_s
-    exposed_each[at] = exposed_f + (timed.backward_s - timed.plain_backward_s)
-    exposed_last[at] = timed.last_backward_s - timed.plain_backward_s
-    reduce_after[at] = gather_after[at] = 0.0
-    if flags & (OVERLAPS_REDUCE | EVERY_REDUCE) == 0:
-        reduce_after[at] = _total(begin, end, count, own, REDUCE)
-    if flags & OVERLAPS_GATHER == 0:
-        gather_after[at] = _total(begin, end, count, own, GATHER)
+def _time_first(
+    begin: int,
+    end: int,
+    stage_rank: Ints,
+    stage_kind: Ints,
+    first_run: Ints,
+    count: Ints,
+    own: Floats,
+    slowdown: float,
+    longer: float,
+    runs: Floats,
+    channel_s: Floats,
+    silent_s: Floats,
+    place: int,
+    first_s: Floats,
+    exposed_s: Floats,
+) -> None:
+    """Write the first forwards of the stages of a replica, and what is exposed of each."""
+    for stage in range(begin, end):
+        for run in range(first_run[stage_kind[stage]], first_run[stage_kind[stage] + 1]):
+            runs[run, COMPUTE] = own[run, FORWARD]
+            runs[run, GATHERING] = own[run, GATHER] * longer
+    first_forwards(
+        begin, end, stage_rank, stage_kind, first_run, count, runs, slowdown, channel_s, silent_s,
+        place, first_s,
+    )  # fmt: skip
+    for stage in range(begin, end):
+        begin_run, end_run = first_run[stage_kind[stage]], first_run[stage_kind[stage] + 1]
+        plain = _total(begin_run, end_run, count, own, FORWARD)
+        row = place + stage - begin
+        # Where nothing is gathered nothing is added, whatever the rounding.
+        if not _total(begin_run, end_run, count, own, GATHER) > 0.0 or first_s[row] < plain:
+            first_s[row] = plain
+        exposed_s[row] = first_s[row] - plain
 
 
 @inlined
 def _gathers_alike(
-    replica: int,
+    one: int,
     other: int,
-    replicas: PassReplicas,
-    patterns: Patterns,
-    layers: PassLayers,
-    sent: SentLayers,
+    row_first: int,
+    kind_stage: Ints,
+    begin_kind: int,
+    end_kind: int,
+    run_offset: Ints,
+    layer_of: Ints,
+    sent_row: Ints,
+    gather_s: Floats,
 ) -> bool:
-    """Whether layers are gathered alike in all kinds of stages of two replicas of a pipeline."""
-    pattern = replicas.pattern[replica]
-    if (
-        replicas.pattern[other] != pattern
-        or replicas.slowdown[other] != replicas.slowdown[replica]
-        or replicas.longer[other] != replicas.longer[replica]
-    ):
-        return False
-    one, two = replicas.sharing[replica], replicas.sharing[other]
-    for kind in range(patterns.kind_first[pattern], patterns.kind_first[pattern + 1]):
-        row = replicas.row_first[replica] + patterns.kind_stage[kind]
-        for run in range(layers.run_offset[row], layers.run_offset[row + 1]):
-            layer = layers.layer[run]
-            if sent.gather_s[sent.row[one, layer]] != sent.gather_s[sent.row[two, layer]]:
+    """Whether two sharings gather the layers of some kinds of stages alike."""
+    for kind in range(begin_kind, end_kind):
+        row = row_first + kind_stage[kind]
+        for run in range(run_offset[row], run_offset[row + 1]):
+            layer = layer_of[run]
+            if gather_s[sent_row[one, layer]] != gather_s[sent_row[other, layer]]:
                 return False
     return True
 
@@ -457,8 +489,12 @@ def time_stages(
     patterns: Patterns,
     layers: PassLayers,
     sent: SentLayers,
-    times: StageTimes,
-) -> None:
+    known: Ints,
+    kind_s: Floats,
+    first_s: Floats,
+    exposed_s: Floats,
+    first_row: Ints,
+) -> int:
     """Time the stages of replicas with their data parallelism.
 
     Below ZeRO 3 only the first forward waits for parameters, which all ranks gather from the start
@@ -471,61 +507,76 @@ def time_stages(
     layers : PassLayers
         Of the pipelines.
     sent : SentLayers
-    times : StageTimes
+    known : int64[pipelines]
+        Scratch, all -1.
+    kind_s : float64[KIND_TIMES, kinds]
+        Output; see `StageTimes`, and of the others too.
+    first_s, exposed_s : float64[rows]
+        Outputs.
+    first_row : int64[replicas]
         Output.
+
+    Returns
+    -------
+    int
+        Rows of first forwards.
     """
+    # Each array is taken out of its tuple once: that counts a reference.
     pattern_of, pipeline_of, row_first, sharing, flags_of = replicas[:5]
     forward_ahead, backward_ahead, slowdown_of, longer_of = replicas[5:]
     stage_first, stage_kind, stage_rank, kind_first, kind_stage = patterns[:5]
-    forward_s, first_s, exposed_s = times.forward_s, times.first_forward_s, times.exposed_first_s
-    count, first_run = np.empty_like(layers.layers), np.empty(len(kind_stage) + 1, np.int64)
+    run_offset, count_of, layer_of, forward_s, backward_s = layers
+    sent_row, gather_s, reduce_s, gather_copy_s, reduce_copy_s = sent
+    ranks = most = 0
+    for rank in stage_rank:
+        ranks = max(ranks, rank + 1)
+    for num_layers in count_of:
+        most += num_layers
+    count, first_run = np.empty(len(count_of), np.int64), np.empty(len(kind_stage) + 1, np.int64)
     own, runs = np.empty((len(count), OWN)), np.empty((len(count), PASS))
-    plain, gathers = np.empty(len(kind_stage)), np.empty(len(kind_stage))
-    most = layers.layers.sum()
     run_of_layer, gathered = np.empty(most, np.int64), np.empty(most)
-    channel_s, silent_s = np.empty(stage_rank.max() + 1), np.empty(stage_rank.max() + 1)
-    known = np.full(pipeline_of.max() + 1, -1)
-    known_at = np.empty_like(known)
-    first_kind, at = 0, 0
-    for replica in range(pattern_of.shape[0]):
-        pattern, pipeline, flags = pattern_of[replica], pipeline_of[replica], flags_of[replica]
-        slowdown, longer = slowdown_of[replica], longer_of[replica]
-        kinds = kind_first[pattern + 1] - kind_first[pattern]
-        first_run[0] = end = 0
-        for kind in range(kinds):
-            row = row_first[replica] + kind_stage[kind_first[pattern] + kind]
-            begin = end
-            end = _read_runs(begin, row, sharing[replica], layers, sent, count, own)
-            timed = _time_kind(
+    channel_s, silent_s = np.empty(ranks), np.empty(ranks)
+    at, place = 0, int(kind_s.shape[1])
+    for replica in range(len(pattern_of)):
+        pattern, row, flags = pattern_of[replica], row_first[replica], flags_of[replica]
+        share, slowdown, longer = sharing[replica], slowdown_of[replica], longer_of[replica]
+        begin_kind, end_kind = kind_first[pattern], kind_first[pattern + 1]
+        gathers, first_run[0] = False, 0
+        for kind in range(end_kind - begin_kind):
+            begin = first_run[kind]
+            end = first_run[kind + 1] = _read_runs(
+                begin, row + kind_stage[begin_kind + kind], share, sent_row, run_offset, count_of,
+                layer_of, forward_s, backward_s, gather_s, reduce_s, gather_copy_s, reduce_copy_s,
+                count, own,
+            )  # fmt: skip
+            plain, gather_all = _time_kind(
                 begin, end, count, own, flags, forward_ahead[replica], backward_ahead[replica],
-                slowdown, longer, runs, run_of_layer, gathered,
+                slowdown, longer, runs, run_of_layer, gathered, at, kind_s,
             )  # fmt: skip
-            _write_kind(first_kind + kind, begin, end, count, own, flags, timed, times)
-            first_run[kind + 1], plain[kind] = end, timed.plain_forward_s
-            gathers[kind] = _total(begin, end, count, own, GATHER)
-        base, stages = stage_first[pattern], stage_first[pattern + 1] - stage_first[pattern]
-        other = known[pipeline]
-        if flags & OVERLAPS_GATHER == 0 or flags & EVERY_GATHER != 0:
-            for stage in range(stages):
-                first_s[at + stage] = forward_s[first_kind + stage_kind[base + stage]]
-        elif other >= 0 and _gathers_alike(replica, other, replicas, patterns, layers, sent):
-            for stage in range(stages):
-                first_s[at + stage] = first_s[known_at[pipeline] + stage]
-        else:
-            for run in range(end):
-                runs[run, COMPUTE] = own[run, FORWARD]
-                runs[run, GATHERING] = own[run, GATHER] * longer
-            first_forwards(
-                base, base + stages, stage_rank, stage_kind, first_run, count, runs, slowdown,
-                channel_s, silent_s, at, first_s,
-            )  # fmt: skip
-            for stage in range(stages):
-                kind = stage_kind[base + stage]
-                # Where nothing is gathered nothing is added, whatever the rounding.
-                if not gathers[kind] > 0.0 or first_s[at + stage] < plain[kind]:
-                    first_s[at + stage] = plain[kind]
-            known[pipeline], known_at[pipeline] = replica, at
-        for stage in range(stages):
-            exposed_s[at + stage] = first_s[at + stage] - plain[stage_kind[base + stage]]
-        first_kind += kinds
-        at += stages
+            first_s[at] = kind_s[EVERY_FORWARD, at]
+            exposed_s[at] = first_s[at] - plain
+            gathers = gathers or gather_all > 0.0 or exposed_s[at] != 0.0
+            at += 1
+        first_row[replica] = -1
+        if not gathers or flags & OVERLAPS_GATHER == 0 or flags & EVERY_GATHER != 0:
+            continue
+        other = known[pipeline_of[replica]]
+        if (
+            other >= 0
+            and pattern_of[other] == pattern
+            and slowdown_of[other] == slowdown
+            and longer_of[other] == longer
+            and _gathers_alike(
+                share, sharing[other], row, kind_stage, begin_kind, end_kind, run_offset, layer_of,
+                sent_row, gather_s,
+            )
+        ):  # fmt: skip
+            first_row[replica] = first_row[other]
+            continue
+        known[pipeline_of[replica]], first_row[replica] = replica, place
+        _time_first(
+            stage_first[pattern], stage_first[pattern + 1], stage_rank, stage_kind, first_run,
+            count, own, slowdown, longer, runs, channel_s, silent_s, place, first_s, exposed_s,
+        )  # fmt: skip
+        place += stage_first[pattern + 1] - stage_first[pattern]
+    return place

@@ -79,8 +79,9 @@ class StepReplicas(NamedTuple):
     """``int64[replicas]``"""
     row_first: Ints
     """``int64[replicas]``: row of the first stage in its pipeline."""
-    stage_first: Ints
-    """``int64[replicas]``: first stage."""
+    first_row: Ints
+    """``int64[replicas]``: row of the first forward of its first stage; below 0 where each stage
+    has that of its kind."""
     kind_first: Ints
     """``int64[replicas]``: first kind of stage."""
     rank_kind_first: Ints
@@ -114,7 +115,8 @@ class StepStages(NamedTuple):
     launch_s: Floats
     """``float64[rows]``: launches of a microbatch."""
     exposed_first_s: Floats
-    """``float64[stages]``: what data parallelism adds to the first forward."""
+    """``float64[kinds + any]``: what data parallelism adds to the first forward, of kinds and then
+    of stages."""
     exposed_last_s: Floats
     """``float64[kinds]``: the same to the last backward."""
     exposed_each_s: Floats
@@ -335,7 +337,7 @@ def _read_ranks(replica: int, runs: StepRuns, scratch: StepScratch) -> _After:
 def _write_stages(
     held: Ints,
     rank: int,
-    stage_first: int,
+    first_row: int,
     row_first: int,
     count: int,
     kind_of: Ints,
@@ -345,8 +347,8 @@ def _write_stages(
 ) -> tuple[float, float]:
     """Write the categories of a rank; return its launches and what data parallelism adds.
 
-    Its stages count from ``stage_first``, and from ``row_first`` in the pipeline; ``count``
-    microbatches pass through them.
+    Its stages count from ``row_first`` in the pipeline, their first forwards from ``first_row``;
+    ``count`` microbatches pass through them.
     """
     categories_s, launch_of, first_of, last_of, each_of, _, _, _ = stages
     for term in range(CATEGORY_TERMS):
@@ -359,7 +361,7 @@ def _write_stages(
         for term in range(CATEGORY_TERMS):
             number[job, term] += count * categories_s[row, term]
         launch_s += count * launch_of[row]
-        exposed_s += first_of[stage_first + stage] + last_of[kind]
+        exposed_s += first_of[kind if first_row < 0 else first_row + stage] + last_of[kind]
         exposed_s += (count - 1) * each_of[kind]
     return launch_s, exposed_s
 
@@ -410,7 +412,7 @@ def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> 
     # Each array is taken out of its tuple once: that counts a reference.
     jobs, _, replicas, families, stage_held, replayed, alone, stages, _ = runs
     begin, _, replay_of, _, family_of, microbatches = jobs
-    chosen, _, row_first, stage_first, _, _, tied_s, timing_of, work_ps = replicas
+    chosen, _, row_first, first_row, _, _, tied_s, timing_of, work_ps = replicas
     aparts, overhead_s, straggler_share = families
     row_of, later_ps, start_ps, end_ps, _ = replayed
     alone_row_of, alone_later_ps, alone_start_ps, alone_end_ps, _ = alone
@@ -435,7 +437,7 @@ def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> 
             ending = ends.ending
 
             launch_s, exposed_s = _write_stages(
-                stage_held, ending, stage_first[replica], row_first[replica], microbatches[place],
+                stage_held, ending, first_row[replica], row_first[replica], microbatches[place],
                 kind_of, stages, number, job,
             )  # fmt: skip
             own, own_alone = row_of[replay], alone_row_of[replay]

@@ -2,6 +2,7 @@
 
 Shapes
     n       replicas, T distinct timings of theirs
+    K       kinds of the stages of all replicas
     pp, C   ranks, and chunks of a rank
     3, 3    kind (F, B, W) and class (first, middle, last microbatch)
 Units
@@ -12,11 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Ints, Ints32
+from projector.arrays import Flags, Floats, Ints, Ints32
 
-from ._jit import helper, kernel
+from ._jit import helper, inlined, kernel
 from .grouping import SEED, free_slots, mixed
-from .pipeline import BACKWARD, FIRST, FORWARD, LAST, MIDDLE, WEIGHT
+from .pipeline import BACKWARD, FIRST, FORWARD, LAST, MAX_DURATION_PS, MIDDLE, WEIGHT
+
+PS_PER_S = 1e12
+
+EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE, KIND_TIMES = (
+    range(7)
+)
+"""What a kind of stage takes: forward; an unsplit backward, and that of the last microbatch; the
+same without the gradient of the weights; that gradient alone."""
 
 LEAST, EACH = 0, 1
 """Work of a rank: with one microbatch, and what each further one adds."""
@@ -25,14 +34,23 @@ LEAST, EACH = 0, 1
 class StageDurations(NamedTuple):
     """What the stages of all replicas take."""
 
-    kind: Ints
-    """``int64[stages]``: kind of each stage."""
+    pattern: Ints
+    """``int64[replicas]``"""
+    kind_first: Ints
+    """``int64[replicas + 1]``: first kind of its stages."""
+    first_row: Ints
+    """``int64[replicas]``: row of its first stage in ``first_forward_ps``; below 0 where each stage
+    has that of its kind."""
+    pattern_first: Ints
+    """``int64[patterns + 1]``: first stage of each."""
+    stage_kind: Ints
+    """``int64[stages of patterns]``: kind of each stage."""
     first_forward_ps: Ints
-    """``int64[stages]``: forward of the first microbatch."""
-    like_kind: Ints
-    """``int64[kinds]``: equal numbers where kinds take as long, but for that."""
+    """``int64[K + any]``: forward of the first microbatch, of kinds and then of stages."""
     kind_ps: Ints
-    """``int64[kinds, 3, 3]``: all other durations."""
+    """``int64[K, KIND_TIMES]``: all other durations."""
+    splits: bool
+    """Whether gradients of the weights stand alone."""
 
 
 class TimingColumns(NamedTuple):
@@ -47,20 +65,94 @@ class TimingColumns(NamedTuple):
     """``int64[T, 2, pp]``: ``LEAST`` and ``EACH``."""
 
 
+@inlined
+def _ticks(seconds: float) -> int:
+    """Return a time in picoseconds, -1 if it is none that a replay can count."""
+    ticks = np.rint(seconds * PS_PER_S)
+    # NaN compares false.
+    return int(ticks) if 0.0 <= ticks <= MAX_DURATION_PS else -1
+
+
+@kernel
+def round_times(
+    forward_s: Floats,
+    backward_s: Floats,
+    last_backward_s: Floats,
+    weight_s: Floats,
+    row: Ints,
+    kind_ps: Ints,
+) -> bool:
+    """Round what kinds of stages take to picoseconds; tell whether all are times.
+
+    Whatever data parallelism adds to a backward stays with it where it is split.
+
+    Parameters
+    ----------
+    forward_s, backward_s, last_backward_s : float64[K]
+        Backwards are unsplit.
+    weight_s : float64[rows]
+        Gradient of the weights alone.
+    row : int64[K]
+        Which of these each kind has.
+    kind_ps : int64[K, KIND_TIMES]
+        Output: -1 where a replay could not count it.
+    """
+    valid = True
+    for kind in range(row.shape[0]):
+        weight, every, last = weight_s[row[kind]], backward_s[kind], last_backward_s[kind]
+        kind_ps[kind, EVERY_FORWARD] = _ticks(forward_s[kind])
+        kind_ps[kind, EVERY_BACKWARD] = _ticks(every)
+        kind_ps[kind, LAST_BACKWARD] = _ticks(last)
+        kind_ps[kind, EVERY_SPLIT] = _ticks(max(0.0, every - weight))
+        kind_ps[kind, LAST_SPLIT] = _ticks(max(0.0, last - weight))
+        kind_ps[kind, WEIGHT_ALONE] = _ticks(weight)
+        for which in range(KIND_TIMES):
+            valid = valid and kind_ps[kind, which] >= 0
+    return valid
+
+
 @helper
 def _same_times(one: int, other: int, num_stages: int, stages: StageDurations) -> bool:
-    """Whether stages from ``one`` on take as long as those from ``other`` on."""
-    for step in range(num_stages):
-        if stages.first_forward_ps[one + step] != stages.first_forward_ps[other + step]:
+    """Whether the stages of two replicas are alike and take equally long."""
+    first_ps, kind_ps, kind_first = stages.first_forward_ps, stages.kind_ps, stages.kind_first
+    own, row = stages.first_row[one], stages.first_row[other]
+    if stages.pattern[one] != stages.pattern[other] or (own < 0) != (row < 0):
+        return False
+    shift = kind_first[other] - kind_first[one]
+    for kind in range(kind_first[one], kind_first[one + 1]):
+        for which in range(KIND_TIMES):
+            if kind_ps[kind, which] != kind_ps[kind + shift, which]:
+                return False
+        if own < 0 and first_ps[kind] != first_ps[kind + shift]:
             return False
-        if stages.like_kind[stages.kind[one + step]] != stages.like_kind[stages.kind[other + step]]:
-            return False
+    if own >= 0:
+        for stage in range(num_stages):
+            if first_ps[own + stage] != first_ps[row + stage]:
+                return False
     return True
+
+
+@helper
+def _hash_times(replica: int, sends: int, num_stages: int, stages: StageDurations) -> np.uint64:
+    """Hash what `_same_times` compares, and what is sent."""
+    first_ps, kind_ps, kind_first = stages.first_forward_ps, stages.kind_ps, stages.kind_first
+    own = stages.first_row[replica]
+    one, other = mixed(SEED, sends), mixed(SEED, stages.pattern[replica])
+    for kind in range(kind_first[replica], kind_first[replica + 1]):
+        for which in range(0, KIND_TIMES, 2):
+            one = mixed(one, kind_ps[kind, which])
+            other = mixed(other, kind_ps[kind, which + 1])
+        if own < 0:
+            one = mixed(one, first_ps[kind])
+    if own >= 0:
+        for stage in range(own, own + num_stages):
+            other = mixed(other, first_ps[stage])
+    return mixed(one, other)
 
 
 @kernel
 def number_timings(
-    stage_first: Ints,
+    chosen: Ints,
     num_stages: int,
     sends: Ints,
     stages: StageDurations,
@@ -72,8 +164,8 @@ def number_timings(
 
     Parameters
     ----------
-    stage_first : int64[n]
-        First stage of each replica.
+    chosen : int64[n]
+        Replicas.
     num_stages : int
         Stages of each.
     sends : int64[n]
@@ -93,13 +185,9 @@ def number_timings(
     """
     last = np.uint64(slot.shape[0] - 1)
     count = 0
-    for place in range(stage_first.shape[0]):
-        begin = stage_first[place]
-        one, other = mixed(SEED, sends[place]), SEED
-        for stage in range(begin, begin + num_stages):
-            one = mixed(one, stages.first_forward_ps[stage])
-            other = mixed(other, stages.like_kind[stages.kind[stage]])
-        where = mixed(one, other) & last
+    for place in range(chosen.shape[0]):
+        replica = chosen[place]
+        where = _hash_times(replica, sends[place], num_stages, stages) & last
         while True:
             number = slot[where]
             if number < 0:
@@ -110,7 +198,7 @@ def number_timings(
                 break
             known = first[number]
             if sends[known] == sends[place] and _same_times(
-                begin, stage_first[known], num_stages, stages
+                replica, chosen[known], num_stages, stages
             ):
                 timing[place] = number
                 break
@@ -120,7 +208,7 @@ def number_timings(
 
 @kernel
 def write_timings(
-    stage_first: Ints,
+    chosen: Ints,
     held: Ints,
     stages: StageDurations,
     waits: Flags,
@@ -132,8 +220,8 @@ def write_timings(
 
     Parameters
     ----------
-    stage_first : int64[T]
-        First stage of a replica that has each.
+    chosen : int64[T]
+        A replica that has each.
     held : int64[pp, C]
         Stage of the model that each chunk of each rank holds.
     stages : StageDurations
@@ -147,20 +235,28 @@ def write_timings(
         Output.
     """
     alone_ps, duration_ps, work_ps = columns
-    kind_of, first_forward_ps, _, kind_ps = stages
-    for t in range(stage_first.shape[0]):
+    pattern_of, kind_first, first_row, pattern_first, stage_kind, first_ps, kind_ps, splits = stages
+    every = EVERY_SPLIT if splits else EVERY_BACKWARD
+    last = LAST_SPLIT if splits else LAST_BACKWARD
+    for t in range(chosen.shape[0]):
+        base, own_row = pattern_first[pattern_of[chosen[t]]], first_row[chosen[t]]
         for rank in range(held.shape[0]):
             least, each = 0, 0
             for c in range(held.shape[1]):
-                stage = stage_first[t] + held[rank, c]
-                row = kind_ps[kind_of[stage]]
+                kind = kind_first[chosen[t]] + stage_kind[base + held[rank, c]]
+                first = first_ps[kind if own_row < 0 else own_row + held[rank, c]]
+                forward, backward = kind_ps[kind, EVERY_FORWARD], kind_ps[kind, every]
+                last_backward = kind_ps[kind, last]
+                weight = kind_ps[kind, WEIGHT_ALONE] if splits else 0
                 alone = alone_ps[t, rank, c]
-                for kind in range(3):
-                    for place in range(3):
-                        alone[kind, place] = row[kind, place]
-                alone[FORWARD, FIRST] = first_forward_ps[stage]
-                least += alone[FORWARD, FIRST] + alone[BACKWARD, LAST] + alone[WEIGHT, LAST]
-                each += row[FORWARD, MIDDLE] + row[BACKWARD, MIDDLE] + row[WEIGHT, MIDDLE]
+                alone[FORWARD, FIRST] = first
+                alone[FORWARD, MIDDLE] = alone[FORWARD, LAST] = forward
+                alone[BACKWARD, FIRST] = alone[BACKWARD, MIDDLE] = backward
+                alone[BACKWARD, LAST] = last_backward
+                for place in range(3):
+                    alone[WEIGHT, place] = weight
+                least += first + last_backward + weight
+                each += forward + backward + weight
                 if duration_ps.shape[0] > 0:
                     duration = duration_ps[t, rank, c]
                     on_ps = sent_ps[sends[t], 0, rank, c] if waits[t] else 0
@@ -173,13 +269,13 @@ def write_timings(
 
 
 def distinct_timings(
-    stage_first: Ints, num_stages: int, sends: Ints, stages: StageDurations
+    chosen: Ints, num_stages: int, sends: Ints, stages: StageDurations
 ) -> tuple[Ints, Ints]:
     """Return the first replica of each distinct timing, and the number of that of each replica.
 
     Parameters are those of `number_timings`.
     """
-    timing, first = np.empty_like(stage_first), np.empty_like(stage_first)
-    slot = free_slots(len(stage_first))
-    count = number_timings(stage_first, num_stages, sends, stages, slot, timing, first)
+    timing, first = np.empty_like(chosen), np.empty_like(chosen)
+    slot = free_slots(len(chosen))
+    count = number_timings(chosen, num_stages, sends, stages, slot, timing, first)
     return first[:count].copy(), timing

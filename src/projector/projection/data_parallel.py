@@ -11,6 +11,7 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDU
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows
 from projector.kernels.stage_times import (
+    KIND_TIMES,
     PassLayers,
     PassReplicas,
     SentLayers,
@@ -212,9 +213,10 @@ def stage_times(
     """
     split, flags, beside = replicas.jobs.parallelism, pass_flags(replicas), slowdowns(replicas)
     kinds, stages = int(replicas.first_kind[-1]), int(replicas.stage_offset[-1])
-    times = StageTimes(*np.empty((8, kinds)), *np.empty((2, stages)))
+    kind_s, first_row = np.empty((KIND_TIMES, kinds)), np.empty(len(replicas), np.int64)
+    first_s, exposed_s = np.empty((2, kinds + stages))
     workloads = replicas.workloads
-    time_stages(
+    rows = time_stages(
         PassReplicas(
             pattern=replicas.pattern,
             pipeline=replicas.pipeline,
@@ -235,9 +237,13 @@ def stage_times(
             np.ascontiguousarray(costs.backward_s),
         ),
         parallel.sent,
-        times,
+        np.full(len(workloads.first), -1),
+        kind_s,
+        first_s,
+        exposed_s,
+        first_row,
     )
-    return times
+    return StageTimes._make([*kind_s, first_s[:rows], exposed_s[:rows], first_row])
 
 
 class PassFlags(NamedTuple):

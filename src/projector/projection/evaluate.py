@@ -19,7 +19,7 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.device_memory import Devices
 from projector.kernels.grouping import group_rows
-from projector.kernels.pipeline import MIDDLE
+from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, WEIGHT_ALONE
 from projector.lower.batch import JobBatch
 from projector.lower.degrees import JobColumns, job_columns
 from projector.lower.families import Families, StepSizes, step_sizes
@@ -580,9 +580,9 @@ def _planning_costs(inputs: StepInputs, job: int, limit: Floats) -> Costs:
     kinds = replicas.stage_kind[stages]
     stage_count = replicas.placement(replica).stage_of.size
     return costs_from(
-        forward_ps=inputs.kind_ps[kinds, 0, MIDDLE],
-        backward_ps=inputs.split_backward_ps[kinds, MIDDLE],
-        weight_ps=inputs.weight_ps[kinds],
+        forward_ps=inputs.kind_ps[kinds, EVERY_FORWARD],
+        backward_ps=inputs.kind_ps[kinds, EVERY_SPLIT],
+        weight_ps=inputs.kind_ps[kinds, WEIGHT_ALONE],
         p2p_ps=to_ps(inputs.p2p.latencies_s(replica, stage_count)).T,
         activation=inputs.costs.saved_bytes[replicas.stage[stages]],
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),

@@ -29,9 +29,9 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.kernels.pipeline import LAST, MIDDLE
 from projector.kernels.planning import ROUNDING
 from projector.kernels.step import COMPUTE_TERMS, PS
+from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE
 from projector.projection.device_memory import (
     allocator_columns,
     devices_of,
@@ -115,9 +115,11 @@ def _times(inputs: StepInputs, replica: Ints, microbatches: Ints, stages: int) -
     """Return the times of the stages of jobs with these replicas."""
     stage = inputs.replicas.stage_offset[replica][:, None] + np.arange(stages)
     kind = inputs.replicas.stage_kind[stage]
-    first, middle = inputs.first_forward_ps[stage], inputs.kind_ps[kind, 0, MIDDLE]
-    backward, last = (inputs.split_backward_ps[kind, each] for each in (MIDDLE, LAST))
-    weight = inputs.weight_ps[kind]
+    row = inputs.times.first_row[replica][:, None]
+    first = inputs.first_forward_ps[np.where(row < 0, kind, row + np.arange(stages))]
+    own_ps = inputs.kind_ps[kind]
+    middle, weight = own_ps[..., EVERY_FORWARD], own_ps[..., WEIGHT_ALONE]
+    backward, last = own_ps[..., EVERY_SPLIT], own_ps[..., LAST_SPLIT]
     count = microbatches[:, None]
     return _Times(
         forward=np.minimum(first, middle),

@@ -16,9 +16,11 @@ from projector.kernels.pipeline import LAST, MIDDLE, Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
 from projector.kernels.timings import (
+    KIND_TIMES,
     StageDurations,
     TimingColumns,
     distinct_timings,
+    round_times,
     write_timings,
 )
 from projector.projection.breakdown import BREAKDOWN
@@ -30,7 +32,7 @@ from projector.projection.schedules import ChosenOrder
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
 from projector.schedule.replay.counts import Wanted, replay_alone, replay_counts
-from projector.schedule.replay.order_times import compile_peaks, peak_bytes, to_ps
+from projector.schedule.replay.order_times import bad_time, compile_peaks, peak_bytes, to_ps
 from projector.schedule.replay.programs import empty_ends
 from projector.schedule.series import Series
 
@@ -49,16 +51,9 @@ class StepInputs:
     tied_s: Floats
     """float64[replicas]: sum of the gradients of tied embeddings on two ranks."""
     first_forward_ps: Ints
-    """int64[stages]: forward of the first microbatch."""
+    """int64[rows]: forward of the first microbatch; see `StageTimes`."""
     kind_ps: Ints
-    """int64[kinds of stages, 3, 3]: all other durations by kind of operation and class, an unsplit
-    backward as one."""
-    weight_ps: Ints
-    """int64[kinds]: gradient of the weights alone."""
-    split_backward_ps: Ints
-    """int64[kinds, 3]: the rest of the backward, by class."""
-    like_kind: Ints
-    """int64[kinds]: equal numbers where kinds take as long."""
+    """int64[kinds of stages, KIND_TIMES]: all other durations; see `kernels.timings`."""
     held: RankBytes
     """What each kind of rank holds besides activations."""
 
@@ -76,13 +71,6 @@ class StepInputs:
     def gather_after_s(self) -> Floats:
         """float64[ranks]: parameter gathers that nothing overlaps."""
         return self.replicas.per_rank(self.times.gather_after_s.take(self.replicas.stage_kind))
-
-    @cached_property
-    def split_kind_ps(self) -> Ints:
-        """The durations of ``kind_ps`` where gradients of the weights stand alone."""
-        split_ps = self.kind_ps.copy()
-        split_ps[:, 1], split_ps[:, 2] = self.split_backward_ps, self.weight_ps[:, None]
-        return split_ps
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,21 +229,10 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    stage = replicas.kind_row
-    weight_s = costs.weight_s[stage]
-    backward_s = np.stack([times.backward_s, times.backward_s, times.last_backward_s], axis=1)
-    kind_ps = np.zeros((len(weight_s), 3, 3), np.int64)
-    kind_ps[:, 0] = to_ps(times.forward_s)[:, None]
-    kind_ps[:, 1] = to_ps(backward_s)
-    weight_ps = to_ps(weight_s)
-    # Whatever data parallelism adds to a backward stays with B.
-    split_backward_ps = to_ps(np.maximum(0.0, backward_s - weight_s[:, None]))
-    _, like_kind = group_rows(
-        kind_ps[:, 0, MIDDLE],
-        kind_ps[:, 1, MIDDLE:],
-        split_backward_ps[:, MIDDLE:],
-        weight_ps,
-    )
+    kind_ps = np.empty((len(times.forward_s), KIND_TIMES), np.int64)
+    own_s = times.forward_s, times.backward_s, times.last_backward_s
+    if not round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
+        raise bad_time()
     return StepInputs(
         replicas=replicas,
         costs=costs,
@@ -266,9 +243,6 @@ def step_inputs(
         tied_s=tied_s,
         first_forward_ps=to_ps(times.first_forward_s),
         kind_ps=kind_ps,
-        weight_ps=weight_ps,
-        split_backward_ps=split_backward_ps,
-        like_kind=like_kind,
         held=rank_bytes(state),
     )
 
@@ -307,14 +281,17 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
-    stage_first = replicas.stage_offset.take(chosen)
     stages = StageDurations(
-        replicas.stage_kind,
+        replicas.pattern,
+        replicas.first_kind,
+        inputs.times.first_row,
+        replicas.patterns.stage_first,
+        replicas.patterns.stage_kind,
         inputs.first_forward_ps,
-        inputs.like_kind,
-        inputs.split_kind_ps if order.splits_backward else inputs.kind_ps,
+        inputs.kind_ps,
+        order.splits_backward,
     )
-    first, timing = distinct_timings(stage_first, placement.num_stages, 2 * sends + blocks, stages)
+    first, timing = distinct_timings(chosen, placement.num_stages, 2 * sends + blocks, stages)
     sent_ps, sends, blocks = placement.sent_ps(latency_ps), sends.take(first), blocks.take(first)
     latency_ps = latency_ps.take(sends, axis=0)
     waits = bool(latency_ps.any() and blocks.any())
@@ -324,7 +301,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     work_ps = np.empty((len(first), 2, len(placement.model_stage)), np.int64)
     columns = TimingColumns(alone_ps, duration_ps, work_ps)
     write_timings(
-        stage_first.take(first), placement.model_stage, stages, blocks, sends, sent_ps, columns
+        chosen.take(first), placement.model_stage, stages, blocks, sends, sent_ps, columns
     )
     if waits:
         latency_ps[blocks] = 0
@@ -452,7 +429,7 @@ def _run_placement(
             same,
             replicas.pattern,
             replicas.row_first,
-            replicas.stage_offset,
+            times.first_row,
             replicas.first_kind,
             replicas.first_rank_kind,
             inputs.tied_s,

@@ -80,6 +80,7 @@ def test_traffic_takes_what_the_kernels_say(name):
     replicas, costs = evaluation.inputs.replicas, evaluation.inputs.costs
     for stage in range(len(replicas.stage)):
         kind = int(replicas.stage_kind[stage])
+        first = kind if times.first_row[0] < 0 else times.first_row[0] + stage
         runs = slice(int(replicas.run_offset[kind]), int(replicas.run_offset[kind + 1]))
         count = replicas.workloads.run_count[replicas.run[runs]]
 
@@ -88,7 +89,7 @@ def test_traffic_takes_what_the_kernels_say(name):
 
         forward_s, backward_s = added(costs.forward_s), added(costs.backward_s)
         for found, plain, wanted in (
-            (traffic.forward(stage, first=True), forward_s, times.first_forward_s[stage]),
+            (traffic.forward(stage, first=True), forward_s, times.first_forward_s[first]),
             (traffic.forward(stage, first=False), forward_s, times.forward_s[kind]),
             (traffic.backward(stage, last=False), backward_s, times.backward_s[kind]),
             (traffic.backward(stage, last=True), backward_s, times.last_backward_s[kind]),

@@ -62,10 +62,15 @@ def to_ps(seconds: ArrayLike) -> Ints:
         picoseconds = np.rint(np.asarray(seconds, np.float64) * PS_PER_S)
     # NaN compares false, so it is refused as well.
     if not np.all((picoseconds >= 0) & (picoseconds <= kernels.MAX_DURATION_PS)):
-        limit = kernels.MAX_DURATION_PS / PS_PER_S
-        msg = f"a time is negative, not finite or longer than {limit:.3g} s"
-        raise NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
+        raise bad_time()
     return picoseconds.astype(np.int64)
+
+
+def bad_time() -> NumericError:
+    """Return what is raised where picoseconds do not count a time."""
+    limit = kernels.MAX_DURATION_PS / PS_PER_S
+    msg = f"a time is negative, not finite or longer than {limit:.3g} s"
+    return NumericError(msg, key="time", allowed=f"0 <= time <= {limit:.3g} s")
 
 
 @kept_by_operations(of_order)
