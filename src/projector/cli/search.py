@@ -23,6 +23,7 @@ from projector.cli.pictures import read_pictures, say_written, write_pictures
 from projector.errors import ConfigError, shown
 
 if TYPE_CHECKING:
+    from projector.config.formats.emit.emitted import Emitted
     from projector.searches.result import SearchResult
 
 
@@ -114,7 +115,6 @@ def command(
     asked = JobRequest(**request)
     job = asked.load()
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
-    from projector.projection.provenance import envelope, provenance_of
     from projector.report.terminal.progress import SearchProgress
     from projector.searches.configurations import search
     from projector.searches.limits import RECOMPUTE, Limits
@@ -144,6 +144,22 @@ def command(
         write_search_page(result, html)
         say_written(html, quiet=quiet)
     emitted = emission.of_job(result.best[0].job) if result.best else []
+    _print(result, emission, emitted, as_json=as_json, quiet=quiet)
+    if not emitted:
+        emission.refuse("no configuration is within the limits")
+    return _exit_code(result)
+
+
+def _print(
+    result: "SearchResult",
+    emission: Emission,
+    emitted: "list[Emitted]",
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from projector.projection.provenance import envelope, provenance_of
+
     provenance = provenance_of(result.job)
     if as_json:
         whole = {**envelope(provenance, result.uncertainty), **result.to_dict()}
@@ -155,9 +171,6 @@ def command(
     print_warnings(provenance.warnings, quiet=quiet or as_json)
     if not as_json and emitted:
         emission.show(emitted, quiet=quiet)
-    elif not emitted:
-        emission.refuse("no configuration is within the limits")
-    return _exit_code(result)
 
 
 def _exit_code(result: "SearchResult") -> int:

@@ -22,6 +22,7 @@ from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.config.space import Space
+    from projector.sweeps.result import SweepResult
 
 
 @click.command("sweep")
@@ -135,14 +136,18 @@ def command(
 
         write_sweep_page(result, html)
         say_written(html, quiet=quiet)
+    _print(result, job_space, as_json=as_json)
+    print_warnings(result.warnings, quiet=quiet)
+    return SUCCESS if result.rows else DOES_NOT_FIT
+
+
+def _print(result: "SweepResult", space: "Space", *, as_json: bool) -> None:
     if as_json:
         print_json(result.to_dict())
     else:
         from projector.report.terminal.sweep import sweep_report
 
-        print_report(sweep_report(result, job_space.fields))
-    print_warnings(result.warnings, quiet=quiet)
-    return SUCCESS if result.rows else DOES_NOT_FIT
+        print_report(sweep_report(result, space.fields))
 
 
 def _dry_run(
