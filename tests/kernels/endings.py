@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from projector.kernels.device_memory import RankBytes
 from projector.kernels.pipeline import Ends
-from projector.kernels.results import RANKING, Rated, ResultColumns, end_steps
+from projector.kernels.results import RANKED, Rated, ResultColumns, end_steps
 from projector.kernels.step import (
     CATEGORY_TERMS,
-    StepFamilies,
-    StepJobs,
+    REPLAY,
+    ROW,
     StepOutputs,
     StepPatterns,
     StepRanks,
@@ -55,18 +55,16 @@ def ending(draw):
     return ranks, held, stages, optimizer, *numbers
 
 
-def run_ends(*cases, rows=None, run=None, rated=None):
-    """Return what the kernel says of cases of one shape, from replay ``run`` to ``rows``.
+def runs_of(*cases, rows=None, run=None):
+    """Return cases of one shape as the kernel takes them, from replay ``run`` to ``rows``.
 
-    Replicas and families stand the other way round, and so do the kinds of stages and ranks of each
-    replica. Where steps are ``rated``, results too; each rank of a case holds the same then.
+    Families stand the other way round, and so do the kinds of stages and ranks of each replica.
     """
     n, num_ranks, num_stages = len(cases), len(cases[0][0]), len(cases[0][2])
     # What no replica has stands first.
     stages = [NOTHING, *(stage for case in cases for stage in case[2])]
     kinds = [NOTHING, *(stage for case in cases for stage in case[2][::-1])]
-    firsts = [[1 + size * case for case in range(n)[::-1]] for size in (num_stages, num_ranks)]
-    stage_first, rank_first = (np.array(first) for first in firsts)
+    stage_first, rank_first = (1 + size * np.arange(n) for size in (num_stages, num_ranks))
     columns = [
         np.array([[rank[place] for rank in case[0]] for case in cases], np.int64)
         for place in range(6)
@@ -77,9 +75,14 @@ def run_ends(*cases, rows=None, run=None, rated=None):
     work = np.stack([busy - 7 * (microbatches[:, None] - 1), each], axis=1)
     # Replays are kept the other way round, each but the first earlier than it is.
     turned, later = np.arange(n)[::-1].copy(), np.arange(n)
+    # Nobody reads when ranks begin that wait for each other.
+    begun = n if any(case[7] for case in cases) else 0
     ends = [
         Ends(
-            turned, later, *(np.ascontiguousarray(values[::-1]) for values in (begin, until, until))
+            turned,
+            later,
+            np.ascontiguousarray(begin[::-1][:begun]),
+            *[np.ascontiguousarray(until[::-1])] * 2,
         )
         for begin, until in (
             (start, end - later[:, None]),
@@ -87,17 +90,11 @@ def run_ends(*cases, rows=None, run=None, rated=None):
         )
     ]
     last_ps = np.ascontiguousarray((last - later[:, None, None])[::-1])
-    rows = np.array(range(n) if rows is None else rows)
-    outputs = StepOutputs.empty(rows.max() + 1)
-    runs = StepRuns(
-        StepJobs(
-            np.arange(n + 1),
-            rows,
-            np.array(range(n) if run is None else run),
-            np.arange(n),
-            np.arange(n)[::-1].copy(),
-            microbatches,
-        ),
+    rows, run = (np.arange(n) if each is None else np.array(each) for each in (rows, run))
+    families = [[case[place] for case in cases[::-1]] for place in (7, 5, 8)]
+    return StepRuns(
+        np.arange(n + 1),
+        np.stack([rows, run, np.arange(n), np.arange(n)[::-1], microbatches]),
         StepPatterns(
             np.array([0, 1, 1 + num_stages]),
             np.array([7, *range(num_stages)[::-1]]),
@@ -105,19 +102,11 @@ def run_ends(*cases, rows=None, run=None, rated=None):
             np.array([7, *range(num_ranks)[::-1]]),
         ),
         StepReplicas(
-            np.arange(n)[::-1].copy(),
-            np.ones(n, np.int64),
-            *[stage_first] * 3,
-            rank_first,
-            np.array([case[4] for case in cases[::-1]]),
-            np.arange(n)[::-1].copy(),
+            np.stack([np.ones(n, np.int64), *[stage_first] * 3, rank_first, np.arange(n)]),
+            np.array([case[4] for case in cases]),
             work,
         ),
-        StepFamilies(
-            np.array([case[7] for case in cases[::-1]], np.int64),
-            np.array([case[5] for case in cases[::-1]]),
-            np.array([case[8] for case in cases[::-1]]),
-        ),
+        np.array(families, np.float64),
         np.array(cases[0][1], np.int64),
         ends[0]._replace(last_backward_end_ps=last_ps),
         ends[1]._replace(last_backward_end_ps=last_ps[:0]),
@@ -132,15 +121,46 @@ def run_ends(*cases, rows=None, run=None, rated=None):
             np.array([[kept for _, kept in case[9]] for case in cases]),
         ),
     )
+
+
+def later_runs(case, later_ps):
+    """Return jobs of one replica that share a replay but for how much later it ends."""
+    runs, num = runs_of(case), len(later_ps)
+    jobs = runs.jobs.repeat(num, axis=1)
+    jobs[ROW] = jobs[REPLAY] = np.arange(num)
+    late = {"row": np.zeros(num, np.int64), "later_ps": np.array(later_ps)}
+    return runs._replace(
+        begin=np.array([0, num]),
+        jobs=jobs,
+        replayed=runs.replayed._replace(**late),
+        alone=runs.alone._replace(**late),
+    )
+
+
+def ended(runs):
+    """Return what the kernel says of their steps."""
+    outputs = StepOutputs.empty(runs.jobs[ROW].max() + 1)
     end_steps(runs, Rated.nothing(), outputs, ResultColumns.empty(0))
-    if rated is None:
-        return outputs
-    owner = np.append(0, np.arange(n).repeat(num_ranks))
+    return outputs
+
+
+def run_ends(*cases, rows=None, run=None):
+    """Return what the kernel says of the steps of cases of one shape; see `runs_of`."""
+    return ended(runs_of(*cases, rows=rows, run=run))
+
+
+def run_results(rated, *cases):
+    """Return the steps of cases of one shape, and their results; each rank of a case holds as much.
+
+    The ranks of ``rated`` are one for each case.
+    """
+    runs = runs_of(*cases)
+    owner = np.append(0, np.arange(len(cases)).repeat(len(cases[0][0])))
     rated = rated._replace(ranks=RankBytes(*(column.take(owner) for column in rated.ranks)))
-    columns = ResultColumns.empty(len(outputs.number))
-    ranking = ResultColumns.ranking(len(outputs.number))
+    columns = ResultColumns.empty(len(cases))
+    ranking = ResultColumns.empty(len(cases), ranking=True)
     for wanted in (columns, ranking):
         end_steps(runs, rated, StepOutputs.empty(0), wanted)
-    for name in RANKING:
-        assert np.array_equal(getattr(ranking, name), getattr(columns, name), equal_nan=True)
-    return outputs, columns
+    for number in range(RANKED):
+        assert np.array_equal(ranking.column(number), columns.column(number), equal_nan=True)
+    return ended(runs), columns

@@ -4,16 +4,10 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kernels.endings import NOTHING, ending, run_ends
+from kernels.endings import NOTHING, ending, run_results
+from projector.kernels import results
 from projector.kernels.device_memory import Devices, RankBytes, allocator_columns
-from projector.kernels.results import (
-    BREAKDOWN_TERMS,
-    FEW,
-    UNEVEN,
-    Families,
-    Rated,
-    ResultColumns,
-)
+from projector.kernels.results import BREAKDOWN_TERMS, FEW, UNEVEN
 from projector.kernels.step import (
     BUSIEST,
     BUSIEST_RANK,
@@ -61,6 +55,25 @@ NUMBERS = {
     STEP: "step", LAST_OPERATION: "last", BUSIEST: "busiest", ENDING: "ending", PEAK: "peak",
 }  # fmt: skip
 """Names of what stands behind the breakdown of a step."""
+
+RESULTS = {
+    "iteration_ms": results.ITERATION_MS,
+    "model_flop": results.MODEL_FLOP,
+    "recompute_flop": results.RECOMPUTE_FLOP,
+    "tokens_per_s_per_gpu": results.TOKENS_PER_S,
+    "tflops_per_gpu": results.TFLOPS,
+    "mfu": results.MFU,
+    "hfu": results.HFU,
+    "bubble_fraction": results.BUBBLE_FRACTION,
+    "usable_gib": results.USABLE_GIB,
+    "allocator_gib": results.ALLOCATOR_GIB,
+    "peak_gib": results.PEAK_GIB,
+    "peak_gib_low": results.PEAK_GIB_LOW,
+    "peak_gib_high": results.PEAK_GIB_HIGH,
+    "headroom_gib": results.HEADROOM_GIB,
+    "late_percent": results.LATE_PERCENT,
+}
+"""What the numbers of results are called."""
 
 cases = st.lists(st.tuples(jobs, families, ranks, devices), min_size=1, max_size=3)
 
@@ -129,26 +142,38 @@ def with_few(microbatches):
 @example(*with_few(16))
 def test_results_match_reference(end, found):
     job, family, rank, device = (list(rows) for rows in zip(*found, strict=True))
-    names = (
-        "pp", "gpus", "seq", "flop_per_sequence", "recompute_flop", "peak_tflops", "low", "high",
-    )  # fmt: skip
-    rated = Rated(
+    numbers = {
+        results.GPUS: column(family, "gpus"),
+        results.STAGE_GPUS: column(family, "gpus") // column(family, "pp"),
+        results.SEQ: column(family, "seq"),
+        results.FLOP: column(family, "flop_per_sequence"),
+        results.AGAIN_FLOP: column(family, "recompute_flop"),
+        results.DATASHEET_TFLOPS: column(family, "peak_tflops"),
+        results.LOW: column(family, "low"),
+        results.HIGH: column(family, "high"),
+        results.FEW_BELOW: [4 * each["pp"] if each["pp"] > 1 else 0 for each in family],
+    }
+    # Families stand the other way round.
+    of_families = np.array([numbers[place][::-1] for place in range(results.RATED_NUMBERS)])
+    rated = results.Rated(
         column(job, "global_batch"),
-        column(job, "microbatches"),
-        Families(*(column(family[::-1], name) for name in names)),
+        of_families.astype(np.float64),
         as_devices(device[::-1]),
         as_ranks(rank),
     )
-    steps, columns = run_ends(*[end] * len(found), rated=rated)
+    ends = [(*end[:6], each["microbatches"], *end[7:]) for each in job]
+    steps, columns = run_results(rated, *ends)
     for row, (of_job, of_family, of_rank, of_device) in enumerate(found):
         number, ends = steps.number[row].tolist(), steps.rank[row].tolist()
         step = {name: number[place] for place, name in NUMBERS.items()}
         step["breakdown"] = number[:BREAKDOWN_TERMS]
         expected = reference.result(of_job, of_family, step, of_rank, of_device)
-        expected |= {"busiest_rank": ends[BUSIEST_RANK], "peak_rank": ends[PEAK_RANK]}
-        assert list(expected) == list(ResultColumns._fields)
-        for name, value in expected.items():
-            assert getattr(columns, name)[..., row].tolist() == value, name
+        for name, place in RESULTS.items():
+            assert columns.column(place)[row] == expected[name], name
+        assert columns.number[results.BREAKDOWN_MS :, row].tolist() == expected["breakdown_ms"]
+        assert columns.limit[row] == expected["limit"]
+        assert columns.busiest_rank[row] == ends[BUSIEST_RANK]
+        assert columns.peak_rank[row] == ends[PEAK_RANK]
 
 
 def test_uneven_stages_and_few_microbatches_are_limits():

@@ -1,7 +1,8 @@
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from kernels.endings import ending, run_ends
+from kernels.endings import ended, ending, later_runs, run_ends
 from projector.kernels.step import (
     BREAKDOWN_TERMS,
     PEAK,
@@ -43,3 +44,22 @@ def test_replays_are_shared_and_rows_written_where_they_belong(case):
     together = run_ends(case, case, rows=(2, 0), run=(1, 1))
     for one, many in zip(alone, together, strict=True):
         assert (many[[2, 0]] == one).all()
+
+
+def later(case, ps):
+    """Return a case that ends later."""
+    ranks = [
+        (start, end + ps, [each + ps for each in last], alone, alone_end + ps, busy)
+        for start, end, last, alone, alone_end, busy in case[0]
+    ]
+    return ranks, *case[1:]
+
+
+@given(ending(), st.lists(st.integers(0, 10**13), min_size=1, max_size=4))
+def test_steps_that_end_later_are_what_each_is_alone(case, more_ps):
+    # The last one twice: equal steps are ended once.
+    more_ps = [*more_ps, more_ps[-1]]
+    together = ended(later_runs(case, more_ps))
+    for row, ps in enumerate(more_ps):
+        for one, many in zip(run_ends(later(case, ps)), together, strict=True):
+            assert (many[row] == one[0]).all()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from projector.config.load import load_job
 from projector.errors import ProjectorError
+from projector.kernels.results import USABLE_GIB
 from projector.lower.batch import JobBatch
 from projector.projection.evaluate import evaluate, find_legal, floors_of_legal
 from projector.projection.results import Results
@@ -40,7 +41,7 @@ def check_floors(jobs):
     results = Results(evaluate(jobs))
     assert (floors.iteration_s <= results.steps.iteration_s).all()
     assert (floors.peak_bytes <= results.steps.peak_bytes).all()
-    assert (floors.usable_bytes >= results.rows.usable_gib * GIB).all()
+    assert (floors.usable_bytes >= results.number(USABLE_GIB) * GIB).all()
     return floors.iteration_s / results.steps.iteration_s
 
 

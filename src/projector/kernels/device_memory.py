@@ -18,6 +18,8 @@ Units
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from projector.arrays import Floats, Ints
 
 from ._jit import inlined, kernel
@@ -64,7 +66,7 @@ class AllocatorBytes(NamedTuple):
 
 @inlined
 def allocator_bytes(
-    activations: float, rank: int, ranks: RankBytes, family: int, devices: Devices
+    activations: float, rank: int, ranks: RankBytes, family: int | np.uint64, devices: Devices
 ) -> AllocatorBytes:
     """Return what the allocator holds for one rank at the peak of its activations."""
     static, transient, unplaced, embedding = ranks

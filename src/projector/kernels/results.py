@@ -1,4 +1,4 @@
-"""The steps of jobs, and the numbers of results from them, one row for each job.
+"""The steps of jobs, and the numbers of results from them.
 
 Shape suffixes
     F   families of jobs
@@ -21,15 +21,21 @@ from .step import (
     BUSIEST,
     BUSIEST_RANK,
     ENDING,
+    FAMILY,
     LAST_OPERATION,
+    MICROBATCHES,
+    PATTERN,
     PEAK,
     PEAK_RANK,
+    RANK_KIND_FIRST,
+    ROW,
     STEP,
     STEP_NUMBERS,
     STEP_RANKS,
+    StepBlock,
     StepOutputs,
     StepRuns,
-    StepScratch,
+    empty_block,
     end_replicas,
 )
 
@@ -50,26 +56,32 @@ FEW_SHARE = 0.1
 FEW, UNEVEN = BREAKDOWN_TERMS, BREAKDOWN_TERMS + 1
 """Limits that are not terms of a step: few microbatches, uneven stages."""
 
+GPUS, STAGE_GPUS, SEQ, FLOP, AGAIN_FLOP, DATASHEET_TFLOPS, LOW, HIGH, FEW_BELOW, RATED_NUMBERS = (
+    range(10)
+)
+"""Numbers of a family: devices, and those of a pipeline stage; tokens of a sequence; FLOP that a
+model needs for it; FLOP that one microbatch computes again, on one device of each stage; peak of a
+device in the precision of the training; both ends of the band of the peak of memory, relative to
+it; below how many microbatches they are few."""
 
-class Families(NamedTuple):
-    """What the jobs of a family share."""
+TOKENS_PER_S, USABLE_GIB, PEAK_GIB, PEAK_GIB_LOW, PEAK_GIB_HIGH, HEADROOM_GIB, RANKED = range(7)
+"""Numbers of a result, first those that say which of some jobs is the best. Tokens per second and
+device; what may be allocated; peak, and both ends of its band; what is left at the peak, negative
+where a job does not fit."""
 
-    pp: Ints
-    """``int64[F]``"""
-    gpus: Ints
-    """``int64[F]``"""
-    seq: Ints
-    """``int64[F]``: tokens of a sequence."""
-    flop_per_sequence: Floats
-    """``float64[F]``: that a model needs."""
-    recompute_flop: Floats
-    """``float64[F]``: that one microbatch computes again, on one device of each stage."""
-    peak_tflops: Floats
-    """``float64[F]``: datasheet peak of a device in the precision of the training."""
-    band_low: Floats
-    """``float64[F]``: lower end of the band of the peak of memory, relative to it."""
-    band_high: Floats
-    """``float64[F]``: upper end."""
+(
+    ALLOCATOR_GIB, ITERATION_MS, MODEL_FLOP, RECOMPUTE_FLOP, TFLOPS, MFU, HFU, BUBBLE_FRACTION,
+    LATE_PERCENT, BREAKDOWN_MS,
+) = range(RANKED, RANKED + 10)  # fmt: skip
+"""The others. What is idle in the allocator; the step; matrix FLOP of a step that the model needs,
+and those that recomputation repeats; needed TFLOP/s of each device, their share of the datasheet
+peak, and this with what is recomputed; idle time of the busiest pipeline rank relative to its work;
+how much longer than the rank that ends the step it works; terms of the step."""
+
+RESULT_NUMBERS = BREAKDOWN_MS + BREAKDOWN_TERMS
+
+LINE_NUMBERS = 8
+"""Float64 numbers of a line of a cache."""
 
 
 class Rated(NamedTuple):
@@ -77,9 +89,8 @@ class Rated(NamedTuple):
 
     global_batch: Ints
     """``int64[N]``"""
-    microbatches: Ints
-    """``int64[N]``"""
-    families: Families
+    families: Floats
+    """``float64[RATED_NUMBERS, F]``"""
     devices: Devices
     """Of the families."""
     ranks: RankBytes
@@ -88,93 +99,61 @@ class Rated(NamedTuple):
     @staticmethod
     def nothing() -> "Rated":
         """Return what stands where no results are asked for."""
-        ints, floats = np.empty(0, np.int64), np.empty(0)
+        floats = np.empty(0)
         return Rated(
-            ints,
-            ints,
-            Families(ints, ints, ints, *[floats] * 5),
+            np.empty(0, np.int64),
+            np.empty((RATED_NUMBERS, 0)),
             Devices(*[floats] * len(Devices._fields)),
             RankBytes(*[floats] * len(RankBytes._fields)),
         )
 
 
 class ResultColumns(NamedTuple):
-    """Numbers of results, one entry for each of N jobs."""
+    """Results of N jobs."""
 
-    iteration_ms: Floats
-    model_flop: Floats
-    """Matrix FLOP of a step that the model needs."""
-    recompute_flop: Floats
-    """Those that recomputation repeats."""
-    tokens_per_s_per_gpu: Floats
-    tflops_per_gpu: Floats
-    """Needed TFLOP/s of each device, the numerator of MFU."""
-    mfu: Floats
-    """Share of the dense datasheet peak."""
-    hfu: Floats
-    """The same with what is recomputed."""
-    bubble_fraction: Floats
-    """Idle time of the busiest pipeline rank relative to its work."""
-    usable_gib: Floats
-    allocator_gib: Floats
-    """Idle in the allocator."""
-    peak_gib: Floats
-    peak_gib_low: Floats
-    peak_gib_high: Floats
-    headroom_gib: Floats
-    """What is left at the peak; negative where a job does not fit."""
-    breakdown_ms: Floats
-    """``float64[BREAKDOWN_TERMS, N]``"""
+    number: Floats
+    """``float64[RESULT_NUMBERS, at least N]``, or of a ranking ``float64[RANKED, at least N]``."""
     limit: Ints32
-    """Largest term of the step, ``FEW`` or ``UNEVEN``."""
-    late_percent: Ints
-    """How much longer than the rank that ends the step the busiest one works."""
+    """``int32[N]``: largest term of the step, ``FEW`` or ``UNEVEN``."""
     busiest_rank: Ints
+    """``int64[N]``: pipeline rank that works the longest."""
     peak_rank: Ints
-    """The fullest."""
+    """``int64[N]``: the fullest."""
 
     @staticmethod
-    def empty(num: int) -> "ResultColumns":
-        """Return columns of ``num`` jobs to be written."""
-        numbers = np.empty((len(ResultColumns._fields) - 5, num))
-        breakdown_ms, limit = np.empty((BREAKDOWN_TERMS, num)), np.empty(num, np.int32)
-        return ResultColumns._make([*numbers, breakdown_ms, limit, *np.empty((3, num), np.int64)])
+    def empty(num: int, *, ranking: bool = False) -> "ResultColumns":
+        """Return columns of ``num`` jobs to be written; of a ranking nothing else will be."""
+        # The numbers of one job stand an odd count of lines apart. With even ones they would share
+        # few places of the nearest cache, and drive each other out of it.
+        lines = (num + LINE_NUMBERS - 1) // LINE_NUMBERS | 1 if num else 0
+        return ResultColumns(
+            np.empty((RANKED if ranking else RESULT_NUMBERS, lines * LINE_NUMBERS)),
+            np.empty(num, np.int32),
+            *np.empty((2, num), np.int64),
+        )
 
-    @staticmethod
-    def ranking(num: int) -> "ResultColumns":
-        """Return those by which jobs are ranked, to be written; the others have no rows."""
-        ranked = dict(zip(RANKING, np.empty((len(RANKING), num)), strict=True))
-        return ResultColumns(**(ResultColumns.empty(0)._asdict() | ranked))
-
-
-RANKING = (
-    "tokens_per_s_per_gpu",
-    "usable_gib",
-    "peak_gib",
-    "peak_gib_low",
-    "peak_gib_high",
-    "headroom_gib",
-)
-"""The columns that say which of some jobs is the best: speed, and whether it fits."""
+    def column(self, number: int) -> Floats:
+        """Return ``float64[N]``: one number of each job."""
+        return self.number[number, : len(self.limit)]
 
 
 @inlined
-def _limit(number: Floats, job: int, few: bool) -> int:
+def _limit(number: Floats, step: int | np.uint64, few: bool) -> int:
     """Return what limits a step: too few microbatches, uneven stages, or its largest term."""
-    bubble_s = number[job, BUBBLE]
-    if few and bubble_s / number[job, STEP] > FEW_SHARE:
+    bubble_s = number[step, BUBBLE]
+    if few and bubble_s / number[step, STEP] > FEW_SHARE:
         return FEW
-    largest, most_s = 0, number[job, 0]
+    largest, most_s = 0, number[step, 0]
     for term in range(1, BREAKDOWN_TERMS):
         # Without a branch: which term is the largest differs from job to job.
-        more = number[job, term] > most_s
+        more = number[step, term] > most_s
         largest = term if more else largest
-        most_s = number[job, term] if more else most_s
-    late_s = number[job, BUSIEST] - number[job, ENDING]
+        most_s = number[step, term] if more else most_s
+    late_s = number[step, BUSIEST] - number[step, ENDING]
     return UNEVEN if largest == BUBBLE and late_s > 0.5 * bubble_s else largest
 
 
-@helper
+@inlined
 def _bubble_fraction(pipeline_s: float, busiest_s: float) -> float:
     """Return the idle time of the busiest pipeline rank relative to its work.
 
@@ -186,76 +165,102 @@ def _bubble_fraction(pipeline_s: float, busiest_s: float) -> float:
 
 
 @helper
-def _write_results(
-    some: int, stop: int, runs: StepRuns, steps: StepOutputs, rated: Rated, columns: ResultColumns
+def _write_memory(
+    some: int, stop: int, runs: StepRuns, block: StepBlock, rated: Rated, result: Floats
 ) -> None:
-    """Turn the steps and peaks of the jobs of some replicas into the numbers of results."""
+    """Write what the fullest ranks of the jobs of some replicas hold."""
     # Each array is taken out of its tuple once: that counts a reference.
-    begin, row_of, family_of = runs.jobs.begin, runs.jobs.row, runs.jobs.family
-    replicas = runs.replicas
-    chosen, pattern, kind_first = replicas.chosen, replicas.pattern, replicas.rank_kind_first
+    begin, jobs, of_replica = runs.begin, runs.jobs, runs.replicas.number
     rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
-    global_batch, microbatches, families, devices, ranks = rated
-    pp, gpus, seq, flop_per_sequence, recomputed, peak_tflops, band_low, band_high = families
-    number, rank_of, static = steps.number, steps.rank, ranks.static
-    iteration_ms, model_flop, recompute_flop, tokens_per_s, tflops, mfu, hfu = columns[:7]
-    bubble_fraction, usable_gib, allocator_gib, peak_gib, low_gib, high_gib = columns[7:13]
-    headroom_gib, breakdown_ms, limit, late_percent, busiest_rank, peak_rank = columns[13:]
-    ranking_only = limit.shape[0] == 0
-    for chosen_place in range(some, stop):
-        replica = chosen[chosen_place]
-        first_rank, first_kind = rank_first[pattern[replica]], kind_first[replica]
-        for place in range(begin[chosen_place], begin[chosen_place + 1]):
-            row, family, job = row_of[place], family_of[place], place - begin[some]
-            step_s = number[job, STEP]
-            tokens = global_batch[row] * 1.0 * seq[family]
-            tokens_per_s[row] = tokens / step_s / gpus[family]
-            peak = number[job, PEAK]
-            rank = first_kind + rank_kind[first_rank + rank_of[job, PEAK_RANK]]
+    _, families, devices, ranks = rated
+    number, rank_of, step_of = block.number, block.rank, block.of_job
+    static = ranks.static
+    all_results = result.shape[0] == RESULT_NUMBERS
+    for replica in range(some, stop):
+        first_rank = rank_first[of_replica[PATTERN, replica]]
+        first_kind = of_replica[RANK_KIND_FIRST, replica]
+        for place in range(begin[replica], begin[replica + 1]):
+            # What can be no negative number is not looked at as one: that takes time.
+            row, step = np.uint64(jobs[ROW, place]), np.uint64(step_of[place - begin[some]])
+            family = np.uint64(jobs[FAMILY, place])
+            peak = number[step, PEAK]
+            rank = first_kind + rank_kind[first_rank + rank_of[step, PEAK_RANK]]
             held = allocator_bytes(peak - static[rank], rank, ranks, family, devices)
-            usable_gib[row] = held.usable / GIB
-            peak_gib[row] = peak / GIB
-            low_gib[row] = peak * band_low[family] / GIB
-            high_gib[row] = peak * band_high[family] / GIB
-            headroom_gib[row] = (held.usable - peak) / GIB
-            if ranking_only:
-                continue
-
-            for term in range(BREAKDOWN_TERMS):
-                breakdown_ms[term, row] = number[job, term] / MS
-            iteration_ms[row] = step_s / MS
-            flop = flop_per_sequence[family] * global_batch[row]
-            again = gpus[family] // pp[family] * microbatches[row] * recomputed[family]
-            model_flop[row], recompute_flop[row] = flop, again
-            tflops[row] = flop / step_s / gpus[family] / TERA
-            mfu[row] = tflops[row] / peak_tflops[family]
-            hfu[row] = mfu[row] * (1.0 + again / flop)
-
-            busiest_s, ending_s = number[job, BUSIEST], number[job, ENDING]
-            bubble_fraction[row] = _bubble_fraction(number[job, LAST_OPERATION], busiest_s)
-            few = pp[family] > 1 and microbatches[row] < FEW_MICROBATCHES * pp[family]
-            limit[row] = _limit(number, job, few)
-            late_s = busiest_s - ending_s
-            late_percent[row] = np.int64(
-                np.rint(100.0 * late_s / (ending_s if ending_s > 0.0 else 1.0))
-            )
-            busiest_rank[row], peak_rank[row] = rank_of[job, BUSIEST_RANK], rank_of[job, PEAK_RANK]
-            allocator_gib[row] = held.idle / GIB
+            result[USABLE_GIB, row] = held.usable / GIB
+            result[PEAK_GIB, row] = peak / GIB
+            result[PEAK_GIB_LOW, row] = peak * families[LOW, family] / GIB
+            result[PEAK_GIB_HIGH, row] = peak * families[HIGH, family] / GIB
+            result[HEADROOM_GIB, row] = (held.usable - peak) / GIB
+            if all_results:
+                result[ALLOCATOR_GIB, row] = held.idle / GIB
 
 
 @helper
-def _copy_steps(row: Ints, first: int, stop: int, steps: StepOutputs, outputs: StepOutputs) -> None:
+def _write_tokens(
+    first: int, stop: int, jobs: Ints, block: StepBlock, rated: Rated, result: Floats
+) -> None:
+    """Write the tokens per second and device of some jobs."""
+    global_batch, families = rated.global_batch, rated.families
+    number, step_of = block.number, block.of_job
+    for place in range(first, stop):
+        row, step = np.uint64(jobs[ROW, place]), np.uint64(step_of[place - first])
+        family = np.uint64(jobs[FAMILY, place])
+        tokens = global_batch[row] * 1.0 * families[SEQ, family]
+        result[TOKENS_PER_S, row] = tokens / number[step, STEP] / families[GPUS, family]
+
+
+@helper
+def _write_speed(
+    first: int,
+    stop: int,
+    jobs: Ints,
+    block: StepBlock,
+    number_ms: Floats,
+    rated: Rated,
+    columns: ResultColumns,
+) -> None:
+    """Write what the steps of some jobs consist of and what they compute, and what limits them.
+
+    ``number_ms`` has the numbers of the block in milliseconds.
+    """
+    global_batch, families = rated.global_batch, rated.families
+    number, rank_of, step_of = block.number, block.rank, block.of_job
+    result, limit, busiest_rank, peak_rank = columns
+    for place in range(first, stop):
+        row, step = np.uint64(jobs[ROW, place]), np.uint64(step_of[place - first])
+        family, microbatches = np.uint64(jobs[FAMILY, place]), jobs[MICROBATCHES, place]
+        result[ITERATION_MS, row] = number_ms[step, STEP]
+        for term in range(BREAKDOWN_TERMS):
+            result[BREAKDOWN_MS + term, row] = number_ms[step, term]
+        flop = families[FLOP, family] * global_batch[row]
+        again = families[STAGE_GPUS, family] * microbatches * families[AGAIN_FLOP, family]
+        result[MODEL_FLOP, row], result[RECOMPUTE_FLOP, row] = flop, again
+        tflops = flop / number[step, STEP] / families[GPUS, family] / TERA
+        mfu = tflops / families[DATASHEET_TFLOPS, family]
+        result[TFLOPS, row], result[MFU, row] = tflops, mfu
+        result[HFU, row] = mfu * (1.0 + again / flop)
+
+        busiest_s, ending_s = number[step, BUSIEST], number[step, ENDING]
+        result[BUBBLE_FRACTION, row] = _bubble_fraction(number[step, LAST_OPERATION], busiest_s)
+        late = 100.0 * (busiest_s - ending_s) / (ending_s if ending_s > 0.0 else 1.0)
+        result[LATE_PERCENT, row] = np.rint(late)
+        limit[row] = _limit(number, step, microbatches < families[FEW_BELOW, family])
+        busiest_rank[row], peak_rank[row] = rank_of[step, BUSIEST_RANK], rank_of[step, PEAK_RANK]
+
+
+@helper
+def _copy_steps(first: int, stop: int, jobs: Ints, block: StepBlock, outputs: StepOutputs) -> None:
     """Copy the steps of some jobs to where all jobs have theirs.
 
     Number by number: to assign a row takes numba 2 s more to compile.
     """
     number, rank = outputs
-    own_number, own_rank = steps
     for place in range(first, stop):
+        row, step = jobs[ROW, place], block.of_job[place - first]
         for column in range(STEP_NUMBERS):
-            number[row[place], column] = own_number[place - first, column]
+            number[row, column] = block.number[step, column]
         for column in range(STEP_RANKS):
-            rank[row[place], column] = own_rank[place - first, column]
+            rank[row, column] = block.rank[step, column]
 
 
 @kernel
@@ -269,34 +274,31 @@ def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: Resul
     rated : Rated
         Of all jobs of the batch; nothing where ``columns`` are not asked for.
     outputs, columns
-        Outputs, of all jobs; what has no rows is not asked for. Of ``columns`` those of a ranking
-        can stand alone.
+        Outputs, of all jobs; what has no rows is not asked for.
     """
-    begin, row = runs.jobs.begin, runs.jobs.row
-    steps_wanted, results_wanted = outputs.number.shape[0] > 0, columns.peak_gib.shape[0] > 0
+    begin, jobs, result = runs.begin, runs.jobs, columns.number
     replicas = begin.shape[0] - 1
     most = BLOCK
-    for chosen_place in range(replicas):
-        most = max(most, begin[chosen_place + 1] - begin[chosen_place])
-    num_ranks, num_chunks = runs.stage_held.shape
-    steps = StepOutputs(np.empty((most, STEP_NUMBERS)), np.empty((most, STEP_RANKS), np.int64))
-    scratch = StepScratch(
-        steps,
-        np.empty(num_ranks),
-        np.empty(num_ranks, np.int64),
-        np.empty(num_chunks, np.int64),
-        np.empty(num_ranks * num_chunks, np.int64),
-        np.empty(num_ranks * num_chunks),
-        np.empty(num_ranks),
-    )
+    for replica in range(replicas):
+        most = max(most, begin[replica + 1] - begin[replica])
+    block = empty_block(most, BLOCK, runs.stage_held.shape[0], runs.stage_held.shape[1])
+    # All numbers are divided one after the other, which takes several at once.
+    number, number_ms = block.number.reshape(most * STEP_NUMBERS), np.empty(most * STEP_NUMBERS)
     some = 0
     while some < replicas:
         stop = some + 1
         while stop < replicas and begin[stop + 1] - begin[some] <= BLOCK:
             stop += 1
-        end_replicas(some, stop, runs, scratch)
-        if steps_wanted:
-            _copy_steps(row, begin[some], begin[stop], steps, outputs)
-        if results_wanted:
-            _write_results(some, stop, runs, steps, rated, columns)
+        first, last = begin[some], begin[stop]
+        steps = end_replicas(some, stop, runs, block)
+        if outputs.number.shape[0] > 0:
+            _copy_steps(first, last, jobs, block, outputs)
+        if result.shape[1] > 0:
+            _write_memory(some, stop, runs, block, rated, result)
+            _write_tokens(first, last, jobs, block, rated, result)
+        if result.shape[1] > 0 and result.shape[0] == RESULT_NUMBERS:
+            for place in range(steps * STEP_NUMBERS):
+                number_ms[place] = number[place] / MS
+            of_step_ms = number_ms.reshape((most, STEP_NUMBERS))
+            _write_speed(first, last, jobs, block, of_step_ms, rated, columns)
         some = stop

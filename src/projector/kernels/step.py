@@ -40,21 +40,19 @@ ENDING_RANK, BUSIEST_RANK, PEAK_RANK, STEP_RANKS = range(4)
 """The ranks of a step: that ends it, the busiest and the fullest; the first of several."""
 
 
-class StepJobs(NamedTuple):
-    """Jobs whose stages are placed alike, n of them, replica after replica."""
+ROW, REPLAY, HELD, FAMILY, MICROBATCHES, JOB_NUMBERS = range(6)
+"""Numbers of a job: its place among all jobs of the batch, its replay, row of what its ranks hold
+of activations, its family, microbatches of a step."""
 
-    begin: Ints
-    """``int64[any + 1]``: where the jobs of each replica begin among these."""
-    row: Ints
-    """``int64[n]``: among all jobs of the batch."""
-    replay: Ints
-    """``int64[n]``: its replay."""
-    held: Ints
-    """``int64[n]``: row of what its ranks hold of activations."""
-    family: Ints
-    """``int64[n]``"""
-    microbatches: Ints
-    """``int64[n]``: of one step."""
+PATTERN, ROW_FIRST, FIRST_ROW, KIND_FIRST, RANK_KIND_FIRST, TIMING, REPLICA_NUMBERS = range(7)
+"""Numbers of a replica: its pattern; row of its first stage in its pipeline; row of the first
+forward of that stage, below 0 where each stage has that of its kind; its first kind of stage and of
+rank among all; the times that it takes."""
+
+APART, OVERHEAD_S, STRAGGLER_SHARE, FAMILY_NUMBERS = range(4)
+"""Numbers of a family: 1 where ranks do not wait for each other between steps, each taking as long
+as its span; what no rank owns; by how much of its compute the slowest device ends behind the
+average one."""
 
 
 class StepPatterns(NamedTuple):
@@ -71,40 +69,14 @@ class StepPatterns(NamedTuple):
 
 
 class StepReplicas(NamedTuple):
-    """Where the numbers of replicas begin, and which of them have the placement of the jobs."""
+    """Replicas whose stages are placed alike, and what they take."""
 
-    chosen: Ints
-    """``int64[any]``: those of the jobs."""
-    pattern: Ints
-    """``int64[replicas]``"""
-    row_first: Ints
-    """``int64[replicas]``: row of the first stage in its pipeline."""
-    first_row: Ints
-    """``int64[replicas]``: row of the first forward of its first stage; below 0 where each stage
-    has that of its kind."""
-    kind_first: Ints
-    """``int64[replicas]``: first kind of stage."""
-    rank_kind_first: Ints
-    """``int64[replicas]``: first kind of rank."""
+    number: Ints
+    """``int64[REPLICA_NUMBERS, replicas]``"""
     tied_s: Floats
     """``float64[replicas]``: sum of tied embeddings' gradients at both ends."""
-    timing: Ints
-    """``int64[replicas]``: the times of each."""
     work_ps: Ints
     """``int64[timings, 2, pp]``: work of each rank; see `kernels.timings`."""
-
-
-class StepFamilies(NamedTuple):
-    """What jobs of a family share."""
-
-    apart: Ints
-    """``int64[families]``: 1 where ranks do not wait for each other between steps: each takes as
-    long as its span."""
-    overhead_s: Floats
-    """``float64[families]``: what no rank owns."""
-    straggler_share: Floats
-    """``float64[families]``: by how much of its compute the slowest device ends behind the average
-    one."""
 
 
 class StepStages(NamedTuple):
@@ -141,27 +113,31 @@ class StepRanks(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """The numbers of steps, a row for each of some jobs."""
+    """The numbers of steps, a column for each of some jobs."""
 
     number: Floats
-    """``float64[jobs, STEP_NUMBERS]``: categories, bubble, pipeline, data parallelism, optimizer,
+    """``float64[STEP_NUMBERS, jobs]``: categories, bubble, pipeline, data parallelism, optimizer,
     launch, stragglers; then ``STEP`` to ``PEAK``."""
     rank: Ints
-    """``int64[jobs, STEP_RANKS]``"""
+    """``int64[STEP_RANKS, jobs]``"""
 
     @staticmethod
     def empty(num: int) -> "StepOutputs":
-        """Return rows of ``num`` jobs to be written."""
+        """Return columns of ``num`` jobs to be written."""
         return StepOutputs(np.empty((num, STEP_NUMBERS)), np.empty((num, STEP_RANKS), np.int64))
 
 
 class StepRuns(NamedTuple):
     """What the steps of n jobs are put together from, whose stages are placed alike."""
 
-    jobs: StepJobs
+    begin: Ints
+    """``int64[replicas + 1]``: where the jobs of each replica begin among these."""
+    jobs: Ints
+    """``int64[JOB_NUMBERS, n]``: replica after replica."""
     patterns: StepPatterns
     replicas: StepReplicas
-    families: StepFamilies
+    families: Floats
+    """``float64[FAMILY_NUMBERS, families]``"""
     stage_held: Ints
     """``int64[pp, C]``: stage of the model that each chunk of each rank holds."""
     replayed: Ends
@@ -173,55 +149,139 @@ class StepRuns(NamedTuple):
     ranks: StepRanks
 
 
-class StepScratch(NamedTuple):
-    """Places for what is found of one job after the other."""
+UPDATE_S, GATHER_S, TAIL_S, AFTER_NUMBERS = range(4)
+"""What follows the last backwards of a replica: update and gathers of the rank that takes the
+longest for both; most gradient traffic that is left of a chunk."""
 
-    steps: StepOutputs
-    """A row for each job of some replicas."""
-    done_s: Floats
-    """``float64[pp]``"""
-    busy_ps: Ints
-    """``int64[pp]``"""
-    waiting: Ints
-    """``int64[C]``"""
-    kind: Ints
-    """``int64[pp * C]``: kind of the stage that each chunk holds."""
-    tail_s: Floats
-    """``float64[pp * C]``"""
+LATE, BUSY, WAITING, LISTS = range(4)
+"""Lists of a block: ranks that may end last, ranks that may work the longest, and chunks whose
+gradients wait."""
+
+
+class StepBlock(NamedTuple):
+    """The steps of some replicas, each distinct one once, and what is found on the way."""
+
+    number: Floats
+    """``float64[steps, STEP_NUMBERS]``; see `StepOutputs`."""
+    rank: Ints
+    """``int64[steps, STEP_RANKS]``"""
+    place: Ints
+    """``int64[steps]``: a job of the placement that has each."""
+    of_job: Ints
+    """``int64[jobs]``: the step of each job of the block."""
+    begin: Ints
+    """``int64[replicas + 1]``: where the steps of each replica begin."""
+    chunk_kind: Ints
+    """``int64[replicas, pp * C]``: kind of the stage that each chunk holds."""
+    chunk_tail_s: Floats
+    """``float64[replicas, pp * C]``"""
     reduce_after_s: Floats
-    """``float64[pp]``"""
-
-
-class _After(NamedTuple):
-    """What follows the last backwards of one replica."""
-
-    sends: bool
-    """Whether gradients are sent behind the last backward of any chunk."""
-    optimizer_s: float
-    """Of the rank that takes the longest to update and to gather."""
-    gather_s: float
-
-
-class _Ends(NamedTuple):
-    """How the ranks of one job end."""
-
-    ending: int
-    """Rank that has sent its gradients last."""
-    finish_s: float
-    """When it has."""
-    last_s: float
-    """When the last operation of any rank has ended."""
-    busiest: int
-    """Rank that works the longest."""
+    """``float64[replicas, pp]``"""
+    after_s: Floats
+    """``float64[replicas, AFTER_NUMBERS]``"""
+    lists: Ints
+    """``int64[LISTS, any]``: scratch, a place for each rank and for each of its chunks."""
 
 
 @helper
+def empty_block(jobs: int, replicas: int, ranks: int, chunks: int) -> StepBlock:
+    """Return places for so many jobs, and replicas with so many ranks and chunks of a rank."""
+    return StepBlock(
+        np.empty((jobs, STEP_NUMBERS)),
+        np.empty((jobs, STEP_RANKS), np.int64),
+        np.empty(jobs, np.int64),
+        np.empty(jobs, np.int64),
+        np.empty(replicas + 1, np.int64),
+        np.empty((replicas, ranks * chunks), np.int64),
+        np.empty((replicas, ranks * chunks)),
+        np.empty((replicas, ranks)),
+        np.empty((replicas, AFTER_NUMBERS)),
+        np.empty((LISTS, max(ranks, chunks)), np.int64),
+    )
+
+
+@helper
+def _list_steps(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Find the distinct steps: jobs that follow one another mostly share a replay and all else."""
+    begin, jobs, families = runs.begin, runs.jobs, runs.families
+    place_of, of_job, first_of = block.place, block.of_job, block.begin
+    count = 0
+    for replica in range(some, stop):
+        first_of[replica - some] = count
+        for place in range(begin[replica], begin[replica + 1]):
+            new = place == begin[replica] or jobs[REPLAY, place] != jobs[REPLAY, place - 1]
+            if not new and jobs[FAMILY, place] != jobs[FAMILY, place - 1]:
+                for number in range(FAMILY_NUMBERS):
+                    own = families[number, jobs[FAMILY, place]]
+                    new = new or own != families[number, jobs[FAMILY, place - 1]]
+            if new:
+                place_of[count] = place
+                count += 1
+            of_job[place - begin[some]] = count - 1
+    first_of[stop - some] = count
+
+
+@inlined
+def _busy_ranks(work_ps: Ints, timing: int, busy: Ints) -> int:
+    """List the ranks of a timing that may work the longest with some count of microbatches.
+
+    They rise. A rank is left out that works no longer than one before it, neither with one
+    microbatch nor for each further one: it never is the first of the busiest.
+    """
+    count, most = 0, 0
+    for rank in range(work_ps.shape[2]):
+        least_ps, each_ps = work_ps[timing, LEAST, rank], work_ps[timing, EACH, rank]
+        more = least_ps > work_ps[timing, LEAST, most] or each_ps > work_ps[timing, EACH, most]
+        if rank == 0 or more:
+            busy[count] = rank
+            count += 1
+        if each_ps > work_ps[timing, EACH, most]:
+            most = rank
+    return count
+
+
+@inlined
+def _late_ranks(
+    row: int,
+    end_ps: Ints,
+    last_ps: Ints,
+    own: int,
+    reduce_after_s: Floats,
+    tail_s: Floats,
+    sends: bool,
+    tied_s: float,
+    late: Ints,
+) -> int:
+    """List the ranks of a replay that may end last, by however much all of them end later.
+
+    They rise. A rank is left out of which nothing ends later or takes longer than of one before it:
+    rounding keeps the order, so it never is the first of the last.
+    """
+    count, most = 0, 0
+    num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
+    for rank in range(num_ranks):
+        more = rank == 0 or end_ps[row, rank] > end_ps[row, most]
+        more = more or reduce_after_s[own, rank] > reduce_after_s[own, most]
+        more = more or (rank == num_ranks - 1 and most > 0 and tied_s > 0.0)
+        if sends and not more:
+            # The order of several chunks may differ from rank to rank.
+            more = num_chunks > 1 or last_ps[row, rank, 0] > last_ps[row, most, 0]
+            more = more or tail_s[own, rank] > tail_s[own, most]
+        if more:
+            late[count] = rank
+            count += 1
+        if end_ps[row, rank] > end_ps[row, most]:
+            most = rank
+    return count
+
+
+@inlined
 def _sent_s(
     row: int,
     later_ps: int,
     rank: int,
     last_ps: Ints,
-    first: int,
+    own: int,
     tail_s: Floats,
     waiting: Ints,
 ) -> float:
@@ -232,9 +292,9 @@ def _sent_s(
     backward.
     """
     num_chunks = last_ps.shape[2]
-    most_tail_s = 0.0
+    first, most_tail_s = rank * num_chunks, 0.0
     for c in range(num_chunks):
-        most_tail_s = max(most_tail_s, tail_s[first + c])
+        most_tail_s = max(most_tail_s, tail_s[own, first + c])
     sent_s = 0.0
     if most_tail_s > 0.0:
         for c in range(num_chunks):
@@ -245,156 +305,213 @@ def _sent_s(
             waiting[place] = c
         for place in range(num_chunks):
             c = waiting[place]
-            sent_s = max(sent_s, (last_ps[row, rank, c] + later_ps) * PS) + tail_s[first + c]
+            sent_s = max(sent_s, (last_ps[row, rank, c] + later_ps) * PS) + tail_s[own, first + c]
     return sent_s
 
 
-@inlined
-def _find_ends(
-    replay: int,
-    replayed: Ends,
-    reduce_after_s: Floats,
-    tail_s: Floats,
-    sends: bool,
-    tied_s: float,
-    apart: int,
-    done_s: Floats,
-    busy_ps: Ints,
-    waiting: Ints,
-) -> _Ends:
-    """Find the ranks of one job that decide its step; ``sends`` says whether there is any tail.
-
-    ``busy_ps`` is the work of each rank; ``done_s`` and ``waiting`` are scratch. Each thing is done
-    for all ranks before the next: loops without branches take several ranks at once.
-    """
-    row_of, later_of, start_ps, end_ps, last_ps = replayed
-    row, later_ps = row_of[replay], later_of[replay]
-    num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
-    for r in range(num_ranks):
-        done_s[r] = (end_ps[row, r] + later_ps) * PS
-    if sends:
-        for r in range(num_ranks):
-            first = r * num_chunks
-            done_s[r] = max(done_s[r], _sent_s(row, later_ps, r, last_ps, first, tail_s, waiting))
-    for r in range(num_ranks):
-        done_s[r] += reduce_after_s[r]
-    done_s[0] += tied_s
-    if num_ranks > 1:
-        done_s[num_ranks - 1] += tied_s
-    # Rounding keeps the order, so the last end is that of the latest tick.
-    latest_ps, most_ps = end_ps[row, 0], busy_ps[0]
-    for r in range(num_ranks):
-        latest_ps = max(latest_ps, end_ps[row, r])
-    last_s = (latest_ps + later_ps) * PS
-    if apart:
-        last_s = -math.inf
-        for r in range(num_ranks):
-            begin_s = start_ps[row, r] * PS
-            done_s[r] -= begin_s
-            last_s = max(last_s, (end_ps[row, r] + later_ps) * PS - begin_s)
-    finish_s = done_s[0]
-    for r in range(num_ranks):
-        finish_s = max(finish_s, done_s[r])
-    ending = 0
-    while done_s[ending] < finish_s:
-        ending += 1
-    for r in range(num_ranks):
-        most_ps = max(most_ps, busy_ps[r])
-    busiest = 0
-    while busy_ps[busiest] < most_ps:
-        busiest += 1
-    return _Ends(ending, finish_s, last_s, busiest)
-
-
 @helper
-def _read_ranks(replica: int, runs: StepRuns, scratch: StepScratch) -> _After:
-    """Write what chunks and ranks of a replica send at last, and return what follows."""
-    held, reduce_after_s = runs.stage_held, scratch.reduce_after_s
-    kind_of, tail_s = scratch.kind, scratch.tail_s
+def _read_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Write what follows the last backwards of replicas, which kinds of stages and ranks take."""
+    held, of_replica, optimizer_of = runs.stage_held, runs.replicas.number, runs.ranks.optimizer_s
     _, _, _, _, _, tail_of, reduce_of, gather_of = runs.stages
     stage_first, stage_kind, rank_first, rank_kind = runs.patterns
-    optimizer_of, pattern = runs.ranks.optimizer_s, runs.replicas.pattern[replica]
-    first_kind = runs.replicas.kind_first[replica]
-    first_rank_kind = runs.replicas.rank_kind_first[replica]
-    sends, optimizer_s, gather_s = False, 0.0, 0.0
-    for r in range(held.shape[0]):
-        reduce_s = after_s = 0.0
-        for c in range(held.shape[1]):
-            chunk = r * held.shape[1] + c
-            kind = first_kind + stage_kind[stage_first[pattern] + held[r, c]]
-            kind_of[chunk], tail_s[chunk] = kind, tail_of[kind]
-            sends = sends or tail_of[kind] > 0.0
-            reduce_s += reduce_of[kind]
-            after_s += gather_of[kind]
-        reduce_after_s[r] = reduce_s
-        update_s = optimizer_of[first_rank_kind + rank_kind[rank_first[pattern] + r]]
-        if r == 0 or update_s + after_s > optimizer_s + gather_s:
-            optimizer_s, gather_s = update_s, after_s
-    return _After(sends, optimizer_s, gather_s)
-
-
-@inlined
-def _write_stages(
-    held: Ints,
-    rank: int,
-    first_row: int,
-    row_first: int,
-    count: int,
-    kind_of: Ints,
-    stages: StepStages,
-    number: Floats,
-    job: int,
-) -> tuple[float, float]:
-    """Write the categories of a rank; return its launches and what data parallelism adds.
-
-    Its stages count from ``row_first`` in the pipeline, their first forwards from ``first_row``;
-    ``count`` microbatches pass through them.
-    """
-    categories_s, launch_of, first_of, last_of, each_of, _, _, _ = stages
-    for term in range(CATEGORY_TERMS):
-        number[job, term] = 0.0
-    exposed_s = 0.0
-    launch_s = 0.0
-    for c in range(held.shape[1]):
-        stage = held[rank, c]
-        row, kind = row_first + stage, kind_of[rank * held.shape[1] + c]
-        for term in range(CATEGORY_TERMS):
-            number[job, term] += count * categories_s[row, term]
-        launch_s += count * launch_of[row]
-        exposed_s += first_of[kind if first_row < 0 else first_row + stage] + last_of[kind]
-        exposed_s += (count - 1) * each_of[kind]
-    return launch_s, exposed_s
+    chunk_kind, tail_s, reduce_after_s = block.chunk_kind, block.chunk_tail_s, block.reduce_after_s
+    after_s = block.after_s
+    for replica in range(some, stop):
+        own, pattern = replica - some, of_replica[PATTERN, replica]
+        first_stage, first_rank = stage_first[pattern], rank_first[pattern]
+        first_kind = of_replica[KIND_FIRST, replica]
+        first_rank_kind = of_replica[RANK_KIND_FIRST, replica]
+        most_tail_s = longest_s = update_s = gather_s = 0.0
+        for r in range(held.shape[0]):
+            rank_reduce_s = rank_gather_s = 0.0
+            for c in range(held.shape[1]):
+                kind = first_kind + stage_kind[first_stage + held[r, c]]
+                chunk = r * held.shape[1] + c
+                chunk_kind[own, chunk], tail_s[own, chunk] = kind, tail_of[kind]
+                most_tail_s = max(most_tail_s, tail_of[kind])
+                rank_reduce_s += reduce_of[kind]
+                rank_gather_s += gather_of[kind]
+            reduce_after_s[own, r] = rank_reduce_s
+            rank_update_s = optimizer_of[first_rank_kind + rank_kind[first_rank + r]]
+            if r == 0 or rank_update_s + rank_gather_s > longest_s:
+                longest_s = rank_update_s + rank_gather_s
+                update_s, gather_s = rank_update_s, rank_gather_s
+        after_s[own, UPDATE_S], after_s[own, GATHER_S] = update_s, gather_s
+        after_s[own, TAIL_S] = most_tail_s
 
 
 @helper
-def _write_peaks(some: int, stop: int, runs: StepRuns, steps: StepOutputs) -> None:
-    """Write the first rank that holds the most, and what it holds, of jobs of some replicas."""
-    begin, held_of, number, rank = runs.jobs.begin, runs.jobs.held, steps.number, steps.rank
-    replicas = runs.replicas
-    chosen, pattern, kind_first = replicas.chosen, replicas.pattern, replicas.rank_kind_first
+def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Write which ranks end last, once they have sent their gradients, and when they do.
+
+    That stands for the end of the step, until what follows is added.
+    """
+    # Each array is taken out of its tuple once: that counts a reference.
+    jobs, families, tied_of, num_ranks = (
+        runs.jobs, runs.families, runs.replicas.tied_s, runs.stage_held.shape[0],
+    )  # fmt: skip
+    row_of, later_of, start_ps, end_ps, last_ps = runs.replayed
+    number, rank_of, place_of, _, first_of, _, tail_s, reduce_after_s, after_s, lists = block
+    late, waiting = lists[LATE], lists[WAITING]
+    starts = start_ps.shape[0] > 0
+    for replica in range(some, stop):
+        own, tied_s = replica - some, tied_of[replica]
+        sends = after_s[own, TAIL_S] > 0.0
+        known, num_late, latest_ps = -1, 0, 0
+        for step in range(first_of[own], first_of[own + 1]):
+            place = place_of[step]
+            row, later_ps = row_of[jobs[REPLAY, place]], later_of[jobs[REPLAY, place]]
+            apart = starts and families[APART, jobs[FAMILY, place]] > 0.0
+            # Most replays of a timing differ in how much later all ranks end.
+            if row != known:
+                known, latest_ps = row, end_ps[row, 0]
+                for r in range(num_ranks):
+                    latest_ps = max(latest_ps, end_ps[row, r])
+                    late[r] = r
+                num_late = num_ranks
+                if not starts:
+                    num_late = _late_ranks(
+                        row, end_ps, last_ps, own, reduce_after_s, tail_s, sends, tied_s, late,
+                    )  # fmt: skip
+            ending, finish_s = 0, -math.inf
+            last_s = -math.inf if apart else (latest_ps + later_ps) * PS
+            for which in range(num_late):
+                r = late[which]
+                end_s = (end_ps[row, r] + later_ps) * PS
+                done_s = end_s
+                if sends:
+                    sent_s = _sent_s(row, later_ps, r, last_ps, own, tail_s, waiting)
+                    done_s = max(done_s, sent_s)
+                done_s += reduce_after_s[own, r]
+                if r == 0 or r == num_ranks - 1:
+                    done_s += tied_s
+                if apart:
+                    begin_s = start_ps[row, r] * PS
+                    done_s -= begin_s
+                    last_s = max(last_s, end_s - begin_s)
+                if done_s > finish_s:
+                    ending, finish_s = r, done_s
+            number[step, STEP], number[step, LAST_OPERATION] = finish_s, last_s
+            rank_of[step, ENDING_RANK] = ending
+
+
+@helper
+def _write_work(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Write which ranks work the longest, for how long, and for how long those that end last."""
+    jobs, of_replica, work_ps = runs.jobs, runs.replicas.number, runs.replicas.work_ps
+    number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
+    busy = block.lists[BUSY]
+    for replica in range(some, stop):
+        timing = of_replica[TIMING, replica]
+        num_busy = _busy_ranks(work_ps, timing, busy)
+        for step in range(first_of[replica - some], first_of[replica - some + 1]):
+            further = jobs[MICROBATCHES, place_of[step]] - 1
+            busiest, most_ps = 0, -1
+            for which in range(num_busy):
+                r = busy[which]
+                busy_ps = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
+                if busy_ps > most_ps:
+                    busiest, most_ps = r, busy_ps
+            rank_of[step, BUSIEST_RANK], number[step, BUSIEST] = busiest, most_ps * PS
+
+
+@helper
+def _write_stages(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Write what the stages of the ranks that end last take.
+
+    Their launches, and what data parallelism adds to them, stand for those of the step, until what
+    follows is added.
+    """
+    jobs, of_replica, held = runs.jobs, runs.replicas.number, runs.stage_held
+    categories_s, launch_of, first_s, last_s, each_s, _, _, _ = runs.stages
+    number, rank_of, place_of, _, first_of, chunk_kind, _, _, _, _ = block
+    for replica in range(some, stop):
+        own = replica - some
+        row_first, first_row = of_replica[ROW_FIRST, replica], of_replica[FIRST_ROW, replica]
+        for step in range(first_of[own], first_of[own + 1]):
+            count, ending = jobs[MICROBATCHES, place_of[step]], rank_of[step, ENDING_RANK]
+            for term in range(CATEGORY_TERMS):
+                number[step, term] = 0.0
+            exposed_s = 0.0
+            launch_s = 0.0
+            for c in range(held.shape[1]):
+                stage, kind = held[ending, c], chunk_kind[own, ending * held.shape[1] + c]
+                for term in range(CATEGORY_TERMS):
+                    number[step, term] += count * categories_s[row_first + stage, term]
+                launch_s += count * launch_of[row_first + stage]
+                exposed_s += first_s[kind if first_row < 0 else first_row + stage] + last_s[kind]
+                exposed_s += (count - 1) * each_s[kind]
+            number[step, LAUNCH], number[step, DATA_PARALLEL] = launch_s, exposed_s
+
+
+@helper
+def _write_rest(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Write the rest of the breakdowns, and the steps."""
+    jobs, of_replica, work_ps = runs.jobs, runs.replicas.number, runs.replicas.work_ps
+    families, after_s = runs.families, block.after_s
+    row_of, later_of, start_ps, end_ps, _ = runs.replayed
+    alone_row_of, alone_later_of, alone_start_ps, alone_end_ps, _ = runs.alone
+    number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
+    starts = start_ps.shape[0] > 0
+    for replica in range(some, stop):
+        own, timing = replica - some, of_replica[TIMING, replica]
+        update_s, gather_s = after_s[own, UPDATE_S], after_s[own, GATHER_S]
+        for step in range(first_of[own], first_of[own + 1]):
+            place, ending = place_of[step], rank_of[step, ENDING_RANK]
+            replay, family = jobs[REPLAY, place], jobs[FAMILY, place]
+            row, alone_row = row_of[replay], alone_row_of[replay]
+            start, alone_start = 0, 0
+            if starts and families[APART, family] > 0.0:
+                start, alone_start = start_ps[row, ending], alone_start_ps[alone_row, ending]
+            end = end_ps[row, ending] + later_of[replay]
+            alone_end = alone_end_ps[alone_row, ending] + alone_later_of[replay]
+            # A span can be shorter with latencies than without: its start may wait longer for them.
+            span_ps = end - start
+            idle_ps = min(span_ps, alone_end - alone_start)
+            further = jobs[MICROBATCHES, place] - 1
+            busy_ps = work_ps[timing, LEAST, ending] + further * work_ps[timing, EACH, ending]
+            finish_s, overhead_s = number[step, STEP], families[OVERHEAD_S, family]
+            sent_s = finish_s - (end * PS - start * PS)
+            number[step, BUBBLE] = (idle_ps - busy_ps) * PS
+            number[step, PIPELINE] = (span_ps - idle_ps) * PS
+            number[step, DATA_PARALLEL] = number[step, DATA_PARALLEL] + sent_s + gather_s
+            number[step, OPTIMIZER] = update_s
+            number[step, LAUNCH] += overhead_s
+            late_s = 0.0
+            for term in range(COMPUTE_TERMS):
+                late_s += families[STRAGGLER_SHARE, family] * number[step, term]
+            number[step, STRAGGLERS] = late_s
+            number[step, STEP] = finish_s + (update_s + gather_s) + overhead_s + late_s
+            number[step, ENDING] = busy_ps * PS
+
+
+@helper
+def _write_peaks(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+    """Write the first rank that holds the most, and what it holds."""
+    jobs, of_replica = runs.jobs, runs.replicas.number
     rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
     static_bytes, activation_bytes = runs.ranks.static_bytes, runs.ranks.activation_bytes
-    for chosen_place in range(some, stop):
-        replica = chosen[chosen_place]
-        first_rank, first_kind = rank_first[pattern[replica]], kind_first[replica]
+    number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
+    for replica in range(some, stop):
+        first_rank = rank_first[of_replica[PATTERN, replica]]
+        first_kind = of_replica[RANK_KIND_FIRST, replica]
         held, fullest, most = -1, 0, -1.0
-        for place in range(begin[chosen_place], begin[chosen_place + 1]):
+        for step in range(first_of[replica - some], first_of[replica - some + 1]):
             # Most jobs of a replica hold the same.
-            if held_of[place] != held:
-                held, most = held_of[place], -1.0
+            if jobs[HELD, place_of[step]] != held:
+                held, most = jobs[HELD, place_of[step]], -1.0
                 for r in range(activation_bytes.shape[1]):
                     kind = first_kind + rank_kind[first_rank + r]
                     peak = static_bytes[kind] + activation_bytes[held, r]
                     if peak > most:
                         most = peak
                         fullest = r
-            job = place - begin[some]
-            number[job, PEAK] = most
-            rank[job, PEAK_RANK] = fullest
+            number[step, PEAK], rank_of[step, PEAK_RANK] = most, fullest
 
 
 @helper
-def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> None:
+def end_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> int:
     """Let the gradients, the optimizer and the gathers follow the last backwards of some replicas.
 
     A step ends with the last rank to have sent its gradients, and the longest update after that;
@@ -404,65 +521,21 @@ def end_replicas(some: int, stop: int, runs: StepRuns, scratch: StepScratch) -> 
     Parameters
     ----------
     some, stop : int
-        First of the replicas that jobs have, and the one behind the last.
+        First of the replicas, and the one behind the last.
     runs : StepRuns
-    scratch : StepScratch
-        Output: ``steps``, a row for each of their jobs.
+    block : StepBlock
+        Output.
+
+    Returns
+    -------
+    int
+        Distinct steps.
     """
-    # Each array is taken out of its tuple once: that counts a reference.
-    jobs, _, replicas, families, stage_held, replayed, alone, stages, _ = runs
-    begin, _, replay_of, _, family_of, microbatches = jobs
-    chosen, _, row_first, first_row, _, _, tied_s, timing_of, work_ps = replicas
-    aparts, overhead_s, straggler_share = families
-    row_of, later_ps, start_ps, end_ps, _ = replayed
-    alone_row_of, alone_later_ps, alone_start_ps, alone_end_ps, _ = alone
-    steps, done_s, busy_ps, waiting, kind_of, tail_s, reduce_after_s = scratch
-    number, rank = steps
-    num_ranks = stage_held.shape[0]
-    for chosen_place in range(some, stop):
-        replica = chosen[chosen_place]
-        timing = timing_of[replica]
-        after = _read_ranks(replica, runs, scratch)
-        after_s = after.optimizer_s + after.gather_s
-        for place in range(begin[chosen_place], begin[chosen_place + 1]):
-            job = place - begin[some]
-            replay, family = replay_of[place], family_of[place]
-            apart, further = aparts[family], microbatches[place] - 1
-            for r in range(num_ranks):
-                busy_ps[r] = work_ps[timing, LEAST, r] + further * work_ps[timing, EACH, r]
-            ends = _find_ends(
-                replay, replayed, reduce_after_s, tail_s, after.sends, tied_s[replica], apart,
-                done_s, busy_ps, waiting,
-            )  # fmt: skip
-            ending = ends.ending
-
-            launch_s, exposed_s = _write_stages(
-                stage_held, ending, first_row[replica], row_first[replica], microbatches[place],
-                kind_of, stages, number, job,
-            )  # fmt: skip
-            own, own_alone = row_of[replay], alone_row_of[replay]
-            start = start_ps[own, ending] if apart else 0
-            alone_start = alone_start_ps[own_alone, ending] if apart else 0
-            end = end_ps[own, ending] + later_ps[replay]
-            alone_end = alone_end_ps[own_alone, ending] + alone_later_ps[replay]
-            span_ps = end - start
-            # A span can be shorter with latencies than without: its start may wait longer for them.
-            idle_ps = min(span_ps, alone_end - alone_start)
-            sent_s = ends.finish_s - (end * PS - start * PS)
-            number[job, BUBBLE] = (idle_ps - busy_ps[ending]) * PS
-            number[job, PIPELINE] = (span_ps - idle_ps) * PS
-            number[job, DATA_PARALLEL] = exposed_s + sent_s + after.gather_s
-            number[job, OPTIMIZER] = after.optimizer_s
-            number[job, LAUNCH] = launch_s + overhead_s[family]
-            late_s = 0.0
-            for term in range(COMPUTE_TERMS):
-                late_s += straggler_share[family] * number[job, term]
-            number[job, STRAGGLERS] = late_s
-
-            number[job, STEP] = ends.finish_s + after_s + overhead_s[family] + late_s
-            number[job, LAST_OPERATION] = ends.last_s
-            number[job, BUSIEST] = busy_ps[ends.busiest] * PS
-            number[job, ENDING] = busy_ps[ending] * PS
-            rank[job, ENDING_RANK] = ending
-            rank[job, BUSIEST_RANK] = ends.busiest
-    _write_peaks(some, stop, runs, steps)
+    _list_steps(some, stop, runs, block)
+    _read_replicas(some, stop, runs, block)
+    _find_ends(some, stop, runs, block)
+    _write_work(some, stop, runs, block)
+    _write_stages(some, stop, runs, block)
+    _write_rest(some, stop, runs, block)
+    _write_peaks(some, stop, runs, block)
+    return int(block.begin[stop - some])

@@ -110,6 +110,10 @@ class Results:
         """Every number that the jobs of a family do not share."""
         return self.steps.results(self._rated)
 
+    def number(self, which: int) -> Floats:
+        """Return one of its numbers, of those in `kernels.results`."""
+        return self.rows.column(which)
+
     @cached_property
     def ranking(self) -> kernels.ResultColumns:
         """Those of them that say which of some jobs is the best."""
@@ -117,40 +121,39 @@ class Results:
 
     @property
     def _rated(self) -> kernels.Rated:
-        evaluation = self.evaluation
-        return kernels.Rated(evaluation.global_batch, evaluation.microbatches, *self._shared)
+        return kernels.Rated(self.evaluation.global_batch, *self._shared)
 
     @cached_property
-    def _shared(self) -> tuple[kernels.Families, Devices, RankBytes]:
+    def _shared(self) -> tuple[Floats, Devices, RankBytes]:
         """What results of families and of ranks follow from."""
-        evaluation, degrees = self.evaluation, self.degrees
+        evaluation, inputs, degrees = self.evaluation, self.evaluation.inputs, self.degrees
         dtype, peaks = self.family_batch.training.dtype, self.family_batch.cluster.peak_tflops
-        recomputed = evaluation.inputs.costs.recompute_flop.take(evaluation.workloads.pipeline)
-        families = kernels.Families(
-            degrees.pp,
-            degrees.gpus,
-            degrees.seq,
-            self.counts.flop_per_sequence,
-            recomputed,
-            peaks[np.arange(len(dtype)), dtype],
-            *memory_factors(self.family_batch),
-        )
-        return families, evaluation.devices, evaluation.inputs.held
+        families = np.empty((kernels.RATED_NUMBERS, len(dtype)))
+        families[kernels.GPUS], families[kernels.SEQ] = degrees.gpus, degrees.seq
+        families[kernels.STAGE_GPUS] = degrees.gpus // degrees.pp
+        families[kernels.FLOP] = self.counts.flop_per_sequence
+        pipeline = evaluation.workloads.pipeline
+        families[kernels.AGAIN_FLOP] = inputs.costs.recompute_flop.take(pipeline)
+        families[kernels.DATASHEET_TFLOPS] = peaks[np.arange(len(dtype)), dtype]
+        families[kernels.LOW], families[kernels.HIGH] = memory_factors(self.family_batch)
+        few = kernels.FEW_MICROBATCHES * degrees.pp
+        families[kernels.FEW_BELOW] = np.where(degrees.pp > 1, few, 0)
+        return families, evaluation.devices, inputs.held
 
     @property
     def model_flop(self) -> Floats:
         """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
-        return self.rows.model_flop
+        return self.number(kernels.MODEL_FLOP)
 
     @property
     def recompute_flop(self) -> Floats:
         """Matrix FLOP that recomputation repeats in one step, over all devices."""
-        return self.rows.recompute_flop
+        return self.number(kernels.RECOMPUTE_FLOP)
 
     @property
     def mfu(self) -> Floats:
         """Share of the dense datasheet peak of the training precision."""
-        return self.rows.mfu
+        return self.number(kernels.MFU)
 
     @property
     def schedule(self) -> Coded:
@@ -170,24 +173,24 @@ class Results:
         pp = self.degrees.pp.take(self.evaluation.families.of_job)
         numbers = {
             kernels.FEW: (self.evaluation.microbatches, pp),
-            kernels.UNEVEN: (self.rows.busiest_rank, self.rows.late_percent),
+            kernels.UNEVEN: (self.rows.busiest_rank, self.number(kernels.LATE_PERCENT)),
         }
         return bounds(self.rows.limit, numbers)
 
     @property
     def headroom_bytes(self) -> Floats:
         """What is left at the peak; negative where a job does not fit."""
-        return self.rows.headroom_gib * GIB
+        return self.number(kernels.HEADROOM_GIB) * GIB
 
     @property
     def peak_low_bytes(self) -> Floats:
         """Lower end of the band of each peak."""
-        return self.rows.peak_gib_low * GIB
+        return self.number(kernels.PEAK_GIB_LOW) * GIB
 
     @property
     def peak_high_bytes(self) -> Floats:
         """Upper end of the band of each peak."""
-        return self.rows.peak_gib_high * GIB
+        return self.number(kernels.PEAK_GIB_HIGH) * GIB
 
     @cached_property
     def fits(self) -> Flags:
@@ -269,12 +272,13 @@ class Results:
 
 def fitting(rows: kernels.ResultColumns) -> Flags:
     """Return whether the peaks of jobs stay below the usable memory; a ranking is enough."""
-    return rows.headroom_gib >= 0.0
+    return rows.column(kernels.HEADROOM_GIB) >= 0.0
 
 
 def verdicts(rows: kernels.ResultColumns) -> Ints32:
     """Return the places of the verdicts of jobs in `VERDICTS`; a ranking is enough."""
-    return verdict_codes(rows.peak_gib_low, rows.peak_gib_high, rows.usable_gib)
+    of_band = (kernels.PEAK_GIB_LOW, kernels.PEAK_GIB_HIGH, kernels.USABLE_GIB)
+    return verdict_codes(*map(rows.column, of_band))
 
 
 class _Row(Mapping[str, Any]):
@@ -328,19 +332,18 @@ def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column
     return lambda results: results.of_families(read(results))
 
 
-def _step_term_ms(term: int) -> Callable[[Results], Floats]:
-    return lambda results: results.rows.breakdown_ms[term]
+def _number(which: int) -> Callable[[Results], Floats]:
+    """Declare one of the numbers that the jobs of a family do not share."""
+    return lambda results: results.number(which)
 
 
 PERFORMANCE_SCALARS = (
-    Scalar("iteration_time_ms", FLOAT, "ms", lambda r: r.rows.iteration_ms),
-    Scalar(
-        "tokens_per_s_per_gpu", FLOAT, "tokens/s/GPU", lambda r: r.rows.tokens_per_s_per_gpu, True
-    ),
-    Scalar("tflops_per_gpu", FLOAT, "TFLOP/s/GPU", lambda r: r.rows.tflops_per_gpu, True),
-    Scalar("mfu", FLOAT, "1", lambda r: r.rows.mfu, True),
-    Scalar("hfu", FLOAT, "1", lambda r: r.rows.hfu, True),
-    Scalar("bubble_fraction", FLOAT, "1", lambda r: r.rows.bubble_fraction),
+    Scalar("iteration_time_ms", FLOAT, "ms", _number(kernels.ITERATION_MS)),
+    Scalar("tokens_per_s_per_gpu", FLOAT, "tokens/s/GPU", _number(kernels.TOKENS_PER_S), True),
+    Scalar("tflops_per_gpu", FLOAT, "TFLOP/s/GPU", _number(kernels.TFLOPS), True),
+    Scalar("mfu", FLOAT, "1", _number(kernels.MFU), True),
+    Scalar("hfu", FLOAT, "1", _number(kernels.HFU), True),
+    Scalar("bubble_fraction", FLOAT, "1", _number(kernels.BUBBLE_FRACTION)),
     Scalar("busiest_stage", INT, "", lambda r: r.rows.busiest_rank),
     Scalar("schedule", TEXT, "", lambda r: r.schedule),
     Scalar("microbatches", INT, "", lambda r: r.microbatches),
@@ -354,7 +357,7 @@ PERFORMANCE_SCALARS = (
     Scalar("parallelism.etp", INT, "", _of_families(lambda r: r.degrees.etp)),
     Scalar("parallelism.dp", INT, "", _of_families(lambda r: r.degrees.dp)),
     *(
-        Scalar(f"breakdown_ms.{name}", FLOAT, "ms", _step_term_ms(term))
+        Scalar(f"breakdown_ms.{name}", FLOAT, "ms", _number(kernels.BREAKDOWN_MS + term))
         for term, name in enumerate(BREAKDOWN)
     ),
     Scalar("bound", TEXT, "", lambda r: r.bound),
@@ -371,13 +374,13 @@ MEMORY_SCALARS = (
         "GiB",
         _of_families(lambda r: to_gib(r.family_batch.cluster.memory_bytes)),
     ),
-    Scalar("usable_gib", FLOAT, "GiB", lambda r: r.rows.usable_gib, True),
+    Scalar("usable_gib", FLOAT, "GiB", _number(kernels.USABLE_GIB), True),
     Scalar("reserve_gib", FLOAT, "GiB", _of_families(lambda r: to_gib(r.evaluation.reserve_bytes))),
-    Scalar("allocator_gib", FLOAT, "GiB", lambda r: r.rows.allocator_gib),
-    Scalar("peak_gib", FLOAT, "GiB", lambda r: r.rows.peak_gib),
-    Scalar("peak_gib_low", FLOAT, "GiB", lambda r: r.rows.peak_gib_low),
-    Scalar("peak_gib_high", FLOAT, "GiB", lambda r: r.rows.peak_gib_high),
-    Scalar("headroom_gib", FLOAT, "GiB", lambda r: r.rows.headroom_gib, True),
+    Scalar("allocator_gib", FLOAT, "GiB", _number(kernels.ALLOCATOR_GIB)),
+    Scalar("peak_gib", FLOAT, "GiB", _number(kernels.PEAK_GIB)),
+    Scalar("peak_gib_low", FLOAT, "GiB", _number(kernels.PEAK_GIB_LOW)),
+    Scalar("peak_gib_high", FLOAT, "GiB", _number(kernels.PEAK_GIB_HIGH)),
+    Scalar("headroom_gib", FLOAT, "GiB", _number(kernels.HEADROOM_GIB), True),
     Scalar("fits", BOOL, "", lambda r: r.fits),
     Scalar("verdict", TEXT, "", lambda r: r.verdict),
     Scalar("peak_stage", INT, "", lambda r: r.rows.peak_rank),

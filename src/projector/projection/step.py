@@ -101,7 +101,7 @@ class Steps:
 
         For a ``ranking`` those alone that decide which of some jobs is the best.
         """
-        columns = (ResultColumns.ranking if ranking else ResultColumns.empty)(self.num)
+        columns = ResultColumns.empty(self.num, ranking=ranking)
         rated = as_compiled(rated)
         for runs in self.runs:
             end_steps(runs, rated, kernels.StepOutputs.empty(0), columns)
@@ -165,17 +165,18 @@ class Steps:
 
 def _runs_of(runs: kernels.StepRuns, row: Ints) -> kernels.StepRuns:
     """Return those of some jobs, given the new row of each job, -1 of what is left out."""
-    jobs, replicas = runs.jobs, runs.replicas
-    kept = np.flatnonzero(row.take(jobs.row) >= 0)
-    begin = np.searchsorted(kept, jobs.begin)
+    replicas, row_of_job = runs.replicas, row.take(runs.jobs[kernels.ROW])
+    kept = np.flatnonzero(row_of_job >= 0)
+    begin = np.searchsorted(kept, runs.begin)
     used = np.flatnonzero(np.diff(begin))
+    jobs = runs.jobs.take(kept, axis=1)
+    jobs[kernels.ROW] = row_of_job.take(kept)
     return runs._replace(
-        jobs=kernels.StepJobs(
-            np.append(begin.take(used), len(kept)),
-            row.take(jobs.row.take(kept)),
-            *(column.take(kept) for column in jobs[2:]),
+        begin=np.append(begin.take(used), len(kept)),
+        jobs=jobs,
+        replicas=replicas._replace(
+            number=replicas.number.take(used, axis=1), tied_s=replicas.tied_s.take(used)
         ),
-        replicas=replicas._replace(chosen=replicas.chosen.take(used)),
     )
 
 
@@ -412,34 +413,30 @@ def _run_placement(
     )
     peak, held = _peaks(inputs, orders, order_of_job, replica)
     microbatches = np.array([order.microbatches for order in orders], np.int64)
-    patterns, costs, times = replicas.patterns, inputs.costs, inputs.times
+    family, patterns, costs, times = (
+        replicas.family.take(jobs), replicas.patterns, inputs.costs, inputs.times,
+    )  # fmt: skip
+    firsts = (
+        replicas.pattern, replicas.row_first, times.first_row, replicas.first_kind,
+        replicas.first_rank_kind, timings.of_replica,
+    )  # fmt: skip
     return kernels.StepRuns(
-        kernels.StepJobs(
-            begin=begin - begin[0],
-            row=jobs,
-            replay=run,
-            held=held,
-            family=replicas.family.take(jobs),
-            microbatches=microbatches.take(order_of_job),
-        ),
+        begin - begin[0],
+        np.stack([jobs, run, held, family, microbatches.take(order_of_job)]),
         kernels.StepPatterns(
             patterns.stage_first, patterns.stage_kind, patterns.rank_first, patterns.rank_kind
         ),
         kernels.StepReplicas(
-            same,
-            replicas.pattern,
-            replicas.row_first,
-            times.first_row,
-            replicas.first_kind,
-            replicas.first_rank_kind,
-            inputs.tied_s,
-            timings.of_replica,
+            np.stack([first.take(same) for first in firsts]),
+            inputs.tied_s.take(same),
             timings.work_ps,
         ),
-        kernels.StepFamilies(
-            batch.training.post_validation,
-            batch.cluster.step_overhead_s,
-            batch.cluster.straggler_share,
+        np.stack(
+            [
+                batch.training.post_validation.astype(np.float64),
+                batch.cluster.step_overhead_s,
+                batch.cluster.straggler_share,
+            ]
         ),
         replicas.placement(int(replica[0])).model_stage,
         replayed,

@@ -13,6 +13,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.kernels.best import best_of_groups
+from projector.kernels.results import PEAK_GIB, TOKENS_PER_S
 from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
 from projector.projection.results import (
@@ -162,7 +163,7 @@ class Merits(NamedTuple):
         """Read results of rows whose groups are known."""
         ranking = results.ranking
         safe = verdicts(ranking) == VERDICTS.index(FITS)
-        rate, peak = ranking.tokens_per_s_per_gpu, ranking.peak_gib
+        rate, peak = ranking.column(TOKENS_PER_S), ranking.column(PEAK_GIB)
         return cls(group, fitting(ranking), safe, rate, peak)
 
     @classmethod
