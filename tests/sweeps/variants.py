@@ -13,8 +13,10 @@ import numpy as np
 from pydantic import BaseModel
 
 from projector.config.adapter import AdapterConfig
+from projector.config.cluster import ClusterConfig
 from projector.config.job import Job
 from projector.config.load import load_job, load_model
+from projector.config.model import ModelConfig
 from projector.config.training import RECOMPUTE_MODULES
 from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch
@@ -327,6 +329,18 @@ def _plain(kind: Any, value: Any) -> list[Any]:
         more = [(2.0 * value[0], *value[1:])] if isinstance(value[0], int | float) else []
         return [value[1:], value[:1], value[::-1], *more]
     return []
+
+
+_count = counts._count_uncached
+_counted: dict[Any, tuple[counts.ModelCounts, ClusterConfig]] = {}
+
+
+def count_once(model: ModelConfig, step: Any, cluster: ClusterConfig) -> counts.ModelCounts:
+    """Return what the product counts from these, which it may not share by less than them."""
+    key = model, step, id(cluster)
+    if key not in _counted:
+        _counted[key] = _count(model, step, cluster), cluster
+    return _counted[key][0]
 
 
 def clear_caches() -> None:
