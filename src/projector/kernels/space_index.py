@@ -96,10 +96,16 @@ def _sift(
 def _show(entry_LR: Ints32, varies_L: Flags, shown_L: Ints, legal_J: Ints, number_KJ: Ints) -> None:
     """Write the values of the legal points of a stretch."""
     for look in range(shown_L.shape[0]):
-        if shown_L[look] >= 0:
+        if shown_L[look] < 0:
+            continue
+        number_J = number_KJ[shown_L[look]]
+        if varies_L[look]:
             for j in range(legal_J.shape[0]):
-                i = legal_J[j] if varies_L[look] else 0
-                number_KJ[shown_L[look], j] = (entry_LR[look, i] >> 1) - 1
+                number_J[j] = (entry_LR[look, legal_J[j]] >> 1) - 1
+        else:
+            number = (entry_LR[look, 0] >> 1) - 1
+            for j in range(legal_J.shape[0]):
+                number_J[j] = number
 
 
 @kernel
