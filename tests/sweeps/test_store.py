@@ -292,9 +292,8 @@ def test_drafts_of_a_run_that_is_gone_are_no_parts(copy, whole):
     assert content(copy) == whole[2]
 
 
-def test_a_full_disk_leaves_no_half_of_a_line(copy, whole, monkeypatch):
+def test_a_full_disk_leaves_no_half_of_a_line(copy, whole):
     (copy / "_chunks.jsonl").unlink()
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
     class Full:
         def __init__(self, path):
