@@ -30,7 +30,7 @@ from projector.projection.verdict import FITS, VERDICTS
 from projector.sweeps.arrow import arrow_column, count_text
 from projector.sweeps.journal import Totals
 from projector.sweeps.points import PointReader
-from projector.sweeps.space import states_run
+from projector.sweeps.space import sample, states_run
 from projector.sweeps.store import Part, Plan, encode, write_draft
 from projector.sweeps.table import Tables
 
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 LONGEST_REASON = 200
 """Characters of a reason."""
+
+LEARNED = 32
+"""One in so many points of a chunk's number teaches what most chunks need, in an eighth of its
+time."""
 
 
 @dataclass(slots=True)
@@ -212,11 +216,16 @@ class Sweeper:
         drafts : Path, optional
             Where rows are written, of a `Store`; without, parts carry them.
         """
-        self.drafts = drafts
+        self.drafts, self._space = drafts, space
         kinds = column_kinds(axes, runs=states_run(space))
         self._plan = Plan.of(space, kinds, chunk_points)
         self._projector = Projector(space, axes)
         self._schema = self._plan.schema()
+
+    def learn(self) -> None:
+        """Project a few points from everywhere and keep nothing but what they teach."""
+        count = -(-self._plan.chunk_points // LEARNED)
+        self._projector.project(np.sort(sample(self._space, count)), best=False)
 
     def writing(self, drafts: Path) -> "Sweeper":
         """Return one that knows the same and writes rows there."""

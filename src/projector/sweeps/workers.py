@@ -5,13 +5,14 @@ whose worker is killed while it sends a long answer waits for ever, and until Py
 that sends a long task. So workers write rows as drafts, and read what all chunks share from a file.
 Then tasks and answers fit into the buffer of a pipe: all of one is sent, or nothing.
 
-Beside the command, workers are copies of it: they have all loaded, and what the first chunk has
+Beside the command, workers are copies of it: they have all loaded, and what the first points have
 taught. A copy of a process with threads may find locks that nobody will open. So beside a script,
 whose threads are not ours to know, workers are processes that begin with nothing.
 """
 
 import atexit
 import ctypes
+import gc
 import math
 import multiprocessing
 import os
@@ -102,8 +103,9 @@ def project_side_by_side(
 
     This process is one of the ``workers``. The others join it where that pays: at once where all
     chunks are known to take long, ``is_long``, otherwise when the first ones have shown it; copies
-    of this process wait for the first one to learn from. With ``drafts`` of a `Store` rows are
-    there; without, parts carry them. An early end kills the others and removes what nobody took.
+    of this process wait until it has learned from a few points. With ``drafts`` of a `Store` rows
+    are there; without, parts carry them. An early end kills the others and removes what nobody
+    took.
 
     Raises
     ------
@@ -116,7 +118,9 @@ def project_side_by_side(
     todo = iter(chunks)
     line: deque[tuple[int, Part | Future[_Answer]]] = deque()
     own = Sweeper(space, axes, chunk_points, drafts)
-    pace = _Pace(is_long=is_long, copies=_can_copy())
+    pace = _Pace(is_long=is_long)
+    if is_long and workers > 1 < left and _can_copy():
+        own.learn()
     others: _Others | None = None
     with ExitStack() as stack:
         if drafts is not None:
@@ -149,10 +153,10 @@ def _is_there(part: "Part | Future[_Answer]") -> bool:
 class _Pace:
     """How long chunks take this process."""
 
-    def __init__(self, *, is_long: bool, copies: bool) -> None:
+    def __init__(self, *, is_long: bool) -> None:
         """Expect that each takes for ever, or no time, until two have been timed."""
         self._chunk_s = math.inf if is_long else 0.0
-        self._least_s, self._least_chunks = (COPY_S, 1) if copies else (START_S, 0)
+        self._least_s = COPY_S if _can_copy() else START_S
         self._chunks, self._spent_s = 0, 0.0
 
     def add(self, seconds: float) -> None:
@@ -164,7 +168,7 @@ class _Pace:
 
     def is_slow(self, chunks: int) -> bool:
         """Whether so many take longer than to start others."""
-        return self._chunks >= self._least_chunks and chunks * self._chunk_s > self._least_s
+        return chunks * self._chunk_s > self._least_s
 
 
 class _Others:
@@ -187,6 +191,9 @@ class _Others:
             # First, so that a space that cannot be sent starts nothing.
             file.write_bytes(pickle.dumps((*task, drafts)))
             _handed[file] = own.writing(drafts)
+            if _can_copy():
+                # A collection would write to all that it looks at, and so copy it.
+                gc.freeze()
             pool = _take(count)
             whole = False
             try:
