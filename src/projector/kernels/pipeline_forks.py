@@ -52,7 +52,7 @@ from .pipeline_periods import (
     run_period,
 )
 
-MOST_RUNS = 16
+MOST_RUNS = 32
 """Runs of one configuration: so many states of it may wait for their epilogue."""
 
 SLOPED_AT_ONCE, SLOPED_SHARE = 2, 8
@@ -84,6 +84,12 @@ class _Runs(NamedTuple):
     """``int64[LANES]``: the most periods of any."""
     periods: Ints
     """``int64[R]``: those of each run."""
+    row: Ints
+    """``int64[R]``: where each is written."""
+    shared_row: Ints
+    """Output, by the row of a run: that of the run whose state it has."""
+    later_ps: Ints
+    """Output, by the row of a run: by how much all of it is later than in that state."""
 
 
 class _Waiting(NamedTuple):
@@ -91,27 +97,24 @@ class _Waiting(NamedTuple):
 
     state_ps: Ints
     """``int64[MOST_RUNS * live, LANES]``"""
-    run: Ints
-    """``int64[MOST_RUNS, LANES]``: run that each state was kept for."""
+    row: Ints
+    """``int64[MOST_RUNS, LANES]``: row of the run that each state was kept for."""
     filled: Ints
     """``int64[LANES]``: states of each configuration."""
-    like: Ints
-    """``int64[R]``: run whose state each run has."""
-    later_ps: Ints
-    """``int64[R]``: by how much everything in the run is later than in that state."""
 
 
 @helper
 def _fork(
-    lane: int, run: int, row: int, slopes: int, k: int, live: int, block: Block, waiting: _Waiting
+    lane: int, out: int, row: int, slopes: int, k: int, live: int, block: Block, waiting: _Waiting
 ) -> None:
-    """Keep the state of a run: that of the frame at ``row``, ``k`` cycles with slopes later."""
+    """Keep the state of the frame at ``row``, ``k`` cycles later, for the run with the row ``out``.
+
+    What it advances by in a cycle stands at ``slopes``.
+    """
     end_ps, slope_ps, state_ps = block.end_ps, block.slope_ps, waiting.state_ps
     slot = waiting.filled[lane]
     waiting.filled[lane] = slot + 1
-    waiting.run[slot, lane] = run
-    waiting.like[run] = run
-    waiting.later_ps[run] = 0
+    waiting.row[slot, lane] = out
     for i in range(live):
         later_ps = k * slope_ps[slopes + i, lane] if k > 0 else 0
         state_ps[slot * live + i, lane] = end_ps[row + i, lane] + later_ps
@@ -131,7 +134,9 @@ def _fork_lane(
         k = (periods[run] - done - 1) // cycle
         step = periods[run] - done - k * cycle
         row, slopes = frame_row(frame + step, sizes), step * sizes[FRAME]
-        _fork(lane, run, row, slopes, k, sizes[LIVE], block, waiting)
+        out = runs.row[run]
+        _fork(lane, out, row, slopes, k, sizes[LIVE], block, waiting)
+        runs.shared_row[out], runs.later_ps[out] = out, 0
         run += 1
     runs.next[lane] = run
     block.of_lane[WANTED, lane] = periods[run] if run < stop else NEVER
@@ -148,10 +153,13 @@ def _fork_settled(
         first = periods[like]
     else:
         like = run
-        _fork(lane, run, frame_row(frame, sizes), 0, 0, sizes[LIVE], block, waiting)
-    for later in range(run, runs.stop[lane]):
-        waiting.like[later] = like
-        waiting.later_ps[later] = (periods[later] - first) * block.of_lane[LATER, lane]
+        _fork(lane, runs.row[run], frame_row(frame, sizes), 0, 0, sizes[LIVE], block, waiting)
+    row, shared_row, later_ps = runs.row, runs.shared_row, runs.later_ps
+    same, each_ps = row[like], block.of_lane[LATER, lane]
+    for further in range(run, runs.stop[lane]):
+        out = row[further]
+        shared_row[out] = same
+        later_ps[out] = (periods[further] - first) * each_ps
     runs.next[lane] = runs.stop[lane]
     block.of_lane[WANTED, lane] = NEVER
 
@@ -252,37 +260,25 @@ def _write_ends(
     start_ps: Ints,
     tail_ps: Ints,
     waiting: _Waiting,
-    row: Ints,
     ends: Ends,
 ) -> None:
     """Write what follows from one state of each lane, whose epilogue has been run."""
     last, last_backward = program.last, program.last_backward
     _, _, rank_start_ps, rank_end_ps, last_backward_end_ps = ends
-    run, filled = waiting.run, waiting.filled
+    row, filled = waiting.row, waiting.filled
     num_ranks, num_chunks = last_backward.shape
     starts = num_ranks if rank_start_ps.shape[0] > 0 else 0
     chunks = num_chunks if last_backward_end_ps.shape[0] > 0 else 0
     for lane in range(LANES):
         if slot >= filled[lane]:
             continue
-        out = row[run[slot, lane]]
+        out = row[slot, lane]
         for rank in range(starts):
             rank_start_ps[out, rank] = start_ps[rank, lane]
         for rank in range(num_ranks):
             rank_end_ps[out, rank] = tail_ps[last[rank], lane]
             for c in range(chunks):
                 last_backward_end_ps[out, rank, c] = tail_ps[last_backward[rank, c], lane]
-
-
-@helper
-def _write_runs(runs: _Runs, waiting: _Waiting, out: Ints, ends: Ends) -> None:
-    """Write which state each run shares."""
-    like, later_ps = waiting.like, waiting.later_ps
-    row_of, later_of = ends.row, ends.later_ps
-    for lane in range(LANES):
-        for run in range(runs.begin[lane], runs.stop[lane]):
-            row_of[out[run]] = out[like[run]]
-            later_of[out[run]] = later_ps[run]
 
 
 @helper
@@ -362,13 +358,14 @@ def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, 
         next=np.empty(LANES, np.int64),
         most=np.empty(LANES, np.int64),
         periods=forks.periods,
+        row=forks.row,
+        shared_row=ends.row,
+        later_ps=ends.later_ps,
     )
     waiting = _Waiting(
         state_ps=np.empty((MOST_RUNS * live, LANES), np.int64),
-        run=np.empty((MOST_RUNS, LANES), np.int64),
+        row=np.empty((MOST_RUNS, LANES), np.int64),
         filled=np.empty(LANES, np.int64),
-        like=np.empty(forks.periods.shape[0], np.int64),
-        later_ps=np.empty(forks.periods.shape[0], np.int64),
     )
     start_ps = np.empty((program.first.shape[0], LANES), np.int64)
     tail_ps = np.empty((sizes[TAIL_ROWS], LANES), np.int64)
@@ -380,13 +377,13 @@ def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, 
             return status
         end_ps[live, :] = 0
         run_lanes(prologue, 0, silent, latency_ps, duration_ps, end_ps)
-        _keep_starts(program, block, start_ps)
+        if ends.rank_start_ps.shape[0] > 0:
+            _keep_starts(program, block, start_ps)
         _run_to_forks(program, silent, block, runs, waiting)
-        _write_runs(runs, waiting, forks.row, ends)
         for slot in range(waiting.filled.max()):
             for i in range(live):
                 for lane in range(0, LANES, WIDTH):
                     store(load(waiting.state_ps, slot * live + i, lane), tail_ps, i, lane)
             run_lanes(epilogue, 0, silent, latency_ps, duration_ps, tail_ps)
-            _write_ends(program, slot, start_ps, tail_ps, waiting, forks.row, ends)
+            _write_ends(program, slot, start_ps, tail_ps, waiting, ends)
     return OK

@@ -126,11 +126,12 @@ def fork_runs(which: Ints, periods: Ints, rows: Ints) -> tuple[Forks, Ints]:
     which : int64[configurations]
         Times of each configuration.
     """
-    begins = np.diff(which, prepend=-1) != 0
-    number = np.arange(len(which))
-    # One with many runs is several.
-    begins |= (number - np.maximum.accumulate(np.where(begins, number, 0))) % MOST_RUNS == 0
-    begin = np.flatnonzero(begins)
+    begin = np.flatnonzero(np.diff(which, prepend=-1))
+    sizes = np.diff(begin, append=len(which))
+    if np.any(sizes > MOST_RUNS):
+        # One with many runs is several.
+        number = np.arange(len(which)) - np.repeat(begin, sizes)
+        begin = np.flatnonzero(number % MOST_RUNS == 0)
     return Forks(np.append(begin, len(which)), periods, rows.copy()), which.take(begin)
 
 
