@@ -182,12 +182,14 @@ def links_key() -> Key:
     return _by_value(LINKS)
 
 
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+
+
 def _by_value(names: Iterable[str]) -> Key:
     """Return what reads fields: numbers and words by value, other values by their identity."""
     read = attrgetter(*names)
-    plain = bool | int | float | str | None
     return lambda section: tuple(
-        value if isinstance(value, plain) else id(value) for value in read(section)
+        [value if type(value) in _PLAIN else id(value) for value in read(section)]
     )
 
 
