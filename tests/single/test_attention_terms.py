@@ -14,7 +14,6 @@ from projector.kernels.attention import HIDDEN_LOSS
 from projector.single.attention import (
     CONTEXT_FORMS,
     context_parallel_shapes,
-    context_parallel_time_s,
     packed_time_s,
     project_attention,
 )
@@ -176,12 +175,18 @@ def test_documents_packed_in_one_kernel_cost_less_than_in_turn_and_no_less_than_
 @pytest.mark.parametrize("form", CONTEXT_FORMS)
 @pytest.mark.parametrize("backward", [False, True])
 def test_ranks_of_a_long_sequence_share_its_work(form, backward):
-    options = {"head_dim": 128, "device": "h100", "backward": backward}
-    whole = float(project(1, 32, 1 << 17, kv_heads=8, backward=backward).time_s[0])
-    rank = context_parallel_time_s(1 << 17, 8, form, heads=32, kv_heads=8, **options)
-    assert 8 * rank == pytest.approx(whole, rel=0.08)
-    alone = context_parallel_time_s(1 << 17, 1, form, heads=32, kv_heads=8, **options)
-    assert alone == whole
+    def rank_s(ranks):
+        shapes = context_parallel_shapes(1 << 17, ranks, form, heads=32, kv_heads=8)
+        return sum(
+            project(
+                1, heads, queries, keys, kv_heads=kv_heads, causal=causal, backward=backward
+            ).time_s[0]
+            for heads, kv_heads, queries, keys, causal in shapes
+        )
+
+    whole_s = project(1, 32, 1 << 17, kv_heads=8, backward=backward).time_s[0]
+    assert 8 * rank_s(8) == pytest.approx(whole_s, rel=0.08)
+    assert rank_s(1) == whole_s
 
 
 @pytest.mark.parametrize("form", ["ring", "all_gather"])

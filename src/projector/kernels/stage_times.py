@@ -324,13 +324,18 @@ def _time_kind(
     runs: Floats,
     run_of_layer: Ints,
     gathered: Floats,
-    at: int,
-    kind_s: Floats,
-) -> tuple[float, float]:
+) -> tuple[float, float, float, float]:
     """Time one kind of stage, whose runs stand at ``begin``.
 
     ZeRO 3 and FSDP gather in every forward and backward and reduce in every backward, ZeRO 2
-    reduces in every backward. Below ZeRO 2 only the last backward sends gradients.
+    reduces in every backward. Below ZeRO 2 only the last backward sends gradients. Loops over
+    passes and runs stand here: each array that is handed on is counted.
+
+    Returns
+    -------
+    forward_s, backward_s, last_backward_s : float
+    tail_s : float
+        Gradients that the last backward leaves.
     """
     every_gather, every_reduce = flags & EVERY_GATHER != 0, flags & EVERY_REDUCE != 0
     regathers = flags & REGATHERS != 0
@@ -377,6 +382,22 @@ def _time_kind(
         # The next operation waits for the reduction of every backward.
         backward_s += tail_s
         last_s, tail_s = backward_s, 0.0
+    return forward_s, backward_s, last_s, tail_s
+
+
+@inlined
+def _write_kind(
+    begin: int,
+    end: int,
+    count: Ints,
+    own: Floats,
+    flags: int,
+    timed: tuple[float, float, float, float],
+    at: int,
+    kind_s: Floats,
+) -> tuple[float, float]:
+    """Write what is known of one kind of stage; return its own forward and all of its gathers."""
+    forward_s, backward_s, last_s, tail_s = timed
     plain_f = plain_b = gather_all = reduce_all = 0.0
     for run in range(begin, end):
         plain_f += own[run, FORWARD] * count[run]
@@ -483,6 +504,28 @@ def _gathers_alike(
     return True
 
 
+@inlined
+def _scratch(
+    kind_stage: Ints, stage_rank: Ints, count_of: Ints
+) -> tuple[Ints, Ints, Floats, Floats, Ints, Floats, Floats, Floats]:
+    """Return places for the kinds, runs, layers and ranks of one replica."""
+    runs, ranks, layers = len(count_of), 0, 0
+    for rank in stage_rank:
+        ranks = max(ranks, rank + 1)
+    for num_layers in count_of:
+        layers += num_layers
+    return (
+        np.empty(len(kind_stage) + 1, np.int64),
+        np.empty(runs, np.int64),
+        np.empty((runs, OWN)),
+        np.empty((runs, PASS)),
+        np.empty(layers, np.int64),
+        np.empty(layers),
+        np.empty(ranks),
+        np.empty(ranks),
+    )
+
+
 @kernel
 def time_stages(
     replicas: PassReplicas,
@@ -527,15 +570,9 @@ def time_stages(
     stage_first, stage_kind, stage_rank, kind_first, kind_stage = patterns[:5]
     run_offset, count_of, layer_of, forward_s, backward_s = layers
     sent_row, gather_s, reduce_s, gather_copy_s, reduce_copy_s = sent
-    ranks = most = 0
-    for rank in stage_rank:
-        ranks = max(ranks, rank + 1)
-    for num_layers in count_of:
-        most += num_layers
-    count, first_run = np.empty(len(count_of), np.int64), np.empty(len(kind_stage) + 1, np.int64)
-    own, runs = np.empty((len(count), OWN)), np.empty((len(count), PASS))
-    run_of_layer, gathered = np.empty(most, np.int64), np.empty(most)
-    channel_s, silent_s = np.empty(ranks), np.empty(ranks)
+    first_run, count, own, runs, run_of_layer, gathered, channel_s, silent_s = _scratch(
+        kind_stage, stage_rank, count_of
+    )
     at, place = 0, int(kind_s.shape[1])
     for replica in range(len(pattern_of)):
         pattern, row, flags = pattern_of[replica], row_first[replica], flags_of[replica]
@@ -549,10 +586,11 @@ def time_stages(
                 layer_of, forward_s, backward_s, gather_s, reduce_s, gather_copy_s, reduce_copy_s,
                 count, own,
             )  # fmt: skip
-            plain, gather_all = _time_kind(
+            timed = _time_kind(
                 begin, end, count, own, flags, forward_ahead[replica], backward_ahead[replica],
-                slowdown, longer, runs, run_of_layer, gathered, at, kind_s,
+                slowdown, longer, runs, run_of_layer, gathered,
             )  # fmt: skip
+            plain, gather_all = _write_kind(begin, end, count, own, flags, timed, at, kind_s)
             first_s[at] = kind_s[EVERY_FORWARD, at]
             exposed_s[at] = first_s[at] - plain
             gathers = gathers or gather_all > 0.0 or exposed_s[at] != 0.0

@@ -230,7 +230,10 @@ def hold_state(
     for replica in range(pattern_of.shape[0]):
         pattern, first = pattern_of[replica], row_first[replica]
         for kind in range(rank_kind_first[pattern], rank_kind_first[pattern + 1]):
-            total[:], most[:] = 0.0, 0.0
+            for column in range(total.shape[0]):
+                total[column] = 0.0
+            for column in range(most.shape[0]):
+                most[column] = 0.0
             for chunk in range(held_first[kind], held_first[kind + 1]):
                 row = first + held_stage[chunk]
                 for column in range(total.shape[0]):

@@ -1,6 +1,5 @@
 """Attention of given shapes with every term of its time, alone, packed or split over ranks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -303,23 +302,3 @@ def context_parallel_shapes(
     own_part = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
     halves = [(heads, kv_heads, chunk, 2 * chunk, False)] * (ranks - 1)
     return own_part + halves
-
-
-def context_parallel_time_s(
-    length: int, ranks: int, form: str, *, heads: int, kv_heads: int, **options: Any
-) -> float:
-    """Return the seconds of the kernels of one rank; ``options`` are those of `project_attention`.
-
-    Communication is a collective and is not counted.
-    """
-    shapes = context_parallel_shapes(length, ranks, form, heads=heads, kv_heads=kv_heads)
-    batch = options.pop("batch", 1)
-    parts: Sequence[float] = [
-        float(
-            project_attention(
-                batch, shape[0], shape[2], shape[3], kv_heads=shape[1], causal=shape[4], **options
-            ).time_s.sum()
-        )
-        for shape in shapes
-    ]
-    return float(sum(parts))
