@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core.registry import CPUDispatcher
 
-LIMIT_S = 1.0
-"""What a kernel may take as Python in all; compiling one takes 0.3 to 5 s."""
+LIMIT_S = 2.0
+"""What a kernel may take as Python in all; compiling one that reaches it takes 1 to 10 s."""
 
 MOST_US = 2.0
 """What an element of the arguments takes as Python, of a kernel that passes over them."""

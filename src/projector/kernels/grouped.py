@@ -99,7 +99,7 @@ def _best_tile(device: np.void, loads: Ints, tuned: int, n: float, k: float) -> 
     return best, best_s
 
 
-@kernel(python_us=600.0)
+@kernel(python_us=100.0)
 def grouped_gemm_times(
     offset_B1: Ints,
     load_R: Ints,

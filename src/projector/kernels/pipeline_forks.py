@@ -19,7 +19,6 @@ Units
     times int64 picoseconds.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -325,7 +324,7 @@ def _begin_lanes(forks: Forks, begin: int, runs: _Runs, waiting: _Waiting) -> in
     return int(longest)
 
 
-@kernel(python_us=math.inf)
+@kernel(python_us=30.0)
 def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, ends: Ends) -> int:
     """Run orders of several lengths with the durations of each configuration.
 

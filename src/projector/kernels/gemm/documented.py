@@ -115,7 +115,7 @@ def _write(terms: WsTerms, term_T: Floats) -> None:
         term_T[place] = value
 
 
-@kernel
+@kernel(python_us=100.0)
 def ws_persistent_terms(
     extent_G4: Ints,
     out_bytes_G: Floats,

@@ -154,7 +154,7 @@ def gemm_times(
     return status
 
 
-@kernel
+@kernel(python_us=200.0)
 def gemm_terms(
     extent_G4: Ints,
     dtype_G: Ints,
