@@ -201,9 +201,10 @@ def empty_block(jobs: int, replicas: int, ranks: int, chunks: int) -> StepBlock:
 
 
 @helper
-def _list_steps(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+def _list_steps(
+    some: int, stop: int, begin: Ints, jobs: Ints, families: Floats, block: StepBlock
+) -> None:
     """Find the distinct steps: jobs that follow one another mostly share a replay and all else."""
-    begin, jobs, families = runs.begin, runs.jobs, runs.families
     place_of, of_job, first_of = block.place, block.of_job, block.begin
     count = 0
     for replica in range(some, stop):
@@ -397,9 +398,9 @@ def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
 
 
 @helper
-def _write_work(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+def _write_work(some: int, stop: int, jobs: Ints, replicas: StepReplicas, block: StepBlock) -> None:
     """Write which ranks work the longest, for how long, and for how long those that end last."""
-    jobs, of_replica, work_ps = runs.jobs, runs.replicas.number, runs.replicas.work_ps
+    of_replica, work_ps = replicas.number, replicas.work_ps
     number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
     busy = block.lists[BUSY]
     for replica in range(some, stop):
@@ -487,11 +488,18 @@ def _write_rest(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
 
 
 @helper
-def _write_peaks(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
+def _write_peaks(
+    some: int,
+    stop: int,
+    jobs: Ints,
+    of_replica: Ints,
+    patterns: StepPatterns,
+    ranks: StepRanks,
+    block: StepBlock,
+) -> None:
     """Write the first rank that holds the most, and what it holds."""
-    jobs, of_replica = runs.jobs, runs.replicas.number
-    rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
-    static_bytes, activation_bytes = runs.ranks.static_bytes, runs.ranks.activation_bytes
+    rank_first, rank_kind = patterns.rank_first, patterns.rank_kind
+    static_bytes, activation_bytes = ranks.static_bytes, ranks.activation_bytes
     number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
     for replica in range(some, stop):
         first_rank = rank_first[of_replica[PATTERN, replica]]
@@ -531,11 +539,13 @@ def end_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> int:
     int
         Distinct steps.
     """
-    _list_steps(some, stop, runs, block)
+    # Tuples are handed on where most of them is read: each array takes time to compile.
+    jobs, replicas = runs.jobs, runs.replicas
+    _list_steps(some, stop, runs.begin, jobs, runs.families, block)
     _read_replicas(some, stop, runs, block)
     _find_ends(some, stop, runs, block)
-    _write_work(some, stop, runs, block)
+    _write_work(some, stop, jobs, replicas, block)
     _write_stages(some, stop, runs, block)
     _write_rest(some, stop, runs, block)
-    _write_peaks(some, stop, runs, block)
+    _write_peaks(some, stop, jobs, replicas.number, runs.patterns, runs.ranks, block)
     return int(block.begin[stop - some])
