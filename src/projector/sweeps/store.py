@@ -4,8 +4,8 @@
 Names that begin with ``_`` are ours: ``_sweep.json`` says which sweep this is, ``_chunks.jsonl``
 has a line for every finished chunk, ``_lock`` keeps two runs apart. Every file is renamed into its
 place when it is complete, and a line is added after that, so that a run may end at any moment.
-Nobody waits for the disk, which would take a seventh of the time: what a power cut has lost shows
-in the size or the footer of a part, and is computed again.
+Nobody waits for the disk: what a power cut has lost shows in the size or the footer of a part, and
+is computed again.
 Workers of this machine write drafts of parts, whose names no other run has: one that outlives its
 caller for a moment does not meddle with the run that continues. Only the caller renames.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 CHUNK_POINTS = 196_608
 """Most points of a part: small enough that a run that is cut short loses little and memory stays
-small, large enough that what each chunk costs is shared by many. A row takes a sixth longer with
+small, large enough that what each chunk costs is shared by many. A row takes a fifth longer with
 65,536."""
 
 LEAST_CHUNK_POINTS = 16_384
