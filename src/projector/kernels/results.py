@@ -23,7 +23,6 @@ from .step import (
     ENDING,
     FAMILY,
     LAST_OPERATION,
-    MICROBATCHES,
     PATTERN,
     PEAK,
     PEAK_RANK,
@@ -89,6 +88,8 @@ class Rated(NamedTuple):
 
     global_batch: Ints
     """``int64[N]``"""
+    microbatches: Ints
+    """``int64[N]``: of a step; an order that runs both ways counts those of one way."""
     families: Floats
     """``float64[RATED_NUMBERS, F]``"""
     devices: Devices
@@ -101,6 +102,7 @@ class Rated(NamedTuple):
         """Return what stands where no results are asked for."""
         floats = np.empty(0)
         return Rated(
+            np.empty(0, np.int64),
             np.empty(0, np.int64),
             np.empty((RATED_NUMBERS, 0)),
             Devices(*[floats] * len(Devices._fields)),
@@ -172,7 +174,7 @@ def _write_memory(
     # Each array is taken out of its tuple once: that counts a reference.
     begin, jobs, of_replica = runs.begin, runs.jobs, runs.replicas.number
     rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
-    _, families, devices, ranks = rated
+    families, devices, ranks = rated.families, rated.devices, rated.ranks
     number, rank_of, step_of = block.number, block.rank, block.of_job
     static = ranks.static
     all_results = result.shape[0] == RESULT_NUMBERS
@@ -223,12 +225,12 @@ def _write_speed(
 
     ``number_ms`` has the numbers of the block in milliseconds.
     """
-    global_batch, families = rated.global_batch, rated.families
+    global_batch, microbatches_of, families = rated.global_batch, rated.microbatches, rated.families
     number, rank_of, step_of = block.number, block.rank, block.of_job
     result, limit, busiest_rank, peak_rank = columns
     for place in range(first, stop):
         row, step = np.uint64(jobs[ROW, place]), np.uint64(step_of[place - first])
-        family, microbatches = np.uint64(jobs[FAMILY, place]), jobs[MICROBATCHES, place]
+        family, microbatches = np.uint64(jobs[FAMILY, place]), microbatches_of[row]
         result[ITERATION_MS, row] = number_ms[step, STEP]
         for term in range(BREAKDOWN_TERMS):
             result[BREAKDOWN_MS + term, row] = number_ms[step, term]

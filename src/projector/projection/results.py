@@ -121,7 +121,8 @@ class Results:
 
     @property
     def _rated(self) -> kernels.Rated:
-        return kernels.Rated(self.evaluation.global_batch, *self._shared)
+        evaluation = self.evaluation
+        return kernels.Rated(evaluation.global_batch, evaluation.microbatches, *self._shared)
 
     @cached_property
     def _shared(self) -> tuple[Floats, Devices, RankBytes]:
