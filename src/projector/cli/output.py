@@ -81,7 +81,8 @@ def announce_compilation(*, quiet: bool) -> None:
 def interpret_at_first(*, quiet: bool) -> None:
     """Run kernels as Python that are not compiled, to the end of the command.
 
-    They are compiled after it (`projector.report.background`), which this announces.
+    They are compiled after the command (`projector.report.background`), which this announces where
+    no kernel is compiled.
     """
     from projector.kernels._interpreted import interpreting
 

@@ -18,10 +18,11 @@ import numpy as np
 from numba.core.registry import CPUDispatcher
 
 LIMIT_S = 2.0
-"""What a kernel may take as Python in all; compiling one that reaches it takes 1 to 10 s."""
+"""Seconds that a kernel may run as Python in all; to compile one that reaches them takes 1 to
+10 s."""
 
 MOST_US = 2.0
-"""What an element of the arguments takes as Python, of a kernel that passes over them."""
+"""About what an element of the arguments takes as Python, of a kernel that passes over them."""
 
 
 class Wanted(NamedTuple):
@@ -60,7 +61,8 @@ class Interpreted:
     function : callable
         What is compiled otherwise.
     python_us : float
-        What an element of the arguments takes at most, infinity where they do not tell.
+        About what an element of the arguments takes, infinity where they do not tell. It is an
+        estimate, which decides nothing but whether a call compiles: a wrong one costs seconds.
     """
 
     def __init__(self, function: Callable[..., Any], python_us: float) -> None:

@@ -59,8 +59,8 @@ def kernel(function: Any = None, *, python_us: float = MOST_US) -> Any:
     """Compile an entry-point kernel, cached on disk.
 
     Without a folder that can be written, kernels live as long as the process. Where few jobs are
-    projected, a kernel may run as Python instead (`_interpreted`): ``python_us`` is what it takes
-    then for an element of its arguments.
+    projected, a kernel may run as Python instead (`_interpreted`): ``python_us`` is about what it
+    takes then for an element of its arguments.
     """
     if function is None:
         return partial(kernel, python_us=python_us)

@@ -58,13 +58,13 @@ FEW, UNEVEN = BREAKDOWN_TERMS, BREAKDOWN_TERMS + 1
 GPUS, STAGE_GPUS, SEQ, FLOP, AGAIN_FLOP, DATASHEET_TFLOPS, LOW, HIGH, FEW_BELOW, RATED_NUMBERS = (
     range(10)
 )
-"""Numbers of a family: devices, and those of a pipeline stage; tokens of a sequence; FLOP that a
-model needs for it; FLOP that one microbatch computes again, on one device of each stage; peak of a
-device in the precision of the training; both ends of the band of the peak of memory, relative to
-it; below how many microbatches they are few."""
+"""Rows of `Rated.families`: devices, and those of a pipeline stage; tokens of a sequence; FLOP that
+the model needs for a sequence; FLOP that one microbatch computes again, on one device of each
+stage; datasheet peak of a device in the precision of the training; both ends of the band of the
+peak of memory, relative to the peak; the number of microbatches below which they are few."""
 
 TOKENS_PER_S, USABLE_GIB, PEAK_GIB, PEAK_GIB_LOW, PEAK_GIB_HIGH, HEADROOM_GIB, RANKED = range(7)
-"""Numbers of a result, first those that say which of some jobs is the best. Tokens per second and
+"""Rows of `ResultColumns.number` that say which of some jobs is the best: tokens per second and
 device; what may be allocated; peak, and both ends of its band; what is left at the peak, negative
 where a job does not fit."""
 
@@ -72,15 +72,17 @@ where a job does not fit."""
     ALLOCATOR_GIB, ITERATION_MS, MODEL_FLOP, RECOMPUTE_FLOP, TFLOPS, MFU, HFU, BUBBLE_FRACTION,
     LATE_PERCENT, BREAKDOWN_MS,
 ) = range(RANKED, RANKED + 10)  # fmt: skip
-"""The others. What is idle in the allocator; the step; matrix FLOP of a step that the model needs,
-and those that recomputation repeats; needed TFLOP/s of each device, their share of the datasheet
-peak, and this with what is recomputed; idle time of the busiest pipeline rank relative to its work;
-how much longer than the rank that ends the step it works; terms of the step."""
+"""The other rows of it: what is idle in the allocator; the step; matrix FLOP of a step that the
+model needs, and those that recomputation repeats; TFLOP/s of each device that the model needs,
+their share of the datasheet peak, and that share with what is recomputed; idle time of the busiest
+pipeline rank relative to its work; how much longer it works than the rank that ends the step; the
+first of the terms of the step."""
 
 RESULT_NUMBERS = BREAKDOWN_MS + BREAKDOWN_TERMS
+"""All rows of it."""
 
 LINE_NUMBERS = 8
-"""Float64 numbers of a line of a cache."""
+"""Float64 numbers in a cache line of 64 bytes."""
 
 
 class Rated(NamedTuple):
@@ -125,8 +127,8 @@ class ResultColumns(NamedTuple):
     @staticmethod
     def empty(num: int, *, ranking: bool = False) -> "ResultColumns":
         """Return columns of ``num`` jobs to be written; of a ranking nothing else will be."""
-        # The numbers of one job stand an odd count of lines apart. With even ones they would share
-        # few places of the nearest cache, and drive each other out of it.
+        # The numbers of one job stand an odd count of cache lines apart. With an even count they
+        # would fall into few sets of the nearest cache, and drive each other out of it.
         lines = (num + LINE_NUMBERS - 1) // LINE_NUMBERS | 1 if num else 0
         return ResultColumns(
             np.empty((RANKED if ranking else RESULT_NUMBERS, lines * LINE_NUMBERS)),
@@ -171,7 +173,7 @@ def _write_memory(
     some: int, stop: int, runs: StepRuns, block: StepBlock, rated: Rated, result: Floats
 ) -> None:
     """Write what the fullest ranks of the jobs of some replicas hold."""
-    # Each array is taken out of its tuple once: that counts a reference.
+    # To take an array out of a tuple counts a reference, so each is taken out once.
     begin, jobs, of_replica = runs.begin, runs.jobs, runs.replicas.number
     rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind
     families, devices, ranks = rated.families, rated.devices, rated.ranks
@@ -182,7 +184,7 @@ def _write_memory(
         first_rank = rank_first[of_replica[PATTERN, replica]]
         first_kind = of_replica[RANK_KIND_FIRST, replica]
         for place in range(begin[replica], begin[replica + 1]):
-            # What can be no negative number is not looked at as one: that takes time.
+            # Numba looks whether an index is negative, which takes time, unless it is unsigned.
             row, step = np.uint64(jobs[ROW, place]), np.uint64(step_of[place - begin[some]])
             family = np.uint64(jobs[FAMILY, place])
             peak = number[step, PEAK]
@@ -284,7 +286,7 @@ def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: Resul
     for replica in range(replicas):
         most = max(most, begin[replica + 1] - begin[replica])
     block = empty_block(most, BLOCK, runs.stage_held.shape[0], runs.stage_held.shape[1])
-    # All numbers are divided one after the other, which takes several at once.
+    # All numbers are divided in one loop over a flat array, so that LLVM divides several at once.
     number, number_ms = block.number.reshape(most * STEP_NUMBERS), np.empty(most * STEP_NUMBERS)
     some = 0
     while some < replicas:

@@ -80,7 +80,8 @@ class SentLayers(NamedTuple):
 class StageTimes(NamedTuple):
     """Durations of the stages of replicas, ``float64[kinds]`` but for the first forward.
 
-    ``rows`` are the kinds, and behind them stages of replicas whose first forwards are their own.
+    ``rows`` are first forwards: one of each kind, behind these one of each stage of replicas whose
+    first forwards are not those of kinds.
     """
 
     forward_s: Floats
@@ -103,17 +104,17 @@ class StageTimes(NamedTuple):
     exposed_first_s: Floats
     """``float64[rows]``: what data parallelism adds to it."""
     first_row: Ints
-    """``int64[replicas]``: row of its first stage, several may share one; -1 where each stage has
-    that of its kind."""
+    """``int64[replicas]``: row of the first forward of its first stage, the others follow it;
+    replicas may share them. It is -1 where each stage has the one of its kind."""
 
 
 OWN = 6
-"""What a layer of a run takes: forward, backward, gathering, reducing, and the copies of both."""
+"""Columns of what a layer of a run takes by itself, in seconds; below them their names."""
 
 FORWARD, BACKWARD, GATHER, REDUCE, GATHER_COPY, REDUCE_COPY = range(OWN)
 
 PASS = 3
-"""What it takes in one pass: compute, and the two collectives."""
+"""Columns of what a layer takes in one pass, in seconds: compute, and the two collectives."""
 
 COMPUTE, GATHERING, REDUCING = range(PASS)
 
@@ -122,7 +123,7 @@ COMPUTE, GATHERING, REDUCING = range(PASS)
     EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EXPOSED_EACH, EXPOSED_LAST, TAIL, REDUCE_AFTER,
     GATHER_AFTER, KIND_TIMES,
 ) = range(9)  # fmt: skip
-"""The columns of kinds in `StageTimes`."""
+"""Rows of ``kind_s`` of `time_stages`, which are the fields of `StageTimes` for kinds."""
 
 
 @inlined
@@ -214,7 +215,7 @@ def _silent_at(
     runs: Floats,
     silent_s: Floats,
 ) -> None:
-    """Write when each rank of some stages has gathered all of them."""
+    """Write when each rank of some stages has gathered all that it holds of them."""
     for stage in range(begin, end):
         silent_s[stage_rank[stage]] = 0.0
     for stage in range(begin, end):
@@ -328,8 +329,8 @@ def _time_kind(
     """Time one kind of stage, whose runs stand at ``begin``.
 
     ZeRO 3 and FSDP gather in every forward and backward and reduce in every backward, ZeRO 2
-    reduces in every backward. Below ZeRO 2 only the last backward sends gradients. Loops over
-    passes and runs stand here: each array that is handed on is counted.
+    reduces in every backward. Below ZeRO 2 only the last backward sends gradients. The loops over
+    passes and runs are not functions of their own: to hand on an array counts a reference.
 
     Returns
     -------
@@ -551,20 +552,20 @@ def time_stages(
         Of the pipelines.
     sent : SentLayers
     known : int64[pipelines]
-        Scratch, all -1.
+        Scratch, all -1: the newest replica of each pipeline that has rows of its own.
     kind_s : float64[KIND_TIMES, kinds]
-        Output; see `StageTimes`, and of the others too.
-    first_s, exposed_s : float64[rows]
-        Outputs.
-    first_row : int64[replicas]
         Output.
+    first_s, exposed_s : float64[at least rows]
+        Outputs: ``first_forward_s`` and ``exposed_first_s`` of `StageTimes`.
+    first_row : int64[replicas]
+        Output; see `StageTimes`.
 
     Returns
     -------
     int
-        Rows of first forwards.
+        ``rows`` of `StageTimes`.
     """
-    # Each array is taken out of its tuple once: that counts a reference.
+    # To take an array out of a tuple counts a reference, so each is taken out once.
     pattern_of, pipeline_of, row_first, sharing, flags_of = replicas[:5]
     forward_ahead, backward_ahead, slowdown_of, longer_of = replicas[5:]
     stage_first, stage_kind, stage_rank, kind_first, kind_stage = patterns[:5]

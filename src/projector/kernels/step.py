@@ -1,7 +1,23 @@
-"""What follows the pipeline of a step: gradients, the optimizer and gathers.
+"""How steps end: gradients, the optimizer and gathers follow the replay of the pipeline.
+
+The replay says when each rank has ended its last backward, and the rest of the step follows.
+
+1. A rank sends the gradients that its last backwards have left, then those that nothing overlaps.
+   The first and the last rank also sum the gradients of tied embeddings. The rank that is done
+   last is the one that *ends the step*.
+2. The longest update of any rank follows, with the gathers of that rank that nothing overlaps.
+3. The host adds its overhead, and all wait for the slowest device.
+
+The breakdown of a step is that of the rank that ends it. The busiest rank and the fullest one are
+found as well.
+
+Jobs of a replica that have one replay and equal families have equal steps. A step is therefore
+ended once for jobs that follow one another, and `StepBlock.of_job` says which step a job has. A
+block holds the steps of some replicas: `end_replicas` calls one function for each part, which
+writes its columns for all of them.
 
 Units
-    seconds, float64.
+    seconds, float64, and of replays picoseconds, int64 (``_ps``).
 """
 
 import math
@@ -28,31 +44,32 @@ BREAKDOWN_TERMS = CATEGORY_TERMS + 6
 BUBBLE, PIPELINE, DATA_PARALLEL, OPTIMIZER, LAUNCH, STRAGGLERS = range(
     CATEGORY_TERMS, BREAKDOWN_TERMS
 )
-"""Columns of a breakdown behind the categories."""
+"""Columns of `StepOutputs.number` behind the categories: the other terms of the breakdown."""
 
 STEP, LAST_OPERATION, BUSIEST, ENDING, PEAK, STEP_NUMBERS = range(
     BREAKDOWN_TERMS, BREAKDOWN_TERMS + 6
 )
-"""Numbers of a step behind its breakdown: seconds of the step; of the last operation of any rank;
-work of the busiest rank, and of the rank that ends the step; bytes of the fullest rank."""
+"""Columns of `StepOutputs.number` behind the breakdown: seconds of the step; seconds until the last
+operation of any rank has ended; work of the busiest rank, and of the rank that ends the step; bytes
+of the fullest rank."""
 
 ENDING_RANK, BUSIEST_RANK, PEAK_RANK, STEP_RANKS = range(4)
-"""The ranks of a step: that ends it, the busiest and the fullest; the first of several."""
-
+"""Columns of `StepOutputs.rank`: the rank that ends the step, the busiest and the fullest one; of
+several the first."""
 
 ROW, REPLAY, HELD, FAMILY, MICROBATCHES, JOB_NUMBERS = range(6)
-"""Numbers of a job: its place among all jobs of the batch, its replay, row of what its ranks hold
-of activations, its family, microbatches of a step."""
+"""Rows of `StepRuns.jobs`: place among all jobs of the batch; replay; row of
+`StepRanks.activation_bytes`; family; microbatches of a step."""
 
 PATTERN, ROW_FIRST, FIRST_ROW, KIND_FIRST, RANK_KIND_FIRST, TIMING, REPLICA_NUMBERS = range(7)
-"""Numbers of a replica: its pattern; row of its first stage in its pipeline; row of the first
-forward of that stage, below 0 where each stage has that of its kind; its first kind of stage and of
-rank among all; the times that it takes."""
+"""Rows of `StepReplicas.number`: pattern; row of the first stage among those of pipelines; row of
+its first forward, -1 where each stage has the one of its kind (`StageTimes.first_row`); first kind
+of stage; first kind of rank; timing."""
 
 APART, OVERHEAD_S, STRAGGLER_SHARE, FAMILY_NUMBERS = range(4)
-"""Numbers of a family: 1 where ranks do not wait for each other between steps, each taking as long
-as its span; what no rank owns; by how much of its compute the slowest device ends behind the
-average one."""
+"""Rows of `StepRuns.families`: 1 where ranks do not wait for each other between steps, so that each
+takes as long as its span; overhead of the host for a step; by how much of its compute the slowest
+device ends behind the average one."""
 
 
 class StepPatterns(NamedTuple):
@@ -76,19 +93,22 @@ class StepReplicas(NamedTuple):
     tied_s: Floats
     """``float64[replicas]``: sum of tied embeddings' gradients at both ends."""
     work_ps: Ints
-    """``int64[timings, 2, pp]``: work of each rank; see `kernels.timings`."""
+    """``int64[timings, 2, pp]``: work of each rank; see `TimingColumns.work_ps`."""
 
 
 class StepStages(NamedTuple):
-    """What stages take: those of pipelines, those of replicas and kinds of the latter."""
+    """What stages take.
+
+    ``rows`` are stages of pipelines, ``kinds`` kinds of the stages of replicas.
+    """
 
     categories_s: Floats
     """``float64[rows, CATEGORY_TERMS]``: of a microbatch."""
     launch_s: Floats
     """``float64[rows]``: launches of a microbatch."""
     exposed_first_s: Floats
-    """``float64[kinds + any]``: what data parallelism adds to the first forward, of kinds and then
-    of stages."""
+    """``float64[kinds + any]``: what data parallelism adds to the first forward; see `StageTimes`
+    for its rows."""
     exposed_last_s: Floats
     """``float64[kinds]``: the same to the last backward."""
     exposed_each_s: Floats
@@ -109,17 +129,17 @@ class StepRanks(NamedTuple):
     static_bytes: Floats
     """``float64[kinds of ranks]``: all but activations."""
     activation_bytes: Floats
-    """``float64[rows, pp]``: the most that each rank holds of them, rows as in ``held``."""
+    """``float64[any, pp]``: the most that each rank holds of them; jobs name their row (`HELD`)."""
 
 
 class StepOutputs(NamedTuple):
-    """The numbers of steps, a column for each of some jobs."""
+    """The numbers of steps, a row for each of some jobs."""
 
     number: Floats
-    """``float64[STEP_NUMBERS, jobs]``: categories, bubble, pipeline, data parallelism, optimizer,
-    launch, stragglers; then ``STEP`` to ``PEAK``."""
+    """``float64[jobs, STEP_NUMBERS]``: the categories, then ``BUBBLE`` to ``STRAGGLERS``, then
+    ``STEP`` to ``PEAK``."""
     rank: Ints
-    """``int64[STEP_RANKS, jobs]``"""
+    """``int64[jobs, STEP_RANKS]``"""
 
     @staticmethod
     def empty(num: int) -> "StepOutputs":
@@ -128,12 +148,12 @@ class StepOutputs(NamedTuple):
 
 
 class StepRuns(NamedTuple):
-    """What the steps of n jobs are put together from, whose stages are placed alike."""
+    """What the steps of n jobs follow from, whose stages are placed alike."""
 
     begin: Ints
-    """``int64[replicas + 1]``: where the jobs of each replica begin among these."""
+    """``int64[replicas + 1]``: where the jobs of each replica begin among the n."""
     jobs: Ints
-    """``int64[JOB_NUMBERS, n]``: replica after replica."""
+    """``int64[JOB_NUMBERS, n]``: sorted by replicas."""
     patterns: StepPatterns
     replicas: StepReplicas
     families: Floats
@@ -141,46 +161,46 @@ class StepRuns(NamedTuple):
     stage_held: Ints
     """``int64[pp, C]``: stage of the model that each chunk of each rank holds."""
     replayed: Ends
-    """Distinct replays of the jobs. Of both, ends are read, and starts where ranks of a family are
-    apart; of this one last backwards too."""
+    """Distinct replays of the jobs: ends and last backwards are read, and starts where ranks of a
+    family do not wait for each other."""
     alone: Ends
-    """The same without transfers."""
+    """The same without transfers, of which last backwards are not read."""
     stages: StepStages
     ranks: StepRanks
 
 
 UPDATE_S, GATHER_S, TAIL_S, AFTER_NUMBERS = range(4)
-"""What follows the last backwards of a replica: update and gathers of the rank that takes the
-longest for both; most gradient traffic that is left of a chunk."""
+"""Columns of `StepBlock.after_s`: update, and gathers, of the rank that takes the longest for both
+together; the most gradient traffic that is left of any chunk."""
 
 LATE, BUSY, WAITING, LISTS = range(4)
-"""Lists of a block: ranks that may end last, ranks that may work the longest, and chunks whose
-gradients wait."""
+"""Rows of `StepBlock.lists`: ranks that may end last; ranks that may work the longest; chunks in
+the order in which their gradients are sent."""
 
 
 class StepBlock(NamedTuple):
-    """The steps of some replicas, each distinct one once, and what is found on the way."""
+    """The distinct steps of some replicas, and what they share."""
 
     number: Floats
     """``float64[steps, STEP_NUMBERS]``; see `StepOutputs`."""
     rank: Ints
     """``int64[steps, STEP_RANKS]``"""
     place: Ints
-    """``int64[steps]``: a job of the placement that has each."""
+    """``int64[steps]``: the first job that has each, as a column of `StepRuns.jobs`."""
     of_job: Ints
-    """``int64[jobs]``: the step of each job of the block."""
+    """``int64[jobs]``: the step of each job of these replicas."""
     begin: Ints
     """``int64[replicas + 1]``: where the steps of each replica begin."""
     chunk_kind: Ints
     """``int64[replicas, pp * C]``: kind of the stage that each chunk holds."""
     chunk_tail_s: Floats
-    """``float64[replicas, pp * C]``"""
+    """``float64[replicas, pp * C]``: gradient traffic left after the last backward of a chunk."""
     reduce_after_s: Floats
-    """``float64[replicas, pp]``"""
+    """``float64[replicas, pp]``: gradient traffic of each rank that nothing overlaps."""
     after_s: Floats
     """``float64[replicas, AFTER_NUMBERS]``"""
     lists: Ints
-    """``int64[LISTS, any]``: scratch, a place for each rank and for each of its chunks."""
+    """``int64[LISTS, any]``: scratch, as long as the ranks or the chunks of a rank."""
 
 
 @helper
@@ -204,7 +224,10 @@ def empty_block(jobs: int, replicas: int, ranks: int, chunks: int) -> StepBlock:
 def _list_steps(
     some: int, stop: int, begin: Ints, jobs: Ints, families: Floats, block: StepBlock
 ) -> None:
-    """Find the distinct steps: jobs that follow one another mostly share a replay and all else."""
+    """Write which jobs share a step: those of a replica, one after the other, with equal inputs.
+
+    Equal jobs that do not follow one another have a step each, which changes no result.
+    """
     place_of, of_job, first_of = block.place, block.of_job, block.begin
     count = 0
     for replica in range(some, stop):
@@ -226,8 +249,8 @@ def _list_steps(
 def _busy_ranks(work_ps: Ints, timing: int, busy: Ints) -> int:
     """List the ranks of a timing that may work the longest with some count of microbatches.
 
-    They rise. A rank is left out that works no longer than one before it, neither with one
-    microbatch nor for each further one: it never is the first of the busiest.
+    They are in rising order. A rank is left out if one before it works at least as long, both with
+    one microbatch and for each further one: it is never the first of the busiest.
     """
     count, most = 0, 0
     for rank in range(work_ps.shape[2]):
@@ -255,8 +278,8 @@ def _late_ranks(
 ) -> int:
     """List the ranks of a replay that may end last, by however much all of them end later.
 
-    They rise. A rank is left out of which nothing ends later or takes longer than of one before it:
-    rounding keeps the order, so it never is the first of the last.
+    They are in rising order. A rank is left out if nothing of it ends later or takes longer than of
+    one before it: rounding keeps the order, so it is never the first of those that end last.
     """
     count, most = 0, 0
     num_ranks, num_chunks = end_ps.shape[1], last_ps.shape[2]
@@ -289,8 +312,7 @@ def _sent_s(
     """Return when a rank has sent the gradients of its chunks, which share one channel.
 
     They are sent in the order in which their last backwards end; ``waiting`` is scratch for it, one
-    entry a chunk. 0 where no chunk has any: a tail of zero may end a rounding error before its own
-    backward.
+    entry a chunk. Where nothing is left to send it is 0, so that no rounding shows.
     """
     num_chunks = last_ps.shape[2]
     first, most_tail_s = rank * num_chunks, 0.0
@@ -312,7 +334,7 @@ def _sent_s(
 
 @helper
 def _read_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
-    """Write what follows the last backwards of replicas, which kinds of stages and ranks take."""
+    """Write what the ranks of replicas take after their last backwards."""
     held, of_replica, optimizer_of = runs.stage_held, runs.replicas.number, runs.ranks.optimizer_s
     _, _, _, _, _, tail_of, reduce_of, gather_of = runs.stages
     stage_first, stage_kind, rank_first, rank_kind = runs.patterns
@@ -344,11 +366,11 @@ def _read_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> No
 
 @helper
 def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
-    """Write which ranks end last, once they have sent their gradients, and when they do.
+    """Write which ranks are done last with their gradients, and when.
 
-    That stands for the end of the step, until what follows is added.
+    The time is written to ``STEP``; `_write_rest` adds what follows.
     """
-    # Each array is taken out of its tuple once: that counts a reference.
+    # To take an array out of a tuple counts a reference, so each is taken out once.
     jobs, families, tied_of, num_ranks = (
         runs.jobs, runs.families, runs.replicas.tied_s, runs.stage_held.shape[0],
     )  # fmt: skip
@@ -364,7 +386,7 @@ def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
             place = place_of[step]
             row, later_ps = row_of[jobs[REPLAY, place]], later_of[jobs[REPLAY, place]]
             apart = starts and families[APART, jobs[FAMILY, place]] > 0.0
-            # Most replays of a timing differ in how much later all ranks end.
+            # Most replays of a timing differ in nothing but how much later all ranks end.
             if row != known:
                 known, latest_ps = row, end_ps[row, 0]
                 for r in range(num_ranks):
@@ -399,7 +421,7 @@ def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
 
 @helper
 def _write_work(some: int, stop: int, jobs: Ints, replicas: StepReplicas, block: StepBlock) -> None:
-    """Write which ranks work the longest, for how long, and for how long those that end last."""
+    """Write which ranks work the longest, and for how long."""
     of_replica, work_ps = replicas.number, replicas.work_ps
     number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
     busy = block.lists[BUSY]
@@ -419,10 +441,9 @@ def _write_work(some: int, stop: int, jobs: Ints, replicas: StepReplicas, block:
 
 @helper
 def _write_stages(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
-    """Write what the stages of the ranks that end last take.
+    """Write what the stages of the ranks that end the steps take.
 
-    Their launches, and what data parallelism adds to them, stand for those of the step, until what
-    follows is added.
+    ``LAUNCH`` and ``DATA_PARALLEL`` get the part of these stages; `_write_rest` adds the others.
     """
     jobs, of_replica, held = runs.jobs, runs.replicas.number, runs.stage_held
     categories_s, launch_of, first_s, last_s, each_s, _, _, _ = runs.stages
@@ -448,7 +469,7 @@ def _write_stages(some: int, stop: int, runs: StepRuns, block: StepBlock) -> Non
 
 @helper
 def _write_rest(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
-    """Write the rest of the breakdowns, and the steps."""
+    """Write the other terms of the breakdowns, and the ends of the steps."""
     jobs, of_replica, work_ps = runs.jobs, runs.replicas.number, runs.replicas.work_ps
     families, after_s = runs.families, block.after_s
     row_of, later_of, start_ps, end_ps, _ = runs.replayed
@@ -467,7 +488,8 @@ def _write_rest(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
                 start, alone_start = start_ps[row, ending], alone_start_ps[alone_row, ending]
             end = end_ps[row, ending] + later_of[replay]
             alone_end = alone_end_ps[alone_row, ending] + alone_later_of[replay]
-            # A span can be shorter with latencies than without: its start may wait longer for them.
+            # A span can be shorter with latencies than without: they may delay its start more than
+            # its end.
             span_ps = end - start
             idle_ps = min(span_ps, alone_end - alone_start)
             further = jobs[MICROBATCHES, place] - 1
@@ -497,7 +519,7 @@ def _write_peaks(
     ranks: StepRanks,
     block: StepBlock,
 ) -> None:
-    """Write the first rank that holds the most, and what it holds."""
+    """Write which rank holds the most, the first of several, and what it holds."""
     rank_first, rank_kind = patterns.rank_first, patterns.rank_kind
     static_bytes, activation_bytes = ranks.static_bytes, ranks.activation_bytes
     number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
@@ -520,11 +542,7 @@ def _write_peaks(
 
 @helper
 def end_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> int:
-    """Let the gradients, the optimizer and the gathers follow the last backwards of some replicas.
-
-    A step ends with the last rank to have sent its gradients, and the longest update after that;
-    the breakdown is that of this rank. All wait for the slowest device, whose compute takes longer.
-    The fullest rank is found as well.
+    """End the steps of some replicas; the docstring of the module says how.
 
     Parameters
     ----------
@@ -539,7 +557,7 @@ def end_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> int:
     int
         Distinct steps.
     """
-    # Tuples are handed on where most of them is read: each array takes time to compile.
+    # A function takes a tuple where it reads most of it: each array of one takes time to compile.
     jobs, replicas = runs.jobs, runs.replicas
     _list_steps(some, stop, runs.begin, jobs, runs.families, block)
     _read_replicas(some, stop, runs, block)

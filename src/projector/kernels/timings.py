@@ -24,11 +24,11 @@ PS_PER_S = 1e12
 EVERY_FORWARD, EVERY_BACKWARD, LAST_BACKWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE, KIND_TIMES = (
     range(7)
 )
-"""What a kind of stage takes: forward; an unsplit backward, and that of the last microbatch; the
-same without the gradient of the weights; that gradient alone."""
+"""Columns of ``kind_ps``: forward; backward, and that of the last microbatch; the same two without
+the gradient of the weights; that gradient alone."""
 
 LEAST, EACH = 0, 1
-"""Work of a rank: with one microbatch, and what each further one adds."""
+"""Rows of ``work_ps``: work of a rank with one microbatch, and what each further one adds."""
 
 
 class StageDurations(NamedTuple):
@@ -39,14 +39,14 @@ class StageDurations(NamedTuple):
     kind_first: Ints
     """``int64[replicas + 1]``: first kind of its stages."""
     first_row: Ints
-    """``int64[replicas]``: row of its first stage in ``first_forward_ps``; below 0 where each stage
-    has that of its kind."""
+    """``int64[replicas]``: row of ``first_forward_ps`` of its first stage, the others follow it; -1
+    where each stage has the one of its kind (`StageTimes.first_row`)."""
     pattern_first: Ints
     """``int64[patterns + 1]``: first stage of each."""
     stage_kind: Ints
     """``int64[stages of patterns]``: kind of each stage."""
     first_forward_ps: Ints
-    """``int64[K + any]``: forward of the first microbatch, of kinds and then of stages."""
+    """``int64[K + any]``: forward of the first microbatch; see `StageTimes` for its rows."""
     kind_ps: Ints
     """``int64[K, KIND_TIMES]``: all other durations."""
     splits: bool
@@ -134,7 +134,7 @@ def _same_times(one: int, other: int, num_stages: int, stages: StageDurations) -
 
 @helper
 def _hash_times(replica: int, sends: int, num_stages: int, stages: StageDurations) -> np.uint64:
-    """Hash what `_same_times` compares, and what is sent."""
+    """Hash what `_same_times` compares, and what is sent, in two strands side by side."""
     first_ps, kind_ps, kind_first = stages.first_forward_ps, stages.kind_ps, stages.kind_first
     own = stages.first_row[replica]
     one, other = mixed(SEED, sends), mixed(SEED, stages.pattern[replica])

@@ -1,7 +1,7 @@
 """The process that compiles kernels after the first commands on a machine ran them as Python.
 
-It outlives the command that started it: of low priority, one at a time, without a terminal,
-and with nothing to say. What it is to compile lies in files beside the kernels.
+It outlives the command that started it. It has a low priority and no terminal, prints nothing, and
+runs once at a time. Files beside the kernels say what it is to compile.
 """
 
 import gc
@@ -28,10 +28,11 @@ VARIABLE = "PROJECTOR_BACKGROUND"
 """Variable of the environment that forbids such a process, by "0"."""
 
 _LONGEST_S = 900
-"""Where compiling has not ended after this time, it ends itself."""
+"""Seconds after which it ends itself, whatever it is compiling."""
 
 _NICE = 5
-"""It gives way to other work, but soon lets go of a kernel that others wait for."""
+"""Its niceness: it gives way to other work, but not so much that others wait long for a kernel
+that it compiles."""
 
 
 def is_possible() -> bool:
@@ -40,7 +41,7 @@ def is_possible() -> bool:
 
 
 def compile_in_background(wanted: Sequence[Wanted]) -> None:
-    """Start a process that compiles kernels, unless one that runs takes them over."""
+    """Start a process that compiles kernels; one that is at work already takes them over."""
     if not is_possible():
         return
     paths = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100  # also of archives
@@ -49,14 +50,17 @@ def compile_in_background(wanted: Sequence[Wanted]) -> None:
         part = cache_dir() / uuid.uuid4().hex
         part.write_bytes(pickle.dumps(tuple(map(tuple, wanted))))
         part.replace(part.with_suffix(".wanted"))
-        subprocess.Popen(  # noqa: S603  # this Python, our own code
+        process = subprocess.Popen(  # noqa: S603  # this Python, our own code
             [sys.executable, "-c", code],
             cwd=cache_dir(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-        ).returncode = 0  # Nobody waits for it, and no warning says so.
+        )
+        # `Popen` warns of a process that nobody has waited for, unless it has a return code. This
+        # one outlives us, so nobody waits.
+        process.returncode = 0
 
 
 def work() -> None:
@@ -66,10 +70,11 @@ def work() -> None:
         signal.alarm(_LONGEST_S)
     gc.set_threshold(GC_THRESHOLD)
     interpret_what_others_compile()
-    # Another process looks for more after it has let go, so nothing is left.
+    # A process looks for requests again after it has let go of the lock. So whoever finds the lock
+    # taken may end: what it was started for is not left behind.
     while any(_requests()):
-        with _alone() as alone:
-            if not alone:
+        with _only_one() as is_ours:
+            if not is_ours:
                 return
             for request in _requests():
                 _serve(request)
@@ -80,9 +85,9 @@ def _requests() -> list[Path]:
 
 
 @contextmanager
-def _alone() -> Iterator[bool]:
-    """Yield whether no other process is at work."""
-    if sys.platform == "win32":  # where processes share what they compile, and no lock
+def _only_one() -> Iterator[bool]:
+    """Yield whether this process has the lock, which one at a time can have."""
+    if sys.platform == "win32":  # without such locks, several may compile the same
         yield True
         return
     with (cache_dir() / "background.lock").open("w") as lock:
@@ -95,9 +100,10 @@ def _alone() -> Iterator[bool]:
 
 
 def _serve(request: Path) -> None:
-    """Compile what a file lists; what is of other sources is not there any more."""
+    """Compile what a file lists, and remove the file."""
     data = request.read_bytes()
     request.unlink()
-    with suppress(Exception):  # a damaged pickle raises anything
+    # A damaged pickle raises anything, and a kernel of another version may not exist here.
+    with suppress(Exception):
         for module, name, signature in pickle.loads(data):  # noqa: S301  # our own folder
             getattr(import_module(module), name).compile(signature)

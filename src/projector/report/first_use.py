@@ -1,4 +1,4 @@
-"""The first projection of a step on a machine: other processes compile some of its kernels."""
+"""The first search or sweep on a machine: other processes compile some of the kernels of a step."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
