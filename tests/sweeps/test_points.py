@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from projector.config.load import load_job
+from lower.watched import READ, watched
+from projector.config.load import Variants, load_job
 from projector.config.space_file import load_space
 from projector.errors import ProjectorError
 from projector.sweeps import computed, lookups
-from projector.sweeps.points import PointReader
+from projector.sweeps.points import READ_OF_DEVICE, PointReader
 from projector.sweeps.rows import reason_of
 from sweeps.grid import BASE
 
@@ -207,6 +208,16 @@ def test_clusters_of_one_device_share_it():
     found, _ = read(PointReader(space), range(space.size))
     clusters = [found.jobs.job(row).cluster for row in range(len(found.rows))]
     assert len({id(cluster.device) for cluster in clusters}) < len({*map(id, clusters)})
+
+
+@pytest.mark.parametrize("name", ["h100", "mi355x"])
+def test_a_cluster_is_read_from_those_fields_of_its_device_that_it_is_shared_by(name):
+    training = {**BASE["training"], "framework": "megatron_lm"}
+    variants = Variants(load_job({**BASE, "training": training}))
+    stated = {"cluster.device": watched(name), "cluster.gpu_clock_mhz": 900.0}
+    for more in ({}, {"cluster.nodes": 2, "cluster.network.nic_gbit_per_s": 100.0}):
+        variants.section("cluster", {**stated, **more})
+    assert {*READ_OF_DEVICE} == READ
 
 
 def test_another_device_brings_its_network_along():

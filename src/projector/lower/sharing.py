@@ -162,7 +162,7 @@ LINKS = tuple(
     for name in Device.model_fields
     if name.startswith(("scale_up_", "in_network_", "collective_", "expert_exchange"))
 )
-"""Fields of a device that the records of its links are made from, and of these alone."""
+"""Fields of a device that the records of its links are made from, and no other record."""
 
 NOT_IN_RECORD = {
     **dict.fromkeys(LINKS, "in the records of its links"),

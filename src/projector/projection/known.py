@@ -27,7 +27,7 @@ MOST_STAGES = 1 << 18
 """Stages of pipelines that are kept; a stage takes some 300 bytes."""
 
 _BITS = 21
-"""Of each part of the number of a pipeline: of what is kept there are never more of a kind."""
+"""Bits of each of the three numbers that tell pipelines apart: together they fit in an int64."""
 
 _OF_RUNS = ("forward_s", "backward_s")
 _OF_PIPELINES = ("weight_share", "recompute_flop")
@@ -125,8 +125,11 @@ class KnownPipelines:
         machines = keys.device, keys.fabric, keys.machine
         each, machine = group_rows(*machines)
         machine_rows = np.stack([column.take(each) for column in machines], axis=1)
-        code = _numbered(self._splits, keys.splits).take(keys.split) << _BITS | keys.training
-        code = code << _BITS | _numbered(self._machines, machine_rows).take(machine)
+        code = _packed(
+            _numbered(self._splits, keys.splits).take(keys.split),
+            keys.training,
+            _numbered(self._machines, machine_rows).take(machine),
+        )
         new = np.flatnonzero(self._pipelines.missing(code))
         if len(new):
             jobs = first[new]
@@ -157,6 +160,23 @@ class KnownPipelines:
             if name not in self._columns:
                 self._columns[name] = GrowingArray(values.dtype, *values.shape[1:])
             self._columns[name].add(values)
+
+
+def _packed(*parts: Ints) -> Ints:
+    """Return one number for each combination of some numbers of `_BITS` bits.
+
+    Raises
+    ------
+    OverflowError
+        If one of them has more bits: two combinations could get one number.
+    """
+    code = np.zeros_like(parts[0])
+    for part in parts:
+        if part.max(initial=0) >> _BITS:
+            msg = f"jobs differ in more than {1 << _BITS} layouts, trainings or machines"
+            raise OverflowError(msg)
+        code = code << _BITS | part
+    return code
 
 
 def _numbered(known: dict[bytes, int], rows: Ints) -> Ints:

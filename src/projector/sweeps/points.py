@@ -27,6 +27,10 @@ from projector.sweeps.lookups import MOST_VALUES, Lookup, Lookups, computed_fiel
 
 _DEVICE, _NETWORK = "cluster.device.", "cluster.network."
 
+READ_OF_DEVICE = ("network", "architecture", "peak_clock_mhz")
+"""Fields of a device that decide how the rest of its cluster is read: the usual network, defaults
+of frameworks, and the limit of a stated clock."""
+
 
 class PointBatch(NamedTuple):
     """Points of a space as jobs."""
@@ -169,7 +173,7 @@ class PointReader:
         return {**rest, _NETWORK[:-1]: network}
 
     def _of_device(self, stated: Mapping[str, Any]) -> ClusterConfig:
-        """Return a cluster, read once for all devices that it reads the same of."""
+        """Return a cluster, read once for all devices that agree in `READ_OF_DEVICE`."""
         device = stated.get(_DEVICE[:-1])
         if not isinstance(device, Device):
             return self._read_cluster(stated)
@@ -178,7 +182,7 @@ class PointReader:
             for field, value in stated.items()
             if value is not device
         )
-        key = device.network, device.architecture, device.peak_clock_mhz, *rest
+        key = *(getattr(device, name) for name in READ_OF_DEVICE), *rest
         known = self._clusters.get(key)
         if known is not None:
             return known[0].model_copy(update={"device": device})
