@@ -21,15 +21,20 @@ from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, BASE, grid
 
 SCRIPT = """
-import sys
+import sys, time
 sys.path.insert(0, {tests!r})
 from projector.sweeps import engine, store
 from sweeps.crews import start_at_once
 from sweeps.grid import grid
 start_at_once()
 store.CHUNK_POINTS = 16
-engine.sweep(grid(), {out!r}, workers={workers},
-             progress=lambda *now: print(*now, flush=True))
+told = []
+def tell(*now):
+    print(*now, flush=True)
+    told.append(now)
+    while len(told) == 5:
+        time.sleep(1)
+engine.sweep(grid(), {out!r}, workers={workers}, progress=tell)
 """
 
 

@@ -226,7 +226,8 @@ def _list_steps(
 ) -> None:
     """Write which jobs share a step: those of a replica, one after the other, with equal inputs.
 
-    Equal jobs that do not follow one another have a step each, which changes no result.
+    An equal replay is one of an equal order, so what ranks hold is equal too. Equal jobs that
+    do not follow one another have a step each, which changes no result.
     """
     place_of, of_job, first_of = block.place, block.of_job, block.begin
     count = 0
