@@ -32,6 +32,12 @@ def test_a_number_of_the_command_line_is_a_text():
     assert run_of(tokens="1e12").tokens == run_of(tokens="1T").tokens == 1e12
 
 
+@pytest.mark.parametrize("tokens", ["15.6X", "-1T", "many"])
+def test_a_text_that_is_no_amount_is_told_what_one_looks_like(tokens):
+    with pytest.raises(ConfigError, match=r"300B or 15\.6T \(got"):
+        run_of(tokens=tokens)
+
+
 def test_megatrons_names_go_where_they_belong():
     run = run_of(eval_interval=10, eval_iters=5, save_interval=20, async_save=True)
     assert (run.evaluation.interval_steps, run.evaluation.iterations) == (10, 5)

@@ -8,12 +8,22 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from projector.config._base import NUMBER, Config, Count, CountOrNone, NotNegative, Positive
 from projector.config.amounts import read_amount
 from projector.config.money import CostConfig, EnergyConfig, switched
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 MOST_TOKENS = 1e18
 """Tokens beyond this are of no run, and the seconds of some leave a calendar."""
 
-Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), NUMBER, BeforeValidator(read_amount)]
+
+def _amount(value: Any) -> Any:
+    amount = read_amount(value)
+    if isinstance(amount, str):
+        allowed = "a number of at least 1, such as 1e12, 300B or 15.6T"
+        msg = f"should be {allowed} (got {shown(value)})"
+        raise ConfigError(msg, value=value, allowed=allowed)
+    return amount
+
+
+Amount = Annotated[float, Field(ge=1, le=MOST_TOKENS), NUMBER, BeforeValidator(_amount)]
 """Of what is trained: at least one token or sequence; texts such as ``15.6T`` are read."""
 
 
