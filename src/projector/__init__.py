@@ -126,8 +126,7 @@ def __getattr__(name: str) -> Any:
         return package_version()
     home = _HOMES.get(name)
     if home is None:
-        msg = f"module 'projector' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'projector' has no attribute {name!r}")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -27,13 +27,7 @@ _NOT_FILES = {
 
 
 def check_place(path: str | Path, *, key: str) -> None:
-    """Refuse a file that could not be written, before anything is projected for it.
-
-    Raises
-    ------
-    ConfigError
-        If the path is a folder, or its folder is not there.
-    """
+    """Refuse a file that could not be written, before anything is projected for it."""
     target = Path(path)
     if target.is_dir():
         raise not_written(target, "it is a folder", key=key)
@@ -42,13 +36,7 @@ def check_place(path: str | Path, *, key: str) -> None:
 
 
 def check_name(path: str | Path, *, key: str) -> None:
-    """Refuse a file to read whose name the system does not take, or whose folder it hides.
-
-    Raises
-    ------
-    ConfigError
-        If the name is empty or too long, or a folder of it may not be looked into.
-    """
+    """Refuse a file to read whose name the system does not take, or whose folder it hides."""
     why = "" if str(path) else "it has no name"
     try:
         Path(path).exists()
@@ -77,16 +65,10 @@ def read_bounded(path: str | Path, most_bytes: int, *, key: str, allowed: str) -
         A larger file is refused. No more is read of one that does not know its size.
     key, allowed : str
         Option that named the file, and what the file should be, for messages.
-
-    Raises
-    ------
-    ConfigError
-        If the file is not there, is a folder or a device, is larger, or cannot be read.
     """
 
     def no(why: str) -> NoReturn:
-        msg = f"{path} {why}"
-        raise ConfigError(msg, key=key, value=str(path), allowed=allowed) from None
+        raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed=allowed) from None
 
     try:
         kind = stat.S_IFMT(Path(path).stat().st_mode)
@@ -110,13 +92,7 @@ def read_bounded(path: str | Path, most_bytes: int, *, key: str, allowed: str) -
 
 
 def open_table(path: str | Path, *, key: str) -> StringIO:
-    """Return a table of text for `csv`, whose file may begin with a byte order mark.
-
-    Raises
-    ------
-    ConfigError
-        As `read_bounded`, or if the file is no text in UTF-8.
-    """
+    """Return a table of text for `csv`, whose file may begin with a byte order mark."""
     content = read_bounded(path, MOST_TABLE_BYTES, key=key, allowed="a CSV table")
     try:
         return StringIO(content.decode("utf-8-sig"), newline="")
@@ -126,21 +102,14 @@ def open_table(path: str | Path, *, key: str) -> StringIO:
 
 
 def refuse_special(path: str | Path, *, key: str) -> None:
-    """Refuse what is there and is no file: devices are endless, and pipes are read only once.
-
-    Raises
-    ------
-    ConfigError
-        If the path is a folder, a device, a socket or a pipe. One that is not there passes.
-    """
+    """Refuse what is there and is no file: devices are endless, and pipes are read only once."""
     try:
         kind = stat.S_IFMT(Path(path).stat().st_mode)
     except (OSError, ValueError):
         return
     why = {**_NOT_FILES, stat.S_IFIFO: "is a pipe, not a file"}.get(kind)
     if why is not None:
-        msg = f"{path} {why}"
-        raise ConfigError(msg, key=key, value=str(path), allowed="a file")
+        raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed="a file")
 
 
 def _some(stream: FileIO, most_bytes: int, *, is_pipe: bool) -> bytes:
@@ -148,8 +117,7 @@ def _some(stream: FileIO, most_bytes: int, *, is_pipe: bool) -> bytes:
     parts, size = [], 0
     while size < most_bytes:
         if is_pipe and not select.select([stream], [], [], PIPE_S)[0]:
-            msg = f"nothing came out of this pipe for {PIPE_S:g} s"
-            raise OSError(msg)
+            raise OSError(f"nothing came out of this pipe for {PIPE_S:g} s")
         part = stream.read(min(_BLOCK_BYTES, most_bytes - size))
         if part is None:
             continue
@@ -161,13 +129,7 @@ def _some(stream: FileIO, most_bytes: int, *, is_pipe: bool) -> bytes:
 
 
 def made_folder(path: str | Path, *, key: str) -> Path:
-    """Return a folder from the root, made where it is not there, that takes files.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be made, or is read-only.
-    """
+    """Return a folder from the root, made where it is not there, that takes files."""
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -182,13 +144,7 @@ def made_folder(path: str | Path, *, key: str) -> Path:
 
 
 def write_whole(target: Path, content: bytes, *, key: str) -> None:
-    """Write a file beside its place and rename it; ``key`` is the option that named it.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
-    """
+    """Write a file beside its place and rename it; ``key`` is the option that named it."""
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:

@@ -11,13 +11,7 @@ if TYPE_CHECKING:
 
 
 def to_pandas(table: "pa.Table") -> "pd.DataFrame":
-    """Return a table as a data frame.
-
-    Raises
-    ------
-    UnsupportedError
-        If pandas is not installed.
-    """
+    """Return a table as a data frame."""
     try:
         import pandas  # noqa: ICN001, F401
     except ImportError:

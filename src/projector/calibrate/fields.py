@@ -69,13 +69,7 @@ class Field:
 
 
 def field_of(device: Device, path: str) -> Field:
-    """Return a field of a device with its bounds.
-
-    Raises
-    ------
-    ConfigError
-        If the device has no such number, or it cannot be fitted.
-    """
+    """Return a field of a device with its bounds."""
     known = dict(_numbers(device.model_dump(exclude={"sources"})))
     if path not in known:
         close = difflib.get_close_matches(path, known, n=3, cutoff=0.5)

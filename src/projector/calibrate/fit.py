@@ -58,11 +58,6 @@ def fit(
         Measured time of the rows.
     evaluations : int
         Points at which the slopes of all fields are taken, at most.
-
-    Raises
-    ------
-    ConfigError
-        If a projected time is not a positive number.
     """
     # Without stubs; its result has x, fun, jac and cost.
     from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]

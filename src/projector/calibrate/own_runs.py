@@ -38,11 +38,6 @@ def read_table(path: str | Path) -> tuple[list[str], list[float]]:
     """Return job files and measured milliseconds of a CSV file with columns job, measured_ms.
 
     A job file is found from the folder of the table.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, lacks a column or a number, or has no row.
     """
     try:
         with open_table(path, key="from-runs") as file:
@@ -85,11 +80,6 @@ def load_runs(
         Dotted fields of every job.
     device : str, optional
         A shipped device or a profile that extends one; replaces that of the jobs.
-
-    Raises
-    ------
-    ConfigError
-        If a time is not positive, or a job's device is not the one that all share.
     """
     for each in measured_ms:
         if not (math.isfinite(each) and each > 0.0):
@@ -121,11 +111,6 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
         The device.
     runs : sequence of Run
         Jobs on it, by the path of their files.
-
-    Raises
-    ------
-    ConfigError
-        If a job cannot be projected.
     """
     parameters = own_run_parameters(base.profile)
     noise = own_run_noise()

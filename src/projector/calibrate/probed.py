@@ -160,15 +160,7 @@ class Probed:
 
 
 def fit_probe(probe: Probe, answer: Answer) -> Probed:
-    """Return the profile that what was measured asks for.
-
-    Raises
-    ------
-    MeasurementError
-        If too little was measured to begin.
-    ConfigError
-        If the profile is not a legal one.
-    """
+    """Return the profile that what was measured asks for."""
     data = read_off(probe, answer)
     device = load_device(data)
     model = ProbeModel(probe, device)

@@ -30,11 +30,6 @@ def load_base(name: str) -> Base:
 
     A profile that extends nothing, such as that of a probed CPU, is a device by itself: rows name
     its path.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name or an invalid profile.
     """
     profile = load_device(name, key="device")
     files: list[Path] = []
@@ -82,14 +77,7 @@ def _extended(base: Base) -> dict[str, str]:
 def write_profile(
     calibration: Calibration, out: str | Path, *, table: str | Path, force: bool = False
 ) -> None:
-    """Write the new profile, whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the place is taken and ``force`` is not given, is a shipped profile, the profile that
-        was calibrated or the table, or cannot be written.
-    """
+    """Write the new profile, whole or not at all."""
     target = check_target(out, calibration.base, [table], force=force)
     _save(profile_text(calibration), target, force=force)
 

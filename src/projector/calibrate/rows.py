@@ -63,11 +63,6 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
         Shipped name of the device, or the path of its profile.
     shipped : Device
         That device.
-
-    Raises
-    ------
-    ConfigError
-        If the kind cannot be calibrated, the table cannot be read, or no row is left.
     """
     kind = kind_of(kind_name)
     how = _KINDS.get(kind.name)

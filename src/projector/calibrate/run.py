@@ -43,11 +43,6 @@ def calibrate(
         Share of the rows to put aside, by whole groups.
     say : callable, optional
         Told of progress.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown kind, device or field, an unreadable table, or too few rows.
     """
     if not 0.0 <= holdout < 1.0:
         msg = f"holdout is {holdout:g}, not a share of the rows"

@@ -160,11 +160,6 @@ def fit_runs(
     source_weight : float
         Independent observations that the runs of one source are worth; fewer runs are worth as
         many as they are.
-
-    Raises
-    ------
-    ConfigError
-        Without runs, for a measured time that is not positive, or a job that cannot be projected.
     """
     if not runs:
         msg = "runs: there is none to fit to"
@@ -212,13 +207,7 @@ def run_weights(runs: Sequence[Run], source_weight: float) -> Floats:
 
 
 def slopes_of(runs: Sequence[Run], parameters: Sequence[Parameter]) -> Slopes:
-    """Project runs, and again with each parameter moved.
-
-    Raises
-    ------
-    ConfigError
-        For a measured time that is not positive, or a job that cannot be projected.
-    """
+    """Project runs, and again with each parameter moved."""
     for run in runs:
         if not (math.isfinite(run.measured_s) and run.measured_s > 0.0):
             msg = f"a measured time is {run.measured_s!r}, not a positive number of seconds"
@@ -248,13 +237,7 @@ def _log_ratios(runs: Sequence[Run], jobs: Sequence[Job]) -> Floats:
 
 
 def times_s(jobs: Sequence[Job]) -> Floats:
-    """Return the projected time of a step of each job [s].
-
-    Raises
-    ------
-    ConfigError
-        If a job cannot be projected.
-    """
+    """Return the projected time of a step of each job [s]."""
     # Jobs of one shape next to each other share most of their work.
     order = sorted(
         range(len(jobs)), key=lambda row: (jobs[row].model.name, jobs[row].cluster.device.name)

@@ -39,13 +39,7 @@ class Emission:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Emission":
-        """Read the texts of the option, and refuse what could not be written.
-
-        Raises
-        ------
-        ConfigError
-            For an unknown format, or a file that cannot be made or read again.
-        """
+        """Read the texts of the option, and refuse what could not be written."""
         wanted = []
         for text in texts:
             from projector.config.formats.emit.emitted import check_target

@@ -20,13 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_asked(fidelity: str) -> bool:
-    """Return whether a fidelity is the first-order one.
-
-    Raises
-    ------
-    ConfigError
-        For a name that is none.
-    """
+    """Return whether a fidelity is the first-order one."""
     from projector.config.first_order import by_closed_forms
 
     return by_closed_forms(fidelity)

@@ -23,11 +23,6 @@ def refuse_idle(*names: str, needs: str) -> None:
         Parameters as the command takes them, which have no effect as it was called.
     needs : str
         What would give them an effect, for example ``--sobol``.
-
-    Raises
-    ------
-    ConfigError
-        For the first one that was given.
     """
     context = click.get_current_context()
     for name in names:

@@ -103,8 +103,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             close = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(COMMANDS)}"
-            msg = f"there is no command {name!r}; {hint}"
-            raise click.UsageError(msg, ctx)
+            raise click.UsageError(f"there is no command {name!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -191,13 +191,7 @@ def _schedules(asked: JobRequest) -> tuple[str, ...]:
 
 
 def _fixed(asked: JobRequest, tried: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the searched fields that the command line states, and that the search keeps.
-
-    Raises
-    ------
-    ConfigError
-        For a field that belongs to one configuration, or one whose values an option names too.
-    """
+    """Return the searched fields that the command line states, and that the search keeps."""
     from projector.searches.limits import PLACED, SEARCHED
 
     given, _ = asked.overrides()

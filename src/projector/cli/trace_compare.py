@@ -56,13 +56,7 @@ def command(config: str | None, tables: str | None, **options: Any) -> None:
 
 
 def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
-    """Return the job, with what KEY=VALUE among the paths changes, and the paths.
-
-    Raises
-    ------
-    ProjectorError
-        If the job cannot be read, or no path is left.
-    """
+    """Return the job, with what KEY=VALUE among the paths changes, and the paths."""
     from projector.config.load import load_job, parse_override
 
     changes = [text for text in paths if "=" in text and not _is_file(text)]

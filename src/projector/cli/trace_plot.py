@@ -78,8 +78,7 @@ def _folder(out: str) -> str:
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        msg = f"{out} cannot be made: {error.strerror}"
-        raise ConfigError(msg, key="out", value=out) from None
+        raise ConfigError(f"{out} cannot be made: {error.strerror}", key="out", value=out) from None
     return out
 
 

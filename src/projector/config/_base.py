@@ -29,8 +29,7 @@ MOST = 1e15
 def _not_a_switch(value: Any) -> Any:
     """Refuse true and false, which Python takes for one and zero."""
     if isinstance(value, bool):
-        msg = "should be a number, not true or false"
-        raise ConfigError(msg, value=value, allowed="a number")
+        raise ConfigError("should be a number, not true or false", value=value, allowed="a number")
     return value
 
 
@@ -88,8 +87,7 @@ class Config(BaseModel):
                 raise UnknownKeyError(str(given), cls)
             if name in resolved:
                 alias = next(each for each in (str(given), spelled[name]) if each != name)
-                msg = f"{name!r} is set twice, also under its alias {alias!r}"
-                raise ValueError(msg)
+                raise ValueError(f"{name!r} is set twice, also under its alias {alias!r}")
             resolved[name] = unwrapped(value)
             spelled[name] = str(given)
             if resolved[name] is True and name in _numbers(cls):
@@ -108,11 +106,6 @@ class Config(BaseModel):
             What the user wrote.
         path : str
             Dotted position of ``data`` in the job, put before every key.
-
-        Raises
-        ------
-        ConfigError
-            For the first thing that is wrong, with key, value and what is allowed.
         """
         try:
             return cls.model_validate(data)

@@ -172,8 +172,7 @@ class AdapterConfig(Config):
                 msg = f"no adapter can stand beside {name!r}; known: {', '.join(known)}"
                 raise UnsupportedError(msg, value=name, allowed=known)
         if not targets:
-            msg = "names no module"
-            raise ConfigError(msg, value=[], allowed=known)
+            raise ConfigError("names no module", value=[], allowed=known)
         sites = sites_of(targets)
         for fused, parts in _FUSED.items():
             both = [name for name in targets if sites & {fused, *parts} & {*TARGETS[name]}]
@@ -211,13 +210,7 @@ def model_sites(model: ModelConfig) -> frozenset[str]:
 
 
 def adapter_data(value: Any) -> Any:
-    """Return what ``training.adapter`` states as a mapping: a kind, a file of PEFT, or a mapping.
-
-    Raises
-    ------
-    ConfigError
-        If a file cannot be read.
-    """
+    """Return ``training.adapter`` as a mapping: it states a kind, a file of PEFT, or a mapping."""
     if value is False:
         return None
     if isinstance(value, str):
@@ -226,13 +219,7 @@ def adapter_data(value: Any) -> Any:
 
 
 def refuse_adapter(adapter: AdapterConfig | None, why: str) -> None:
-    """Refuse a job with adapters where they are not modelled.
-
-    Raises
-    ------
-    UnsupportedError
-        With the reason.
-    """
+    """Refuse a job with adapters where they are not modelled."""
     if adapter is not None:
         msg = f"training.adapter is not modelled here: {why}"
         raise UnsupportedError(msg, key="training.adapter", value=adapter.kind, allowed="none")

@@ -246,8 +246,7 @@ class SoftwareConfig(Config):
     @classmethod
     def _parts_are_some(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not sum(value) > 0.0:
-            msg = "forward and backward cannot both be 0 parts"
-            raise ValueError(msg)
+            raise ValueError("forward and backward cannot both be 0 parts")
         return value
 
 
@@ -335,19 +334,17 @@ class ClusterConfig(Config):
     @classmethod
     def _clock_is_plausible(cls, value: float | None) -> float | None:
         if value is not None and value < 1:
-            msg = f"gpu_clock_mhz must be at least 1, got {value}"
-            raise ValueError(msg)
+            raise ValueError(f"gpu_clock_mhz must be at least 1, got {value}")
         return value
 
     @model_validator(mode="after")
     def _clock_within_peak(self) -> Self:
         if self.gpu_clock_mhz is not None and self.gpu_clock_mhz > self.device.peak_clock_mhz:
-            msg = (
-                f"gpu_clock_mhz ({self.gpu_clock_mhz:g}) exceeds the peak clock of "
-                f"{self.device.name} ({self.device.peak_clock_mhz:g} MHz)"
-            )
             raise ConfigError(
-                msg,
+                (
+                    f"gpu_clock_mhz ({self.gpu_clock_mhz:g}) exceeds the peak clock of "
+                    f"{self.device.name} ({self.device.peak_clock_mhz:g} MHz)"
+                ),
                 key="gpu_clock_mhz",
                 value=self.gpu_clock_mhz,
                 allowed=f"at most {self.device.peak_clock_mhz:g}",

@@ -44,13 +44,7 @@ class Parameter:
         return not self.architectures or job.cluster.device.architecture in self.architectures
 
     def of(self, job: Job) -> float:
-        """Return the value that a job has.
-
-        Raises
-        ------
-        ConfigError
-            If a job has no such number.
-        """
+        """Return the value that a job has."""
         value: Any = job
         for part in self.field.split("."):
             value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
@@ -128,11 +122,6 @@ class Changes:
         job : Job
         values : mapping
             Name of a parameter -> value.
-
-        Raises
-        ------
-        ConfigError
-            For a name that no parameter has.
         """
         unknown = values.keys() - self._parameters.keys()
         if unknown:

@@ -386,13 +386,7 @@ class Device(Sourced):
         return self
 
     def check(self) -> None:
-        """Check what fields must have in common; each by itself is taken for legal.
-
-        Raises
-        ------
-        ConfigError
-            If they do not go together.
-        """
+        """Check what fields must have in common; each by itself is taken for legal."""
         for field in ("sustained_clock_mhz", "matrix_peak_tflops", "gemm_efficiency"):
             missing = self.matrix_flop_per_clk_per_cu.keys() - getattr(self, field).keys()
             if missing:

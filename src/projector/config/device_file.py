@@ -38,11 +38,6 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     A file or mapping with ``extends: NAME`` starts from that device and overrides it field by
     field. A file that a file extends is found from the folder of the one that says so. A shipped
     device is read once in a process.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name (with the nearest ones) or an invalid field.
     """
     if isinstance(name, str) and not name.endswith((".yaml", ".yml")):
         return _shipped(name, key)

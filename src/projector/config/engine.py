@@ -95,13 +95,7 @@ class Dequantising(Config):
 
 
 def engine_named(name: str) -> str:
-    """Return the name under which ``hardware/engines.yaml`` lists an engine.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of this name.
-    """
+    """Return the name under which ``hardware/engines.yaml`` lists an engine."""
     plain = resources.normalise(name)
     for key, engine in engines().items():
         if plain in {resources.normalise(each) for each in (key, *engine.also)}:

@@ -21,29 +21,18 @@ MOST_PLACES = 400
 
 
 def bounded(value: Any) -> Any:
-    """Return a number with which arithmetic goes on.
-
-    Raises
-    ------
-    TypeError
-        If it is none: lists and texts would be repeated, and texts be filled in.
-    OverflowError
-        If it is an integer of more than `MOST_BITS` bits.
-    """
+    """Return a number with which arithmetic goes on."""
     if isinstance(value, int):
         if value.bit_length() > MOST_BITS:
-            msg = f"an integer of more than {MOST_BITS} bits"
-            raise OverflowError(msg)
+            raise OverflowError(f"an integer of more than {MOST_BITS} bits")
     elif not isinstance(value, float):
-        msg = f"arithmetic takes numbers, not {shown(value)}"
-        raise TypeError(msg)
+        raise TypeError(f"arithmetic takes numbers, not {shown(value)}")
     return value
 
 
 def _power(base: Any, exponent: int) -> Any:
     if isinstance(bounded(base), int) and base.bit_length() * exponent > MOST_BITS:
-        msg = f"an integer of more than {MOST_BITS} bits"
-        raise OverflowError(msg)
+        raise OverflowError(f"an integer of more than {MOST_BITS} bits")
     return base**exponent
 
 
@@ -51,8 +40,7 @@ def _rounded(value: Any, places: Any = None) -> Any:
     if places is None:
         return round(bounded(value))
     if abs(bounded(places)) > MOST_PLACES:
-        msg = f"round takes at most {MOST_PLACES} places"
-        raise OverflowError(msg)
+        raise OverflowError(f"round takes at most {MOST_PLACES} places")
     return round(bounded(value), places)
 
 
@@ -98,13 +86,7 @@ class Expression:
     """An expression, compiled once; see the module for what it may say."""
 
     def __init__(self, text: Any, key: str) -> None:
-        """Compile ``text``; ``key`` names its position in errors.
-
-        Raises
-        ------
-        ConfigError
-            If it is not an expression, or says what is not known.
-        """
+        """Compile ``text``; ``key`` names its position in errors."""
         self.text, self.key = text, key
         if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
             msg = f"an expression is text of at most {LONGEST} characters, got {shown(text)}"
@@ -152,13 +134,7 @@ class Expression:
             raise ConfigError(msg, key=self.key, value=self.text, allowed=list(FUNCTIONS))
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
-        """Return its value with those of its names.
-
-        Raises
-        ------
-        ConfigError
-            If it cannot be computed, for example divides by zero.
-        """
+        """Return its value with those of its names."""
         try:
             # Only nodes of the list above were compiled, and no builtin is within reach.
             return eval(self._code, _SCOPE, dict(values))  # noqa: S307

@@ -12,13 +12,7 @@ TILES, FIRST_ORDER = FIDELITIES = "tiles", "first-order"
 
 
 def by_closed_forms(fidelity: str) -> bool:
-    """Return whether a fidelity is the first-order one.
-
-    Raises
-    ------
-    ConfigError
-        For a name that is none.
-    """
+    """Return whether a fidelity is the first-order one."""
     if fidelity not in FIDELITIES:
         msg = f"fidelity: {fidelity!r} is unknown; legal: {', '.join(FIDELITIES)}"
         raise ConfigError(msg, key="fidelity", value=fidelity, allowed=list(FIDELITIES))

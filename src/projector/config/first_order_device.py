@@ -61,13 +61,7 @@ class FirstOrderDevice(Sourced):
     """Price of one device with its share of host and network, where the user states it."""
 
     def peak_flop_per_s(self, kind: str, *, key: str = "training.precision") -> float:
-        """Return the dense peak of a type.
-
-        Raises
-        ------
-        ConfigError
-            If the datasheet has none.
-        """
+        """Return the dense peak of a type."""
         known: dict[str, float] = {str(name): rate for name, rate in self.peak_tflops.items()}
         # 16-bit types run alike on all of these devices.
         rate = known.get(kind, known.get("bf16") if kind == "fp16" else None)
@@ -115,11 +109,6 @@ def first_order_device(
         Instead of the usual one of an ordinary device.
     key : str
         What errors name.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name or an invalid field.
     """
     if isinstance(device, FirstOrderDevice):
         return device

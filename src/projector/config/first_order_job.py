@@ -128,11 +128,6 @@ def load_first_order_job(
         As `load_job`.
     overrides : mapping, optional
         Dotted field -> value; applied last.
-
-    Raises
-    ------
-    ConfigError
-        For anything that does not describe a job; the message names key and remedy.
     """
     notes: tuple[str, ...] = ()
     if isinstance(source, FirstOrderJob):

@@ -109,11 +109,6 @@ class Profile(Config):
 
         A patch release counts as the release that it belongs to, and where releases are months, a
         month as the last one before it.
-
-        Raises
-        ------
-        ConfigError
-            If it is unknown.
         """
         known = [*self.releases]
         if release is None:
@@ -156,13 +151,7 @@ class _Profiles(NamedTuple):
 
 @cache
 def profiles() -> _Profiles:
-    """Read the shipped profiles.
-
-    Raises
-    ------
-    ConfigError
-        If the file is malformed.
-    """
+    """Read the shipped profiles."""
     data = read_yaml(resources.data_dir("hardware") / FILE)
     sources = set(data["sources"])
     by_key = {
@@ -193,13 +182,7 @@ def _parts(release: str) -> list[str]:
 
 
 def profile_named(name: str) -> Profile:
-    """Return the profile of a framework.
-
-    Raises
-    ------
-    ConfigError
-        If there is none; the message names the known ones.
-    """
+    """Return the profile of a framework."""
     found = profiles()
     profile = found.by_name.get(_plain(name))
     if profile is not None:

@@ -47,13 +47,7 @@ def least_nodes(data: dict[str, Any], origins: dict[str, str]) -> list[str]:
 
 
 def devices_of_a_node(cluster: Mapping[str, Any]) -> int:
-    """Return the devices of one host of a cluster, stated or those that its network says.
-
-    Raises
-    ------
-    ConfigError
-        If the cluster cannot be read.
-    """
+    """Return the devices of one host of a cluster, stated or those that its network says."""
     device = cluster.get("device", cluster.get("gpu"))
     if is_first_order(device, "cluster.device"):
         given = cluster.get("gpus_per_node")

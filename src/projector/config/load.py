@@ -57,13 +57,7 @@ def job_data(
     source: str | Path | Mapping[str, Any] | Job,
     overrides: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what `load_job` parses: the native layout, with overrides, notes and origins.
-
-    Raises
-    ------
-    ConfigError
-        For anything that is no job, or a file that cannot be read.
-    """
+    """Return what `load_job` parses: the native layout, with overrides, notes and origins."""
     _check_arguments(source, overrides)
     overrides = {key: unwrapped(value) for key, value in (overrides or {}).items()}
     check_nesting(overrides, name="the overrides")
@@ -164,13 +158,7 @@ class Variants:
         self._frameworks: dict[tuple[tuple[str, str], ...], tuple[_Decided, tuple[Any, ...]]] = {}
 
     def job(self, overrides: Mapping[str, Any]) -> Job:
-        """Return the base with dotted fields replaced.
-
-        Raises
-        ------
-        ConfigError
-            As `load_job`.
-        """
+        """Return the base with dotted fields replaced."""
         changes: dict[str, dict[str, Any]] = {}
         chunks = self._chunks(overrides)
         for dotted, value in {**overrides, **chunks.fields}.items():
@@ -205,11 +193,6 @@ class Variants:
         overrides : mapping
             Dotted field, from the job on -> value: of the section, those on which the defaults of
             frameworks depend, and of ``parallelism`` the schedule.
-
-        Raises
-        ------
-        ConfigError
-            As `load_job`.
         """
         own = {field: value for field, value in overrides.items() if _is_of(field, name)}
         if name == "parallelism":
@@ -300,13 +283,7 @@ def _check_arguments(source: Any, overrides: Any) -> None:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split ``key=value`` of the command line; the value is read as YAML.
-
-    Raises
-    ------
-    ConfigError
-        If there is no ``=`` or no key.
-    """
+    """Split ``key=value`` of the command line; the value is read as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         msg = f"{text!r} is not an override; write key=value, for example parallelism.tp=4"

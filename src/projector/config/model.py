@@ -104,11 +104,10 @@ class MoEConfig(Config):
         if self.num_groups and self.group_topk:
             reached = self.group_topk * self.num_experts // self.num_groups
             if self.router_topk > reached:
-                msg = (
+                raise ValueError(
                     f"router_topk ({self.router_topk}) exceeds the {reached} experts of "
                     f"group_topk ({self.group_topk}) groups"
                 )
-                raise ValueError(msg)
         return self
 
 

@@ -96,24 +96,12 @@ def _of_mapping(given: Mapping[str, Any], key: str, chain: tuple[str, ...]) -> d
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read or is not a JSON object.
-    """
+    """Return the object in a JSON file."""
     return json_object(read_text(path), path)
 
 
 def json_object(text: str, path: Path) -> dict[str, Any]:
-    """Return the object in the text of a JSON file.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a JSON object.
-    """
+    """Return the object in the text of a JSON file."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

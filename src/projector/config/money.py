@@ -25,8 +25,7 @@ def switched(value: Any) -> Any:
         return {}
     if not isinstance(value, Mapping | Config):
         allowed = "true, false or a mapping"
-        msg = f"takes {allowed} (got {shown(value)})"
-        raise ConfigError(msg, value=value, allowed=allowed)
+        raise ConfigError(f"takes {allowed} (got {shown(value)})", value=value, allowed=allowed)
     return value
 
 
@@ -129,6 +128,5 @@ class EnergyConfig(Config):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0.0 <= value <= MOST_G_CO2_PER_KWH):
             allowed = f"grams of CO2 for a kWh, 0 to {MOST_G_CO2_PER_KWH:g}, or a region"
-            msg = f"takes {allowed} (got {value!r})"
-            raise ConfigError(msg, value=str(value), allowed=allowed)
+            raise ConfigError(f"takes {allowed} (got {value!r})", value=str(value), allowed=allowed)
         return value

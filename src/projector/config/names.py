@@ -75,13 +75,7 @@ def _aliases() -> dict[str, Mapping[str, str]]:
 
 
 def in_full(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return overrides under their dotted fields; of two for one field the later one counts.
-
-    Raises
-    ------
-    ConfigError
-        For a name that no section has; names the nearest fields.
-    """
+    """Return overrides under their dotted fields; of two for one field the later one counts."""
     named: dict[str, Any] = {}
     for given, value in overrides.items():
         field = job_field(str(given))

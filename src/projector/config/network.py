@@ -146,11 +146,6 @@ def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network")
     """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping.
 
     A network with a transport takes from it what it does not state.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name of a network or transport, or an invalid field.
     """
     return _shipped_network(name, key) if isinstance(name, str) else _read_network(name, key)
 
@@ -169,13 +164,7 @@ def _read_network(name: Any, key: str) -> Network:
 
 
 def load_transport(name: Any, *, key: str = "cluster.network.transport") -> Transport:
-    """Return a transport by the name it has in ``hardware/transports.yaml``.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name.
-    """
+    """Return a transport by the name it has in ``hardware/transports.yaml``."""
     return _shipped_transport(name, key) if isinstance(name, str) else _read_transport(name, key)
 
 

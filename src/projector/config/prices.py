@@ -103,13 +103,7 @@ def of_family(table: dict[str, Number], architecture: str) -> Number:
 
 
 def region_named(text: str) -> str:
-    """Return the region that a text names; case and separators do not count.
-
-    Raises
-    ------
-    ConfigError
-        If ``hardware/prices.yaml`` has no such region; the message names the nearest ones.
-    """
+    """Return the region that a text names; case and separators do not count."""
     known = load_prices().grid_g_co2_per_kwh
     name = "_".join(text.lower().replace("-", " ").replace("_", " ").split())
     if name in known:

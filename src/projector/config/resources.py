@@ -96,13 +96,7 @@ def known(kind: str, name: str) -> Path | None:
 
 
 def find(kind: str, name: str, *, key: str) -> Path:
-    """Return the shipped file called ``name``.
-
-    Raises
-    ------
-    ConfigError
-        If there is none; the message lists the nearest names.
-    """
+    """Return the shipped file called ``name``."""
     path = known(kind, name)
     if path is not None:
         return path

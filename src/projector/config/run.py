@@ -18,8 +18,7 @@ def _amount(value: Any) -> Any:
     amount = read_amount(value)
     if isinstance(amount, str):
         allowed = "a number of at least 1, such as 1e12, 300B or 15.6T"
-        msg = f"should be {allowed} (got {shown(value)})"
-        raise ConfigError(msg, value=value, allowed=allowed)
+        raise ConfigError(f"should be {allowed} (got {shown(value)})", value=value, allowed=allowed)
     return amount
 
 

@@ -34,13 +34,7 @@ class Sourced(Config):
 
 
 def source_table(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the texts that fields cite by a key.
-
-    Raises
-    ------
-    ConfigError
-        If ``sources`` is no mapping.
-    """
+    """Return the texts that fields cite by a key."""
     table = data.get("sources") or {}
     if isinstance(table, Mapping):
         return {str(key): text for key, text in table.items()}

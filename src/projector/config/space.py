@@ -71,8 +71,7 @@ class Space:
     def places(self, index: int) -> list[int]:
         """Return the position of point ``index``, from 0 on, on each axis."""
         if not 0 <= index < self.size:
-            msg = f"point {index} of a space of {self.size}"
-            raise IndexError(msg)
+            raise IndexError(f"point {index} of a space of {self.size}")
         positions = []
         for axis in reversed(self.axes):
             index, position = divmod(index, len(axis.points))
@@ -80,13 +79,7 @@ class Space:
         return positions[::-1]
 
     def overrides(self, index: int) -> dict[str, Any]:
-        """Return dotted field -> value of point ``index``, from 0 on.
-
-        Raises
-        ------
-        ConfigError
-            If a computed field cannot be computed.
-        """
+        """Return dotted field -> value of point ``index``, from 0 on."""
         return self.overrides_at(dict(enumerate(self.places(index))), self.derived)
 
     def overrides_at(self, positions: Mapping[int, int], derived: Iterable[str]) -> dict[str, Any]:
@@ -98,11 +91,6 @@ class Space:
             Number of an axis -> position on it.
         derived : iterable of str
             Computed fields to add; `axes_of` says which axes they need.
-
-        Raises
-        ------
-        ConfigError
-            If a computed field cannot be computed.
         """
         overrides: dict[str, Any] = {}
         for number, position in sorted(positions.items()):
@@ -174,23 +162,11 @@ class Space:
         return self._base[field]
 
     def keeps(self, constraint: Expression, overrides: Mapping[str, Any]) -> bool:
-        """Whether a point, or what a constraint needs of it, keeps the constraint.
-
-        Raises
-        ------
-        ConfigError
-            If it cannot be computed.
-        """
+        """Whether a point, or what a constraint needs of it, keeps the constraint."""
         return bool(constraint(self._read(constraint, overrides)))
 
     def excluded(self, overrides: Mapping[str, Any]) -> str | None:
-        """Return the text of the first constraint that a point breaks, None if it keeps all.
-
-        Raises
-        ------
-        ConfigError
-            If a constraint cannot be computed.
-        """
+        """Return the text of the first constraint that a point breaks, None if it keeps all."""
         for constraint in self.constraints:
             if not self.keeps(constraint, overrides):
                 return str(constraint.text)

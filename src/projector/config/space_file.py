@@ -255,8 +255,7 @@ def _check_once(fields: list[str]) -> None:
     """Refuse a field that is listed twice."""
     for position, field in enumerate(fields):
         if field in fields[:position]:
-            msg = f"axes: {field} is on two axes"
-            raise ConfigError(msg, key=f"axes.{field}")
+            raise ConfigError(f"axes: {field} is on two axes", key=f"axes.{field}")
 
 
 def _check_known(fields: tuple[str, ...], base: Job) -> None:

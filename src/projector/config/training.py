@@ -297,8 +297,7 @@ class TrainingConfig(Config):
         if value is None or isinstance(value, Mapping | FrameworkConfig):
             return value
         allowed = "a name, or a mapping of name and release"
-        msg = f"is {allowed} (got {value!r})"
-        raise ConfigError(msg, value=value, allowed=allowed)
+        raise ConfigError(f"is {allowed} (got {value!r})", value=value, allowed=allowed)
 
     @field_validator("schedule", mode="after")
     @classmethod

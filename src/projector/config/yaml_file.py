@@ -118,15 +118,7 @@ def read_text(path: str | Path, *, key: str = "config") -> str:
 
 
 def parse_yaml(text: str, *, name: str = "<text>") -> Any:
-    """Parse one YAML document.
-
-    Raises
-    ------
-    ConfigError
-        For a syntax error (with its line), a key given twice, a number of more than `MAX_DIGITS`
-        characters, or a document that nests deeper than `MAX_DEPTH` or whose aliases expand beyond
-        `MAX_NODES` nodes.
-    """
+    """Parse one YAML document."""
     try:
         if len(text) > MAX_NODES or _most_depth(text) > SHALLOW:
             _check_events(text, name)
@@ -154,28 +146,15 @@ def parse_yaml(text: str, *, name: str = "<text>") -> Any:
 
 
 def read_yaml(path: str | Path, *, key: str = "config") -> dict[str, Any]:
-    """Read a YAML file whose top level is a mapping.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, a directory, empty, malformed, or not a mapping.
-    """
+    """Read a YAML file whose top level is a mapping."""
     return yaml_mapping(read_text(path, key=key), path, key=key)
 
 
 def yaml_mapping(text: str, path: str | Path, *, key: str = "config") -> dict[str, Any]:
-    """Return the mapping in the text of a YAML file.
-
-    Raises
-    ------
-    ConfigError
-        If it is empty, malformed, or not a mapping.
-    """
+    """Return the mapping in the text of a YAML file."""
     data = parse_yaml(text, name=str(path))
     if data is None:
-        msg = f"{path} is empty"
-        raise ConfigError(msg, key=key, value=str(path), allowed="a YAML mapping")
+        raise ConfigError(f"{path} is empty", key=key, value=str(path), allowed="a YAML mapping")
     if not isinstance(data, dict):
         msg = f"{path} holds a {type(data).__name__}, not a mapping of keys to values"
         raise ConfigError(msg, key=key, value=str(path), allowed="a YAML mapping")
@@ -193,11 +172,6 @@ def check_nesting(data: Any, *, name: str, most: int = MAX_NODES) -> None:
         What it is, for messages.
     most : int
         Lists and mappings that it may have.
-
-    Raises
-    ------
-    ConfigError
-        If it nests deeper than `MAX_DEPTH`, or has more than ``most`` lists and mappings.
     """
     found, within = 0, [data] if isinstance(data, _COLLECTIONS) else []
     for _ in range(MAX_DEPTH):
@@ -231,11 +205,6 @@ def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
         A shipped name, the path of a file, or a mapping, which has no name.
     key : str
         Section that extends, for messages.
-
-    Raises
-    ------
-    ConfigError
-        If the name stands in the chain already, or the chain is longer than `MOST_EXTENDS`.
     """
     if isinstance(name, Mapping):
         called = str(name.get("name", "a mapping"))

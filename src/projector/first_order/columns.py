@@ -67,13 +67,7 @@ _FLAGS = {"narrow_gradients", "accumulates_beside", "keeps_scores", "checkpointe
 
 
 def training_columns(jobs: Sequence[AnyJob]) -> TrainingColumns:
-    """Return the columns of some jobs.
-
-    Raises
-    ------
-    ConfigError
-        If a job cannot be divided as it says, or its device has no peak of its precision.
-    """
+    """Return the columns of some jobs."""
     rows = [_row(job) for job in jobs]
     return TrainingColumns(
         **{
@@ -91,14 +85,7 @@ def device_of(job: AnyJob) -> FirstOrderDevice:
 
 
 def data_parallel(job: AnyJob) -> int:
-    """Return the data-parallel degree.
-
-    Raises
-    ------
-    ConfigError
-        If the degrees do not divide the devices, the batch does not divide over the replicas, or a
-        stated degree contradicts them.
-    """
+    """Return the data-parallel degree."""
     split, training, gpus = job.parallelism, job.training, job.cluster.gpus
     world = split.tp * split.pp * split.cp
     if gpus % world:

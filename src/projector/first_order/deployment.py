@@ -39,11 +39,6 @@ def project_deployment(
         A serving file; what closed forms have no use for is named in a warning.
     changes : mapping
         Dotted field -> value; a field that closed forms have no use for is an error.
-
-    Raises
-    ------
-    ConfigError
-        For a missing model or device, or a value that is wrong.
     """
     stated = {} if source is None else _flat(read_yaml(source))
     ignored = sorted(name for name in stated if not _is_used(name))

@@ -81,11 +81,6 @@ def fastest_layout(job: AnyJob) -> FirstOrderPerformance | None:
 
     Degrees of context parallelism and virtual stages stay 1, microbatches have one sequence. Of
     equally fast layouts the one with the fewest splits stands first.
-
-    Raises
-    ------
-    ConfigError
-        If the device has no peak of the job's precision.
     """
     layouts = legal_layouts(job)
     if not layouts:

@@ -47,13 +47,7 @@ class FirstOrderRun:
 
 
 def run_of_steps(job: AnyJob, step_s: float) -> FirstOrderRun:
-    """Project the run that a job states, from the seconds of a step.
-
-    Raises
-    ------
-    ConfigError
-        If it states none.
-    """
+    """Project the run that a job states, from the seconds of a step."""
     tokens, device = _tokens(job), device_of(job)
     tokens_per_step = job.training.global_batch_size * job.training.seq_length
     seconds = float(time_to_train_s(tokens, tokens_per_step, step_s))

@@ -89,13 +89,7 @@ class TrainingResults:
 
 
 def train(jobs: Sequence[AnyJob]) -> TrainingResults:
-    """Project jobs; each result equals that of the job alone.
-
-    Raises
-    ------
-    ConfigError
-        If a job cannot be divided as it says, or its device has no peak of its precision.
-    """
+    """Project jobs; each result equals that of the job alone."""
     constants = Constants.of_jobs([job.first_order for job in jobs])
     return train_columns(training_columns(jobs), constants)
 

@@ -170,8 +170,7 @@ def algorithm_mask(*names: str) -> int:
     """
     unknown = sorted(set(names) - set(ALGORITHMS))
     if unknown:
-        msg = f"unknown algorithm {', '.join(unknown)}; known: {', '.join(ALGORITHMS)}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown algorithm {', '.join(unknown)}; known: {', '.join(ALGORITHMS)}")
     return sum(1 << ALGORITHMS.index(name) for name in set(names))
 
 

@@ -29,8 +29,7 @@ def raise_first_invalid(what: str, time_s: Floats, **columns: Any) -> None:
     """
     row = int(np.flatnonzero(np.isnan(time_s))[0])
     values = ", ".join(f"{name} {column[row]}" for name, column in columns.items())
-    msg = f"{what} {row} has no valid time: {values}"
-    raise ValueError(msg)
+    raise ValueError(f"{what} {row} has no valid time: {values}")
 
 
 def as_compiled(values: Arrays) -> Arrays:

@@ -85,6 +85,5 @@ def elementwise_time_column(
         time_s_G,
     )
     if status != OK:
-        msg = "an operator has no finite, non-negative time"
-        raise ValueError(msg)
+        raise ValueError("an operator has no finite, non-negative time")
     return time_s_G

@@ -219,6 +219,5 @@ def grouped_gemm_time_columns(
         tile_L,
     )
     if status != OK:
-        msg = "a grouped GEMM has no finite, non-negative time"
-        raise ValueError(msg)
+        raise ValueError("a grouped GEMM has no finite, non-negative time")
     return time_s_L, tile_L

@@ -207,8 +207,7 @@ def field_names(
 
 def _check(name: str, names: Iterable[str], section: type[Config]) -> None:
     if name not in names:
-        msg = f"{section.__name__} has no field {name!r} that sharing could leave out"
-        raise ValueError(msg)
+        raise ValueError(f"{section.__name__} has no field {name!r} that sharing could leave out")
 
 
 def _reader(names: Iterable[str], as_object: Iterable[str]) -> Key:

@@ -116,13 +116,7 @@ class LayerSettings(NamedTuple):
 def stage_layout(
     model: ModelConfig, split: LayerSplit, settings: LayerSettings
 ) -> tuple[Stage, ...]:
-    """Place layers on the ``pp * vpp`` virtual stages, in model order; equal layouts once.
-
-    Raises
-    ------
-    ConfigError
-        If the layers cannot be laid out as asked.
-    """
+    """Place layers on the ``pp * vpp`` virtual stages, in model order; equal layouts once."""
     recompute, narrow, wide_ends, mtp_loss = settings
     mtp = model.mtp_num_layers if mtp_loss else 0
     slots = _slots(model.num_layers, split, mtp)
@@ -239,13 +233,7 @@ def _even(total: int, parts: int) -> list[int]:
 
 
 def parse_layout(text: str) -> list[_Slot]:
-    """Parse a Megatron pipeline layout string such as ``Et*3|(tt|)*29,m|L``.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown character, an unbalanced group, or more than 4096 stages.
-    """
+    """Parse a Megatron pipeline layout string such as ``Et*3|(tt|)*29,m|L``."""
     expanded = _expand(text.replace(" ", "").replace(",", ""), text)
     return [
         _Slot(part.count("t"), embedding="E" in part, head="L" in part, mtp=part.count("m"))
@@ -310,9 +298,8 @@ def _check_layout(slots: list[_Slot], num_layers: int, split: LayerSplit, mtp: i
 
 
 def _refuse_layout(problem: str, text: str) -> NoReturn:
-    msg = f"pipeline_model_parallel_layout {text!r} {problem}"
     raise ConfigError(
-        msg,
+        f"pipeline_model_parallel_layout {text!r} {problem}",
         key="parallelism.pipeline_model_parallel_layout",
         value=text,
         allowed="for example Et*3|(tt|)*29L with pp * vpp stages",

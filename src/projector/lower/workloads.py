@@ -460,13 +460,7 @@ def _machines_of(batch: JobBatch, machines: Machines) -> _MachineNumbers:
 def layout_of(
     model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
 ) -> tuple[Stage, ...]:
-    """Return the virtual stages of one job, in model order.
-
-    Raises
-    ------
-    ConfigError
-        If the layers cannot be laid out as asked.
-    """
+    """Return the virtual stages of one job, in model order."""
     return stage_layout(model, LayerSplit.of(split), LayerSettings.of(training))
 
 

@@ -39,13 +39,7 @@ def read_error(path: Path) -> MeasurementError | None:
 
 
 def read_answer(task: Task, path: Path) -> Answer:
-    """Return what a worker has answered.
-
-    Raises
-    ------
-    MeasurementError
-        If there is no answer, or it is cut off, no JSON, or not of this task.
-    """
+    """Return what a worker has answered."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -44,11 +44,6 @@ def benchmark_record(
         Longest time of the whole measurement.
     tell : callable, optional
         Called with each line of progress.
-
-    Raises
-    ------
-    ProjectorError
-        If the job cannot be reduced to so few devices, or cannot be measured here.
     """
     refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
     reduction = reduce_job(job, benchmark_gpus)

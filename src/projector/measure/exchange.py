@@ -63,11 +63,6 @@ def layout(ranks: int, *, tp: int = 1, cp: int = 1, ep: int = 1, etp: int = 1) -
     -------
     dict[Group, list[list[int]]]
         Every rank is in one group of each dimension.
-
-    Raises
-    ------
-    MeasurementError
-        If the degrees do not divide the ranks.
     """
     for names, size in (("tp * cp", tp * cp), ("etp * ep", etp * ep)):
         if ranks % size:
@@ -143,13 +138,7 @@ class Ranks:
 
     @contextmanager
     def all_or_none(self) -> Iterator[None]:
-        """Make every rank fail where one does, so that none waits for another for ever.
-
-        Raises
-        ------
-        UnsupportedError, RuntimeError, MemoryError
-            On ranks that did not fail themselves.
-        """
+        """Make every rank fail where one does, so that none waits for another for ever."""
         try:
             yield
         except Exception as error:
@@ -205,12 +194,6 @@ def kind_of_device(torch: Torch, asked: str, at_hand: GpusAtHand | None) -> str:
         ``auto`` takes a GPU where there is one.
     at_hand : GpusAtHand, optional
         What the machine has, whether torch sees it or not.
-
-    Raises
-    ------
-    MeasurementError
-        If a GPU is asked for or at hand that torch cannot see. A CPU is never measured silently in
-        its place.
     """
     if asked == "cpu":
         return "cpu"
@@ -253,11 +236,6 @@ def join(torch: Torch, task: Task, kind: str) -> Ranks:
     ----------
     kind : str
         ``cuda`` or ``cpu``. Each rank takes the GPU of its local number.
-
-    Raises
-    ------
-    MeasurementError
-        If there are fewer ranks or GPUs than the task wants, or NCCL is not in this torch.
     """
     count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if count != task.ranks:
@@ -343,18 +321,12 @@ def collective(ranks: Ranks, key: OperationKey, device: Any) -> Run:
         that is scattered, all that one rank holds in an all-to-all.
     device : torch.device
         Where the buffer lies.
-
-    Raises
-    ------
-    UnsupportedError
-        If there are too few ranks, or the exchange needs a library of its own.
     """
     if key.kind == "exchange":
         msg = "a fused dispatch or combine needs DeepEP's or HybridEP's own kernels"
         raise UnsupportedError(msg)
     if key.ranks > ranks.count:
-        msg = f"it needs {key.ranks} ranks, and {ranks.count} measured"
-        raise UnsupportedError(msg)
+        raise UnsupportedError(f"it needs {key.ranks} ranks, and {ranks.count} measured")
     handle = ranks.group_for(key)
     if handle is None:
         return lambda: None

@@ -25,17 +25,10 @@ def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
         Option that named it.
     what : str
         What the file should be, for messages: ``a record of measurements``.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is empty, cut off, too large, no JSON, no object, gives a key
-        twice, or has a number that is not finite.
     """
 
     def no(why: str) -> NoReturn:
-        msg = f"{path} {why}"
-        raise ConfigError(msg, key=key, value=str(path), allowed=what)
+        raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed=what)
 
     try:
         text = read_bounded(path, MOST_BYTES, key=key, allowed=what).decode()
@@ -66,14 +59,12 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f"key {twice!r} is given twice"
-        raise ValueError(msg)
+        raise ValueError(f"key {twice!r} is given twice")
     return found
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if number - number != 0.0:
-        msg = f"{text} is no number that can be measured"
-        raise ValueError(msg)
+        raise ValueError(f"{text} is no number that can be measured")
     return number

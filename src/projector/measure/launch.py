@@ -37,11 +37,6 @@ def recording_command(command: Sequence[str], options: Sequence[str]) -> list[st
         ``-m package.module`` in the place of the script.
     options : sequence of str
         What the recorder is told.
-
-    Raises
-    ------
-    ConfigError
-        If no script can be found in the command, or another program launches it.
     """
     place = _program(command)
     launcher = list(command[:place])
@@ -67,8 +62,7 @@ def _program(command: Sequence[str]) -> int:
         elif word.endswith(".py"):
             return place
         place += 1
-    msg = "no Python script or module stands in the command"
-    raise _not_recorded(msg, command)
+    raise _not_recorded("no Python script or module stands in the command", command)
 
 
 def _not_recorded(msg: str, command: Sequence[str]) -> ConfigError:
@@ -98,13 +92,6 @@ def record_command(
         Whether a folder that holds a recording already is used; its traces are deleted.
     output : file, optional
         Where the command's own output goes, this process's by default.
-
-    Raises
-    ------
-    ConfigError
-        If the command cannot be recorded, or the folder holds a recording.
-    MeasurementError
-        If the command fails, or nothing was recorded.
     """
     place = Path(folder)
     arguments = recording_command(command, ["--out", str(place), *options])
@@ -120,8 +107,7 @@ def record_command(
     try:
         code = _run(arguments, output)
     except OSError as error:
-        msg = f"{arguments[0]} cannot be run: {error.strerror}"
-        raise _not_recorded(msg, command) from None
+        raise _not_recorded(f"{arguments[0]} cannot be run: {error.strerror}", command) from None
     left = _left(place)
     if code:
         kept = f"; {len(left.traces)} traces were written" if left.traces else ""

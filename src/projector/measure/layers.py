@@ -200,13 +200,7 @@ KINDS: dict[LayerKind, Callable[[Builder], Layer]] = {
 
 
 def build_layer(kit: Kit, comm: Comm, spec: LayerSpec) -> Layer:
-    """Return a layer with random weights.
-
-    Raises
-    ------
-    UnsupportedError
-        If this device, or this build of torch, cannot run it.
-    """
+    """Return a layer with random weights."""
     return KINDS[spec.kind](Builder(kit, comm, spec))
 
 

@@ -64,11 +64,6 @@ def memory_operator(kit: Kit, program: OperationProgram) -> MemoryOperator:
     """Return the operator of a label.
 
     Without a layer it is a pass that reads and writes as many bytes as the row says.
-
-    Raises
-    ------
-    UnsupportedError
-        If the label is not known, or the device cannot run it.
     """
     if program.layer is None:
         return _stream(kit, program.key.bytes)
@@ -76,8 +71,7 @@ def memory_operator(kit: Kit, program: OperationProgram) -> MemoryOperator:
     label = program.key.label
     ending = known_label(label)
     if ending is None:
-        msg = f"no operator of torch is known for {label}"
-        raise UnsupportedError(msg)
+        raise UnsupportedError(f"no operator of torch is known for {label}")
     return OPERATORS[ending](context)
 
 

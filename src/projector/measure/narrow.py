@@ -72,13 +72,7 @@ Quantised = tuple[Tensor, Tensor]
 
 
 def format_of(kit: Kit, dtype: str, recipe: str) -> Format:
-    """Return how tensors of a narrow type are quantised on this device.
-
-    Raises
-    ------
-    UnsupportedError
-        If torch has no GEMM for the type or the scales.
-    """
+    """Return how tensors of a narrow type are quantised on this device."""
     torch = kit.torch
     if dtype != "fp8" or recipe == "blockwise":
         msg = f"torch._scaled_mm is driven for FP8 with scales of tensors or rows, not for {dtype}"
@@ -98,18 +92,11 @@ def format_of(kit: Kit, dtype: str, recipe: str) -> Format:
             last = str(error).splitlines()[0]
         else:
             return found
-    msg = f"FP8 does not run here: {last}"
-    raise UnsupportedError(msg)
+    raise UnsupportedError(f"FP8 does not run here: {last}")
 
 
 def check_extents(*extents: int) -> None:
-    """Refuse extents that FP8 GEMMs do not take.
-
-    Raises
-    ------
-    UnsupportedError
-        If one is no multiple of `MULTIPLE`.
-    """
+    """Refuse extents that FP8 GEMMs do not take."""
     wrong = [extent for extent in extents if extent % MULTIPLE]
     if wrong:
         msg = f"FP8 GEMMs need extents that are multiples of {MULTIPLE}, not {wrong[0]}"

@@ -58,13 +58,7 @@ def operation_bytes(program: OperationProgram) -> float:
 
 
 def prepare_operation(bench: Bench, program: OperationProgram) -> Prepared:
-    """Make one operator.
-
-    Raises
-    ------
-    UnsupportedError
-        If this build of torch, this device or this number of ranks cannot run it.
-    """
+    """Make one operator."""
     key = program.key
     if key.kind == "gemm":
         return _gemm(bench, program)
@@ -84,8 +78,7 @@ def _gemm(bench: Bench, program: OperationProgram) -> Prepared:
     if key.dtype == "int8":
         return _integer_gemm(bench, program)
     if key.dtype not in parts.WIDE:
-        msg = f"torch has no GEMM in {key.dtype} that is driven here"
-        raise UnsupportedError(msg)
+        raise UnsupportedError(f"torch has no GEMM in {key.dtype} that is driven here")
     if key.expert and key.batch > 1:
         return _grouped_gemm(bench, program)
     kit = bench.kit
@@ -242,8 +235,7 @@ def _integer_gemm(bench: Bench, program: OperationProgram) -> Prepared:
     kit, key = bench.kit, program.key
     torch = kit.torch
     if not hasattr(torch, "_int_mm") or key.batch > 1:
-        msg = "torch has no batched GEMM in int8"
-        raise UnsupportedError(msg)
+        raise UnsupportedError("torch has no batched GEMM in int8")
 
     def make() -> Run:
         left = kit.integers(key.m, key.k, below=100).to(torch.int8)
@@ -257,8 +249,7 @@ def _integer_gemm(bench: Bench, program: OperationProgram) -> Prepared:
 def _attention(bench: Bench, program: OperationProgram) -> Prepared:
     kit, key = bench.kit, program.key
     if key.dtype not in parts.WIDE:
-        msg = f"no attention kernel of torch computes in {key.dtype}"
-        raise UnsupportedError(msg)
+        raise UnsupportedError(f"no attention kernel of torch computes in {key.dtype}")
     key_heads = key.key_heads or key.heads
     shape = AttentionShape(
         key.heads, key_heads, key.m, key.n, key.k, key.d_v or key.k, causal=key.causal,
@@ -295,8 +286,7 @@ def _memory(bench: Bench, program: OperationProgram) -> Prepared:
     """Make a memory-bound operator by its label."""
     kit, key = bench.kit, program.key
     if key.phase == "forward" and not key.bytes:
-        msg = f"{key.label} moves nothing"
-        raise UnsupportedError(msg)
+        raise UnsupportedError(f"{key.label} moves nothing")
     operator = memory_operator(kit, program)
 
     def make() -> Run:

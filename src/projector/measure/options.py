@@ -16,13 +16,7 @@ def check_options(
     benchmark_gpus: int | None = None,
     save: str | Path | None = None,
 ) -> None:
-    """Refuse options that contradict each other.
-
-    Raises
-    ------
-    ConfigError
-        Naming the option.
-    """
+    """Refuse options that contradict each other."""
     if mode not in MODES:
         msg = f"profiling_mode: {mode!r} is none of {', '.join(MODES)}"
         raise ConfigError(msg, key="profiling_mode", value=mode, allowed=list(MODES))
@@ -51,5 +45,4 @@ def _refuse(given: Mapping[str, object], reason: str, allowed: str) -> None:
     for key, value in given.items():
         if value is not None:
             shown = value if isinstance(value, int) else _named(value)
-            msg = f"{key}: {reason}"
-            raise ConfigError(msg, key=key, value=shown, allowed=allowed)
+            raise ConfigError(f"{key}: {reason}", key=key, value=shown, allowed=allowed)

@@ -213,11 +213,6 @@ def choose_attention(kit: Kit, shape: AttentionShape, wanted: str) -> AttentionK
     A backend that takes no groups of heads is given repeated keys, and one that takes no narrower
     values is given padded ones; the name says so. The package ``flash_attn`` comes first where
     it is installed and flash is wanted.
-
-    Raises
-    ------
-    UnsupportedError
-        If none runs.
     """
     last = "no backend"
     candidates = [
@@ -237,8 +232,7 @@ def choose_attention(kit: Kit, shape: AttentionShape, wanted: str) -> AttentionK
             last = str(error).splitlines()[0]
         else:
             return kernel
-    msg = f"no attention kernel runs here: {last}"
-    raise UnsupportedError(msg)
+    raise UnsupportedError(f"no attention kernel runs here: {last}")
 
 
 def _try(kit: Kit, shape: AttentionShape, kernel: AttentionKernel) -> None:

@@ -149,13 +149,7 @@ def identify(
     *,
     timeout_s: float | None = None,
 ) -> Environment:
-    """Return what a worker finds that is asked to measure nothing.
-
-    Raises
-    ------
-    MeasurementError
-        If the worker cannot be run.
-    """
+    """Return what a worker finds that is asked to measure nothing."""
     task = Task(device=device, threads=threads, programs=[])
     return run_task(task, timeout_s=timeout_s).environment
 
@@ -178,11 +172,6 @@ def plan_probe(
         What the system tells of the processor; asked for unless given.
     settings : ProbeSettings, optional
         Instead of those of its backend.
-
-    Raises
-    ------
-    ConfigError
-        For a GPU that no shipped device has the name of, without a base, or a base for a CPU.
     """
     settings = settings or settings_of(environment.backend)
     if environment.backend == "cpu":
@@ -210,13 +199,7 @@ def plan_probe(
 
 
 def read_off(probe: Probe, answer: Answer) -> dict[str, Any]:
-    """Return the profile with the rates that copies and large GEMMs show by themselves.
-
-    Raises
-    ------
-    MeasurementError
-        If no copy, or no GEMM of 16 bits, was measured.
-    """
+    """Return the profile with the rates that copies and large GEMMs show by themselves."""
     pairs = list(zip(probe.task.programs, answer.outcomes, strict=True))
     copies = [
         (program.bytes, program.bytes / seconds)

@@ -75,13 +75,6 @@ def run_task(
     -------
     Answer
         One outcome for each program.
-
-    Raises
-    ------
-    MeasurementError
-        If torch is not there, too old or broken, or the worker died, hung, or answered nothing
-        that can be read. No process is left then, nor after an interrupt, nor after the caller
-        itself was killed.
     """
     if os.name != "posix":
         msg = f"measuring needs Linux or macOS, and this is {sys.platform}"

@@ -76,13 +76,7 @@ class Lowered:
 
 
 def lower_job(job: Job) -> Lowered:
-    """Return the operation table of one legal job.
-
-    Raises
-    ------
-    NumericError
-        If an extent leaves the range of the models.
-    """
+    """Return the operation table of one legal job."""
     batch = JobBatch.of([job])
     workloads = build_workloads(batch, job_columns(batch), lay_out(batch))
     table = emit_operations(workloads.rows)
@@ -145,13 +139,7 @@ def task_of(
 
 
 def record_of(reduction: Reduction, task: Task, answer: Answer) -> Record:
-    """Return the record of what a worker answered.
-
-    Raises
-    ------
-    ValueError
-        If there is not one outcome for each program.
-    """
+    """Return the record of what a worker answered."""
     job = reduction.job
     operations, layers, others = [], [], []
     step: MeasuredStep | None = None

@@ -316,15 +316,9 @@ def merge_records(records: Sequence[Record]) -> Record:
     """Return one record with the outcomes of several of the same benchmark job.
 
     What a later record measured again replaces what an earlier one has, unless it failed.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or they were not measured on one device for one benchmark job.
     """
     if not records:
-        msg = "there is no record to merge"
-        raise ConfigError(msg, key=LOAD, allowed="at least one record")
+        raise ConfigError("there is no record to merge", key=LOAD, allowed="at least one record")
     first = records[0]
     for other in records[1:]:
         for what, here, there in (

@@ -249,11 +249,6 @@ def reduction_to(job: Job, described: Mapping[str, Any]) -> Reduction:
     ----------
     described : mapping
         `Reduction.to_dict` of what was measured.
-
-    Raises
-    ------
-    ConfigError
-        If it says no degrees, or the job cannot have them.
     """
     try:
         measured = described["benchmark"]
@@ -282,12 +277,6 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
         What is to be projected.
     benchmark_gpus : int, optional
         Devices to measure on, at most those of a node; a whole node by default.
-
-    Raises
-    ------
-    ConfigError
-        If the job itself cannot exist, or cannot be reduced so far; the message names the least
-        devices that would do.
     """
     broken = first_broken(job)
     if broken is not None:

@@ -102,11 +102,6 @@ class Restoration:
             Measured seconds of one run, by key.
         tp_rule : str
             One of `TP_RULES`.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such rule.
         """
         rule = next((name for name in TP_RULES if name == tp_rule), None)
         if rule is None:

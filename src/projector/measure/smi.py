@@ -96,18 +96,11 @@ class Nvml:
     reset = "nvidia-smi --reset-gpu-clocks"
 
     def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
-        """Start the library and find a device by its PCI address, or else by its number.
-
-        Raises
-        ------
-        OSError
-            If it cannot be started, or has no such device.
-        """
+        """Start the library and find a device by its PCI address, or else by its number."""
         self._library = library
         self._device = ctypes.c_void_p()
         if self._call("nvmlInit_v2") != _SUCCESS:
-            msg = "NVML does not start"
-            raise OSError(msg)
+            raise OSError("NVML does not start")
         by, key = (
             ("nvmlDeviceGetHandleByPciBusId_v2", ctypes.c_char_p(pci.encode()))
             if pci
@@ -115,8 +108,7 @@ class Nvml:
         )
         if self._call(by, key, ctypes.byref(self._device)) != _SUCCESS:
             self.close()
-            msg = f"NVML has no device {pci or index}"
-            raise OSError(msg)
+            raise OSError(f"NVML has no device {pci or index}")
 
     def name(self) -> str:
         """Return the name of the device."""
@@ -185,17 +177,10 @@ class RocmSmi:
     reset = "rocm-smi --resetperfdeterminism"
 
     def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
-        """Start the library and find a device by its PCI address, or else by its number.
-
-        Raises
-        ------
-        OSError
-            If it cannot be started, or has no such device.
-        """
+        """Start the library and find a device by its PCI address, or else by its number."""
         self._library = library
         if self._call("rsmi_init", ctypes.c_uint64(0)) != _SUCCESS:
-            msg = "ROCm SMI does not start"
-            raise OSError(msg)
+            raise OSError("ROCm SMI does not start")
         devices = ctypes.c_uint32()
         self._call("rsmi_num_monitor_devices", ctypes.byref(devices))
         found = [
@@ -204,8 +189,7 @@ class RocmSmi:
         ]  # fmt: skip
         if not found:
             self.close()
-            msg = f"ROCm SMI has no device {pci or index}"
-            raise OSError(msg)
+            raise OSError(f"ROCm SMI has no device {pci or index}")
         self._device = ctypes.c_uint32(found[0])
 
     def name(self) -> str:
@@ -286,13 +270,7 @@ class Hwmon:
     title = "the amdgpu driver"
 
     def __init__(self, index: int, pci: str | None = None, root: Path = Path("/")) -> None:
-        """Find a device by its PCI address, or else by its number among AMD's.
-
-        Raises
-        ------
-        OSError
-            If there is no such device.
-        """
+        """Find a device by its PCI address, or else by its number among AMD's."""
         devices = root / "sys/bus/pci/devices"
         listed = sorted(path.parent.parent for path in devices.glob("*/hwmon/hwmon*"))
         found = [path for path in listed if _text(path / "vendor") == f"{AMD_PCI_VENDOR:#06x}"]
@@ -301,8 +279,7 @@ class Hwmon:
             found = [path for path in found if path.name == pci.lower()[-len(path.name) :]]
             index = 0
         if index >= len(found):
-            msg = f"the amdgpu driver has no device {pci or index}"
-            raise OSError(msg)
+            raise OSError(f"the amdgpu driver has no device {pci or index}")
         self._sensors = next(iter(sorted((found[index] / "hwmon").iterdir())))
 
     def name(self) -> str:

@@ -114,13 +114,7 @@ def joined(several: Sequence[Tables]) -> Tables:
 
 
 def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
-    """Write each table as a CSV file of its name into a folder, which is made.
-
-    Raises
-    ------
-    ConfigError
-        If the folder or a file cannot be written.
-    """
+    """Write each table as a CSV file of its name into a folder, which is made."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

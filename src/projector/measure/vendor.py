@@ -140,11 +140,6 @@ def locked_clock(
 
     A signal that ends the process (SIGTERM, SIGHUP) lets it go too, where this is entered in the
     main thread; no process can answer SIGKILL.
-
-    Raises
-    ------
-    MeasurementError
-        If no library is there, the user may not, or the device has no such clock.
     """
     library = library or open_library(device_index, pci)
     if library is None:

@@ -142,8 +142,7 @@ def numbers_in_range() -> Iterator[None]:
     try:
         yield
     except (ValueError, FloatingPointError) as error:
-        msg = f"a cost model overflowed: {error}"
-        raise NumericError(msg) from None
+        raise NumericError(f"a cost model overflowed: {error}") from None
 
 
 def cost_rows(
@@ -157,11 +156,6 @@ def cost_rows(
     workloads : Workloads
     measured : RowTimes, optional
         Replaces times of rows before overlap is worked out.
-
-    Raises
-    ------
-    NumericError
-        If a kernel reports a time that is negative or not finite.
     """
     time_s, detail = time_rows(table, workloads)
     replaced = None
@@ -173,13 +167,7 @@ def cost_rows(
 
 
 def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints]:
-    """Return seconds of all repeats of each row, and its limiter or algorithm.
-
-    Raises
-    ------
-    NumericError
-        If a kernel reports a time that is negative or not finite.
-    """
+    """Return seconds of all repeats of each row, and its limiter or algorithm."""
     time_s = np.zeros(len(table))
     detail = np.full(len(table), -1, np.int64)
     device = workloads.columns.device[table.workload]

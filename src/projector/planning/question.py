@@ -88,13 +88,7 @@ def ask(
     fidelity: str,
     settings: PlanSettings,
 ) -> Question:
-    """Read the arguments of `projector.planning.plan.project_plan`, which documents them.
-
-    Raises
-    ------
-    ConfigError
-        For the first that is wrong.
-    """
+    """Read the arguments of `projector.planning.plan.project_plan`, which documents them."""
     if fidelity not in FIDELITIES:
         msg = f"fidelity is one of {', '.join(FIDELITIES)}, got {fidelity!r}"
         raise ConfigError(msg, key="fidelity", value=fidelity, allowed=list(FIDELITIES))

@@ -15,13 +15,7 @@ _TOKENS = "a number above 0, such as 1e12, 300B or 15.6T"
 
 
 def read_tokens(value: Any) -> float:
-    """Return tokens from a number or a text such as ``1e12``, ``300B`` or ``15.6T``.
-
-    Raises
-    ------
-    ConfigError
-        If it is neither, or not above 0.
-    """
+    """Return tokens from a number or a text such as ``1e12``, ``300B`` or ``15.6T``."""
     value = unwrapped(value)
     read = read_amount(value)
     is_number = isinstance(read, int | float) and not isinstance(read, bool)
@@ -33,13 +27,7 @@ def read_tokens(value: Any) -> float:
 
 
 def days_until(deadline: Any, today: date) -> float:
-    """Return the days from today to a date, given as such or as ``2027-03-01``.
-
-    Raises
-    ------
-    ConfigError
-        If it is no date, or does not lie ahead.
-    """
+    """Return the days from today to a date, given as such or as ``2027-03-01``."""
     try:
         day = deadline if isinstance(deadline, date) else date.fromisoformat(str(deadline).strip())
     except ValueError:
@@ -56,13 +44,7 @@ def days_until(deadline: Any, today: date) -> float:
 
 
 def positive(value: Any, key: str) -> float | None:
-    """Return a number above 0, or None where none is given.
-
-    Raises
-    ------
-    ConfigError
-        If it is anything else.
-    """
+    """Return a number above 0, or None where none is given."""
     value = unwrapped(value)
     if value is None:
         return None
@@ -91,13 +73,7 @@ class ClusterKind:
 
 
 def read_kinds(devices: Any) -> tuple[ClusterKind, ...]:
-    """Return the kinds of clusters that ``NAME`` or ``NAME@NETWORK`` stand for, each once.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or one is named twice.
-    """
+    """Return the kinds of clusters that ``NAME`` or ``NAME@NETWORK`` stand for, each once."""
     given = [devices] if isinstance(devices, str | Mapping) else devices
     if not isinstance(given, Iterable) or not (listed := list(given)):
         msg = f"devices are names such as h100 or h100@p5_efa, at least one; got {shown(devices)}"
@@ -121,13 +97,7 @@ def read_kinds(devices: Any) -> tuple[ClusterKind, ...]:
 
 
 def read_gpus(gpus: Any) -> tuple[int, ...]:
-    """Return the sizes to choose from in GPUs, rising; none where the plan chooses them.
-
-    Raises
-    ------
-    ConfigError
-        If one is no whole number above 0.
-    """
+    """Return the sizes to choose from in GPUs, rising; none where the plan chooses them."""
     gpus = unwrapped(gpus)
     if gpus is None:
         return ()
@@ -140,13 +110,7 @@ def read_gpus(gpus: Any) -> tuple[int, ...]:
 
 
 def read_prices(value: Any, kinds: Sequence[ClusterKind]) -> dict[str, float]:
-    """Return USD for an hour of a GPU by label: one price for all, or a mapping.
-
-    Raises
-    ------
-    ConfigError
-        If a price is no number above 0, or the mapping names no kind of cluster.
-    """
+    """Return USD for an hour of a GPU by label: one price for all, or a mapping."""
     key = "usd_per_gpu_hour"
     if value is None:
         return {}

@@ -92,13 +92,7 @@ class Surveyor:
         self._bounds: dict[str, Bounds] = {}
 
     def job_on(self, kind: ClusterKind) -> AnyJob:
-        """Return the job of the question on one node of a kind of cluster.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such device or network, or the job cannot run on it.
-        """
+        """Return the job of the question on one node of a kind of cluster."""
         if kind.label not in self._jobs:
             overrides = {**kind.overrides, "cluster.nodes": 1, "parallelism.dp": None}
             if kind.label in self.question.prices:
@@ -109,13 +103,7 @@ class Surveyor:
         return self._jobs[kind.label]
 
     def bounds(self, kind: ClusterKind) -> Bounds:
-        """Return what no cluster of a kind can beat.
-
-        Raises
-        ------
-        ConfigError
-            As `job_on`.
-        """
+        """Return what no cluster of a kind can beat."""
         if kind.label not in self._bounds:
             self._bounds[kind.label] = bounds_of(self.question, self.job_on(kind))
         return self._bounds[kind.label]
@@ -176,13 +164,7 @@ def _name(value: object) -> object:
 
 
 def check_sizes(surveyor: Surveyor) -> None:
-    """Refuse sizes that are no whole nodes of a kind of cluster.
-
-    Raises
-    ------
-    ConfigError
-        For the first; the message names the nearest sizes.
-    """
+    """Refuse sizes that are no whole nodes of a kind of cluster."""
     for kind in surveyor.question.kinds:
         per_node = surveyor.job_on(kind).cluster.gpus_per_node
         for gpus in surveyor.question.gpus:
@@ -203,11 +185,6 @@ def survey(surveyor: Surveyor) -> list[Skipped]:
     -------
     list of Skipped
         What was not searched, and why.
-
-    Raises
-    ------
-    ConfigError
-        If a device is unknown, or the job can run on none of them.
     """
     question = surveyor.question
     check_sizes(surveyor)

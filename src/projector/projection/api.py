@@ -239,11 +239,6 @@ def project_from(
         Of `choose_source`.
     schedule : str, optional
         As in `project_performance`.
-
-    Raises
-    ------
-    ProjectorError
-        If the record does not hold for the job, or the job cannot exist.
     """
     if source.record is None:
         result = project_jobs([job], schedule=schedule)[0]

@@ -34,13 +34,7 @@ SEND = OPERATIONS[SEND_RECV]
 
 
 def benchmark_of(job: Job, record: Record) -> Job:
-    """Return the benchmark job of a record, on the devices of a job.
-
-    Raises
-    ------
-    ConfigError
-        If the record's job is none.
-    """
+    """Return the benchmark job of a record, on the devices of a job."""
     sections = dict(record.job)
     machines = {f"cluster.{name}": value for name, value in sections.pop("cluster", {}).items()}
     return Job.parse({**sections, "cluster": load_job(job, machines).cluster}, path="record.job")
@@ -93,13 +87,7 @@ class Benchmark:
     """The benchmark job of a record, lowered again beside what was measured of it."""
 
     def __init__(self, job: Job, record: Record) -> None:
-        """Lower the record's job on the device of ``job``.
-
-        Raises
-        ------
-        ProjectorError
-            If the record's job cannot exist there.
-        """
+        """Lower the record's job on the device of ``job``."""
         self.record = record
         self.job = benchmark_of(job, record)
 
@@ -109,13 +97,7 @@ class Benchmark:
         return evaluate([self.job])
 
     def restoration(self, tp_rule: str = "ratio") -> Restoration:
-        """Return what the record says of rows and layers of other jobs.
-
-        Raises
-        ------
-        ConfigError
-            If ``tp_rule`` is none of `TP_RULES`.
-        """
+        """Return what the record says of rows and layers of other jobs."""
         evaluation = self.evaluation
         times = {
             one.key: timing.median_s

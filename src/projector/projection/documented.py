@@ -74,13 +74,7 @@ class DocumentedForms(NamedTuple):
 def documented_forms(
     model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
 ) -> DocumentedForms:
-    """Count parameters and activations by the documented forms.
-
-    Raises
-    ------
-    ConfigError
-        If the layers cannot be laid out.
-    """
+    """Count parameters and activations by the documented forms."""
     forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes
     for stage in stage_layout(model, split, settings)[:: split.pp]:

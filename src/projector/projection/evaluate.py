@@ -336,26 +336,14 @@ def _refuse(
 
 
 def check_exists(job: Job) -> None:
-    """Raise what nearly every job that cannot exist breaks, much cheaper than evaluating it.
-
-    Raises
-    ------
-    ProjectorError
-        If its degrees, its layout or its schedule cannot exist.
-    """
+    """Raise what nearly every job that cannot exist breaks, much cheaper than evaluating it."""
     legal = find_legal(JobBatch.of([job]))
     if legal.refused[0] >= 0:
         raise legal.errors[legal.refused[0]]
 
 
 def check_placed(job: Job) -> None:
-    """Raise where a job cannot exist under any schedule.
-
-    Raises
-    ------
-    ConfigError
-        If its degrees or its layout cannot exist.
-    """
+    """Raise where a job cannot exist under any schedule."""
     broken = first_broken(job)
     if broken is not None:
         raise broken
@@ -363,13 +351,7 @@ def check_placed(job: Job) -> None:
 
 
 def evaluate(jobs: Sequence[Job], measured: RowTimes | None = None) -> Evaluation:
-    """Project memory and time of ``jobs``, from measurements where there are any.
-
-    Raises
-    ------
-    ProjectorError
-        If a job cannot exist, a schedule cannot run, or a number leaves its range.
-    """
+    """Project memory and time of ``jobs``, from measurements where there are any."""
     batch = JobBatch.of(jobs)
     legal = find_legal(batch)
     illegal = np.flatnonzero(legal.refused >= 0)
@@ -400,13 +382,6 @@ def evaluate_legal(
         Pipelines of earlier batches and their workloads; new ones are added.
     measured : RowTimes, optional
         Replaces modelled times, of a batch whose workloads are not ``known``.
-
-    Raises
-    ------
-    RefusedJobs
-        If some of them have no order after all.
-    ProjectorError
-        If a number leaves its range.
     """
     lowered = _lower(legal, known, measured)
     settings = legal.schedules.settings()

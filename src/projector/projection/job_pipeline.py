@@ -61,11 +61,6 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
         Gives everything but the schedule.
     algorithm : str
         Name of a schedule, ``auto`` or ``all``.
-
-    Raises
-    ------
-    ProjectorError
-        If the job cannot exist, or the one schedule that is named cannot run.
     """
     split, training = job.parallelism, job.training
     check_placed(job)  # A job that cannot exist is no fault of the schedules.

@@ -163,13 +163,7 @@ class KnownPipelines:
 
 
 def _packed(*parts: Ints) -> Ints:
-    """Return one number for each combination of some numbers of `_BITS` bits.
-
-    Raises
-    ------
-    OverflowError
-        If one of them has more bits: two combinations could get one number.
-    """
+    """Return one number for each combination of some numbers of `_BITS` bits."""
     code = np.zeros_like(parts[0])
     for part in parts:
         if part.max(initial=0) >> _BITS:

@@ -41,11 +41,6 @@ class Hybrid:
         tp_rule : str
             How compute is restored to another tensor parallelism: ``ratio`` of what the model says
             of both shapes, or ``linear`` in the ranks (Primus).
-
-        Raises
-        ------
-        ConfigError
-            If the record does not hold for the job, or there is no such rule.
         """
         self.record = record
         self.warnings = tuple(record.check(job))
@@ -53,23 +48,11 @@ class Hybrid:
         self.restoration: Restoration = self.benchmark.restoration(tp_rule)
 
     def evaluate(self, job: Job) -> Evaluation:
-        """Evaluate a job with what was measured.
-
-        Raises
-        ------
-        ProjectorError
-            If the job cannot exist.
-        """
+        """Evaluate a job with what was measured."""
         return evaluate([job], self.restoration)
 
     def project(self, job: Job) -> PerformanceProjection:
-        """Project a job with what was measured.
-
-        Raises
-        ------
-        ProjectorError
-            If the job cannot exist.
-        """
+        """Project a job with what was measured."""
         evaluation = self.evaluate(job)
         plain = performance_projection(Results(evaluation), 0)
         provenance = replace(
@@ -107,11 +90,6 @@ def project_measured(job: Job, record: Record, *, tp_rule: str = "ratio") -> Per
         Of the same device, precision and model.
     tp_rule : str
         How compute is restored to another tensor parallelism: ``ratio`` or ``linear``.
-
-    Raises
-    ------
-    ProjectorError
-        If the record does not hold for the job, or the job cannot exist.
     """
     return Hybrid(job, record, tp_rule).project(job)
 

@@ -60,13 +60,6 @@ def choose_source(
         Devices to measure on, and where the record goes; each asks for a measurement.
     tell : callable, optional
         Called with each line of progress.
-
-    Raises
-    ------
-    ConfigError
-        If options contradict each other, or no record holds for the job.
-    MeasurementError
-        If a measurement was asked for and cannot be taken here.
     """
     check_options(mode, records, benchmark_gpus, save)
     if mode == SIMULATE:

@@ -185,13 +185,7 @@ class RunProjections:
         return self.times.goodput
 
     def of(self, row: int) -> "RunProjection":
-        """Return the run of one job.
-
-        Raises
-        ------
-        ConfigError
-            If the job states no run, or one that cannot be.
-        """
+        """Return the run of one job."""
         job = self.results.evaluation.job(row)
         if not job.run.is_stated:
             msg = "run.tokens: the job does not say how much is trained"

@@ -73,11 +73,6 @@ def fitting_job_file(
         Names as a job file gives them.
     nodes : int, optional
         Hosts; left out, one where a layout fits on one, else the least on which one does.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown model or device.
     """
     job = load_job(_stated(model, device, 1 if nodes is None else nodes))
     memory = project_memory(job)
@@ -127,11 +122,6 @@ def job_file(
         Hosts.
     layout : mapping, optional
         Dotted field -> value, stated in the file too; ``cluster.nodes`` among them is meant.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown model or device.
     """
     stated = _stated(model, device, nodes)
     chip = load_device(device)

@@ -31,11 +31,6 @@ def write_job(job: AnyJob, path: str | Path, note: str = "") -> None:
         The file.
     note : str
         What stands above it as a comment.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
     """
     text = yaml.safe_dump(job_mapping(job), sort_keys=False, width=WIDTH)
     head = "".join(f"# {line}\n" for line in textwrap.wrap(note, WIDTH - 2))

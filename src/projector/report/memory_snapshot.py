@@ -68,24 +68,12 @@ class Device(NamedTuple):
 
 
 def check_memory_snapshot(path: str | Path) -> None:
-    """Refuse a snapshot that could not be written, before anything is projected for it.
-
-    Raises
-    ------
-    ConfigError
-        If the path is a folder, or its folder is not there.
-    """
+    """Refuse a snapshot that could not be written, before anything is projected for it."""
     check_place(path, key=KEY)
 
 
 def save_snapshot(snapshot: dict[str, Any], path: str | Path) -> None:
-    """Write a snapshot, whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
-    """
+    """Write a snapshot, whole or not at all."""
     check_memory_snapshot(path)
     write_whole(Path(path), pickle.dumps(snapshot, protocol=PROTOCOL), key=KEY)
 
@@ -103,17 +91,11 @@ def snapshot_of(
         One for each device.
     settings
         What ``allocator_settings`` says besides.
-
-    Raises
-    ------
-    ConfigError
-        If an allocation is freed before it is made.
     """
     of_device: list[list[Allocation]] = [[] for _ in devices]
     for allocation in allocations:
         if allocation.end_ps is not None and allocation.end_ps < allocation.start_ps:
-            msg = f"an allocation ends before it starts: {allocation}"
-            raise ConfigError(msg, key=KEY)
+            raise ConfigError(f"an allocation ends before it starts: {allocation}", key=KEY)
         of_device[allocation.device].append(allocation)
     parts = [
         _device(number, mine, device)

@@ -33,13 +33,7 @@ _KINDS = ("F", "B", "W")
 
 
 def check_timeline(path: str | Path) -> None:
-    """Refuse a trace that could not be written, before anything is projected for it.
-
-    Raises
-    ------
-    ConfigError
-        If the path is a folder, or its folder is not there.
-    """
+    """Refuse a trace that could not be written, before anything is projected for it."""
     check_place(path, key=KEY)
 
 

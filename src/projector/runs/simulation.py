@@ -66,13 +66,6 @@ def simulate_segments(
         Factors of the work and of the rate of failures.
     seed : int
         Equal seeds give equal failures, whatever else a batch holds.
-
-    Raises
-    ------
-    ConfigError
-        For a seed that is no integer from 0 to 2**63.
-    NumericError
-        If an input is negative or no number.
     """
     if not 0 <= seed < 1 << 63:
         msg = f"seed should be an integer from 0 to 2**63 (got {seed!r})"

@@ -131,11 +131,6 @@ def compare_schedules(
         As in :func:`projector.schedule.simulate.simulate_schedule`.
     algorithm : str
         Name of a schedule, ``auto`` or ``all``.
-
-    Raises
-    ------
-    ScheduleError
-        Where an argument is out of range, or the one schedule that is named cannot run.
     """
     check_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
     uniform = all(np.ndim(value) == 0 for value in (f, b, w))

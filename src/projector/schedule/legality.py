@@ -103,11 +103,6 @@ def check_memory(order: Order, activation: ArrayLike, w_share: float, limit: Arr
         Share of it that stays from B until W.
     limit : float or float[pp]
         The most that each rank may hold; sums may end a rounding error above it.
-
-    Raises
-    ------
-    ScheduleError
-        Names the first rank that holds more.
     """
     size = np.broadcast_to(np.asarray(activation, np.float64), order.num_stages).tolist()
     limits = np.broadcast_to(np.asarray(limit, np.float64), order.pp).tolist()
@@ -135,5 +130,4 @@ def check_memory(order: Order, activation: ArrayLike, w_share: float, limit: Arr
 
 
 def _refuse(why: str) -> NoReturn:
-    msg = f"this order is not a schedule: {why}"
-    raise ScheduleError(msg, key="schedule")
+    raise ScheduleError(f"this order is not a schedule: {why}", key="schedule")

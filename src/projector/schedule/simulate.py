@@ -187,13 +187,7 @@ def check_arguments(
     memory_limit: float | None,
     objective: Objective,
 ) -> None:
-    """Raise what :func:`pipeline_run` would raise under every schedule.
-
-    Raises
-    ------
-    ScheduleError
-        Where an argument is out of range.
-    """
+    """Raise what :func:`pipeline_run` would raise under every schedule."""
     check_sizes(pp, vpp, microbatches)
     for key, value in (("f", f), ("b", b), ("w", w)):
         _times(key, value, (pp * vpp,))

@@ -96,11 +96,6 @@ def bottleneck_map(
         numbers are halved and doubled as often as that allows.
     points : int
         Values of a field, odd, so that the job's own is among them.
-
-    Raises
-    ------
-    ConfigError
-        If the job cannot be read, an argument is out of range, or no cell is a legal job.
     """
     factor = check_factor("range", factor, MOST_RANGE, least=1.0)
     if points % 2 == 0 or not 3 <= points <= MOST_POINTS:

@@ -7,13 +7,7 @@ from projector.units import unwrapped
 
 
 def check_top(top: Any) -> None:
-    """Refuse a number of results that is no count.
-
-    Raises
-    ------
-    ConfigError
-        If it is no integer of at least 1.
-    """
+    """Refuse a number of results that is no count."""
     top = unwrapped(top)
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         msg = f"top must be an integer of at least 1, got {top!r}"

@@ -83,11 +83,6 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     fields : sequence of str, optional
         Dotted fields, several that move together joined by ``+``; every rate of the device, the
         network and the host's software unless given.
-
-    Raises
-    ------
-    ConfigError
-        If the job lacks a field, a field is not a number above 0, or a field is named twice.
     """
     numbers = flat_fields(job)
     if fields is None:
@@ -181,13 +176,7 @@ def _read_all(
 
 
 def check_factor(name: str, value: Any, most: float, least: float = 0.0) -> float:
-    """Return a number above ``least`` and at most ``most``.
-
-    Raises
-    ------
-    ConfigError
-        If it is anything else.
-    """
+    """Return a number above ``least`` and at most ``most``."""
     value = unwrapped(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not least < value <= most:

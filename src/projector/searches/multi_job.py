@@ -128,11 +128,6 @@ def workloads_of(
         One for each job, above 0, of any sum; equal ones unless given.
     names : sequence of str, optional
         Names of the jobs in reports; by default their models. Equal names get a number.
-
-    Raises
-    ------
-    ConfigError
-        If there is no job, a job cannot be read, or the number of weights differs.
     """
     if not 1 <= len(jobs) <= MOST_JOBS:
         msg = f"jobs: give from 1 to {MOST_JOBS} jobs, got {len(jobs)}"
@@ -165,11 +160,6 @@ def shared_sensitivity(
 
     Parameters are those of `sensitivity`. A default field that only some jobs have, such as the
     rate of a number format, changes nothing in the others; a named one must be in all.
-
-    Raises
-    ------
-    ConfigError
-        As `sensitivity`; the message names the workload.
     """
     check_fields(workloads, fields)
     sensitivities = tuple(
@@ -220,13 +210,7 @@ def sensitivity_of(
 
 
 def check_fields(workloads: Sequence[Workload], fields: Sequence[str] | None) -> None:
-    """Refuse a named field that some workload does not have, naming the workload.
-
-    Raises
-    ------
-    ConfigError
-        As `levers_of`.
-    """
+    """Refuse a named field that some workload does not have, naming the workload."""
     for workload in workloads:
         try:
             levers_of(workload.job, fields)

@@ -27,13 +27,7 @@ _PRICE = (
 
 
 def check_objective(job: Job, objective: str) -> None:
-    """Raise what a job lacks for an objective.
-
-    Raises
-    ------
-    ConfigError
-        If the objective is unknown, the job states no run, or it has no price.
-    """
+    """Raise what a job lacks for an objective."""
     if objective not in OBJECTIVES:
         msg = f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}"
         raise ConfigError(msg, key="objective", value=objective, allowed=list(OBJECTIVES))

@@ -29,11 +29,6 @@ def sampled_fields(
     tuple of str, dict
         Fields, those that move together joined by ``+``; and fields that were not taken, with the
         reason.
-
-    Raises
-    ------
-    ConfigError
-        If a named field is not a number above 0 in every workload, or no field has an effect.
     """
     if fields is not None:
         check_fields(workloads, fields)

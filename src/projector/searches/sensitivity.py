@@ -169,11 +169,6 @@ def sensitivity(
     fields : sequence of str, optional
         Dotted fields with numbers above 0, several that move together joined by ``+``; every such
         number of the device, the network and the host's software unless given.
-
-    Raises
-    ------
-    ConfigError
-        If the job cannot be read or an argument is out of range.
     """
     change = check_factor("change", change, MOST_CHANGE)
     step = check_factor("step", step, MOST_CHANGE)

@@ -124,13 +124,6 @@ def sobol_indices(
     fields : sequence of str, optional
         Dotted fields, several that move together joined by ``+``; the eight with the largest
         effect over the range unless given.
-
-    Raises
-    ------
-    UnsupportedError
-        If SALib is not installed.
-    ConfigError
-        If an argument is out of range, or a named field cannot be varied that far.
     """
     factor = check_factor("range", factor, MOST_RANGE, least=1.0)
     samples = check_samples(samples)
@@ -185,13 +178,7 @@ def sobol_indices(
 
 
 def check_samples(samples: Any) -> int:
-    """Return the number of base samples: a power of two, which keeps the sequence balanced.
-
-    Raises
-    ------
-    ConfigError
-        If it is anything else.
-    """
+    """Return the number of base samples: a power of two, which keeps the sequence balanced."""
     samples = unwrapped(samples)
     is_integer = isinstance(samples, int) and not isinstance(samples, bool)
     if not is_integer or not 2 <= samples <= MOST_SAMPLES or samples & (samples - 1):

@@ -88,13 +88,7 @@ class Watch:
 
 
 def check_seconds(most_seconds: Any) -> float | None:
-    """Return a limit of time.
-
-    Raises
-    ------
-    ConfigError
-        If it is no number of seconds above 0.
-    """
+    """Return a limit of time."""
     seconds = unwrapped(most_seconds)
     if seconds is None:
         return None

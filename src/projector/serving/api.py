@@ -102,11 +102,6 @@ def project_case(
     front : bool
         Whether the split is open: the projection is of the knee of all splits and batches on
         ``gpus`` devices, those of the cluster when left out.
-
-    Raises
-    ------
-    ConfigError
-        If ``front`` meets a split or a batch that is stated.
     """
     found: ServingFront | None = None
     if gpus is not None and not front:

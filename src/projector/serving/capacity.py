@@ -97,11 +97,6 @@ def capacity(
     The largest rate of one replica is searched for with the same random numbers at every rate,
     so that a larger rate only moves the same requests together. Requests are dealt to replicas at
     random, which leaves Poisson arrivals Poisson; ``replicas = ceil(rate / largest rate)``.
-
-    Raises
-    ------
-    ConfigError
-        If the load has no rate, or a request does not fit in memory.
     """
     targets = targets or Targets()
     if load.rate_per_s is None:
@@ -194,11 +189,6 @@ def load_front(
 
     Each deployment serves the load's requests with 1, 2, 4, ... of them in flight, up to what its
     scheduler takes. Deployments that do not fit in memory are left out.
-
-    Raises
-    ------
-    ConfigError
-        If none fits.
     """
     scheduler = scheduler or Scheduler()
     points: list[FrontPoint] = []

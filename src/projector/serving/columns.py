@@ -103,13 +103,7 @@ class StepColumns:
 
 
 def step_columns(steps: Sequence[Step]) -> StepColumns:
-    """Gather what the steps need.
-
-    Raises
-    ------
-    ConfigError
-        If a step has no tokens, or more than can be.
-    """
+    """Gather what the steps need."""
     counts = counts_of(steps)
     check_counts(counts)
     deployments = [step.deployment for step in steps]

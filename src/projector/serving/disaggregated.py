@@ -110,13 +110,7 @@ def _settings(load: DisaggregatedLoad) -> DisaggregatedConfig:
 
 
 def cache_transfers(loads: Sequence[DisaggregatedLoad]) -> CacheTransfers:
-    """Return what is sent of the prompts of one prefill step of each load, see `transfers_of`.
-
-    Raises
-    ------
-    ConfigError
-        If a deployment is not disaggregated.
-    """
+    """Return what is sent of the prompts of one prefill step of each load, see `transfers_of`."""
     for load in loads:
         _settings(load)
     prompts = np.array([load.deployment.prefill_prompts for load in loads], np.int64)
@@ -190,11 +184,6 @@ def disaggregated_times(loads: Sequence[DisaggregatedLoad]) -> DisaggregatedTime
 
     The first token comes from the prefill, decode steps give the others. A prefill replica waits
     for its links where a transfer takes longer than a prefill.
-
-    Raises
-    ------
-    ConfigError
-        If a deployment is not disaggregated, or a step has no tokens.
     """
     settings = [_settings(load) for load in loads]
     sides = [load.deployment.prefill_side for load in loads]

@@ -139,11 +139,6 @@ def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:
     Tensor and pipeline degrees are those that divide heads and stay within the layers. Models with
     routed experts are also split over ``ep`` and ``attention_dp`` of the devices of a stage.
     Replicas of other sizes than a power of two are left out.
-
-    Raises
-    ------
-    ConfigError
-        If there are fewer devices than one.
     """
     if gpus < 1:
         msg = f"gpus must be at least 1, got {gpus}"

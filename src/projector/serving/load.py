@@ -148,13 +148,7 @@ class Load(Config):
         return value
 
     def draw(self) -> "Drawn":
-        """Draw the requests.
-
-        Raises
-        ------
-        ConfigError
-            If no request arrives within ``duration_s``.
-        """
+        """Draw the requests."""
         count = self.requests
         arrival_s = self._arrivals(count)
         if self.table is not None:
@@ -286,8 +280,7 @@ def _read_table(path: str) -> Ints:
         msg = f"{path} is no table of lengths: {error}"
         raise ConfigError(msg, value=path, allowed=list(columns)) from None
     if not rows:
-        msg = f"{path} has no rows"
-        raise ConfigError(msg, value=path, allowed="a row a request")
+        raise ConfigError(f"{path} has no rows", value=path, allowed="a row a request")
     lengths = np.array(rows, np.int64)
     if lengths.min() < 1 or lengths.max() > MAX_TOKENS:
         msg = f"lengths of {path} must be from 1 to {MAX_TOKENS}"

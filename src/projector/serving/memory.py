@@ -108,13 +108,7 @@ class ServingMemory:
         return max(0.0, float(over.max()))
 
     def check_fits(self, context: int, batch: int = 1) -> None:
-        """Refuse what does not fit.
-
-        Raises
-        ------
-        ConfigError
-            If ``batch`` sequences of ``context`` tokens do not fit, with what is missing.
-        """
+        """Refuse what does not fit."""
         missing = self.shortfall_bytes(context, batch)
         if not missing:
             return

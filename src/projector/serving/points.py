@@ -102,15 +102,7 @@ _CACHED = ("context", "prefill_context")
 
 
 def grid_times(grid: StepGrid) -> StepTimes:
-    """Time steps; each result equals that of the step alone, bit for bit.
-
-    Raises
-    ------
-    ConfigError
-        For a step without tokens, or one of no deployment.
-    NumericError
-        If a time is negative or not finite.
-    """
+    """Time steps; each result equals that of the step alone, bit for bit."""
     _check(grid)
     columns = step_columns([Step(deployment, 1) for deployment in grid.deployments])
     first, of_step = _distinct(grid)

@@ -34,11 +34,6 @@ def prompt_steps(
     chunk_tokens : int, optional
         Most new tokens of a step of one attention group; none given prefills in one step. The
         prompts of a group go through in step, and each chunk reads what was cached before it.
-
-    Raises
-    ------
-    ConfigError
-        If a chunk has no tokens.
     """
     if chunk_tokens is not None and chunk_tokens < 1:
         msg = f"a chunk has at least one token, got {chunk_tokens}"

@@ -101,11 +101,6 @@ def load_rates(grid: LoadGrid) -> Rates:
     A decode step is timed at the context in the middle of a generation. Steps are linear in the
     context but for windows and where arithmetic takes longer than reading the cache. Where prefill
     has devices of its own, prompts hold no token up, and the cache is sent before the first one.
-
-    Raises
-    ------
-    ConfigError
-        For a load without sequences or tokens.
     """
     _check(grid)
     prefill, of_load = _prefill(grid)

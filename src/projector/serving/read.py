@@ -48,11 +48,6 @@ def read_case(
         mapping of `Traffic`.
     overrides : mapping, optional
         Dotted field -> value, e.g. ``{"tp": 4, "load.batch": 8}``; applied last.
-
-    Raises
-    ------
-    ConfigError
-        For anything that describes no deployment or no load; names key and remedy.
     """
     data = _read(source)
     for key, value in (overrides or {}).items():

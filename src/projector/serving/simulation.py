@@ -135,13 +135,7 @@ class Replica(NamedTuple):
 def simulate_load(
     deployment: Deployment, load: Load, scheduler: Scheduler | None = None
 ) -> LoadResult:
-    """Serve a load with one replica, request by request.
-
-    Raises
-    ------
-    ConfigError
-        If weights or the longest request do not fit in memory.
-    """
+    """Serve a load with one replica, request by request."""
     return simulate_loads([(deployment, load, scheduler)])[0]
 
 
@@ -168,13 +162,7 @@ def longest_of(requests: Drawn) -> int:
 
 
 def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Replica:
-    """Time the steps of a replica and count the pages of its cache.
-
-    Raises
-    ------
-    ConfigError
-        If not even one sequence of ``longest`` tokens fits, or prefill has devices of its own.
-    """
+    """Time the steps of a replica and count the pages of its cache."""
     if deployment.disaggregated is not None:
         msg = "a load is simulated on devices that prefill and decode; leave out disaggregated"
         raise ConfigError(

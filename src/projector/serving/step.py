@@ -51,15 +51,7 @@ class CostedSteps:
 
 
 def costed_steps(steps: Sequence[Step]) -> CostedSteps:
-    """Emit and time the operations of inference steps.
-
-    Raises
-    ------
-    ConfigError
-        For a step without tokens.
-    NumericError
-        If a time is negative or not finite.
-    """
+    """Emit and time the operations of inference steps."""
     columns = step_columns(steps)
     base = emit_inference_base(columns.shapes, columns.extents)
     core = emit_inference_core(columns.shapes, columns.extents)
@@ -72,15 +64,7 @@ def costed_steps(steps: Sequence[Step]) -> CostedSteps:
 
 
 def step_times(steps: Sequence[Step]) -> StepTimes:
-    """Time inference steps.
-
-    Raises
-    ------
-    ConfigError
-        For a step without tokens.
-    NumericError
-        If a time is negative or not finite.
-    """
+    """Time inference steps."""
     return times_of(costed_steps(steps))
 
 
@@ -95,18 +79,11 @@ def times_of(costed: CostedSteps) -> StepTimes:
 
 
 def cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
-    """Return the seconds of one repeat of each row.
-
-    Raises
-    ------
-    NumericError
-        If a time is negative or not finite.
-    """
+    """Return the seconds of one repeat of each row."""
     try:
         return _cost_rows(table, steps)
     except (ValueError, FloatingPointError) as error:
-        msg = f"a cost model overflowed: {error}"
-        raise NumericError(msg) from None
+        raise NumericError(f"a cost model overflowed: {error}") from None
 
 
 def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:

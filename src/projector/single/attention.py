@@ -180,11 +180,6 @@ def project_attention(
         As in `projector.attention_time`.
     device, dtype, impl, clock_mhz, run
         The same.
-
-    Raises
-    ------
-    ConfigError
-        As `projector.attention_time`.
     """
     profile = device_from(device)
     kind = matrix_type(profile, dtype)
@@ -261,12 +256,6 @@ def context_parallel_shapes(
         One of `CONTEXT_FORMS`.
     heads, kv_heads : int
         Query and key heads before any exchange.
-
-    Raises
-    ------
-    ConfigError
-        If the sequence or, for Ulysses, the heads of either kind do not divide, or a number is
-        none.
     """
     ranks = whole_number("cp", ranks, least=1)
     length = whole_number("length", length)

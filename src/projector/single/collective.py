@@ -145,26 +145,14 @@ class CollectiveCase:
     def times_s(
         self, num_bytes: ArrayLike, ranks: ArrayLike, algorithm: str | None = None
     ) -> float | Floats:
-        """Return the seconds of collectives, broadcast like numpy.
-
-        Raises
-        ------
-        ConfigError
-            For an invalid size or group, or one that the algorithm cannot serve.
-        """
+        """Return the seconds of collectives, broadcast like numpy."""
         sizes, groups, shape = self._columns(num_bytes, ranks)
         return shaped(self._chosen(sizes, groups, algorithm)[0], shape)
 
     def project(
         self, num_bytes: float, ranks: int, *, algorithm: str | None = None, sweep: bool = False
     ) -> "CollectiveProjection":
-        """Return one collective with every algorithm, and with ``sweep`` also at other sizes.
-
-        Raises
-        ------
-        ConfigError
-            As `times_s`.
-        """
+        """Return one collective with every algorithm, and with ``sweep`` also at other sizes."""
         sizes, groups, _ = self._columns(num_bytes, ranks)
         if sizes.size != 1:
             msg = f"a projection is of one size and one group, got {sizes.size}"
@@ -371,13 +359,7 @@ def collective_case(
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
 ) -> CollectiveCase:
-    """Return an operation on a cluster; the arguments are those of `projector.collective_time`.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown operation, device or network, or an invalid stride.
-    """
+    """Return an operation on a cluster; the arguments are those of `projector.collective_time`."""
     if not is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
         raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
@@ -406,24 +388,13 @@ def project_collective(
         As in `projector.collective_time`, of one size and one group.
     sweep : bool
         Whether to project the sizes `SWEEP_BYTES` too.
-
-    Raises
-    ------
-    ConfigError
-        As `projector.collective_time`.
     """
     given = collective_case(operation, device=device, network=network, stride=stride)
     return given.project(num_bytes, ranks, algorithm=algorithm, sweep=sweep)
 
 
 def algorithm_named(name: str) -> str:
-    """Return an algorithm by its name or by another name of it.
-
-    Raises
-    ------
-    ConfigError
-        With the legal names.
-    """
+    """Return an algorithm by its name or by another name of it."""
     known = ALIASES.get(name, name) if is_text(name) else name
     if not is_text(known) or known not in ALGORITHMS:
         legal = [*ALGORITHMS, *ALIASES]

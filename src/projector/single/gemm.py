@@ -346,14 +346,7 @@ def gemm_case(
     tile: str | None = None,
     l2_hit_rate: float = 0.0,
 ) -> GemmCase:
-    """Return a kind of GEMM on a device; parameters are those of `gemm_time`.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown device, type, model, library or run, an invalid tile, a clock above the
-        peak, a hit rate outside 0 to 1, or a hit rate for another model than ws_persistent.
-    """
+    """Return a kind of GEMM on a device; parameters are those of `gemm_time`."""
     profile = device_from(device)
     kind = matrix_type(profile, dtype)
     clock = clock_within(profile, clock_mhz)

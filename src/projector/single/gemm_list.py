@@ -106,12 +106,6 @@ def list_gemms(
         One of `LAYOUTS`.
     kind
         As in `gemm_case`.
-
-    Raises
-    ------
-    ConfigError
-        If not exactly one of extents and table is given, a shape is invalid, or `gemm_case` refuses
-        the other options.
     """
     case = gemm_case(gpu, **kind)
     order = str(layout).lower()

@@ -30,13 +30,7 @@ def device_from(device: DeviceLike) -> Device:
 
 
 def matrix_type(device: Device, dtype: str) -> MatrixType:
-    """Return the name of a matrix type that the device has natively, however it is spelled.
-
-    Raises
-    ------
-    ConfigError
-        With the types that the device has.
-    """
+    """Return the name of a matrix type that the device has natively, however it is spelled."""
     named = matrix_type_named(dtype)
     for known in device.matrix_flop_per_clk_per_cu:
         if is_text(named) and known == named:
@@ -70,13 +64,7 @@ def clock_within(
 
 
 def run_named(run: object) -> Run:
-    """Return how long a kernel runs, which decides its clock.
-
-    Raises
-    ------
-    ConfigError
-        With the legal names.
-    """
+    """Return how long a kernel runs, which decides its clock."""
     for known in RUNS:
         if isinstance(run, str) and run == known:
             return known
@@ -85,13 +73,7 @@ def run_named(run: object) -> Run:
 
 
 def whole_number(key: str, value: Any, *, least: int = 0) -> int:
-    """Return an integer from ``least`` to 2**40.
-
-    Raises
-    ------
-    ConfigError
-        If the value is not such an integer.
-    """
+    """Return an integer from ``least`` to 2**40."""
     value = unwrapped(value)
     if not (is_integer(value) and least <= value <= MAX_EXTENT):
         msg = f"{key} must be an integer from {least} to 2**40, got {shown(value)}"
@@ -110,13 +92,7 @@ def is_text(value: Any) -> bool:
 
 
 def check_range(columns: dict[str, Floats], name: str, most: float) -> None:
-    """Refuse numbers of a column outside 0 to ``most``.
-
-    Raises
-    ------
-    ConfigError
-        With the first such number.
-    """
+    """Refuse numbers of a column outside 0 to ``most``."""
     # NaN compares false, so it is refused as well.
     wrong = columns[name][~((columns[name] >= 0.0) & (columns[name] <= most))]
     if wrong.size:
@@ -147,13 +123,7 @@ def _float(value: int) -> float:
 
 
 def broadcast(**values: ArrayLike) -> tuple[dict[str, Floats], tuple[int, ...]]:
-    """Return columns of numbers, broadcast and flat, and the shape they were broadcast to.
-
-    Raises
-    ------
-    ConfigError
-        For what is no number, and for shapes that do not broadcast.
-    """
+    """Return columns of numbers, broadcast and flat, and the shape they were broadcast to."""
     given = [_number_array(name, value) for name, value in values.items()]
     try:
         shape = np.broadcast_shapes(*(array.shape for array in given))
@@ -165,13 +135,7 @@ def broadcast(**values: ArrayLike) -> tuple[dict[str, Floats], tuple[int, ...]]:
 
 
 def extents_of(columns: dict[str, Floats], names: tuple[str, ...]) -> Ints:
-    """Return named columns side by side as integers.
-
-    Raises
-    ------
-    ConfigError
-        For a value that is not an integer from 0 to 2**40.
-    """
+    """Return named columns side by side as integers."""
     stacked = np.stack([columns[name] for name in names], axis=1)
     legal = (stacked >= 0) & (stacked <= MAX_EXTENT) & (stacked == np.floor(stacked))
     if not np.all(legal):

@@ -23,12 +23,6 @@ def mpi_collective_time(
         As in `projector.collective_time`.
     node : str, Path, mapping or Topology
         Which node.
-
-    Raises
-    ------
-    ConfigError
-        As `projector.collective_time`, and for an operation without a ratio in the node's file or
-        more ranks than the node has devices.
     """
     topology = topology_of(node)
     ratios = transfers_of(topology).mpi_over_library

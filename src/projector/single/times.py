@@ -190,13 +190,7 @@ def attention_columns(
     causal: bool,
     backward: bool,
 ) -> tuple[Ints, Ints, tuple[int, ...]]:
-    """Return extents (as the kernel wants them), windows, and the shape they were broadcast to.
-
-    Raises
-    ------
-    ConfigError
-        As `attention_time`.
-    """
+    """Return extents (as the kernel wants them), windows, and the shape they were broadcast to."""
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
             msg = f"{key} must be True or False, got {switch!r}"
@@ -234,13 +228,7 @@ def kernel_columns(
 
 
 def check_impl(device: Device, impl: str, dtype: str) -> None:
-    """Refuse an attention implementation that a device does not describe, or not for a type.
-
-    Raises
-    ------
-    ConfigError
-        With the names that it has, or with the types and the other implementations.
-    """
+    """Refuse an attention implementation that a device does not describe, or not for a type."""
     legal = ["default", *device.attention_kernels]
     if not is_text(impl) or impl not in legal:
         msg = f"{device.name} has no attention implementation {impl!r}; it has {', '.join(legal)}"

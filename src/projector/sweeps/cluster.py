@@ -67,13 +67,6 @@ class Cluster:
         processes on this machine, which starts when there is something to do.
     workers : int
         Processes of a cluster on this machine.
-
-    Raises
-    ------
-    UnsupportedError
-        If Dask is not installed.
-    ConfigError
-        If ``scheduler`` is of another kind.
     """
 
     def __init__(self, scheduler: "str | Path | Client | None", workers: int) -> None:
@@ -93,13 +86,7 @@ class Cluster:
             raise ConfigError(msg, key=KEY, value=scheduler, allowed=ALLOWED)
 
     def __enter__(self) -> Self:
-        """Connect to a cluster that is there.
-
-        Raises
-        ------
-        ConfigError
-            If it does not answer.
-        """
+        """Connect to a cluster that is there."""
         if self._address:
             try:
                 # In a thread, as this one may run a loop of its own, such as that of a notebook.
@@ -134,13 +121,7 @@ class Cluster:
     def crew(
         self, space: Space, axes: Mapping[str, str], chunk_points: int, most: int
     ) -> "TaskCrew":
-        """Return the tasks of one sweep of at most ``most`` chunks.
-
-        Raises
-        ------
-        ProjectorError
-            If a cluster on this machine does not start.
-        """
+        """Return the tasks of one sweep of at most ``most`` chunks."""
         if self._client is None:
             self._start(max(1, min(self._workers, most)))
         return TaskCrew(self._client, space, axes, chunk_points)
@@ -221,13 +202,7 @@ class TaskCrew:
                 self._client.cancel([*futures, self._shipped], force=True)
 
     def project(self, chunks: Iterable[int]) -> Iterator[Part]:
-        """Yield the rows of ``chunks`` in their order, a few for each worker ahead of the reader.
-
-        Raises
-        ------
-        ProjectorError
-            If the cluster is gone, loses worker after worker, or has another projector.
-        """
+        """Yield the rows of ``chunks`` in their order, a few a worker ahead of the reader."""
         for chunk in chunks:
             with _told(self._client):
                 self._submit(chunk)
@@ -411,8 +386,7 @@ async def _ask(dask: Any, address: str) -> None:
     async with asyncio.timeout(CONNECT_S), dask.rpc(address, connection_args=security) as there:
         kind = (await there.identity())["type"]
     if kind != "Scheduler":
-        msg = f"a {kind} does"
-        raise ValueError(msg)
+        raise ValueError(f"a {kind} does")
 
 
 def _threads(client: Any) -> int:

@@ -149,8 +149,7 @@ def _sweep(
         seconds = time.perf_counter() - begun
         return SweepResult(plan, totals, seconds, totals.rows, parts=parts)
     if not isinstance(out, str | Path):
-        msg = f"out is a folder, got {out!r}"
-        raise ConfigError(msg, key="out", value=out, allowed="a path")
+        raise ConfigError(f"out is a folder, got {out!r}", key="out", value=out, allowed="a path")
     target = Path(out)
     if overwrite or not is_begun(target):
         _refuse_endless(space, plan, crew, local=cluster is None)

@@ -334,11 +334,6 @@ def evaluate(expression: Expression, names: Mapping[str, Values], *, truth: bool
         Name, as the expression spells it -> its values.
     truth : bool
         Whether only what is true matters.
-
-    Raises
-    ------
-    Unsupported
-        If columns cannot say it.
     """
     reader = _Reader(names)
     with np.errstate(all="ignore"):

@@ -234,13 +234,7 @@ class Sweeper:
         return other
 
     def part(self, chunk: int) -> Part:
-        """Project one chunk.
-
-        Raises
-        ------
-        ConfigError
-            If it cannot be written.
-        """
+        """Project one chunk."""
         points = self._plan.chunk(chunk)
         batch = self._projector.project(np.arange(points.start, points.stop))
         totals = Totals(batch.points, batch.rows, batch.fit, batch.infeasible, batch.at_risk)

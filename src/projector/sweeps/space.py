@@ -28,13 +28,7 @@ SpaceLike = Space | Mapping[str, Any] | str | Path
 
 
 def read_space(source: SpaceLike) -> Space:
-    """Return a space as it is, or read one from a file or a mapping.
-
-    Raises
-    ------
-    ConfigError
-        If the space does not exist, or has more points than an index can hold.
-    """
+    """Return a space as it is, or read one from a file or a mapping."""
     loaded = load_space(source)
     if loaded.size > LARGEST:
         msg = f"axes: the space has {loaded.size:.2e} points, more than can be numbered"
@@ -113,13 +107,7 @@ def _probed(space: Space) -> dict[str, list[Any]]:
 
 
 def cell(field: str, kind: str, value: Any) -> Any:
-    """Return a value of an axis as its column holds it.
-
-    Raises
-    ------
-    ConfigError
-        If the value is of another kind than the column.
-    """
+    """Return a value of an axis as its column holds it."""
     if value is None:
         return None
     value_kind = _kind(value)

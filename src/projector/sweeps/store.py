@@ -226,11 +226,6 @@ class Store:
         Which sweep it holds or is to hold.
     overwrite : bool
         Whether another sweep that is there may go.
-
-    Raises
-    ------
-    ConfigError
-        If something else is at this place, another run writes it, or it cannot be written.
     """
 
     def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:
@@ -272,13 +267,7 @@ class Store:
         return all(self._done)
 
     def put(self, part: Part) -> None:
-        """Write the rows of a chunk and note it as finished.
-
-        Raises
-        ------
-        ConfigError
-            If it cannot be written; what is finished stays.
-        """
+        """Write the rows of a chunk and note it as finished."""
         chunk, content, totals, draft = part
         try:
             if draft is not None:
@@ -406,13 +395,7 @@ class Store:
 
 
 def write_draft(drafts: Path, chunk: int, content: bytes | memoryview) -> Draft:
-    """Write the rows of a chunk where only the `Store` with these ``drafts`` looks for them.
-
-    Raises
-    ------
-    ConfigError
-        If they cannot be written; no part of them stays.
-    """
+    """Write the rows of a chunk where only the `Store` with these ``drafts`` looks for them."""
     path = drafts.with_name(f"{drafts.name}{chunk:06d}")
     try:
         path.write_bytes(content)

@@ -106,11 +106,6 @@ def project_side_by_side(
     of this process wait until it has learned from a few points. With ``drafts`` of a `Store` rows
     are there; without, parts carry them. An early end kills the others and removes what nobody
     took.
-
-    Raises
-    ------
-    ProjectorError
-        If a worker dies, or for an error of the user.
     """
     from projector.sweeps.rows import Sweeper
     from projector.sweeps.store import read_draft, remove_drafts

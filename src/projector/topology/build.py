@@ -87,12 +87,6 @@ def load_topology(
         Profiles to take the rates from instead of those that the file names.
     key : str
         Name of the argument in messages.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name, an invalid field, a vertex, tier or device that does not exist, a link
-        given twice or in one direction only, or devices that cannot reach each other.
     """
     if device is None and network is None and isinstance(name, str) and not is_file(name):
         return _shipped(name, key)
@@ -210,8 +204,7 @@ class _Resolver:
         missing = [] if partial else [number for number in range(self.count) if number not in times]
         if twice or missing:
             what = f"device {twice[0]} stands twice" if twice else f"device {missing[0]} is missing"
-            msg = f"{place}: {what}"
-            raise self._error(msg, place, None, "each device once")
+            raise self._error(f"{place}: {what}", place, None, "each device once")
         return given
 
     def _device_links(self) -> Iterator[Link]:

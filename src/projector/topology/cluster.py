@@ -98,11 +98,6 @@ def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None 
         ``device.KEY=VALUE`` and ``network.KEY=VALUE``.
     network : str, optional
         Network instead of the node's own.
-
-    Raises
-    ------
-    ConfigError
-        For another key, or a value that device, network or node refuse.
     """
     plain = load_topology(name)
     if not assignments and network is None:
@@ -145,11 +140,6 @@ def build_cluster(topology: Topology, hosts: int) -> Cluster:
         The node; its network gives pods, zones and rates.
     hosts : int
         Hosts of the cluster, from 1 on.
-
-    Raises
-    ------
-    ConfigError
-        For fewer hosts.
     """
     if hosts < 1:
         msg = f"nodes must be at least 1, got {hosts}"

@@ -26,11 +26,6 @@ def fair_rates(
         GB/s of each link and direction, as `Net.capacities` returns them.
     most_gb_per_s : sequence of float, optional
         What the sender of each flow makes at most; none means that only links bound it.
-
-    Raises
-    ------
-    ConfigError
-        If a flow crosses no link and its sender has no limit.
     """
     most = [float("inf")] * len(routes) if most_gb_per_s is None else list(most_gb_per_s)
     users: dict[Directed, set[int]] = {}

@@ -104,13 +104,7 @@ class Transfers(Config):
         return self
 
     def resolved(self, name: str) -> Engine:
-        """Return an engine with what it takes from its base.
-
-        Raises
-        ------
-        ConfigError
-            For an unknown name.
-        """
+        """Return an engine with what it takes from its base."""
         engine = self.engines.get(name)
         if engine is None:
             known = list(self.engines)

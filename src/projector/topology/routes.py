@@ -66,11 +66,6 @@ def find_routes(
         One of ``CHOICES``.
     through : collection of str
         Kinds of vertices that pass traffic on. The ends of a route may be of any kind.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown vertex.
     """
     if source not in net.kinds:
         known = [str(end) for end in net.kinds]
@@ -92,13 +87,7 @@ def find_route(
     net: Net, source: End, target: End, choice: Choice = "widest",
     through: Collection[str] = FORWARDING,
 ) -> Route:  # fmt: skip
-    """Return the best route between two vertices, as `find_routes` does.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown vertex, or if nothing leads from one to the other.
-    """
+    """Return the best route between two vertices, as `find_routes` does."""
     routes = find_routes(net, source, choice, through)
     if target not in net.kinds:
         find_routes(net, target, choice, through)

@@ -95,13 +95,7 @@ def topology_of(node: NodeLike) -> Topology:
 
 
 def transfers_of(topology: Topology) -> Transfers:
-    """Return the engines of a node.
-
-    Raises
-    ------
-    ConfigError
-        If its file describes none.
-    """
+    """Return the engines of a node."""
     transfers = topology.node.transfers
     if transfers is None:
         msg = f"{topology.node.name}: its file has no transfers section"
@@ -133,11 +127,6 @@ def find_way(
         Whether as much moves the other way at the same time.
     choice : str
         ``widest`` or ``shortest`` route. hipMemcpyPeer takes the widest for small messages too.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown end or engine, or an engine that does not work there.
     """
     topology = topology_of(node)
     numbers = _engine(topology, engine)
@@ -175,13 +164,7 @@ def find_way(
 def engine_matrices(
     node: NodeLike, engine: str, *, both_directions: bool = False, choice: Choice = "widest"
 ) -> Matrices:
-    """Return hops, and the rates and latencies that an engine reaches between every two devices.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown engine, or one that does not work between devices.
-    """
+    """Return hops, and the rates and latencies that an engine reaches between every two devices."""
     topology = topology_of(node)
     matrices = find_matrices(topology, choice)
     numbers = find_way(topology, 0, matrices.devices[-1], engine, choice=choice).numbers
@@ -231,11 +214,6 @@ def transfer_time(
         Messages, broadcast like numpy.
     accesses : int
         How often a kernel reads the data.
-
-    Raises
-    ------
-    ConfigError
-        As `find_way`, and for a size that is no number of bytes.
     """
     topology = topology_of(node)
     sizes = _sizes(num_bytes)
@@ -268,11 +246,6 @@ def shared_rates(
 
     Flows that cross a link share it fairly. Two dies of a package read host memory through one
     port, so that both together read no faster than one.
-
-    Raises
-    ------
-    ConfigError
-        As `find_way`.
     """
     topology = topology_of(node)
     ways = [find_way(topology, *flow, engine, both_directions=both_directions) for flow in flows]
@@ -326,13 +299,7 @@ def _engine(topology: Topology, name: str) -> Engine:
 
 
 def check_accesses(accesses: Any) -> None:
-    """Refuse a number of accesses that is no integer of at least 1.
-
-    Raises
-    ------
-    ConfigError
-        With the value.
-    """
+    """Refuse a number of accesses that is no integer of at least 1."""
     accesses = unwrapped(accesses)
     if isinstance(accesses, bool) or not isinstance(accesses, int) or accesses < 1:
         msg = f"accesses must be an integer of at least 1, got {shown(accesses)}"

@@ -42,11 +42,6 @@ def counter_files(paths: Sequence[str | Path]) -> list[Path]:
 
     Of a folder of rocprofiler-compute, whose ``pmc_perf.csv`` holds what its other files hold,
     only that one.
-
-    Raises
-    ------
-    ConfigError
-        A path that is not there.
     """
     found: list[Path] = []
     for given in paths:

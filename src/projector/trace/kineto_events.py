@@ -293,13 +293,7 @@ class Collector:
         self._problems[text] = times + 1, (events if len(events) > 2 else [*events, self.events])
 
     def batch(self) -> Batch:
-        """Return what was found.
-
-        Raises
-        ------
-        Inexact
-            Stamps are so large that float64 does not hold their fractions.
-        """
+        """Return what was found."""
         zero_us, start_ps, duration_ps, good = self._clock()
         rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
         skipped = {str(category): count for category, count in self._skipped.items()}

@@ -39,20 +39,13 @@ def mend_event(event: Any, problems: list[str]) -> dict[str, Any]:
         As it was parsed.
     problems : list of str
         Takes what had to be left out.
-
-    Raises
-    ------
-    Unusable
-        Nothing of it can be used.
     """
     if not isinstance(event, Mapping):
-        msg = "something among the events is none and is left out"
-        raise Unusable(msg)
+        raise Unusable("something among the events is none and is left out")
     mended = dict(event)
     phase = event.get("ph")
     if not isinstance(phase, str):
-        msg = "an event without a phase (ph) is left out"
-        raise Unusable(msg)
+        raise Unusable("an event without a phase (ph) is left out")
     category = event.get("cat")
     mended["cat"] = category if category is None or isinstance(category, str) else str(category)
     mended["process"] = event.get("pid")
@@ -78,8 +71,7 @@ def _name(name: Any, problems: list[str]) -> str:
 def _stamp(value: Any) -> Any:
     stamp = number(value)
     if stamp is None:
-        msg = "an event without a stamp (ts) is left out"
-        raise Unusable(msg)
+        raise Unusable("an event without a stamp (ts) is left out")
     return stamp
 
 

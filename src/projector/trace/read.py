@@ -196,13 +196,7 @@ def _no_trace(path: Path, why: str) -> NoTraceError:
 
 
 def _numbered(readings: list[Reading]) -> list[Reading]:
-    """Give a rank to each file: its own, that of its name, or the next one that is free.
-
-    Raises
-    ------
-    ConfigError
-        Two files say that they are of the same rank.
-    """
+    """Give a rank to each file: its own, that of its name, or the next one that is free."""
     found: dict[int, Reading] = {}
     for reading in readings:
         number = reading.rank.rank

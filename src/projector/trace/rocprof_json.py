@@ -89,13 +89,7 @@ class Process:
 
 
 def read_processes(path: Path, problems: list[Problem]) -> list[Process]:
-    """Return what a file says of each process; damage ends it and is told of.
-
-    Raises
-    ------
-    ConfigError
-        The package that reads such files is not installed.
-    """
+    """Return what a file says of each process; damage ends it and is told of."""
     try:
         import ijson
     except ImportError:

@@ -78,11 +78,6 @@ def read_samples(
         Zero of the trace, in ns since 1970; times are counted from the first sample without it.
     span_ns : int, optional
         Length of the trace, by which times of a clock on a wall find their zone.
-
-    Raises
-    ------
-    ConfigError
-        A path that is not there.
     """
     clock = Clock(zero_ns, span_ns)
     maps: list[Ints] = []
@@ -276,16 +271,14 @@ def _own(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> list[_
 def _stamp(entry: Mapping[str, Any]) -> int:
     time_ns = int(entry["time_ns"])
     if not 0 < time_ns < LAST_NS:
-        msg = f"{time_ns} ns is no time of this century"
-        raise ValueError(msg)
+        raise ValueError(f"{time_ns} ns is no time of this century")
     return time_ns
 
 
 def _floats(values: Any, labels: Sequence[Any]) -> list[float]:
     row = [np.nan if value is None else float(value) for value in values]
     if len(row) != len(labels):
-        msg = f"{len(row)} values of {len(labels)}"
-        raise ValueError(msg)
+        raise ValueError(f"{len(row)} values of {len(labels)}")
     return row
 
 

@@ -27,13 +27,7 @@ class Selection:
     """Of `TYPES`."""
 
     def __post_init__(self) -> None:
-        """Check the names.
-
-        Raises
-        ------
-        ConfigError
-            If a phase or a type does not exist, or fewer than no iterations shall be left out.
-        """
+        """Check the names."""
         _check_names("phase", self.phases, PHASES)
         _check_names("type", self.types, TYPES)
         if self.skip_warmup < 0:
@@ -56,13 +50,7 @@ class Selection:
 
 
 def numbers(text: str, key: str) -> tuple[int, ...]:
-    """Read ``0,2-5`` as 0, 2, 3, 4, 5.
-
-    Raises
-    ------
-    ConfigError
-        If it is something else.
-    """
+    """Read ``0,2-5`` as 0, 2, 3, 4, 5."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -88,11 +76,6 @@ def chosen(activities: Activities, selection: Selection) -> Flags:
     Returns
     -------
     bool[activities]
-
-    Raises
-    ------
-    ConfigError
-        If the trace has none of the ranks or iterations.
     """
     rows = np.ones(len(activities), np.bool_)
     if selection.ranks is not None:

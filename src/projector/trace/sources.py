@@ -40,11 +40,6 @@ class Source:
         Plain or gzip; its first bytes tell which, whatever it is called.
     notes : Notes
         Takes what is wrong with a packed file.
-
-    Raises
-    ------
-    ConfigError
-        A file that cannot be opened, or is packed otherwise.
     """
 
     def __init__(self, path: Path, notes: Notes) -> None:

@@ -63,13 +63,7 @@ def row_table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
 
 
 def write_parquet(table: "pa.Table", path: str | Path) -> None:
-    """Write a table as one file.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be written there.
-    """
+    """Write a table as one file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -159,8 +159,7 @@ def _extents(dims: Any, position: int) -> tuple[int, ...]:
     """Return the extents of an argument, all of them positive."""
     extents = tuple(int(extent) for extent in dims[position])
     if not extents or min(extents) <= 0:
-        msg = "no tensor"
-        raise ValueError(msg)
+        raise ValueError("no tensor")
     return extents
 
 

@@ -211,24 +211,16 @@ def _passes_s(columns: CaseColumns, records: Records) -> Floats:
 
 
 def read_case(row: Row) -> AttentionCase:
-    """Read a row.
-
-    Raises
-    ------
-    ValueError
-        If a field is missing or has no meaning.
-    """
+    """Read a row."""
     device = device_of(row.get("gpu") or "")
     kind = precision_of(row.get("dtype") or "")
     name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
     if name not in _PASSES:
-        msg = f"pass must be one of {', '.join(_PASSES)}, got {name!r}"
-        raise ValueError(msg)
+        raise ValueError(f"pass must be one of {', '.join(_PASSES)}, got {name!r}")
     forward, backward = _PASSES[name]
     mask = (row.get("causal") or "").strip().lower()
     if mask not in _MASKS:
-        msg = f"unknown mask {mask!r}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown mask {mask!r}")
     causal, rule = _MASKS[mask]
     profile = load_device(device)
     native = native_type(profile, kind)
@@ -240,8 +232,7 @@ def read_case(row: Row) -> AttentionCase:
     ]
     batch, heads, kv_heads, length, d_qk, d_v = (_extent(row, column) for column in _EXTENTS)
     if heads % kv_heads:
-        msg = f"{heads} heads do not share {kv_heads} key heads evenly"
-        raise ValueError(msg)
+        raise ValueError(f"{heads} heads do not share {kv_heads} key heads evenly")
     flop = 2.0 * batch * heads * float(length) ** 2 * (d_qk + d_v)
     window = re.search(r"sliding window (\d+)", row.get("notes") or "")
     return AttentionCase(
@@ -278,8 +269,7 @@ def _kernel(row: Row, device: Device) -> str:
 def _extent(row: Row, column: str) -> int:
     value = integer(row, column)
     if value is None or not 1 <= value <= MAX_EXTENT:
-        msg = f"{column} is {row.get(column)!r}, not an extent"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not an extent")
     return value
 
 
@@ -287,30 +277,21 @@ def _measured_ms(row: Row, forward_flop: float, name: str, *, causal: bool) -> f
     time_ms, tflops = number(row, "time_ms"), number(row, "tflops")
     for value in (time_ms, tflops):
         if value is not None and not MIN_VALUE <= value <= MAX_VALUE:
-            msg = f"a time or rate of {value:g}"
-            raise ValueError(msg)
+            raise ValueError(f"a time or rate of {value:g}")
     if time_ms is not None:
         return time_ms
     if tflops is None:
-        msg = "neither time_ms nor tflops"
-        raise ValueError(msg)
+        raise ValueError("neither time_ms nor tflops")
     factor = _flop_factor(row.get("flops_convention") or "", name, causal=causal)
     return forward_flop * factor / tflops / TERA / MILLISECOND
 
 
 def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
-    """Return the FLOP that a convention counts, relative to a forward without a mask.
-
-    Raises
-    ------
-    ValueError
-        If the convention does not state its count.
-    """
+    """Return the FLOP that a convention counts, relative to a forward without a mask."""
     if convention.strip() == "flash-attention benchmark script":
         convention = _SCRIPT
     if "4*b*s^2*h*d" not in convention:
-        msg = f"a rate without a known count of FLOP: {convention!r}"
-        raise ValueError(msg)
+        raise ValueError(f"a rate without a known count of FLOP: {convention!r}")
     half = 0.5 if causal and re.search(r"halved|/2 causal", convention) else 1.0
     forward, backward = _PASSES[name]
     if not backward:
@@ -318,12 +299,10 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
     both = re.search(r"fwd\+bwd x(\d+(?:\.\d+)?)", convention)
     backward_only = re.search(r"(?<!\+)bwd x(\d+(?:\.\d+)?)", convention)
     if both is None and backward_only is None:
-        msg = f"a backward rate without a known count of FLOP: {convention!r}"
-        raise ValueError(msg)
+        raise ValueError(f"a backward rate without a known count of FLOP: {convention!r}")
     times = float(backward_only[1]) if backward_only else float(both[1]) - 1.0  # type: ignore[index]
     if times <= 0.0:
-        msg = f"a backward of {times:g} forwards: {convention!r}"
-        raise ValueError(msg)
+        raise ValueError(f"a backward of {times:g} forwards: {convention!r}")
     return half * (times + forward)
 
 

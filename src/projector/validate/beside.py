@@ -53,11 +53,6 @@ def modelled(measured: Sequence[Measured], device: str) -> list[Modelled]:
     measured : sequence of Measured
     device : str
         A shipped name or the path of a profile.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such profile.
     """
     if not measured:
         return []

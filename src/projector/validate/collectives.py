@@ -263,8 +263,7 @@ def _count(row: Row, column: str, default: int) -> int:
     if value is None:
         return default
     if not 1 <= value <= MAX_RANKS:
-        msg = f"{column} is {value}, not a count"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {value}, not a count")
     return value
 
 
@@ -277,8 +276,7 @@ def _collective_s(row: Row, operation: str, size: float, ranks: int) -> float:
     if metric == "busbw" and operation != "send_recv":
         share = (ranks - 1) / ranks * (2.0 if operation == "all_reduce" else 1.0)
     if share == 0.0:
-        msg = "a bus bandwidth of one rank"
-        raise ValueError(msg)
+        raise ValueError("a bus bandwidth of one rank")
     return size * share / (value * unit_of(unit, BYTES_PER_S))
 
 

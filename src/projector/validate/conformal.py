@@ -218,13 +218,7 @@ def bands_without(
 
 
 def limits_of(bands: dict[str, tuple[Limits, ...]], classes: Sequence[str]) -> tuple[Limits, ...]:
-    """Return the bands of the narrowest class that has any.
-
-    Raises
-    ------
-    KeyError
-        If none has.
-    """
+    """Return the bands of the narrowest class that has any."""
     for name in classes:
         if name in bands:
             return bands[name]

@@ -83,17 +83,10 @@ def why_not_an_exchange(row: Row) -> str:
 
 
 def read_exchange(row: Row, ranks: int, local: int) -> tuple[Routing, float, str]:
-    """Return the exchange of a row, its measured time in s and the rules that complete it.
-
-    Raises
-    ------
-    ValueError
-        If the row does not say what was sent, or how long it took.
-    """
+    """Return the exchange of a row, its measured time in s and the rules that complete it."""
     routing, rules = _routing(row, one_node=ranks == local)
     if ranks < 2:
-        msg = "an exchange of one rank"
-        raise ValueError(msg)
+        raise ValueError("an exchange of one rank")
     return routing, plausible(_exchange_s(row, routing, ranks, local)), "; ".join(rules)
 
 
@@ -129,8 +122,7 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     library = row.get("library") or ""
     sizes = _sizes(notes)
     if sizes is None or min(sizes) < 1 or max(sizes) > 1 << 30:
-        msg = f"no tokens, hidden and top-k in {notes!r}"
-        raise ValueError(msg)
+        raise ValueError(f"no tokens, hidden and top-k in {notes!r}")
     groups, experts = re.search(r"top-?(\d+) groups", notes), re.search(r"experts (\d+)", notes)
     units = re.search(r"(\d+) SMs", f"{notes} {library}")
     dispatches, few = "dispatch" in collective, "low latency" in collective
@@ -149,8 +141,7 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
         units=int(units[1]) if units else DISPATCHER_UNITS,
     )
     if routing.topk > routing.experts or routing.units < 1:
-        msg = f"top-{routing.topk} of {routing.experts} experts on {routing.units} SMs"
-        raise ValueError(msg)
+        raise ValueError(f"top-{routing.topk} of {routing.experts} experts on {routing.units} SMs")
     rules = [] if experts else [f"{EXPERTS} experts"]
     if not units and not few:
         rules.append(f"{DISPATCHER_UNITS} SMs")
@@ -183,7 +174,6 @@ def _exchange_s(row: Row, routing: Routing, ranks: int, local: int) -> float:
     elif metric.endswith("bandwidth nvlink") or metric == "xgmi bandwidth":
         destinations = routing.copies(ranks, local)
     else:
-        msg = f"metric {metric!r} is not a time or bandwidth of an exchange"
-        raise ValueError(msg)
+        raise ValueError(f"metric {metric!r} is not a time or bandwidth of an exchange")
     size = routing.tokens * destinations * routing.token_bytes
     return size / (value * unit_of(unit, BYTES_PER_S))

@@ -283,11 +283,6 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     row : Row
     longer : str
         Clock of runs that are neither short nor of a training framework.
-
-    Raises
-    ------
-    ValueError
-        If the row cannot be read; the message says what of it.
     """
     device = device_of(row.get("gpu") or "")
     profile = load_device(device)
@@ -300,8 +295,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     rules = [] if same else [f"{kind} runs as {native}"]
     out = (row.get("out_dtype") or "").strip().lower()
     if out not in _OUT_BYTES:
-        msg = f"unknown out_dtype {out!r}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown out_dtype {out!r}")
     if not out:
         rules.append("output in 16 bits")
     op = (row.get("op") or "").lower()
@@ -406,8 +400,7 @@ def _accumulated(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
 def _extent(row: Row, column: str) -> int:
     value = integer(row, column)
     if value is None or not 1 <= value <= MAX_EXTENT:
-        msg = f"{column} is {row.get(column)!r}, not an extent"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not an extent")
     return value
 
 
@@ -427,12 +420,10 @@ def _locked_clock(row: Row, device: Device) -> float | None:
 def _measured_us(row: Row, gemms: tuple[Gemm, ...]) -> float:
     time_us, tflops = number(row, "runtime_us"), number(row, "tflops")
     if time_us is None and tflops is None:
-        msg = "neither runtime_us nor tflops"
-        raise ValueError(msg)
+        raise ValueError("neither runtime_us nor tflops")
     for value in (time_us, tflops):
         if value is not None and not MIN_VALUE <= value <= MAX_VALUE:
-            msg = f"a time or rate of {value:g}"
-            raise ValueError(msg)
+            raise ValueError(f"a time or rate of {value:g}")
     flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
     return time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND
 

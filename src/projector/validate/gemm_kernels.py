@@ -63,13 +63,7 @@ _NAMES = (
 
 
 def named_kernel(config: str) -> NamedKernel | None:
-    """Return the kernel of a ``kernel_config``, None where it names no tile.
-
-    Raises
-    ------
-    ValueError
-        If it names a tile or a cluster that no unit holds.
-    """
+    """Return the kernel of a ``kernel_config``, None where it names no tile."""
     if re.search(r"\bcta \S", config):
         return _of_cutedsl(config)
     matches = (pattern.match(config) for pattern in _NAMES if len(config) <= _LONGEST)
@@ -80,8 +74,7 @@ def named_kernel(config: str) -> NamedKernel | None:
     m, n, k = (int(found.get(name, "0")[:9]) for name in "mnk")
     _check("tile", f"{m}x{n}", (m, n), MOST_ROWS)
     if k > MOST_DEPTH:
-        msg = f"kernel_config: a step of {k} of K must be up to {MOST_DEPTH}"
-        raise ValueError(msg)
+        raise ValueError(f"kernel_config: a step of {k} of K must be up to {MOST_DEPTH}")
     return NamedKernel(m, n, k, splits=_splits(found))
 
 
@@ -111,8 +104,7 @@ def _of_cutedsl(config: str) -> NamedKernel:
 
 def _check(what: str, text: str, sizes: tuple[int, int], most: int) -> None:
     if not 1 <= min(sizes) <= max(sizes) <= most:
-        msg = f"kernel_config: {what} {text!r} must be from 1x1 to {most}x{most}"
-        raise ValueError(msg)
+        raise ValueError(f"kernel_config: {what} {text!r} must be from 1x1 to {most}x{most}")
 
 
 def _pair(text: str) -> tuple[int, int]:

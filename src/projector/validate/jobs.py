@@ -42,13 +42,7 @@ class JobRow(RowLayout):
     """One row on its way to a job."""
 
     def job(self) -> dict[str, Any]:
-        """Return the native mapping of the job.
-
-        Raises
-        ------
-        ValueError
-            If the row contradicts itself or lacks a value that no rule fills in.
-        """
+        """Return the native mapping of the job."""
         self._place()
         parallelism = self._parallelism()
         training = {

@@ -252,13 +252,7 @@ def why_not_measured(row: Row) -> str:
 
 
 def number(row: Row, column: str) -> float | None:
-    """Return a column as a number; None where it is empty.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a finite number; the message names column and text.
-    """
+    """Return a column as a number; None where it is empty."""
     text = (row.get(column) or "").strip().replace(",", "")
     if not text:
         return None
@@ -267,23 +261,15 @@ def number(row: Row, column: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        msg = f"{column} is {text!r}, not a number"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {text!r}, not a number")
     return value
 
 
 def integer(row: Row, column: str) -> int | None:
-    """Return a column as an integer; None where it is empty.
-
-    Raises
-    ------
-    ValueError
-        If the text is not an integer.
-    """
+    """Return a column as an integer; None where it is empty."""
     value = number(row, column)
     if value is None:
         return None
     if value != int(value):
-        msg = f"{column} is {value:g}, not a whole number"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {value:g}, not a whole number")
     return int(value)

@@ -11,43 +11,22 @@ BYTES_PER_S = {"MB/s": MEGA, "GB/s": GB, "TB/s": TB, "Gb/s": GBIT, "Gbit/s": GBI
 
 
 def positive(row: Row, column: str) -> float:
-    """Return a number of a row.
-
-    Raises
-    ------
-    ValueError
-        If it is missing or out of range.
-    """
+    """Return a number of a row."""
     value = number(row, column)
     if value is None or not MIN_VALUE <= value <= MAX_VALUE:
-        msg = f"{column} is {row.get(column)!r}, not a size, rate or time"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not a size, rate or time")
     return value
 
 
 def plausible(measured_s: float) -> float:
-    """Return a time, checked.
-
-    Raises
-    ------
-    ValueError
-        If it is out of range.
-    """
+    """Return a time, checked."""
     if not MIN_VALUE <= measured_s <= MAX_VALUE:
-        msg = f"a time of {measured_s:g} s"
-        raise ValueError(msg)
+        raise ValueError(f"a time of {measured_s:g} s")
     return measured_s
 
 
 def unit_of(text: str, units: dict[str, float]) -> float:
-    """Return what one of a unit is in SI.
-
-    Raises
-    ------
-    ValueError
-        For a unit that is not listed.
-    """
+    """Return what one of a unit is in SI."""
     if text not in units:
-        msg = f"unit must be one of {', '.join(units)}, got {text!r}"
-        raise ValueError(msg)
+        raise ValueError(f"unit must be one of {', '.join(units)}, got {text!r}")
     return units[text]

@@ -88,8 +88,7 @@ def _measured(row: Row, device_gib: float) -> float:
     """Return the measured GiB; a share of the device's memory is one of what its driver reports."""
     value = number(row, "mem_gib")
     if value is None or value <= 0.0:
-        msg = f"mem_gib is {row.get('mem_gib')!r}, not a positive number"
-        raise ValueError(msg)
+        raise ValueError(f"mem_gib is {row.get('mem_gib')!r}, not a positive number")
     texts = f"{row.get('component') or ''} {row.get('unit_note') or ''}".lower()
     if value <= 1.0 and re.search(r"ratio|fraction|share", texts):
         return value * device_gib
@@ -119,14 +118,12 @@ def _component(text: str, evaluation: Evaluation, row: int) -> float:
     name = text.lower()
     held = evaluation.memory(row).peak_bytes
     if re.search(_PARTS, name) and not re.search(r"peak|total|used", name):
-        msg = f"component {text!r} is a part of the memory"
-        raise ValueError(msg)
+        raise ValueError(f"component {text!r} is a part of the memory")
     if re.search(_RESERVED, name):
         held = held + evaluation.idle_bytes(row)
     elif not re.search(_ALLOCATED, name):
         if not re.search(_DEVICE, name):
-            msg = f"unknown component {text!r}"
-            raise ValueError(msg)
+            raise ValueError(f"unknown component {text!r}")
         reserve = float(evaluation.reserve_bytes[evaluation.family(row)])
         held = held + evaluation.idle_bytes(row) + reserve
     return to_gib(_of_rank(name, held))

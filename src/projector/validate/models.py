@@ -80,11 +80,6 @@ def model_of(
         them by it), and one ambiguous name is resolved by it.
     gpu : str
         Printed device; it helps to resolve the name.
-
-    Raises
-    ------
-    ValueError
-        If no shipped model has that name.
     """
     data = dict(_architecture(name.strip(), num_layers, _is_2021(seq_len, gpu)))
     if seq_len is not None and data.get("position_embedding") == "learned":
@@ -162,8 +157,7 @@ def _find(name: str, normalised: str, bare: str) -> _Variant:
             return _VARIANTS[candidate]
         if candidate in known:
             return _Variant(known[candidate].stem, {})
-    msg = f"unknown model {name!r}"
-    raise ValueError(msg)
+    raise ValueError(f"unknown model {name!r}")
 
 
 def _truncate(data: dict[str, Any], layers: int) -> None:

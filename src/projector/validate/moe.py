@@ -87,25 +87,17 @@ def _times_s(cases: Sequence[LayerCase]) -> Floats:
 
 
 def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
-    """Read a row; ``devices`` keeps the devices that rows before it named.
-
-    Raises
-    ------
-    ValueError
-        If the row does not describe a measured layer.
-    """
+    """Read a row; ``devices`` keeps the devices that rows before it named."""
     counts = {name: _count(row, name) for name in _COUNTS}
     measured_us = number(row, "time_us")
     if measured_us is None or measured_us <= 0.0:
-        msg = "time_us is not a positive time"
-        raise ValueError(msg)
+        raise ValueError("time_us is not a positive time")
     experts, topk, ep, tokens = (counts[name] for name in ("experts", "topk", "ep", "num_tokens"))
     if topk > experts or experts % ep:
         msg = f"{experts} experts must be at least topk ({topk}) and a multiple of ep ({ep})"
         raise ValueError(msg)
     if tokens > MAX_TOKENS or experts > MAX_EXPERTS or tokens * max(topk, experts // 8) > MAX_PICKS:
-        msg = f"{tokens} tokens over {experts} experts are too many to simulate"
-        raise ValueError(msg)
+        raise ValueError(f"{tokens} tokens over {experts} experts are too many to simulate")
     layer, note = _layer(row, counts, devices)
     grouped = layer.fused and experts % benchmark_routing().groups == 0
     loads = _loads(row.get("distribution") or "", tokens, experts, topk, ep, grouped=grouped)
@@ -123,8 +115,7 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
     note = "" if dtype == kind else f"{device.name} has no {kind}: {dtype}"
     gated = (row.get("gated") or "").strip().lower()
     if gated not in {"true", "false"}:
-        msg = f"gated is {row.get('gated')!r}, not True or False"
-        raise ValueError(msg)
+        raise ValueError(f"gated is {row.get('gated')!r}, not True or False")
     alone = (row.get("notes") or "").lower()
     release = re.search(r"\b(\d+\.\d+\.\d+\w*)", library)
     layer = ExpertLayer(
@@ -179,8 +170,7 @@ def _loads(
         return _random_loads(tokens, experts, topk)[:, :local]
     match = re.fullmatch(r"power_law_(\d+(?:\.\d+)?)", distribution.strip().lower())
     if match is None:
-        msg = f"unknown distribution {distribution!r}"
-        raise ValueError(msg)
+        raise ValueError(f"unknown distribution {distribution!r}")
     generator = np.random.default_rng(SEED)
     draws = []
     for _ in range(DRAWS):
@@ -195,8 +185,7 @@ def _loads(
 def _count(row: Row, column: str) -> int:
     value = integer(row, column)
     if value is None or not 1 <= value <= 1 << 30:
-        msg = f"{column} is {row.get(column)!r}, not a count"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not a count")
     return value
 
 

@@ -90,13 +90,7 @@ KNOWN_TEXTS = 1 << 14
 
 
 def device_of(text: str) -> str:
-    """Return the shipped device that a published name means; the path of a profile stays.
-
-    Raises
-    ------
-    ValueError
-        If no shipped device has that name.
-    """
+    """Return the shipped device that a published name means; the path of a profile stays."""
     if text.endswith(PROFILES):
         return text
     known = resources.index("hardware")
@@ -110,18 +104,11 @@ def device_of(text: str) -> str:
         for candidate in _shortenings(name):
             if candidate in known:
                 return known[candidate].stem
-    msg = f"unknown device {text!r}"
-    raise ValueError(msg)
+    raise ValueError(f"unknown device {text!r}")
 
 
 def precision_of(text: str) -> str:
-    """Return the matrix type that a published precision means, without its recipe.
-
-    Raises
-    ------
-    ValueError
-        If it names no type we know.
-    """
+    """Return the matrix type that a published precision means, without its recipe."""
     name = re.sub(r"\(.*?\)", "", text).strip().lower().replace("-", "_")
     if name in PRECISIONS:
         return PRECISIONS[name]
@@ -129,8 +116,7 @@ def precision_of(text: str) -> str:
         rest = name.removeprefix(spelling)
         if rest != name and not rest[:1].isdigit():  # FP64 does not begin with FP6
             return PRECISIONS[spelling]
-    msg = f"unknown precision {text!r}"
-    raise ValueError(msg)
+    raise ValueError(f"unknown precision {text!r}")
 
 
 def source_of(text: str) -> str:

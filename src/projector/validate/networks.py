@@ -96,11 +96,6 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
         Those of the device's usual network: their number holds where the text has none.
     gpus_per_node : int
         Devices of a node, for rates per device.
-
-    Raises
-    ------
-    ValueError
-        If a count or a rate beside a count is 0.
     """
     for match in _RATE.finditer(text):
         around = text[max(0, match.start() - 28) : match.end() + 12]
@@ -108,8 +103,7 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
         count = int(match["count"] or 0) * int(match["cards"] or 1)
         gbit = float(match["rate"]) * _factor(unit)
         if match["count"] and not (count and gbit):
-            msg = f"{match[0].strip()!r} states no adapters"
-            raise ValueError(msg)
+            raise ValueError(f"{match[0].strip()!r} states no adapters")
         if _SCALE_UP.search(around) or (unit in {"G", "Gb", "Gbit"} and not count):
             continue
         if gbit < _SLOWEST:

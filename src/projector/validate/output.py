@@ -36,11 +36,6 @@ def write_results(
     ``by`` names the columns whose text makes the group of a row.
 
     The file appears whole or not at all: it is written under another name and then renamed.
-
-    Raises
-    ------
-    ConfigError
-        If the table cannot be read or the file cannot be written.
     """
     if out is None:
         return validate(kind, path, by=by)

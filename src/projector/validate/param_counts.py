@@ -64,11 +64,6 @@ def architecture(row: Row) -> tuple[ModelConfig, str, str]:
 
     Dimensions are the row's. Features without a column (biases, norms, position table, sinks)
     are those of the shipped model of that name, and those that ``extra`` names.
-
-    Raises
-    ------
-    ValueError
-        If a dimension is missing or no number.
     """
     extra = (row.get("extra") or "").lower()
     data, mark, note = _features(row, extra)
@@ -77,12 +72,10 @@ def architecture(row: Row) -> tuple[ModelConfig, str, str]:
         if value is not None:
             data[field] = value
     if int(data.get("num_layers", 0)) > MAX_LAYERS:
-        msg = f"layers is {row.get('layers')!r}, more than {MAX_LAYERS:,}"
-        raise ValueError(msg)
+        raise ValueError(f"layers is {row.get('layers')!r}, more than {MAX_LAYERS:,}")
     for field in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size"):
         if field not in data:
-            msg = f"{field} is missing"
-            raise ValueError(msg)
+            raise ValueError(f"{field} is missing")
     tied = (row.get("tied_embeddings") or "").strip().lower()
     if tied:
         data["tied_embeddings"] = tied in {"true", "1", "yes"}
@@ -130,8 +123,7 @@ def _mla(row: Row) -> dict[str, int] | None:
     fields = {field: integer(row, column) for column, field in _MLA.items()}
     missing = [column for column, field in _MLA.items() if fields[field] is None]
     if missing:
-        msg = f"{missing[0]} is missing beside kv_lora"
-        raise ValueError(msg)
+        raise ValueError(f"{missing[0]} is missing beside kv_lora")
     stated = {field: value for field, value in fields.items() if value is not None}
     return {**stated, "q_lora_rank": integer(row, "q_lora") or 0}
 
@@ -145,8 +137,7 @@ def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
     moe = dict(data.get("moe") or {})
     pattern = moe.get("layer_freq")
     if dense is not None and not 0 <= dense <= layers:
-        msg = f"dense_layers is {dense}, but there are {layers} layers"
-        raise ValueError(msg)
+        raise ValueError(f"dense_layers is {dense}, but there are {layers} layers")
     if dense:
         moe["layer_freq"] = [0] * dense + [1] * (layers - dense)
     elif dense == 0 or (isinstance(pattern, list) and len(pattern) < layers):
@@ -169,8 +160,7 @@ def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
 def _positive(row: Row, column: str) -> float:
     value = integer(row, column)
     if value is None or value <= 0:
-        msg = f"{column} is {row.get(column)!r}, not a positive count"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not a positive count")
     return float(value)
 
 

@@ -20,13 +20,7 @@ KINDS = tuple(_HOMES)
 
 
 def kind_of(name: str) -> Kind:
-    """Return a kind of table.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown name.
-    """
+    """Return a kind of table."""
     home = _HOMES.get(name)
     if home is None:
         msg = f"unknown kind of table {name!r}; known: {', '.join(KINDS)}"

@@ -94,8 +94,7 @@ class RowLayout(RowText):
     def _data_parallel(self) -> int:
         split = self.tp * self.pp * self.cp
         if self.gpus % split:
-            msg = f"tp * pp * cp = {split} does not divide n_gpus = {self.gpus}"
-            raise ValueError(msg)
+            raise ValueError(f"tp * pp * cp = {split} does not divide n_gpus = {self.gpus}")
         derived = self.gpus // split
         stated = integer(self.row, "dp")
         if stated is not None and stated != derived:
@@ -141,8 +140,7 @@ class RowLayout(RowText):
         match = _SCHEDULE.search(self.flags)
         name = (match[1] or match[2]).lower().strip(";,") if match else ""
         if name and name not in _SCHEDULES:
-            msg = f"unknown schedule {name!r}"
-            raise ValueError(msg)
+            raise ValueError(f"unknown schedule {name!r}")
         schedule = _SCHEDULES.get(name, "auto")
         if schedule == "interleaved" and vpp == 1:
             layers = int(self.model["num_layers"])

@@ -43,8 +43,7 @@ class RowText:
         """Return a column that must hold a positive whole number."""
         value = integer(self.row, column)
         if value is None or not 1 <= value <= _LARGEST.get(column, MAX_COUNT):
-            msg = f"{column} is {self.row.get(column)!r}, not a count"
-            raise ValueError(msg)
+            raise ValueError(f"{column} is {self.row.get(column)!r}, not a count")
         return value
 
     def weaken(self, mark: str, note: str = "") -> None:

@@ -115,11 +115,6 @@ def validate(
         Called with the columns of the table before its first row.
     by : sequence of str, optional
         Columns whose text makes the group of a row.
-
-    Raises
-    ------
-    ConfigError
-        If the kind is unknown, or the file cannot be read or lacks a column.
     """
     kind = kind_of(kind_name)
     table = Table(path, kind.columns, kind.name)

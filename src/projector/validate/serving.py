@@ -190,14 +190,12 @@ def _read(row: Row, shared: _Shared, without: Without) -> _Case:
     unit = _unit(row.get("unit") or "")
     measured = number(row, "value")
     if measured is None or measured <= 0.0:
-        msg = f"value is {row.get('value')!r}, not a positive number"
-        raise ValueError(msg)
+        raise ValueError(f"value is {row.get('value')!r}, not a positive number")
     tp, pp = _count(row, "tp", default=1), _count(row, "pp", default=1)
     gpus = _count(row, "n_gpus", default=tp * pp)
     replicas = gpus // (tp * pp)
     if replicas * tp * pp != gpus:
-        msg = f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}"
-        raise ValueError(msg)
+        raise ValueError(f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}")
     deployment = _deployment(row, tp, pp, shared, without, notes)
     batch = -(-_count(row, "batch_or_concurrency") // replicas)
     given_in, given_out = integer(row, "input_len"), integer(row, "output_len")
@@ -281,8 +279,7 @@ def _unit(text: str) -> str:
         return "s"
     if plain.startswith("ms"):
         return "ms"
-    msg = f"unknown unit {text!r}"
-    raise ValueError(msg)
+    raise ValueError(f"unknown unit {text!r}")
 
 
 def _device(text: str, notes: list[str]) -> str:
@@ -300,8 +297,7 @@ def _device(text: str, notes: list[str]) -> str:
             continue
         notes.append(f"{text} taken as {name}")
         return name
-    msg = f"unknown device {text!r}"
-    raise ValueError(msg)
+    raise ValueError(f"unknown device {text!r}")
 
 
 def _engine(framework: str, precision: str) -> str:
@@ -347,8 +343,7 @@ def _count(row: Row, column: str, default: int | None = None) -> int:
     if value is None:
         value = default
     if value is None or not 1 <= value <= _MAX_LENGTH:
-        msg = f"{column} is {row.get(column)!r}, not a count"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not a count")
     return value
 
 

@@ -35,11 +35,6 @@ class Table:
         Columns that a table of this kind must have.
     kind : str
         Name of the kind of table, for messages.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, has no header, or lacks a required column.
     """
 
     def __init__(self, path: str | Path, required: Sequence[str], kind: str) -> None:

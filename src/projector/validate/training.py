@@ -161,12 +161,10 @@ def step_time(row: Row, reader: JobRow) -> float:
     else:
         value, column = rate, "tokens_per_s_per_gpu"
     if value is None or value <= 0.0:
-        msg = f"{column} is {row.get(column)!r}, not a positive number"
-        raise ValueError(msg)
+        raise ValueError(f"{column} is {row.get(column)!r}, not a positive number")
     if column == "step_time_s":
         if not (row.get("global_batch") or "").strip():
-            msg = "step_time_s needs global_batch"
-            raise ValueError(msg)
+            raise ValueError("step_time_s needs global_batch")
         return value
     return reader.global_batch * reader.seq / (value * reader.gpus)
 

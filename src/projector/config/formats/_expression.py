@@ -11,47 +11,30 @@ _MAX_INTEGER = 1 << 62
 
 
 def integer(text: str) -> int:
-    """Return the value of an integer expression of ``+ - * / // %`` and parentheses.
-
-    Raises
-    ------
-    ValueError
-        If it is anything else.
-    """
+    """Return the value of an integer expression of ``+ - * / // %`` and parentheses."""
     value = int_or_list(text)
     if not isinstance(value, int):
-        msg = f"{text!r} is not an integer expression"
-        raise ValueError(msg)  # noqa: TRY004  # a wrong text, not a wrong type
+        raise ValueError(f"{text!r} is not an integer expression")  # noqa: TRY004  # a wrong text, not a wrong type
     return value
 
 
 def int_or_list(text: str) -> int | list[int]:
-    """Return an integer, or the list that an expression such as ``[0]*3+[1]*58`` gives.
-
-    Raises
-    ------
-    ValueError
-        If it is anything else, or longer than any model.
-    """
+    """Return an integer, or the list that an expression such as ``[0]*3+[1]*58`` gives."""
     try:
         return _value(_parse(text))
     except RecursionError:
-        msg = "the expression is nested too deeply"
-        raise ValueError(msg) from None
+        raise ValueError("the expression is nested too deeply") from None
 
 
 def _parse(text: str) -> ast.expr:
     if len(text) > _MAX_TEXT:
-        msg = f"an expression of {len(text)} characters is too long for a layer pattern"
-        raise ValueError(msg)
+        raise ValueError(f"an expression of {len(text)} characters is too long for a layer pattern")
     if not _ALPHABET.fullmatch(text):
-        msg = "only integers, lists, + and * can be used"
-        raise ValueError(msg)
+        raise ValueError("only integers, lists, + and * can be used")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        msg = f"{text!r} is not an expression of integers and lists"
-        raise ValueError(msg) from error
+        raise ValueError(f"{text!r} is not an expression of integers and lists") from error
 
 
 def _value(node: ast.expr) -> int | list[int]:
@@ -70,8 +53,7 @@ def _value(node: ast.expr) -> int | list[int]:
             return _combine(_value(left), operation, _value(right))
         case _:
             pass
-    msg = "only integers, lists, + and * can be used"
-    raise ValueError(msg)
+    raise ValueError("only integers, lists, + and * can be used")
 
 
 def _combine(
@@ -87,8 +69,7 @@ def _combine(
             if len(pattern) * count > _MAX_LENGTH:
                 return _short([0] * (_MAX_LENGTH + 1))
             return pattern * count
-    msg = "lists can only be added, or multiplied by an integer"
-    raise ValueError(msg)
+    raise ValueError("lists can only be added, or multiplied by an integer")
 
 
 def _arithmetic(left: int, operation: ast.operator, right: int) -> int:
@@ -102,24 +83,20 @@ def _arithmetic(left: int, operation: ast.operator, right: int) -> int:
     }
     chosen = operations.get(type(operation))
     if chosen is None:
-        msg = "only + - * / and % can be used with integers"
-        raise ValueError(msg)
+        raise ValueError("only + - * / and % can be used with integers")
     try:
         return _bounded(chosen(left, right))
     except ZeroDivisionError:
-        msg = "division by zero"
-        raise ValueError(msg) from None
+        raise ValueError("division by zero") from None
 
 
 def _bounded(number: int) -> int:
     if abs(number) > _MAX_INTEGER:
-        msg = "a number is too large"
-        raise ValueError(msg)
+        raise ValueError("a number is too large")
     return number
 
 
 def _short(items: list[int]) -> list[int]:
     if len(items) > _MAX_LENGTH:
-        msg = f"a pattern of more than {_MAX_LENGTH} layers"
-        raise ValueError(msg)
+        raise ValueError(f"a pattern of more than {_MAX_LENGTH} layers")
     return items

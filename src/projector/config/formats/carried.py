@@ -29,13 +29,7 @@ KEY: Final = "projector"
 
 
 def carried_fields(text: str, path: Path) -> dict[str, Any]:
-    """Return the fields that the comments in the text of a file carry, dotted field -> value.
-
-    Raises
-    ------
-    ConfigError
-        If a line with the mark does not hold overrides.
-    """
+    """Return the fields that the comments in the text of a file carry, dotted field -> value."""
     if path.suffix.lower() == ".json":
         return _of_json(text, path)
     found: dict[str, Any] = {}

@@ -90,11 +90,6 @@ def read_deepspeed(data: Mapping[str, Any], *, name: str = "") -> ReadJob:
     -------
     ReadJob
         Without model, sequence and device.
-
-    Raises
-    ------
-    ConfigError
-        If a setting is malformed.
     """
     stated = Stated(without_auto(data), TOOL, prefix=PREFIX)
     stated.put("name", name, origin="the file's name")

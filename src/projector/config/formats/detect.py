@@ -193,11 +193,6 @@ def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
     -------
     ReadJob or dict
         What the reader of another tool's files made of it, or a native job as it was written.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, or is of a kind that is known and not read.
     """
     by_ending = _BY_ENDING.get(path.suffix.lower())
     if by_ending is not None:

@@ -51,13 +51,6 @@ def read_huggingface(
     tuple of ModelConfig and list of str
         The architecture, and a sentence for everything that would change the projection and
         is not modelled.
-
-    Raises
-    ------
-    UnsupportedError
-        If the ``model_type`` is unknown, or the architecture cannot be described exactly.
-    ConfigError
-        If a key is missing, of the wrong type, or contradicts another one.
     """
     config = _text_part(ConfigFile.of(data, key))
     model_type = config.text("model_type")

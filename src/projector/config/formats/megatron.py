@@ -102,13 +102,6 @@ def read_megatron(
     -------
     ReadJob
         Without a device; origins name values that are Megatron's defaults.
-
-    Raises
-    ------
-    ConfigError
-        If there are no arguments, or one is malformed.
-    UnsupportedError
-        If the model is of a kind that is not supported.
     """
     warnings: list[str] = []
     launch: Mapping[str, int] = {}

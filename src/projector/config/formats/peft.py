@@ -41,15 +41,7 @@ _REFUSED: Final = {
 
 
 def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``training.adapter`` that a file of PEFT describes.
-
-    Raises
-    ------
-    UnsupportedError
-        If it describes what is not modelled, by the key that says so.
-    ConfigError
-        If it names no module.
-    """
+    """Return the fields of ``training.adapter`` that a file of PEFT describes."""
     kind = data["peft_type"]
     adapter: dict[str, Any] = {"kind": kind}
     if str(kind).upper() != "LORA":
@@ -71,5 +63,4 @@ def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse(key: str, value: Any, why: str) -> None:
-    msg = f"{key} is not modelled: {why}"
-    raise UnsupportedError(msg, key=key, value=value, allowed=None)
+    raise UnsupportedError(f"{key} is not modelled: {why}", key=key, value=value, allowed=None)

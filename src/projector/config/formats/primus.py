@@ -52,11 +52,6 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
     ``PRIMUS_GPU_ARCH`` and ``PRIMUS_GPU_CLOCK_MHZ``; they apply to Primus files only. An empty
     variable counts as not set. So does ``NNODES=1``, because Primus projects from one machine to
     the nodes that the layout needs.
-
-    Raises
-    ------
-    ConfigError
-        If one that counts is not a positive integer.
     """
     given = {name: environ.get(name, "").strip() for name in _DEVICE_VARIABLES}
     overrides: dict[str, Any] = {
@@ -91,13 +86,6 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
     -------
     ReadJob
         Origins name values that the file does not state.
-
-    Raises
-    ------
-    ConfigError
-        If the file is malformed, or its model is neither shipped nor found.
-    UnsupportedError
-        For a framework other than Megatron and torchtitan, or a model that is not supported.
     """
     around = Surroundings()
     data = whole_experiment(data, path, around)

@@ -43,13 +43,7 @@ class Surroundings:
         self.files = 0
 
     def enter(self, file: Path, above: tuple[Path, ...]) -> tuple[Path, ...]:
-        """Return the chain of files down to one that is read next.
-
-        Raises
-        ------
-        ConfigError
-            If the file extends itself by way of others, or too many files are extended.
-        """
+        """Return the chain of files down to one that is read next."""
         here = file.resolve()
         if here in above:
             circle = " -> ".join(path.name for path in (*above[above.index(here) :], here))
@@ -90,13 +84,7 @@ class Surroundings:
 
 
 def whole_experiment(data: Mapping[str, Any], path: Path, around: Surroundings) -> dict[str, Any]:
-    """Return an experiment with the files that it extends; mappings are merged key by key.
-
-    Raises
-    ------
-    ConfigError
-        If a file is missing or malformed, or files extend each other in a circle.
-    """
+    """Return an experiment with the files that it extends; mappings are merged key by key."""
     return _merged(dict(data), path, around, ())
 
 
@@ -171,11 +159,6 @@ def preset_settings(
     tuple
         The shipped architecture that stands for a preset which is not at hand, None where there is
         none; and the settings, over it or describing all of the model.
-
-    Raises
-    ------
-    ConfigError
-        If a file is malformed, or files extend each other in a circle.
     """
     above = around.enter(file, above)
     data = read_yaml(file, key="model")

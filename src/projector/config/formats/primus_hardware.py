@@ -79,11 +79,6 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     -------
     tuple
         Dotted overrides such as ``cluster.network.nic_gbit_per_s``, and warnings.
-
-    Raises
-    ------
-    ConfigError
-        If the file is malformed or a value cannot be true.
     """
     data = read_yaml(path, key="hardware_config")
     if "hardware_config" in data:
@@ -103,9 +98,8 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
         return overrides, []
     if data.keys() & ({*_SCALED, *_COUNTS, *_SPECIAL, *_UNMODELLED}):
         return _primus(data, [])
-    msg = f"{path} has neither hardware_config nor device or network at its top level"
     raise ConfigError(
-        msg,
+        f"{path} has neither hardware_config nor device or network at its top level",
         key="hardware_config",
         value=sorted(data),
         allowed=["hardware_config", "device", "network"],

@@ -39,11 +39,6 @@ def read_torchtitan_experiment(
         Name of the model preset: an architecture, which ``-fp8`` behind it trains in FP8.
     degrees : mapping
         Dotted field -> what the environment sets.
-
-    Raises
-    ------
-    ConfigError
-        If a setting is malformed.
     """
     stem = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
     name = _FP8.sub("", stem)

@@ -33,13 +33,7 @@ class ShapeRow:
         return self.fields.get(name, "")
 
     def extent(self, name: str) -> int:
-        """Return the number of a column.
-
-        Raises
-        ------
-        ConfigError
-            If it is not an integer from 0 to 2**40; the message names line and column.
-        """
+        """Return the number of a column."""
         return read_extent(name, self.text(name), self.where)
 
 
@@ -54,12 +48,6 @@ def shape_rows(
         UTF-8 text, with or without a byte order mark; its first line has the headings.
     required, optional : sequence of str
         Headings in small letters: those it must have, and those it may have. Others are ignored.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be read, lacks or repeats a column, has a line with surplus fields, no line at
-        all or more than `MAX_SHAPES`; the message names the line or the column.
     """
     count = 0
     try:

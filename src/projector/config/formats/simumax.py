@@ -109,11 +109,6 @@ def read_strategy(data: Mapping[str, Any], *, title: str = "") -> ReadJob:
     -------
     ReadJob
         Without model and device.
-
-    Raises
-    ------
-    ConfigError
-        If a field is malformed.
     """
     stated = Stated(data, TOOL)
     stated.put("name", title, origin="the file's name")

@@ -20,13 +20,7 @@ def is_model(data: Mapping[str, Any]) -> bool:
 
 
 def read_model(data: Mapping[str, Any], *, key: str = "model") -> dict[str, Any]:
-    """Read a model: no biases, RMSNorm, rotary positions and untied embeddings.
-
-    Raises
-    ------
-    ConfigError
-        If a field is missing or malformed.
-    """
+    """Read a model: no biases, RMSNorm, rotary positions and untied embeddings."""
     stated = Stated(data, TOOL)
     for name in ("hidden_size", "head_num", "layer_num", "vocab_size"):
         if not stated.has(name):

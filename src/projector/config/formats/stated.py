@@ -84,13 +84,7 @@ class Stated:
         return convert(self.spell(name), self.values[name]) if self.has(name) else default
 
     def integer(self, name: str, default: int, *, least: int = 1) -> int:
-        """Return a whole number.
-
-        Raises
-        ------
-        ConfigError
-            If it is none, or smaller than ``least``.
-        """
+        """Return a whole number."""
         found: int = self.get(name, integer, default)
         if found < least:
             self.fail(name, f"an integer >= {least}")
@@ -117,13 +111,7 @@ class Stated:
         return found
 
     def choice(self, name: str, meanings: Mapping[str, Any], default: str) -> Any:
-        """Return what the name means that a setting is set to.
-
-        Raises
-        ------
-        ConfigError
-            If it is none of them.
-        """
+        """Return what the name means that a setting is set to."""
         text = self.word(name, default)
         if text not in meanings:
             self.fail(name, f"one of {', '.join(meanings)}", list(meanings))

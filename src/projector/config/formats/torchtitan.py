@@ -37,13 +37,7 @@ from projector.errors import ConfigError, shown
 
 
 def read_toml(text: str, path: Path) -> ReadJob:
-    """Read the text of a TOML file.
-
-    Raises
-    ------
-    ConfigError
-        If it is not valid TOML, or not torchtitan's.
-    """
+    """Read the text of a TOML file."""
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -79,11 +73,6 @@ def read_torchtitan(
     -------
     ReadJob
         Without a device; nodes, the batch and what depends on the number of layers are derived.
-
-    Raises
-    ------
-    ConfigError
-        If a setting is malformed.
     """
     stated = Stated(data, TOOL, MOVED, assumed=assumed, assumed_origin=assumed_origin)
     stated.put("name", stated.word("job.description", name), "job.description")

@@ -50,13 +50,7 @@ def is_trainer_script(text: str) -> bool:
 
 
 def read_trainer_script(text: str, *, path: Path) -> ReadJob:
-    """Read the command of a script that launches a trainer.
-
-    Raises
-    ------
-    ConfigError
-        If there is none, or an argument is malformed.
-    """
+    """Read the command of a script that launches a trainer."""
     commands = [words for words in Script(text, path=path).commands if {*words} & {*_MARKS}]
     if not commands:
         joined = [word for words in Script(text, path=path).commands for word in words]
@@ -94,13 +88,7 @@ def _arguments(words: Sequence[str]) -> dict[str, Any]:
 
 
 def read_accelerate(data: Mapping[str, Any], *, path: Path) -> ReadJob:
-    """Read a file of ``accelerate config``, which names devices and how they are used.
-
-    Raises
-    ------
-    ConfigError
-        If a setting is malformed.
-    """
+    """Read a file of ``accelerate config``, which names devices and how they are used."""
     given = data.get("deepspeed_config") or {}
     inner = (
         {str(name): value for name, value in given.items()} if isinstance(given, Mapping) else {}
@@ -149,13 +137,6 @@ def read_trainer(data: Mapping[str, Any], *, path: Path, default_batch: int = 8)
     -------
     ReadJob
         Without a device.
-
-    Raises
-    ------
-    ConfigError
-        If an argument is malformed or a file cannot be read.
-    UnsupportedError
-        For a training that is not that of one causal language model.
     """
     config = data.get("deepspeed", data.get("deepspeed_config"))
     rest = {

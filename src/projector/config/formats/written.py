@@ -20,13 +20,7 @@ _POWERS = "kmgtp"
 
 
 def read_extent(name: str, text: str, where: str = "") -> int:
-    """Return an extent from its text; ``where`` begins the message of an error.
-
-    Raises
-    ------
-    ConfigError
-        If it is not an integer from 0 to 2**40.
-    """
+    """Return an extent from its text; ``where`` begins the message of an error."""
     match = _WHOLE.fullmatch(text.strip()) if len(text) <= MAX_DIGITS else None
     value = int(match[1].replace(",", "").replace("_", "")) if match else -1
     if not 0 <= value <= MAX_EXTENT:
@@ -40,11 +34,6 @@ def byte_count(key: str, text: str) -> float:
     """Return bytes from a number with or without a unit: ``65536``, ``64MiB``, ``1.5 GB``.
 
     Units with an i are powers of 1,024, those without are powers of 1,000.
-
-    Raises
-    ------
-    ConfigError
-        For anything else.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:

@@ -44,8 +44,7 @@ def attention_time_columns(
         row = int(np.argmin(valid))
         names = "batch, heads, key heads, queries, keys, d_qk, d_v"
         extents = ", ".join(str(int(extent)) for extent in extent_A7[row])
-        msg = f"attention {row} ({names} = {extents}) has no finite time"
-        raise ValueError(msg)
+        raise ValueError(f"attention {row} ({names} = {extents}) has no finite time")
     return time_s_A, bound_A
 
 

@@ -199,6 +199,5 @@ def ws_persistent_columns(
         valid = np.isfinite(term_GT[:, TERMS.index("time_s")]) & (np.min(extent_G4, axis=1) >= 0)
         row = int(np.argmin(valid))
         m, n, k, batch = (int(extent) for extent in extent_G4[row])
-        msg = f"GEMM {row} (m, n, k, batch = {m}, {n}, {k}, {batch}) has no finite time"
-        raise ValueError(msg)
+        raise ValueError(f"GEMM {row} (m, n, k, batch = {m}, {n}, {k}, {batch}) has no finite time")
     return choice_G, term_GT

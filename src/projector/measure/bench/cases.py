@@ -60,13 +60,7 @@ def once(cases: Iterable[Case]) -> list[Case]:
 
 
 def named_type(text: str, where: str = "") -> str:
-    """Return a matrix type however it is spelled; ``where`` begins the message of an error.
-
-    Raises
-    ------
-    ConfigError
-        With the known names.
-    """
+    """Return a matrix type however it is spelled; ``where`` begins the message of an error."""
     name = matrix_type_named(text)
     if name not in MATRIX_TYPES:
         msg = f"{where}dtype must be one of {', '.join(MATRIX_TYPES)}, got {text!r}"
@@ -137,13 +131,7 @@ class AttentionShape:
 
 
 def attention_case(shape: AttentionShape, dtype: str, phase: str, backend: str) -> Case:
-    """Return one pass of a fused attention.
-
-    Raises
-    ------
-    ConfigError
-        If the key heads do not divide the heads.
-    """
+    """Return one pass of a fused attention."""
     if shape.heads % shape.kv_heads:
         msg = f"kv_heads ({shape.kv_heads}) does not divide heads ({shape.heads})"
         allowed = f"a divisor of {shape.heads}"
@@ -174,11 +162,6 @@ def collective_cases(operations: Sequence[str], sizes: Sequence[int], ranks: int
     ----------
     sizes : sequence of int
         Bytes of the whole buffer, as `projector.single.times.collective_time` counts them.
-
-    Raises
-    ------
-    ConfigError
-        For an operation that is not measured, or fewer than two ranks.
     """
     for operation in operations:
         if operation not in MEASURED_COLLECTIVES:
@@ -215,13 +198,7 @@ def copy_cases(sizes: Sequence[int]) -> list[Case]:
 
 
 def clock_cases(dtypes: Sequence[str], seconds: float) -> list[Case]:
-    """Return loads of matrix types under which the clock is watched.
-
-    Raises
-    ------
-    ConfigError
-        If they would take no time, or more than ten minutes each.
-    """
+    """Return loads of matrix types under which the clock is watched."""
     if not 0.0 < seconds <= MOST_LOAD_S:
         msg = f"seconds must be above 0 and up to {MOST_LOAD_S:g}, got {seconds:g}"
         raise ConfigError(msg, key="seconds", value=seconds, allowed=f"0 to {MOST_LOAD_S:g}")

@@ -72,12 +72,6 @@ def gemm_list(options: GemmOptions) -> list[Case]:
 
     Without a list, the product of ``m``, ``n`` and ``k`` is measured. Those that are not given
     take the sizes of ``sizes`` together: ``sizes`` alone gives square problems.
-
-    Raises
-    ------
-    ConfigError
-        If there is not exactly one of both, or either cannot be read; the message names the file,
-        the line and the column.
     """
     one_of("layout", options.layout, LAYOUTS)
     dtypes = types_of(options.dtypes)
@@ -144,13 +138,7 @@ def _swept(given: Mapping[str, str], sizes: str) -> list[tuple[int, ...]]:
 
 
 def attention_list(options: AttentionOptions) -> list[Case]:
-    """Return the attentions of a CSV list, as `projector attention` reads it, or of a sweep.
-
-    Raises
-    ------
-    ConfigError
-        As `gemm_list` does.
-    """
+    """Return the attentions of a CSV list, as `projector attention` reads it, or of a sweep."""
     one_of("kernel", options.backend, ATTENTION_BACKENDS)
     passes = [name.strip() for name in options.passes.split(",") if name.strip()]
     for name in passes or [""]:
@@ -217,38 +205,20 @@ def _attention(numbers: Mapping[str, int], options: AttentionOptions) -> Attenti
 
 
 def types_of(text: str) -> list[str]:
-    """Return matrix types from their names with commas.
-
-    Raises
-    ------
-    ConfigError
-        If one is unknown or there is none.
-    """
+    """Return matrix types from their names with commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     return list(dict.fromkeys(named_type(name) for name in names or [text]))
 
 
 def one_of(key: str, value: str, legal: Sequence[str] | Mapping[str, object]) -> None:
-    """Refuse a name that is not legal.
-
-    Raises
-    ------
-    ConfigError
-        With the legal names.
-    """
+    """Refuse a name that is not legal."""
     if value not in legal:
         msg = f"{key} must be one of {', '.join(legal)}, got {value!r}"
         raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
 
 def count_of(key: str, value: int, *, least: int = 1) -> None:
-    """Refuse a number that is no count.
-
-    Raises
-    ------
-    ConfigError
-        If it is below ``least`` or above 2**40.
-    """
+    """Refuse a number that is no count."""
     if value < least:
         msg = f"{key} must be at least {least}, got {value}"
         raise ConfigError(msg, key=key, value=value, allowed=f"at least {least}")
@@ -264,13 +234,7 @@ def _positive(row: ShapeRow, name: str) -> int:
 
 
 def _limited(cases: list[Case]) -> list[Case]:
-    """Return cases, each once.
-
-    Raises
-    ------
-    ConfigError
-        If there are too many.
-    """
+    """Return cases, each once."""
     kept = once(cases)
     if len(kept) > MOST_CASES:
         msg = f"{len(kept):,} cases are more than {MOST_CASES:,}"

@@ -25,11 +25,6 @@ class Results:
         Kind of the rows.
     overwrite : bool
         Whether rows of a table that is there are dropped.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read or written, or is a table of another kind.
     """
 
     def __init__(self, path: str | Path | None, kind: BenchKind, *, overwrite: bool) -> None:
@@ -65,13 +60,7 @@ class Results:
         return None if place is None else self._rows[place]
 
     def add(self, rows: list[Row]) -> None:
-        """Append rows; they are on the disk when this returns.
-
-        Raises
-        ------
-        ConfigError
-            If the file cannot be written.
-        """
+        """Append rows; they are on the disk when this returns."""
         replaced = False
         for row in rows:
             place = self._places.get(identity(self._kind, row))

@@ -95,13 +95,7 @@ class Measuring:
         return [from_row(case, row) for case, row in rows if row is not None]
 
     def go(self) -> list[Measured]:
-        """Measure what is not there yet, and return the whole list.
-
-        Raises
-        ------
-        MeasurementError
-            If several processes in a row end without an answer; rows so far are kept.
-        """
+        """Measure what is not there yet, and return the whole list."""
         todo = self.todo()
         begun, total = time.perf_counter(), len(todo)
         known = len(self.cases) - total
@@ -164,13 +158,7 @@ def _parts(chunk: Sequence[Case], at_hand: int | None) -> tuple[Sequence[Case], 
 
 
 def run_in(settings: Settings, cases: Sequence[Case], run: Run | None, heard: Progress) -> Answer:
-    """Run some cases in one process; ``heard`` is told what the worker does.
-
-    Raises
-    ------
-    MeasurementError
-        If there is no answer, or not one outcome for each case.
-    """
+    """Run some cases in one process; ``heard`` is told what the worker does."""
     task = settings.task(cases)
     if run is None:
         answer = run_task(task, timeout_s=settings.timeout_s, progress=heard)

@@ -36,13 +36,7 @@ class Session:
     warnings: list[str] = field(default_factory=list)
 
     def go(self) -> None:
-        """Measure what is not there yet, with the clock held where that was asked for.
-
-        Raises
-        ------
-        MeasurementError
-            If the clock cannot be held, or the machine answers no more; rows so far are kept.
-        """
+        """Measure what is not there yet, with the clock held where that was asked for."""
         machine, measuring = self.measuring.machine, self.measuring
         with ExitStack() as held:
             if machine.locked_mhz is not None and measuring.todo():
@@ -83,13 +77,6 @@ def begin(
         Stand-in for `projector.measure.process.run_task`.
     say : callable, optional
         Told of progress.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown profile, or a table that cannot be used.
-    MeasurementError
-        If nothing can be measured here: no torch, no such device.
     """
     profile = None if device is None else load_device(device, key="device")
     # Says what runs before anything is measured, and refuses what cannot run at all.
@@ -153,13 +140,7 @@ def settings_of(
     repeats: int = 11,
     timeout_s: float | None = None,
 ) -> Settings:
-    """Return settings from options.
-
-    Raises
-    ------
-    ConfigError
-        If one is not legal.
-    """
+    """Return settings from options."""
     if backend not in BACKENDS:
         msg = f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}"
         raise ConfigError(msg, key="backend", value=backend, allowed=list(BACKENDS))

@@ -15,13 +15,7 @@ Read = Callable[[str, str], int]
 
 
 def extent(key: str, text: str) -> int:
-    """Return an extent of at least 1 from its text.
-
-    Raises
-    ------
-    ConfigError
-        If it is none.
-    """
+    """Return an extent of at least 1 from its text."""
     value = read_extent(key, text)
     if value < 1:
         msg = f"{key} must be at least 1, got {text!r}"
@@ -30,13 +24,7 @@ def extent(key: str, text: str) -> int:
 
 
 def whole_bytes(key: str, text: str) -> int:
-    """Return a number of bytes of at least 1 from its text, with or without a unit.
-
-    Raises
-    ------
-    ConfigError
-        If it is none.
-    """
+    """Return a number of bytes of at least 1 from its text, with or without a unit."""
     value = byte_count(key, text)
     if value < 1.0 or value != int(value):
         msg = f"{key} must be whole bytes, at least 1, got {text!r}"
@@ -55,11 +43,6 @@ def read_sizes(key: str, text: str, read: Read = extent) -> list[int]:
         As `FORMS` says; forms may be mixed.
     read : callable, optional
         `extent` or `whole_bytes`.
-
-    Raises
-    ------
-    ConfigError
-        If a part cannot be read, a range goes down or does not grow, or there are too many sizes.
     """
     sizes: dict[int, None] = {}
     for part in text.split(","):

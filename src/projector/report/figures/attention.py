@@ -40,13 +40,7 @@ _COLOURS = {
 def write_attention_figure(
     projection: AttentionProjection, arguments: Mapping[str, Any], path: str | Path
 ) -> None:
-    """Draw attentions; ``arguments`` are those of `project_attention` that gave them.
-
-    Raises
-    ------
-    ProjectorError
-        If the file cannot be written.
-    """
+    """Draw attentions; ``arguments`` are those of `project_attention` that gave them."""
     check_figure(path)
     curves = _curves(projection, arguments)
     save_figure(path, lambda: attention_figure(projection, curves))

@@ -130,13 +130,7 @@ def axis_name(field: str, tied: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def check_apart(plan: Plan, first: str, second: str, key: str) -> None:
-    """Refuse two fields of one axis that move together: their map would be a diagonal.
-
-    Raises
-    ------
-    ConfigError
-        If they are tied.
-    """
+    """Refuse two fields of one axis that move together: their map would be a diagonal."""
     if second in tied_fields(plan).get(first, ()):
         msg = f"{key}: {first} and {second} are tied, so that they are one axis; name another one"
         raise ConfigError(msg, key=key, value=[first, second], allowed="two axes that vary freely")

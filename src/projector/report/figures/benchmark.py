@@ -74,13 +74,7 @@ class _Points:
 
 
 def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
-    """Draw a list; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the path does not name a figure, or the file cannot be written.
-    """
+    """Draw a list; the file appears whole or not at all."""
     save_figure(path, lambda: benchmark_figure(benchmark))
 
 

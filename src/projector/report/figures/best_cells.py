@@ -142,13 +142,7 @@ class HeatMap:
 def check_fields(
     fields: Sequence[str], column: str, kinds: Mapping[str, str]
 ) -> tuple[str, str, str]:
-    """Return the full names of two axes and a column.
-
-    Raises
-    ------
-    ConfigError
-        If there are not two fields, a name is unknown, or the column holds no numbers.
-    """
+    """Return the full names of two axes and a column."""
     known = [*axes_of(kinds), *(name for name in ("gpus", "parallelism.dp") if name in kinds)]
     if len(fields) != 2:
         msg = f"{KEY}: a heat map has two axes, got {', '.join(fields) or 'none'}"

@@ -40,13 +40,7 @@ LONG_S = 10.0
 
 
 def write_maps(maps: Sequence[BottleneckMap], path: str | Path) -> None:
-    """Draw maps side by side; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw maps side by side; the file appears whole or not at all."""
     save_figure(path, lambda: map_figure(maps))
 
 

@@ -41,13 +41,7 @@ class PodPlace(NamedTuple):
 
 
 def write_cluster_figure(cluster: Cluster, path: str | Path) -> None:
-    """Draw a cluster; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the path does not name a figure, or the file cannot be written.
-    """
+    """Draw a cluster; the file appears whole or not at all."""
     save_figure(path, lambda: cluster_figure(cluster))
 
 

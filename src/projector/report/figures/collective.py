@@ -30,13 +30,7 @@ _STRIP = 0.022
 
 
 def write_collective_figure(projection: CollectiveProjection, path: str | Path) -> None:
-    """Draw a collective.
-
-    Raises
-    ------
-    ProjectorError
-        If the file cannot be written.
-    """
+    """Draw a collective."""
     check_figure(path)
     save_figure(path, lambda: collective_figure(projection))
 

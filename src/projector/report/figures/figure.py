@@ -61,13 +61,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def check_figure(path: str | Path) -> None:
-    """Refuse a figure that could not be written, before anything is projected for it.
-
-    Raises
-    ------
-    ConfigError
-        If the suffix is unknown, the folder does not exist, or matplotlib is missing.
-    """
+    """Refuse a figure that could not be written, before anything is projected for it."""
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         legal = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
@@ -92,13 +86,7 @@ def style() -> Iterator[None]:
 
 
 def save_figure(path: str | Path, draw: "Callable[[], Figure]") -> None:
-    """Draw in our style and write PNG, SVG or PDF; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw in our style and write PNG, SVG or PDF; the file appears whole or not at all."""
     check_figure(path)
     target = Path(path)
     form = target.suffix.lower().removeprefix(".")

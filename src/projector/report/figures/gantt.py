@@ -78,11 +78,6 @@ def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
         File to write.
     title : str
         Whose pipeline it is, such as the name of a job.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
     """
     save_figure(path, lambda: gantt_figure(run, title))
 

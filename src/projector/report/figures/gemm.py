@@ -31,13 +31,7 @@ _COLOURS = {
 
 
 def write_gemm_figure(gemms: GemmList, path: str | Path) -> None:
-    """Draw a list of GEMMs; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the path does not name a figure, or the file cannot be written.
-    """
+    """Draw a list of GEMMs; the file appears whole or not at all."""
     save_figure(path, lambda: gemm_figure(gemms))
 
 

@@ -79,11 +79,6 @@ def write_heat_map(
         File to write.
     column : str
         Column of numbers.
-
-    Raises
-    ------
-    ConfigError
-        If the axis or column does not exist, both axes are tied, or the file cannot be written.
     """
     check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)

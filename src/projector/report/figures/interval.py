@@ -50,14 +50,7 @@ _MINUTE = 60.0
 
 
 def write_interval(job: Job, path: str | Path) -> None:
-    """Draw the cost of the interval of a job's run; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the job has no run with checkpoints and failures, `check_figure` refuses the path, or the
-        file cannot be written.
-    """
+    """Draw the cost of the interval of a job's run; the file appears whole or not at all."""
     run = project_performance(job).run
     if run is None or not (job.run.checkpoint.enabled and job.run.failures.enabled):
         key = "run.tokens" if run is None else "run.checkpoint"

@@ -81,13 +81,7 @@ class _Points:
 
 
 def write_figure(validation: Validation, path: str | Path) -> None:
-    """Draw a validated table; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw a validated table; the file appears whole or not at all."""
     save_figure(path, lambda: _drawn(validation))
 
 

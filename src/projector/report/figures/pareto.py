@@ -52,13 +52,7 @@ RATE_LABEL, PEAK_LABEL = "speed, tokens/s/GPU", "peak memory of the fullest rank
 
 
 def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
-    """Draw speed against memory of all rows, with the front; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw speed against memory of all rows, with the front; a file appears whole or not at all."""
     check_figure(path)
     fronts = read_fronts(result)
     if len(fronts) == 1:

@@ -46,13 +46,7 @@ class Picture:
 
 
 def read_pictures(texts: Sequence[str], kinds: Sequence[str]) -> tuple[Picture, ...]:
-    """Read ``KIND=FIGURE``, where KIND may have ``:FIELD,FIELD`` behind it.
-
-    Raises
-    ------
-    ConfigError
-        If the kind is unknown, the figure cannot be written, or two have the same name.
-    """
+    """Read ``KIND=FIGURE``, where KIND may have ``:FIELD,FIELD`` behind it."""
     pictures: list[Picture] = []
     for text in texts:
         selector, equals, path = text.partition("=")
@@ -64,8 +58,7 @@ def read_pictures(texts: Sequence[str], kinds: Sequence[str]) -> tuple[Picture, 
             raise ConfigError(msg, key=KEY, value=text, allowed=forms)
         check_figure(path)
         if any(Path(path) == Path(picture.path) for picture in pictures):
-            msg = f"{KEY}: two figures cannot both be {path}"
-            raise ConfigError(msg, key=KEY, value=path)
+            raise ConfigError(f"{KEY}: two figures cannot both be {path}", key=KEY, value=path)
         fields = tuple(part.strip() for part in names.split(",")) if colon else ()
         column = fields[2] if len(fields) == 3 else RATE
         pictures.append(Picture(kind, path, fields[:2] if len(fields) == 3 else fields, column))
@@ -73,13 +66,7 @@ def read_pictures(texts: Sequence[str], kinds: Sequence[str]) -> tuple[Picture, 
 
 
 def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, ...]:
-    """Return pictures with the full names of their fields.
-
-    Raises
-    ------
-    ConfigError
-        If a heat map names a field that the space does not have, or two that are tied.
-    """
+    """Return pictures with the full names of their fields."""
     if not any(picture.kind == HEAT_MAP for picture in pictures):
         return tuple(pictures)
     plan = Plan.of(space, column_kinds(axis_kinds(space), runs=states_run(space)), 1)
@@ -95,13 +82,7 @@ def _resolved(picture: Picture, plan: Plan) -> Picture:
 
 
 def write_pictures(pictures: Sequence[Picture], result: SweepResult | SearchResult | Job) -> None:
-    """Draw every picture of a result.
-
-    Raises
-    ------
-    ConfigError
-        If a file cannot be written.
-    """
+    """Draw every picture of a result."""
     for picture in pictures:
         if isinstance(result, Job):
             (write_interval if picture.kind == INTERVAL else write_roofline)(result, picture.path)

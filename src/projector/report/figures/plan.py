@@ -38,13 +38,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def write_plan_figure(result: PlanResult, path: str | Path) -> None:
-    """Draw days against money of all choices; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw days against money of all choices; the file appears whole or not at all."""
     check_figure(path)
     save_figure(path, lambda: plan_figure(result))
 

@@ -60,13 +60,7 @@ Limits = tuple[tuple[float, float], tuple[float, float]]
 
 
 def write_roofline(job: Job, path: str | Path) -> None:
-    """Draw the operations of a job under its roofs; the file appears whole or not at all.
-
-    Raises
-    ------
-    ProjectorError
-        If the job cannot exist, or the file cannot be written.
-    """
+    """Draw the operations of a job under its roofs; the file appears whole or not at all."""
     check_figure(path)
     roofline = read_roofline(job)
     save_figure(path, lambda: roofline_figure(roofline))

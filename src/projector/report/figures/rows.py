@@ -46,13 +46,7 @@ def more_is_better(column: str) -> bool:
 
 
 def resolve(name: str, known: Sequence[str], *, key: str) -> str:
-    """Return the column that a name means: its own, or the only one with that last part.
-
-    Raises
-    ------
-    ConfigError
-        If no column matches, or several do.
-    """
+    """Return the column that a name means: its own, or the only one with that last part."""
     name = name.strip()
     if name in known:
         return name

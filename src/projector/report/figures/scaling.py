@@ -88,13 +88,7 @@ class Scaling:
 
 
 def write_scaling(result: SweepResult, path: str | Path) -> None:
-    """Draw the best configuration over devices; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw the best configuration over devices; the file appears whole or not at all."""
     check_figure(path)
     scaling = read_scaling(result)
     save_figure(path, lambda: scaling_figure(scaling))

@@ -29,26 +29,14 @@ USER, GPU = "speed of one user, tokens/s", "throughput of one GPU, tokens/s"
 
 
 def write_front(result: ServingProjection, path: str | Path) -> None:
-    """Draw throughput against speed; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, the load has no front, or the file cannot be written.
-    """
+    """Draw throughput against speed; the file appears whole or not at all."""
     check_figure(path)
     front = front_of(result)
     save_figure(path, lambda: front_figure(result, front))
 
 
 def front_of(result: ServingProjection) -> ServingFront:
-    """Return the front of a load.
-
-    Raises
-    ------
-    ConfigError
-        If batch and split are stated, so that there is none.
-    """
+    """Return the front of a load."""
     if result.front is None:
         msg = "there is no front to draw: batch and split are stated; leave out batch"
         raise ConfigError(msg, key="plot", allowed="a load without batch")

@@ -27,13 +27,7 @@ WIDE_INTERVAL = 0.1
 
 
 def write_sobol(sobol: SobolIndices, path: str | Path) -> None:
-    """Draw the indices; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw the indices; the file appears whole or not at all."""
     save_figure(path, lambda: sobol_figure(sobol))
 
 

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 def write_node_figure(topology: Topology, path: str | Path) -> None:
-    """Draw a node; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the path does not name a figure, or the file cannot be written.
-    """
+    """Draw a node; the file appears whole or not at all."""
     save_figure(path, lambda: node_figure(topology))
 
 

@@ -20,13 +20,7 @@ BAR_IN = 0.3
 
 
 def write_tornado(sensitivity: Sensitivity | SharedSensitivity, path: str | Path, top: int) -> None:
-    """Draw the largest effects as bars around the step; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_figure` refuses the path, or the file cannot be written.
-    """
+    """Draw the largest effects as bars around the step; the file appears whole or not at all."""
     save_figure(path, lambda: tornado_figure(sensitivity, top))
 
 

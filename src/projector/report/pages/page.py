@@ -58,13 +58,7 @@ class Section:
 
 
 def check_page(path: str | Path) -> None:
-    """Refuse a page that could not be written, before anything is projected for it.
-
-    Raises
-    ------
-    ConfigError
-        If the suffix is unknown, the folder does not exist, or plotly is missing.
-    """
+    """Refuse a page that could not be written, before anything is projected for it."""
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         msg = f"{target} is not a page: its name must end in {' or '.join(SUFFIXES)}"
@@ -78,13 +72,7 @@ def check_page(path: str | Path) -> None:
 
 
 def write_page(path: str | Path, title: str, lead: str, sections: Iterable[Section]) -> None:
-    """Write a page; it appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_page` refuses the path, or the file cannot be written.
-    """
+    """Write a page; it appears whole or not at all."""
     check_page(path)
     write_whole(Path(path), page(title, lead, sections).encode(), key=KEY)
 

@@ -38,13 +38,7 @@ _DIGITS = {
 
 
 def write_plan_page(result: PlanResult, path: str | Path) -> None:
-    """Write a plan as one page that works offline; it appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_page` refuses the path, or the file cannot be written.
-    """
+    """Write a plan as one page that works offline; it appears whole or not at all."""
     check_page(path)
     question = result.question
     asked = limits_text(question)

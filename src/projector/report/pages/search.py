@@ -49,13 +49,7 @@ _DIGITS = {
 
 
 def write_search_page(result: SearchResult, path: str | Path) -> None:
-    """Write a search as one interactive page that works offline; it appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_page` refuses the path, or the file cannot be written.
-    """
+    """Write a search as one interactive page that works offline; it appears whole or not at all."""
     check_page(path)
     job = result.job
     title = f"Search: {job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"

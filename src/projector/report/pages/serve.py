@@ -25,13 +25,7 @@ _DIGITS = {"TTFT ms": 1, "TPOT ms": 2, "tokens/s/user": 1, "tokens/s/GPU": 0}
 
 
 def write_serve_page(result: ServingProjection, path: str | Path) -> None:
-    """Write a load as one page that works offline; it appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_page` refuses the path, or the file cannot be written.
-    """
+    """Write a load as one page that works offline; it appears whole or not at all."""
     check_page(path)
     deployment, traffic = result.deployment, result.traffic
     title = f"Serving {deployment.model.name} on {result.gpus:,} x {deployment.cluster.device.name}"

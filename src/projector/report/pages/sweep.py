@@ -88,11 +88,6 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
         File to write.
     column : str
         Column of numbers that the heat maps show.
-
-    Raises
-    ------
-    ConfigError
-        If `check_page` refuses the path, or the file cannot be written.
     """
     from projector.report.pages.page import check_page
 

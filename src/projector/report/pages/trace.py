@@ -22,13 +22,7 @@ _MS = 1e6
 
 
 def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
-    """Write a trace as one page that works offline; it appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If `check_page` refuses the path, or the file cannot be written.
-    """
+    """Write a trace as one page that works offline; it appears whole or not at all."""
     check_page(path)
     sections = [
         *_warnings(analysis),

@@ -34,14 +34,7 @@ _TERMS = (
 def read_shapes(
     shape: Sequence[str], table: str | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of `project_attention` from a shape or a table, and from options.
-
-    Raises
-    ------
-    ConfigError
-        If there is not exactly one of both, or the table cannot be read; the message names the
-        line.
-    """
+    """Return the arguments of `project_attention` from a shape or a table, and from options."""
     given = dict(options)
     given["device"] = given.pop("gpu")
     if (table is None) == (not shape):

@@ -30,13 +30,7 @@ PATIENCES = (0, 1, 2, 3, 4)
 
 
 def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
-    """Return the fastest order that keeps to the memory limit.
-
-    Raises
-    ------
-    ScheduleError
-        If one microbatch alone exceeds the limit.
-    """
+    """Return the fastest order that keeps to the memory limit."""
     stage_of = round_robin_stages(pp, vpp)
     check_memory(stage_of, costs)
     order = best_order(stage_of, _candidates(pp, microbatches, costs), costs, microbatches)

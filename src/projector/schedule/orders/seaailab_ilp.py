@@ -18,13 +18,7 @@ _FOUND: WeakKeyDictionary[Order, Optimised] = WeakKeyDictionary()
 
 
 def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
-    """Return the best order that is found within `Costs.solver_work`.
-
-    Raises
-    ------
-    ScheduleError
-        If one microbatch alone exceeds the limit, or the solver is needed and not installed.
-    """
+    """Return the best order that is found within `Costs.solver_work`."""
     start = seaailab.plan(pp, vpp, microbatches, costs)
     start = anneal.improve(costs, microbatches, start, objective=costs.objective)
     solution = optimise.solve(costs, microbatches, start, objective=costs.objective)

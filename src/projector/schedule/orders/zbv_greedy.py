@@ -68,11 +68,6 @@ def plan(mode: str, pp: int, vpp: int, microbatches: int, costs: Costs) -> Order
     Building blocks are ranked once for every ``pp`` and mode with equal stages. Those ahead are
     laid out with the times at hand, the best of them with all ramps. Where the limit holds none,
     blocks repeat less often.
-
-    Raises
-    ------
-    ScheduleError
-        If one microbatch alone exceeds the limit.
     """
     del vpp
     stage_of = v_shape(pp)

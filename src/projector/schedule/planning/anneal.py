@@ -37,11 +37,6 @@ def improve(
     """Return an order that is at least as good as ``start``, which is legal and within the limits.
 
     It is ``start`` itself where none is found, or where ``start`` is known to be the best.
-
-    Raises
-    ------
-    ScheduleError
-        As :func:`.optimise.solve`.
     """
     problem, start, timeline = begin(costs, microbatches, start, objective)
     start_ps = objective_ps(problem, start, timeline)

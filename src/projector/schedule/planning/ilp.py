@@ -379,19 +379,15 @@ def run(model: Model, values: Floats | None, nodes: int, *, again: bool = False)
     with wide bounds, it has taken an order for the best though a better one satisfies every row,
     in 1 of 1,000 to 1 of 9,000 small problems, and with a part of the seeds for each. So it can be
     asked ``again`` in another way: with its presolve, and with other random numbers.
-
-    Raises
-    ------
-    ScheduleError
-        Where HiGHS is not installed.
     """
     try:
         import highspy
     except ModuleNotFoundError as error:
-        msg = (
-            f"this schedule is optimised by HiGHS, which is not installed: {install_command('ilp')}"
-        )
-        raise ScheduleError(msg, key="schedule") from error
+        raise ScheduleError(
+            "this schedule is optimised by HiGHS, which is not installed: "
+            f"{install_command('ilp')}",
+            key="schedule",
+        ) from error
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     for name, value in (
         ("output_flag", False),

@@ -134,12 +134,6 @@ def solve(
         The order to begin with: legal, and within the limits.
     objective : {"makespan", "period"}
         The time to shorten, see :data:`.costs.Objective`.
-
-    Raises
-    ------
-    ScheduleError
-        Where a rank has no room for one microbatch, ``start`` is not legal or beyond a limit, an
-        argument is out of range, or a solver is needed and not installed.
     """
     began_s = time.perf_counter()
     work = costs.solver_work

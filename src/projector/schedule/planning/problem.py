@@ -77,13 +77,12 @@ def problem_of(
     for activation, rank in zip(costs.activation, ranks, strict=True):
         # NaN compares false, so it is refused as well.
         if not activation <= costs.limit[rank]:
-            msg = (
-                f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
-                f"{activation:.6g} there; the least that works on every rank is "
-                f"{max(costs.activation):.6g}"
-            )
             raise ScheduleError(
-                msg,
+                (
+                    f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
+                    f"{activation:.6g} there; the least that works on every rank is "
+                    f"{max(costs.activation):.6g}"
+                ),
                 key="memory_limit",
                 value=costs.limit[rank],
                 allowed=f">= {max(costs.activation):.6g}",
@@ -109,12 +108,6 @@ def begin(
 
     The order is ``start`` where each kind runs by microbatch. Otherwise its operations are
     renumbered; none then starts later, see :mod:`.bounds`.
-
-    Raises
-    ------
-    ScheduleError
-        Where a rank has no room for one microbatch, or ``start`` is of another pipeline, not legal
-        or beyond a limit.
     """
     stages = len(costs.forward_ps)
     if not (

@@ -64,11 +64,6 @@ def replay_counts(
         Where each run is written.
     batches : sequence of Wanted
         Times, and outputs: all runs are run with each of them.
-
-    Raises
-    ------
-    NumericError
-        If a time is negative or the step is too long.
     """
     times = [
         operation_times(series.pp, series.vpp, batch.duration_ps, batch.p2p_ps, which)

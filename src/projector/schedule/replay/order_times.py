@@ -119,8 +119,7 @@ def replay_batch(
         Of n configurations, overwritten and returned; without, new ones are.
     """
     if method not in METHODS:
-        msg = f"method must be one of {', '.join(METHODS)}, not {method!r}"
-        raise ValueError(msg)
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     times = operation_times(order.pp, order.vpp, duration_ps, p2p_ps, which)
     outputs = empty_replays(order.pp, order.vpp, len(times.which)) if into is None else into
     if method == "auto":
@@ -223,18 +222,16 @@ def operation_times(
         latencies = _column(p2p_ps, np.int64)
     expected = (0 if p2p_ps is None else n, 2, pp * vpp)
     if durations.shape != (n, pp, vpp, 3, 3) or latencies.shape != expected:
-        msg = (
+        raise ValueError(
             f"durations of shape {durations.shape} and latencies of shape {latencies.shape} do "
             f"not fit {n} configurations of {pp} ranks with {vpp} chunks"
         )
-        raise ValueError(msg)
     durations = durations.reshape(n, pp * vpp * 9)
     if which is None:
         return OperationTimes(durations, latencies, np.arange(n))
     rows = _column(which, np.int64)
     if len(rows) and not 0 <= rows.min() <= rows.max() < n:
-        msg = f"rows of configurations must lie from 0 to {n - 1}"
-        raise ValueError(msg)
+        raise ValueError(f"rows of configurations must lie from 0 to {n - 1}")
     return OperationTimes(durations, latencies, rows)
 
 
@@ -309,8 +306,7 @@ def peak_bytes(
         raise ValueError(msg)
     shares = np.broadcast_to(np.asarray(w_share, np.float64), n).copy()
     if not np.all((shares >= 0.0) & (shares <= 1.0)):
-        msg = f"w_share must lie between 0 and 1, not {w_share!r}"
-        raise ValueError(msg)
+        raise ValueError(f"w_share must lie between 0 and 1, not {w_share!r}")
     peaks = compile_peaks(order)
     peak = np.empty((n, order.pp), np.float64)
     in_flight = np.empty((n, order.pp, 2, order.vpp), np.int64)

@@ -34,8 +34,7 @@ def compile_line(order: Order) -> Line:
         slot,
     )
     if status != kernels.OK:
-        msg = "this order is not a schedule: a rank waits for ever"
-        raise ScheduleError(msg, key="schedule")
+        raise ScheduleError("this order is not a schedule: a rank waits for ever", key="schedule")
     # Rows of a rank are in its own order, so the last assignment is the last operation.
     last_backward = np.empty((order.pp, order.vpp), np.int64)
     (backward,) = np.nonzero(order.kind != FORWARD)

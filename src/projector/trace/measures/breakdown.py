@@ -91,11 +91,6 @@ def breakdown(
         Those of the whole table, where they are at hand.
     where : bool[activities], optional
         What is broken down; by default all iterations, or everything where there are none.
-
-    Raises
-    ------
-    ConfigError
-        A granularity is not known.
     """
     for name in by:
         if name not in _LABELS:

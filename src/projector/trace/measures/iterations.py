@@ -184,11 +184,6 @@ def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughpu
     -------
     Throughput or None
         None where nothing takes any time.
-
-    Raises
-    ------
-    ConfigError
-        If the tokens are not positive, or so many that no rate can be told.
     """
     if not 0 < tokens <= MOST_TOKENS:
         msg = f"tokens: an iteration has a positive number of tokens, not {tokens}"

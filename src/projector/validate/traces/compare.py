@@ -34,11 +34,6 @@ def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
         Ranks and iterations that are selected count.
     job : Job
         What ran.
-
-    Raises
-    ------
-    ProjectorError
-        If the trace has no activity, or the job cannot exist.
     """
     return Compared(analysis, job).result()
 
@@ -193,13 +188,7 @@ class Compared:
 
 
 def whole_steps(activities: Activities) -> Activities:
-    """Return the activities of annotated iterations, all of them where nothing is annotated.
-
-    Raises
-    ------
-    ConfigError
-        If there is nothing.
-    """
+    """Return the activities of annotated iterations, all of them where nothing is annotated."""
     if not len(activities):
         msg = "trace: it has no kernels, copies or operators to compare"
         raise ConfigError(msg, key="trace", allowed="a trace of a run")
@@ -343,11 +332,6 @@ def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison
     ----------
     first, second : TraceAnalysis
         Such as the same job under FSDP 1 and 2.
-
-    Raises
-    ------
-    ConfigError
-        If one has no activity.
     """
     runs = (_Run(first), _Run(second))
     both = [key for key in runs[0].keys if key in runs[1].place]

@@ -104,11 +104,6 @@ def expect(job: Job, rank: int | None = None) -> Expected:
     job : Job
     rank : int, optional
         Of the pipeline; the one that ends the step unless given.
-
-    Raises
-    ------
-    ProjectorError
-        If the job cannot exist.
     """
     evaluation = evaluate([job])
     performance = performance_projection(Results(evaluation), 0)

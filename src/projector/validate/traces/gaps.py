@@ -70,11 +70,6 @@ def gap_of(
         Profile of the device; that of the job, or the one that the trace names, unless given.
     dtype : str
         Matrix type of products whose operands the trace does not tell.
-
-    Raises
-    ------
-    ProjectorError
-        If the trace is empty, or device, type or job do not exist.
     """
     if dtype and dtype not in MATRIX_TYPES:
         msg = f"dtype: there is no {dtype!r}; known: {', '.join(MATRIX_TYPES)}"

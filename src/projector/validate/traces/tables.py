@@ -55,11 +55,6 @@ def tables_of_run(analysis: TraceAnalysis, device: str = "") -> Tables:
         Ranks and iterations that are selected count.
     device : str
         What ran it, where the trace does not say.
-
-    Raises
-    ------
-    ConfigError
-        If the trace holds nothing.
     """
     activities = whole_steps(analysis.in_time)
     machine = _machine(analysis, device)
@@ -89,11 +84,6 @@ def write_run(
         File of the job.
     step_s : float, optional
         What a step took.
-
-    Raises
-    ------
-    ConfigError
-        If the folder or a file cannot be written.
     """
     written = write_tables(tables, folder)
     if job is not None and step_s is not None:

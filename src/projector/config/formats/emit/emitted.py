@@ -95,13 +95,7 @@ def emit_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's na
 
 
 def check_target(format: str, file: str | None) -> None:  # noqa: A002  # the option's name
-    """Refuse a format that is not known, and a file that could not be made or read again.
-
-    Raises
-    ------
-    ConfigError
-        With what would do.
-    """
+    """Refuse a format that is not known, and a file that could not be made or read again."""
     suffix = _writer(format).SUFFIX
     if file is None:
         return

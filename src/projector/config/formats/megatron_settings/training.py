@@ -235,13 +235,7 @@ for router and permutation, but still waits for counts (Primus, ``rocm_arg_valid
 
 
 def sync_free(stage: int, name: str = "--sync-free-stage") -> dict[str, Any]:
-    """Return the dotted fields that a stage of synchronisation-free experts sets.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such stage; ``name`` is what sets it.
-    """
+    """Return the dotted fields that a stage of synchronisation-free experts sets."""
     if not 0 <= stage < len(SYNC_FREE_STAGES):
         legal = list(range(len(SYNC_FREE_STAGES)))
         msg = f"{name} is {stage}, not 0 to {legal[-1]}"

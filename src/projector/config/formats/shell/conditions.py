@@ -45,11 +45,6 @@ def judge(words: Sequence[str], *, patterns: bool) -> Verdict:
         Words of ``[ ... ]`` or ``[[ ... ]]``, with values filled in.
     patterns : bool
         Whether ``==`` compares with a pattern, as between double brackets.
-
-    Raises
-    ------
-    UnknownValueError
-        If texts are too long to be compared.
     """
     if len(words) > _MOST_WORDS:
         return None

@@ -48,14 +48,7 @@ class Parser(Words):
         self._documents: list[tuple[Simple, str, bool, bool]] = []
 
     def parse(self) -> list[Node]:
-        """Return the commands of the text.
-
-        Raises
-        ------
-        ConfigError
-            For a quote or bracket that is never closed, and for a text that is nested or divided
-            beyond any launch script.
-        """
+        """Return the commands of the text."""
         nodes: list[Node] = []
         while self._at < len(self._text):
             nodes.extend(self._list(frozenset()))

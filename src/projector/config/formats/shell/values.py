@@ -238,13 +238,7 @@ def divide(value: Value) -> list[str]:
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Whether a text is of a shell's pattern.
-
-    Raises
-    ------
-    UnknownValueError
-        If they are too long to be compared.
-    """
+    """Whether a text is of a shell's pattern."""
     if len(pattern) > _LONGEST_CUT or len(text) * len(pattern) > 1 << 22:
         raise UnknownValueError
     return fnmatchcase(text, pattern)

@@ -34,13 +34,7 @@ class Budget:
         self._parts = 0
 
     def spend(self, parts: int = 1) -> None:
-        """Count parts.
-
-        Raises
-        ------
-        ConfigError
-            If there are more than a launch script has.
-        """
+        """Count parts."""
         self._parts += parts
         if self._parts > _MOST_PIECES:
             msg = f"the script has more than {_MOST_PIECES} parts, too many for a launch script"

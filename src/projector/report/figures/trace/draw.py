@@ -49,13 +49,7 @@ _MOST_POINTS = 20_000
 
 
 def read_trace_pictures(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Read ``KIND=FIGURE`` before any trace is read.
-
-    Raises
-    ------
-    ConfigError
-        If a kind is unknown, a figure cannot be written, or two have the same name.
-    """
+    """Read ``KIND=FIGURE`` before any trace is read."""
     pictures: list[tuple[str, str]] = []
     for text in texts:
         kind, equals, path = text.partition("=")
@@ -65,20 +59,13 @@ def read_trace_pictures(texts: Sequence[str]) -> list[tuple[str, str]]:
             raise ConfigError(msg, key="plot", value=text, allowed=list(DRAWN))
         check_figure(path)
         if any(Path(path) == Path(other) for _, other in pictures):
-            msg = f"plot: two figures cannot both be {path}"
-            raise ConfigError(msg, key="plot", value=path)
+            raise ConfigError(f"plot: two figures cannot both be {path}", key="plot", value=path)
         pictures.append((kind, path))
     return pictures
 
 
 def write_trace_picture(kind: str, analysis: TraceAnalysis, path: str | Path) -> None:
-    """Draw one picture of a trace; the file appears whole or not at all.
-
-    Raises
-    ------
-    ConfigError
-        If the trace has nothing that it could show, or the file cannot be written.
-    """
+    """Draw one picture of a trace; the file appears whole or not at all."""
     save_figure(path, lambda: DRAWN[kind](analysis))
 
 

@@ -32,13 +32,7 @@ _NS_PER_MS = 1e6
 
 
 def write_gap(gaps: Sequence[OperationGap], title: str, path: str | Path) -> None:
-    """Draw what lengthens operations, those with the largest gap first.
-
-    Raises
-    ------
-    ConfigError
-        If no theoretical duration is known, or the file cannot be written.
-    """
+    """Draw what lengthens operations, those with the largest gap first."""
     check_figure(path)
     known = [gap for gap in gaps if gap.theory_ns]
     if not known:
