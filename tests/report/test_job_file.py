@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 
 import pytest
 
@@ -6,8 +7,9 @@ import projector
 from projector.config.cluster import ClusterConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import MoETrainingConfig, RecomputeConfig, TrainingConfig
-from projector.report.job_file import field_docstrings, job_file
+from projector.report.job_file import field_docstrings, job_file, job_mapping, write_job
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JOBS = [("llama3.1_8b", "mi300x", 1), ("mixtral_8x7b", "gb200", 3), ("gpt3_175b", "a100", 2)]
 
 
@@ -43,3 +45,51 @@ def test_defaults_in_the_file_are_the_defaults(arguments, tmp_path):
 
 def test_lines_are_short():
     assert max(map(len, job_file().splitlines())) <= 100
+
+
+WRITTEN = [
+    file
+    for file in sorted(EXAMPLES.glob("*_*.yaml"))
+    if not file.stem.startswith(("space_", "serve_"))
+]
+"""Jobs that are written are read as they were."""
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.stem)
+def test_examples_come_back(file, tmp_path):
+    job = projector.load_job(file)
+    write_job(job, tmp_path / "job.yaml", "as it was")
+    again = projector.load_job(tmp_path / "job.yaml")
+    assert again.model == job.model
+    assert again.parallelism == job.parallelism
+    assert again.training == job.training
+    assert again.cluster == job.cluster
+    assert again.run == job.run
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"cluster.device.hbm_peak_tb_per_s": 9.0},
+        {"cluster.network": "p5_efa", "cluster.device": "h100"},
+        {"cluster.network.nic_gbit_per_s": 800.0},
+        {"model.num_layers": 12},
+        {"training.recompute": "full", "parallelism.tp": 2, "run.tokens": 1e12},
+        {"run.tokens": 1e12, "run.failures": False, "run.cost.usd_per_gpu_hour": 2.0},
+        {"cluster.software.launch_us": 3.0},
+    ],
+    ids=str,
+)
+def test_what_was_changed_comes_back(overrides, tmp_path):
+    job = projector.load_job(EXAMPLES / "mixtral_8x22b_mi355x.yaml", overrides)
+    write_job(job, tmp_path / "job.yaml")
+    again = projector.load_job(tmp_path / "job.yaml")
+    assert again == job
+
+
+def test_shipped_things_go_by_name():
+    job = projector.load_job(EXAMPLES / "mixtral_8x22b_mi355x.yaml")
+    data = job_mapping(job)
+    assert data["model"] == "mixtral_8x22b"
+    assert data["cluster"]["device"] == "mi355x"
+    assert "network" not in data["cluster"]

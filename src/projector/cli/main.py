@@ -225,7 +225,7 @@ def _compile_later() -> None:
 
     wanted = wanted_kernels()
     if wanted:
-        from projector.report.background import compile_in_background
+        from projector.compiling.background import compile_in_background
 
         compile_in_background(wanted)
 

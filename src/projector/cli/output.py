@@ -23,7 +23,7 @@ ALLOW_RISK = "Rank what is at risk too: its peak fits, but not the upper end of 
 
 def print_json(result: Mapping[str, Any]) -> None:
     """Write one JSON object."""
-    from projector.report.json import to_json
+    from projector.envelope import to_json
 
     write(to_json(result))
 
@@ -81,15 +81,15 @@ def announce_compilation(*, quiet: bool) -> None:
 def interpret_at_first(*, quiet: bool) -> None:
     """Run kernels as Python that are not compiled, to the end of the command.
 
-    They are compiled after the command (`projector.report.background`), which this announces where
-    no kernel is compiled.
+    They are compiled after the command (`projector.compiling.background`), which this announces
+    where no kernel is compiled.
     """
     from projector.kernels._interpreted import interpreting
 
     click.get_current_context().with_resource(interpreting())
     if quiet or not _nothing_is_compiled():
         return
-    from projector.report.background import is_possible
+    from projector.compiling.background import is_possible
 
     if is_possible():
         say("kernels are compiled in the background, once; until then commands take longer")
@@ -141,7 +141,7 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
     if not _cache.cache_is_writable():
         yield
         return
-    from projector.report.first_use import helpers_of_a_step
+    from projector.compiling.helpers import helpers_of_a_step
 
     begin = time.perf_counter()
     with helpers_of_a_step():

@@ -203,7 +203,7 @@ def _write_files(
         write_plan_page(result, html)
         written.append(html)
     if job_out is not None and result.choices:
-        from projector.report.job_out import write_job
+        from projector.report.job_file import write_job
 
         write_job(result.choices[0].job, job_out, result.answer)
         written.append(job_out)

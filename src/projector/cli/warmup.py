@@ -26,8 +26,8 @@ def command(as_json: bool, quiet: bool) -> None:
     """
     announce_compilation(quiet=quiet)
     begin = time.perf_counter()
+    from projector.compiling.warmup import compile_kernels
     from projector.kernels._cache import cache_dir, cache_is_writable
-    from projector.report.warmup import compile_kernels
 
     compile_kernels(None if quiet else lambda part: say(f"kernels of {part} ..."))
     seconds = time.perf_counter() - begin

@@ -236,7 +236,7 @@ class FirstOrderPerformance:
 
 
 def _terms_table(title: str, terms: Mapping[str, float], unit: str, scale: float) -> str:
-    from projector.html import html_table
+    from projector.frames import html_table
 
     return html_table(title, [{"term": name, unit: value / scale} for name, value in terms.items()])
 

@@ -135,7 +135,7 @@ class PlanResult:
         return f"PlanResult({self.answer})"
 
     def _repr_html_(self) -> str:
-        from projector.html import html_table
+        from projector.frames import html_table
 
         rows = [
             {

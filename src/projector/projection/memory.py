@@ -221,7 +221,7 @@ class MemoryProjection:
         )
 
     def _repr_html_(self) -> str:
-        from projector.html import html_table
+        from projector.frames import html_table
 
         rows = [stage.to_dict() for stage in self.stages]
         return html_table(repr(self), rows)

@@ -263,7 +263,7 @@ class PerformanceProjection:
         )
 
     def _repr_html_(self) -> str:
-        from projector.html import html_table
+        from projector.frames import html_table
 
         origins = self.origins
         rows = [

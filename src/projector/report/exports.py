@@ -12,8 +12,7 @@ from projector.projection.breakdown import BREAKDOWN
 from projector.projection.performance import PerformanceProjection
 from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import CP, DP, EP, PP, TP, TRACKS, Timeline
-from projector.report.memory_snapshot import check_memory_snapshot, save_snapshot
-from projector.report.step_memory import step_snapshot
+from projector.report.memory_snapshot import check_memory_snapshot, save_snapshot, step_snapshot
 from projector.report.step_trace import Head, step_lines
 from projector.report.terminal.job import short_title
 from projector.report.timeline import KEY, check_timeline

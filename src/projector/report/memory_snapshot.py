@@ -3,18 +3,30 @@
 A snapshot is what ``torch.cuda.memory._snapshot`` returns: plain dictionaries, pickled. Each
 pipeline rank is a device with one segment. Addresses are those that an allocator would give which
 takes the lowest gap that is large enough.
+
+Activations are those of the projection: each forward operation keeps its own from its start until
+its backward ends, scaled so that a block keeps what the projection says. Working sets come and go
+as the timeline says. All other terms are held throughout.
 """
 
 import pickle
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
+from projector.lower.stages import RECOMPUTE_FULL
+from projector.operations.repeats import dropped_rows
+from projector.projection.evaluate import evaluate
+from projector.projection.memory_terms import MEMORY_TERMS, STATIC_TERMS
+from projector.projection.performance import PerformanceProjection
+from projector.projection.timeline import columns
+from projector.projection.timeline.columns import Timeline
 
 KEY = "memory_snapshot"
 """Option that names the file."""
@@ -35,6 +47,18 @@ STREAM = 0
 
 UNKNOWN = "unknown"
 """Category of segments. The viewer fails on a snapshot that has categories, but not this one."""
+
+
+_BEFORE_PS = -1
+"""Start of what is there before the step."""
+
+_BLOCK = ("rank", "stage", "microbatch")
+_LAYER = (*_BLOCK, "layer")
+
+_TRANSIENT = "transient"
+assert _TRANSIENT in {term.name for term in STATIC_TERMS}
+
+(_ACTIVATIONS,) = (term.name for term in MEMORY_TERMS if term.scheduled)
 
 
 class Frame(NamedTuple):
@@ -234,3 +258,200 @@ def _blocks(kept: list[tuple[int, Allocation]], base: int, total: int) -> list[d
         at = offset + size
     free(at, total)
     return blocks
+
+
+def step_snapshot(result: PerformanceProjection, timeline: Timeline) -> dict[str, Any]:
+    """Return the snapshot of a step, each pipeline rank a device.
+
+    Parameters
+    ----------
+    result : PerformanceProjection
+        The projection.
+    timeline : Timeline
+        What `build_timeline` made of it.
+    """
+    allocations = [
+        *_always(result), *_working(timeline), *_activations(result, timeline)
+    ]  # fmt: skip
+    idle = round(result.memory.allocator_bytes)
+    devices = [Device(round(stage.peak_bytes) + idle) for stage in result.memory.stages]
+    return snapshot_of(allocations, devices, projected=result.job.model.name)
+
+
+def _always(result: PerformanceProjection) -> Iterator[Allocation]:
+    """Yield every term that is there throughout."""
+    for rank, stage in enumerate(result.memory.stages):
+        for term in STATIC_TERMS:
+            if term.name != _TRANSIENT:
+                frames = (Frame("step", 0, term.meaning), Frame("rank", rank, f"rank {rank}"))
+                yield Allocation(rank, round(term.of(stage)), _BEFORE_PS, None, term.name, frames)
+
+
+def _working(timeline: Timeline) -> Iterator[Allocation]:
+    """Yield working sets: what comes last goes first."""
+    ranges = timeline.ranges
+    for rank, held in enumerate(timeline.memory):
+        layers = np.flatnonzero((ranges.level == columns.LAYER) & (ranges.rank == rank))
+        starts = ranges.start_ps[layers].tolist()
+        begun = dict(zip(starts, layers.tolist(), strict=True))
+        whole = np.rint(held.transient_bytes).astype(np.int64)
+        stack: list[tuple[int, int, tuple[Frame, ...]]] = []
+        changes = np.diff(whole, prepend=0).tolist()
+        for time_ps, change in zip(held.time_ps.tolist(), changes, strict=True):
+            if change > 0:
+                stack.append((time_ps, change, _working_frames(timeline, begun.get(time_ps))))
+            left = -change
+            while left > 0:
+                start_ps, size, frames = stack.pop()
+                if size > left:
+                    stack.append((start_ps, size - left, frames))
+                freed = min(size, left)
+                left -= freed
+                yield Allocation(rank, freed, start_ps, time_ps, _TRANSIENT, frames)
+        for start_ps, size, frames in stack:
+            yield Allocation(rank, size, start_ps, None, _TRANSIENT, frames)
+
+
+def _working_frames(timeline: Timeline, layer: int | None) -> tuple[Frame, ...]:
+    if layer is None:
+        return (Frame("step", 0, "gathered weights, or the update"),)
+    ranges = timeline.ranges
+    label, number = timeline.labels[int(ranges.label[layer])], int(ranges.layer[layer])
+    name = f"layers.{number} {label}" if number >= 0 else label
+    return (
+        Frame(columns.PHASES[int(ranges.phase[layer])], 0, "working set"),
+        Frame("layer", max(0, number), name),
+        Frame("microbatch", int(ranges.microbatch[layer]), f"stage {int(ranges.stage[layer])}"),
+    )
+
+
+class _Freed(NamedTuple):
+    """When a share of what each activity keeps is freed."""
+
+    share: float
+    by_activity: Ints
+    """int64[activities]: -1 where no backward of it is told."""
+    by_block: dict[tuple[int, ...], int]
+
+
+def _activations(result: PerformanceProjection, timeline: Timeline) -> Iterator[Allocation]:
+    """Yield what forwards keep, block by block."""
+    ranges, held = timeline.ranges, result.pipeline.activation_bytes
+    kept = kept_bytes(result)
+    activities = _kept_activities(timeline, kept)
+    weight = kept[timeline.row[activities]]
+    of_block: dict[tuple[int, ...], list[int]] = {}
+    for at, key in enumerate(map(tuple, _keys(timeline, activities, _BLOCK).tolist())):
+        of_block.setdefault(key, []).append(at)
+    shares = _freed(result, timeline, activities)
+    blocks = (ranges.level == columns.BLOCK) & (ranges.phase == columns.FORWARD)
+    for block in np.flatnonzero(blocks).tolist():
+        key = tuple(int(getattr(ranges, name)[block]) for name in _BLOCK)
+        total = float(held[key[0], int(ranges.chunk[block])])
+        rows = of_block.get(key, [])
+        around = Frame("microbatch", key[2], f"stage {key[1]}")
+        for freed in shares:
+            until = freed.by_block.get(key)
+            if not rows:
+                frames = (Frame("forward", 0, "all layers"), around)
+                start_ps, size = int(ranges.start_ps[block]), round(freed.share * total)
+                yield Allocation(key[0], size, start_ps, until, _ACTIVATIONS, frames)
+                continue
+            # Rounded as a sum, so that a block keeps what the projection says.
+            sums = np.cumsum(weight[rows]) * (freed.share * total / weight[rows].sum())
+            sizes = np.diff(np.rint(sums).astype(np.int64), prepend=0).tolist()
+            for at, size in zip(rows, sizes, strict=True):
+                end_ps = int(freed.by_activity[at])
+                yield Allocation(
+                    key[0],
+                    size,
+                    int(timeline.start_ps[activities[at]]),
+                    until if end_ps < 0 else end_ps,
+                    _ACTIVATIONS,
+                    (*_frames(timeline, int(activities[at])), around),
+                )
+
+
+def _frames(timeline: Timeline, activity: int) -> tuple[Frame, ...]:
+    label, layer = timeline.labels[int(timeline.label[activity])], int(timeline.layer[activity])
+    frames = (Frame("forward", 0, label),)
+    return frames if layer < 0 else (*frames, Frame("layer", layer, f"layers.{layer}"))
+
+
+def _freed(
+    result: PerformanceProjection, timeline: Timeline, activities: Ints
+) -> tuple[_Freed, ...]:
+    """Say when what is kept is freed: with a backward that is split, a share stays until W."""
+    both = (columns.BACKWARD, columns.WEIGHT)
+    run = result.pipeline
+    if not run.order.splits_backward:
+        ends = _freed_ps(timeline, activities, both, (*_LAYER, "label"))
+        return (_Freed(1.0, ends, _block_ends_ps(timeline, both)),)
+    now, later = both
+    return (
+        _Freed(
+            1.0 - run.w_share,
+            _freed_ps(timeline, activities, (now,), (*_LAYER, "label")),
+            _block_ends_ps(timeline, (now,)),
+        ),
+        _Freed(
+            run.w_share,
+            _freed_ps(timeline, activities, (later,), _LAYER),
+            _block_ends_ps(timeline, (later,)),
+        ),
+    )
+
+
+def kept_bytes(result: PerformanceProjection) -> Floats:
+    """Return what each row of the operation table keeps for the backward, in bytes.
+
+    A layer that is recomputed as a whole keeps its input, which stands with its first row.
+    """
+    evaluation = evaluate([result.job])
+    table, workloads = evaluation.table, evaluation.workloads
+    full = workloads.columns.recompute == RECOMPUTE_FULL
+    dropped = dropped_rows(table, workloads) | full[table.workload]
+    kept = np.where(dropped, 0.0, table.saved_bytes)
+    rows = np.flatnonzero((table.phase == columns.FORWARD) & full[table.workload])
+    workload, first = np.unique(table.workload[rows], return_index=True)
+    kept[rows[first]] = evaluation.costs.saved_bytes[workload]
+    return kept
+
+
+def _kept_activities(timeline: Timeline, kept: Floats) -> Ints:
+    """Return the activities of forwards that keep something."""
+    of_forward = (timeline.phase == columns.FORWARD) & ~timeline.recompute & (timeline.row >= 0)
+    rows = np.flatnonzero(of_forward)
+    return rows[kept[timeline.row[rows]] > 0.0]
+
+
+def _keys(timeline: Timeline, rows: Ints, names: tuple[str, ...]) -> Ints:
+    return np.stack([getattr(timeline, name)[rows] for name in names], axis=1)
+
+
+def _freed_ps(
+    timeline: Timeline, activities: Ints, phases: tuple[int, ...], names: tuple[str, ...]
+) -> Ints:
+    """Return when the last of some phases ends that an activity shares names with, else -1."""
+    later = np.isin(timeline.phase, phases) & ~timeline.recompute
+    backward = np.flatnonzero(later & (timeline.row >= 0))
+    both = np.concatenate([_keys(timeline, rows, names) for rows in (activities, backward)])
+    _, number = np.unique(both, axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    end_ps = np.full(int(number.max(initial=-1)) + 1, -1, np.int64)
+    ends = timeline.start_ps[backward] + timeline.duration_ps[backward]
+    np.maximum.at(end_ps, number[len(activities) :], ends)
+    freed: Ints = end_ps[number[: len(activities)]]
+    return freed
+
+
+def _block_ends_ps(timeline: Timeline, phases: tuple[int, ...]) -> dict[tuple[int, ...], int]:
+    """Return when the last of some phases of each block ends."""
+    ranges = timeline.ranges
+    later = np.isin(ranges.phase, phases)
+    rows = np.flatnonzero((ranges.level == columns.BLOCK) & later)
+    ends: dict[tuple[int, ...], int] = {}
+    keys = zip(*(getattr(ranges, name)[rows].tolist() for name in _BLOCK), strict=True)
+    for key, end in zip(keys, (ranges.start_ps + ranges.duration_ps)[rows].tolist(), strict=True):
+        ends[key] = max(end, ends.get(key, end))
+    return ends

@@ -3,21 +3,35 @@
 Perfetto (ui.perfetto.dev) opens the file, and `projector.trace` reads it back. Each pipeline rank
 has a device, whose streams are the tracks of the timeline, and a process of the host that launches
 the kernels. What the file says of each event lets a reader sum the breakdown to the picosecond.
+
+Viewers multiply a time by 1,000 and cut it to whole nanoseconds, each number for itself, and draw
+what then seems to overlap as if one were inside the other. A time is therefore written with a fifth
+of a picosecond more, so that the product of floating-point numbers never falls below a whole
+nanosecond that it should reach. Who rounds to picoseconds reads the exact time.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from projector.config import resources
+from projector.config._base import Config
+from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Timeline
-from projector.report import trace_text as text
-from projector.report.trace_names import load_timeline_names, operators_of
 from projector.units import to_gib
+
+_PS_PER_US = 10**6
+
+_NS_PS = 1000
+
+GRID_PS = 1
+"""Grid of the times, as the head of a file says."""
 
 HOST = 1_000_000
 """Number of the process of the host of rank 0; those of the other ranks follow."""
@@ -125,7 +139,7 @@ def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
     about = {
         "schemaVersion": 1,
         "displayTimeUnit": "ms",
-        "otherData": {**head.other, "time_grid_ps": text.GRID_PS, "zero_ps": zero_ps},
+        "otherData": {**head.other, "time_grid_ps": GRID_PS, "zero_ps": zero_ps},
         "deviceProperties": [{"id": rank, "name": head.device} for rank in range(ranks)],
         "distributedInfo": {"backend": "nccl", "rank": 0},
     }
@@ -203,25 +217,25 @@ class _Writer:
                 (rank, f"{self.head.title}, rank {rank}", f"GPU {rank}", rank),
                 (host, f"host of rank {rank}", "CPU", self.ranks + rank),
             ):
-                yield text.about("process_name", process, 0, "name", name)
-                yield text.about("process_labels", process, 0, "labels", label)
-                yield text.about("process_sort_index", process, 0, "sort_index", place)
+                yield about("process_name", process, 0, "name", name)
+                yield about("process_labels", process, 0, "labels", label)
+                yield about("process_sort_index", process, 0, "sort_index", place)
             threads = [(host, thread, name) for thread, name in _THREADS.items()]
             threads.append((rank, RANGES, "blocks and layers"))
             for (track, lane), stream in self.stream.items():
                 name = columns.TRACKS[track] + (f" {lane}" if lane else "")
                 threads.append((rank, stream, f"stream {stream} {name}"))
             for process, thread, name in threads:
-                yield text.about("thread_name", process, thread, "name", name)
-                yield text.about("thread_sort_index", process, thread, "sort_index", thread)
+                yield about("thread_name", process, thread, "name", name)
+                yield about("thread_sort_index", process, thread, "sort_index", thread)
 
     def _span(self, start_ps: int, duration_ps: int) -> tuple[int, int]:
         return (self.zero_ps + start_ps, duration_ps)
 
     def _cut(self, start_ps: int, end_ps: int) -> tuple[int, int]:
         """Return the start and length of what stands around something, or in it."""
-        begin = text.whole_ns(self.zero_ps + start_ps)
-        return (begin, text.whole_ns(self.zero_ps + end_ps) - begin)
+        begin = whole_ns(self.zero_ps + start_ps)
+        return (begin, whole_ns(self.zero_ps + end_ps) - begin)
 
     def _place(self, work: Work) -> tuple[int, int]:
         return (work.rank, self.stream[work.track, work.lane])
@@ -241,13 +255,11 @@ class _Writer:
             start_ps = int(ranges.start_ps[row])
             span = self._cut(start_ps, start_ps + int(ranges.duration_ps[row]))
             name = f"layers.{layer} {label}" if layer >= 0 else label
-            yield text.complete("gpu_user_annotation", name, where, span, _known(facts))
+            yield complete("gpu_user_annotation", name, where, span, _known(facts))
 
     def _wait(self, work: Work) -> str:
         span = self._span(work.start_ps, work.duration_ps)
-        return text.complete(
-            "gpu_user_annotation", work.label, self._place(work), span, _facts(work)
-        )
+        return complete("gpu_user_annotation", work.label, self._place(work), span, _facts(work))
 
     def _kernel(self, work: Work) -> str:
         where = self._place(work)
@@ -267,12 +279,12 @@ class _Writer:
             )
             name = f"{known.kernel} {work.label}"
         elif work.track == columns.COPY:
-            return text.complete("gpu_memcpy", f"Memcpy {work.label}", where, self._of(work), args)
+            return complete("gpu_memcpy", f"Memcpy {work.label}", where, self._of(work), args)
         else:
             # Both gradients of a layer have its label; nothing else in the file tells them apart.
             gradient = ", weight" if work.phase == columns.WEIGHT else ""
             name = f"{work.label} ({self.names.compute.get(work.term, work.term)}{gradient})"
-        return text.complete("kernel", name, where, self._of(work), args)
+        return complete("kernel", name, where, self._of(work), args)
 
     def _of(self, work: Work) -> tuple[int, int]:
         return self._span(work.start_ps, work.duration_ps)
@@ -280,7 +292,7 @@ class _Writer:
     def _host(self, rank: int, works: Sequence[Work]) -> Iterator[str]:
         """Yield the launches of a rank with their operators, ranges and arrows."""
         host = HOST + rank
-        yield text.complete(
+        yield complete(
             "user_annotation", "ProfilerStep#0", (host, MAIN), self._step(rank, works), ""
         )
         for thread in _THREADS:
@@ -304,7 +316,7 @@ class _Writer:
         def line(category: str, name: str, rows: Iterable[Work], facts: str = "") -> str:
             spans = [(work.prepare_ps, work.launch_end_ps) for work in rows]
             span = self._cut(spans[0][0], spans[-1][1])
-            return text.complete(category, name, where, span, facts)
+            return complete(category, name, where, span, facts)
 
         for (name, microbatch, stage), group in groupby(
             works, lambda work: (work.surrounding, work.microbatch, work.stage)
@@ -332,17 +344,17 @@ class _Writer:
         whole = self._cut(work.prepare_ps, work.launch_end_ps)
         of_engine = work.surrounding == _PASS[columns.BACKWARD] and not work.recompute
         operator = f"{ENGINE}{work.label}" if of_engine else work.label
-        yield text.complete("cpu_op", operator, where, whole, args)
+        yield complete("cpu_op", operator, where, whole, args)
         inner = self.operators[work.row] if work.row >= 0 else None
         if inner is not None:
-            yield text.complete("cpu_op", inner[0], where, whole, f'"Input Dims": {inner[1]}')
+            yield complete("cpu_op", inner[0], where, whole, f'"Input Dims": {inner[1]}')
         call = self._cut(work.launch_ps, work.launch_end_ps)
         args = f'"External id": {work.number}, "correlation": {work.number}'
         name = self.names.launches[self.head.vendor]
-        yield text.complete("cuda_runtime", name, where, call, args)
+        yield complete("cuda_runtime", name, where, call, args)
         start_ps = self.zero_ps + work.start_ps
-        yield text.arrow("ac2g", work.number, where, call[0], ends=False)
-        yield text.arrow("ac2g", work.number, self._place(work), start_ps, ends=True)
+        yield arrow("ac2g", work.number, where, call[0], ends=False)
+        yield arrow("ac2g", work.number, self._place(work), start_ps, ends=True)
 
     def _backward_arrows(self, works: Sequence[Work]) -> Iterator[str]:
         """Join each operator of a forward to the first of its backward."""
@@ -357,7 +369,7 @@ class _Writer:
                 for end, ends in ((first, False), (work, True)):
                     place = (HOST + end.rank, end.thread)
                     begin = self._cut(end.prepare_ps, end.launch_end_ps)[0]
-                    yield text.arrow("fwdbwd", sequence, place, begin, ends=ends)
+                    yield arrow("fwdbwd", sequence, place, begin, ends=ends)
 
     def _memory(self, rank: int) -> Iterator[str]:
         held = self.timeline.memory[rank]
@@ -372,7 +384,7 @@ class _Writer:
             gib = to_gib(np.asarray(values, np.float64))[told].tolist()
             for time_ps, now in zip(held.time_ps[told].tolist(), gib, strict=True):
                 label = f"{name} of rank {rank}" if name == "memory" else f"memory: {name}"
-                yield text.counter(label, rank, self.zero_ps + time_ps, {"GiB": now})
+                yield counter(label, rank, self.zero_ps + time_ps, {"GiB": now})
 
 
 def _in_turn(works: Iterable[Work]) -> list[Work]:
@@ -431,3 +443,129 @@ def _sequences(works: Iterable[Work]) -> dict[tuple[int, int, int, str], int]:
         if work.phase == columns.FORWARD and not work.recompute and work.thread == MAIN:
             forward.setdefault(work.key, len(forward))
     return forward
+
+
+def us(time_ps: int) -> str:
+    """Return a time of 0 or more in microseconds."""
+    whole, rest = divmod(time_ps, _PS_PER_US)
+    return f"{whole}.{rest:06d}2"
+
+
+def whole_ns(time_ps: int) -> int:
+    """Return a time cut to nanoseconds, in picoseconds.
+
+    Where one event stands around others, both grids must agree that it does.
+    """
+    return time_ps // _NS_PS * _NS_PS
+
+
+@cache
+def quoted(text: str) -> str:
+    """Return a text as JSON; names repeat, so each is made once."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def complete(
+    category: str, name: str, where: tuple[int, int], span_ps: tuple[int, int], args: str
+) -> str:
+    """Return an event with a start and a duration, on a thread of a process."""
+    return (
+        f'{{"ph": "X", "cat": "{category}", "name": {quoted(name)}, "pid": {where[0]}, '
+        f'"tid": {where[1]}, "ts": {us(span_ps[0])}, "dur": {us(span_ps[1])}, '
+        f'"args": {{{args}}}}}'
+    )
+
+
+def arrow(category: str, number: int, where: tuple[int, int], time_ps: int, *, ends: bool) -> str:
+    """Return one end of an arrow; it binds to the event that it lies in."""
+    phase = '"f", "bp": "e"' if ends else '"s"'
+    return (
+        f'{{"ph": {phase}, "id": {number}, "pid": {where[0]}, "tid": {where[1]}, '
+        f'"ts": {us(time_ps)}, "cat": "{category}", "name": "{category}"}}'
+    )
+
+
+def counter(name: str, process: int, time_ps: int, values: dict[str, float]) -> str:
+    """Return what a counter has from a point in time on."""
+    return (
+        f'{{"ph": "C", "name": {quoted(name)}, "pid": {process}, "ts": {us(time_ps)}, '
+        f'"args": {json.dumps(values)}}}'
+    )
+
+
+def about(what: str, process: int, thread: int, key: str, value: str | int) -> str:
+    """Return a name or a place of a process or thread; ``what`` is such as ``thread_name``."""
+    return (
+        f'{{"ph": "M", "name": "{what}", "pid": {process}, "tid": {thread}, '
+        f'"args": {{"{key}": {json.dumps(value, ensure_ascii=False)}}}}}'
+    )
+
+
+class CollectiveNames(Config):
+    """How tools of real traces know one collective."""
+
+    kernel: str
+    collective: str
+    buffer: Literal["in", "out", "both"]
+    """Which message is the buffer; the other one is smaller by the size of the group."""
+    source: str
+
+    def messages(self, num_bytes: float, ranks: int) -> tuple[int, int]:
+        """Return the elements of one byte that go in and come out on each rank."""
+        whole, part = round(num_bytes), round(num_bytes / max(1, ranks))
+        return (part if self.buffer == "out" else whole, part if self.buffer == "in" else whole)
+
+
+class TimelineNames(Config):
+    """Names under which a step is written: ``hardware/timeline_names.yaml``."""
+
+    collectives: dict[str, CollectiveNames]
+    labels: dict[str, str]
+    otherwise: str
+    compute: dict[str, str]
+    operators: dict[str, str]
+    launches: dict[str, str]
+    sources: dict[str, str]
+
+    def collective(self, label: str) -> CollectiveNames:
+        """Return the collective that a label of a projection ends with."""
+        last = label.rpartition(".")[2]
+        name = self.labels.get(last, last)
+        return self.collectives.get(name, self.collectives[self.otherwise])
+
+
+@cache
+def load_timeline_names() -> TimelineNames:
+    """Return the shipped table of names."""
+    return resources.shipped_table(TimelineNames, "timeline_names.yaml")
+
+
+def operators_of(table: OperationTable) -> list[tuple[str, str] | None]:
+    """Return name and extents (as JSON) of the operator around each row of an operation table."""
+    names = load_timeline_names().operators
+    rows = zip(
+        *(getattr(table, name).tolist() for name in ("kind", "phase", *_EXTENTS)), strict=True
+    )
+    found: list[tuple[str, str] | None] = []
+    for kind, phase, m, n, k, batch, heads, key_heads, d_v in rows:
+        if kind == GEMM:
+            several = [batch] if batch > 1 else []
+            dims = [[*several, m, k], [*several, k, n]]
+            found.append((names["gemms" if several else "gemm"], json.dumps(dims)))
+        elif kind == ATTENTION:
+            query, key, value = (
+                [batch, m, heads, k],
+                [batch, n, key_heads, k],
+                [batch, n, key_heads, d_v],
+            )
+            back = phase != FORWARD
+            # The gradient of the output comes first in the backward.
+            gradient = [[batch, m, heads, d_v]] if back else []
+            name = names["attention_backward" if back else "attention"]
+            found.append((name, json.dumps([*gradient, query, key, value])))
+        else:
+            found.append(None)
+    return found
+
+
+_EXTENTS = ("m", "n", "k", "batch", "heads", "key_heads", "d_v")

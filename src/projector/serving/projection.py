@@ -281,7 +281,7 @@ class ServingProjection:
         )
 
     def _repr_html_(self) -> str:
-        from projector.html import html_table
+        from projector.frames import html_table
 
         rows = [
             {"term": name, "prefill ms": to_ms(value), "decode ms": to_ms(decode)}

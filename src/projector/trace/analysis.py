@@ -12,8 +12,7 @@ from projector.arrays import Flags
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
-from projector.frames import to_pandas
-from projector.html import html_table
+from projector.frames import html_table, to_pandas
 from projector.trace.activity import Activities, align
 from projector.trace.caveats import caveats
 from projector.trace.events import ON_DEVICE, RankTrace, Trace

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import projector
-from projector.report.json import to_json
+from projector.envelope import to_json
 from projector.report.terminal.both import both_report
 from projector.report.terminal.compare import Comparison, compare_report
 from projector.report.terminal.console import render

@@ -164,7 +164,7 @@ class TraceComparison:
         )
 
     def _repr_html_(self) -> str:
-        from projector.html import html_table
+        from projector.frames import html_table
 
         plain = [
             {name: value for name, value in row.items() if not isinstance(value, Mapping)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from projector.cli.output import STEP_MODULES
-from projector.report.beside import helper
+from projector.compiling.helpers import helper
 
 USED = """
 import sys
@@ -22,7 +22,7 @@ KernelCache.load_overload = noted
 print(*sorted(map(repr, used)), sep="\\n")
 """
 HELPERS = """
-from projector.report.first_use import PARTS
+from projector.compiling.helpers import PARTS
 for call in PARTS.values():
     call()
 """
@@ -93,7 +93,7 @@ def test_a_helper_ends_with_the_block_and_prints_nothing(pid_file, capfd):
 def test_a_helper_does_not_outlive_a_process_that_is_killed(pid_file):
     code = (
         f"import sys, time; sys.path[:] = {sys.path!r}\n"
-        "from projector.report.beside import helper\n"
+        "from projector.compiling.helpers import helper\n"
         "with helper('slow_parts', ['sleep']):\n"
         "    time.sleep(60)\n"
     )

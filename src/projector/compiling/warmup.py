@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from projector.compiling.helpers import helper, possible_helpers
 from projector.projection.api import project_jobs
-from projector.report.beside import helper, possible_helpers
 from projector.schedule.planning.anneal import improve
 from projector.schedule.planning.costs import uniform_costs
 from projector.schedule.registry import build

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from projector.compiling import background
 from projector.kernels import _interpreted
-from projector.report import background
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="looks for locks as POSIX does"),
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 COMMAND = "from projector.cli.main import main; main()"
 GEMM = ("gemm", "64", "64", "64", "--model", "sol")
-WORK = "from projector.report.background import work; work()"
+WORK = "from projector.compiling.background import work; work()"
 
 
 @pytest.fixture
