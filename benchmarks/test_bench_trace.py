@@ -6,9 +6,8 @@ import pytest
 
 from projector.trace.activity import Activities
 from projector.trace.measures.breakdown import breakdown
-from projector.trace.measures.iterations import iteration_times
+from projector.trace.measures.iterations import iteration_times, rank_summaries
 from projector.trace.measures.overlap import operation_overlaps
-from projector.trace.measures.summary import rank_summaries
 from projector.trace.measures.times import kernel_times
 
 # A hundred thousand rows take a while where the kernels run as Python.

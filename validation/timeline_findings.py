@@ -15,9 +15,10 @@ import projector as pj
 from projector.projection.breakdown import BREAKDOWN
 from projector.projection.timeline.build import build_timeline
 from projector.report.exports import write_timeline
-from projector.trace.activity import ATTENTION, COMPUTE, FORWARD, PHASES, Activities, align
-from projector.trace.measures.launch import launch_overheads
+from projector.trace.activity import ATTENTION, COMPUTE, FORWARD, PHASES, Activities
+from projector.trace.alignment import align
 from projector.trace.measures.overlap import overlap_ratios
+from projector.trace.measures.times import launch_overheads
 from projector.trace.projected import projected_terms
 from projector.trace.read import load_trace
 

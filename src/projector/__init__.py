@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from projector.trace.analysis import TraceAnalysis as TraceAnalysis
     from projector.trace.analysis import TraceResult as TraceResult
     from projector.trace.analysis import load_trace as load_trace
+    from projector.validate.traces.api import GapResult as GapResult
     from projector.validate.traces.api import compare_trace as compare_trace
     from projector.validate.traces.api import compare_traces as compare_traces
     from projector.validate.traces.api import trace_gap as trace_gap
-    from projector.validate.traces.gaps import GapResult as GapResult
     from projector.validate.traces.result import TraceComparison as TraceComparison
 
 _PUBLIC = {
@@ -71,8 +71,7 @@ _PUBLIC = {
     "projector.sweeps.engine": "sweep",
     "projector.sweeps.result": "SweepResult",
     "projector.trace.analysis": "TraceAnalysis TraceResult load_trace",
-    "projector.validate.traces.api": "compare_trace compare_traces trace_gap",
-    "projector.validate.traces.gaps": "GapResult",
+    "projector.validate.traces.api": "GapResult compare_trace compare_traces trace_gap",
     "projector.validate.traces.result": "TraceComparison",
 }
 """Names of each module; the imports above tell them to type checkers."""

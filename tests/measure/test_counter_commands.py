@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from projector.measure.counter_commands import write_counter_commands
-from projector.trace.derived import load_metrics
+from projector.trace.counters import load_metrics
 
 COMMAND = ["python", "train.py", "--name", "two words"]
 

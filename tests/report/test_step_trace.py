@@ -9,7 +9,8 @@ from handmade import small_timeline
 
 from projector.projection.breakdown import BREAKDOWN
 from projector.report.step_trace import HOST, Head, step_lines
-from projector.trace.activity import PHASES, TYPES, align
+from projector.trace.activity import PHASES, TYPES
+from projector.trace.alignment import align
 from projector.trace.projected import projected_terms
 from projector.trace.read import load_trace
 

@@ -5,14 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from projector.trace.activity import (
-    BACKWARD,
-    COMMUNICATION,
-    FORWARD,
-    MEMCPY,
-    OPTIMIZER,
-    align,
-)
+from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, MEMCPY, OPTIMIZER
+from projector.trace.alignment import align
 from projector.trace.events import ON_DEVICE, Trace
 from projector.trace.read import load_trace
 

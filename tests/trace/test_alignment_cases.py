@@ -17,11 +17,11 @@ from projector.trace.activity import (
     MEMCPY,
     OPTIMIZER,
     PHASES,
-    align,
 )
+from projector.trace.alignment import align
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, Events, Trace
+from projector.trace.host import stack_events
 from projector.trace.layers import layers_of_sequence
-from projector.trace.nesting import stack_events
 
 BYTES = {
     "collective": "_allgather_base", "group": "0", "group_ranks": (0, 1), "in_elements": 50,

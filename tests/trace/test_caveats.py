@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from projector.trace.caveats import caveats
+from projector.trace.analysis import caveats
 from projector.trace.events import Events, Problem, RankTrace, Trace
 from synthetic import activities, compute
 

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.trace.activity import align
-from projector.trace.counter_join import join_counters
+from projector.trace.alignment import align
+from projector.trace.counter_join import join_counters, spelled
 from projector.trace.counter_join import lanes_of as lanes
 from projector.trace.events import KERNEL, Counters
-from projector.trace.kernel_spelling import spelled
 from projector.trace.read import load_trace
 from synthetic import activities, compute, copy
 

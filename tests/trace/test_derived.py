@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from projector.config.device_file import load_device
-from projector.trace.derived import counters_of, derive, load_metrics
+from projector.trace.counters import counters_of, derive, load_metrics
 
 MI300X, H100 = load_device("mi300x"), load_device("h100")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from projector.trace.kernel_spelling import BARE, FULL, FUNCTION, common_level, spelled
+from projector.trace.counter_join import BARE, FULL, FUNCTION, common_level, spelled
 
 FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, \
 std::array<char*, 1ul> >(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projector.trace.analysis import on_own_clocks
 from projector.trace.clocks import Clock
-from projector.trace.measures.summary import rank_summaries
-from projector.trace.overview import on_own_clocks
+from projector.trace.measures.iterations import rank_summaries
 from synthetic import activities, compute
 
 DAY_NS = 86_400 * 10**9

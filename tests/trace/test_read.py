@@ -13,7 +13,7 @@ import pytest
 
 from projector.errors import ConfigError
 from projector.trace import events as ev
-from projector.trace import pieces, read, workers
+from projector.trace import pieces, read
 from projector.trace.events import RankTrace, Trace
 from projector.trace.read import load_trace, rank_of_name
 
@@ -111,7 +111,7 @@ def test_dead_processes_are_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load_trace(path)
     monkeypatch.setattr(pieces, "PIECE_BYTES", 10_000)
     monkeypatch.setattr(read, "LEAST_BYTES", 0)
-    monkeypatch.setattr(workers.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(pieces.sys, "executable", shutil.which("false"))
     assert_same(load_trace(path).ranks[0], whole.ranks[0])
 
 

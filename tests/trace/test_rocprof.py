@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projector.trace import events as ev
-from projector.trace.activity import align
+from projector.trace.alignment import align
 from projector.trace.read import load_trace
 from projector.trace.rocprof import format_of, group_files, read_rocprof
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from projector.errors import ConfigError
-from projector.trace.activity import align
+from projector.trace.alignment import align
 from projector.trace.counter_join import join_counters
 from projector.trace.read import load_trace
 from projector.trace.samples import read_cores, read_samples, time_of

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from projector.trace import names as tables
-from projector.trace.codes import ATTENTION, COLLECTIVE, GEMM, PHASES, TYPES
+from projector.trace.activity import ATTENTION, COLLECTIVE, GEMM, PHASES, TYPES
 
 
 def patterns(value):

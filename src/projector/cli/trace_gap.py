@@ -37,7 +37,7 @@ def command(
     of the job.
     """
     from projector.report.terminal.trace_gap import gap_report
-    from projector.validate.traces.gaps import gap_of
+    from projector.validate.traces.api import gap_of
 
     if plot is not None:
         from projector.report.figures.figure import check_figure

@@ -83,7 +83,7 @@ class TraceRequest:
     def write_rows(self, rows: "Sequence[Mapping[str, Any]]") -> None:
         """Write rows as the table of ``--parquet``, if it was asked for."""
         if self.parquet is not None:
-            from projector.trace.tables import row_table, write_parquet
+            from projector.trace.parquet import row_table, write_parquet
 
             write_parquet(row_table(rows), self.parquet)
 

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from projector.trace.derived import load_metrics
+from projector.trace.counters import load_metrics
 
 SCRIPT = "counters.sh"
 _LIST = "counters.txt"

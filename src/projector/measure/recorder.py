@@ -26,7 +26,7 @@ from projector.files import made_folder
 from projector.measure.counter_commands import write_counter_commands
 from projector.measure.sampling import RunSampler, core_quantities, device_quantities
 from projector.measure.smi import Library, address_of, open_library
-from projector.trace.modules import PREFIX
+from projector.trace.host import PREFIX
 from projector.units import unwrapped
 
 WARMUP, ACTIVE = 10, 10

@@ -1,6 +1,6 @@
 """A run as its trace shows it: what a user asks of `projector.load_trace`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,21 +13,31 @@ from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.frames import html_table, to_pandas
-from projector.trace.activity import Activities, align
-from projector.trace.caveats import caveats
-from projector.trace.events import ON_DEVICE, RankTrace, Trace
+from projector.trace.activity import COMPUTE, Activities
+from projector.trace.alignment import align
+from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
 from projector.trace.measures.breakdown import breakdown
-from projector.trace.measures.devices import in_iterations
+from projector.trace.measures.collectives import communication_rows, sharding_times
+from projector.trace.measures.iterations import (
+    IterationTimes,
+    idle_times,
+    iteration_times,
+    rank_summaries,
+    throughput,
+)
 from projector.trace.measures.overlap import operation_overlaps
+from projector.trace.measures.sampled import CPU_PERCENT, cpu_use, sampled
+from projector.trace.measures.statistics import in_iterations
+from projector.trace.measures.stragglers import rank_spreads, stragglers
 from projector.trace.measures.times import KernelTimes, kernel_times
-from projector.trace.overview import overview
+from projector.trace.parquet import activity_table, row_table, write_parquet
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
-from projector.trace.tables import activity_table, row_table, write_parquet
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    import pandas as pd
     import pyarrow as pa
+
 
 TOGETHER = {"operation": ("operation", "phase", "type", "recompute"), "layer": ("layer", "phase")}
 """What a granularity by itself is broken down by further."""
@@ -354,3 +364,146 @@ def _file(rank: RankTrace) -> dict[str, Any]:
         "device_events": int(np.isin(kinds, ON_DEVICE).sum()),
         "left_out": dict(rank.skipped),
     }
+
+
+_LAUNCHES = ("launch_ps", "launch_end_ps")
+_TIMES = ("start_ps", "end_ps", *_LAUNCHES)
+
+
+def overview(
+    trace: Trace,
+    everything: Activities,
+    in_time: Activities,
+    times: KernelTimes,
+    where: Flags,
+    tokens: float | None,
+) -> dict[str, Any]:
+    """Return the parts of a summary, as JSON has them.
+
+    Parameters
+    ----------
+    trace : Trace
+        For what was sampled beside the run.
+    everything : Activities
+        All activities, for what neighbours decide.
+    in_time : Activities
+        Those of the ranks and iterations that were chosen.
+    times : KernelTimes
+        Of ``everything``.
+    where : bool[everything]
+        What was chosen of it, within iterations.
+    tokens : float, optional
+        Of one iteration of the whole job.
+    """
+    iterations = iteration_times(everything, times, where)
+    alone = on_own_clocks(in_time)
+    rate = None if tokens is None else throughput(iterations, tokens)
+    return {
+        "ranks": [each.to_dict() for each in rank_summaries(alone)],
+        "phases": [
+            each.to_dict() for each in breakdown(everything, ("phase", "type"), times, where)
+        ],
+        "iteration_times": [each.to_dict() for each in iterations],
+        "throughput": None if rate is None else rate.to_dict(),
+        "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
+        "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
+        "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
+        "gaps": [each.to_dict() for each in idle_times(alone)],
+        "sharding": [each.to_dict() for each in sharding_times(everything, where)],
+        **_beside(trace, in_time, iterations),
+    }
+
+
+def on_own_clocks(activities: Activities) -> Activities:
+    """Return activities at the times of their files, where clocks that drift were aligned.
+
+    What a rank does by itself is then whole nanoseconds, as its file has them.
+    """
+    columns = {name: getattr(activities, name).copy() for name in _TIMES}
+    drifting = [clock for clock in activities.clocks if clock.drift]
+    for clock in drifting:
+        mine = activities.rank == clock.rank
+        for name, values in columns.items():
+            known = mine & (values != NONE) if name in _LAUNCHES else mine
+            values[known] = clock.own(values[known])
+    return replace(activities, **columns) if drifting else activities
+
+
+def _beside(
+    trace: Trace, in_time: Activities, iterations: list[IterationTimes]
+) -> dict[str, list[Any]]:
+    """Return what was sampled beside the run, while the chosen activities ran."""
+    if not trace.samples or not len(in_time):
+        return {"cores": [], "sampled": []}
+    begin, end = int(in_time.start_ps.min()), int(in_time.end_ps.max())
+    cores = [cpu_use(each, begin, end) for each in trace.samples if each.what == CPU_PERCENT]
+    others = sampled(trace.samples, iterations, begin, end)
+    return {
+        "cores": [each.to_dict() for each in cores if each is not None],
+        "sampled": [each.to_dict() for each in others],
+    }
+
+
+MOST_NAMED = 10
+"""Ranks that a sentence names."""
+
+
+def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False) -> list[str]:
+    """Return what to keep in mind when reading any number of a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        What was read, with its problems.
+    activities : Activities
+        All of its activities.
+    chosen_ranks : bool
+        Whether the user chose ranks, so that others are not missed.
+    """
+    found = [*_problems(trace), *_contents(activities), *activities.notes]
+    return found if chosen_ranks else [*found, *_missing_ranks(trace)]
+
+
+def _problems(trace: Trace) -> Iterator[str]:
+    for each in trace.problems:
+        where = f" at {each.where}" if each.where else ""
+        yield f"{each.path}{where}: {each.text}"
+
+
+def _contents(activities: Activities) -> Iterator[str]:
+    count = len(activities)
+    if not count:
+        yield "the trace has no kernels, no copies and no operators"
+        return
+    if activities.on_host:
+        yield "the trace has no kernels of a device: operators of the host stand for them"
+    inside = activities.iteration >= 0
+    outside = int(np.count_nonzero(~inside))
+    if outside == count:
+        yield "the trace has no annotated iterations: it is shown as one"
+        inside = ~inside
+    elif outside:
+        yield (
+            f"{outside:,} of {count:,} activities lie outside iterations: the spans of the summary "
+            "hold them, medians and shares of operations do not"
+        )
+    computing = inside & (activities.klass == COMPUTE)
+    unknown = int(np.count_nonzero(computing & (activities.launch_ps == NONE)))
+    if unknown and not activities.on_host:
+        yield (
+            f"{unknown:,} of {int(np.count_nonzero(computing)):,} kernels that compute have no "
+            "launch in the trace: what delayed them is not known"
+        )
+
+
+def _missing_ranks(trace: Trace) -> Iterator[str]:
+    ranks = sorted({rank.rank for rank in trace.ranks})
+    world = max((rank.world_size for rank in trace.ranks), default=0)
+    if world > len(ranks):
+        named = ", ".join(map(str, ranks[:MOST_NAMED]))
+        named += " ..." if len(ranks) > MOST_NAMED else ""
+        word = "rank" if len(ranks) == 1 else "ranks"
+        yield (
+            f"the trace has {len(ranks)} of {world} ranks ({word} {named}): how the others did is "
+            "not known"
+        )

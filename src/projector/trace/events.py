@@ -24,6 +24,9 @@ KINDS = (
 )  # fmt: skip
 ON_DEVICE = (KERNEL, COPY, FILL)
 
+NS_PS = 1_000
+"""Picoseconds of a nanosecond."""
+
 NONE = -1
 """What stands where an event does not have something."""
 

@@ -1,16 +1,37 @@
-"""Traces of Kineto, the profiler of PyTorch, in the JSON of Chrome's traces."""
+"""Traces of Kineto, the profiler of PyTorch: a rank made of what the pieces of its file hold."""
 
-from collections import deque
-from collections.abc import Callable, Mapping
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from projector.trace.kineto_events import NS_PS, US_PS, Batch, Plan
-from projector.trace.kineto_trace import Found, Reading, make_trace
-from projector.trace.notes import Notes
-from projector.trace.pieces import Opening, Piece, Scanner, cut, parse_around
-from projector.trace.sources import Source
-from projector.trace.workers import Workers
+import numpy as np
+
+from projector.arrays import Floats
+from projector.trace.events import NS_PS, Events, Link, RankTrace, Samples
+from projector.trace.kineto_events import (
+    COLUMNS,
+    FAR_US,
+    MALFORMED,
+    US_PS,
+    Arrow,
+    Batch,
+    Collector,
+    Inexact,
+    MemoryUse,
+    Plan,
+    TrackValue,
+    identity,
+    load_event_names,
+    number,
+    plain_detail,
+    printable,
+)
+from projector.trace.pieces import Opening, Piece, Scanner, Workers, cut, parse_around
+from projector.trace.sources import Notes, Source
 
 AROUND = (
     "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "otherData",
@@ -20,6 +41,20 @@ AROUND = (
 
 Told = Callable[[int, int], None]
 """Called with the bytes read of a file and the events found in it."""
+
+
+_NAME, _DETAIL = COLUMNS.index("name"), COLUMNS.index("detail")
+
+
+class Reading(NamedTuple):
+    """What a file held."""
+
+    rank: RankTrace
+    """Its rank is -1 where the file does not tell."""
+    samples: tuple[Samples, ...]
+    """Memory and counters over time, from the zero of the rank."""
+    events: int
+    """Events that were looked at."""
 
 
 def read_kineto(
@@ -96,3 +131,292 @@ def _submit(piece: Piece, plan: Plan, workers: Workers) -> "Future[Batch | None]
     future: Future[Batch | None] = Future()
     future.set_result(None)
     return future
+
+
+class Found:
+    """What the pieces of a file held, with common tables of names and details."""
+
+    def __init__(self, plan: Plan, notes: Notes) -> None:
+        self.plan, self.notes = plan, notes
+        self.events = 0
+        self.names: dict[str, int] = {}
+        self.keys: dict[bytes, int] = {}
+        self.facts: list[list[Any]] = []
+        self.batches: list[Batch] = []
+        self.skipped: Counter[str] = Counter()
+        self.arrows: list[Arrow] = []
+        self.memory: list[MemoryUse] = []
+        self.tracks: list[TrackValue] = []
+        self._edges: list[Mapping[str, Any]] = []
+
+    def scan(self, piece: Piece, scanner: Scanner) -> None:
+        """Take the events of a piece that cannot be parsed as a whole."""
+        self.add(self._collect(scanner.feed(piece)))
+
+    def _collect(self, events: list[Any]) -> Batch:
+        try:
+            collector = Collector(self.plan)
+            collector.take(events)
+            return collector.batch()
+        except Inexact:
+            collector = Collector(Plan(self.plan.grid_ps, exact=True))
+            collector.take(events)
+            return collector.batch()
+
+    def add(self, batch: Batch) -> None:
+        """Take a batch, whose rows then point into the common tables."""
+        for text, (times, events) in batch.problems.items():
+            for event in events[:-1]:
+                self.notes.add(text, f"event {self.events + event:,}")
+            last = f"event {self.events + events[-1]:,}" if events else ""
+            self.notes.add(text, last, times - len(events) + 1)
+        names = [self.names.setdefault(name, len(self.names)) for name in batch.names]
+        details = [self._detail(*pair) for pair in zip(batch.keys, batch.facts, strict=True)]
+        if len(batch.rows):
+            batch.rows[:, _NAME] = np.array(names, np.int64)[batch.rows[:, _NAME]]
+            # The last entry serves those without details, whose row is -1.
+            batch.rows[:, _DETAIL] = np.array([*details, -1], np.int64)[batch.rows[:, _DETAIL]]
+            self.batches.append(batch)
+        self.events += batch.events
+        self.skipped.update(batch.skipped)
+        self.arrows += batch.arrows
+        self.memory += batch.memory
+        self.tracks += batch.tracks
+        self._edges += batch.edges
+
+    def _detail(self, key: bytes, facts: list[Any]) -> int:
+        row = self.keys.setdefault(key, len(self.facts))
+        if row == len(self.facts):
+            self.facts.append(facts)
+        return row
+
+    def join_edges(self) -> None:
+        """Take what begins and ends as two events (``B`` and ``E``) as one."""
+        open_edges: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+        whole = []
+        for edge in sorted(filter(_has_stamp, self._edges), key=_stamp):
+            line = identity(edge.get("pid", -1)), identity(edge.get("tid", -1))
+            if edge["ph"] == "B":
+                open_edges.setdefault(line, []).append(edge)
+            elif stack := open_edges.get(line):
+                begun = stack.pop()
+                length = Decimal(str(edge["ts"])) - Decimal(str(begun["ts"]))
+                whole.append(
+                    {**begun, "ph": "X", "dur": length if self.plan.exact else float(length)}
+                )
+            else:
+                self.notes.add("something ends (E) that has not begun and is left out", "")
+        left = sum(map(len, open_edges.values()))
+        if left:
+            self.notes.add("something begins (B) that does not end and is left out", "", left)
+        self._edges = []
+        if whole:
+            self.add(self._collect(whole))
+
+
+def _has_stamp(edge: Mapping[str, Any]) -> bool:
+    return number(edge.get("ts")) is not None
+
+
+def _stamp(edge: Mapping[str, Any]) -> Decimal:
+    return Decimal(str(edge["ts"]))
+
+
+def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
+    """Return the trace of a rank, with what was sampled in it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    around : mapping
+        What stands around its events.
+    found : Found
+        What its events held.
+    """
+    distributed = _mapping(around.get("distributedInfo"))
+    batches = _near(found.batches, found.notes)
+    _note_blocks(around, found.notes)
+    # The zero is a whole number of microseconds, so that it is one of nanoseconds, too.
+    zero_us = min((b.zero_us + int(b.start_ps.min()) // US_PS for b in batches), default=0)
+    zero_ns = _or(_whole(around.get("baseTimeNanoseconds")), 0) + zero_us * NS_PS
+    names = tuple(map(printable, found.names))
+    clock = _Clock(found.plan.grid_ps, zero_us)
+    samples = (*_memory(found.memory, clock, path), *_tracks(found.tracks, clock, path))
+    rank = RankTrace(
+        path=str(path),
+        format="projector" if _is_own(around) else "kineto",
+        rank=_or(_whole(distributed.get("rank")), -1),
+        world_size=_or(_whole(distributed.get("world_size")), 0),
+        zero_ns=zero_ns if abs(zero_ns) < 1 << 62 else 0,
+        names=names,
+        events=_columns(batches, zero_us),
+        details=tuple(map(plain_detail, found.facts)),
+        links=_links(found.arrows, clock),
+        groups=_groups(distributed),
+        devices=_devices(around),
+        vendor=_vendor(around, names),
+        skipped=dict(sorted(found.skipped.items())),
+        problems=found.notes.problems(str(path)),
+    )
+    return Reading(rank, samples, found.events)
+
+
+def _is_own(around: Mapping[str, Any]) -> bool:
+    """Whether a file is the timeline of a projection."""
+    return str(_mapping(around.get("otherData")).get("producer", "")).startswith("projector")
+
+
+def _note_blocks(around: Mapping[str, Any], notes: Notes) -> None:
+    """Say where a timeline of ours tells only some of its blocks operation by operation."""
+    told = _mapping(around.get("otherData"))
+    blocks, detail = (_or(_whole(told.get(key)), 0) for key in ("blocks", "blocks_in_detail"))
+    if _is_own(around) and detail < blocks:
+        notes.add(
+            f"the timeline tells {detail:,} of {blocks:,} blocks operation by operation: times and "
+            "counts of operations are those of a part of the step",
+            "",
+        )
+
+
+def _near(batches: list[Batch], notes: Notes) -> list[Batch]:
+    """Return the batches whose stamps int64 picoseconds can hold together."""
+    if not batches:
+        return []
+    middle = sorted(batch.zero_us for batch in batches)[len(batches) // 2]
+    near = [batch for batch in batches if abs(batch.zero_us - middle) < FAR_US]
+    left = sum(len(batch.rows) for batch in batches) - sum(len(batch.rows) for batch in near)
+    if left:
+        notes.add("an event has a stamp far from the others and is left out", "", left)
+    return near
+
+
+def _columns(batches: list[Batch], zero_us: int) -> Events:
+    if not batches:
+        return Events.empty()
+    starts = [batch.start_ps + (batch.zero_us - zero_us) * US_PS for batch in batches]
+    columns = {
+        name: np.concatenate([batch.rows[:, i] for batch in batches])
+        for i, name in enumerate(COLUMNS)
+    }
+    return Events(
+        start_ps=np.concatenate(starts),
+        duration_ps=np.concatenate([batch.duration_ps for batch in batches]),
+        **columns,
+    )
+
+
+class _Clock(NamedTuple):
+    """Turns stamps into times of the trace."""
+
+    grid_ps: int
+    zero_us: int
+
+    def ps(self, us: Any) -> int | None:
+        """Return a time in exact arithmetic; None if int64 cannot hold it."""
+        after_us = Decimal(str(us)) - self.zero_us
+        if not abs(after_us) < 2 * FAR_US:
+            return None
+        return round(after_us * US_PS / self.grid_ps) * self.grid_ps
+
+
+def _links(arrows: list[Arrow], clock: _Clock) -> tuple[Link, ...]:
+    """Join the halves of arrows: each end goes to the last begin of its number before it."""
+    timed = [
+        (at, not arrow.begins, arrow) for arrow in arrows if (at := clock.ps(arrow.us)) is not None
+    ]
+    begun: dict[str, tuple[int, Arrow]] = {}
+    links = []
+    for at, _, arrow in sorted(timed, key=lambda half: half[:2]):
+        if arrow.begins:
+            begun[arrow.id] = at, arrow
+        elif arrow.id in begun:
+            before, forward = begun[arrow.id]
+            links.append(Link(forward.thread, before, arrow.thread, at))
+    return tuple(links)
+
+
+def _memory(uses: list[MemoryUse], clock: _Clock, path: Path) -> Iterable[Samples]:
+    """Yield the memory that the framework holds on each device, as it changes."""
+    values = [
+        TrackValue(
+            use.us,
+            "memory_bytes",
+            {use.device: use.allocated_bytes, f"{use.device} reserved": use.reserved_bytes},
+        )
+        for use in uses
+    ]
+    return _tracks(values, clock, path)
+
+
+def _tracks(values: list[TrackValue], clock: _Clock, path: Path) -> Iterable[Samples]:
+    """Yield each counter track; a series keeps its value until it has another."""
+    timed = [(v.track, at, v.values) for v in values if (at := clock.ps(v.us)) is not None]
+    timed.sort(key=lambda value: value[:2])
+    for track, group in itertools.groupby(timed, key=lambda value: value[0]):
+        moments = list(group)
+        columns = tuple(dict.fromkeys(series for _, _, held in moments for series in held))
+        place = {series: i for i, series in enumerate(columns)}
+        table: Floats = np.full((len(moments), len(columns)), np.nan)
+        for row, (_, _, held) in enumerate(moments):
+            if row:
+                table[row] = table[row - 1]
+            for series, value in held.items():
+                table[row, place[series]] = value
+        yield Samples(
+            path=str(path),
+            what=track,
+            time_ps=np.array([at for _, at, _ in moments], np.int64),
+            values=table,
+            columns=columns,
+        )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _whole(value: Any) -> int | None:
+    """Return a number without fraction that int64 holds, or None."""
+    found = number(value) if not isinstance(value, int) else value
+    if found is None or isinstance(found, bool) or not -(1 << 62) < found < 1 << 62:
+        return None
+    return int(found)
+
+
+def _or(value: int | None, other: int) -> int:
+    return other if value is None else value
+
+
+def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each process group, by its name."""
+    groups = {}
+    listed = distributed.get("pg_config")
+    for group in listed if isinstance(listed, list) else ():
+        try:
+            name = printable(str(group["pg_name"]))
+            groups[name] = tuple(int(rank) for rank in group.get("ranks", ()))
+        except MALFORMED:
+            continue
+    return groups
+
+
+def _devices(around: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the devices by their numbers."""
+    listed = around.get("deviceProperties")
+    found = [_mapping(device) for device in listed] if isinstance(listed, list) else []
+    named = [(_or(_whole(d.get("id")), i), str(d.get("name", ""))) for i, d in enumerate(found)]
+    return tuple(printable(name) for _, name in sorted(named))
+
+
+def _vendor(around: Mapping[str, Any], names: Iterable[str]) -> str:
+    known = load_event_names()
+    for key, entry in known.vendor_keys.items():
+        if key in around:
+            return entry.value
+    for texts, begins in ((_devices(around), known.vendor_devices), (names, known.vendor_calls)):
+        for text in texts:
+            for begin, entry in begins.items():
+                if text.startswith(begin):
+                    return entry.value
+    return ""

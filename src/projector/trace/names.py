@@ -9,7 +9,7 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.config import resources
 from projector.config._base import Config
-from projector.trace.codes import PHASES, TYPES
+from projector.trace.activity import PHASES, TYPES
 from projector.trace.events import RankTrace
 
 

@@ -13,15 +13,12 @@ from typing import TypeVar
 from projector.errors import ConfigError
 from projector.files import check_name
 from projector.trace.counters import counter_files, read_counters
-from projector.trace.events import NONE, Counters, Problem, RankTrace, Samples, Trace
-from projector.trace.kineto import read_kineto
-from projector.trace.kineto_trace import Reading
-from projector.trace.notes import Notes
-from projector.trace.pieces import open_events
+from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace, Samples, Trace
+from projector.trace.kineto import Reading, read_kineto
+from projector.trace.pieces import LEAST_BYTES, MOST_WORKERS, Workers, open_events
 from projector.trace.rocprof import format_of, group_files, read_rocprof
 from projector.trace.samples import OWN_ENDING, read_samples, sample_files
-from projector.trace.sources import BLOCK_BYTES, Source
-from projector.trace.workers import LEAST_BYTES, MOST_WORKERS, Workers
+from projector.trace.sources import BLOCK_BYTES, Notes, Source
 
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
@@ -35,7 +32,6 @@ PACKED = 12
 
 _RANK = re.compile(r"rank[_\-]?(\d+)|(?<=[.])(\d{1,5})(?=[.])", re.IGNORECASE)
 """Longer numbers between dots are processes or times."""
-_NS_PS = 1_000
 _FAR_NS = 1 << 52
 
 
@@ -121,7 +117,7 @@ def _sampled(trace: Trace, paths: Sequence[Path]) -> tuple[Samples, ...]:
     """Return what was sampled beside a run, from the zero of its first rank."""
     ends = (rank.events.start_ps + rank.events.duration_ps for rank in trace.ranks)
     last_ps = max((int(end.max()) for end in ends if len(end)), default=0)
-    return read_samples(paths, zero_ns=trace.ranks[0].zero_ns, span_ns=last_ps // _NS_PS)
+    return read_samples(paths, zero_ns=trace.ranks[0].zero_ns, span_ns=last_ps // NS_PS)
 
 
 def _listed(paths: Sequence[str | Path]) -> str:
@@ -251,7 +247,7 @@ def _few(ranks: Sequence[int]) -> str:
 
 def _shifted(reading: Reading, zero_ns: int) -> Reading:
     """Return a reading whose times are from another zero."""
-    shift_ps = (reading.rank.zero_ns - zero_ns) * _NS_PS
+    shift_ps = (reading.rank.zero_ns - zero_ns) * NS_PS
     if not shift_ps:
         return reading
     rank = reading.rank

@@ -5,21 +5,31 @@ and annotations only where the program marked ranges with ROCTX. Their stamps ar
 the machine was started, the same clock for all processes of it.
 """
 
+import gzip
 import re
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from projector.arrays import Ints
+from projector.distribution import install_command
 from projector.errors import ConfigError
 from projector.trace import events as ev
-from projector.trace.csv_file import Table, load_formats, read_table
 from projector.trace.events import NONE, Problem, RankTrace
-from projector.trace.notes import Notes
-from projector.trace.rocprof_json import read_chrome, read_tool
-from projector.trace.rows import Rows, call_kind, copy_names
-from projector.trace.sources import Source
+from projector.trace.profiler_tables import (
+    Rows,
+    Table,
+    call_kind,
+    copy_names,
+    load_formats,
+    read_table,
+    whole_numbers,
+)
+from projector.trace.sources import Notes, Source
 
 HEAD_BYTES = 65_536
 _TOOL = re.compile(r'^\s*\{\s*"rocprofiler-sdk-tool"')
@@ -203,4 +213,372 @@ def _take_calls(table: Table, rows: Rows) -> None:
         correlation=table.ints("correlation"),
         table=table,
         keep=kinds != NONE,
+    )
+
+
+ROOT = "rocprofiler-sdk-tool"
+GPU = 2
+"""Type of an agent that is a GPU (``ROCPROFILER_AGENT_TYPE_GPU``)."""
+
+_CALL = ("start_timestamp", "end_timestamp", "kind", "operation", "thread_id",
+         "correlation_id.internal")  # fmt: skip
+_DISPATCH = (
+    "agent_id.handle", "queue_id.handle", "kernel_id", "dispatch_id",
+    "grid_size.x", "grid_size.y", "grid_size.z",
+    "workgroup_size.x", "workgroup_size.y", "workgroup_size.z",
+)  # fmt: skip
+
+RECORDS: dict[str, tuple[str, ...]] = {
+    "buffer_records.kernel_dispatch": (
+        *_CALL, "stream_id.handle", *(f"dispatch_info.{name}" for name in _DISPATCH),
+    ),
+    "buffer_records.hip_api": _CALL,
+    "buffer_records.marker_api": _CALL,
+    "buffer_records.rccl_api": _CALL,
+    "buffer_records.memory_copy": (
+        *_CALL, "stream_id.handle", "src_agent_id.handle", "dst_agent_id.handle", "bytes",
+    ),
+    "callback_records.counter_collection": (
+        "dispatch_data.start_timestamp", "dispatch_data.end_timestamp",
+        *(f"dispatch_data.dispatch_info.{name}" for name in _DISPATCH),
+    ),
+}  # fmt: skip
+"""Records that become rows, and the numbers of each, by their path within the record."""
+
+TEXTS: dict[str, tuple[str, ...]] = {
+    "agents": ("id.handle", "type", "logical_node_id", "node_id", "product_name"),
+    "kernel_symbols": ("kernel_id", "formatted_kernel_name", "kernel_name"),
+    "counters": ("id.handle", "name"),
+    "strings.buffer_records": ("kind", "operations"),
+    "strings.marker_api": ("key", "value"),
+    "metadata": ("pid",),
+}
+"""Short lists that say what numbers stand for."""
+
+_COUNTED = "callback_records.counter_collection"
+
+
+@dataclass(slots=True)
+class Process:
+    """What the file says of one process."""
+
+    rows: dict[str, "array[int]"] = field(
+        default_factory=lambda: {name: array("Q") for name in RECORDS}
+    )
+    texts: dict[str, list[dict[str, Any]]] = field(
+        default_factory=lambda: {name: [] for name in TEXTS}
+    )
+    counted: list[tuple[int, int, float]] = field(default_factory=list)
+    """Record, handle of the counter and its value."""
+
+    def columns(self, section: str) -> dict[str, Ints]:
+        """Return the numbers of records of a section as int64, by their path."""
+        names = RECORDS[section]
+        table = np.frombuffer(self.rows[section], np.uint64).reshape(-1, len(names))
+        return {name: table[:, i].astype(np.int64) for i, name in enumerate(names)}
+
+    def words(self, section: str, key: str, *values: str) -> dict[Any, str]:
+        """Return a table of what keys stand for: the first value that is there."""
+        return {
+            entry[key]: str(next((entry[v] for v in values if entry.get(v)), ""))
+            for entry in self.texts[section]
+            if key in entry
+        }
+
+
+def read_processes(path: Path, problems: list[Problem]) -> list[Process]:
+    """Return what a file says of each process; damage ends it and is told of."""
+    try:
+        import ijson
+    except ImportError:
+        install = install_command("trace")
+        msg = f"reading the JSON of rocprofv3 needs ijson: {install}"
+        raise ConfigError(msg, key="trace", value=str(path), allowed=install) from None
+    found: list[Process] = []
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+        try:
+            _fill(ijson.parse(stream), found)
+        except (ijson.JSONError, EOFError, OSError, UnicodeError, ValueError) as error:
+            text = f"{' '.join(str(error).split())}; what stands before it was read"
+            problems.append(Problem(str(path), f"about byte {_place(stream):,}", text[:300]))
+    return found
+
+
+def _place(stream: IO[bytes] | gzip.GzipFile) -> int:
+    try:
+        return int(stream.tell())
+    except (OSError, EOFError, ValueError):
+        return 0
+
+
+def _slots() -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, str]], dict[str, str]]:
+    item = f"{ROOT}.item"
+    numbers = {
+        f"{item}.{section}.item.{name}": (section, place)
+        for section, names in RECORDS.items()
+        for place, name in enumerate(names)
+    }
+    ends = {f"{item}.{section}.item": section for section in (*RECORDS, *TEXTS)}
+    ends[f"{item}.metadata"] = "metadata"
+    texts = {
+        f"{item}.{section}{'' if section == 'metadata' else '.item'}.{name}": (section, name)
+        for section, names in TEXTS.items()
+        for name in names
+    }
+    texts |= {f"{path}.item": slot for path, slot in texts.items()}
+    return numbers, texts, ends
+
+
+def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
+    """Fill processes, which stand in `found` from their start, so that damage keeps them."""
+    numbers, texts, ends = _slots()
+    records = f"{ROOT}.item.{_COUNTED}.item.records.item"
+    counter, amount = f"{records}.counter_id.handle", f"{records}.value"
+    row = {section: [0] * len(names) for section, names in RECORDS.items()}
+    process, handle = Process(), 0
+    entry: dict[str, Any] = {}
+    for prefix, event, value in tokens:
+        slot = numbers.get(prefix)
+        if slot is not None:
+            if type(value) is int and 0 <= value < 1 << 64:
+                row[slot[0]][slot[1]] = value
+            continue
+        word = texts.get(prefix)
+        if word is not None:
+            _keep_text(entry, word[1], prefix, event, value)
+        elif prefix == counter and event == "number":
+            handle = int(value)
+        elif prefix == amount and event == "number":
+            names = len(RECORDS[_COUNTED])
+            process.counted.append((len(process.rows[_COUNTED]) // names, handle, float(value)))
+        elif event == "end_map" and prefix in ends:
+            section = ends[prefix]
+            if section in RECORDS:
+                process.rows[section].extend(row[section])
+                row[section] = [0] * len(RECORDS[section])
+            else:
+                process.texts[section].append(entry)
+                entry = {}
+        elif prefix == f"{ROOT}.item" and event == "start_map":
+            process = Process()
+            found.append(process)
+
+
+def _keep_text(entry: dict[str, Any], name: str, prefix: str, event: str, value: Any) -> None:
+    if event in ("string", "number"):
+        if prefix.endswith(f"{name}.item"):
+            entry.setdefault(name, []).append(value)
+        else:
+            entry[name] = value
+
+
+def read_tool(path: Path) -> list[RankTrace]:
+    """Return the trace of each process of rocprofv3's JSON."""
+    problems: list[Problem] = []
+    traces = []
+    for process in read_processes(path, problems):
+        rows = Rows()
+        _take_dispatches(process, rows)
+        _add_copies(process, rows)
+        for section in ("hip_api", "marker_api", "rccl_api"):
+            _add_calls(process, f"buffer_records.{section}", rows)
+        names = tuple(
+            str(agent.get("product_name", ""))
+            for agent in process.texts["agents"]
+            if agent.get("type") == GPU
+        )
+        traces.append(
+            rows.trace(path=str(path), which="rocprofv3", problems=problems, devices=names)
+        )
+        problems = []
+    if not traces:
+        told = problems or [Problem(str(path), "", "no process in it, nothing read")]
+        traces.append(Rows().trace(path=str(path), which="rocprofv3", problems=told))
+    return traces
+
+
+def agent_numbers(process: Process) -> dict[int, int]:
+    """Return the number of each agent's handle, as the CSVs give it."""
+    return {
+        int(agent["id.handle"]): int(agent.get("logical_node_id", agent.get("node_id", place)))
+        for place, agent in enumerate(process.texts["agents"])
+        if "id.handle" in agent
+    }
+
+
+def _agents(process: Process, handles: Ints) -> Ints:
+    known = agent_numbers(process)
+    # Handles are unsigned; the column holds the same bits.
+    known = {handle - (1 << 64) if handle >> 63 else handle: n for handle, n in known.items()}
+    distinct, place = np.unique(handles, return_inverse=True)
+    numbers = np.array([known.get(int(each), int(each)) for each in distinct], np.int64)
+    return numbers[place] if len(handles) else handles
+
+
+def kernel_names(process: Process, kernel: Ints) -> list[str]:
+    """Return the name of each dispatch, by the number of its kernel."""
+    known = process.words("kernel_symbols", "kernel_id", "formatted_kernel_name", "kernel_name")
+    return [known.get(each, f"kernel {each}").removesuffix(".kd") for each in kernel.tolist()]
+
+
+def _take_dispatches(process: Process, rows: Rows) -> None:
+    column = process.columns("buffer_records.kernel_dispatch")
+    grid, group = (
+        np.stack([column[f"dispatch_info.{what}.{axis}"] for axis in "xyz"], axis=1)
+        for what in ("grid_size", "workgroup_size")
+    )
+    stream = column["stream_id.handle"]
+    if not stream.any():
+        stream = column["dispatch_info.queue_id.handle"]
+    rows.add(
+        kind=ev.KERNEL,
+        names=kernel_names(process, column["dispatch_info.kernel_id"]),
+        start_ns=column["start_timestamp"],
+        end_ns=column["end_timestamp"],
+        process=_agents(process, column["dispatch_info.agent_id.handle"]),
+        thread=stream,
+        correlation=column["correlation_id.internal"],
+        detail=rows.grids(grid, group),
+    )
+
+
+def _operations(process: Process) -> list[tuple[str, list[str]]]:
+    return [
+        (str(entry.get("kind", "")), list(entry.get("operations", ())))
+        for entry in process.texts["strings.buffer_records"]
+    ]
+
+
+def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[str], list[str]]:
+    """Return the domain and the name of each call."""
+    known = _operations(process)
+    domains, names = [], []
+    for kind, operation in zip(column["kind"].tolist(), column["operation"].tolist(), strict=True):
+        domain, operations = known[kind] if kind < len(known) else (f"kind {kind}", [])
+        domains.append(domain)
+        names.append(
+            operations[operation] if operation < len(operations) else f"{domain} {operation}"
+        )
+    return domains, names
+
+
+def _add_copies(process: Process, rows: Rows) -> None:
+    column = process.columns("buffer_records.memory_copy")
+    _, directions = _names_of_calls(process, column)
+    to_host = np.array(["DEVICE_TO_HOST" in each for each in directions], bool)
+    agent = np.where(to_host, column["src_agent_id.handle"], column["dst_agent_id.handle"])
+    detail = [rows.fact(bytes=size) if size else NONE for size in column["bytes"].tolist()]
+    rows.add(
+        kind=ev.COPY,
+        names=copy_names(directions),
+        start_ns=column["start_timestamp"],
+        end_ns=column["end_timestamp"],
+        process=_agents(process, agent),
+        thread=column["stream_id.handle"],
+        correlation=column["correlation_id.internal"],
+        detail=np.array(detail, np.int64),
+    )
+
+
+def _add_calls(process: Process, section: str, rows: Rows) -> None:
+    column = process.columns(section)
+    domains, names = _names_of_calls(process, column)
+    if section.endswith("marker_api"):
+        said = process.words("strings.marker_api", "key", "value")
+        correlation = column["correlation_id.internal"].tolist()
+        names = [said.get(key, name) for key, name in zip(correlation, names, strict=True)]
+    kinds = {domain: call_kind(domain) for domain in set(domains)}
+    kind = np.array([kinds[domain] for domain in domains], np.int64)
+    for domain in domains:
+        if kinds[domain] == NONE:
+            rows.skipped[domain] += 1
+    rows.add(
+        kind=kind,
+        names=names,
+        start_ns=column["start_timestamp"],
+        end_ns=column["end_timestamp"],
+        process=np.zeros(len(kind), np.int64),
+        thread=column["thread_id"],
+        correlation=column["correlation_id.internal"],
+        keep=kind != NONE,
+    )
+
+
+_GPU_LABEL = re.compile(r"GPU(\d+)")
+
+
+def read_chrome(path: Path) -> RankTrace:
+    """Return the trace of rocprof 1's JSON for Chrome.
+
+    All its numbers are texts. ``ts`` is a whole number of microseconds, so the stamps are taken
+    from the arguments, which hold nanoseconds. Its arrows join calls to what runs on devices.
+    """
+    import json
+
+    problems: list[Problem] = []
+    rows = Rows()
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            document = json.loads(stream.read().decode("utf-8", "replace"))
+        events = [each for each in document["traceEvents"] if isinstance(each, dict)]
+    except (ValueError, EOFError, OSError, KeyError, TypeError) as error:
+        problems.append(Problem(str(path), "", f"{error}; nothing read"))
+        events = []
+    labels = {
+        str(each.get("pid")): str((each.get("args") or {}).get("name", ""))
+        for each in events
+        if each.get("ph") == "M"
+    }
+    spans = [
+        each for each in events if each.get("ph") == "X" and isinstance(each.get("args"), dict)
+    ]
+    joined = _arrows(events)
+    kinds = [_chrome_kind(labels.get(str(each.get("pid")), "")) for each in spans]
+    kept = [(each, kind) for each, kind in zip(spans, kinds, strict=True) if kind != NONE]
+    for each, kind in zip(spans, kinds, strict=True):
+        if kind == NONE:
+            rows.skipped[labels.get(str(each.get("pid")), "")] += 1
+    _take_spans([each for each, _ in kept], np.array([k for _, k in kept], np.int64), joined, rows)
+    return rows.trace(path=str(path), which="rocprof", problems=problems)
+
+
+def _chrome_kind(label: str) -> int:
+    if _GPU_LABEL.fullmatch(label):
+        return ev.KERNEL
+    word = load_formats().chrome_processes.get(label)
+    return NONE if word is None else ev.KINDS.index(word.value)
+
+
+def _arrows(events: list[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
+    """Return the number of the arrow at each place: process, thread and stamp in us."""
+    places: dict[tuple[str, str, str], int] = {}
+    for each in events:
+        if each.get("cat") == "DataFlow" and each.get("ph") in ("s", "t"):
+            # 0 stands for none, and arrows are counted from 0.
+            number = int(each.get("id", 0)) + 1
+            places[_place_of(each)] = number
+    return places
+
+
+def _place_of(event: Mapping[str, Any]) -> tuple[str, str, str]:
+    return str(event.get("pid")), str(event.get("tid")), str(event.get("ts"))
+
+
+def _take_spans(
+    spans: list[dict[str, Any]], kinds: Ints, joined: Mapping[tuple[str, str, str], int], rows: Rows
+) -> None:
+    args = [each["args"] for each in spans]
+
+    def number(name: str) -> Ints:
+        return whole_numbers([str(each.get(name, "")) for each in args])
+
+    on_device = np.isin(kinds, ev.ON_DEVICE)
+    rows.add(
+        kind=kinds,
+        names=[str(each.get("name", "")).removesuffix(".kd") for each in spans],
+        start_ns=number("BeginNs"),
+        end_ns=number("EndNs"),
+        process=np.where(on_device, number("dev-id"), number("pid")),
+        thread=np.where(on_device, number("stream-id"), number("tid")),
+        correlation=np.array([joined.get(_place_of(each), NONE) for each in spans], np.int64),
     )

@@ -19,13 +19,12 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.files import check_name
-from projector.trace.csv_file import load_formats, numbers, open_text, plain, whole_numbers
-from projector.trace.events import NONE, Problem, Samples
+from projector.trace.events import NONE, NS_PS, Problem, Samples
+from projector.trace.profiler_tables import load_formats, numbers, open_text, plain, whole_numbers
 from projector.trace.rocprof import read_head
 
 OWN_FORMAT = "projector samples"
 OWN_ENDING = ".samples.jsonl"
-NS_PS = 1_000
 MOST_CORES = 1 << 20
 """Logical cores of one machine; no larger number is one."""
 S_NS = 1_000_000_000

@@ -9,7 +9,8 @@ from torch import nn  # noqa: E402
 from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
-from projector.trace.activity import BACKWARD, FORWARD, GEMM, OPTIMIZER, align  # noqa: E402
+from projector.trace.activity import BACKWARD, FORWARD, GEMM, OPTIMIZER  # noqa: E402
+from projector.trace.alignment import align  # noqa: E402
 from projector.trace.read import load_trace  # noqa: E402
 
 LAYERS, PRODUCTS = 3, 7

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.trace.activity import ATTENTION, BACKWARD, GEMM, PHASES, TYPES
-from projector.trace.measures.breakdown import GRANULARITIES, breakdown, in_iterations
-from projector.trace.measures.instances import instances
-from projector.trace.measures.numbers import band, group, to_ns
+from projector.trace.measures.breakdown import GRANULARITIES, breakdown, in_iterations, instances
+from projector.trace.measures.statistics import band, group, to_ns
 from reference import trace_measures as reference
 from synthetic import activities, collective, compute
 

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.trace.activity import BACKWARD, GEMM, MOVE
-from projector.trace.measures.communication import communication_rows, matches
-from projector.trace.measures.idle import idle_times
-from projector.trace.measures.iterations import iteration_times, throughput
-from projector.trace.measures.sharding import sharding_times
+from projector.trace.measures.collectives import communication_rows, matches, sharding_times
+from projector.trace.measures.iterations import (
+    idle_times,
+    iteration_times,
+    rank_summaries,
+    throughput,
+)
 from projector.trace.measures.stragglers import rank_spreads, stragglers
-from projector.trace.measures.summary import rank_summaries
 from synthetic import activities, collective, compute, copy
 
 REDUCE = {"group": "0: ranks 0-1", "detail": {"collective": "allreduce"}, "bytes": 1000}

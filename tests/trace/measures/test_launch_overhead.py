@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.trace.measures.launch import bubbles, launch_overheads
+from projector.trace.measures.times import bubbles, launch_overheads
 from reference import trace_measures as reference
 from synthetic import NS, Kernel, activities, collective, compute, copy
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from projector.trace.measures.numbers import group as group_of
-from projector.trace.measures.numbers import spreads
+from projector.trace.measures.statistics import group as group_of
+from projector.trace.measures.statistics import spreads
 
 
 def test_bands_are_numpys_quantiles():

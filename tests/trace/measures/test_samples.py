@@ -8,9 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.trace.events import Samples
-from projector.trace.measures.clocks import held_mean, sampled
-from projector.trace.measures.cpu import active_cores, cpu_use, minimum_cores
 from projector.trace.measures.iterations import iteration_times
+from projector.trace.measures.sampled import (
+    active_cores,
+    cpu_use,
+    held_mean,
+    minimum_cores,
+    sampled,
+)
 from reference import trace_measures as reference
 from synthetic import activities, compute
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.trace.measures.summary import rank_summaries
+from projector.trace.measures.iterations import rank_summaries
 from synthetic import Kernel, activities, collective, compute, copy
 
 

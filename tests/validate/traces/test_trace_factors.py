@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.validate.traces.factors import MEANINGS, REST, Factor, Side, explain, largest
+from projector.validate.traces.result import MEANINGS, REST, Factor, Side, explain, largest
 
 KNOWN = st.none() | st.floats(0.01, 100.0)
 SIDES = st.builds(

@@ -9,7 +9,7 @@ from projector.trace.events import Samples
 from projector.trace.measures.gap import Counted
 from projector.trace.work import works_of
 from projector.validate.traces.compare import compare_runs
-from projector.validate.traces.factors import REST
+from projector.validate.traces.result import REST
 from projector.validate.traces.sides import clock_of, sums_of
 from synthetic import activities, collective, compute
 

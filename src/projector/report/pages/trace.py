@@ -16,7 +16,7 @@ from projector.report.figures.trace.draw import COLOURS, SPREAD_COLOURS, TRAFFIC
 from projector.report.pages.figures import plain_layout
 from projector.report.pages.page import Section, Table, check_page, write_page
 from projector.trace.analysis import TraceAnalysis
-from projector.trace.measures.summary import rank_summaries
+from projector.trace.measures.iterations import rank_summaries
 
 _MS = 1e6
 

@@ -10,8 +10,13 @@ from projector.projection.comparison import Pair
 from projector.report.terminal.tables import add_row, grid, percent, section
 from projector.report.terminal.trace import ms, short
 from projector.units import NANOSECOND
-from projector.validate.traces.factors import MEANINGS, Factor
-from projector.validate.traces.result import Difference, TraceComparison, Unmatched
+from projector.validate.traces.result import (
+    MEANINGS,
+    Difference,
+    Factor,
+    TraceComparison,
+    Unmatched,
+)
 
 MANY = 20
 """Operations that a terminal shows."""

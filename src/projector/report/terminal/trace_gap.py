@@ -7,7 +7,7 @@ from rich.text import Text
 from projector.report.terminal.tables import add_row, grid, section
 from projector.report.terminal.trace import ms, short
 from projector.trace.measures.gap import FACTORS, REST
-from projector.validate.traces.gaps import GapResult
+from projector.validate.traces.api import GapResult
 
 SMALL_NS = 10_000
 """Times below this have too few digits as milliseconds."""

@@ -25,8 +25,8 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.trace.activity import Activities
-from projector.trace.measures.instances import instances
-from projector.trace.measures.numbers import PS_PER_NS
+from projector.trace.events import NS_PS
+from projector.trace.measures.breakdown import instances
 from projector.trace.measures.overlap import OverlapEffect, effect_of
 
 FACTORS = ("instruction", "utilisation", "overlap", "frequency")
@@ -230,7 +230,7 @@ def _gap(
     if theory_s:
         product = theory_s * float(np.prod(list(factors.values())))
         factors[REST] = parts.actual_s / product
-    to_ns = _PS_PER_S / PS_PER_NS
+    to_ns = _PS_PER_S / NS_PS
     return OperationGap(
         operation=needed.operation,
         phase=needed.phase,

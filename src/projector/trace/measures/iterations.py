@@ -1,4 +1,4 @@
-"""Iterations of each device, and the throughput that the slowest one leaves."""
+"""Where the time of devices goes: over all, in each iteration and its throughput, and in gaps."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,10 +8,18 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.errors import ConfigError
-from projector.trace.activity import COMMUNICATION, COMPUTE, MEMCPY, Activities
-from projector.trace.intervals import Intervals, cover, union, unions
-from projector.trace.measures.devices import device_slices, in_iterations
-from projector.trace.measures.numbers import Band, Groups, band, group, to_ns
+from projector.trace.activity import COMMUNICATION, COMPUTE, MEMCPY, PHASES, Activities
+from projector.trace.events import COPY, FILL, KERNEL, NONE, NS_PS, OPERATOR
+from projector.trace.intervals import Intervals, cover, difference, union, unions
+from projector.trace.measures.statistics import (
+    Band,
+    Groups,
+    band,
+    device_slices,
+    group,
+    in_iterations,
+    to_ns,
+)
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 MOST_TOKENS = 1e18
@@ -206,4 +214,182 @@ def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughpu
         iteration_ns=spread,
         tokens_per_s=rates,
         slowest={rank: ranks.count(rank) for rank in ranks},
+    )
+
+
+MOST_GAPS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """One gap."""
+
+    start_ns: float
+    duration_ns: float
+    late_ns: float | None
+    """What of it passed before the host launched the activity behind it; None if unknown."""
+    before: str
+    """Name of the activity that ends where it begins."""
+    after: str
+    iteration: int
+    """Of the activity behind it, -1 outside iterations."""
+    phase: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTimes:
+    """The gaps of one device of one rank."""
+
+    rank: int
+    device: int
+    idle_ns: float
+    gaps: int
+    late_ns: float
+    """What of them passed before the host launched what came next."""
+    called_ns: float
+    """What passed after that, while the launch was under way or waited for something."""
+    unknown_ns: float
+    """What lies before activities whose launch is not in the trace."""
+    gap_ns: Band | None
+    """Of one gap; None without any."""
+    longest: tuple[Gap, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of JSON."""
+        return asdict(self) | {"longest": [gap.to_dict() for gap in self.longest]}
+
+
+def idle_times(activities: Activities, most: int = MOST_GAPS) -> list[IdleTimes]:
+    """Return the gaps of each device of each rank, between its first and last activity.
+
+    Parameters
+    ----------
+    activities : Activities
+    most : int
+        Number of gaps that are told one by one, the longest first.
+    """
+    return [_idle_times(activities, rows, most) for rows in device_slices(activities)]
+
+
+def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
+    start, end = activities.start_ps[rows], activities.end_ps[rows]
+    # An empty activity within a gap parts it nowhere: unions leave it out.
+    busy = union(start, end)
+    first, last = (int(start.min()), int(end.max())) if len(start) else (0, 0)
+    begins = np.concatenate([[first], busy.end])
+    ends = np.concatenate([busy.start, [last]])
+    kept = ends > begins
+    begins, ends = begins[kept], ends[kept]
+    after = rows.start + np.minimum(np.searchsorted(start, ends), len(start) - 1)
+    before = rows.start + _ending(end, begins)
+    launch = activities.launch_ps[after]
+    late = np.where(launch == NONE, -1, np.clip(launch - begins, 0, ends - begins))
+    length = ends - begins
+    known = late >= 0
+    order = np.argsort(-length, kind="stable")[:most]
+    return IdleTimes(
+        rank=int(activities.rank[rows.start]),
+        device=int(activities.device[rows.start]),
+        idle_ns=to_ns(int(length.sum())),
+        gaps=len(length),
+        late_ns=to_ns(int(late[known].sum())),
+        called_ns=to_ns(int((length - late)[known].sum())),
+        unknown_ns=to_ns(int(length[~known].sum())),
+        gap_ns=band(length, NS_PS),
+        longest=tuple(
+            _gap(activities, int(begins[g]), int(length[g]), int(late[g]), (before[g], after[g]))
+            for g in order.tolist()
+        ),
+    )
+
+
+def _ending(end: Ints, times: Ints) -> Ints:
+    """Return a row that ends at each time, or the last before it."""
+    order = np.argsort(end, kind="stable")
+    return order[np.maximum(np.searchsorted(end[order], times, side="right") - 1, 0)]
+
+
+def _gap(activities: Activities, start: int, length: int, late: int, rows: tuple[int, int]) -> Gap:
+    before, after = rows
+    return Gap(
+        start_ns=to_ns(start),
+        duration_ns=to_ns(length),
+        late_ns=to_ns(late) if late >= 0 else None,
+        before=activities.names[activities.name[before]],
+        after=activities.names[activities.name[after]],
+        iteration=int(activities.iteration[after]),
+        phase=PHASES[activities.phase[after]],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSummary:
+    """The time of one device of one rank.
+
+    ``compute + exposed_communication + exposed_memcpy + idle = span``, and all but the last are
+    ``busy``. Times that run at once on several streams count once.
+    """
+
+    rank: int
+    device: int
+    span_ns: float
+    """From the start of the first activity to the end of the last."""
+    busy_ns: float
+    """While anything runs."""
+    idle_ns: float
+    compute_ns: float
+    communication_ns: float
+    exposed_communication_ns: float
+    """Communication while nothing computes."""
+    memcpy_ns: float
+    exposed_memcpy_ns: float
+    """Copies while nothing computes nor communicates."""
+    kernels: int
+    """Of a trace without devices the operators of the host that stand for them."""
+    copies: int
+    fills: int
+    operators: int
+    """How many of `kernels` are operators of the host."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of JSON."""
+        return asdict(self)
+
+
+def rank_summaries(activities: Activities) -> list[RankSummary]:
+    """Return where the time of each device of each rank went, in the order of the table."""
+    return [_summary(activities, rows) for rows in device_slices(activities)]
+
+
+def _summary(activities: Activities, rows: slice) -> RankSummary:
+    start, end = activities.start_ps[rows], activities.end_ps[rows]
+    klass, kind = activities.klass[rows], activities.kind[rows]
+
+    def of(which: int) -> Intervals:
+        chosen = klass == which
+        return union(start[chosen], end[chosen])
+
+    compute, communication, memcpy = of(COMPUTE), of(COMMUNICATION), of(MEMCPY)
+    kernels_running = union(start[klass != MEMCPY], end[klass != MEMCPY])
+    busy = union(start, end).length_ps
+    span = int(end.max() - start.min())
+    return RankSummary(
+        rank=int(activities.rank[rows.start]),
+        device=int(activities.device[rows.start]),
+        span_ns=to_ns(span),
+        busy_ns=to_ns(busy),
+        idle_ns=to_ns(span - busy),
+        compute_ns=to_ns(compute.length_ps),
+        communication_ns=to_ns(communication.length_ps),
+        exposed_communication_ns=to_ns(difference(communication, compute).length_ps),
+        memcpy_ns=to_ns(memcpy.length_ps),
+        exposed_memcpy_ns=to_ns(difference(memcpy, kernels_running).length_ps),
+        kernels=int(np.count_nonzero((kind == KERNEL) | (kind == OPERATOR))),
+        copies=int(np.count_nonzero(kind == COPY)),
+        fills=int(np.count_nonzero(kind == FILL)),
+        operators=int(np.count_nonzero(kind == OPERATOR)),
     )

@@ -23,8 +23,9 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.trace.activity import COMMUNICATION, PHASES, Activities
-from projector.trace.measures.instances import Instances, instances
-from projector.trace.measures.numbers import PS_PER_NS, Band, band, group
+from projector.trace.events import NS_PS
+from projector.trace.measures.breakdown import Instances, instances
+from projector.trace.measures.statistics import Band, band, group
 from projector.trace.measures.times import KernelTimes, covered
 
 ALONE, SHORTEST, NOTHING = "alone", "shortest", "none"
@@ -212,7 +213,7 @@ def _operation_overlap(activities: Activities, runs: Instances, members: Ints) -
     overlap = runs.overlap[members]
     duration = np.where(runs.alike[members] > 1, runs.normalised[members], np.nan)
     compared = comparable(runs, members)
-    spread = band(runs.duration_ps[members], PS_PER_NS)
+    spread = band(runs.duration_ps[members], NS_PS)
     assert spread is not None  # every operation has a run
     return OperationOverlap(
         operation=activities.operations[operation] if operation >= 0 else "",

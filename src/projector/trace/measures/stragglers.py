@@ -8,10 +8,17 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.trace.activity import COMPUTE, PHASES, Activities
-from projector.trace.measures.communication import Matches, matches
-from projector.trace.measures.devices import in_iterations
+from projector.trace.events import NS_PS
+from projector.trace.measures.collectives import Matches, matches
 from projector.trace.measures.iterations import IterationTimes, iteration_times
-from projector.trace.measures.numbers import PS_PER_NS, Band, band, group, ratio, spreads
+from projector.trace.measures.statistics import (
+    Band,
+    band,
+    group,
+    in_iterations,
+    ratio,
+    spreads,
+)
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 
@@ -102,8 +109,8 @@ def _in_collectives(
     waited = times.duration_ps[row] - found.transfer_ps[mine]
     per_iteration = group(activities.iteration[row]).sums(waited)
     return {
-        "waiting_ns": band(per_iteration, PS_PER_NS),
-        "late_ns": band(found.late_ps[mine], PS_PER_NS),
+        "waiting_ns": band(per_iteration, NS_PS),
+        "late_ns": band(found.late_ps[mine], NS_PS),
         "last": float(last[mine].mean()) if len(row) else None,
     }
 
@@ -146,7 +153,7 @@ def rank_spreads(
     samples = group(kinds.of, devices.of, activities.iteration[rows])
     total = samples.sums((times.duration_ps + times.inner_ps)[rows])
     cells = group(samples.keys[0], samples.keys[1])
-    medians = spreads(total, cells.of, cells.count)[:, 0] / PS_PER_NS
+    medians = spreads(total, cells.of, cells.count)[:, 0] / NS_PS
     found = [
         _spread(activities, kinds.keys, kind, devices.keys[0][device], medians[mine])
         for kind, device, mine in _cells(cells.keys)

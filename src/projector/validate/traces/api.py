@@ -1,13 +1,198 @@
-"""Runs beside projections from Python."""
+"""Runs beside projections from Python; the gap between theory and measurement of a run."""
 
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from projector.arrays import Ints
+from projector.config.device import Device
+from projector.config.device_file import load_device
+from projector.config.gemm import MATRIX_TYPES
+from projector.config.job import Job
 from projector.config.load import load_job
+from projector.distribution import package_version
+from projector.envelope import SCHEMA_VERSION
+from projector.errors import ConfigError
+from projector.measure.devices import profile_of
 from projector.projection.api import JobLike
+from projector.trace.activity import ATTENTION, GEMM, PHASES, TYPES, Activities
 from projector.trace.analysis import TraceAnalysis, load_trace
-from projector.validate.traces.compare import compare_run, compare_runs
-from projector.validate.traces.gaps import GapResult, gap_of
+from projector.trace.measures.gap import Needed, OperationGap, operation_gaps
+from projector.trace.measures.statistics import group
+from projector.trace.work import Works, works_of
+from projector.units import MEGA, TERA
+from projector.validate.traces.compare import (
+    Compared,
+    compare_run,
+    compare_runs,
+    operation_columns,
+    whole_steps,
+)
 from projector.validate.traces.result import TraceComparison
+from projector.validate.traces.sides import clock_of, counted_kernels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapResult:
+    """Gaps of a run, as `projector trace gap` shows them."""
+
+    operations: tuple[OperationGap, ...]
+    """The largest gap in time first."""
+    device: str
+    """Name of the profile whose peaks are taken; empty if none is known."""
+    joined: dict[str, Any] | None
+    """What of the counters could be joined."""
+    warnings: tuple[str, ...]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The operations, one mapping each."""
+        return [each.to_dict() for each in self.operations]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return exactly the object that ``--json`` prints."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "version": package_version(),
+            "warnings": list(self.warnings),
+            "device": self.device,
+            "counters": self.joined,
+            "operations": self.rows,
+        }
+
+
+def gap_of(
+    analysis: TraceAnalysis, job: Job | None = None, device: str | None = None, dtype: str = ""
+) -> GapResult:
+    """Return why products and attention of a run take longer than their FLOP at the peak.
+
+    Parameters
+    ----------
+    analysis : TraceAnalysis
+        With counters and samples where there are any.
+    job : Job, optional
+        What ran: its operations give names and FLOP, its device the peaks.
+    device : str, optional
+        Profile of the device; that of the job, or the one that the trace names, unless given.
+    dtype : str
+        Matrix type of products whose operands the trace does not tell.
+    """
+    if dtype and dtype not in MATRIX_TYPES:
+        msg = f"dtype: there is no {dtype!r}; known: {', '.join(MATRIX_TYPES)}"
+        raise ConfigError(msg, key="dtype", value=dtype, allowed=list(MATRIX_TYPES))
+    profile = _profile(analysis, job, device)
+    warnings = list(analysis.warnings)
+    if job is not None:
+        compared = Compared(analysis, job)
+        activities, works, steps = compared.activities, compared.works, compared.steps
+        needed, of = _of_job(compared, profile)
+        warnings += compared.warnings
+    else:
+        activities = whole_steps(analysis.in_time)
+        works = works_of(activities)
+        steps = group(activities.rank, activities.iteration).count
+        needed, of = _of_trace(activities, works, steps, profile, dtype)
+    if profile is None:
+        warnings.append("the device is not known: name its profile with --device")
+    counted, joined = counted_kernels(analysis, activities, profile)
+    found = operation_gaps(
+        activities, of, needed, steps=steps, counted=counted,
+        clock_hz=clock_of(activities, np.arange(len(activities)), analysis.trace.samples),
+        peak_clock_hz=profile.peak_clock_mhz * MEGA if profile is not None else 0.0,
+    )  # fmt: skip
+    return GapResult(
+        operations=tuple(found),
+        device=profile.name if profile is not None else "",
+        joined=joined,
+        warnings=tuple(warnings),
+    )
+
+
+def _profile(analysis: TraceAnalysis, job: Job | None, device: str | None) -> Device | None:
+    if device is not None:
+        return load_device(device)
+    if job is not None:
+        return job.cluster.device
+    names = [name for rank in analysis.trace.ranks for name in rank.devices]
+    known = next((file for name in names if (file := profile_of(name))), None)
+    return load_device(known) if known is not None else None
+
+
+def _peak(profile: Device | None, dtype: str) -> float:
+    """Return the dense datasheet peak of a matrix type; 0 where either is not known."""
+    named = [name for name in MATRIX_TYPES if name == dtype]
+    return profile.peak_tflops(named[0]) * TERA if profile is not None and named else 0.0
+
+
+def _of_job(compared: Compared, profile: Device | None) -> tuple[list[Needed], Ints]:
+    """Return the products and attention of the job, and which each activity is."""
+    flop: dict[int, float] = defaultdict(float)
+    kinds: dict[int, tuple[str, str]] = {}
+    place = {name: number for number, name in enumerate(compared.matching.names)}
+    for row in compared.expected.rows:
+        if row.kind in ("gemm", "attention") and row.key is not None:
+            number = place[row.name]
+            flop[number] += row.runs * row.flop
+            kinds[number] = (row.kind, row.key.dtype)
+    numbers = list(kinds)
+    needed = [
+        Needed(
+            operation=compared.matching.names[number].label,
+            phase=compared.matching.names[number].phase,
+            type=kinds[number][0],
+            flop=flop[number],
+            flop_from="job",
+            peak_flop_per_s=_peak(profile, kinds[number][1]),
+        )
+        for number in numbers
+    ]
+    row_of = np.full(len(compared.matching.names) + 1, -1, np.int64)
+    row_of[numbers] = np.arange(len(numbers))
+    return needed, row_of[compared.matching.of]
+
+
+def _of_trace(
+    activities: Activities, works: Works, steps: int, profile: Device | None, dtype: str
+) -> tuple[list[Needed], Ints]:
+    """Return the products and attention of a trace, by operation and phase."""
+    chosen = np.isin(activities.type, (GEMM, ATTENTION)) | (works.of >= 0)
+    rows = np.flatnonzero(chosen)
+    same = group(*(column[rows] for column in operation_columns(activities)))
+    of = np.full(len(activities), -1, np.int64)
+    of[rows] = same.of
+    flop = np.bincount(of[rows], works.flop()[rows], same.count) / steps
+    types = _types(works, of, same.count, dtype)
+    texts = (*activities.operations, *activities.names)
+    keys = zip(*(column.tolist() for column in same.keys), strict=True)
+    needed = [
+        Needed(
+            operation=texts[operation if operation >= 0 else len(activities.operations) + name],
+            phase="recompute" if again else PHASES[phase],
+            type=TYPES[kind],
+            flop=float(flop[number]),
+            flop_from="extents" if flop[number] > 0.0 else "",
+            peak_flop_per_s=_peak(profile, types[number]),
+        )
+        for number, (operation, phase, kind, again, name) in enumerate(keys)
+    ]
+    return needed, of
+
+
+def _types(works: Works, of: Ints, groups: int, dtype: str) -> list[str]:
+    """Return the matrix type of most FLOP of each operation, what is assumed where none is told."""
+    votes: list[dict[str, float]] = [defaultdict(float) for _ in range(groups)]
+    rows = np.flatnonzero((of >= 0) & works.main)
+    if len(rows):
+        same = group(of[rows], works.of[rows])
+        columns = (column.tolist() for column in (*same.keys, same.sizes()))
+        for number, work, count in zip(*columns, strict=True):
+            if works.works[work].dtype:
+                votes[number][works.works[work].dtype] += count * works.works[work].flop()
+    return [max(vote, key=lambda name: vote[name]) if vote else dtype for vote in votes]
+
 
 RunLike = TraceAnalysis | str | Path
 

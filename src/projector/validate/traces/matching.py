@@ -25,13 +25,18 @@ from projector.trace.activity import (
     OPTIMIZER,
     Activities,
 )
-from projector.trace.measures.numbers import Groups
-from projector.trace.measures.numbers import group as group_rows
+from projector.trace.measures.statistics import Groups
+from projector.trace.measures.statistics import group as group_rows
 from projector.trace.work import Work, Works
-from projector.validate.traces.exchanges import match_collectives
 from projector.validate.traces.expected import Expected, ExpectedRow, Name
-from projector.validate.traces.names import kind_of_operator, label_in, label_of
-from projector.validate.traces.products import Part, Products
+from projector.validate.traces.products import (
+    Part,
+    Products,
+    kind_of_operator,
+    label_in,
+    label_of,
+    match_collectives,
+)
 
 UNMATCHED, BY_NAME, BY_EXTENTS, BY_KIND, BY_LINK, BY_PLACE = range(6)
 """How an activity was matched."""

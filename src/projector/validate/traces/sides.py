@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.device import Device
 from projector.trace.activity import COMMUNICATION, Activities
+from projector.trace.analysis import TraceAnalysis
+from projector.trace.counter_join import join_counters
+from projector.trace.counters import derive
 from projector.trace.events import Samples
 from projector.trace.measures.gap import Counted
-from projector.trace.measures.numbers import group
 from projector.trace.measures.overlap import overlap_ratios
+from projector.trace.measures.statistics import group
 from projector.trace.work import Works
 from projector.units import MEGA, PICOSECOND
 
@@ -203,3 +208,26 @@ def clock_of(activities: Activities, rows: Ints, samples: Sequence[Samples]) -> 
             here = np.flatnonzero(of_rank & (alone | (activities.device[rows] == device)))
             clock[here] = values[last[here], column] * MEGA
     return clock
+
+
+_METRICS = {
+    "performed_flop": "matrix_flop", "utilisation": "matrix_utilisation", "cycles": "cycles",
+}  # fmt: skip
+"""Columns of `Counted` and the metrics of counters that they are."""
+
+
+def counted_kernels(
+    analysis: TraceAnalysis, activities: Activities, profile: Device | None
+) -> tuple[Counted, dict[str, Any] | None]:
+    """Return what counters say of each activity, and what of them was joined."""
+    if not analysis.trace.counters:
+        return Counted.none(len(activities)), None
+    joined = join_counters(activities, analysis.trace.counters)
+    metrics = derive(joined.values, device=profile, duration_ps=joined.duration_ps)
+    unknown: Floats = np.full(len(activities), np.nan)
+    columns = {
+        column: metrics[metric].values if metric in metrics else unknown
+        for column, metric in _METRICS.items()
+    }
+    told = {name: derived.to_dict() for name, derived in metrics.items()}
+    return Counted(**columns), {**joined.to_dict(), "metrics": told}

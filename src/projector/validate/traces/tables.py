@@ -31,12 +31,12 @@ from projector.measure.tables import KEY, MeasuredTable, Tables, write_tables
 from projector.measure.task import Environment, Outcome, Timing
 from projector.trace.activity import BACKWARD, COMMUNICATION, Activities
 from projector.trace.analysis import TraceAnalysis
-from projector.trace.measures.numbers import group
 from projector.trace.measures.overlap import overlap_ratios
+from projector.trace.measures.statistics import group
 from projector.trace.work import Work, Works, works_of
 from projector.units import PICOSECOND, to_ms
 from projector.validate.traces.compare import whole_steps
-from projector.validate.traces.names import collective_of
+from projector.validate.traces.products import collective_of
 from projector.validate.traces.sides import ALONE, turns
 
 SOURCE = "projector-trace"

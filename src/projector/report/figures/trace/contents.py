@@ -8,8 +8,8 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
-from projector.trace.measures.breakdown import Part, breakdown
-from projector.trace.measures.instances import Instances, instances
+from projector.trace.measures.breakdown import Instances, Part, breakdown, instances
+from projector.trace.measures.iterations import RankSummary, rank_summaries
 from projector.trace.measures.overlap import (
     OverlapCdf,
     cdf,
@@ -17,7 +17,6 @@ from projector.trace.measures.overlap import (
     effect_of,
     operation_members,
 )
-from projector.trace.measures.summary import RankSummary, rank_summaries
 
 MOST_OPERATIONS = 6
 """Operations with a panel of their own."""

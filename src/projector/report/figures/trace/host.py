@@ -9,7 +9,7 @@ from projector.errors import ConfigError
 from projector.report.figures.figure import FAINT, PALETTE, head, new_figure
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.events import Samples
-from projector.trace.measures.cpu import (
+from projector.trace.measures.sampled import (
     CPU_PERCENT,
     active_cores,
     active_threads,

@@ -1,20 +1,20 @@
-"""How measures add, order and show their numbers."""
+"""How measures group, add and show their numbers, and the rows that they look at."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from projector.arrays import Array, Floats, Ints
-
-PS_PER_NS = 1000
+from projector.arrays import Array, Flags, Floats, Ints
+from projector.trace.activity import Activities
+from projector.trace.events import NS_PS
 
 
 def to_ns(ps: float) -> int | float:
     """Return nanoseconds of picoseconds: a whole number where it is one."""
-    whole, rest = divmod(ps, PS_PER_NS)
-    return ps / PS_PER_NS if rest else int(whole)
+    whole, rest = divmod(ps, NS_PS)
+    return ps / NS_PS if rest else int(whole)
 
 
 def ratio(part: float, whole: float) -> float | None:
@@ -170,3 +170,25 @@ def bands(values: Array, of: Ints, count: int, unit: float = 1) -> list[Band | N
 def band(values: Sequence[float] | Array, unit: float = 1) -> Band | None:
     """Return how some values spread, in a unit; None for no values."""
     return bands(np.asarray(values), np.zeros(len(values), np.int64), 1, unit)[0]
+
+
+def device_slices(activities: Activities) -> Iterator[slice]:
+    """Yield the rows of each device of each rank, in the order of the table."""
+    borders = device_borders(activities)
+    for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
+        yield slice(begin, end)
+
+
+def device_borders(activities: Activities) -> Ints:
+    """Return where the rows of each device begin, and after them the number of rows."""
+    rank, device = activities.rank, activities.device
+    if not len(rank):
+        return np.zeros(1, np.int64)
+    changes = (rank[1:] != rank[:-1]) | (device[1:] != device[:-1])
+    return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(rank)]])
+
+
+def in_iterations(activities: Activities) -> Flags:
+    """Return which activities lie in iterations; all, where there are none."""
+    inside = activities.iteration >= 0
+    return inside if inside.any() else ~inside

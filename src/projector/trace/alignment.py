@@ -1,4 +1,4 @@
-"""Activities of all ranks in one table."""
+"""A trace as a table of activities: each rank aligned, all ranks on one clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Array, Ints
-from projector.trace.activity_table import Activities
+from projector.trace.activity import COMMUNICATION, Activities
 from projector.trace.clocks import Clock, Meetings, align_clocks
-from projector.trace.codes import COMMUNICATION
 from projector.trace.events import NONE, ON_DEVICE, Trace
 from projector.trace.names import fits, frameworks_of, load_trace_names
 from projector.trace.rank import RankActivities, align_rank
 
 
-def merge(trace: Trace) -> Activities:
-    """Align each rank, and put all of them in one table."""
+def align(trace: Trace) -> Activities:
+    """Put what devices did in the context of the program that launched it, ranks in one table."""
     on_host = not any(np.isin(rank.events.kind, ON_DEVICE).any() for rank in trace.ranks)
     parts = [align_rank(rank, on_host) for rank in trace.ranks]
     if not parts:

@@ -4,8 +4,13 @@ The same collective of several ranks is recognised by its group, its name and it
 of the iteration. Its kernels wait for the rank that comes last and then transfer together. So the
 shortest of them is the transfer, and what another takes longer it waited (if clocks agree, they end
 together). Figure 6 of Chopper (Kurzynski, Aga, Wu) shows both without telling them apart.
+
+Sharded data parallelism (FSDP, ZeRO) loses time in an iteration as sections V-D and II-B of Chopper
+have it: an iteration first fills a pipeline of all-gathers and at its end empties one of
+reduce-scatters; per-parameter sharding (FSDP 2) copies around collectives in line with computing.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,9 +18,26 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Flags, Ints
-from projector.trace.activity import COMMUNICATION, Activities
-from projector.trace.measures.devices import in_iterations
-from projector.trace.measures.numbers import PS_PER_NS, Band, Groups, band, group, ratio
+from projector.trace.activity import (
+    BACKWARD,
+    COMMUNICATION,
+    COMPUTE,
+    FORWARD,
+    GEMM,
+    MOVE,
+    Activities,
+)  # fmt: skip
+from projector.trace.events import NS_PS
+from projector.trace.intervals import cover, difference, union
+from projector.trace.measures.statistics import (
+    Band,
+    Groups,
+    band,
+    device_slices,
+    group,
+    in_iterations,
+    ratio,
+)
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 
@@ -160,7 +182,7 @@ def _row(
         kernel_ns=_band(duration),
         iteration_ns=_band(samples.sums(duration)),
         exposed_ns=_band(samples.sums(duration - times.under_compute_ps[row])),
-        transfer_ns=band(found.transfer_ps[members][several][transfer], PS_PER_NS),
+        transfer_ns=band(found.transfer_ps[members][several][transfer], NS_PS),
         waiting=ratio(
             (duration - found.transfer_ps[members])[several].sum(), duration[several].sum()
         ),
@@ -169,6 +191,77 @@ def _row(
 
 
 def _band(values_ps: Ints) -> Band:
-    found = band(values_ps, PS_PER_NS)
+    found = band(values_ps, NS_PS)
     assert found is not None  # every kind has a kernel
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardingTimes:
+    """Exposed communication and copies of the iterations of one device."""
+
+    rank: int
+    device: int
+    filling_ns: Band
+    """Communication that nothing hides, before the first matrix product of the forward ends."""
+    between_ns: Band
+    """The same until the last matrix product of the backward begins: prefetching too late."""
+    emptying_ns: Band
+    """The same after that."""
+    copies_ns: Band
+    """Kernels that only copy, in line with computing."""
+    communication_ns: Band
+    """All communication, hidden or not."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of JSON."""
+        return asdict(self)
+
+
+def sharding_times(activities: Activities, where: Flags | None = None) -> list[ShardingTimes]:
+    """Return where each device loses time to communication of its iterations.
+
+    Iterations without a matrix product in both the forward and the backward are left out, and
+    devices without any other.
+    """
+    chosen = in_iterations(activities) if where is None else where
+    found = []
+    for rows in device_slices(activities):
+        columns = _iterations(activities, rows, np.flatnonzero(chosen[rows]))
+        spreads: dict[str, Any] = {n: band(column, NS_PS) for n, column in columns.items()}
+        if all(spreads.values()):
+            rank, device = int(activities.rank[rows.start]), int(activities.device[rows.start])
+            found.append(ShardingTimes(rank=rank, device=device, **spreads))
+    return found
+
+
+def _iterations(activities: Activities, rows: slice, chosen: Ints) -> dict[str, Ints]:
+    """Return the columns of `ShardingTimes`, a row an iteration of the device."""
+    start, end = activities.start_ps[rows], activities.end_ps[rows]
+    computing, communicating = (activities.klass[rows] == k for k in (COMPUTE, COMMUNICATION))
+    exposed = difference(
+        union(start[communicating], end[communicating]), union(start[computing], end[computing])
+    )
+    same = group(activities.iteration[rows][chosen])
+    product = activities.type[rows] == GEMM
+    forward, backward = (
+        (product & (activities.phase[rows] == p))[chosen] for p in (FORWARD, BACKWARD)
+    )
+    start, end = start[chosen], end[chosen]
+    both = (same.sums(forward) > 0) & (same.sums(backward) > 0)
+    borders = [
+        same.least(start),
+        same.least(np.where(forward, end, end.max(initial=0))),
+        same.most(np.where(backward, start, start.min(initial=0))),
+        same.most(end),
+    ]
+    # Communication that runs on into the next iteration is exposed in this one.
+    parts = [
+        cover(begin, np.maximum(begin, finish), exposed)[both]
+        for begin, finish in itertools.pairwise(borders)
+    ]
+    copying = computing & (activities.type[rows] == MOVE)
+    return dict(zip(("filling_ns", "between_ns", "emptying_ns"), parts, strict=True)) | {
+        "copies_ns": same.sums(np.where(copying[chosen], end - start, 0))[both],
+        "communication_ns": same.sums(np.where(communicating[chosen], end - start, 0))[both],
+    }
