@@ -7,11 +7,8 @@ import numpy as np
 from projector.config.load import load_job
 from projector.projection.evaluate import evaluate
 from projector.projection.run import project_runs
-from projector.runs.cost import cost_usd
-from projector.runs.energy import RunPower, emitted_kg, run_energy
-from projector.runs.simulation import simulate_runs
-from projector.runs.time import RunInputs, run_times
-from projector.runs.warm_up import WarmUp
+from projector.runs.cost import RunPower, cost_usd, emitted_kg, run_energy
+from projector.runs.time import RunInputs, WarmUp, run_times, simulate_runs
 
 PLANS = 1_000_000
 JOB = {

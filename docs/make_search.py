@@ -14,9 +14,9 @@ from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.operations.table import CATEGORIES
 from projector.projection.api import project_jobs
+from projector.projection.bands import AT_RISK
 from projector.projection.evaluate import evaluate
 from projector.projection.performance import PerformanceProjection
-from projector.projection.verdict import AT_RISK
 from projector.searches.configuration import Configuration
 from projector.searches.configurations import search
 from projector.searches.limits import Limits

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import projector as pj
-from projector.single.mpi import mpi_collective_time
+from projector.single.collective import mpi_collective_time
 from projector.topology.build import Topology, load_topology
 from projector.topology.routes import find_matrices
 from projector.topology.transfers import (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import projector as pj
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import build_timeline
 from projector.report.exports import write_timeline
 from projector.trace.activity import ATTENTION, COMPUTE, FORWARD, PHASES, Activities

@@ -13,7 +13,7 @@ from projector.measure.devices import cpu_name
 from projector.measure.reduction import reduce_job
 from projector.measure.task import Outcome
 from projector.projection import profiling
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 
 JOB = {
     "model": "mixtral_8x7b",

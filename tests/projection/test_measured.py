@@ -9,8 +9,8 @@ from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.measure.reduction import reduce_job
 from projector.projection.api import project_performance
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.measured import Hybrid, project_measured
+from projector.projection.terms import BREAKDOWN
 
 EXACT = 1e-9
 

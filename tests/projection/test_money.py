@@ -7,7 +7,7 @@ import pytest
 from projector.config.load import load_job
 from projector.config.prices import load_prices
 from projector.projection.evaluate import evaluate
-from projector.projection.power import device_power
+from projector.projection.money import device_power
 from projector.projection.run import project_runs
 
 JOB = {

@@ -8,7 +8,7 @@ from projection.jobs import jobs
 from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.projection.evaluate import evaluate
-from projector.projection.power import device_power
+from projector.projection.money import device_power
 
 JOB = {
     "model": "llama3.1_8b",

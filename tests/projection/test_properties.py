@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from projection.jobs import jobs
 from projector.config.load import load_job
 from projector.projection.api import project_jobs, project_performance
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import evaluate
-from projector.projection.memory_terms import MEMORY_TERMS
+from projector.projection.terms import BREAKDOWN, MEMORY_TERMS
 
 RATES = (
     "vector_tflops",

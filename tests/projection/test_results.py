@@ -7,10 +7,7 @@ from projector import project_performance
 from projector.config.load import load_job
 from projector.kernels import step as kernels
 from projector.operations.table import CATEGORIES
-from projector.projection.breakdown import BREAKDOWN, LIMITS
-from projector.projection.coded import Coded
 from projector.projection.evaluate import evaluate
-from projector.projection.memory_terms import MEMORY_TERMS, STATIC_TERMS
 from projector.projection.results import (
     BOOL,
     FLOAT,
@@ -18,9 +15,11 @@ from projector.projection.results import (
     MEMORY_SCALARS,
     PERFORMANCE_SCALARS,
     SCALARS,
+    Coded,
     Results,
     json_object,
 )
+from projector.projection.terms import BREAKDOWN, LIMITS, MEMORY_TERMS, STATIC_TERMS
 
 JOB = {
     "model": "mixtral_8x7b",

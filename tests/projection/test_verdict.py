@@ -8,13 +8,14 @@ import pytest
 import projector as pj
 from projector.cli.main import run
 from projector.lower.batch import JobBatch
-from projector.projection import verdict
-from projector.projection.bands import NOTHING, Band
-from projector.projection.verdict import (
+from projector.projection import bands
+from projector.projection.bands import (
     AT_RISK,
     DOES_NOT_FIT,
     FITS,
+    NOTHING,
     VERDICTS,
+    Band,
     memory_factors,
     verdict_codes,
     verdict_of,
@@ -32,7 +33,7 @@ BAND = Band(0.97, 1.04, 0.9, 1.1, 80, "a test")
 
 @pytest.fixture
 def band(monkeypatch):
-    monkeypatch.setattr(verdict, "memory_band", lambda _: BAND)
+    monkeypatch.setattr(bands, "memory_band", lambda _: BAND)
 
 
 def with_memory(share):
@@ -85,10 +86,10 @@ def test_exit_codes_follow_the_central_value(tmp_path, capsys):
 
 
 def test_a_band_never_leaves_out_the_projection(monkeypatch):
-    monkeypatch.setattr(verdict, "memory_band", lambda _: Band(1.01, 1.1, 1.02, 1.2, 9, ""))
-    assert verdict._factors(pj.load_job(JOB)) == (1.0, 1.2)
-    monkeypatch.setattr(verdict, "memory_band", lambda _: NOTHING)
-    assert verdict._factors(pj.load_job(JOB)) == (1.0, 1.0)
+    monkeypatch.setattr(bands, "memory_band", lambda _: Band(1.01, 1.1, 1.02, 1.2, 9, ""))
+    assert bands._factors(pj.load_job(JOB)) == (1.0, 1.2)
+    monkeypatch.setattr(bands, "memory_band", lambda _: NOTHING)
+    assert bands._factors(pj.load_job(JOB)) == (1.0, 1.0)
 
 
 def test_a_batch_has_the_verdicts_of_its_jobs():
@@ -105,7 +106,7 @@ def test_a_batch_has_the_verdicts_of_its_jobs():
     codes = verdict_codes(peaks * factors.low, peaks * factors.high, usable)
     assert set(codes.tolist()) == {0, 1, 2}
     for row, job in enumerate(jobs):
-        assert (factors.low[row], factors.high[row]) == verdict._factors(job)
+        assert (factors.low[row], factors.high[row]) == bands._factors(job)
         found = verdict_of(job, peaks[row], usable[row])
         assert found.verdict == VERDICTS[codes[row]]
         assert found.low_bytes == peaks[row] * factors.low[row]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from projector.operations.table import OperationTable
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns as c
 
 US = 10**6

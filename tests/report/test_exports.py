@@ -10,7 +10,7 @@ import pytest
 import projector as pj
 from projector.errors import ConfigError
 from projector.operations.table import GEMM
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import WAIT
 from projector.trace.activity import COMMUNICATION

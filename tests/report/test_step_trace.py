@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from handmade import small_timeline
 
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.report.step_trace import HOST, Head, step_lines
 from projector.trace.activity import PHASES, TYPES
 from projector.trace.alignment import align

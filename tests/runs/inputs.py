@@ -4,8 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from projector.runs.time import RunInputs
-from projector.runs.warm_up import WarmUp
+from projector.runs.time import RunInputs, WarmUp
 
 NAN = float("nan")
 WARM_UP = {

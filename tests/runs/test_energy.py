@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from projector.runs.energy import RunPower, emitted_kg, run_energy
+from projector.runs.cost import RunPower, emitted_kg, run_energy
 
 
 def columns(*values):

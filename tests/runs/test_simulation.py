@@ -8,13 +8,15 @@ import pytest
 
 from projector.errors import ConfigError, NumericError
 from projector.runs.checkpoints import Interruptions, best_interval_s, expected_s
-from projector.runs.simulation import (
+from projector.runs.time import (
     Spread,
     band_of,
+    interruptions_of,
+    run_times,
     simulate_runs,
     simulate_segments,
+    waiting_share,
 )
-from projector.runs.time import interruptions_of, run_times, waiting_share
 from runs.inputs import NAN, run_inputs
 
 HOUR, DAY = 3600.0, 86400.0

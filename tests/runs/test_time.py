@@ -6,8 +6,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from projector.runs.time import NEVER_ENDS, OK, TERMS, TOO_SHORT, RunInputs, run_times
-from projector.runs.warm_up import WarmUp
+from projector.runs.time import NEVER_ENDS, OK, TERMS, TOO_SHORT, RunInputs, WarmUp, run_times
 from runs.inputs import NAN, run_inputs
 
 

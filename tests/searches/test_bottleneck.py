@@ -10,8 +10,8 @@ import projector as pj
 from projector.cli.main import run
 from projector.errors import ConfigError
 from projector.kernels import attention, gemm
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import evaluate
+from projector.projection.terms import BREAKDOWN
 from projector.report.figures.bottleneck import COLOURS, map_figure
 from projector.report.terminal.bottleneck import map_report
 from projector.report.terminal.console import render

@@ -9,7 +9,7 @@ import yaml
 from projector.cli.main import run
 from projector.config.load import load_job
 from projector.projection.api import project_memory, project_performance
-from projector.projection.verdict import DOES_NOT_FIT, FITS
+from projector.projection.bands import DOES_NOT_FIT, FITS
 from projector.report.pages.search import write_search_page
 from projector.report.terminal.console import render
 from projector.report.terminal.memory import memory_report

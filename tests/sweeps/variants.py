@@ -22,7 +22,6 @@ from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
-from projector.projection.coded import Coded
 from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (
     Evaluation,
@@ -32,7 +31,7 @@ from projector.projection.evaluate import (
     find_legal,
 )
 from projector.projection.known import KnownPipelines
-from projector.projection.results import Results
+from projector.projection.results import Coded, Results
 from projector.schedule.registry import SCHEDULES
 
 _STEP = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 2048}

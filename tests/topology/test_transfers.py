@@ -10,8 +10,7 @@ import yaml
 from projector.cli.main import run
 from projector.config import resources
 from projector.errors import ConfigError
-from projector.single.collective import project_collective
-from projector.single.mpi import mpi_collective_time
+from projector.single.collective import mpi_collective_time, project_collective
 from projector.topology.build import load_topology
 from projector.topology.node import KIND
 from projector.topology.transfers import (

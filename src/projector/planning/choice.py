@@ -7,7 +7,7 @@ from typing import Any
 from projector.config.bands import Band
 from projector.config.first_order_job import AnyJob
 from projector.planning.run_figures import RunFigures
-from projector.projection.verdict import FITS
+from projector.projection.bands import FITS
 from projector.units import to_gib
 
 MEETS, UNCERTAIN, MISSES = "meets", "uncertain", "misses"

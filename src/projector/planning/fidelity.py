@@ -15,8 +15,8 @@ from projector.first_order.run import FirstOrderRun, run_of_steps
 from projector.operations.counts import count_model
 from projector.planning.run_figures import RunFigures, first_order_figures, run_figures
 from projector.projection import api
+from projector.projection.bands import FITS
 from projector.projection.performance import PerformanceProjection
-from projector.projection.verdict import FITS
 from projector.searches.configuration import Configuration
 from projector.searches.configurations import search
 from projector.searches.groups import pair_noise

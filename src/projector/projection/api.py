@@ -243,7 +243,7 @@ def project_from(
     if source.record is None:
         result = project_jobs([job], schedule=schedule)[0]
         return _from(result, source) if source.why else result
-    from projector.projection.compare_record import compare_record
+    from projector.projection.comparison import compare_record
     from projector.projection.measured import Hybrid
 
     overrides = _overrides(None, schedule)

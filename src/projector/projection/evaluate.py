@@ -47,16 +47,16 @@ from projector.projection.data_parallel import (
     cost_data_parallel,
     stage_times,
 )
-from projector.projection.device_memory import (
+from projector.projection.floors import Floors, activation_room, planned_floors
+from projector.projection.known import KnownPipelines
+from projector.projection.memory_columns import (
     AllocatorColumns,
+    RankMemory,
     allocator_columns,
     devices_of,
     reserve_bytes,
+    state_memory,
 )
-from projector.projection.floors import Floors, planned_floors
-from projector.projection.known import KnownPipelines
-from projector.projection.memory_columns import RankMemory, state_memory
-from projector.projection.memory_terms import STATIC_TERMS
 from projector.projection.pipeline_costs import cost_pipelines
 from projector.projection.replicas import (
     cost_optimizer,
@@ -64,7 +64,6 @@ from projector.projection.replicas import (
     cost_tied_embeddings,
     find_replicas,
 )
-from projector.projection.room import activation_room
 from projector.projection.schedules import (
     ChosenOrder,
     Schedules,
@@ -80,6 +79,7 @@ from projector.projection.step import (
     run_steps,
     step_inputs,
 )
+from projector.projection.terms import STATIC_TERMS
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
 from projector.schedule.replay.order_times import to_ps

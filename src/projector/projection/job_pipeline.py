@@ -5,8 +5,8 @@ from typing import Any
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.lower.degrees import data_parallel
+from projector.projection.bands import verdict_of
 from projector.projection.evaluate import Evaluation, check_placed, evaluate
-from projector.projection.verdict import verdict_of
 from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
 from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
 from projector.schedule.replay.run import PipelineRun

@@ -14,7 +14,6 @@ from projector.operations.cost import ANALYTIC, MEASURED, ORIGINS, SCALED, Measu
 from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES
 from projector.projection.benchmark import Benchmark
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.measured_memory import anchored
 from projector.projection.performance import (
@@ -26,6 +25,7 @@ from projector.projection.performance import (
 from projector.projection.pipeline_costs import cost_runs
 from projector.projection.provenance import Origins
 from projector.projection.results import Results
+from projector.projection.terms import BREAKDOWN
 
 
 class Hybrid:

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from projector.config.restored import restored_memory
 from projector.measure.task import LayerSpec
+from projector.projection.bands import verdict_of
 from projector.projection.benchmark import Benchmark
-from projector.projection.memory import MemoryProjection
-from projector.projection.memory_anchor import MemoryAnchor
+from projector.projection.memory import MemoryAnchor, MemoryProjection
 from projector.projection.results import DOES_NOT_FIT, OK
-from projector.projection.verdict import verdict_of
 from projector.units import GIB
 
 

@@ -1,4 +1,4 @@
-"""Memory of one job as users see it: every stage, every term, a verdict."""
+"""Memory of one job as users see it: every stage, every term, a verdict, a measured peak."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,18 +10,61 @@ from projector.config.bands import Band
 from projector.config.job import Job
 from projector.lower.kinds import KINDS
 from projector.operations.counts import ModelCounts
-from projector.projection.bands import memory_band
+from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
 from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
-from projector.projection.memory_anchor import MemoryAnchor
-from projector.projection.memory_terms import MEMORY_TERMS, MemoryTerms
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
-from projector.projection.verdict import AT_RISK, COVERED, WORDS, at_risk_text, band_text
+from projector.projection.terms import MEMORY_TERMS, MemoryTerms
 from projector.units import GIB, to_gib
 
 if TYPE_CHECKING:
     from projector.projection.comparison import ComparedMemory
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAnchor:
+    """What a measured step says of the memory of a job that it is a small part of."""
+
+    analytic_bytes: float
+    """Modelled peak of the fullest rank of the job."""
+    live_bytes: float
+    """What lived at the measured peak that the model does not know of."""
+    idle_bytes: float
+    """What the allocator had reserved beyond it."""
+    measured_bytes: float
+    """Allocated peak of the measured step."""
+    margin: float
+    """Of `RestoredMemory`."""
+
+    @property
+    def allocated_bytes(self) -> float:
+        """Allocated peak of the job."""
+        return self.analytic_bytes + self.live_bytes
+
+    @property
+    def peak_bytes(self) -> float:
+        """Reserved peak of the job."""
+        return self.allocated_bytes + self.idle_bytes
+
+    @property
+    def upper_bytes(self) -> float:
+        """The same with the margin of what no measured step held."""
+        return self.peak_bytes + self.margin * max(0.0, self.allocated_bytes - self.measured_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return ``memory.measured`` of ``--json``."""
+        return {
+            "peak_gib": to_gib(self.peak_bytes),
+            "upper_gib": to_gib(self.upper_bytes),
+            "terms_gib": {
+                "analytic": to_gib(self.analytic_bytes),
+                "live_excess": to_gib(self.live_bytes),
+                "allocator": to_gib(self.idle_bytes),
+            },
+            "terms": {"analytic": "analytic", "live_excess": "scaled", "allocator": "measured"},
+            "step_gib": to_gib(self.measured_bytes),
+        }
 
 
 @dataclass(frozen=True, slots=True)

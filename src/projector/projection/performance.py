@@ -12,8 +12,7 @@ from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts
 from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE
-from projector.projection.bands import time_band
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.bands import WORDS, time_band
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of
 from projector.projection.memory import MemoryProjection, memory_projection
@@ -21,7 +20,7 @@ from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.replicas import tied_embedding_bytes
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.projection.run import RunProjection, project_runs
-from projector.projection.verdict import WORDS
+from projector.projection.terms import BREAKDOWN
 from projector.schedule.placement import Placement
 from projector.schedule.replay.run import PipelineRun
 from projector.units import to_gib, to_ms

@@ -7,8 +7,8 @@ from typing import Any
 from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.measure.reduction import Reduction
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
+from projector.projection.terms import BREAKDOWN
 from projector.units import to_ms
 
 ONCE = ("dp_comm", "optimizer", "stragglers")

@@ -15,9 +15,7 @@ from projector.lower.batch import JobBatch
 from projector.lower.degrees import JobColumns
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
-from projector.projection.bound import bounds
-from projector.projection.breakdown import BREAKDOWN
-from projector.projection.coded import Coded
+from projector.projection.bands import VERDICTS, memory_factors, verdict_codes
 from projector.projection.documented import (
     DocumentedTotals,
     documented_forms,
@@ -25,8 +23,26 @@ from projector.projection.documented import (
     documented_states_gib,
 )
 from projector.projection.evaluate import Evaluation
-from projector.projection.verdict import VERDICTS, memory_factors, verdict_codes
+from projector.projection.terms import BREAKDOWN, LIMITS
 from projector.units import GIB, to_gib
+
+
+class Coded(NamedTuple):
+    """A column of few different values."""
+
+    code: Ints | Ints32
+    """int[n]: position in ``values``."""
+    values: list[str] | Array
+
+    def expanded(self) -> Array:
+        """Return the values one by one."""
+        return np.asarray(self.values).take(self.code)
+
+    def to_list(self) -> list[Any]:
+        """Return the same as Python has them."""
+        values: list[Any] = self.expanded().tolist()
+        return values
+
 
 Column = Array | Coded
 """What jobs have: one value each, or codes of few."""
@@ -413,3 +429,31 @@ def json_object(scalars: Mapping[str, Any], table: Sequence[Scalar]) -> dict[str
         group, dot, key = scalar.name.rpartition(".")
         (nested.setdefault(group, {}) if dot else nested)[key] = scalars[scalar.name]
     return nested
+
+
+TEXTS = (
+    *(LIMITS[term] for term in BREAKDOWN),
+    "too few microbatches ({} for {} pipeline stages)",
+    "uneven pipeline stages: stage {} works {} % longer than the last to end",
+)
+"""What each limit is called, by its code (see `kernels.results`): terms of a step first."""
+
+
+def bounds(limit: Ints32, numbers: Mapping[int, tuple[Array, Array]]) -> Coded:
+    """Name what limits each of n steps.
+
+    Parameters
+    ----------
+    limit : int32[n]
+        Code of the limit.
+    numbers : mapping
+        Code -> the whole numbers of its text, [n] each.
+    """
+    code, texts = limit.copy(), list(TEXTS[: len(BREAKDOWN)])
+    for kind, columns in numbers.items():
+        rows = np.flatnonzero(limit == kind)
+        of_rows = [column.take(rows).astype(np.int64) for column in columns]
+        first, of_row = group_rows(*of_rows)
+        code[rows] = len(texts) + of_row
+        texts += [TEXTS[kind].format(*(column[row] for column in of_rows)) for row in first]
+    return Coded(code, texts)

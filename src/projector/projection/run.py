@@ -13,7 +13,6 @@ from projector.config.job import Job
 from projector.config.run_defaults import run_default, run_default_source
 from projector.errors import ConfigError
 from projector.projection.bands import time_band
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.money import (
     KG_PER_TONNE,
@@ -25,9 +24,19 @@ from projector.projection.money import (
     run_money,
 )
 from projector.projection.results import Results
-from projector.runs.simulation import Spread, band_of, simulate_runs
-from projector.runs.time import OK, TERMS, TOO_SHORT, RunInputs, RunTimes, run_times
-from projector.runs.warm_up import WarmUp
+from projector.projection.terms import BREAKDOWN
+from projector.runs.time import (
+    OK,
+    TERMS,
+    TOO_SHORT,
+    RunInputs,
+    RunTimes,
+    Spread,
+    WarmUp,
+    band_of,
+    run_times,
+    simulate_runs,
+)
 from projector.units import DAY
 
 _ATTENTION, _STRAGGLERS = map(BREAKDOWN.index, ("compute_attention", "stragglers"))

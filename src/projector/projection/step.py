@@ -23,12 +23,11 @@ from projector.kernels.timings import (
     round_times,
     write_timings,
 )
-from projector.projection.breakdown import BREAKDOWN
-from projector.projection.device_memory import rank_bytes
-from projector.projection.memory_columns import StateMemory
+from projector.projection.memory_columns import StateMemory, rank_bytes
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
 from projector.projection.schedules import ChosenOrder
+from projector.projection.terms import BREAKDOWN
 from projector.schedule.order import Order
 from projector.schedule.placement import Placement
 from projector.schedule.replay.counts import Wanted, replay_alone, replay_counts

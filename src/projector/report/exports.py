@@ -8,8 +8,8 @@ import numpy as np
 
 from projector.distribution import package_version
 from projector.files import write_whole
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.performance import PerformanceProjection
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import CP, DP, EP, PP, TP, TRACKS, Timeline
 from projector.report.memory_snapshot import check_memory_snapshot, save_snapshot, step_snapshot

@@ -25,7 +25,7 @@ from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 from projector.files import write_whole
 from projector.projection.api import project_memory
-from projector.projection.verdict import FITS
+from projector.projection.bands import FITS
 from projector.searches.configurations import fitting_overrides
 
 WIDTH = 92

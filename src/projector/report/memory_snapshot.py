@@ -23,8 +23,8 @@ from projector.files import check_place, write_whole
 from projector.lower.stages import RECOMPUTE_FULL
 from projector.operations.repeats import dropped_rows
 from projector.projection.evaluate import evaluate
-from projector.projection.memory_terms import MEMORY_TERMS, STATIC_TERMS
 from projector.projection.performance import PerformanceProjection
+from projector.projection.terms import MEMORY_TERMS, STATIC_TERMS
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Timeline
 

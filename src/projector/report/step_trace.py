@@ -21,7 +21,7 @@ import numpy as np
 from projector.config import resources
 from projector.config._base import Config
 from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Timeline
 from projector.units import to_gib

@@ -10,8 +10,8 @@ from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
 from projector.operations.repeats import repeated_rows
 from projector.operations.table import ATTENTION, GEMM, TP_COMM
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
+from projector.projection.terms import BREAKDOWN
 
 CLASSES = ("compute", "memory", "communication", "latency", "bubble")
 """What a step waits for: matrix and vector units; data out of caches and memory; links; kernel

@@ -8,7 +8,7 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.space import flat_fields
 from projector.projection.api import project_jobs
-from projector.projection.verdict import FITS
+from projector.projection.bands import FITS
 from projector.schedule import registry
 from projector.searches.candidates import candidates
 from projector.searches.checks import check_top

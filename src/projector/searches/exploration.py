@@ -16,11 +16,11 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.errors import ProjectorError
+from projector.projection.bands import memory_factors
 from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal, floors_of_legal
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
 from projector.projection.schedules import Setting
-from projector.projection.verdict import memory_factors
 from projector.searches.candidates import Candidates
 from projector.searches.configuration import Configuration
 from projector.searches.objectives import objective_values

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats
-from projector.projection.verdict import FITS
+from projector.projection.bands import FITS
 from projector.searches.configuration import Configuration
 from projector.searches.limits import Limits
 from projector.units import GIB

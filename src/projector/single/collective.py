@@ -1,4 +1,7 @@
-"""Collectives by themselves: every algorithm that can serve one, over size, and who wins where."""
+"""Collectives by themselves: every algorithm that can serve one, over size, and who wins where.
+
+MPI within a node stands beside the collective library, by what its file says of it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +15,7 @@ from projector.arrays import Floats, Ints, Records
 from projector.config.bands import Band, collective_band
 from projector.config.cluster import ClusterConfig
 from projector.config.formats.written import MAX_BYTES, MAX_EXTENT
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.fabrics import fabric_record, job_domain_gpus, tier_gpus
@@ -27,7 +30,39 @@ from projector.single.inputs import (
     shaped,
     whole_number,
 )
+from projector.topology.transfers import NodeLike, topology_of, transfers_of
 from projector.units import GB, MICROSECOND
+
+
+def mpi_collective_time(
+    operation: str, num_bytes: ArrayLike, ranks: ArrayLike, *, node: NodeLike
+) -> float | Floats:
+    """Return the seconds of an MPI collective among the first devices of a node.
+
+    It is the time of the collective library times the ratio in the node's file
+    (``transfers.mpi_over_library``).
+
+    Parameters
+    ----------
+    operation, num_bytes, ranks
+        As in `projector.collective_time`.
+    node : str, Path, mapping or Topology
+        Which node.
+    """
+    topology = topology_of(node)
+    ratios = transfers_of(topology).mpi_over_library
+    case = collective_case(operation, device=topology.device)
+    if operation not in ratios:
+        msg = f"nothing is known of an MPI {operation}; known: {', '.join(ratios) or 'none'}"
+        raise ConfigError(msg, key="operation", value=operation, allowed=list(ratios))
+    seconds = case.times_s(num_bytes, ranks)
+    most = topology.num_devices
+    if np.max(np.asarray(ranks), initial=0) > most:
+        name = topology.node.name
+        msg = f"ranks must be from 1 to {most}, the devices of {name}, got {shown(ranks)}"
+        raise ConfigError(msg, key="ranks", value=ranks, allowed=f"1 to {most}")
+    return seconds * ratios[operation]
+
 
 ALIASES = {"hypercube": "halving_doubling", "single_shot": "direct"}
 """Names that Primus has for two of the algorithms."""

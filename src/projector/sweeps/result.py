@@ -13,9 +13,9 @@ from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.frames import to_pandas
+from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
-from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.sweeps.journal import (
     Totals,
     is_of_memory,

@@ -14,6 +14,7 @@ from projector.config.space import Space
 from projector.errors import ProjectorError
 from projector.kernels.best import best_of_groups
 from projector.kernels.results import PEAK_GIB, TOKENS_PER_S
+from projector.projection.bands import FITS, VERDICTS
 from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
 from projector.projection.results import (
@@ -26,7 +27,6 @@ from projector.projection.results import (
     verdicts,
 )
 from projector.projection.run import RUN_SCALARS, run_columns
-from projector.projection.verdict import FITS, VERDICTS
 from projector.sweeps.arrow import arrow_column, count_text
 from projector.sweeps.journal import Totals
 from projector.sweeps.points import PointReader

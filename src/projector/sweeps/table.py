@@ -8,8 +8,7 @@ import numpy as np
 
 from projector.arrays import Array, Flags, Ints, Ints32
 from projector.errors import ProjectorError
-from projector.projection.coded import Coded
-from projector.projection.results import BOOL, FLOAT, INT, TEXT, Column
+from projector.projection.results import BOOL, FLOAT, INT, TEXT, Coded, Column
 from projector.sweeps.arrow import arrow_column, arrow_dictionary
 from projector.sweeps.space import cell
 from projector.sweeps.store import arrow_types

@@ -62,7 +62,7 @@ class Outcome:
     """Classes of the row that bands are kept for, the narrowest first."""
 
     verdict: str = ""
-    """Of a row of memory, what its job is told: one of `projector.projection.verdict.VERDICTS`."""
+    """Of a row of memory, what its job is told: one of `projector.projection.bands.VERDICTS`."""
 
     of_limit: float | None = None
     """Of a row of memory, the measured value as a share of what would just fit."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from projector.arrays import Floats
-from projector.projection.bands import classes_of, memory_band
+from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.projection.evaluate import Evaluation
-from projector.projection.verdict import verdict_of
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, number

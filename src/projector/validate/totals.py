@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.projection.verdict import FITS, VERDICTS
+from projector.projection.bands import FITS, VERDICTS
 from projector.validate.kind import Outcome
 from projector.validate.models import model_name
 from projector.validate.names import device_name, precision_name, vendor_name

@@ -10,8 +10,8 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.projection.bands import classes_of, time_band
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation, evaluate
+from projector.projection.terms import BREAKDOWN
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
 from projector.validate.models import is_hybrid

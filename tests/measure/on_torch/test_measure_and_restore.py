@@ -16,7 +16,7 @@ from projector.measure import api, programs
 from projector.measure.devices import cpu_name
 from projector.measure.eager import AS_MEASURED
 from projector.measure.task import Pace
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 
 pytest.importorskip("torch")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import build_timeline
 from projector.projection.timeline.columns import TRACKS
 

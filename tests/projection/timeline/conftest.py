@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import ranks
 
 ROUNDED_PS = 2.0

@@ -9,8 +9,8 @@ from tests.projection.timeline.test_timeline_sums import BASE, EXPERTS, LAYOUTS
 
 from projector.config.load import load_job
 from projector.operations.table import BACKWARD, FORWARD
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import evaluate
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.ending import Ending
 from projector.projection.timeline.layers import execution_order
 from projector.projection.timeline.ranks import apportioned, lanes, moment_ps

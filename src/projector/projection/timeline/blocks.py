@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Flags, Floats, Ints
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import NONE
 from projector.projection.timeline.layers import (

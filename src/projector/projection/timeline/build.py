@@ -8,9 +8,9 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.operations.table import BACKWARD, FORWARD, WEIGHT
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import PerformanceProjection, replica_of
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.blocks import Block, Labels, lay_out_block, single, whole_block
 from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Ranges, Timeline

@@ -7,7 +7,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.operations.table import OperationTable
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 
 COMPUTE, TP, CP, EP, DP, PP, OPTIMIZER, COPY, WAIT = range(9)
 """Tracks of a rank. On ``WAIT`` stands the time in which nothing runs on the device: gaps between

@@ -31,9 +31,9 @@ from projector.operations.table import (
     WHOLE_LAYER,
     OperationTable,
 )
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.evaluate import Evaluation
 from projector.projection.pipeline_costs import RunCosts, cost_runs
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import NONE
 

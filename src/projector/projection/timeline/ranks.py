@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.projection.breakdown import BREAKDOWN
+from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.blocks import Block
 from projector.projection.timeline.columns import BLOCK, LAYER, NONE, NOT_LAUNCHED
 

@@ -10,8 +10,7 @@ from projector.arrays import Floats, Ints
 from projector.config.bands import Band
 from projector.config.load import load_job
 from projector.errors import ProjectorError
-from projector.projection.bands import time_band
-from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
+from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS, time_band
 from projector.report.figures.axes import is_layout, untied
 from projector.report.figures.rows import (
     HIGH,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from projector.projection.verdict import AT_RISK, COVERED
+from projector.projection.bands import AT_RISK, COVERED
 from projector.report.figures.figure import DPI, INK, SOFT, new_figure, one_line, save_figure
 from projector.report.figures.gantt_chart import (
     ALWAYS,

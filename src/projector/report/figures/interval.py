@@ -31,8 +31,7 @@ from projector.runs.checkpoints import (
     expected_s,
     young_interval_s,
 )
-from projector.runs.simulation import simulate_segments
-from projector.runs.time import interruptions_of
+from projector.runs.time import interruptions_of, simulate_segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

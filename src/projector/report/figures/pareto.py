@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Floats
-from projector.projection.verdict import AT_RISK, COVERED, DOES_NOT_FIT, FITS, VERDICTS, WORDS
+from projector.projection.bands import AT_RISK, COVERED, DOES_NOT_FIT, FITS, VERDICTS, WORDS
 from projector.report.figures.axes import is_hardware, is_workload
 from projector.report.figures.figure import (
     FAINT,

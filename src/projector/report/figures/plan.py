@@ -9,7 +9,7 @@ from projector.planning.choice import Choice
 from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
 from projector.planning.ranking import COST, value_of
-from projector.projection.verdict import COVERED
+from projector.projection.bands import COVERED
 from projector.report.figures.figure import (
     FAINT,
     INK,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.projection.verdict import VERDICTS, WORDS
+from projector.projection.bands import VERDICTS, WORDS
 from projector.report.figures.best_cells import HeatMap, Panel
 from projector.report.figures.figure import INK, PALETTE, short_number
 from projector.report.figures.front import Front

@@ -10,7 +10,7 @@ from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
 from projector.planning.ranking import COST, value_of
 from projector.planning.words import KEEPS, changes_of, limits_text
-from projector.projection.verdict import COVERED, WORDS
+from projector.projection.bands import COVERED, WORDS
 from projector.report.figures.figure import INK, PALETTE, SOFT
 from projector.report.figures.plan import ROOM, spend_label
 from projector.report.pages.figures import plain_layout

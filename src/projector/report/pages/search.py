@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.projection.verdict import COVERED, VERDICTS, WORDS
+from projector.projection.bands import COVERED, VERDICTS, WORDS
 from projector.report.figures.front import distinct
 from projector.report.figures.pareto import read_front
 from projector.report.figures.rows import configuration, merged, sample

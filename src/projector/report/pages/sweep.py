@@ -9,7 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.distribution import package_version
-from projector.projection.verdict import COVERED, VERDICTS, WORDS
+from projector.projection.bands import COVERED, VERDICTS, WORDS
 from projector.report.figures.axes import (
     is_hardware,
     tied_fields,

@@ -11,11 +11,11 @@ from projector.config.bands import SHARES, Band
 from projector.config.job import Job
 from projector.projection.bands import ratio_band
 from projector.projection.memory import StageMemoryProjection
-from projector.projection.memory_terms import MEMORY_TERMS
 from projector.projection.pairs import changed_settings
 from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS
+from projector.projection.terms import MEMORY_TERMS
 from projector.report.terminal.job import title, verdict
 from projector.report.terminal.tables import DIM, add_row, flatten, grid, heading, plain, section
 from projector.units import to_gib, to_ms

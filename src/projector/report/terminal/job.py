@@ -7,9 +7,9 @@ from rich.text import Text
 from projector.config.job import Job
 from projector.config.training import RecomputeConfig
 from projector.lower.degrees import data_parallel
+from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, WORDS
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Provenance
-from projector.projection.verdict import AT_RISK, DOES_NOT_FIT, FITS, WORDS
 from projector.report.terminal.lines import pairs
 from projector.report.terminal.tables import DIM, flatten, gib, heading, plain
 from projector.units import to_gib

@@ -8,10 +8,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.measure.reduction import reduction_lines
-from projector.projection.breakdown import LIMITS
 from projector.projection.comparison import ComparedOperation, Comparison, Pair, errors
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Origins
+from projector.projection.terms import LIMITS
 from projector.report.terminal.tables import (
     DIM,
     add_row,

@@ -6,7 +6,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from projector.projection.memory import Component, MemoryProjection, StageMemoryProjection
-from projector.projection.memory_terms import MEMORY_TERMS
+from projector.projection.terms import MEMORY_TERMS
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.job import (
     configuration,

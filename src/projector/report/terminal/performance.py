@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.projection.breakdown import LIMITS
+from projector.projection.bands import FITS, WORDS
 from projector.projection.performance import ELSEWHERE, PerformanceProjection
-from projector.projection.verdict import FITS, WORDS
+from projector.projection.terms import LIMITS
 from projector.report.terminal.job import (
     configuration,
     filled_in,

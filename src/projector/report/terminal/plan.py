@@ -11,7 +11,7 @@ from projector.planning.fidelity import FIRST_ORDER
 from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
 from projector.planning.words import KEEPS, OF_RUN
-from projector.projection.verdict import COVERED, WORDS
+from projector.projection.bands import COVERED, WORDS
 from projector.report.terminal.first_order import PLAIN_WORDS
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import (

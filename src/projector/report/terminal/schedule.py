@@ -5,8 +5,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.config.job import Job
-from projector.projection.verdict import COVERED, FITS, WORDS
-from projector.projection.verdict import DOES_NOT_FIT as NOT
+from projector.projection.bands import COVERED, FITS, WORDS
+from projector.projection.bands import DOES_NOT_FIT as NOT
 from projector.report.terminal.job import STYLES, risk, title
 from projector.report.terminal.lines import pairs
 from projector.report.terminal.tables import add_row, gib, grid, milliseconds, percent, section

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.projection.verdict import COVERED, FITS
+from projector.projection.bands import COVERED, FITS
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.lines import Pasted, assignments
 from projector.report.terminal.tables import DIM, Fitting, add_row, gib, grid, percent, section

@@ -9,9 +9,9 @@ from projector.config.load import load_job
 from projector.config.training import FUSED_UNITS
 from projector.errors import ProjectorError
 from projector.projection.api import project_jobs
+from projector.projection.bands import FITS, VERDICTS
 from projector.projection.memory import MemoryProjection
 from projector.projection.performance import PerformanceProjection
-from projector.projection.verdict import FITS, VERDICTS
 from projector.report.terminal.lines import assignments
 
 MAX_CANDIDATES = 6

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.projection.verdict import COVERED, WORDS
+from projector.projection.bands import COVERED, WORDS
 from projector.report.terminal.lines import Pasted
 from projector.report.terminal.tables import add_row, grid, heading, percent, plain, section
 from projector.sweeps.engine import Estimate

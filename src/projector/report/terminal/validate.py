@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.projection.verdict import WORDS
+from projector.projection.bands import WORDS
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import DIM, Fitting, add_row, grid, heading, percent, section
 from projector.validate.run import Result, Validation

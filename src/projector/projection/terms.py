@@ -1,10 +1,15 @@
-"""The terms of a rank's memory, declared once: sums, columns, JSON and reports follow."""
+"""The terms of a rank's memory and of a step, declared once.
+
+Sums, columns, JSON and reports follow from the declarations.
+"""
 
 import functools
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_type_hints
+
+from projector.operations.table import CATEGORIES
 
 Static = TypeVar("Static")
 """A term that is known before a schedule is replayed: a number, or one for each of many ranks."""
@@ -83,3 +88,37 @@ STATIC_TERMS = tuple(term for term in MEMORY_TERMS if not term.scheduled)
 
 SUMMED = (*STATIC_TERMS, *(term for term in MEMORY_TERMS if term.scheduled))
 """Every term, in the order in which they are added."""
+
+
+class StepTerm(NamedTuple):
+    """One term of a step."""
+
+    name: str
+    """Key of ``breakdown_ms``."""
+    limit: str
+    """What limits a step whose largest term this is."""
+
+
+_CATEGORY_LIMITS = (
+    "matrix multiplication",
+    "attention",
+    "memory-bound operators",
+    "tensor-parallel communication",
+    "context-parallel communication",
+    "expert-parallel communication",
+)
+
+STEP_TERMS = (
+    *map(StepTerm, CATEGORIES, _CATEGORY_LIMITS),
+    StepTerm("pp_bubble", "pipeline bubble"),
+    StepTerm("pp_comm", "pipeline communication"),
+    StepTerm("dp_comm", "data-parallel communication"),
+    StepTerm("optimizer", "optimizer"),
+    StepTerm("launch", "kernel launches and host"),
+    StepTerm("stragglers", "the slowest device"),
+)
+"""Terms of a step, which add up to it, in the order in which `kernels.step` writes them."""
+
+BREAKDOWN = tuple(term.name for term in STEP_TERMS)
+
+LIMITS = dict(STEP_TERMS)
