@@ -230,16 +230,7 @@ def _iterable(value: Any) -> bool:
 def project_from(
     job: Job, source: "Source", *, schedule: str | None = None
 ) -> PerformanceProjection:
-    """Project a job from what was measured for it, or from the models where nothing was.
-
-    Parameters
-    ----------
-    job : Job
-    source : Source
-        Of `choose_source`.
-    schedule : str, optional
-        As in `project_performance`.
-    """
+    """Project a job from what was measured for it, or from the models where nothing was."""
     if source.record is None:
         result = project_jobs([job], schedule=schedule)[0]
         return _from(result, source) if source.why else result
@@ -301,11 +292,7 @@ def compare_schedules(
 ) -> PerformanceProjection:
     """Return the fastest schedule that fits, with the others and those that cannot run.
 
-    Parameters
-    ----------
-    job : Job
-    project : callable
-        Projects the job under one schedule.
+    ``project`` projects the job under one schedule.
     """
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
     candidates, left_out = [], []

@@ -35,16 +35,9 @@ ONE_SETTING = "one"
 
 
 def time_band(job: Job, attention_share: float = 0.0, without: str | None = None) -> Band:
-    """Return the band of the step time.
+    """Return the band of the step time; ``without`` names a source of published rows to leave out.
 
-    Parameters
-    ----------
-    job : Job
-        The job.
-    attention_share : float
-        Share of attention in the step; the band is wider where its kernel was not measured.
-    without : str, optional
-        A source of published rows: the band without them.
+    The band is wider where the attention kernel was not measured, by its share in the step.
     """
     band = band_of("time", classes_of(job), job.cluster.device.name, without)
     passes = [attention_band(evidence) for evidence in attention_evidence(job)]
@@ -87,15 +80,11 @@ def memory_band(job: Job, without: str | None = None) -> Band:
 def ratio_band(
     settings: tuple[str, ...] | None, first: Band = NOTHING, second: Band = NOTHING
 ) -> Band:
-    """Return the band of the step time for a token of one job over that of another.
+    """Return the band of the step time for a token of the second job over that of the first.
 
-    Parameters
-    ----------
-    settings : tuple of str or None
-        In what the jobs differ (`projector.projection.pairs.changed_settings`); None where model,
-        device or framework differ. Then nothing cancels, and the errors count as independent.
-    first, second : Band
-        Bands of both step times; the ratio is that of the second over the first.
+    ``settings`` are those in which the jobs differ (`projector.projection.pairs.changed_settings`).
+    None says that model, device or framework differ: then nothing cancels, and the errors count as
+    independent.
     """
     if settings == ():
         return Band(1.0, 1.0, 1.0, 1.0, 0, "the same settings twice")
@@ -189,10 +178,7 @@ def memory_factors(batch: JobBatch) -> Factors:
 def verdict_codes(low: Floats, high: Floats, usable: Floats) -> Ints32:
     """Return int32[n]: the position of each job's verdict in `VERDICTS`.
 
-    Parameters
-    ----------
-    low, high, usable : float64[n]
-        Both ends of the band of the peak, and what may be allocated, in the same unit.
+    Both ends of the band of the peak and what may be allocated are in the same unit.
     """
     return (~(high <= usable)).astype(np.int32) + (low > usable)
 

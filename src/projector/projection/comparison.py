@@ -183,11 +183,8 @@ class Comparison:
 def errors(pairs: Iterable[Pair]) -> dict[str, Any]:
     """Sum up how far simulated times are off.
 
-    Returns
-    -------
-    dict
-        ``count``, ``median_ape`` (median of |simulated / measured - 1|) and ``geomean_ratio``; the
-        last two are none without a pair.
+    ``median_ape`` is the median of |simulated / measured - 1|; it and ``geomean_ratio`` are None
+    without a pair.
     """
     ratios = [pair.ratio for pair in pairs]
     known = [ratio for ratio in ratios if ratio is not None and ratio > 0.0]
@@ -220,12 +217,7 @@ def compare_record(
 ) -> Comparison:
     """Put what a record measured beside what the models say, of the benchmark and of the target.
 
-    Parameters
-    ----------
-    benchmark : Benchmark
-        Of the record.
-    restored, simulated : PerformanceProjection
-        The job asked for, from the record and from the models alone.
+    The target was projected from the record (``restored``) and from the models alone.
     """
     record = benchmark.record
     layer_s = _layer_seconds(benchmark)
@@ -241,15 +233,7 @@ def compare_record(
 
 
 def compare_memory(benchmark: Benchmark, anchored: MemoryProjection) -> ComparedMemory | None:
-    """Put the peak of the measured step, and the one anchored on it, beside modelled ones.
-
-    Parameters
-    ----------
-    benchmark : Benchmark
-        Of the record.
-    anchored : MemoryProjection
-        Of the job asked for.
-    """
+    """Put the peak of the measured step, and the one anchored on it, beside modelled ones."""
     step, anchor = benchmark.record.step, anchored.anchor
     if step is None or anchor is None:
         return None

@@ -370,18 +370,10 @@ def evaluate_legal(
     known: KnownPipelines | None = None,
     measured: RowTimes | None = None,
 ) -> Evaluation:
-    """Project memory and time of jobs that can exist.
+    """Project memory and time of at least one job; `find_legal` has refused none of them.
 
-    Parameters
-    ----------
-    batch : JobBatch
-        At least one job.
-    legal : Legal
-        Of `find_legal`; no job may be refused.
-    known : KnownPipelines, optional
-        Pipelines of earlier batches and their workloads; new ones are added.
-    measured : RowTimes, optional
-        Replaces modelled times, of a batch whose workloads are not ``known``.
+    Pipelines and workloads that earlier batches had are taken from ``known``, and new ones are
+    added. ``measured`` replaces modelled times; it needs a batch whose workloads are not known.
     """
     lowered = _lower(legal, known, measured)
     settings = legal.schedules.settings()
@@ -454,19 +446,9 @@ def evaluate_possible(
     refuse: Callable[[ProjectorError], None],
     known: KnownPipelines | None = None,
 ) -> list[tuple[Ints, Evaluation]]:
-    """Project what can be projected of some jobs.
+    """Project what can be projected of some jobs: rows of the batch, rising, and their evaluation.
 
-    Parameters
-    ----------
-    batch, legal, known
-        As in `evaluate_legal`.
-    refuse : callable
-        Called with the error of each job that turns out to be impossible.
-
-    Returns
-    -------
-    list
-        Rows of the batch, rising, and their evaluation.
+    ``refuse`` is called with the error of each job that turns out to be impossible.
     """
     rows = np.arange(len(batch))
     if not len(rows):

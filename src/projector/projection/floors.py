@@ -115,17 +115,7 @@ class _Times(NamedTuple):
 
 
 def planned_floors(inputs: StepInputs, settings: Sequence[Setting], setting_of_job: Ints) -> Floors:
-    """Return what no order of jobs can undercut, all of whose schedules are planned.
-
-    Parameters
-    ----------
-    inputs : StepInputs
-        What their steps are put together from.
-    settings : sequence of Setting
-        Schedules and their sizes.
-    setting_of_job : int64[n]
-        Setting of each job.
-    """
+    """Return what no order of jobs can undercut, all of whose schedules are planned."""
     jobs = np.arange(len(setting_of_job))
     room = activation_room(inputs, jobs)
     finish_s = np.empty(len(jobs))
@@ -235,16 +225,9 @@ def _spans_ps(
 ) -> Ints:
     """Bound the time from the start of each rank to its end, int64[N, pp].
 
-    Parameters
-    ----------
-    held : int64[pp, chunks]
-        Stages that each rank holds.
-    saved_bytes : float64[N, S]
-        What one microbatch leaves in a stage from its F on.
-    share : float64[N]
-        Share of it that stays from B until W.
-    most_bytes : float64[N, pp]
-        The most that each rank may hold.
+    Ranks hold stages, ``held`` int64[pp, chunks]. From its F on a microbatch leaves ``saved_bytes``
+    float64[N, S] in a stage, of which a ``share`` float64[N] stays from B until W. A rank may hold
+    ``most_bytes`` float64[N, pp].
     """
     work = (times.forwards + times.backwards + times.weights)[:, held].sum(axis=2)
     # From the start of an F of a stage to the start of its B.

@@ -51,16 +51,9 @@ def under_schedule(job: Job, name: str) -> Job:
 
 
 def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
-    """Run one schedule of a job or all of them.
+    """Run one schedule of a job (a name or ``auto``) or ``all`` of them.
 
     A schedule that needs another number of chunks has the layers laid out in them.
-
-    Parameters
-    ----------
-    job : Job
-        Gives everything but the schedule.
-    algorithm : str
-        Name of a schedule, ``auto`` or ``all``.
     """
     split, training = job.parallelism, job.training
     check_placed(job)  # A job that cannot exist is no fault of the schedules.

@@ -63,13 +63,7 @@ class KnownPipelines:
     def of(
         self, batch: JobBatch, columns: JobColumns, layouts: Layouts
     ) -> tuple[Workloads, WorkloadCosts, PipelineCosts]:
-        """Return what legal jobs are made of and what it costs; only what is new is computed.
-
-        Parameters
-        ----------
-        batch, columns, layouts
-            As of `build_workloads`.
-        """
+        """Return what legal jobs are made of and what it costs; only what is new is computed."""
         tables = batch.sections[:4]
         if not (self._tables and all(map(is_, tables, self._tables))):
             self._forget()

@@ -32,16 +32,7 @@ class Hybrid:
     """A record made ready for one job and whatever shares its model, device and precision."""
 
     def __init__(self, job: Job, record: Record, tp_rule: str = "ratio") -> None:
-        """Lower the benchmark job of the record beside ``job``.
-
-        Parameters
-        ----------
-        job : Job
-        record : Record
-        tp_rule : str
-            How compute is restored to another tensor parallelism: ``ratio`` of what the model says
-            of both shapes, or ``linear`` in the ranks (Primus).
-        """
+        """Lower the benchmark job of the record beside ``job``; see `project_measured`."""
         self.record = record
         self.warnings = tuple(record.check(job))
         self.benchmark = Benchmark(job, record)
@@ -81,15 +72,10 @@ class Hybrid:
 
 
 def project_measured(job: Job, record: Record, *, tp_rule: str = "ratio") -> PerformanceProjection:
-    """Project the step of a job from a record of its benchmark job.
+    """Project the step of a job from a record of the same device, precision and model.
 
-    Parameters
-    ----------
-    job : Job
-    record : Record
-        Of the same device, precision and model.
-    tp_rule : str
-        How compute is restored to another tensor parallelism: ``ratio`` or ``linear``.
+    Compute is restored to another tensor parallelism by the ``ratio`` of what the model says of
+    both shapes, or ``linear`` in the ranks (Primus).
     """
     return Hybrid(job, record, tp_rule).project(job)
 

@@ -18,15 +18,8 @@ def step_bytes(
     """Return the modelled peak of a step of some layers on one rank that shares nothing.
 
     Weights, gradients and states of all of them, what they keep for the backward, the largest
-    working set and the workspaces of libraries.
-
-    Parameters
-    ----------
-    benchmark : Benchmark
-    layers : sequence of LayerSpec
-    states_bytes : float, optional
-        Weights, gradients and states as the step really holds them; those of the job's training
-        unless given.
+    working set and the workspaces of libraries. ``states_bytes`` are weights, gradients and states
+    as the step really holds them; without, those of the job's training.
     """
     costs, evaluation = benchmark.evaluation.costs, benchmark.evaluation
     found = (benchmark.workload_of(layer) for layer in layers)

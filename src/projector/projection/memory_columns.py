@@ -186,20 +186,10 @@ def allocator_columns(
     ranks: Ints,
     activations: Floats,
 ) -> AllocatorColumns:
-    """Return what allocators hold at the peak of some ranks.
+    """Return what allocators hold at the peak of n ranks.
 
-    Parameters
-    ----------
-    devices : Devices
-        Of the families.
-    families : int64[n]
-        Family of each rank.
-    held : RankBytes
-        Of the kinds of ranks.
-    ranks : int64[n]
-        Which of them.
-    activations : float64[n]
-        Bytes that it holds for backwards.
+    Devices are those of ``families`` int64[n], and ``held`` that of kinds of ranks, ``ranks``
+    int64[n]. A rank holds ``activations`` float64[n] bytes for backwards.
     """
     columns = AllocatorColumns(*np.empty((3, len(ranks))))
     kernels.allocator_columns(activations, ranks, held, families, devices, *columns)
@@ -209,16 +199,10 @@ def allocator_columns(
 def room_for_activations(
     batch: JobBatch, columns: JobColumns, state: StateMemory, families: Ints, ranks: Ints
 ) -> Floats:
-    """Return how many bytes of activations some ranks have room for, float64[n].
+    """Return how many bytes of activations n ranks have room for, float64[n].
 
-    Parameters
-    ----------
-    batch, columns
-        A job of each family, and its degrees.
-    state : StateMemory
-        Of the kinds of ranks.
-    families, ranks : int64[n]
-        As of `allocator_columns`.
+    The batch has a job of each family, and the state is that of kinds of ranks; families and ranks
+    are int64[n].
     """
     devices, held = devices_of(batch, reserve_bytes(batch, columns)), rank_bytes(state)
     left, static = devices.left_bytes[families], held.static[ranks]

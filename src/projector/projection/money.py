@@ -81,12 +81,9 @@ def device_power(evaluation: Evaluation) -> DevicePower:
 
 
 def _microbatch_joules(evaluation: Evaluation) -> Floats:
-    """Return what a microbatch takes beside idle power on one rank of every stage.
+    """Return the joules of a microbatch beside idle power on one rank of every stage.
 
-    Returns
-    -------
-    float64[pipelines]
-        Joules; NaN without a power model.
+    float64[pipelines]; NaN without a power model.
     """
     workloads = evaluation.workloads
     first = workloads.first_jobs()
@@ -225,13 +222,7 @@ class RunBill:
 
 
 def bill_of(money: RunMoney, row: int, mfu: Floats, tokens: Floats) -> RunBill:
-    """Return energy and cost of one run.
-
-    Parameters
-    ----------
-    mfu, tokens : float64[runs]
-        Of all runs of the batch.
-    """
+    """Return energy and cost of one run, by MFU and tokens of all runs, float64[runs]."""
 
     def known(column: Floats) -> float | None:
         value = float(column[row])

@@ -62,12 +62,8 @@ def changed_settings(first: Job, second: Job) -> tuple[str, ...] | None:
     """Return the settings in which two jobs differ, in the order of `SETTINGS`.
 
     A global batch that follows from another setting counts with it: the same number of
-    microbatches, of tokens, or of sequences on each device.
-
-    Returns
-    -------
-    tuple of str or None
-        None where model, device, framework or software differ, so that nothing cancels.
+    microbatches, of tokens, or of sequences on each device. None where model, device, framework or
+    software differ, so that nothing cancels.
     """
     fields = _changed_fields(first, second)
     if fields is None:

@@ -207,13 +207,8 @@ def _cost_layers(
 ) -> RunCosts:
     """Add the host: it runs ahead of the device unless launching takes longer than computing.
 
-    A graph is launched as a whole, so only its own gaps between kernels remain; a compiler
-    removes the framework's part of each launch.
-
-    Parameters
-    ----------
-    job, workload : int64[runs]
-        What a layer of each run is of.
+    A graph is launched as a whole, so only its own gaps between kernels remain; a compiler removes
+    the framework's part of each launch.
     """
     training = jobs.training
     cluster: HostColumns = jobs.cluster

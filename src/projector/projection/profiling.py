@@ -48,18 +48,8 @@ def choose_source(
 ) -> Source:
     """Return what the times of a job come from, and measure where they have to be.
 
-    Parameters
-    ----------
-    job : Job
-        The job asked for.
-    mode : str
-        One of `MODES`.
-    records : sequence of Record, str or Path
-        What was measured before; the record nearest to the job counts.
-    benchmark_gpus, save : optional
-        Devices to measure on, and where the record goes; each asks for a measurement.
-    tell : callable, optional
-        Called with each line of progress.
+    Of several records the one nearest to the job counts. ``benchmark_gpus`` and ``save`` each ask
+    for a measurement. ``tell`` is called with each line of progress.
     """
     check_options(mode, records, benchmark_gpus, save)
     if mode == SIMULATE:
@@ -188,16 +178,7 @@ class AtHand(NamedTuple):
 def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | str:
     """Return what stands for the device of a job on this machine, or why nothing does.
 
-    Parameters
-    ----------
-    job : Job
-    look_at_processor : bool
-        Whether the processor may be it; otherwise nothing but GPUs count.
-
-    Returns
-    -------
-    AtHand or str
-        The reason is empty where there is no GPU and the processor does not count.
+    The reason is empty where there is no GPU and the processor does not count.
     """
     profile, found = job.cluster.device, gpus_at_hand()
     if found is not None and (not found.name or stands_for(profile, found.name)):

@@ -48,20 +48,8 @@ def by_proportion(
 ) -> Proportion | None:
     """Return the step of a target by the proportion of its copies.
 
-    Parameters
-    ----------
-    reduction : Reduction
-        Of the target.
-    evaluate : callable
-        Evaluates one job, with what was measured.
-    replayed : dict
-        Terms of the target's step in seconds; they add up to it.
-
-    Returns
-    -------
-    Proportion or None
-        None where the job cannot run on fewer nodes, for instance because a planned schedule does
-        not fit there.
+    ``replayed`` are the terms of the target's step in seconds. None where the job cannot run on
+    fewer nodes, for instance because a planned schedule does not fit there.
     """
     try:
         least = evaluate(reduction.least_job())

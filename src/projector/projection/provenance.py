@@ -74,12 +74,8 @@ class Provenance:
 def provenance_of(job: Job, today: dt.date | None = None) -> Provenance:
     """Collect what was filled in for one job.
 
-    Parameters
-    ----------
-    job : Job
-    today : date, optional
-        Against which dated prices are old; that of this machine (UTC), which is asked for no other
-        job than one with such prices.
+    Dated prices are old against ``today``, which is asked of this machine (UTC) for no other job
+    than one with such prices.
     """
     split = job.parallelism
     derived = dict(framework_origins(job)) | dict(job.origins)

@@ -27,14 +27,7 @@ from projector.schedule.placement import Placement
 def find_patterns(
     workloads: Workloads, pipeline: Ints, placements: Placements
 ) -> tuple[Patterns, Ints]:
-    """Return the patterns of some replicas, and that of each.
-
-    Parameters
-    ----------
-    pipeline : int64[replicas]
-    placements : Placements
-        Of the replicas.
-    """
+    """Return the patterns of some replicas, and that of each."""
     # Stages are alike in the same places where the layout is one.
     first, pattern = group_rows(placements.of, workloads.layout.take(pipeline))
     parts = []
@@ -224,13 +217,9 @@ class Replicas:
         return segment_sums(offsets(chunks.repeat(self.columns.pp)), values[self.chunk_stage])
 
     def alike(self, *columns: Ints) -> "Alike":
-        """Return one replica for all that agree in their structure and in some columns.
+        """Return one replica for all that agree in their structure and in some int64[replicas].
 
         What is made of their structure alone is then made once for all machines.
-
-        Parameters
-        ----------
-        *columns : int64[replicas]
         """
         structures = self.workloads.structures
         if len(structures.workloads.first) == len(self.workloads.first):
@@ -289,16 +278,7 @@ class Alike:
 
 
 def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replicas:
-    """Find what families share.
-
-    Parameters
-    ----------
-    workloads : Workloads
-    schedule : int64[families]
-        Position in `NAMES` of what each runs.
-    family : int64[jobs]
-        Family of each job.
-    """
+    """Find what families share; ``schedule`` int64[families] is a position in `NAMES`."""
     batch, degrees = workloads.batch, workloads.jobs
     first, of_family = group_rows(
         workloads.pipeline,
@@ -394,13 +374,9 @@ def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
     """Return the seconds of the update on each kind of rank: its states pass through memory once.
 
     Each owned parameter reads its gradient twice (norm and update), reads and writes master and
-    moments, and writes its weight; a narrow type also quantises every weight row- and
-    column-wise. Offloaded states move gradient and weight over the host link.
-
-    Parameters
-    ----------
-    owned, held : float64[kinds of ranks]
-        Parameters that a rank updates, and those that it stores in full.
+    moments, and writes its weight; a narrow type also quantises every weight row- and column-wise.
+    Offloaded states move gradient and weight over the host link. A rank updates ``owned``
+    parameters and stores ``held`` ones in full.
     """
     training, rank = replicas.jobs.training, replicas.of_rank_kind
     gradient, weight = training.gradient_bytes, training.weight_bytes

@@ -440,14 +440,9 @@ TEXTS = (
 
 
 def bounds(limit: Ints32, numbers: Mapping[int, tuple[Array, Array]]) -> Coded:
-    """Name what limits each of n steps.
+    """Name what limits each of n steps, by its code.
 
-    Parameters
-    ----------
-    limit : int32[n]
-        Code of the limit.
-    numbers : mapping
-        Code -> the whole numbers of its text, [n] each.
+    ``numbers`` gives the whole numbers of a code's text, [n] each.
     """
     code, texts = limit.copy(), list(TEXTS[: len(BREAKDOWN)])
     for kind, columns in numbers.items():

@@ -46,13 +46,7 @@ _FORWARDS = 3.0
 
 
 def project_runs(source: Evaluation | Results) -> "RunProjections":
-    """Project the runs of all jobs of a batch; those without tokens have NaN.
-
-    Parameters
-    ----------
-    source : Evaluation or Results
-        Evaluated jobs.
-    """
+    """Project the runs of all evaluated jobs of a batch; those without tokens have NaN."""
     results = source if isinstance(source, Results) else Results(source)
     if results.runs is None:
         results.runs = RunProjections(results, run_inputs(results))

@@ -96,16 +96,7 @@ def schedule_kinds(families: Families) -> Ints:
 
 
 def choose_schedules(families: Families, kind: Ints, sizes: StepSizes) -> Schedules:
-    """Resolve the schedule of each job and check that it can run.
-
-    Parameters
-    ----------
-    families : Families
-    kind : int64[families]
-        Of `schedule_kinds`.
-    sizes : StepSizes
-        Of these kinds.
-    """
+    """Resolve the schedule of each job, of ``kind`` int64[families], and check that it can run."""
     training, split = families.batch.training, families.batch.parallelism
     first, of_size = group_rows(kind[sizes.family], sizes.microbatches)
     outcomes: list[Setting | ProjectorError] = []

@@ -319,13 +319,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
 
 
 def _latencies_ps(p2p: PointToPoint, chosen: Ints, stages: int) -> tuple[Ints, Ints]:
-    """Return the distinct latencies of some replicas, and the number of those of each.
-
-    Returns
-    -------
-    latency_ps : int64[distinct, 2, stages]
-    number : int64[chosen]
-    """
+    """Return the distinct latencies of replicas, int64[distinct, 2, stages], and which each has."""
     known, number = group_rows(p2p.first.take(chosen))
     row = p2p.first.take(chosen[known])[:, None] + np.arange(stages)
     latency_ps = np.ascontiguousarray(to_ps(p2p.latency_s[row]).transpose(0, 2, 1))
@@ -384,19 +378,9 @@ def _run_placement(
 ) -> kernels.StepRuns:
     """Replay jobs whose stages are placed alike.
 
-    Parameters
-    ----------
-    inputs, orders
-        Of the whole batch.
-    all_orders : int64[all]
-        Order of each job of the batch.
-    same : int64[replicas]
-        Those of the placement, so that their timings ascend.
-    timings : Timings
-    jobs : int64[n]
-        Rows of the jobs, in the order of their replicas.
-    begin : int64[replicas + 1]
-        Where those of each replica begin; the first is the beginning of ``jobs``.
+    ``all_orders`` has the order of each job of the batch. ``same`` are the replicas of the
+    placement, so that their timings ascend; ``jobs`` are rows in the order of their replicas, and
+    ``begin`` int64[replicas + 1] says where those of each replica begin.
     """
     order_of_job = all_orders.take(jobs)
     replicas, batch = inputs.replicas, inputs.replicas.workloads.batch
@@ -510,15 +494,9 @@ def _replay(
 def _peaks(
     inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints, replica: Ints
 ) -> tuple[Floats, Ints]:
-    """Return the most activations that ranks hold at one time, and whose each job has.
+    """Return the most activations that ranks hold at one time, and the row of each job in them.
 
     Jobs of one placement; those of a replica follow one another.
-
-    Returns
-    -------
-    peak : float64[rows, pp]
-    held : int64[n]
-        Row of each job.
     """
     replicas = inputs.replicas
     # Orders that differ in the number of microbatches alone mostly hold the same at their peaks.

@@ -66,13 +66,8 @@ def expected_s(
 ) -> tuple[Floats, Floats]:
     """Return the expected time of a whole run, and its checkpoints.
 
-    Parameters
-    ----------
-    interruptions : Interruptions
-    work_s : float64[runs]
-        Steps, with nothing lost.
-    interval_s : float64[runs]
-        Of work between two checkpoints, at most all of it; the last segment takes the rest.
+    ``work_s`` are steps with nothing lost. Between two checkpoints lie ``interval_s`` of work, at
+    most all of it; the last segment takes the rest.
     """
     segments = np.ceil(work_s / interval_s * (1.0 - 1e-12))
     rest_s = work_s - (segments - 1.0) * interval_s

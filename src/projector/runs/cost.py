@@ -42,16 +42,8 @@ def run_energy(
 ) -> RunEnergy:
     """Return what runs draw.
 
-    Devices draw ``step_w`` while steps run and ``idle_w`` for the rest of the time; spares idle.
-
-    Parameters
-    ----------
-    gpus, spare_gpus : float64[runs]
-        Devices that compute, and reserved ones that wait.
-    busy_s : float64[runs]
-        Of ``total_s``, the time in which steps run, those that a failure undoes included.
-    total_s : float64[runs]
-        Wall-clock time.
+    Devices draw ``step_w`` while steps run and ``idle_w`` for the rest of the time; spares idle. Of
+    ``total_s`` of wall clock, steps run in ``busy_s``, those that a failure undoes included.
     """
     reserved = gpus + spare_gpus
     device_j = gpus * (power.step_w * busy_s + power.idle_w * (total_s - busy_s))
@@ -114,14 +106,9 @@ class OwnedShares(NamedTuple):
 def owned_shares(owned: Ownership, average_w: Floats, usd_per_kwh: Floats) -> OwnedShares:
     """Return what ownership comes to over a lifetime, term by term.
 
-    ``1 + L (power + cooling + real estate + staff) / capex`` with all of them by year
-    (the Roofline methodology, section 5).
-
-    Parameters
-    ----------
-    average_w : float64[runs]
-        What a device draws while it is in use, node and building included.
-    usd_per_kwh : float64[runs]
+    ``1 + L (power + cooling + real estate + staff) / capex`` with all of them by year (the Roofline
+    methodology, section 5). ``average_w`` is what a device draws in use, node and building
+    included.
     """
     years = owned.lifetime_years
     paid_years = np.where(owned.facility_once, 1.0, years)

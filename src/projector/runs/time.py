@@ -326,15 +326,8 @@ def simulate_segments(
 ) -> Simulated:
     """Play runs of some work, each as often as there are samples.
 
-    Parameters
-    ----------
-    interruptions : Interruptions
-    work_s, interval_s : float64[runs]
-        Work of the run, and between two checkpoints.
-    slower, more : float64[runs, samples]
-        Factors of the work and of the rate of failures.
-    seed : int
-        Equal seeds give equal failures, whatever else a batch holds.
+    ``slower`` and ``more``, float64[runs, samples], are factors of the work and of the rate of
+    failures. Equal seeds give equal failures, whatever else a batch holds.
     """
     if not 0 <= seed < 1 << 63:
         msg = f"seed should be an integer from 0 to 2**63 (got {seed!r})"
@@ -373,19 +366,9 @@ def simulate_runs(
 ) -> Simulated:
     """Play runs that `run_times` has found possible.
 
-    Without a spread only the moments of failures differ from sample to sample. Waiting for spare
-    nodes is added as its expected share. A run with more than `MOST_PLAYED` failures takes the
-    expected time of every sample.
-
-    Parameters
-    ----------
-    inputs : RunInputs
-    times : RunTimes
-        Of the same runs; their intervals between checkpoints are kept.
-    spread : Spread, optional
-        What differs from sample to sample besides.
-    samples : int
-    seed : int
+    Without a spread only the moments of failures differ from sample to sample. The intervals
+    between checkpoints in ``times`` are kept. Waiting for spare nodes is added as its expected
+    share. A run with more than `MOST_PLAYED` failures takes the expected time of every sample.
     """
     interruptions, _ = interruptions_of(inputs)
     work_s = times.compute_s + times.warm_up_s + times.evaluation_s + times.stragglers_s

@@ -172,15 +172,7 @@ def project_attention(
     clock_mhz: float | None = None,
     run: str = "training",
 ) -> AttentionProjection:
-    """Return attentions with every term of their time.
-
-    Parameters
-    ----------
-    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window, causal, backward
-        As in `projector.attention_time`.
-    device, dtype, impl, clock_mhz, run
-        The same.
-    """
+    """Return attentions with every term of their time; see `projector.attention_time`."""
     profile = device_from(device)
     kind = matrix_type(profile, dtype)
     code = MATRIX_TYPES.index(kind)
@@ -240,22 +232,12 @@ def context_parallel_shapes(
 ) -> list[tuple[int, int, int, int, bool]]:
     """Return what a rank runs of a causal sequence: (heads, kv_heads, queries, keys, causal).
 
-    The sequence is cut into 2 * ranks chunks (zig-zag). Rank r holds the chunks r and
-    2 * ranks - 1 - r, so all ranks have the same work. ``all_gather`` collects the keys and runs
-    each chunk against the keys before it. ``ring`` passes keys on. A rank runs its own part under
-    the mask. Of a part that it receives, it runs half of the queries against all keys, or all
-    queries against half of the keys. Ulysses exchanges heads for length.
-
-    Parameters
-    ----------
-    length : int
-        Queries and keys of the whole sequence.
-    ranks : int
-        Ranks that share it, at least 1.
-    form : str
-        One of `CONTEXT_FORMS`.
-    heads, kv_heads : int
-        Query and key heads before any exchange.
+    The sequence is cut into 2 * ranks chunks (zig-zag). Rank r holds the chunks r and 2 * ranks - 1
+    - r, so all ranks have the same work. ``all_gather`` collects the keys and runs each chunk
+    against the keys before it. ``ring`` passes keys on. A rank runs its own part under the mask. Of
+    a part that it receives, it runs half of the queries against all keys, or all queries against
+    half of the keys. Ulysses exchanges heads for length. ``heads`` and ``kv_heads`` are those
+    before any exchange.
     """
     ranks = whole_number("cp", ranks, least=1)
     length = whole_number("length", length)

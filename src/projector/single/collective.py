@@ -39,15 +39,8 @@ def mpi_collective_time(
 ) -> float | Floats:
     """Return the seconds of an MPI collective among the first devices of a node.
 
-    It is the time of the collective library times the ratio in the node's file
-    (``transfers.mpi_over_library``).
-
-    Parameters
-    ----------
-    operation, num_bytes, ranks
-        As in `projector.collective_time`.
-    node : str, Path, mapping or Topology
-        Which node.
+    It is the time of the collective library (see `projector.collective_time`) times the ratio in
+    the node's file (``transfers.mpi_over_library``).
     """
     topology = topology_of(node)
     ratios = transfers_of(topology).mpi_over_library
@@ -417,12 +410,8 @@ def project_collective(
 ) -> CollectiveProjection:
     """Return one collective with the time of every algorithm that can serve it.
 
-    Parameters
-    ----------
-    operation, num_bytes, ranks, device, network, stride, algorithm
-        As in `projector.collective_time`, of one size and one group.
-    sweep : bool
-        Whether to project the sizes `SWEEP_BYTES` too.
+    Arguments are those of `projector.collective_time`, of one size and one group. ``sweep`` asks
+    for the sizes `SWEEP_BYTES` too.
     """
     given = collective_case(operation, device=device, network=network, stride=stride)
     return given.project(num_bytes, ranks, algorithm=algorithm, sweep=sweep)

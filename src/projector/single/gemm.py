@@ -117,18 +117,7 @@ class GemmCase:
         return MATRIX_TYPES.index(self.dtype)
 
     def times_s(self, extents: Ints, out_bytes: Floats) -> Floats:
-        """Return the seconds of GEMMs.
-
-        Parameters
-        ----------
-        extents : int64[gemms, 4]
-            (m, n, k, batch).
-        out_bytes : float64[gemms]
-
-        Returns
-        -------
-        float64[gemms]
-        """
+        """Return the seconds of GEMMs of extents int64[gemms, 4]: m, n, k, batch."""
         if self.model == "ws_persistent":
             return self._ws_persistent(extents, out_bytes)[1][:, WsTerms._fields.index("time_s")]
         rows = len(extents)

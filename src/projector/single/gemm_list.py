@@ -90,22 +90,9 @@ def list_gemms(
 ) -> GemmList:
     """Time the GEMM of three extents, or those of a CSV table with columns m, n, k (and batch).
 
-    Parameters
-    ----------
-    extents : sequence of str or int
-        M, N and K, as text also with commas; empty if a table is given.
-    table : str, Path or None
-        CSV file, as `projector.config.formats.shape_table` reads it.
-    gpu : str, Path, mapping or Device
-        Accelerator, as in a job.
-    batch : int
-        Equal problems in one launch, for rows that do not state it.
-    out_bytes : float
-        Bytes of an output element.
-    layout : str
-        One of `LAYOUTS`.
-    kind
-        As in `gemm_case`.
+    Extents may be text with commas, and are empty if a table is given. ``batch`` counts equal
+    problems in one launch, for rows that do not state it; ``out_bytes`` are those of an output
+    element; ``kind`` is that of `gemm_case`.
     """
     case = gemm_case(gpu, **kind)
     order = str(layout).lower()

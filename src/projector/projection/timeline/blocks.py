@@ -120,16 +120,9 @@ class Labels:
 def lay_out_block(
     layers: list[tuple[Layer, int]], traffic: BlockTraffic | None, labels: Labels
 ) -> Block:
-    """Put the layers of a stage in a line.
+    """Put the layers of a stage in a line, each with its number among those of the stage.
 
-    Parameters
-    ----------
-    layers : list of (Layer, int)
-        In the order in which they run, each with its number among the layers of the stage.
-    traffic : BlockTraffic, optional
-        What data parallelism does meanwhile; nothing without.
-    labels : Labels
-        Takes the names of rows.
+    ``traffic`` is what data parallelism does meanwhile; ``labels`` takes the names of rows.
     """
     return _Line(layers, traffic, labels).block()
 

@@ -137,12 +137,8 @@ class _Builder:
     def block(self, stage: int, kind: int, *, first: bool, last: bool) -> tuple[Block, list[Left]]:
         """Return a block of a stage of the model, and what it leaves to send.
 
-        Parameters
-        ----------
-        kind : int
-            Of the operation of the schedule.
-        first, last : bool
-            Whether it works on the first microbatch, and on the last.
+        ``kind`` is that of the operation of the schedule; it may work on the first or last
+        microbatch.
         """
         replicas = self.evaluation.inputs.replicas
         alike = int(replicas.stage_kind[replicas.stage_offset[self.replica] + stage])

@@ -161,10 +161,7 @@ class Timeline:
     def sums_ps(self, rank: int | None = None) -> Ints:
         """Return what the activities of a rank add to the step, int64[terms].
 
-        Parameters
-        ----------
-        rank : int, optional
-            Pipeline rank; the one that ends the step, unless stated.
+        Without a rank it is the one that ends the step.
         """
         chosen = self.rank == (self.ending_rank if rank is None else rank)
         sums = np.zeros(len(BREAKDOWN), np.int64)

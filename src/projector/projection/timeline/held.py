@@ -20,18 +20,10 @@ def held_over_time(
     """Return what a rank holds over time.
 
     A layer keeps its activations from the start of its forward until its backward ends; the share
-    ``weight_share`` stays until its weights have their gradients, where these are made apart. Its
-    working set is there while it runs. What is gathered of weights is there from the first layer to
-    the last, and the working set of the update while that runs.
-
-    Parameters
-    ----------
-    placed : Placed
-    static_bytes : float
-        What is there throughout.
-    gathered_bytes, updating_bytes : float
-    weight_share : float
-        0 where weights have no block of their own.
+    ``weight_share`` stays until its weights have their gradients, where these are made apart (0
+    where they are not). Its working set is there while it runs. What is gathered of weights is
+    there from the first layer to the last, and the working set of the update while that runs.
+    ``static_bytes`` are there throughout.
     """
     begin, end, saved, transient, kind = _layers(placed)
     forward, backward, weight = (kind == each for each in (FORWARD, BACKWARD, WEIGHT))

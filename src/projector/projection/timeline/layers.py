@@ -156,16 +156,9 @@ class Layers:
         self._kept: dict[tuple[int, tuple[int, ...], bool], Layer] = {}
 
     def layer(self, run: int, phases: tuple[int, ...], *, parallel: bool) -> Layer:
-        """Return one layer of a run.
+        """Return one layer of a run of the workloads, in those phases that make one block.
 
-        Parameters
-        ----------
-        run : int
-            Of the workloads.
-        phases : tuple of int
-            Of the operation table; those of one block.
-        parallel : bool
-            Whether data parallelism may add something to it.
+        ``parallel`` says whether data parallelism may add something to it.
         """
         key = (run, phases, parallel)
         if key not in self._kept:
@@ -224,16 +217,9 @@ def _backward_order(
     """Return the rows of a backward in order, each with whether it is recomputed.
 
     Operations run in reverse, the gradient of an input before that of the weights. What is dropped
-    is made again right before the first gradient that needs it, and a whole layer at once.
-
-    Parameters
-    ----------
-    rows : int64[rows]
-        Of the forward and of the backward, in the order of the forward.
-    again : bool[all rows]
-        Whether a row of the forward is recomputed.
-    full : bool
-        Whether the whole layer is.
+    is made again right before the first gradient that needs it, and a whole layer (``full``) at
+    once. Rows are those of forward and backward in the order of the forward; ``again`` bool[all
+    rows] says what is recomputed.
     """
     keyed: list[tuple[float, float, int, bool]] = []
     first_of: dict[int, int] = {}

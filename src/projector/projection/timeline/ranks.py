@@ -71,15 +71,8 @@ def apportioned(weight: Floats, term: Ints, total_ps: Ints | None) -> Ints:
     """Return whole picoseconds for each piece, so that each term adds up to its total.
 
     Each boundary between the pieces of a term is rounded by itself, so that what pieces are off by
-    does not add up.
-
-    Parameters
-    ----------
-    weight : float64[pieces]
-        Picoseconds.
-    term : int64[pieces]
-    total_ps : int64[terms], optional
-        What each term has to add up to; without, the sum of its weights, rounded.
+    does not add up. Without ``total_ps`` int64[terms] a term adds up to the sum of its weights
+    (ps), rounded.
     """
     width = np.zeros(len(weight), np.int64)
     for number in range(len(BREAKDOWN)):
@@ -136,10 +129,8 @@ class Placed:
     def columns(self, knots: tuple[Floats, Ints]) -> dict[str, Any]:
         """Return the columns of the rows; those of `Timeline` but rank and lane.
 
-        Parameters
-        ----------
-        knots : float64[k], int64[k]
-            Seconds since the start of the pipeline, and when these are.
+        ``knots`` are seconds since the start of the pipeline, float64[k], and when these are,
+        int64[k].
         """
         line = self.line
         start, end = self._spans()

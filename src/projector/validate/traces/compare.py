@@ -10,8 +10,8 @@ from projector.arrays import Flags, Ints
 from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.operations.table import CATEGORIES
-from projector.projection.breakdown import BREAKDOWN
 from projector.projection.comparison import Pair, shape_of
+from projector.projection.terms import BREAKDOWN
 from projector.trace.activity import (
     ATTENTION,
     COMMUNICATION,
