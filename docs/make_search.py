@@ -17,9 +17,9 @@ from projector.projection.api import project_jobs
 from projector.projection.bands import AT_RISK
 from projector.projection.evaluate import evaluate
 from projector.projection.performance import PerformanceProjection
-from projector.searches.configuration import Configuration
 from projector.searches.configurations import search
 from projector.searches.limits import Limits
+from projector.searches.ranking import Configuration
 from projector.searches.result import SearchResult
 from projector.units import GIB
 

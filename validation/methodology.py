@@ -27,7 +27,7 @@ from projector.first_order.memory import (
 from projector.first_order.parameters import dense_parameters
 from projector.first_order.roofline import ridge_point
 from projector.serving.api import project_serving
-from projector.serving.cache import kv_cache_bytes as tile_cache_bytes
+from projector.serving.columns import kv_cache_bytes as tile_cache_bytes
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "first_order.md"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.planning.reading import positive, read_gpus, read_tokens
-from projector.searches.checks import check_top
+from projector.planning.question import positive, read_gpus, read_tokens
 from projector.searches.fields import check_factor
+from projector.searches.limits import check_top
 from projector.searches.sobol import check_samples
 
 BASE = {

@@ -8,11 +8,10 @@ import pytest
 import projector as pj
 from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
-from projector.planning import advice
-from projector.planning.bounds import bounds_of
+from projector.planning import plan as planning
 from projector.planning.choice import MEETS
 from projector.planning.question import ask
-from projector.planning.survey import Surveyor
+from projector.planning.survey import Surveyor, bounds_of
 
 MODEL = "llama3.2_1b"
 JOB = {
@@ -279,7 +278,7 @@ def test_a_budget_far_away_asks_for_a_price_above_nothing():
 
 @pytest.mark.parametrize("value", [3.04e-5, 0.0123456, 1.0, 9.999, 10.0, 248.7, 1.23456e12])
 def test_advice_is_rounded_to_the_safe_side(value):
-    low, high = advice._down(value), advice._up(value)
+    low, high = planning._down(value), planning._up(value)
     assert 0.99 * value < low <= value * (1 + 1e-9)
     assert value * (1 - 1e-9) <= high < 1.02 * value
 

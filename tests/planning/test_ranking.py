@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from projector.config.bands import Band
 from projector.config.job import Job
-from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
+from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice, RunFigures
 from projector.planning.ranking import excess, front_of, knee_of, rank, status_of
-from projector.planning.run_figures import RunFigures
 
 BAND = Band(0.9, 1.1, 0.85, 1.2, 20, "for a test")
 

@@ -3,14 +3,16 @@ from datetime import date
 import pytest
 
 from projector.errors import ConfigError
-from projector.planning.numbers import days_number, number, usd
-from projector.planning.reading import (
+from projector.planning.question import (
+    days_number,
     days_until,
+    number,
     positive,
     read_gpus,
     read_kinds,
     read_prices,
     read_tokens,
+    usd,
 )
 
 

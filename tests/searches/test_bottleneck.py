@@ -16,8 +16,7 @@ from projector.report.figures.bottleneck import COLOURS, map_figure
 from projector.report.terminal.bottleneck import map_report
 from projector.report.terminal.console import render
 from projector.searches import bottleneck
-from projector.searches.bottleneck import CLASSES, class_seconds, class_shares
-from projector.searches.bottleneck_map import bottleneck_map
+from projector.searches.bottleneck import CLASSES, bottleneck_map, class_seconds, class_shares
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HBM = "cluster.device.hbm_peak_tb_per_s"

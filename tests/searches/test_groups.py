@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from projector.searches.groups import noise_groups
+from projector.searches.ranking import noise_groups
 
 NOISE = {(): 0.0, ("a",): 0.02, ("b",): 0.05, ("a", "b"): 0.1}
 

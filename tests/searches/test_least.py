@@ -17,8 +17,8 @@ from projector.report.terminal.performance import performance_report
 from projector.report.terminal.search import search_report
 from projector.report.terminal.suggestions import suggest
 from projector.searches.configurations import fitting_overrides, search
-from projector.searches.least import MOST_GPUS, least_nodes
 from projector.searches.limits import Limits
+from projector.searches.result import MOST_GPUS, least_nodes
 
 
 def job_of(model: str, nodes: int, batch: int = 64) -> dict[str, Any]:

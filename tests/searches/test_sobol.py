@@ -12,7 +12,7 @@ import pytest
 from projector.cli.main import run
 from projector.errors import ConfigError, UnsupportedError
 from projector.report.figures.sobol import sobol_figure
-from projector.searches import screening, sobol
+from projector.searches import sobol
 from projector.searches.multi_job import shared_sensitivity, workloads_of
 from projector.searches.sensitivity import sensitivity
 from projector.searches.sobol import sobol_indices
@@ -134,12 +134,12 @@ def test_the_largest_effects_are_sampled_where_none_are_named(one):
 
 def test_a_number_under_two_names_is_sampled_once(one, monkeypatch):
     # It would share its variance with itself.
-    found = screening.shared_sensitivity(one, change=1.0)
+    found = sobol.shared_sensitivity(one, change=1.0)
     first = found.effects[0]
     twin = replace(first, field="cluster.device.gemm_efficiency.twin")
     both = replace(found, effects=(first, twin, *found.effects[1:]))
-    monkeypatch.setattr(screening, "shared_sensitivity", lambda *_, **__: both)
-    chosen, left_out = screening.sampled_fields(one, 2.0, None)
+    monkeypatch.setattr(sobol, "shared_sensitivity", lambda *_, **__: both)
+    chosen, left_out = sobol.sampled_fields(one, 2.0, None)
     assert first.field in chosen
     assert left_out[twin.field] == f"does the same as {first.field}"
 

@@ -1,7 +1,7 @@
 import pytest
 
 from projector.config.model_file import load_model
-from projector.serving.cache import deployment_cache_bytes, kv_cache_bytes
+from projector.serving.columns import deployment_cache_bytes, kv_cache_bytes
 from projector.serving.deployment import Deployment
 
 

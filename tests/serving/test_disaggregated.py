@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.lower.fabrics import fabric_record
-from projector.serving.cache import kv_cache_bytes
+from projector.serving.columns import kv_cache_bytes
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import (
     DisaggregatedLoad,

@@ -11,8 +11,8 @@ from projector.operations.served_experts import active_experts, part_pairs
 from projector.operations.table import EXCHANGE
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
+from projector.serving.experts import random_loads
 from projector.serving.generation import decode_time_s, prefill_time_s
-from projector.serving.routing import random_loads
 from projector.serving.step import step_times
 from projector.serving.totals import BREAKDOWN
 

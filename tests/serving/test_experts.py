@@ -4,10 +4,11 @@ import pytest
 from projector.config.device_file import load_device
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import grouped_record
-from projector.serving.experts import ExpertLayer, expert_layer_times
-from projector.serving.routing import (
+from projector.serving.experts import (
+    ExpertLayer,
     balanced_loads,
     balanced_picks,
+    expert_layer_times,
     fullest_rank_first,
     group_limited_loads,
     picks_of_loads,

@@ -5,7 +5,7 @@ import projector as pj
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
 from projector.serving.front import batches_up_to, legal_deployments, serving_front
-from projector.serving.traffic import Traffic
+from projector.serving.load import Traffic
 
 
 def deploy(model, device="h100", **fields):

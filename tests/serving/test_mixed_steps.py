@@ -5,8 +5,12 @@ from projector.errors import ConfigError
 from projector.operations.emit import emit_inference
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.generation import decode_time_s, prefill_time_s
-from projector.serving.prompts import cached_prefix_tokens, prompt_steps
+from projector.serving.generation import (
+    cached_prefix_tokens,
+    decode_time_s,
+    prefill_time_s,
+    prompt_steps,
+)
 from projector.serving.step import step_times
 
 MODELS = ("llama3_8b", "mixtral_8x7b", "deepseek_v2_lite", "gemma2_2b")

@@ -5,11 +5,10 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.serving.columns import Step
-from projector.serving.deployment import Deployment
+from projector.serving.deployment import Deployment, SpeculativeConfig
 from projector.serving.generation import Generation, decode_time_s, generation_times
 from projector.serving.memory import serving_memory
 from projector.serving.speculation import draft_deployment, speculated_times
-from projector.serving.speculative import SpeculativeConfig
 from projector.serving.step import step_times
 
 MTP = {"extends": "deepseek_v3", "mtp_num_layers": 1}

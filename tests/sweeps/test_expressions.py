@@ -10,7 +10,7 @@ import pytest
 
 from projector.config.expression import Expression
 from projector.errors import ConfigError
-from projector.sweeps.expressions import Unsupported, Values, evaluate
+from projector.sweeps.computed import Unsupported, Values, evaluate
 
 INTEGERS = [-(2**62), -7, -1, 0, 1, 2, 3, 8, 10**9, 2**53 - 1, 2**53, 2**53 + 1, 2**80]
 FRACTIONS = [-math.inf, -2.5, -0.5, -0.0, 0.0, 0.5, 1.0, 1.5, 2.5, 1e300, math.inf, math.nan]

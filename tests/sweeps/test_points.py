@@ -8,8 +8,7 @@ from projector.config.load import Variants, load_job
 from projector.config.space_file import load_space
 from projector.errors import ProjectorError
 from projector.sweeps import computed, lookups
-from projector.sweeps.points import READ_OF_DEVICE, PointReader
-from projector.sweeps.rows import reason_of
+from projector.sweeps.rows import READ_OF_DEVICE, PointReader, reason_of
 from sweeps.grid import BASE
 
 SPACES = {

@@ -142,7 +142,7 @@ def _deadline(days: float | None, deadline: str | None) -> float | None:
     if days is not None:
         msg = "--deadline-days and --deadline say the same; give one of them"
         raise ConfigError(msg, key="deadline", value=deadline, allowed="one of both")
-    from projector.planning.reading import days_until
+    from projector.planning.question import days_until
 
     return days_until(deadline, datetime.now().astimezone().date())
 

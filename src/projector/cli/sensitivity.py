@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from projector.config.job import Job
-    from projector.searches.bottleneck_map import BottleneckMap
+    from projector.searches.bottleneck import BottleneckMap
     from projector.searches.multi_job import SharedSensitivity
     from projector.searches.sensitivity import Sensitivity
     from projector.searches.sobol import SobolIndices
@@ -144,7 +144,7 @@ def command(
 
         indices = sobol_indices(workloads, fields=named, **sampling, **ranges)
     if axes is not None:
-        from projector.searches.bottleneck_map import bottleneck_map
+        from projector.searches.bottleneck import bottleneck_map
 
         maps = [bottleneck_map(job, axes, **ranges) for job in jobs]
     answer = Answer(result, indices, maps)

@@ -13,13 +13,12 @@ from projector.first_order.layouts import UNSPLIT, fastest_layout, legal_layouts
 from projector.first_order.results import FirstOrderPerformance
 from projector.first_order.run import FirstOrderRun, run_of_steps
 from projector.operations.counts import count_model
-from projector.planning.run_figures import RunFigures, first_order_figures, run_figures
+from projector.planning.choice import RunFigures, first_order_figures, run_figures
 from projector.projection import api
 from projector.projection.bands import FITS
 from projector.projection.performance import PerformanceProjection
-from projector.searches.configuration import Configuration
 from projector.searches.configurations import search
-from projector.searches.groups import pair_noise
+from projector.searches.ranking import Configuration, pair_noise
 from projector.searches.result import SearchResult
 from projector.units import TERA
 

@@ -7,10 +7,9 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
-from projector.planning.numbers import days_number
-from projector.planning.question import Question
+from projector.planning.question import Question, days_number
 from projector.projection.bands import ratio_band
-from projector.searches.groups import noise_groups, pair_noise
+from projector.searches.ranking import noise_groups, pair_noise
 
 COST, GPU_HOURS, DAYS = "cost_usd", "gpu_hours", "days"
 """What choices may be ranked by."""

@@ -1,4 +1,7 @@
-"""Which sizes of which clusters are searched, and the layouts that they offer."""
+"""Which sizes of which clusters are searched, and the layouts that they offer.
+
+Bounds that no layout can beat spare a plan the search of hopeless sizes.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,12 +10,64 @@ from dataclasses import dataclass
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import load_prices
 from projector.errors import ConfigError, ProjectorError
-from projector.planning.bounds import Bounds, bounds_of
 from projector.planning.choice import Choice
 from projector.planning.fidelity import Offer
-from projector.planning.numbers import days_number, usd
-from projector.planning.question import Question
-from projector.planning.reading import ClusterKind
+from projector.planning.question import ClusterKind, Question, days_number, usd
+from projector.units import DAY, HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds of one kind of cluster, whatever its size and layout.
+
+    A run takes at least the FLOP of its model at the dense peak of its precision (MFU 1), and all
+    devices together hold at least one copy of weights, gradients and optimizer states.
+    """
+
+    gpus_per_node: int
+    run_flop: float
+    """FLOP of the whole run, as MFU counts them."""
+    peak_flop_per_s: float
+    """Of one device."""
+    state_bytes: float
+    """One copy of weights, gradients and optimizer states."""
+    usable_bytes: float
+    """What one device may hold."""
+
+    @property
+    def gpu_hours(self) -> float:
+        """Least GPU-hours of the run."""
+        return self.run_flop / self.peak_flop_per_s / HOUR
+
+    def days(self, gpus: int) -> float:
+        """Least days on so many devices."""
+        return self.gpu_hours * HOUR / gpus / DAY
+
+    def nodes_to_hold(self) -> int:
+        """Return the least nodes that hold one copy of the states."""
+        return max(1, math.ceil(self.state_bytes / self.usable_bytes / self.gpus_per_node))
+
+    def nodes_within(self, days: float) -> int:
+        """Return the least nodes that could end within so many days."""
+        return max(1, math.ceil(self.days(1) / days / self.gpus_per_node))
+
+
+def bounds_of(question: Question, job: AnyJob) -> Bounds:
+    """Return the bounds of a question on the kind of cluster that a job runs on."""
+    flop, peak = question.model.flop_and_peak(job)
+    try:
+        state_bytes, usable_bytes = question.model.states_and_room(job)
+    except ProjectorError:
+        # A bound that cannot be had spares nothing, and refuses nothing.
+        state_bytes, usable_bytes = 0.0, 1.0
+    return Bounds(
+        gpus_per_node=job.cluster.gpus_per_node,
+        run_flop=question.tokens / job.training.seq_length * flop,
+        peak_flop_per_s=peak,
+        state_bytes=state_bytes,
+        usable_bytes=usable_bytes,
+    )
+
 
 Progress = Callable[[int, int, int], None]
 """Called with the sizes done, the sizes expected and the layouts projected so far."""
@@ -179,12 +234,9 @@ def check_sizes(surveyor: Surveyor) -> None:
 
 
 def survey(surveyor: Surveyor) -> list[Skipped]:
-    """Search the sizes that matter for the question; `Surveyor.sites` has them.
+    """Search the sizes that matter for the question; return what was not searched, and why.
 
-    Returns
-    -------
-    list of Skipped
-        What was not searched, and why.
+    `Surveyor.sites` has what was found.
     """
     question = surveyor.question
     check_sizes(surveyor)

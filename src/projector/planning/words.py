@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
-from projector.planning.numbers import days_number, number, usd
-from projector.planning.question import Question
+from projector.planning.question import Question, days_number, number, usd
 from projector.planning.ranking import COST, DAYS, GPU_HOURS, spend_of, value_of
 
 KEEPS = {MEETS: "yes", UNCERTAIN: "maybe", MISSES: "no"}

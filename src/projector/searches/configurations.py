@@ -11,14 +11,18 @@ from projector.projection.api import project_jobs
 from projector.projection.bands import FITS
 from projector.schedule import registry
 from projector.searches.candidates import candidates
-from projector.searches.checks import check_top
-from projector.searches.configuration import Configuration
 from projector.searches.exploration import explore
-from projector.searches.least import closest, least_nodes
-from projector.searches.limits import MICRO_BATCHES, PLACED, RECOMPUTE, Limits
-from projector.searches.objectives import TIME, check_objective
-from projector.searches.ranking import Goal, front, ranked, roomy
-from projector.searches.result import SearchResult
+from projector.searches.limits import MICRO_BATCHES, PLACED, RECOMPUTE, Limits, check_top
+from projector.searches.ranking import (
+    TIME,
+    Configuration,
+    Goal,
+    check_objective,
+    front,
+    ranked,
+    roomy,
+)
+from projector.searches.result import SearchResult, closest, least_nodes
 from projector.searches.watch import OUT_OF_TIME, Progress, Watch, check_seconds
 
 
@@ -131,16 +135,8 @@ def _search(base: Job, goal: Goal, watch: Watch, *, keep_interrupted: bool) -> S
 def find_fitting(job: Job, limits: Limits, watch: Watch | None = None) -> list[Configuration]:
     """Rank by speed those layouts of a job within limits that need little memory.
 
-    They have the smallest micro-batch and the most recomputation that the limits allow.
-
-    Parameters
-    ----------
-    job : Job
-        The job; where it lays layers out is not kept.
-    limits : Limits
-        Limits of the configurations.
-    watch : Watch, optional
-        Says when nothing more is tried.
+    They have the smallest micro-batch and the most recomputation that the limits allow. Where the
+    job lays layers out is not kept.
     """
     small = replace(
         limits,
@@ -159,13 +155,9 @@ def _fastest(job: Job, limits: Limits, watch: Watch) -> list[Configuration]:
 def fitting_overrides(job: Job) -> dict[str, Any] | None:
     """Return what makes a job fit: a layout on the hosts it has, else on the least that would do.
 
-    The layout is the fastest with micro-batches of one sequence. What the job has already is left
-    out. None means that no number of hosts that was tried would do.
-
-    Parameters
-    ----------
-    job : Job
-        A job that does not fit. Its model, sequence and global batch stay.
+    The layout is the fastest with micro-batches of one sequence; model, sequence and global batch
+    stay. What the job has already is left out. None means that no number of hosts that was tried
+    would do.
     """
     freed = {field: None for field in PLACED if _field(job, field) is not None}
     base = load_job(job, freed)

@@ -75,14 +75,9 @@ class Lever:
 
 
 def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
-    """Return the levers of a job.
+    """Return the levers of a job: dotted fields, several that move together joined by ``+``.
 
-    Parameters
-    ----------
-    job : Job
-    fields : sequence of str, optional
-        Dotted fields, several that move together joined by ``+``; every rate of the device, the
-        network and the host's software unless given.
+    Unless given, they are every rate of the device, the network and the host's software.
     """
     numbers = flat_fields(job)
     if fields is None:
@@ -132,20 +127,10 @@ def project(
     overrides: Sequence[Mapping[str, Any]],
     read: Callable[[Evaluation], Sequence[T]],
 ) -> list[T | ProjectorError]:
-    """Evaluate variants of a job in batches.
+    """Evaluate variants of a job in batches, each with its dotted overrides.
 
-    Parameters
-    ----------
-    base : Job
-    overrides : sequence of mappings
-        Dotted field -> value of each variant.
-    read : callable
-        Reads one entry per job from an evaluated batch.
-
-    Returns
-    -------
-    list
-        Entry of each variant, or the reason why it is illegal.
+    ``read`` reads one entry per job from an evaluated batch. A variant that is illegal has the
+    reason instead.
     """
     results: dict[int, T | ProjectorError] = {}
     for begin in range(0, len(overrides), BATCH):

@@ -118,16 +118,9 @@ def workloads_of(
     weights: Sequence[float] | None = None,
     names: Sequence[str] | None = None,
 ) -> tuple[Workload, ...]:
-    """Read several jobs and share the mean out among them.
+    """Read several jobs and share the mean out among them by weights above 0, of any sum.
 
-    Parameters
-    ----------
-    jobs : sequence
-        Anything that `load_job` reads.
-    weights : sequence of float, optional
-        One for each job, above 0, of any sum; equal ones unless given.
-    names : sequence of str, optional
-        Names of the jobs in reports; by default their models. Equal names get a number.
+    In reports jobs are called by ``names`` or by their models; equal names get a number.
     """
     if not 1 <= len(jobs) <= MOST_JOBS:
         msg = f"jobs: give from 1 to {MOST_JOBS} jobs, got {len(jobs)}"

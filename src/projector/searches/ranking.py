@@ -1,16 +1,96 @@
-"""Which configurations a search ranks, and what another one has to beat to matter."""
+"""What a search makes small, which configurations it ranks, and which it cannot tell apart."""
 
 import heapq
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Floats
-from projector.projection.bands import FITS
-from projector.searches.configuration import Configuration
+from projector.arrays import Flags, Floats, Ints
+from projector.config.job import Job
+from projector.config.listed import listed_price
+from projector.errors import ConfigError
+from projector.projection.bands import FITS, ratio_band
+from projector.projection.pairs import settings_of
+from projector.projection.results import Results
+from projector.projection.run import project_runs
 from projector.searches.limits import Limits
 from projector.units import GIB
+
+OBJECTIVES = TIME, COST, ENERGY, CO2 = "time", "cost", "energy", "co2"
+
+NAMES = {TIME: "speed", COST: "cost", ENERGY: "energy", CO2: "CO2"}
+"""What reports call them."""
+
+UNITS = {COST: "USD", ENERGY: "MWh", CO2: "t CO2"}
+"""Of the values of the objectives, time apart."""
+
+KEYS = {COST: "cost_usd", ENERGY: "energy_mwh", CO2: "co2_t"}
+"""Keys of the same in ``--json``."""
+
+_PRICE = (
+    "run.cost.usd_per_gpu_hour=X, run.cost.prices=listed for dated prices, or "
+    "run.cost.owned.capex_usd_per_gpu=X for a fleet of one's own"
+)
+
+
+def check_objective(job: Job, objective: str) -> None:
+    """Raise what a job lacks for an objective."""
+    if objective not in OBJECTIVES:
+        msg = f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}"
+        raise ConfigError(msg, key="objective", value=objective, allowed=list(OBJECTIVES))
+    if objective == TIME:
+        return
+    if not job.run.is_stated:
+        msg = f"objective {objective} is of a whole run: state its tokens, as run.tokens=1e12"
+        raise ConfigError(msg, key="run.tokens", allowed="tokens of the run")
+    if objective == COST and not _has_price(job):
+        name = job.cluster.device.name
+        why = f"none is listed for {name}" if job.run.cost.is_stated else "the job has none"
+        msg = f"objective cost needs a price, and {why}; give {_PRICE}"
+        raise ConfigError(msg, key="run.cost.usd_per_gpu_hour", allowed="a price")
+
+
+def _has_price(job: Job) -> bool:
+    cost = job.run.cost
+    stated = cost.owned.capex_usd_per_gpu if cost.owned.enabled else cost.usd_per_gpu_hour
+    return stated is not None or listed_price(job) is not None
+
+
+def objective_values(results: Results, objective: str) -> Floats:
+    """Return what each job of a batch has of an objective: less is better, float64[jobs].
+
+    A run that never ends has infinitely much.
+    """
+    if objective == TIME:
+        return results.steps.iteration_s
+    runs = project_runs(results)
+    values: Floats = getattr(runs, KEYS[objective])
+    return np.where(np.isnan(values), np.inf, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One configuration that was evaluated."""
+
+    overrides: Mapping[str, Any]
+    """Dotted fields that differ from the job, and their values."""
+    iteration_time_s: float
+    peak_bytes: float
+    headroom_bytes: float
+    peak_low_bytes: float
+    """Lower end of the band of the peak."""
+    peak_high_bytes: float
+    verdict: str
+    """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
+    value: float
+    """Of the objective: seconds of a step, or USD, MWh or tonnes of CO2 of the run."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has room for its projected peak, limits of the search aside."""
+        return self.headroom_bytes >= 0.0
 
 
 class Goal(NamedTuple):
@@ -98,3 +178,54 @@ class Standing:
         better = np.searchsorted(values, value, side="left") - 1
         beaten = peaks[np.maximum(better, 0)] <= peak_bytes
         return np.asarray((value <= last) | ~beaten)
+
+
+Noise = Callable[[Collection[str]], float]
+"""Returns by how much the ratio of two steps may be off where these fields differ."""
+
+
+def pair_noise(fields: Collection[str]) -> float:
+    """Return by how much a step may be longer than another one and be as fast in truth.
+
+    It is the upper side of the 68 % band of pairs of runs that differ in these dotted fields.
+    """
+    return (ratio_band(settings_of(fields)).high_68 or 1.0) - 1.0
+
+
+def noise_groups(times_s: Floats, settings: Sequence[Mapping[str, Any]], noise: Noise) -> Ints:
+    """Return the number of each configuration's group, from 1; step times rise.
+
+    The fastest configuration leads the first group. A configuration is in it where its step is
+    longer by no more than the noise of the fields in which it differs from the leader. Of what is
+    left the fastest leads the next group. Groups may therefore overlap in time: many changed
+    settings are noisier than one. ``noise`` is called once for each set of fields.
+    """
+    group = np.zeros(len(times_s), np.int64)
+    if not len(times_s):
+        return group
+    fields = list(settings[0])
+    codes = np.column_stack([_codes([each[field] for each in settings]) for field in fields])
+    weight = 1 << np.arange(len(fields))
+    known: dict[int, float] = {}
+    rest, number = np.arange(len(times_s)), 0
+    while len(rest):
+        number += 1
+        leader = rest[0]
+        changed = (codes[rest] != codes[leader]) @ weight
+        distinct, of_row = np.unique(changed, return_inverse=True)
+        for bits in distinct.tolist():
+            if bits not in known:
+                known[bits] = noise([name for k, name in enumerate(fields) if bits >> k & 1])
+        most = times_s[leader] * (1.0 + np.array([known[bits] for bits in distinct.tolist()]))
+        within = times_s[rest] <= most[of_row]
+        # The leader differs in nothing.
+        within[0] = True
+        group[rest[within]] = number
+        rest = rest[~within]
+    return group
+
+
+def _codes(values: Sequence[Any]) -> Ints:
+    """Return equal numbers for equal values."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(repr(value), len(known)) for value in values], np.int64)

@@ -153,22 +153,11 @@ def sensitivity(
     step: float = STEP,
     fields: Sequence[str] | None = None,
 ) -> Sensitivity:
-    """Vary one field of a job at a time, up and down by the same factor.
+    """Vary one field of a job at a time, up and down by the same factor ``1 + change``.
 
     The job runs in the same configuration throughout: a better one for other hardware is for
-    `search`.
-
-    Parameters
-    ----------
-    job : Job, mapping or str
-        Anything that `load_job` reads.
-    change : float
-        A field is divided and multiplied by ``1 + change``.
-    step : float
-        The same for the slope at the point; whole numbers move by at least one.
-    fields : sequence of str, optional
-        Dotted fields with numbers above 0, several that move together joined by ``+``; every such
-        number of the device, the network and the host's software unless given.
+    `search`. ``step`` stands for ``change`` in the slope at the point; whole numbers move by at
+    least one. Fields are those of `levers_of`.
     """
     change = check_factor("change", change, MOST_CHANGE)
     step = check_factor("step", step, MOST_CHANGE)

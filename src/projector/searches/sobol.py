@@ -1,5 +1,7 @@
 """Sobol indices: how much of the spread of the step each field explains, alone and with others.
 
+The fields to sample together are those with an effect of their own.
+
 Fields are sampled together, which also shows effects that only combinations have. SALib, the
 extra ``sensitivity``, lays the samples out and estimates the indices.
 """
@@ -17,9 +19,78 @@ from projector.distribution import install_command
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
-from projector.searches.multi_job import Workload
-from projector.searches.screening import sampled_fields
+from projector.searches.multi_job import SharedEffect, Workload, check_fields, shared_sensitivity
 from projector.units import unwrapped
+
+MOST_FIELDS = 8
+"""Most fields that are sampled by default, the most effective ones."""
+
+MOST_NAMED = 64
+
+SAME = 1e-6
+"""Fields whose effects are closer are one number under two names: the variance would be split."""
+
+
+def sampled_fields(
+    workloads: Sequence[Workload], factor: float, fields: Sequence[str] | None
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Choose the fields to sample together; those that were not taken are returned with the reason.
+
+    Where no fields are named, every rate of the hardware is varied alone over the range first, and
+    those with the largest effect are taken.
+    """
+    if fields is not None:
+        check_fields(workloads, fields)
+        return _checked_names(fields), {}
+    result = shared_sensitivity(workloads, change=factor - 1.0)
+    # Of fields with the same effect, such as a rate and its efficiency, the rate comes first.
+    ranked = sorted(
+        result.effects, key=lambda effect: (-round(effect.swing, 6), "efficiency" in effect.field)
+    )
+    left_out = dict(result.illegal)
+    chosen: dict[str, SharedEffect] = {}
+    varied_by: dict[str, str] = {}
+    for effect in ranked:
+        parts = effect.field.split("+")
+        others = [varied_by[part] for part in parts if part in varied_by]
+        equal = [name for name, other in chosen.items() if _same_effect(effect, other)]
+        missing = [workload.name for workload in workloads if not _has(workload, effect.field)]
+        if others:
+            left_out[effect.field] = f"is varied by {others[0]}"
+        elif equal:
+            left_out[effect.field] = f"does the same as {equal[0]}"
+        elif missing:
+            left_out[effect.field] = f"{missing[0]} does not have it"
+        elif len(chosen) == MOST_FIELDS:
+            left_out[effect.field] = "smaller effect than those that are sampled"
+        else:
+            chosen[effect.field] = effect
+            varied_by |= dict.fromkeys(parts, effect.field)
+    if not chosen:
+        msg = "no field changes the step over this range; name others"
+        raise ConfigError(msg, key="field", value=[], allowed="a dotted field")
+    return tuple(chosen), left_out
+
+
+def _same_effect(effect: SharedEffect, other: SharedEffect) -> bool:
+    pairs = ((effect.low_s, other.low_s), (effect.high_s, other.high_s))
+    return all(math.isclose(a, b, rel_tol=SAME) for a, b in pairs)
+
+
+def _checked_names(fields: Sequence[str]) -> tuple[str, ...]:
+    if not 1 <= len(fields) <= MOST_NAMED:
+        msg = f"field: 1 to {MOST_NAMED} fields can be sampled, got {len(fields)}"
+        raise ConfigError(msg, key="field", value=len(fields), allowed=f"1 to {MOST_NAMED}")
+    return tuple("+".join(part.strip() for part in name.split("+")) for name in fields)
+
+
+def _has(workload: Workload, field: str) -> bool:
+    try:
+        levers_of(workload.job, [field])
+    except ConfigError:
+        return False
+    return True
+
 
 RANGE = 2.0
 MOST_RANGE = 10.0
@@ -107,23 +178,11 @@ def sobol_indices(
     """Estimate first-order and total Sobol indices of ln(step).
 
     The same samples serve every workload; what is ranked is the mean of their ln(step) by weight,
-    the logarithm of the geometric mean.
-
-    Parameters
-    ----------
-    workloads : sequence of Workload
-        See `workloads_of`.
-    factor : float
-        Each field is multiplied by a factor. Its logarithm is uniform between the logarithms of
-        ``1 / factor`` and ``factor``; whole numbers are rounded.
-    samples : int
-        Base samples, a power of two; ``samples * (fields + 2)`` jobs are projected for each
-        workload.
-    seed : int
-        Of the scrambled sequence and of the bootstrap; equal seeds give equal results.
-    fields : sequence of str, optional
-        Dotted fields, several that move together joined by ``+``; the eight with the largest
-        effect over the range unless given.
+    the logarithm of the geometric mean. The logarithm of the factor of each field is uniform
+    between those of ``1 / factor`` and ``factor``; whole numbers are rounded. ``samples`` is a
+    power of two: ``samples * (fields + 2)`` jobs are projected for each workload. Equal seeds, of
+    the scrambled sequence and of the bootstrap, give equal results. Without ``fields`` the eight
+    with the largest effect over the range are taken.
     """
     factor = check_factor("range", factor, MOST_RANGE, least=1.0)
     samples = check_samples(samples)
@@ -210,12 +269,7 @@ def _salib() -> tuple[Any, Any]:
 
 
 def _log_steps(workload: Workload, names: Sequence[str], factors: Floats) -> Floats:
-    """Return ln(step) of a workload with its fields multiplied, ``float64[points]``.
-
-    Parameters
-    ----------
-    factors : float64[points, fields]
-    """
+    """Return ln(step) of a workload with fields multiplied by factors, float64[points, fields]."""
     levers = levers_of(workload.job, names)
     _check_range(workload, levers, factors)
     overrides = [

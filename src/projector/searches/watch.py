@@ -32,12 +32,7 @@ class Progress(NamedTuple):
 class Watch:
     """Says when a search is to end, and tells how far it is.
 
-    Parameters
-    ----------
-    most_seconds : float, optional
-        Wall clock that the search may take from now on.
-    progress : callable, optional
-        Called with a `Progress` now and then.
+    It may take ``most_seconds`` of wall clock from now on; ``progress`` is called now and then.
     """
 
     def __init__(

@@ -1,31 +1,34 @@
-"""Projecting what serving a model costs and yields."""
+"""Projecting what serving a model costs and yields, and what limits its steps."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from projector.arrays import Floats
 from projector.config.device import Device
 from projector.config.model import ModelConfig
 from projector.errors import ConfigError
 from projector.lower.hardware import native_type
+from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
 from projector.serving.capacity import Targets, capacity
+from projector.serving.columns import StepColumns
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import (
     DisaggregatedLoad,
     disaggregated_times,
 )
 from projector.serving.front import ServingFront, legal_deployments, load_point, serving_front
-from projector.serving.limits import LIMITS, limit_seconds
-from projector.serving.load import Load
+from projector.serving.load import MAX_LENGTH, Load, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
 from projector.serving.rates import decode_grid, decode_times, load_rates, prefill_grid
 from projector.serving.read import LOAD, ServingCase, read_case
 from projector.serving.simulation import simulate_load
 from projector.serving.step import CostedSteps, costed_steps, times_of
-from projector.serving.totals import BREAKDOWN
-from projector.serving.traffic import MAX_LENGTH, Traffic
+from projector.serving.totals import BREAKDOWN, HOST, LAUNCH, StepTimes
 
 
 def project_serving(
@@ -97,11 +100,8 @@ def project_case(
 ) -> ServingProjection:
     """Project a deployment under a load, with what is left open chosen.
 
-    Parameters
-    ----------
-    front : bool
-        Whether the split is open: the projection is of the knee of all splits and batches on
-        ``gpus`` devices, those of the cluster when left out.
+    With a ``front`` the split is open: the projection is of the knee of all splits and batches on
+    ``gpus`` devices, those of the cluster when left out.
     """
     found: ServingFront | None = None
     if gpus is not None and not front:
@@ -292,3 +292,67 @@ def _warnings(deployment: Deployment, traffic: Traffic) -> list[str]:
     if native != deployment.dtype:
         found.append(f"{device.name} computes {deployment.dtype} as {native}")
     return found
+
+
+LIMITS = ("compute", "memory", "communication", "launch", "host")
+"""What a step may be limited by."""
+
+COMPUTE, MEMORY, COMMUNICATION, GAPS, WAITS = range(5)
+
+
+def limit_seconds(costed: CostedSteps, times: StepTimes) -> Floats:
+    """Divide the seconds of each step by what limits its operations, float64[steps, len(LIMITS)].
+
+    Rows add up to the latency. The seconds of an operation belong to its higher roof: FLOP over the
+    matrix rate, or bytes over the memory rate (Williams et al., Roofline, CACM 2009).
+    """
+    num = len(costed.columns)
+    divided = np.zeros((num, len(LIMITS)))
+    for part in (costed.base, costed.core):
+        table = part.table
+        compute_s, memory_s = _compute_s(table, costed.columns), _memory_s(table, costed.columns)
+        code = np.where(compute_s > memory_s, COMPUTE, MEMORY)
+        linked = (table.kind == COLLECTIVE) | (table.kind == EXCHANGE)
+        slot = table.workload * len(LIMITS) + np.where(linked, COMMUNICATION, code)
+        seconds = np.bincount(slot, part.row_s * table.repeats, num * len(LIMITS))
+        divided += seconds.reshape(num, len(LIMITS))
+    divided[:, GAPS] = times.breakdown_s[:, LAUNCH]
+    divided[:, WAITS] = times.breakdown_s[:, HOST]
+    return divided
+
+
+def _compute_s(table: OperationTable, columns: StepColumns) -> Floats:
+    """Return the seconds of each row at the matrix rate."""
+    device = columns.shapes.rows["device"][table.workload]
+    flop = 2.0 * table.m.astype(np.float64) * table.n * table.k * table.batch
+    flop = np.where(table.kind == ATTENTION, _attention_flop(table), flop)
+    flop = np.where((table.kind == GEMM) | (table.kind == ATTENTION), flop, table.flop)
+    wide = columns.shapes.wide_dtype[table.workload]
+    of_gemm = columns.devices["matrix_flop_per_s"][device, table.dtype]
+    of_attention = columns.devices["attention_flop_per_s"][device, wide]
+    rate = np.where(table.kind == GEMM, of_gemm, of_attention)
+    seconds: Floats = flop / rate
+    return seconds
+
+
+def _attention_flop(table: OperationTable) -> Floats:
+    """Return the FLOP of fused attention; a causal one sees about half of its new keys."""
+    seen = np.where(table.window > 0, np.minimum(table.n, table.window), table.n)
+    pairs = table.m * (seen - np.where(table.causal == 1, np.minimum(table.m, seen) / 2.0, 0.0))
+    flop: Floats = 2.0 * table.batch * table.heads * pairs * (table.k + table.d_v)
+    return flop
+
+
+def _memory_s(table: OperationTable, columns: StepColumns) -> Floats:
+    """Return the seconds of each row at the memory rate; each operand moves once."""
+    device = columns.shapes.rows["device"][table.workload]
+    width = columns.shapes.operand_bytes[table.workload]
+    share = columns.weight_share[table.workload]
+    m, n, k = (column.astype(np.float64) for column in (table.m, table.n, table.k))
+    gemm = table.batch * (width * (m * k + share * k * n) + table.out_bytes * m * n)
+    widths = table.k + table.d_v
+    attention = 2.0 * table.batch * (table.heads * m * widths + table.key_heads * n * widths)
+    moved = np.where(table.kind == GEMM, gemm, table.bytes)
+    moved = np.where(table.kind == ATTENTION, attention, moved)
+    seconds: Floats = moved / columns.devices["hbm_bytes_per_s"][device]
+    return seconds

@@ -10,6 +10,7 @@ from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.engine import dequantising, weight_formats
 from projector.config.gemm import MatrixType
+from projector.config.model import ModelConfig
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
@@ -25,10 +26,50 @@ from projector.lower.stragglers import largest_of_normals
 from projector.lower.workload_columns import WORKLOAD, WorkloadColumn, WorkloadColumns
 from projector.operations.served_experts import NO_EXCHANGE
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
-from projector.serving.cache import elements_per_token
-from projector.serving.deployment import Deployment
-from projector.serving.speculative import is_further_token_module
+from projector.serving.deployment import Deployment, is_further_token_module
 from projector.units import TERA
+
+
+def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
+    """Return what one layer caches of one token on one rank, in elements.
+
+    Key heads are split over ``tp`` ranks and repeated where there are fewer; the latent of MLA
+    (and its shared rotary key) is cached whole on every rank.
+    """
+    if model.mla is not None:
+        return model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim
+    return -(-model.query_groups // tp) * 2 * model.head_dim
+
+
+def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
+    """Return the tokens that all layers together cache of one sequence, int64 like ``context``.
+
+    A windowed layer keeps its window.
+    """
+    windowed = model.sliding_window_layers
+    windowed_tokens = np.minimum(context, model.sliding_window)
+    return np.asarray((model.num_layers - windowed) * context + windowed * windowed_tokens)
+
+
+def kv_cache_bytes(
+    model: ModelConfig, batch: int, context: int, element_bytes: float = 2.0, tp: int = 1
+) -> float:
+    """Return the bytes that ``batch`` sequences of ``context`` tokens cache on one rank.
+
+    Without windows this is ``2 * layers * kv_heads / tp * head_dim * bytes`` for each token.
+    """
+    tokens = batch * int(cached_tokens(model, context))
+    return float(tokens) * elements_per_token(model, tp) * element_bytes
+
+
+def deployment_cache_bytes(deployment: Deployment, batch: int, context: int) -> float:
+    """Return the cache of one rank of the first pipeline stage, in bytes."""
+    whole = kv_cache_bytes(
+        deployment.model, batch, context, deployment.cached_element_bytes, deployment.tp
+    )
+    layers = deployment.model.num_layers
+    return whole * (-(-layers // deployment.pp)) / layers
+
 
 MAX_TOKENS = 1 << 34
 """Most tokens of one step."""
@@ -290,14 +331,8 @@ class _StepColumns(TypedDict):
 def step_counts(counts: Mapping[str, Ints], groups: Ints, exchanges: Ints) -> _StepColumns:
     """Return the columns of `StepShapes` that not only deployments decide.
 
-    Parameters
-    ----------
-    counts : mapping of int64[steps]
-        `COUNTS` of the steps.
-    groups : int64[steps]
-        Attention groups; counts are those of the fullest.
-    exchanges : int64[steps, 2]
-        Exchange between experts, of steps without and with prompts.
+    ``counts`` are `COUNTS`, those of the fullest of the attention ``groups``. ``exchanges``,
+    int64[steps, 2], are those between experts, of steps without and with prompts.
     """
     prompts, tokens, cached = _chunks(counts)
     sequences = np.where(counts["new_tokens"] > 1, 0, counts["batch"])

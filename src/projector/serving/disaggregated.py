@@ -11,10 +11,9 @@ from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.lower.fabrics import fabric_record
-from projector.serving.cache import cached_tokens, elements_per_token
-from projector.serving.columns import Step
+from projector.serving.columns import Step, cached_tokens, elements_per_token
 from projector.serving.deployment import Deployment, DisaggregatedConfig
-from projector.serving.prompts import prompt_steps
+from projector.serving.generation import prompt_steps
 from projector.serving.speculation import speculated_times
 from projector.serving.step import step_times
 
@@ -125,15 +124,8 @@ def transfers_of(
     """Return what is sent from prefill to decode, and how long it takes.
 
     The ranks that hold the prompts send, each its even part. Each decode rank takes the heads and
-    layers that it will read; the latent of MLA, and key heads that repeat, several times.
-
-    Parameters
-    ----------
-    deployments : sequence of Deployment
-    deployment : int64[n]
-        Row in ``deployments``.
-    prompts, lengths : int64[n]
-        Prompts of a prefill step, and tokens of each.
+    layers that it will read; the latent of MLA, and key heads that repeat, several times. Row n is
+    of a ``deployment`` that prefills so many ``prompts`` of some ``lengths`` in tokens.
     """
     tokens = np.empty(len(deployment), np.int64)
     for row, each in enumerate(deployments):

@@ -9,8 +9,8 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
+from projector.serving.load import MAX_BATCH, Traffic
 from projector.serving.rates import LoadGrid, Rates, load_rates
-from projector.serving.traffic import MAX_BATCH, Traffic
 from projector.units import to_ms
 
 LARGEST_BATCH = 1 << 16

@@ -11,11 +11,9 @@ from projector.errors import ConfigError
 from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
-from projector.serving.cache import elements_per_token
-from projector.serving.columns import Step, layer_rows, step_columns
-from projector.serving.deployment import Deployment
+from projector.serving.columns import Step, elements_per_token, layer_rows, step_columns
+from projector.serving.deployment import MTP, Deployment
 from projector.serving.speculation import draft_deployment
-from projector.serving.speculative import MTP
 from projector.units import GIB, MIB, to_gib
 
 

@@ -103,7 +103,7 @@ _CACHED = ("context", "prefill_context")
 
 def grid_times(grid: StepGrid) -> StepTimes:
     """Time steps; each result equals that of the step alone, bit for bit."""
-    _check(grid)
+    _check_numbers(grid)
     columns = step_columns([Step(deployment, 1) for deployment in grid.deployments])
     first, of_step = _distinct(grid)
     base = _totals(columns, _without_cache(grid.take(first)), core=False)
@@ -112,7 +112,7 @@ def grid_times(grid: StepGrid) -> StepTimes:
     return finished(base[of_step] + core, hosts, grid.deployment, grid.counts)
 
 
-def _check(grid: StepGrid) -> None:
+def _check_numbers(grid: StepGrid) -> None:
     rows, known = grid.deployment, len(grid.deployments)
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < known:
         msg = f"steps name deployments 0 to {known - 1}, got {rows.min()} to {rows.max()}"

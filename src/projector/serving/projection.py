@@ -14,11 +14,11 @@ from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import DisaggregatedTimes
 from projector.serving.front import ServingFront
+from projector.serving.load import Traffic
 from projector.serving.memory import ServingMemory
 from projector.serving.rates import Rates
 from projector.serving.simulation import LoadResult
 from projector.serving.speculation import SpeculatedTimes
-from projector.serving.traffic import Traffic
 from projector.units import to_gib, to_ms
 
 HOUR = 3600.0

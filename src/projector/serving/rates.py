@@ -11,9 +11,9 @@ from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.serving.deployment import Deployment
 from projector.serving.disaggregated import exposed_transfer_s, transfers_of
+from projector.serving.generation import cached_prefix
 from projector.serving.memory import serving_memories
 from projector.serving.points import StepGrid, grid_times
-from projector.serving.prompts import cached_prefix
 from projector.serving.speculation import SpeculatedTimes, speculated_grid_times
 from projector.serving.totals import StepTimes
 

@@ -11,8 +11,7 @@ from projector.config.load import resolve_paths, set_field
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
-from projector.serving.load import Scheduler
-from projector.serving.traffic import Traffic
+from projector.serving.load import Scheduler, Traffic
 from projector.units import unwrapped
 
 LOAD = "load"
@@ -41,13 +40,8 @@ def read_case(
 ) -> ServingCase:
     """Read a serving file or mapping: the fields of a deployment, and its ``load``.
 
-    Parameters
-    ----------
-    source : str, Path or mapping, optional
-        Fields of `Deployment`, with ``device`` short for ``cluster.device``, and ``load``, a
-        mapping of `Traffic`.
-    overrides : mapping, optional
-        Dotted field -> value, e.g. ``{"tp": 4, "load.batch": 8}``; applied last.
+    ``device`` is short for ``cluster.device``, and ``load`` is a mapping of `Traffic`. Overrides
+    are dotted, e.g. ``{"tp": 4, "load.batch": 8}``, and applied last.
     """
     data = _read(source)
     for key, value in (overrides or {}).items():

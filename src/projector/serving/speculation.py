@@ -8,9 +8,8 @@ import numpy as np
 from projector.arrays import Floats
 from projector.config.model import ModelConfig
 from projector.serving.columns import Step
-from projector.serving.deployment import Deployment
+from projector.serving.deployment import MTP, Deployment, further_token_module
 from projector.serving.points import StepGrid, grid_times
-from projector.serving.speculative import MTP, further_token_module
 
 
 @dataclass(frozen=True, slots=True)

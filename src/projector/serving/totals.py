@@ -130,16 +130,9 @@ def hosts_of(deployments: Sequence[Deployment]) -> Hosts:
 def finished(
     totals: Totals, hosts: Hosts, deployment: Ints, counts: Mapping[str, Ints]
 ) -> StepTimes:
-    """Return the times of steps.
+    """Return the times of steps, each of a ``deployment`` (a row in ``hosts``) and some `COUNTS`.
 
     A step with prompts is of no fixed size, so that it is captured where a prefill is.
-
-    Parameters
-    ----------
-    deployment : int64[steps]
-        Row in ``hosts``.
-    counts : mapping of int64[steps]
-        `projector.serving.columns.COUNTS` of the steps.
     """
     prefill, decode = hosts.prefill_graph[deployment], hosts.decode_graph[deployment]
     captured = np.where(has_prompts(counts), prefill, decode)

@@ -60,13 +60,8 @@ tasks consist of what every Python has, and import projector while they run."""
 class Cluster:
     """A Dask cluster; leaving the context ends what it started, and nothing else.
 
-    Parameters
-    ----------
-    scheduler : str, Path, Client or None
-        Address or scheduler file of a running cluster, or a client of one. None is a cluster of
-        processes on this machine, which starts when there is something to do.
-    workers : int
-        Processes of a cluster on this machine.
+    ``scheduler`` is the address or scheduler file of a running cluster, or a client of one. None is
+    a cluster of ``workers`` processes on this machine, which starts when there is something to do.
     """
 
     def __init__(self, scheduler: "str | Path | Client | None", workers: int) -> None:
@@ -259,22 +254,11 @@ def fingerprint() -> str:
 
 
 def task(content: bytes, wanted: str, chunk: int) -> bytes:
-    """Project one chunk on a worker.
+    """Project one chunk on a worker; return the pickle of an `answer`, which any worker may keep.
 
-    Parameters
-    ----------
-    content : bytes
-        Pickle of the space, the kinds of its axes and the points of a chunk.
-    wanted : str
-        The `fingerprint` of whoever asks.
-    chunk : int
-        Its number.
-
-    Returns
-    -------
-    bytes
-        Pickle of an `answer`: what goes wrong here is told apart from what Dask raises, and any
-        worker may keep it.
+    What goes wrong here is thus told apart from what Dask raises. ``content`` pickles the space,
+    the kinds of its axes and the points of a chunk; ``wanted`` is the `fingerprint` of whoever
+    asks.
     """
     return pickle.dumps(answer(lambda: _project(content, wanted, chunk)))
 

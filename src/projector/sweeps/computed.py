@@ -1,16 +1,345 @@
-"""Constraints and computed fields of a space, for many of its points at once."""
+"""Constraints and computed fields of a space, for many of its points at once.
 
-from collections.abc import Callable, Iterable, Mapping
+Expressions over whole columns give exactly what Python computes one by one. Whatever might differ
+from Python's own result is marked as unsure, and asked of Python: integers that a float cannot
+hold, divisions by zero, infinities. What no column can say at all, such as a result that is now a
+number and now a text, is `Unsupported` as a whole.
+"""
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, Ints
+from projector.arrays import Array, Flags, Ints
 from projector.config.expression import Expression
 from projector.config.space import DERIVED_FROM, Space, derived_number
 from projector.errors import ProjectorError
-from projector.sweeps.expressions import Unsupported, Values, evaluate
+
+EXACT = float(1 << 53)
+"""Integers below this are floats too, so that both kinds of arithmetic give the same."""
+
+
+class Unsupported(Exception):  # noqa: N818  # not an error: Python is asked instead
+    """Nothing that columns can say."""
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """A column of values of one type, or one value for all rows."""
+
+    array: Array
+    """bool, int64, float64 or objects; without dimensions where it is one value."""
+    unsure: Flags
+    """Of which rows Python may say something else."""
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> "Values":
+        """Return the column of some values."""
+        kinds = {*map(type, values)}
+        if kinds == {bool}:
+            array: Array = np.array(values, np.bool_)
+        elif kinds == {int}:
+            exact = [value if abs(value) < EXACT else 0 for value in values]
+            unsure = np.array([abs(value) >= EXACT for value in values])
+            return cls(np.array(exact, np.int64), unsure)
+        elif kinds == {float}:
+            array = np.array(values, np.float64)
+        else:
+            array = np.empty(len(values), object)
+            for row, value in enumerate(values):  # at once, lists of one length would be rows
+                array[row] = value
+        return cls(array, np.zeros(len(values), np.bool_))
+
+    @classmethod
+    def constant(cls, value: Any) -> "Values":
+        """Return the same value for all rows."""
+        one = cls.of([value])
+        return one.take(np.int64(0))
+
+    def take(self, places: Any) -> "Values":
+        """Return the values at some places."""
+        # The dots keep one text, or one list, an object in an array.
+        return Values(self.array[places, ...], self.unsure[places, ...])
+
+    @property
+    def is_number(self) -> bool:
+        """Whether these are numbers, or switches that count as numbers."""
+        return self.array.dtype != object
+
+    @property
+    def is_float(self) -> bool:
+        """Whether these are fractions."""
+        return self.array.dtype == np.float64
+
+    def number(self) -> "Values":
+        """Return operands of arithmetic: switches become integers."""
+        if not self.is_number:
+            raise Unsupported
+        if self.array.dtype == np.bool_:
+            return Values(self.array.astype(np.int64), self.unsure)
+        return self
+
+    def truth(self) -> "Values":
+        """Return which are true."""
+        if not self.is_number:
+            raise Unsupported
+        return Values(self.array != 0, self.unsure)
+
+    def where(self, condition: "Values", other: "Values") -> "Values":
+        """Return these values where a condition holds, others elsewhere."""
+        if self.array.dtype != other.array.dtype:
+            raise Unsupported
+        chosen = condition.array
+        unsure = condition.unsure | np.where(chosen, self.unsure, other.unsure)
+        return Values(np.where(chosen, self.array, other.array), unsure)
+
+    def _with(self, other: Any, operate: Callable[[Any, Any], Array]) -> "Values":
+        """Return the result of an operation that integers and fractions share."""
+        left, right = self.number(), _values(other).number()
+        unsure = left.unsure | right.unsure
+        found = np.asarray(operate(left.array, right.array))
+        if found.dtype == np.int64:
+            # What wraps around is far beyond, and fractions say so.
+            about = operate(left.array.astype(np.float64), right.array.astype(np.float64))
+            unsure = unsure | ~(np.abs(about) < EXACT)
+        return Values(found, unsure)
+
+    def _divided(self, other: Any, operate: Callable[[Any, Any], Array]) -> "Values":
+        """Return the result of a division."""
+        left, right = self.number(), _values(other).number()
+        by_zero = right.array == 0
+        array = np.asarray(operate(left.array, np.where(by_zero, 1, right.array)))
+        return Values(array, left.unsure | right.unsure | by_zero)
+
+    def __add__(self, other: Any) -> "Values":
+        return self._with(other, np.add)
+
+    def __sub__(self, other: Any) -> "Values":
+        return self._with(other, np.subtract)
+
+    def __mul__(self, other: Any) -> "Values":
+        return self._with(other, np.multiply)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> "Values":
+        return self._divided(other, np.true_divide)
+
+    def __floordiv__(self, other: Any) -> "Values":
+        return _finite(self._divided(other, np.floor_divide))
+
+    def __mod__(self, other: Any) -> "Values":
+        return _finite(self._divided(other, np.remainder))
+
+    def __neg__(self) -> "Values":
+        operand = self.number()
+        return Values(-operand.array, operand.unsure)
+
+    def __abs__(self) -> "Values":
+        operand = self.number()
+        return Values(np.abs(operand.array), operand.unsure)
+
+
+def _values(value: Any) -> Values:
+    return value if isinstance(value, Values) else Values.constant(value)
+
+
+def _finite(values: Values) -> Values:
+    return Values(values.array, values.unsure | ~np.isfinite(values.array))
+
+
+def _power(base: Values, exponent: Any) -> Values:
+    operand = base.number()
+    # Powers of fractions are rounded as the library of the machine likes.
+    if type(exponent) is not int or operand.is_float:
+        raise Unsupported
+    about = np.abs(operand.array.astype(np.float64)) ** exponent
+    return Values(operand.array**exponent, operand.unsure | ~(about < EXACT))
+
+
+def _whole(function: Callable[[Any], Array]) -> Callable[[Values], Values]:
+    """Return a function from fractions to integers; integers stay as they are."""
+
+    def rounded(values: Values) -> Values:
+        operand = values.number()
+        if not operand.is_float:
+            return operand
+        small = np.abs(operand.array) < EXACT
+        array = function(np.where(small, operand.array, 0.0)).astype(np.int64)
+        return Values(array, operand.unsure | ~small)
+
+    return rounded
+
+
+def _log2(values: Values) -> Values:
+    operand = values.number()
+    flat = np.atleast_1d(operand.array)
+    distinct, place = np.unique(flat, return_inverse=True)
+    logarithms = [math.log2(each) if 0 < each < math.inf else 0.0 for each in distinct.tolist()]
+    array = np.array(logarithms)[place].reshape(operand.array.shape)
+    fine = (operand.array > 0) & np.isfinite(operand.array)
+    return Values(array, operand.unsure | ~fine)
+
+
+def _least(values: Sequence[Values], *, most: bool = False) -> Values:
+    """Return the first of the least values, or of the greatest, as `min` and `max` do."""
+    if len(values) < 2:  # of one list
+        raise Unsupported
+    best = values[0]
+    for value in values[1:]:
+        best = value.where(_compare(value, ast.Gt() if most else ast.Lt(), best), best)
+    return best
+
+
+_FUNCTIONS: Mapping[str, Callable[[Sequence[Values]], Values]] = {
+    "min": _least,
+    "max": lambda values: _least(values, most=True),
+    "abs": lambda values: abs(_only(values)),
+    "round": lambda values: _whole(np.rint)(_only(values)),
+    "ceil": lambda values: _whole(np.ceil)(_only(values)),
+    "floor": lambda values: _whole(np.floor)(_only(values)),
+    "log2": lambda values: _log2(_only(values)),
+}
+
+
+def _only(values: Sequence[Values]) -> Values:
+    if len(values) != 1:
+        raise Unsupported
+    return values[0]
+
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Values, Values], Values]] = {
+    ast.Add: Values.__add__,
+    ast.Sub: Values.__sub__,
+    ast.Mult: Values.__mul__,
+    ast.Div: Values.__truediv__,
+    ast.FloorDiv: Values.__floordiv__,
+    ast.Mod: Values.__mod__,
+}
+
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Array]] = {
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+}
+
+
+def _compare(left: Values, operator: ast.cmpop, right: Values) -> Values:
+    ordered = not isinstance(operator, ast.Eq | ast.NotEq)
+    if ordered and not (left.is_number and right.is_number):
+        raise Unsupported
+    array = np.asarray(_COMPARISONS[type(operator)](left.array, right.array))
+    return Values(array.astype(np.bool_), left.unsure | right.unsure)
+
+
+def _both(left: Values, right: Values) -> Values:
+    """Return where both hold; the right is asked only where the left holds."""
+    return Values(left.array & right.array, left.unsure | (left.array & right.unsure))
+
+
+def _either(left: Values, right: Values) -> Values:
+    """Return where either holds; the right is asked only where the left does not."""
+    return Values(left.array | right.array, left.unsure | (~left.array & right.unsure))
+
+
+class _Reader:
+    """Reads one expression."""
+
+    def __init__(self, names: Mapping[str, Values]) -> None:
+        self._names = names
+
+    def value(self, node: ast.expr) -> Values:
+        """Return the values of a part."""
+        match node:
+            case ast.Constant():
+                found = Values.constant(node.value)
+            case ast.Name():
+                found = self._names[node.id]
+            case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=exponent)):
+                found = _power(self.value(node.left), exponent)
+            case ast.BinOp():
+                found = _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
+            case ast.UnaryOp(op=ast.USub()):
+                found = -self.value(node.operand)
+            case ast.UnaryOp(op=ast.UAdd()):
+                found = self.value(node.operand).number()
+            case ast.UnaryOp() | ast.Compare():
+                found = self.truth(node)
+            case ast.BoolOp():
+                found = self._operand(node)
+            case ast.IfExp():
+                found = self.value(node.body).where(self.truth(node.test), self.value(node.orelse))
+            case ast.Call(func=ast.Name(id=name)):
+                found = _FUNCTIONS[name]([self.value(each) for each in node.args])
+            case _:
+                raise Unsupported
+        return found
+
+    def truth(self, node: ast.expr) -> Values:
+        """Return where a part holds."""
+        match node:
+            case ast.UnaryOp(op=ast.Not()):
+                operand = self.truth(node.operand)
+                return Values(~operand.array, operand.unsure)
+            case ast.BoolOp():
+                join = _both if isinstance(node.op, ast.And) else _either
+                return reduce(join, map(self.truth, node.values))
+            case ast.IfExp():
+                return self.truth(node.body).where(self.truth(node.test), self.truth(node.orelse))
+            case ast.Compare():
+                return self._compared(node)
+        return self.value(node).truth()
+
+    def _operand(self, node: ast.BoolOp) -> Values:
+        """Return the operand that decides: Python's ``and`` and ``or`` are no switches."""
+        *others, found = map(self.value, node.values)
+        for value in reversed(others):
+            first, second = (found, value) if isinstance(node.op, ast.And) else (value, found)
+            found = first.where(value.truth(), second)
+        return found
+
+    def _compared(self, node: ast.Compare) -> Values:
+        left, found = self.value(node.left), Values.constant(True)
+        for operator, other in zip(node.ops, node.comparators, strict=True):
+            if isinstance(operator, ast.In | ast.NotIn):
+                if len(node.ops) > 1:
+                    raise Unsupported
+                return self._listed(left, operator, other)
+            right = self.value(other)
+            found, left = _both(found, _compare(left, operator, right)), right
+        return found
+
+    def _listed(self, value: Values, operator: ast.cmpop, listed: ast.expr) -> Values:
+        if not isinstance(listed, ast.Tuple | ast.List):
+            raise Unsupported
+        if not all(isinstance(each, ast.Constant) for each in listed.elts):
+            raise Unsupported
+        equal = [_compare(value, ast.Eq(), self.value(each)) for each in listed.elts]
+        found = reduce(_either, equal, Values.constant(False))
+        return found if isinstance(operator, ast.In) else Values(~found.array, found.unsure)
+
+
+def evaluate(expression: Expression, names: Mapping[str, Values], *, truth: bool) -> Values:
+    """Return what an expression gives for each row, by its names as it spells them.
+
+    With ``truth`` only what is true matters.
+    """
+    reader = _Reader(names)
+    with np.errstate(all="ignore"):
+        try:
+            body = expression.tree.body
+            return reader.truth(body) if truth else reader.value(body)
+        except RecursionError:
+            raise Unsupported from None
+
 
 FEW = 8
 """Points that are sooner computed one by one."""
@@ -44,17 +373,10 @@ class Computed:
         *,
         truth: bool,
     ) -> None:
-        """Keep an expression.
+        """Keep a constraint or a computed field; with ``truth`` only what is true matters.
 
-        Parameters
-        ----------
-        space : Space
-        expression : Expression
-            A constraint, or a computed field.
-        alone : callable
-            Returns its value where axes, axis -> place, stand; what is raised is the value too.
-        truth : bool
-            Whether only what is true matters.
+        ``alone`` returns its value where axes, axis -> place, stand; what is raised is the value
+        too.
         """
         self._space, self._expression = space, expression
         self._alone, self._one_by_one, self._truth = alone, one_by_one(alone), truth

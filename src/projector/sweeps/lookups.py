@@ -39,17 +39,9 @@ class Lookup:
         *,
         is_legal: Callable[[Any], bool] = lambda value: not isinstance(value, ProjectorError),
     ) -> None:
-        """Keep what is looked up.
+        """Keep what is looked up for some axes, by `Compute`; a `Computed` may be asked for more.
 
-        Parameters
-        ----------
-        space : Space
-        axes : sequence of int
-            Axes that the values depend on.
-        compute : callable
-            See `Compute`; a `Computed` may be asked for more than is needed.
-        is_legal : callable
-            Whether a point with a value may be a job.
+        ``is_legal`` says whether a point with a value may be a job.
         """
         self.axes = tuple(axes)
         self._sizes = [len(space.axes[axis].points) for axis in self.axes]
@@ -143,15 +135,7 @@ class Lookups:
     """Several look-ups, of which a point is refused by the first one that does so."""
 
     def __init__(self, space: Space, lookups: Sequence[Lookup], shown: Sequence[Lookup]) -> None:
-        """Put look-ups together, in the order in which they are asked.
-
-        Parameters
-        ----------
-        space : Space
-        lookups : sequence of Lookup
-        shown : sequence of Lookup
-            Those of which the values of points are wanted.
-        """
+        """Put look-ups together, in the order asked; those ``shown`` give values of points."""
         self._lookups = list(lookups)
         self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
         self._strides = np.array([lookup.stride for lookup in lookups], np.int64).T.copy()

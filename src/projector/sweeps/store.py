@@ -216,16 +216,9 @@ def encode(table: "pa.Table", schema: "pa.Schema") -> memoryview:
 
 
 class Store:
-    """The folder of one sweep, open for writing.
+    """The folder of one sweep, open for writing; its parent is there.
 
-    Parameters
-    ----------
-    path : Path
-        The folder; its parent is there.
-    plan : Plan
-        Which sweep it holds or is to hold.
-    overwrite : bool
-        Whether another sweep that is there may go.
+    ``overwrite`` says whether another sweep that is there may go.
     """
 
     def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:

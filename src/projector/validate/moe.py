@@ -18,10 +18,11 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.inference import benchmark_routing
 from projector.lower.hardware import native_type
-from projector.serving.experts import ExpertLayer, expert_layer_times
-from projector.serving.routing import (
+from projector.serving.experts import (
+    ExpertLayer,
     balanced_loads,
     balanced_picks,
+    expert_layer_times,
     fullest_rank_first,
     group_limited_loads,
     picks_of_loads,

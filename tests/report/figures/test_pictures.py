@@ -37,9 +37,9 @@ from projector.report.pages import sweep as sweep_page
 from projector.report.pages.page import Section, Table, page
 from projector.report.pages.search import write_search_page
 from projector.report.pages.sweep import write_sweep_page
-from projector.searches.configuration import Configuration
 from projector.searches.configurations import search
 from projector.searches.limits import Limits
+from projector.searches.ranking import Configuration
 from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds

@@ -12,8 +12,7 @@ from projector.report.figures.figure import INK, SOFT, WIDE, new_figure, save_fi
 from projector.report.figures.words import label_of, relative_ticks
 from projector.report.terminal.bottleneck import three_digits
 from projector.report.terminal.job import short_title
-from projector.searches.bottleneck import CLASSES
-from projector.searches.bottleneck_map import BottleneckMap
+from projector.searches.bottleneck import CLASSES, BottleneckMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,8 +25,7 @@ from projector.report.figures.rows import (
     numbers,
     shared,
 )
-from projector.searches.configuration import Configuration
-from projector.searches.groups import noise_groups, pair_noise
+from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
 from projector.units import to_gib

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.planning.choice import Choice
-from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
+from projector.planning.question import days_number, number, usd
 from projector.planning.ranking import COST, value_of
 from projector.projection.bands import COVERED
 from projector.report.figures.figure import (

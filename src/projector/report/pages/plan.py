@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from projector.planning.choice import Choice
-from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
+from projector.planning.question import days_number, number, usd
 from projector.planning.ranking import COST, value_of
 from projector.planning.words import KEEPS, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS

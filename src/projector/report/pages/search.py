@@ -18,8 +18,7 @@ from projector.report.terminal.search import (
     nothing_ranked,
     ways_out,
 )
-from projector.searches.configuration import Configuration
-from projector.searches.objectives import NAMES, TIME, UNITS
+from projector.searches.ranking import NAMES, TIME, UNITS, Configuration
 from projector.searches.result import SearchResult
 from projector.units import to_gib, to_ms
 

@@ -7,8 +7,7 @@ from rich.text import Text
 
 from projector.report.terminal.sensitivity import short_field
 from projector.report.terminal.tables import add_row, grid, milliseconds, section
-from projector.searches.bottleneck import CLASSES
-from projector.searches.bottleneck_map import BottleneckMap, MapAxis
+from projector.searches.bottleneck import CLASSES, BottleneckMap, MapAxis
 
 
 def map_report(found: BottleneckMap) -> list[RenderableType]:

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
 from projector.planning.fidelity import FIRST_ORDER
-from projector.planning.numbers import days_number, number, usd
 from projector.planning.plan import PlanResult
+from projector.planning.question import days_number, number, usd
 from projector.planning.words import KEEPS, OF_RUN
 from projector.projection.bands import COVERED, WORDS
 from projector.report.terminal.first_order import PLAIN_WORDS

@@ -3,7 +3,7 @@
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.planning.numbers import number
+from projector.planning.question import number
 from projector.projection.run import RunProjection
 from projector.report.terminal.lines import Entries, entries
 from projector.report.terminal.tables import DIM, percent

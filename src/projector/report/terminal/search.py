@@ -11,8 +11,7 @@ from projector.projection.bands import COVERED, FITS
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.lines import Pasted, assignments
 from projector.report.terminal.tables import DIM, Fitting, add_row, gib, grid, percent, section
-from projector.searches.configuration import Configuration
-from projector.searches.objectives import NAMES, TIME, UNITS
+from projector.searches.ranking import NAMES, TIME, UNITS, Configuration
 from projector.searches.result import SearchResult
 
 SHOWN_PARETO = 10
