@@ -380,20 +380,9 @@ def overview(
 ) -> dict[str, Any]:
     """Return the parts of a summary, as JSON has them.
 
-    Parameters
-    ----------
-    trace : Trace
-        For what was sampled beside the run.
-    everything : Activities
-        All activities, for what neighbours decide.
-    in_time : Activities
-        Those of the ranks and iterations that were chosen.
-    times : KernelTimes
-        Of ``everything``.
-    where : bool[everything]
-        What was chosen of it, within iterations.
-    tokens : float, optional
-        Of one iteration of the whole job.
+    What neighbours decide is of `everything`, of which `where` was chosen; `in_time` are the
+    activities of the chosen ranks and iterations. `tokens` are those of one iteration of the whole
+    job.
     """
     iterations = iteration_times(everything, times, where)
     alone = on_own_clocks(in_time)
@@ -451,14 +440,7 @@ MOST_NAMED = 10
 def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False) -> list[str]:
     """Return what to keep in mind when reading any number of a trace.
 
-    Parameters
-    ----------
-    trace : Trace
-        What was read, with its problems.
-    activities : Activities
-        All of its activities.
-    chosen_ranks : bool
-        Whether the user chose ranks, so that others are not missed.
+    Who chose ranks does not miss the others.
     """
     found = [*_problems(trace), *_contents(activities), *activities.notes]
     return found if chosen_ranks else [*found, *_missing_ranks(trace)]

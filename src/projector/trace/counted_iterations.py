@@ -33,10 +33,7 @@ class Match(NamedTuple):
 def iterations_of(iteration: Ints) -> list[Ints]:
     """Return the places of each iteration, in order, and those outside all of them at the end.
 
-    Parameters
-    ----------
-    iteration : int64[n]
-        Number of the iteration, `NONE` outside; the whole is one if all are.
+    The whole is one iteration if all are outside.
     """
     numbers = [int(n) for n in np.unique(iteration) if n != NONE]
     if not numbers:
@@ -46,14 +43,9 @@ def iterations_of(iteration: Ints) -> list[Ints]:
 
 
 def match(timed: Sequence[int], counted: Sequence[int], iterations: Sequence[Ints]) -> Match:
-    """Pair two runs, iteration by iteration.
+    """Pair two runs, whose tokens are in the order of dispatch, iteration by iteration.
 
-    Parameters
-    ----------
-    timed, counted : sequence of int
-        Tokens in the order of dispatch.
-    iterations : sequence of int64[...]
-        Places of each timed iteration, and last those outside.
+    `iterations` are the places of each timed iteration, and last those outside.
     """
     row = np.full(len(timed), NONE, np.int64)
     uncertain = np.zeros(len(timed), bool)
@@ -124,21 +116,12 @@ def _give(fits: Sequence[_Fit], turn: int, places: Ints, row: Ints, uncertain: F
 
 
 def segments(usual: Tokens, counted: Sequence[int]) -> list[range]:
-    """Return the places of each iteration of a counted run.
+    """Return the places of each iteration of a counted run, by the most frequent timed one.
 
-    Parameters
-    ----------
-    usual : tuple of int
-        Tokens of the most frequent timed iteration.
-    counted : sequence of int
-        Tokens of the counted run; before the first iteration there may be others, and some may be
-        missing.
-
-    Notes
-    -----
-    Tokens that the counted run holds a whole multiple of times, the same for most of them, mark the
-    iterations. Between the last mark of one and the first of the next, the cut is where the end and
-    the start of the usual iteration fit best. One iteration if that finds no order.
+    Before the first iteration there may be other tokens, and some may be missing. Tokens that the
+    counted run holds a whole multiple of times, the same for most of them, mark the iterations.
+    Between the last mark of one and the first of the next, the cut is where the end and the start
+    of the usual iteration fit best. One iteration if that finds no order.
     """
     whole = [range(len(counted))]
     often = Counter(usual)
@@ -181,18 +164,6 @@ def pairs(first: Sequence[int], second: Sequence[int]) -> list[tuple[int, int]]:
     Of several ways the one with the latest places of the second row is taken: what is measured
     twice is measured for the first time while libraries still choose among kernels.
 
-    Parameters
-    ----------
-    first, second : sequence of int
-        Tokens.
-
-    Returns
-    -------
-    list of (int, int)
-        Places in the first and second row, in order.
-
-    Notes
-    -----
     Bit-parallel (Allison and Dix 1986; Hyyro 2004): one addition of integers of ``len(first)`` bits
     for each token of the second row. Rows whose table has more than `MOST_CELLS` cells pair the
     occurrences of each token from the end.

@@ -98,23 +98,10 @@ class JoinedCounters:
 
 
 def join_counters(activities: Activities, counters: Sequence[Counters]) -> JoinedCounters:
-    """Give the kernels of a run the counters of other runs of the same program.
+    """Give the kernels of a timed run the counters of serialised runs of the same program.
 
-    Parameters
-    ----------
-    activities : Activities
-        Of the timed run.
-    counters : sequence of Counters
-        Of runs with serialised kernels, each with some counters. A counter that several runs hold
-        is taken from the first that has it for a kernel.
+    A counter that several runs hold is taken from the first that has it for a kernel.
 
-    Returns
-    -------
-    JoinedCounters
-        With what could not be joined in its ``runs``.
-
-    Notes
-    -----
     Iterations of the counted run are found by the kernels that each iteration of the timed run
     holds equally often, so that kernels before the first (libraries that try out kernels) and
     another number of iterations do no harm; within an iteration the order decides, as the longest
@@ -327,15 +314,7 @@ _OPENING, _CLOSING = "<([{", ">)]}"
 
 @lru_cache(maxsize=65_536)
 def spelled(name: str, level: int) -> str:
-    """Return what of a name can be compared at a level.
-
-    Parameters
-    ----------
-    name : str
-        As a tool writes it.
-    level : int
-        `FULL`, `BARE` or `FUNCTION`.
-    """
+    """Return what of a name can be compared at a level: `FULL`, `BARE` or `FUNCTION`."""
     name = _BEHIND.sub("", name.strip())
     if level == FULL:
         plain = name

@@ -96,13 +96,7 @@ def _is_heading(line: str) -> bool:
 
 
 def read_counters(path: Path) -> list[Counters]:
-    """Return the counters of a file, one for each process in it.
-
-    Parameters
-    ----------
-    path : Path
-        CSV, plain or gzip, or the JSON of rocprofv3.
-    """
+    """Return the counters of a CSV or of rocprofv3's JSON, one for each process in it."""
     rank = _rank_of(path)
     if format_of(path) == "rocprofv3 json":
         problems: list[Problem] = []
@@ -347,22 +341,11 @@ def derive(
     device: Device | None = None,
     duration_ps: Ints | None = None,
 ) -> dict[str, Derived]:
-    """Return all metrics that follow from some counters.
+    """Return all metrics that follow from some counters, by name, but those without any value.
 
-    Parameters
-    ----------
-    values : mapping of float64[kernels]
-        Counters by name, NaN where one was not collected: of `Counters`, or of
-        ``counter_join.JoinedCounters``.
-    device : Device, optional
-        Gives compute units and dies; equations that need them are left out without it.
-    duration_ps : int64[kernels], optional
-        Of the serialised kernels, -1 where it is not known.
-
-    Returns
-    -------
-    dict
-        By name of the metric; those without any value are left out.
+    `values` are float64[kernels] by name of the counter, NaN where one was not collected. Equations
+    that need compute units and dies are left out without a device. `duration_ps` is that of the
+    serialised kernels, -1 where it is not known.
     """
     known: dict[str, Any] = dict(values)
     if device is not None:

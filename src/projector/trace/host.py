@@ -43,12 +43,7 @@ class Stack:
     def nearest(self, marked: Flags, within: Flags | None = None) -> Ints:
         """Return the innermost marked event around each event, itself included.
 
-        Parameters
-        ----------
-        marked : bool[events]
-            Events to look for.
-        within : bool[events], optional
-            Events at which the search begins anew: what stands around them does not count.
+        At events `within` the search begins anew: what stands around them does not count.
         """
         found = np.full(len(self.parent), NONE, np.int64)
         for rows in self.levels:
@@ -57,15 +52,7 @@ class Stack:
         return found
 
     def outermost(self, marked: Flags, within: Flags | None = None) -> Ints:
-        """Return the outermost marked event around each event, itself included.
-
-        Parameters
-        ----------
-        marked : bool[events]
-            Events to look for.
-        within : bool[events], optional
-            Events at which the search begins anew: what stands around them does not count.
-        """
+        """Return the outermost marked event around each event, as `nearest` does the innermost."""
         found = np.full(len(self.parent), NONE, np.int64)
         for rows in self.levels:
             inherited = self._inherited(found, rows, within)
@@ -414,12 +401,8 @@ def within(times: Ints, start: Ints, end: Ints, number: Ints) -> Ints:
 def steps_as_iterations(optimizer_ends: Ints, forwards: Ints) -> tuple[Ints, Ints, Ints]:
     """Return iterations that end with a step of the optimizer: start, end, number from 0.
 
-    Parameters
-    ----------
-    optimizer_ends : int64[steps]
-        When steps end. Several optimizers may step one after the other.
-    forwards : int64[calls]
-        When calls of the forward start, in order: a new iteration needs one.
+    Several optimizers may step one after the other: a new iteration needs a call of the forward, of
+    which the ordered starts are given.
     """
     ends = np.sort(optimizer_ends)
     last = np.ones(len(ends), np.bool_)
@@ -434,19 +417,7 @@ def steps_as_iterations(optimizer_ends: Ints, forwards: Ints) -> tuple[Ints, Int
 def fill_from_neighbours(values: Ints, known: Flags, stream: Ints) -> Ints:
     """Give unknown values those of the neighbours on the stream, where both agree.
 
-    Parameters
-    ----------
-    values : int64[activities]
-        In order of stream and start, since a stream runs its work in the order of launches.
-    known : bool[activities]
-        Which values are known.
-    stream : int64[activities]
-        A number for each stream.
-
-    Returns
-    -------
-    int64[activities]
-        Values; unchanged where the neighbours differ, or one of them is not there.
+    Rows are in order of stream and start, since a stream runs its work in the order of launches.
     """
     count = len(values)
     if count == 0:
@@ -539,23 +510,10 @@ def _arrows(trace: RankTrace, rows: Ints) -> Counter[tuple[int, int]]:
 def latest_before(
     keys: tuple[Ints, ...], time: Ints, among_keys: tuple[Ints, ...], among_time: Ints
 ) -> Ints:
-    """Return, of some rows with the same keys, the last that starts before each time.
+    """Return the last row with the same keys that starts before each time; `NONE` without one.
 
-    Parameters
-    ----------
-    keys : tuple of int64[wanted]
-        What both must share.
-    time : int64[wanted]
-        Before which the row starts.
-    among_keys : tuple of int64[rows]
-        The same of the rows.
-    among_time : int64[rows]
-        When they start.
-
-    Returns
-    -------
-    int64[wanted]
-        Positions among the rows, `NONE` where there is none.
+    Rows have ``among_keys`` and start at ``among_time``; what is asked for has ``keys`` and
+    ``time``.
     """
     count = len(among_time)
     both = [np.concatenate(pair) for pair in zip(among_keys, keys, strict=True)]

@@ -27,30 +27,15 @@ class Intervals(NamedTuple):
 
 
 def union(start: Ints, end: Ints) -> Intervals:
-    """Return the disjoint set that covers what any of some intervals covers.
-
-    Parameters
-    ----------
-    start, end : int64[n]
-        In any order. Empty intervals cover nothing.
-    """
+    """Return the disjoint set that covers what any of some intervals, in any order, covers."""
     return unions(start, end, np.zeros(len(start), np.int64))[0]
 
 
 def unions(start: Ints, end: Ints, segment: Ints) -> tuple[Intervals, Ints]:
-    """Return the disjoint set of each of several segments, such as iterations of devices.
+    """Return the disjoint set of each of several segments, and the segment of each interval.
 
-    Parameters
-    ----------
-    start, end, segment : int64[n]
-        In any order. Segments are numbered from 0.
-
-    Returns
-    -------
-    Intervals
-        Ascending and disjoint within each segment; segments may take turns.
-    int64[intervals]
-        The segment of each.
+    Segments, such as iterations, are numbered from 0. Intervals ascend and are disjoint within
+    each; segments may take turns.
     """
     out = np.empty((len(start), 3), np.int64)
     scratch = np.empty(int(segment.max(initial=-1)) + 1, np.int64)
@@ -63,13 +48,7 @@ def unions(start: Ints, end: Ints, segment: Ints) -> tuple[Intervals, Ints]:
 
 
 def cover(start: Ints, end: Ints, by: Intervals) -> Ints:
-    """Return how much of each interval a disjoint set covers.
-
-    Returns
-    -------
-    int64[n]
-        Picoseconds, at most the interval's length.
-    """
+    """Return how much of each interval a disjoint set covers."""
     out = np.empty(len(start), np.int64)
     scratch = np.empty(len(by.start), np.int64)
     kernels.cover(_whole(start), _whole(end), _whole(by.start), _whole(by.end), scratch, out)

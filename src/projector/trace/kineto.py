@@ -60,20 +60,10 @@ class Reading(NamedTuple):
 def read_kineto(
     source: Source, opening: Opening, notes: Notes, workers: Workers, told: Told
 ) -> Reading:
-    """Return the trace of one rank.
+    """Return the trace of one rank, whose file was read as far as the opening tells.
 
-    Parameters
-    ----------
-    source : Source
-        The file, read as far as the opening tells.
-    opening : Opening
-        Where its events begin.
-    notes : Notes
-        What is wrong with the file so far; takes more.
-    workers : Workers
-        Parse pieces.
-    told : callable
-        Called now and then with the bytes read and the events found.
+    `notes` takes what is wrong, `workers` parse pieces, and `told` is called now and then with the
+    bytes read and the events found.
     """
     head = parse_around(opening.head, b"", AROUND, Notes())
     found = Found(_plan(head), notes)
@@ -223,17 +213,7 @@ def _stamp(edge: Mapping[str, Any]) -> Decimal:
 
 
 def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
-    """Return the trace of a rank, with what was sampled in it.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    around : mapping
-        What stands around its events.
-    found : Found
-        What its events held.
-    """
+    """Return the trace of a rank of what its events held, with what was sampled in it."""
     distributed = _mapping(around.get("distributedInfo"))
     batches = _near(found.batches, found.notes)
     _note_blocks(around, found.notes)

@@ -475,15 +475,7 @@ class Unusable(Exception):  # noqa: N818  # caught where it is raised for
 
 
 def mend_event(event: Any, problems: list[str]) -> dict[str, Any]:
-    """Return an event in which everything has the type that it should have.
-
-    Parameters
-    ----------
-    event : object
-        As it was parsed.
-    problems : list of str
-        Takes what had to be left out.
-    """
+    """Return an event with the types that it should have; tell what had to be left out."""
     if not isinstance(event, Mapping):
         raise Unusable("something among the events is none and is left out")
     mended = dict(event)

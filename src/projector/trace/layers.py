@@ -32,24 +32,9 @@ def host_layers(
 ) -> Ints:  # fmt: skip
     """Return the layer of each event of the host, -1 outside layers.
 
-    Parameters
-    ----------
-    trace : RankTrace
-        One rank's trace.
-    stack : Stack
-        Its events of the host.
-    phases : HostPhases
-        Their phases.
-    modules : Modules
-        The modules among them.
-    forward : int64[events]
-        Operator of the forward that each event of the backward belongs to.
-    instance : int64[events]
-        Operation of each event.
-    attends : bool[events]
-        Calls that launch kernels of attention.
-    notes : list of str
-        What was inferred is added to it.
+    `forward` is the operator of the forward that each event of the backward belongs to, `instance`
+    the operation of each event, and `attends` the calls that launch kernels of attention. What was
+    inferred is added to the notes.
     """
     events = trace.events
     by_name = modules.layer.copy()
@@ -171,18 +156,8 @@ def _messages(trace: RankTrace, stack: Stack) -> Flags:
 def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
     """Return the layer of each operation of one forward, or of several in a row.
 
-    Parameters
-    ----------
-    names : int64[operations]
-        What each operation is.
-    attends : bool[operations]
-        Which are attentions: one a layer.
-
-    Returns
-    -------
-    int64[operations]
-        Numbers from 0, anew in each forward; -1 before the first layer of one, after its last, and
-        with fewer than two attentions.
+    One attention is in each layer. Numbers are from 0, anew in each forward; -1 before the first
+    layer of one, after its last, and with fewer than two attentions.
     """
     layer = np.full(len(names), NONE, np.int64)
     places = np.flatnonzero(attends)

@@ -24,12 +24,7 @@ _MAY_BE_UNKNOWN = ("layer", "iteration", "bytes", "launch_ps", "launch_end_ps")
 def activity_table(activities: Activities, measured: Mapping[str, Any] | None = None) -> "pa.Table":
     """Return one row an activity; what is not known is null.
 
-    Parameters
-    ----------
-    activities : Activities
-        Rows of the table.
-    measured : mapping, optional
-        Further columns of the same length; NaN and negative numbers become null.
+    Of further columns, which were measured, NaN and negative numbers become null.
     """
     import pyarrow as pa
 

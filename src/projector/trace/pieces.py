@@ -83,17 +83,7 @@ class Opening(NamedTuple):
 
 
 def open_events(source: Source, first: bytes, notes: Notes) -> Opening | None:
-    """Return where the events begin; None where there are none.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-    first : bytes
-        What was read of it.
-    notes : Notes
-        Takes what is wrong.
-    """
+    """Return where the events begin, with what was read so far; None where there are none."""
     skipped = len(BOM) if first.startswith(BOM) else 0
     text = first[skipped:]
     if text.lstrip()[:1] == b"[":
@@ -149,14 +139,8 @@ def _last_between(data: bytes, end: int) -> re.Match[bytes] | None:
 class Scanner:
     """Finds events one by one, goes on behind broken ones, and finds the end of the list.
 
-    Parameters
-    ----------
-    notes : Notes
-        Takes what is wrong, with its place.
-    bare : bool
-        Whether the file is the list of events alone, whose end may be left out.
-    grid_ps : int
-        Grid of the clock of its stamps.
+    A file that is the list of events alone (`bare`) may leave out its end. `grid_ps` is the grid of
+    the clock of its stamps.
     """
 
     def __init__(self, notes: Notes, *, bare: bool, grid_ps: int) -> None:
@@ -278,18 +262,9 @@ def _byte(offset: int) -> str:
 
 
 def parse_around(head: bytes, behind: bytes, keys: tuple[str, ...], notes: Notes) -> dict[str, Any]:
-    """Return what stands before and behind the events.
+    """Return what stands before and behind the brackets of the list of events.
 
-    Parameters
-    ----------
-    head : bytes
-        Up to the bracket that opens the list of events.
-    behind : bytes
-        From behind the bracket that closes it.
-    keys : tuple of str
-        What is looked for one by one where the whole cannot be parsed.
-    notes : Notes
-        Takes what is wrong.
+    Where the whole cannot be parsed, `keys` are looked for one by one.
     """
     before = head.decode("utf-8", "replace")
     after = behind.decode("utf-8", "replace").strip().lstrip(",")
@@ -375,13 +350,7 @@ _UNPARSED = (ValueError, OverflowError, RecursionError)
 
 
 class Workers:
-    """A few processes that parse; without any, pieces are parsed here.
-
-    Parameters
-    ----------
-    count : int
-        How many processes.
-    """
+    """A few processes that parse; without any, pieces are parsed here."""
 
     def __init__(self, count: int) -> None:
         self.ahead = READ_AHEAD * count

@@ -173,18 +173,10 @@ def open_text(path: Path) -> IO[str]:
 
 
 def read_table(path: Path, *, heading: Sequence[str]) -> Table:
-    """Return the table that a file holds, as far as it can be read.
+    """Return the table that a file, plain or gzip, holds, as far as it can be read.
 
-    Parameters
-    ----------
-    path : Path
-        Comma-separated, plain or gzip.
-    heading : sequence of str
-        Quantities of which the heading names at least one; lines before it are passed over.
-
-    Notes
-    -----
-    A row of another number of fields is left out and told of, as is what follows damage.
+    Lines before the heading, which names at least one of some quantities, are passed over. A row of
+    another number of fields is left out and told of, as is what follows damage.
     """
     reader = _Reader(path, heading)
     # The limit is one for the whole process, and other readers count on it.
@@ -425,16 +417,10 @@ class Rows:
         process: Ints, thread: Ints, correlation: Ints, detail: Ints | None = None,
         table: Table | None = None, keep: Flags | None = None,
     ) -> None:  # fmt: skip
-        """Take columns of equal length.
+        """Take columns of equal length, or the rows to keep of them.
 
-        Parameters
-        ----------
-        kind : int or int64[n]
-            Position in ``events.KINDS``.
-        table : Table, optional
-            Where the rows come from, for the places of problems.
-        keep : bool[n], optional
-            Rows to take; all if left out.
+        A kind is a place in ``events.KINDS``. Problems have their places in the table that rows
+        come from.
         """
         count = len(start_ns)
         good = (start_ns > 0) & (end_ns >= start_ns)

@@ -10,17 +10,10 @@ TERM, EXPOSED = "term", "exposed_ps"
 
 
 def projected_terms(trace: RankTrace) -> dict[int, dict[str, int]]:
-    """Return what the activities of each device add to the step.
+    """Return the ps of each term of the step that the activities of each device add to.
 
-    Parameters
-    ----------
-    trace : RankTrace
-        Of a file that `write_timeline` wrote; any other gives nothing.
-
-    Returns
-    -------
-    dict
-        Picoseconds of each term, by device, of which a projection has one for each pipeline rank.
+    A projection has a device for each pipeline rank. Files that `write_timeline` did not write give
+    nothing.
     """
     known = [row for row, detail in enumerate(trace.details) if EXPOSED in detail]
     terms = sorted({str(trace.details[row][TERM]) for row in known})

@@ -80,12 +80,7 @@ class Placed:
 def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     """Put one rank's activities in the context of its host.
 
-    Parameters
-    ----------
-    trace : RankTrace
-        One rank's trace.
-    on_host : bool
-        Whether operators of the host are the activities, since no rank has devices.
+    Operators of the host are the activities if no rank has devices (`on_host`).
     """
     events = trace.events
     stack = stack_events(events)

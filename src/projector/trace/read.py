@@ -49,32 +49,10 @@ def load_trace(
     progress: Progress | None = None,
     only: Iterable[int] | None = None,
 ) -> Trace:
-    """Read the traces of a run, one file a rank.
+    """Read the traces of a run, one file a rank, their times from one zero.
 
-    Parameters
-    ----------
-    paths : str or Path
-        Files, folders or patterns such as ``logs/*.json.gz``.
-    counters : sequence of str or Path
-        Files of hardware counters of the same run, repeated with serialised kernels.
-    samples : sequence of str or Path
-        Files of what was sampled beside the run: utilisation, clocks, power. Those that our
-        recorder wrote into a folder of `paths` if none are named.
-    progress : callable, optional
-        Called with the bytes read, the bytes to read and the events found.
-    only : iterable of int, optional
-        Ranks to keep; all if left out.
-
-    Returns
-    -------
-    Trace
-        The ranks, by rank, their times from one zero. What was wrong with the files, and what was
-        left out of them, is in its ``problems``.
-
-    Raises
-    ------
-    ConfigError
-        A path that is not there, a file that is no trace, or two files of one rank.
+    What was wrong with the files, and what was left out of them, is in the ``problems`` of the
+    trace. Without samples those count that our recorder wrote into a folder of the traces.
     """
     files = trace_files(paths)
     counted = counter_files(counters)

@@ -38,13 +38,9 @@ _HEADING = ("kernel", "function", "direction")
 
 
 def format_of(path: Path) -> str:
-    """Return which of these formats a file is of, nothing if it is of none.
+    """Return ``rocprofv3 json``, ``rocprof json`` or ``csv`` of a trace, else nothing.
 
-    Returns
-    -------
-    str
-        ``rocprofv3 json``, ``rocprof json``, ``csv`` of a trace, or nothing. Counters are no
-        trace: their CSV is read by `projector.trace.counters`.
+    Counters are no trace: their CSV is read by `projector.trace.counters`.
     """
     name = path.name.removesuffix(".gz")
     if name.endswith(".csv"):
@@ -101,17 +97,9 @@ def group_files(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
 
 
 def read_rocprof(paths: Sequence[Path]) -> list[RankTrace]:
-    """Return the traces that some files hold.
+    """Return the traces, one a process, of one JSON or of the CSVs of one process.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        One JSON, or the CSVs of one process.
-
-    Returns
-    -------
-    list of RankTrace
-        One a process; a rank of -1 where no rank is known.
+    No rank of them is known.
     """
     which = format_of(paths[0])
     if which == "rocprofv3 json":

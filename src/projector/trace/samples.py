@@ -66,17 +66,11 @@ class _Read:
 def read_samples(
     paths: Sequence[str | Path], *, zero_ns: int = 0, span_ns: int = 0
 ) -> tuple[Samples, ...]:
-    """Return all that some files hold, one entry a quantity of a file.
+    """Return all that files, folders or patterns hold, one entry a quantity of a file.
 
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files, folders or patterns. A file of ``lscpu -p`` among them says of the others which
-        logical cores share a physical one.
-    zero_ns : int, optional
-        Zero of the trace, in ns since 1970; times are counted from the first sample without it.
-    span_ns : int, optional
-        Length of the trace, by which times of a clock on a wall find their zone.
+    A file of ``lscpu -p`` among them says of the others which logical cores share a physical one.
+    The zero of the trace is in ns since 1970; without it times are counted from the first sample.
+    By the length of the trace, times of a clock on a wall find their zone.
     """
     clock = Clock(zero_ns, span_ns)
     maps: list[Ints] = []
@@ -115,11 +109,7 @@ def sample_files(paths: Sequence[str | Path]) -> list[Path]:
 def read_cores(path: Path) -> Ints | None:
     """Return the physical core of each logical one from ``lscpu -p``, None for other files.
 
-    Returns
-    -------
-    int64[logical cores] or None
-        Counted from 0; `NONE` for numbers that the file leaves out. Numbers from `MOST_CORES` on
-        are damage.
+    `NONE` for numbers that the file leaves out; those from `MOST_CORES` on are damage.
     """
     lines = read_head(path).splitlines()
     heading = next((line for line in lines if line.startswith("# CPU,")), None)

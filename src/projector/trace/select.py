@@ -64,19 +64,7 @@ def numbers(text: str, key: str) -> tuple[int, ...]:
 
 
 def chosen(activities: Activities, selection: Selection) -> Flags:
-    """Return which activities belong to a selection.
-
-    Parameters
-    ----------
-    activities : Activities
-        All activities of a trace.
-    selection : Selection
-        What to look at.
-
-    Returns
-    -------
-    bool[activities]
-    """
+    """Return which activities belong to a selection."""
     rows = np.ones(len(activities), np.bool_)
     if selection.ranks is not None:
         _check_present("ranks", selection.ranks, activities.rank)

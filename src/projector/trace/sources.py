@@ -80,14 +80,9 @@ REFUSED = {
 
 
 class Source:
-    """A file that is read from its begin to its end.
+    """A file, plain or gzip, that is read from its begin to its end.
 
-    Parameters
-    ----------
-    path : Path
-        Plain or gzip; its first bytes tell which, whatever it is called.
-    notes : Notes
-        Takes what is wrong with a packed file.
+    Its first bytes tell which, whatever it is called; notes take what is wrong with a packed file.
     """
 
     def __init__(self, path: Path, notes: Notes) -> None:

@@ -29,17 +29,8 @@ INHERITED = ("operation", "layer", "phase", "type", "recompute", "group", "bytes
 def inherit(columns: dict[str, Array], unknown: Flags) -> Ints:
     """Give activities without a launch what those at the same place of another iteration have.
 
-    Parameters
-    ----------
-    columns : dict
-        Columns of one rank's activities, in any order. Those of `INHERITED` are changed.
-    unknown : bool[activities]
-        Activities of which the host tells nothing.
-
-    Returns
-    -------
-    int64[activities]
-        The activity that each took its columns from; `NONE` for all others.
+    Columns of `INHERITED` are changed. Returned is the activity that each took them from, `NONE`
+    for all others.
     """
     source = np.full(len(unknown), NONE, np.int64)
     if not unknown.any() or unknown.all():
@@ -89,20 +80,8 @@ class Told:
 def told_by_kernels(name: Ints, names: tuple[str, ...], device: Ints, start_ps: Ints) -> Told:
     """Find the phase and the iteration of activities from names alone.
 
-    Parameters
-    ----------
-    name : int64[activities]
-        Row of `names`.
-    names : tuple of str
-        Names of the trace.
-    device, start_ps : int64[activities]
-        Where and when each ran.
-
-    Returns
-    -------
-    Told
-        Phase ``forward`` throughout and no iterations if no kernel is named for the backward or
-        the optimizer: that is inference.
+    The phase is ``forward`` throughout, without iterations, if no kernel is named for the backward
+    or the optimizer: that is inference.
     """
     used, row = np.unique(name, return_inverse=True)
     marks = tables.phases([names[i] for i in used], tables.load_trace_names().phase_kernels)

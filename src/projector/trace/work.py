@@ -103,10 +103,7 @@ class Work:
     def flop(self, *, causal: bool = True) -> float:
         """Return the matrix FLOP that are needed.
 
-        Parameters
-        ----------
-        causal : bool
-            Of an attention, which no extent tells: half of its pairs are then masked.
+        No extent tells whether an attention is causal: half of its pairs are then masked.
         """
         products = 1 if self.grouped else self.batch
         if self.kind == "gemm":
@@ -128,21 +125,10 @@ class Work:
 
 
 def work_of(operator: str, dims: Any, types: Any = ()) -> Work | None:
-    """Return the work of an operator that was called with tensors of some extents.
+    """Return the work of an operator, such as ``aten::mm``, by extents and types of its arguments.
 
-    Parameters
-    ----------
-    operator : str
-        Name, such as ``aten::mm``; case does not count.
-    dims : sequence of sequences of int
-        Extents of each argument; empty for what is no tensor.
-    types : sequence of str
-        Type of each argument.
-
-    Returns
-    -------
-    Work or None
-        None where the table does not have the operator, or its extents are no product.
+    Extents are empty for what is no tensor. None where the table does not have the operator, or its
+    extents are no product.
     """
     table, name = load_operators(), operator.lower()
     try:

@@ -88,16 +88,9 @@ def breakdown(
     times: KernelTimes | None = None,
     where: Flags | None = None,
 ) -> list[Part]:
-    """Return the parts of a run, the longest in total first.
+    """Return the parts of a run by some of `GRANULARITIES`, the longest in total first.
 
-    Parameters
-    ----------
-    activities : Activities
-    by : names of `GRANULARITIES`
-    times : KernelTimes, optional
-        Those of the whole table, where they are at hand.
-    where : bool[activities], optional
-        What is broken down; by default all iterations, or everything where there are none.
+    All iterations are broken down unless `where` chooses, or everything where there are none.
     """
     for name in by:
         if name not in _LABELS:
@@ -189,15 +182,8 @@ def instances(
 
     Runs are alike if they agree in operation, phase, recomputation, and in name and detail (which
     holds shapes) of their first kernel, and have as many kernels. What is compared with the least
-    of its device, as in figure 8 of Chopper, is thus the same work.
-
-    Parameters
-    ----------
-    activities : Activities
-    times : KernelTimes, optional
-        Those of the whole table, where they are at hand.
-    where : bool[activities], optional
-        Runs whose first kernel is not chosen are left out; by default those outside iterations.
+    of its device, as in figure 8 of Chopper, is thus the same work. Runs whose first kernel `where`
+    does not choose are left out; by default those outside iterations.
     """
     times = kernel_times(activities) if times is None else times
     computing = np.flatnonzero(activities.klass == COMPUTE)

@@ -128,20 +128,9 @@ def operation_gaps(
 ) -> list[OperationGap]:
     """Return the gap of each operation, the largest in time first.
 
-    Parameters
-    ----------
-    activities : Activities
-        Of whole steps.
-    of : int64[activities]
-        Row of ``needed``; -1 for what is left out.
-    needed : sequence of Needed
-    steps : int
-        Iterations of all ranks together.
-    counted : Counted
-    clock_hz : float64[activities], optional
-        Sampled clock while each ran, NaN where it was not sampled.
-    peak_clock_hz : float
-        Of the device; 0 where it is not known.
+    Activities are those of whole steps: `steps` iterations of all ranks together. `of` is the row
+    of `needed`, -1 for what is left out; `clock_hz` the sampled clock while each ran, NaN where it
+    was not sampled; a peak clock of 0 is not known.
     """
     runs = instances(activities)
     clock = np.full(len(activities), np.nan) if clock_hz is None else clock_hz

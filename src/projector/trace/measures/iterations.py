@@ -74,14 +74,8 @@ def iteration_times(
 ) -> list[IterationTimes]:
     """Return the iterations of each device, in the order of devices and numbers.
 
-    Parameters
-    ----------
-    activities : Activities
-    times : KernelTimes, optional
-        Those of the whole table, where they are at hand.
-    where : bool[activities], optional
-        What is looked at; by default all iterations, or everything where there are none. What
-        covers an activity counts, chosen or not.
+    All iterations are looked at unless `where` chooses, or everything where there are none. What
+    covers an activity counts, chosen or not.
     """
     times = kernel_times(activities) if times is None else times
     rows = np.flatnonzero(in_iterations(activities) if where is None else where)
@@ -181,17 +175,7 @@ class Throughput:
 def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughput | None:
     """Return the throughput by the slowest device, as figure 4 of Chopper has it.
 
-    Parameters
-    ----------
-    iterations : sequence of IterationTimes
-        Of all ranks.
-    tokens : float
-        Of one iteration of the whole job.
-
-    Returns
-    -------
-    Throughput or None
-        None where nothing takes any time.
+    `tokens` are those of one iteration of the whole job. None where nothing takes any time.
     """
     if not 0 < tokens <= MOST_TOKENS:
         msg = f"tokens: an iteration has a positive number of tokens, not {tokens}"
@@ -264,14 +248,7 @@ class IdleTimes:
 
 
 def idle_times(activities: Activities, most: int = MOST_GAPS) -> list[IdleTimes]:
-    """Return the gaps of each device of each rank, between its first and last activity.
-
-    Parameters
-    ----------
-    activities : Activities
-    most : int
-        Number of gaps that are told one by one, the longest first.
-    """
+    """Return the gaps of each device between its first and last activity, the longest singly."""
     return [_idle_times(activities, rows, most) for rows in device_slices(activities)]
 
 

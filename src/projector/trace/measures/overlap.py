@@ -33,12 +33,9 @@ ALONE, SHORTEST, NOTHING = "alone", "shortest", "none"
 
 
 def overlap_ratios(activities: Activities) -> Floats:
-    """Return the share of each activity that communication of its device covers.
+    """Return the share, 0 to 1, of each activity that communication of its device covers.
 
-    Returns
-    -------
-    float64[activities]
-        0 to 1; NaN for communication itself and for what takes no time.
+    NaN for communication itself and for what takes no time.
     """
     duration_ps = activities.end_ps - activities.start_ps
     shares = np.full(len(activities), np.nan)
@@ -100,12 +97,7 @@ class OverlapEffect:
 def d50_d0(duration: Floats, overlap: Floats) -> OverlapEffect:
     """Return the durations of an operation at half of the overlap and at none.
 
-    Parameters
-    ----------
-    duration : float64[instances]
-        Normalised to the least of each kind.
-    overlap : float64[instances]
-        Overlap ratios, 0 to 1.
+    `duration` is normalised to the least of each kind; `overlap` is 0 to 1.
     """
     known = ~(np.isnan(duration) | np.isnan(overlap))
     duration, overlap = duration[known], overlap[known]
@@ -138,12 +130,6 @@ def comparable(runs: Instances, members: Ints) -> Ints:
     """Return the instances of one operation whose durations tell what overlap does to them.
 
     Instances that are alone of their kind are compared with nothing, and are left out.
-
-    Parameters
-    ----------
-    runs : Instances
-    members : int64[n]
-        Those of one operation.
     """
     known = ~np.isnan(runs.overlap[members]) & (runs.alike[members] > 1)
     members = members[known]

@@ -27,43 +27,22 @@ CPU_PERCENT = "cpu_percent"
 
 
 def active_cores(percent: Array) -> Ints:
-    """Return how many logical cores do anything (equation 4).
+    """Return how many of some logical cores, in percent at each sample, do anything (equation 4).
 
-    Parameters
-    ----------
-    percent : float64[samples, cores]
-        Utilisation, 0 to 100; NaN where it was not sampled, which counts as none.
-
-    Returns
-    -------
-    int64[samples]
+    NaN, where a core was not sampled, counts as none.
     """
     return np.asarray(np.count_nonzero(np.nan_to_num(percent) > 0, axis=1), np.int64)
 
 
 def minimum_cores(percent: Array) -> Floats:
-    """Return how many cores would do if each were used in full (equation 5).
-
-    Returns
-    -------
-    float64[samples]
-    """
+    """Return how many cores would do at each sample if each were used in full (equation 5)."""
     return np.asarray(np.nan_to_num(percent).sum(axis=1) / 100, np.float64)
 
 
 def active_threads(percent: Array, physical_core: Ints) -> Ints:
-    """Return how many logical cores of each physical core are active.
+    """Return how many logical cores of each physical one are active, int64[samples, physical].
 
-    Parameters
-    ----------
-    percent : float64[samples, cores]
-    physical_core : int64[cores]
-        Number of the physical core of each logical one; any numbers.
-
-    Returns
-    -------
-    int64[samples, physical cores]
-        Physical cores in the order of their numbers.
+    Physical cores, of which any numbers are given for the logical ones, are in their order.
     """
     numbers, place = np.unique(physical_core, return_inverse=True)
     threads = np.zeros((len(percent), len(numbers)), np.int64)
@@ -111,20 +90,7 @@ class CpuUse:
 def cpu_use(
     samples: Samples, begin_ps: int | None = None, end_ps: int | None = None
 ) -> CpuUse | None:
-    """Return how many cores are used between two times.
-
-    Parameters
-    ----------
-    samples : Samples
-        Of `CPU_PERCENT`.
-    begin_ps, end_ps : int, optional
-        From the zero of the trace; all samples where they are left out.
-
-    Returns
-    -------
-    CpuUse or None
-        None if nothing was sampled then.
-    """
+    """Return how many cores are used between two times, None if nothing was sampled then."""
     inside = within(samples, begin_ps, end_ps)
     # A sample of psutil covers the time before it, so a row without any number says nothing.
     percent = np.asarray(samples.values, np.float64)[inside]
@@ -212,15 +178,9 @@ def sampled(
     begin_ps: int | None = None,
     end_ps: int | None = None,
 ) -> list[Sampled]:
-    """Return every quantity of every device that was sampled; the utilisation of cores is in `cpu`.
+    """Return every quantity of every device that was sampled, but cores, which are in `cpu_use`.
 
-    Parameters
-    ----------
-    samples : sequence of Samples
-    iterations : sequence of IterationTimes
-        Of any ranks. An iteration of several ranks lasts from the first to the last of them.
-    begin_ps, end_ps : int, optional
-        What is looked at; all samples where they are left out.
+    An iteration of several ranks lasts from the first to the last of them.
     """
     spans = _spans(iterations)
     found = []
@@ -276,18 +236,8 @@ def _sampled(
 def held_mean(time: Ints, values: Floats, begin: int, end: int) -> float | None:
     """Return the mean between two times of samples that each hold until the next one.
 
-    Parameters
-    ----------
-    time : int64[samples]
-        Ascending.
-    values : float64[samples]
-    begin, end : int
-        What lies before the first sample or behind the last one is left out.
-
-    Returns
-    -------
-    float or None
-        None where the samples do not reach into the interval.
+    Times ascend. What lies before the first sample or behind the last one is left out; None where
+    the samples do not reach into the interval.
     """
     starts = np.clip(time[:-1], begin, end)
     held = np.clip(time[1:], begin, end) - starts

@@ -118,20 +118,9 @@ QUANTILES = (0.5, 0.25, 0.75, 0.0, 1.0)
 
 
 def spreads(values: Array, of: Ints, count: int) -> Floats:
-    """Return median, quartiles, least and largest of each group.
+    """Return float64[count, 5]: `QUANTILES` of each group, NaN for a group without values.
 
     Quantiles lie on straight lines between the ordered values, as those of ``numpy.quantile``.
-
-    Parameters
-    ----------
-    values : Array[samples]
-    of : int64[samples]
-        The group of each sample, less than ``count``.
-
-    Returns
-    -------
-    float64[count, 5]
-        In the order of `QUANTILES`; NaN for a group without values.
     """
     ordered = _ordered(np.asarray(values), of, count)
     sizes = np.bincount(of, minlength=count)

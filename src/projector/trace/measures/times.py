@@ -31,10 +31,7 @@ UNKNOWN = -1
 def bubbles(activities: Activities) -> Ints:
     """Return how long nothing had computed on its device when each kernel began to.
 
-    Returns
-    -------
-    int64[activities]
-        Picoseconds; `UNKNOWN` for the first kernel of a device and for what does not compute.
+    `UNKNOWN` for the first kernel of a device and for what does not compute.
     """
     bubble = np.full(len(activities), UNKNOWN, np.int64)
     for rows in device_slices(activities):
@@ -48,11 +45,8 @@ def bubbles(activities: Activities) -> Ints:
 def launch_overheads(activities: Activities) -> tuple[Ints, Ints]:
     """Return the preparation and the call of each kernel that computes.
 
-    Returns
-    -------
-    preparation_ps, call_ps : int64[activities]
-        Both `UNKNOWN` where the launch is not in the trace, for the first kernel of a device and
-        for what does not compute.
+    Both are `UNKNOWN` where the launch is not in the trace, for the first kernel of a device and
+    for what does not compute.
     """
     return split_bubbles(activities, bubbles(activities))
 
@@ -109,10 +103,7 @@ def kernel_times(activities: Activities) -> KernelTimes:
 def covered(activities: Activities, by: int) -> Ints:
     """Return how much of each activity those of a class cover on its device, on any stream.
 
-    Returns
-    -------
-    int64[activities]
-        Picoseconds; 0 for activities of the class itself.
+    0 for activities of the class itself.
     """
     result = np.zeros(len(activities), np.int64)
     for rows in device_slices(activities):
@@ -132,11 +123,6 @@ def operation_starts(activities: Activities) -> Flags:
     An operation is a run of such kernels, in the order of their starts, that agree in rank, device,
     iteration, phase, layer, operation, its instance and recomputation. Communication and copies do
     not end it.
-
-    Returns
-    -------
-    bool[activities]
-        False for what does not compute.
     """
     first = np.zeros(len(activities), bool)
     computing = np.flatnonzero(activities.klass == COMPUTE)

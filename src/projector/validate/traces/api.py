@@ -69,16 +69,8 @@ def gap_of(
 ) -> GapResult:
     """Return why products and attention of a run take longer than their FLOP at the peak.
 
-    Parameters
-    ----------
-    analysis : TraceAnalysis
-        With counters and samples where there are any.
-    job : Job, optional
-        What ran: its operations give names and FLOP, its device the peaks.
-    device : str, optional
-        Profile of the device; that of the job, or the one that the trace names, unless given.
-    dtype : str
-        Matrix type of products whose operands the trace does not tell.
+    A job gives names, FLOP and the device; `device` is another profile, `dtype` the matrix type of
+    products whose operands the trace does not tell.
     """
     if dtype and dtype not in MATRIX_TYPES:
         msg = f"dtype: there is no {dtype!r}; known: {', '.join(MATRIX_TYPES)}"

@@ -43,15 +43,7 @@ from projector.validate.traces.sides import Sums, counted_kernels, sums_of
 
 
 def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
-    """Put a run beside what the models say of its job.
-
-    Parameters
-    ----------
-    analysis : TraceAnalysis
-        Ranks and iterations that are selected count.
-    job : Job
-        What ran.
-    """
+    """Put the selected ranks and iterations of a run beside what the models say of its job."""
     return Compared(analysis, job).result()
 
 
@@ -343,13 +335,7 @@ class _Key:
 
 
 def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison:
-    """Put two runs side by side, operation by operation.
-
-    Parameters
-    ----------
-    first, second : TraceAnalysis
-        Such as the same job under FSDP 1 and 2.
-    """
+    """Put two runs side by side, operation by operation, such as one job under FSDP 1 and 2."""
     runs = (_Run(first), _Run(second))
     both = [key for key in runs[0].keys if key in runs[1].place]
     operations = [_between(key, *runs) for key in both]

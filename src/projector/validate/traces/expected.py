@@ -99,11 +99,7 @@ class Expected:
 def expect(job: Job, rank: int | None = None) -> Expected:
     """Project a job and list what one rank of its pipeline runs in a step.
 
-    Parameters
-    ----------
-    job : Job
-    rank : int, optional
-        Of the pipeline; the one that ends the step unless given.
+    It is the rank that ends the step unless given.
     """
     evaluation = evaluate([job])
     performance = performance_projection(Results(evaluation), 0)

@@ -125,18 +125,7 @@ class _Matcher:
 def match(
     activities: Activities, works: Works, expected: Expected, iterations: int
 ) -> Matching:  # fmt: skip
-    """Match what one rank did in some iterations with what the models expect of a step.
-
-    Parameters
-    ----------
-    activities : Activities
-        Of one rank and of whole iterations.
-    works : Works
-        Of these activities.
-    expected : Expected
-    iterations : int
-        How many there are.
-    """
+    """Match what one rank did in some whole iterations with what the models expect of a step."""
     matcher = _Matcher(activities, works, expected, max(iterations, 1))
     _by_name(matcher)
     match_collectives(matcher.activities, expected, matcher.of, matcher.way, BY_KIND)
@@ -371,17 +360,9 @@ def _candidates(
 ) -> tuple[Ints, Ints]:
     """Return the labels that each kind of activity may be, in order, and which of them it is.
 
-    Parameters
-    ----------
-    same : Groups
-        Of the label before, that behind, the operation and the name of the kernel.
-
-    Returns
-    -------
-    candidates : int64[kinds, most]
-        Rows of ``labels``; -1 behind the last.
-    places : int64[kinds]
-        Of `_place_in`.
+    Kinds agree in the label before, that behind, the operation and the name of the kernel. The
+    first result is int64[kinds, most]: rows of ``labels``, -1 behind the last; the second that of
+    `_place_in`.
     """
     table = matcher.activities
     between = _between(matcher, group, set(labels))

@@ -98,12 +98,8 @@ def extents_of(row: ExpectedRow, tokens: Fraction = Fraction(1)) -> Extents:
 class Products:
     """Which products each linear layer of one phase of the trace is.
 
-    Parameters
-    ----------
-    rows : sequence of ExpectedRow
-        Of the phase, in the order of the table.
-    seen : mapping
-        Work of the trace -> how often a step runs it.
+    Rows are those of the phase, in the order of the table; `seen` tells how often a step runs each
+    work.
     """
 
     def __init__(self, rows: Sequence[ExpectedRow], seen: Mapping[Work, float]) -> None:
@@ -380,12 +376,7 @@ _PATH = re.compile(r"[./ :]+")
 def label_of(text: str, labels: Iterable[str]) -> str | None:
     """Return the label of the models that the name of an operation, module or range is.
 
-    Parameters
-    ----------
-    text : str
-        Such as ``attention.qkv``, ``layers.3.self_attn.q_proj`` or ``nn.Module: q_proj``.
-    labels : iterable of str
-        Those that the job has.
+    Names are such as ``attention.qkv``, ``layers.3.self_attn.q_proj`` or ``nn.Module: q_proj``.
     """
     known = set(labels)
     plain = _PREFIXES.sub("", text)

@@ -66,15 +66,10 @@ class Side:
 
 
 def explain(first: Side, second: Side) -> tuple[Factor, ...]:
-    """Return the factors from the first time to the second.
+    """Return the factors from the first time to the second, both above zero.
 
     Only what both sides know is a factor; `REST` is what they leave, so that the product of all is
     ``second.time_s / first.time_s``.
-
-    Parameters
-    ----------
-    first, second : Side
-        Times above zero.
     """
     known = list(_known(first, second))
     ratio = second.time_s / first.time_s

@@ -63,25 +63,9 @@ def sums_of(
     causal: bool = True,
     counted: Counted | None = None,
 ) -> Sums:
-    """Return what the activities of each group add up to.
+    """Return what the activities of each group add up to, of all ranks that are compared.
 
-    Parameters
-    ----------
-    activities : Activities
-        Of all ranks that are compared.
-    works : Works
-        Of these.
-    of : int64[activities]
-        The group of each; -1 for none.
-    groups : int
-    steps : int
-        Iterations of all ranks together.
-    samples : sequence of Samples
-        Clocks.
-    causal : bool
-        Of attention.
-    counted : Counted, optional
-        What counters say of the activities.
+    `of` is the group of each, -1 for none, and `steps` the iterations of all ranks together.
     """
     rows = np.flatnonzero(of >= 0)
     duration_ps = activities.end_ps[rows] - activities.start_ps[rows]

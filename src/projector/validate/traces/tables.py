@@ -49,12 +49,8 @@ RUNS = "runs.csv"
 def tables_of_run(analysis: TraceAnalysis, device: str = "") -> Tables:
     """Return the measurements of a run that have a kind of table.
 
-    Parameters
-    ----------
-    analysis : TraceAnalysis
-        Ranks and iterations that are selected count.
-    device : str
-        What ran it, where the trace does not say.
+    Ranks and iterations that are selected count. `device` is what ran it, where the trace does not
+    say.
     """
     activities = whole_steps(analysis.in_time)
     machine = _machine(analysis, device)
@@ -73,18 +69,7 @@ def tables_of_run(analysis: TraceAnalysis, device: str = "") -> Tables:
 def write_run(
     tables: Tables, folder: str | Path, job: str | None = None, step_s: float | None = None
 ) -> list[Path]:
-    """Write the tables of a run into a folder, with the step of its job if that is known.
-
-    Parameters
-    ----------
-    tables : Tables
-    folder : str or Path
-        Made where it is not there.
-    job : str, optional
-        File of the job.
-    step_s : float, optional
-        What a step took.
-    """
+    """Write the tables of a run into a folder, with the step of its job's file if that is known."""
     written = write_tables(tables, folder)
     if job is not None and step_s is not None:
         stream = io.StringIO()
