@@ -35,6 +35,23 @@ DAY = 86400.0
 GBIT = 1e9 / 8
 """Bytes in a gigabit."""
 
+_SI = {
+    "_gb_per_s": GB,
+    "_gib": GIB,
+    "_mib": MIB,
+    "_hours": HOUR,
+    "_ms": MILLISECOND,
+    "_us": MICROSECOND,
+    "_s": 1.0,
+}
+"""End of the name of a setting -> its unit in SI; the first that matches counts."""
+
+
+def si_unit(name: str) -> float:
+    """Return the unit that the name of a setting ends with, such as ``hbm_gib``, in SI."""
+    name = name.removesuffix("_per_node")
+    return next(unit for end, unit in _SI.items() if name.endswith(end))
+
 
 def to_gib(num_bytes: Numbers) -> Numbers:
     """Convert bytes to GiB."""

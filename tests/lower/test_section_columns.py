@@ -7,7 +7,7 @@ import pytest
 
 from projector.config.training import TrainingConfig
 from projector.lower.columns import Column, KeyColumn, SectionTable
-from projector.lower.sections import ModelColumns, ParallelismColumns, TrainingColumns
+from projector.lower.sections import ModelColumns, ParallelismColumns, RunColumns, TrainingColumns
 
 SECTIONS = [
     TrainingConfig(micro_batch_size=size, global_batch_size=64, seq_length=4096, **more)
@@ -47,13 +47,14 @@ def test_a_table_that_grows_is_the_table_of_all(asked):
         np.testing.assert_array_equal(grown.key(key), whole.key(key))
 
 
-@pytest.mark.parametrize("columns", [ModelColumns, ParallelismColumns, TrainingColumns])
+@pytest.mark.parametrize("columns", [ModelColumns, ParallelismColumns, TrainingColumns, RunColumns])
 def test_columns_say_what_they_are(columns):
+    """By a field, which says it, or beside a function that reads more than one."""
     for name, column in vars(columns).items():
         if isinstance(column, Column):
             assert column.name == name
-            assert column.unit
-            assert column.meaning.endswith(".")
+            assert bool(column.field) != bool(column.unit)
+            assert bool(column.field) != column.meaning.endswith(".")
 
 
 def test_a_column_is_read_once_and_not_written():

@@ -113,6 +113,11 @@ class Config(BaseModel):
             raise config_error(error, path) from None
 
 
+def values_of(section: type[Config], field: str) -> tuple[str, ...]:
+    """Return the words that a field takes one of."""
+    return get_args(section.model_fields[field].annotation)
+
+
 class UnknownKeyError(ValueError):
     """A key that a configuration class does not have."""
 

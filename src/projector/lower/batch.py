@@ -16,8 +16,7 @@ from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import SectionTable
-from projector.lower.runs import RunColumns
-from projector.lower.sections import ModelColumns, ParallelismColumns, TrainingColumns
+from projector.lower.sections import ModelColumns, ParallelismColumns, RunColumns, TrainingColumns
 
 
 class Sections(NamedTuple):

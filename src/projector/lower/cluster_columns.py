@@ -1,7 +1,7 @@
 """The columns of a cluster: its software, its host and what its devices and links give a job."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -19,19 +19,11 @@ from projector.lower.columns import Column, Declare, SectionColumns
 from projector.lower.fabrics import job_domain_gpus, tier_gpus
 from projector.lower.hardware import native_type, slowdowns
 from projector.lower.stragglers import largest_of_normals
-from projector.units import GB, GIB, MIB, MICROSECOND, MILLISECOND
 
 LOAD_ONE = 1 << 20
 """Shares are kept in parts of it, so that records of workloads are integers and compare exactly."""
 
-LOSS = (
-    "forward_bytes",
-    "backward_bytes",
-    "saved_bytes",
-    "transient_bytes",
-    "divided_bytes",
-    "launches",
-)
+LOSS = tuple(LossKernels.model_fields)
 """Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
 
 CALLS = tuple(name for name in ExpertCalls.model_fields if name != "call_us")
@@ -40,13 +32,9 @@ CALLS = tuple(name for name in ExpertCalls.model_fields if name != "call_us")
 PASSES = tuple(ExpertPasses.model_fields)
 """Fields of `ExpertPasses`, in the order of the column ``expert_passes``."""
 
-_cluster = Declare[ClusterConfig]()
-_device = _cluster.part(attrgetter("device"))
-_software = _cluster.part(attrgetter("software"))
-
-
-def _stated(value: float | None) -> float:
-    return math.nan if value is None else value
+_cluster = Declare[ClusterConfig, ClusterConfig]()
+_device = Declare[ClusterConfig, Device](attrgetter("device"))
+_software = Declare[ClusterConfig, SoftwareConfig](attrgetter("software"))
 
 
 def _native_code(device: Device, name: str) -> int:
@@ -64,22 +52,18 @@ def _moe_layer_shares(software: SoftwareConfig) -> list[float]:
     return [forward / (forward + backward), backward / (forward + backward), 0.0]
 
 
-def _stated_s(milliseconds: float | None) -> float:
-    """Return seconds, NaN where nothing is stated."""
-    return math.nan if milliseconds is None else milliseconds * MILLISECOND
+def _fields(section: str, names: Iterable[str]) -> Callable[[SoftwareConfig], Sequence[int]]:
+    return attrgetter(*(f"{section}.{name}" for name in names))
+
+
+def _in_parts(field: str) -> Callable[[SoftwareConfig], int]:
+    """Return what reads a share in parts of `LOAD_ONE`."""
+    read = attrgetter(field)
+    return lambda software: round(read(software) * LOAD_ONE)
 
 
 def _expert_calls(software: SoftwareConfig) -> list[float]:
-    pairs = [getattr(software.expert_calls, name) for name in CALLS]
-    return [count for pair in pairs for count in pair]
-
-
-def _expert_passes(software: SoftwareConfig) -> list[int]:
-    return [getattr(software.expert_passes, name) for name in PASSES]
-
-
-def _loss(kernels: LossKernels) -> list[int]:
-    return [getattr(kernels, name) for name in LOSS]
+    return [count for name in CALLS for count in getattr(software.expert_calls, name)]
 
 
 def _peaks(device: Device) -> list[float]:
@@ -115,69 +99,37 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     expert_calls = _software.floats(
         _expert_calls, "operators", "Fields of `CALLS`, forward and backward."
     )
-    expert_passes = _software.ints(_expert_passes, "bytes", "Fields of `PASSES`.")
-    atomic_bytes = _software.ints(
-        lambda s: s.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
-    )
+    expert_passes = _software.ints(_fields("expert_passes", PASSES), "bytes", "Fields of `PASSES`.")
+    atomic_bytes = _software.ints("atomic_bytes")
     eager_share_2e20 = _software.ints(
-        lambda s: round(s.eager_share * LOAD_ONE), "2**-20", "Of eager kernels' rate."
+        _in_parts("eager_share"), "2**-20", "Rate of eager kernels over others."
     )
     async_tp_exposed_2e20 = _software.ints(
-        lambda s: round(s.async_tp_exposed * LOAD_ONE),
-        "2**-20",
-        "Of a collective that AsyncTP does not hide.",
+        _in_parts("async_tp_exposed"), "2**-20", "Of a collective that AsyncTP does not hide."
     )
     grouped_gemm_share_2e20 = _software.ints(
-        lambda s: round(s.grouped_gemm_share * LOAD_ONE),
-        "2**-20",
-        "Rate of grouped GEMMs over what the device states.",
+        _in_parts("grouped_gemm_share"), "2**-20", "Of the rate that the device states."
     )
     rowwise_gemm_share_2e20 = _software.ints(
-        lambda s: round(s.rowwise_gemm_share * LOAD_ONE),
-        "2**-20",
-        "Rate of a GEMM with scales by row over that with scales by tensor.",
+        _in_parts("rowwise_gemm_share"), "2**-20", "Rate with scales by row over by tensor."
     )
-    fused_loss = _software.ints(
-        lambda s: _loss(s.fused_loss), "mixed", "Fields of `LOSS`, of one fused kernel."
-    )
-    unfused_loss = _software.ints(
-        lambda s: _loss(s.unfused_loss), "mixed", "The same for separate operators."
-    )
+    fused_loss = _software.ints(_fields("fused_loss", LOSS), "mixed", "Fields of `LOSS`.")
+    unfused_loss = _software.ints(_fields("unfused_loss", LOSS), "mixed", "Fields of `LOSS`.")
     software_key = _cluster.key_of(lambda: SOFTWARE, "Everything above.")
 
 
 class HostColumns(SoftwareColumns):
     """What the host of a device adds to its layers."""
 
-    host_link_bytes_per_s = _device.floats(
-        lambda d: d.host_link_gb_per_s * GB, "bytes/s", "Between device and host."
-    )
-    gap_s = _device.floats(lambda d: d.kernel_start_us * MICROSECOND, "s", "Between two kernels.")
-    graph_gap_s = _device.floats(
-        lambda d: d.kernel_start_graph_us * MICROSECOND, "s", "The same in a graph."
-    )
-    launch_s = _software.floats(
-        lambda s: s.launch_us * MICROSECOND, "s", "Of the host for a kernel."
-    )
-    operator_s = _software.floats(
-        lambda s: s.operator_us * MICROSECOND, "s", "Of the framework for a kernel."
-    )
-    host_sync_s = _software.floats(
-        lambda s: s.host_sync_us * MICROSECOND, "s", "Of a wait for the device."
-    )
-    expert_call_s = _software.floats(
-        lambda s: s.expert_calls.call_us * MICROSECOND,
-        "s",
-        "Of the host for an expert's call.",
-    )
-    moe_layer_s = _software.floats(
-        lambda s: _stated_s(s.moe_layer_ms),
-        "s",
-        "Of the host for an MoE layer, if stated.",
-    )
-    moe_layer_sync_free_s = _software.floats(
-        lambda s: _stated_s(s.moe_layer_sync_free_ms), "s", "The same without waits."
-    )
+    host_link_bytes_per_s = _device.si("host_link_gb_per_s")
+    gap_s = _device.si("kernel_start_us")
+    graph_gap_s = _device.si("kernel_start_graph_us")
+    launch_s = _software.si("launch_us")
+    operator_s = _software.si("operator_us")
+    host_sync_s = _software.si("host_sync_us")
+    expert_call_s = _software.si("expert_calls.call_us")
+    moe_layer_s = _software.si("moe_layer_ms", math.nan)
+    moe_layer_sync_free_s = _software.si("moe_layer_sync_free_ms", math.nan)
     moe_layer_shares = _software.floats(
         _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
     )
@@ -185,10 +137,10 @@ class HostColumns(SoftwareColumns):
 
 
 class ClusterColumns(HostColumns):
-    """Clusters."""
+    """Clusters; NaN is not stated."""
 
-    gpus = _cluster.ints(lambda c: c.gpus, "devices", "Of the whole cluster.")
-    nodes = _cluster.ints(lambda c: c.nodes, "hosts", "Of the whole cluster.")
+    gpus = _cluster.ints("gpus")
+    nodes = _cluster.ints("nodes")
     domain = _cluster.ints(
         lambda c: job_domain_gpus(c, c.gpus), "devices", "Of one scale-up domain that a job takes."
     )
@@ -198,36 +150,16 @@ class ClusterColumns(HostColumns):
     zone = _cluster.ints(
         lambda c: tier_gpus(c, c.gpus)[1], "devices", "Of one zone that a job takes; 0 is all."
     )
-    memory_bytes = _device.floats(lambda d: d.hbm_gib * GIB, "bytes", "Of a device.")
-    stated_reserve_bytes = _cluster.floats(
-        lambda c: _stated(c.memory_reserve_gib) * GIB,
-        "bytes",
-        "That training cannot use; NaN is not stated.",
-    )
-    stated_fragmentation = _cluster.floats(
-        lambda c: _stated(c.fragmentation), "share", "Of what is allocated; NaN is not stated."
-    )
-    expandable = _software.ints(
-        lambda s: s.allocator.expandable_segments, "flag", "Segments grow in place."
-    )
-    idle_share = _software.floats(
-        lambda s: s.allocator.idle_share,
-        "share",
-        "Of activations and working sets that lies in idle blocks where segments do not grow.",
-    )
-    pinned_share = _software.floats(
-        lambda s: s.allocator.pinned_share, "share", "The same, which is never given back."
-    )
-    context_bytes = _device.floats(lambda d: d.context_gib * GIB, "bytes", "Of the driver.")
-    communicator_bytes = _device.floats(
-        lambda d: d.communicator_gib * GIB, "bytes", "Of a communicator."
-    )
-    exchange_peer_bytes = _device.floats(
-        lambda d: d.exchange_peer_gib * GIB, "bytes", "Of a peer that is sent to directly."
-    )
-    workspace_bytes = _device.floats(
-        lambda d: d.gemm_workspace_mib * MIB, "bytes", "Of GEMMs, for each library."
-    )
+    memory_bytes = _device.si("hbm_gib")
+    stated_reserve_bytes = _cluster.si("memory_reserve_gib", math.nan)
+    stated_fragmentation = _cluster.floats("fragmentation", none=math.nan)
+    expandable = _software.ints("allocator.expandable_segments")
+    idle_share = _software.floats("allocator.idle_share")
+    pinned_share = _software.floats("allocator.pinned_share")
+    context_bytes = _device.si("context_gib")
+    communicator_bytes = _device.si("communicator_gib")
+    exchange_peer_bytes = _device.si("exchange_peer_gib")
+    workspace_bytes = _device.si("gemm_workspace_mib")
     slowdown = _device.floats(slowdowns, "share", "Of what runs beside, each of `SLOWDOWNS`.")
     straggler_share = _cluster.floats(
         lambda c: c.variation.device_spread * largest_of_normals(c.gpus),
@@ -237,9 +169,7 @@ class ClusterColumns(HostColumns):
     copy_passes = _software.floats(
         _copy_passes, "bytes", "Moved for each byte gathered and reduced, by generation of FSDP."
     )
-    step_overhead_s = _software.floats(
-        lambda s: s.step_overhead_ms * MILLISECOND, "s", "Of the host for a step."
-    )
+    step_overhead_s = _software.si("step_overhead_ms")
     peak_tflops = _device.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
     place_key = _cluster.key_of(lambda: BLOCKS, "Where groups lie.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")

@@ -1,24 +1,48 @@
-"""Columns of sections, each declared once: what it reads, its type, its unit and its meaning.
+"""Columns of sections, each declared once: what it reads and its type.
 
 Jobs of a batch mostly share a few sections, so that a section is read once for all of them.
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from projector.arrays import Array, Ints, bytes_of_rows
+from projector.units import si_unit
 
 S = TypeVar("S")
 """A section of a job."""
+
+P = TypeVar("P")
+"""What is read of it: the section, or a part of it."""
 
 T = TypeVar("T", np.int64, np.float64)
 
 
 Part = Callable[[Any], Any]
 """Returns a section of a section."""
+
+None_ = float | Callable[[str], float] | None
+"""What stands for a number that is not stated, or what returns it given the name of the field."""
+
+
+def _plain(field: str, none: None_) -> Callable[[Any], Any]:
+    """Return what reads a field, and something else where it or a section around it is none."""
+    if none is None:
+        return attrgetter(field)
+    names = field.split(".")
+
+    def read(section: Any) -> Any:
+        for name in names:
+            section = getattr(section, name)
+            if section is None:
+                return none(name) if callable(none) else none
+        return section
+
+    return read
 
 
 class Column(Generic[S, T]):
@@ -27,25 +51,20 @@ class Column(Generic[S, T]):
     def __init__(
         self,
         dtype: type[T],
-        read: Callable[[Any], Any],
-        unit: str,
-        meaning: str,
-        part: "Part | None" = None,
+        read: str | Callable[[Any], Any],
+        unit: str = "",
+        meaning: str = "",
+        part: Part | None = None,
+        none: None_ = None,
     ) -> None:
         """Declare what is read of a section, or of a part of it; booleans become 0 and 1.
 
-        Parameters
-        ----------
-        unit : str
-            Unit of the numbers, or what kind of number they are.
-        meaning : str
-            What the column says, in one line.
-        part : callable, optional
-            Returns the part, which many sections may share: it is read once for all of them.
+        A plain read names a field, which says its unit and meaning.
         """
+        self.field = read if isinstance(read, str) else ""
+        self.read = _plain(read, none) if isinstance(read, str) else read
         self.dtype: type[T] = dtype
-        self.part = part
-        self.read, self.unit, self.meaning = read, unit, meaning
+        self.unit, self.meaning, self.part = unit, meaning, part
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the name of the attribute."""
@@ -114,24 +133,53 @@ class KeyOfColumns(KeyColumn[S]):
         return [*zip(bytes_of_rows(rows), super().keys(table, begin), strict=True)]
 
 
-class Declare(Generic[S]):
-    """Makes declarations for one kind of section, so that what they read is checked."""
+class Declare(Generic[S, P]):
+    """Declares columns of what is read of one kind of section, or of a part that sections share.
+
+    A plain read names a field or a property, which says what it is and in which unit; it may lie in
+    a nested section. Whatever takes more is a function, with unit and meaning beside it.
+    """
+
+    def __init__(self, part: Part | None = None) -> None:
+        """Keep what returns the part, which is read once for all sections that share it."""
+        self._part = part
 
     def ints(
-        self, read: Callable[[S], int | Sequence[int]], unit: str, meaning: str
+        self,
+        read: str | Callable[[P], int | Sequence[int]],
+        unit: str = "",
+        meaning: str = "",
+        none: int | None = None,
     ) -> Column[S, np.int64]:
-        """Declare whole numbers, codes or flags."""
-        return Column(np.int64, read, unit, meaning)
+        """Declare whole numbers or flags; ``none`` stands where nothing is stated."""
+        return Column(np.int64, read, unit, meaning, self._part, none)
 
     def floats(
-        self, read: Callable[[S], float | Sequence[float]], unit: str, meaning: str
+        self,
+        read: str | Callable[[P], float | Sequence[float]],
+        unit: str = "",
+        meaning: str = "",
+        none: None_ = None,
     ) -> Column[S, np.float64]:
-        """Declare bytes, seconds, rates and shares."""
-        return Column(np.float64, read, unit, meaning)
+        """Declare bytes, seconds, rates and shares; ``none`` as in `si`."""
+        return Column(np.float64, read, unit, meaning, self._part, none)
 
-    def part(self, part: Part) -> "DeclareOfPart[S]":
-        """Return what makes declarations for a part of such a section."""
-        return DeclareOfPart(part)
+    def si(self, field: str, none: None_ = None) -> Column[S, np.float64]:
+        """Declare a field in SI units; the end of its name tells its own.
+
+        Where nothing is stated, ``none`` stands in the unit of the field, or returns what does.
+        """
+        column = Column[S, np.float64](np.float64, field, part=self._part, none=none)
+        stated, unit = column.read, si_unit(field)
+        column.read = lambda section: stated(section) * unit
+        return column
+
+    def code(self, field: str, among: Sequence[str]) -> Column[S, np.int64]:
+        """Declare the position of what a field says among all that it may say."""
+        column = Column[S, np.int64](np.int64, field, part=self._part)
+        stated = column.read
+        column.read = lambda section: among.index(stated(section))
+        return column
 
     def key(self, read: Callable[[S], Hashable], meaning: str) -> KeyColumn[S]:
         """Declare what is compared."""
@@ -145,26 +193,6 @@ class Declare(Generic[S]):
     ) -> KeyOfColumns[S]:
         """Declare which columns are compared, and what besides."""
         return KeyOfColumns(columns, read, meaning)
-
-
-class DeclareOfPart(Generic[S]):
-    """Makes declarations of what is read of one part of a section."""
-
-    def __init__(self, part: Part) -> None:
-        """Keep what returns the part."""
-        self._part = part
-
-    def ints(
-        self, read: Callable[[Any], int | Sequence[int]], unit: str, meaning: str
-    ) -> Column[S, np.int64]:
-        """Declare whole numbers, codes or flags."""
-        return Column(np.int64, read, unit, meaning, self._part)
-
-    def floats(
-        self, read: Callable[[Any], float | Sequence[float]], unit: str, meaning: str
-    ) -> Column[S, np.float64]:
-        """Declare bytes, seconds, rates and shares."""
-        return Column(np.float64, read, unit, meaning, self._part)
 
 
 class SectionTable(Generic[S]):

@@ -1,6 +1,7 @@
 """The columns of power and money: what devices draw, what runs are paid with."""
 
 import math
+from operator import attrgetter
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
@@ -16,8 +17,9 @@ from projector.lower.columns import Declare, SectionColumns
 from projector.lower.hardware import native_type
 from projector.units import MEGA, PICO
 
-_cluster = Declare[ClusterConfig]()
-_run = Declare[RunConfig]()
+_cluster = Declare[ClusterConfig, ClusterConfig]()
+_device = Declare[ClusterConfig, Device](attrgetter("device"))
+_run = Declare[RunConfig, RunConfig]()
 
 
 def _held_w(device: Device) -> float:
@@ -38,11 +40,10 @@ def _flat_w(device: Device) -> float:
     return device.tdp_w * share.value
 
 
-def _joule_per_flop(cluster: ClusterConfig) -> list[float]:
+def _joule_per_flop(device: Device) -> list[float]:
     """Return the energy of a FLOP by matrix type, NaN where the power model has none."""
-    power = cluster.device.power
-    known = {} if power is None else power.pj_per_flop
-    natives = [native_type(cluster.device, name) for name in MATRIX_TYPES]
+    known = {} if device.power is None else device.power.pj_per_flop
+    natives = [native_type(device, name) for name in MATRIX_TYPES]
     return [known.get(name, math.nan) * PICO for name in natives]  # type: ignore[call-overload]  # any name may be asked
 
 
@@ -82,33 +83,26 @@ def _listed_capex(device: Device) -> float:
 class PowerColumns(SectionColumns[ClusterConfig]):
     """Devices of clusters, as their power models have them; NaN is not known."""
 
-    tdp_w = _cluster.floats(lambda c: c.device.tdp_w, "W", "Of a device.")
-    held_w = _cluster.floats(lambda c: _held_w(c.device), "W", "That a device holds under load.")
-    idle_w = _cluster.floats(lambda c: _idle_w(c.device), "W", "Of a device that waits.")
-    flat_w = _cluster.floats(
-        lambda c: _flat_w(c.device), "W", "During a step, for want of a power model."
-    )
-    joule_per_flop = _cluster.floats(_joule_per_flop, "J/FLOP", "Of each of `MATRIX_TYPES`.")
-    joule_per_byte = _cluster.floats(lambda c: _joule_per_byte(c.device), "J/byte", "From memory.")
+    tdp_w = _device.floats("tdp_w")
+    held_w = _device.floats(_held_w, "W", "That a device holds under load.")
+    idle_w = _device.floats(_idle_w, "W", "Of a device that waits.")
+    flat_w = _device.floats(_flat_w, "W", "During a step, for want of a power model.")
+    joule_per_flop = _device.floats(_joule_per_flop, "J/FLOP", "Of each of `MATRIX_TYPES`.")
+    joule_per_byte = _device.floats(_joule_per_byte, "J/byte", "From memory.")
     voltage_squared = _cluster.floats(_voltage_squared, "1", "At its clock over the highest one.")
-    other_w = _cluster.floats(
-        lambda c: _other_w(c.device), "W", "Of nodes and network, for each device."
-    )
-    listed_rent = _cluster.floats(
-        lambda c: _listed_rent(c.device), "USD/h", "Of a device in the dated table."
-    )
-    listed_capex = _cluster.floats(
-        lambda c: _listed_capex(c.device), "USD", "Of a device in the dated table."
-    )
+    other_w = _device.floats(_other_w, "W", "Of nodes and network, for each device.")
+    listed_rent = _device.floats(_listed_rent, "USD/h", "Of a device in the dated table.")
+    listed_capex = _device.floats(_listed_capex, "USD", "Of a device in the dated table.")
 
 
-def _or_owned(value: float | None, name: str) -> float:
-    """Return what a job states, or what ``hardware/prices.yaml`` has."""
-    return float(getattr(load_prices().owned, name).value) if value is None else value
+def _owned(name: str) -> float:
+    """Return what ``hardware/prices.yaml`` has where a job states nothing."""
+    return float(getattr(load_prices().owned, name).value)
 
 
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+def _real_estate_usd_per_w(run: RunConfig) -> float:
+    stated = run.cost.owned.real_estate_usd_per_mw
+    return (_owned("real_estate_usd_per_mw") if stated is None else stated) / MEGA
 
 
 def _g_per_kwh(run: RunConfig) -> float:
@@ -119,46 +113,22 @@ def _g_per_kwh(run: RunConfig) -> float:
 class MoneyColumns(SectionColumns[RunConfig]):
     """Prices and emissions of runs; NaN is not stated."""
 
-    rent = _run.floats(lambda r: _or_nan(r.cost.usd_per_gpu_hour), "USD/h", "Of a device.")
+    rent = _run.floats("cost.usd_per_gpu_hour", none=math.nan)
     takes_listed = _run.ints(
         lambda r: r.cost.prices == "listed", "flag", "Listed prices stand in for missing ones."
     )
-    owns = _run.ints(lambda r: r.cost.owned.enabled, "flag", "The devices are owned.")
-    capex = _run.floats(lambda r: _or_nan(r.cost.owned.capex_usd_per_gpu), "USD", "Of a device.")
-    system_share = _run.floats(
-        lambda r: _or_owned(r.cost.owned.system_share, "system_share"),
-        "share",
-        "Capex of all else over that of devices.",
-    )
-    lifetime_years = _run.floats(
-        lambda r: _or_owned(r.cost.owned.lifetime_years, "lifetime_years"), "years", "Of a fleet."
-    )
-    utilisation = _run.floats(
-        lambda r: _or_owned(r.cost.owned.utilisation, "utilisation"), "share", "Of these years."
-    )
-    cooling_usd_per_w = _run.floats(
-        lambda r: _or_owned(r.cost.owned.cooling_usd_per_w, "cooling_usd_per_w"),
-        "USD/W",
-        "Of TDP.",
-    )
-    real_estate_usd_per_w = _run.floats(
-        lambda r: _or_owned(r.cost.owned.real_estate_usd_per_mw, "real_estate_usd_per_mw") / MEGA,
-        "USD/W",
-        "Of TDP.",
-    )
+    owns = _run.ints("cost.owned.enabled")
+    capex = _run.floats("cost.owned.capex_usd_per_gpu", none=math.nan)
+    system_share = _run.floats("cost.owned.system_share", none=_owned)
+    lifetime_years = _run.floats("cost.owned.lifetime_years", none=_owned)
+    utilisation = _run.floats("cost.owned.utilisation", none=_owned)
+    cooling_usd_per_w = _run.floats("cost.owned.cooling_usd_per_w", none=_owned)
+    real_estate_usd_per_w = _run.floats(_real_estate_usd_per_w, "USD/W", "Of TDP.")
     facility_once = _run.ints(
         lambda r: r.cost.owned.facility == "once", "flag", "Both are paid once in a lifetime."
     )
-    staff_share = _run.floats(
-        lambda r: _or_owned(r.cost.owned.staff_share_per_year, "staff_share_per_year"),
-        "share",
-        "Of the capex of devices, every year.",
-    )
-    pue = _run.floats(lambda r: _or_owned(r.energy.pue, "pue"), "1", "Building over machines.")
-    usd_per_kwh = _run.floats(
-        lambda r: _or_owned(r.energy.usd_per_kwh, "usd_per_kwh"), "USD/kWh", "Of an owner."
-    )
-    other_w = _run.floats(
-        lambda r: _or_nan(r.energy.node_overhead_w_per_gpu), "W", "Of nodes, for each device."
-    )
+    staff_share = _run.floats("cost.owned.staff_share_per_year", none=_owned)
+    pue = _run.floats("energy.pue", none=_owned)
+    usd_per_kwh = _run.floats("energy.usd_per_kwh", none=_owned)
+    other_w = _run.floats("energy.node_overhead_w_per_gpu", none=math.nan)
     g_per_kwh = _run.floats(_g_per_kwh, "g/kWh", "CO2 of the grid.")

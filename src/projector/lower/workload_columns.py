@@ -7,6 +7,7 @@ whole numbers, so that records compare exactly; what does not matter to a kind s
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Self, overload
 
 import numpy as np
@@ -165,18 +166,26 @@ def _parts_reached(pieces: Pieces, parts_of: Callable[["JobColumns"], Floats]) -
     return in_parts
 
 
+Read = str | Callable[[Pieces], Array]
+"""Name of what pieces have, or what reads it."""
+
+
 class WorkloadColumn:
     """One whole number of a workload: an attribute of `WorkloadColumns`."""
 
     def __init__(
         self,
-        read: Callable[[Pieces], Array],
-        unit: str,
-        meaning: str,
+        read: Read,
+        unit: str = "",
+        meaning: str = "",
         where: Callable[[Pieces], Flags] | None = None,
     ) -> None:
-        """Declare what is read, and which kinds have it; all without ``where``."""
-        self.read, self.unit, self.meaning, self.where = read, unit, meaning, where
+        """Declare what is read, and which kinds have it; all without ``where``.
+
+        A plain read names a column of sections or jobs, which says what it is.
+        """
+        self.read: Callable[[Pieces], Array] = attrgetter(read) if isinstance(read, str) else read
+        self.unit, self.meaning, self.where = unit, meaning, where
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Take the name of the attribute."""
@@ -201,7 +210,7 @@ class WorkloadColumn:
         return values if self.where is None else values * self.where(pieces)
 
 
-def _shared(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+def _shared(read: Read, unit: str = "", meaning: str = "") -> WorkloadColumn:
     return WorkloadColumn(read, unit, meaning)
 
 
@@ -210,11 +219,11 @@ def _beside(meaning: str) -> WorkloadColumn:
     return WorkloadColumn(lambda p: np.zeros(len(p.kinds), np.int64), "row", meaning)
 
 
-def _layer(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+def _layer(read: Read, unit: str = "", meaning: str = "") -> WorkloadColumn:
     return WorkloadColumn(read, unit, meaning, lambda p: p.is_layer)
 
 
-def _experts(read: Callable[[Pieces], Array], unit: str, meaning: str) -> WorkloadColumn:
+def _experts(read: Read, unit: str = "", meaning: str = "") -> WorkloadColumn:
     return WorkloadColumn(read, unit, meaning, lambda p: p.is_moe)
 
 
@@ -270,60 +279,58 @@ class WorkloadColumns:
     fabric = _beside("Of the table of fabrics.")
 
     # Batch, sequence and the degrees that divide them.
-    micro_batch = _shared(lambda p: p.jobs.micro_batch, "sequences", "Of a microbatch.")
-    seq = _shared(lambda p: p.jobs.seq, "tokens", "Of a sequence.")
-    tp = _shared(lambda p: p.jobs.tp, "ranks", "Tensor parallelism.")
-    cp = _shared(lambda p: p.jobs.cp, "ranks", "Context parallelism.")
-    ep = _experts(lambda p: p.jobs.ep, "ranks", "Expert parallelism.")
-    etp = _experts(lambda p: p.jobs.etp, "ranks", "Tensor parallelism of experts.")
-    tp_local = _shared(lambda p: p.jobs.tp_local, "ranks", "Of TP in one scale-up domain.")
-    cp_local = _shared(lambda p: p.jobs.cp_local, "ranks", "Of CP in one.")
-    ep_local = _experts(lambda p: p.jobs.ep_local, "ranks", "Of EP in one.")
-    etp_local = _experts(lambda p: p.jobs.etp_local, "ranks", "Of the experts' TP in one.")
-    tp_span = _shared(lambda p: p.jobs.tp_span, "code", "How TP lies beyond it.")
-    cp_span = _shared(lambda p: p.jobs.cp_span, "code", "The same of CP.")
-    ep_span = _experts(lambda p: p.jobs.ep_span, "code", "The same of EP.")
-    etp_span = _experts(lambda p: p.jobs.etp_span, "code", "The same of the experts' TP.")
-    sequence_parallel = _shared(
-        lambda p: p.split.splits_sequence, "flag", "Norms and residuals are divided over TP."
-    )
+    micro_batch = _shared("jobs.micro_batch")
+    seq = _shared("jobs.seq")
+    tp = _shared("jobs.tp")
+    cp = _shared("jobs.cp")
+    ep = _experts("jobs.ep")
+    etp = _experts("jobs.etp")
+    tp_local = _shared("jobs.tp_local")
+    cp_local = _shared("jobs.cp_local")
+    ep_local = _experts("jobs.ep_local")
+    etp_local = _experts("jobs.etp_local")
+    tp_span = _shared("jobs.tp_span")
+    cp_span = _shared("jobs.cp_span")
+    ep_span = _experts("jobs.ep_span")
+    etp_span = _experts("jobs.etp_span")
+    sequence_parallel = _shared("split.splits_sequence")
 
     # Architecture.
-    hidden = _shared(lambda p: p.model.hidden, "elements", "Width of the residual stream.")
+    hidden = _shared("model.hidden")
     ffn = WorkloadColumn(
         lambda p: p.model.ffn, "elements", "Inner width of the MLP.", lambda p: p.is_dense
     )
-    gated = _shared(lambda p: p.model.gated, "flag", "Whether an MLP has a gate projection.")
-    mlp_bias = _shared(lambda p: p.model.mlp_bias, "flag", "Whether its projections have a bias.")
-    clamped = _experts(lambda p: p.model.clamped, "flag", "Clamps inputs of the activation.")
-    heads = _shared(lambda p: p.model.heads, "heads", "Query heads.")
+    gated = _shared("model.gated")
+    mlp_bias = _shared("model.mlp_bias")
+    clamped = _experts("model.clamped")
+    heads = _shared("model.heads")
     key_heads = _shared(
         lambda p: np.where(p.is_layer, p.model.key_heads, p.model.query_groups),
         "heads",
         "Key and value heads of the attention kernel.",
     )
-    d_qk = _layer(lambda p: p.model.d_qk, "elements", "Width of a query or key head.")
-    d_v = _layer(lambda p: p.model.d_v, "elements", "Width of a value head.")
-    rope = _shared(lambda p: p.model.rope, "flag", "Rotates Q and K.")
-    attention_bias = _shared(lambda p: p.model.attention_bias, "code", "Of `ATTENTION_BIASES`.")
-    qk_norm = _shared(lambda p: p.model.qk_norm, "code", "Of `QK_NORMS`.")
-    sinks = _shared(lambda p: p.model.sinks, "flag", "Has one sink logit a head.")
+    d_qk = _layer("model.d_qk")
+    d_v = _layer("model.d_v")
+    rope = _shared("model.rope")
+    attention_bias = _shared("model.attention_bias")
+    qk_norm = _shared("model.qk_norm")
+    sinks = _shared("model.sinks")
     window = _shared(
         lambda p: p.model.window * p.kinds["windowed"], "tokens", "Keys it sees; 0 is all."
     )
-    norm_parameters = _shared(lambda p: p.model.norm_parameters, "vectors", "Scale, and shift.")
-    norms = _shared(lambda p: p.model.norms, "norms", "On the residual path of a layer.")
-    mla = _layer(lambda p: p.model.is_mla, "flag", "Has latent attention.")
-    q_lora = _layer(lambda p: p.model.q_lora, "elements", "Query latent.")
-    kv_lora = _layer(lambda p: p.model.kv_lora, "elements", "Key latent.")
-    d_nope = _layer(lambda p: p.model.d_nope, "elements", "Unrotated width of a head.")
-    d_rope = _layer(lambda p: p.model.d_rope, "elements", "Its rotated width.")
-    experts = _experts(lambda p: p.model.experts, "experts", "Of a layer.")
-    topk = _experts(lambda p: p.model.topk, "experts", "Of a token.")
-    expert_ffn = _experts(lambda p: p.model.expert_ffn, "elements", "Inner width of an expert.")
-    shared_ffn = _experts(lambda p: p.model.shared_ffn, "elements", "The same for shared experts.")
-    shared_gate = _experts(lambda p: p.model.shared_gate, "flag", "Scales the shared experts.")
-    router_bias = _experts(lambda p: p.model.router_bias, "flag", "Whether the router has a bias.")
+    norm_parameters = _shared("model.norm_parameters")
+    norms = _shared("model.norms")
+    mla = _layer("model.is_mla")
+    q_lora = _layer("model.q_lora")
+    kv_lora = _layer("model.kv_lora")
+    d_nope = _layer("model.d_nope")
+    d_rope = _layer("model.d_rope")
+    experts = _experts("model.experts")
+    topk = _experts("model.topk")
+    expert_ffn = _experts("model.expert_ffn")
+    shared_ffn = _experts("model.shared_ffn")
+    shared_gate = _experts("model.shared_gate")
+    router_bias = _experts("model.router_bias")
     ranks_reached_2e20 = _experts(
         lambda p: _parts_reached(p, lambda jobs: jobs.ep.astype(np.float64)),
         "2**-20",
@@ -352,19 +359,13 @@ class WorkloadColumns:
         "flag",
         "Attention computes in FP8.",
     )
-    eager = _shared(lambda p: p.training.eager, "flag", "Element-wise operators run one by one.")
-    grouped_gemm_share_2e20 = _experts(
-        lambda p: p.cluster.grouped_gemm_share_2e20, "2**-20", "Of what the device states."
-    )
-    rowwise_gemm_share_2e20 = _shared(
-        lambda p: p.cluster.rowwise_gemm_share_2e20, "2**-20", "Of FP8 GEMMs with scales by row."
-    )
-    wide_dtype = _shared(lambda p: p.wide_dtype, "code", "The same for attention, head and router.")
-    fp8_recipe = _shared(lambda p: p.training.fp8_recipe, "code", "Of `FP8_RECIPES`.")
-    fp8_transpose = _shared(lambda p: p.training.fp8_transpose, "flag", "Keeps weight transposes.")
-    accumulate_bytes = _shared(
-        lambda p: p.training.accumulate_bytes, "bytes", "Of a main-gradient element."
-    )
+    eager = _shared("training.eager")
+    grouped_gemm_share_2e20 = _experts("cluster.grouped_gemm_share_2e20")
+    rowwise_gemm_share_2e20 = _shared("cluster.rowwise_gemm_share_2e20")
+    wide_dtype = _shared("wide_dtype")
+    fp8_recipe = _shared("training.fp8_recipe")
+    fp8_transpose = _shared("training.fp8_transpose")
+    accumulate_bytes = _shared("training.accumulate_bytes")
     accumulation = _shared(
         lambda p: np.where(
             p.split.fsdp > 0,
@@ -385,22 +386,16 @@ class WorkloadColumns:
         "flag",
         "Recomputation ends before the last GEMM.",
     )
-    frozen = _shared(lambda p: p.training.adapted, "flag", "Adapters alone are trained.")
+    frozen = _shared("training.adapted")
     adapter_sites = _layer(
         lambda p: p.training.adapter_sites & p.model.sites, "bits", "Bit i: of `SITES[i]`."
     )
-    adapter_rank = _layer(lambda p: p.training.adapter_rank, "elements", "Between A and B.")
-    adapter_expert_rank = _experts(
-        lambda p: p.training.adapter_expert_rank, "elements", "The same beside routed experts."
-    )
-    adapter_each = _experts(
-        lambda p: p.training.adapter_each, "flag", "Every expert has adapters of its own."
-    )
-    adapter_dropout = _layer(lambda p: p.training.adapter_dropout, "code", "Of `DROPOUTS`.")
-    packed_base = _layer(
-        lambda p: p.training.packed_base, "flag", "Frozen linear layers lie in 4 bits."
-    )
-    flash = _shared(lambda p: p.training.flash, "flag", "Attention is one kernel.")
+    adapter_rank = _layer("training.adapter_rank")
+    adapter_expert_rank = _experts("training.adapter_expert_rank")
+    adapter_each = _experts("training.adapter_each")
+    adapter_dropout = _layer("training.adapter_dropout")
+    packed_base = _layer("training.packed_base")
+    flash = _shared("training.flash")
     loss_forward_bytes = _loss("forward_bytes", "bytes", "Of a logit, moved by the loss.")
     loss_backward_bytes = _loss("backward_bytes", "bytes", "The same in the backward.")
     loss_saved_bytes = _loss("saved_bytes", "bytes", "Of a logit, kept for the backward.")
@@ -409,18 +404,12 @@ class WorkloadColumns:
         "divided_bytes", "bytes", "The same, where TP divides the vocabulary."
     )
     loss_launches = _loss("launches", "kernels", "Of the loss in one pass.")
-    cp_type = _shared(lambda p: p.split.cp_type, "code", "Of `CP_TYPES`.")
-    dispatcher = _experts(lambda p: p.training.dispatcher, "code", "Of `DISPATCHERS`.")
-    dispatch_bytes = _experts(lambda p: p.training.dispatch_bytes, "bytes", "Of a sent element.")
-    dispatcher_units = _experts(
-        lambda p: p.training.dispatcher_units, "units", "That a fused exchange takes."
-    )
-    permute_fusion = _experts(
-        lambda p: p.training.permute_fusion, "flag", "Permutation is one kernel."
-    )
-    fused_experts = _experts(
-        lambda p: p.training.fused_experts, "flag", "Biases and clamps are part of the GEMMs."
-    )
+    cp_type = _shared("split.cp_type")
+    dispatcher = _experts("training.dispatcher")
+    dispatch_bytes = _experts("training.dispatch_bytes")
+    dispatcher_units = _experts("training.dispatcher_units")
+    permute_fusion = _experts("training.permute_fusion")
+    fused_experts = _experts("training.fused_experts")
     calls_forward = _calls(0, "Beside its kernels, dispatched by the host.")
     calls_backward = _calls(1, "The same in the backward.")
     bias_forward_bytes = _pass("bias_forward_bytes", "Of an output, moved for its bias.")
@@ -428,24 +417,14 @@ class WorkloadColumns:
     bias_transient_bytes = _pass("bias_transient_bytes", "Of an output, held while it is added.")
     clamp_forward_bytes = _pass("clamp_forward_bytes", "Of an activation, moved to clamp it.")
     clamp_backward_bytes = _pass("clamp_backward_bytes", "The same in the backward.")
-    atomic_bytes = _experts(
-        lambda p: p.cluster.atomic_bytes, "bytes", "As long as an atomic addition of 16 bits."
-    )
-    eager_share_2e20 = _experts(
-        lambda p: p.cluster.eager_share_2e20, "2**-20", "Rate of eager kernels over others."
-    )
-    host_sync = _experts(lambda p: p.training.host_sync, "flag", "The host waits for counts.")
-    compiled = _shared(lambda p: p.training.compiled, "flag", "A compiler fuses operators.")
-    tp_overlap = _shared(
-        lambda p: p.split.tp_overlap, "code", "Of `TP_OVERLAPS`: what hides TP collectives."
-    )
-    async_tp_exposed_2e20 = _shared(
-        lambda p: p.cluster.async_tp_exposed_2e20, "2**-20", "Of a collective beside AsyncTP."
-    )
-    ep_overlap = _experts(lambda p: p.split.ep_overlap, "flag", "Expert exchanges hide.")
-    shared_overlap = _experts(
-        lambda p: p.split.shared_overlap, "flag", "They hide beside shared experts."
-    )
+    atomic_bytes = _experts("cluster.atomic_bytes")
+    eager_share_2e20 = _experts("cluster.eager_share_2e20")
+    host_sync = _experts("training.host_sync")
+    compiled = _shared("training.compiled")
+    tp_overlap = _shared("split.tp_overlap")
+    async_tp_exposed_2e20 = _shared("cluster.async_tp_exposed_2e20")
+    ep_overlap = _experts("split.ep_overlap")
+    shared_overlap = _experts("split.shared_overlap")
     load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
 
 
