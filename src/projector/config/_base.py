@@ -3,6 +3,7 @@
 import difflib
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -59,11 +60,45 @@ AtLeastOne = Annotated[
 """A ratio of what is asked for to what is there."""
 
 
+@dataclass(frozen=True)
+class Label:
+    """What figures call a field, and its unit where its name does not end with it."""
+
+    name: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What jobs share although they differ in a field, and why; without this a field is compared.
+
+    It is a pipeline, but not what a replica adds to it; or also the replica, so that each job looks
+    at the field on its own; or all that a family has in common (``lower/families.py``).
+    """
+
+    what: Literal["pipeline", "replica", "family"]
+    why: str
+
+
+GATHERS = Shares("pipeline", "shards and gathers between replicas; a pipeline is one of them")
+REDUCES = Shares("pipeline", "what gradients are sent as, and how; a pipeline accumulates its own")
+UPDATES = Shares("pipeline", "the update follows the last microbatch")
+SENDS = Shares("pipeline", "ranks of a pipeline meet in the replay, which follows its stages")
+PLACES = Shares("pipeline", "where groups of a layer lie is compared beside it")
+ORDER = Shares("replica", "decides the order, which is found for each job")
+USABLE = Shares(
+    "replica", "usable memory is a column of its own, compared where an order is planned for it"
+)
+OF_STEP = Shares("replica", "added to the step of each job")
+SHOWN = Shares("replica", "shown in reports alone")
+
+
 class Config(BaseModel):
     """Immutable, closed configuration; the docstring under a field documents it.
 
     A class may list ``aliases``: other spellings of its fields that users of Megatron-LM
-    know. A field and its alias together are an error.
+    know. A field and its alias together are an error. `Label` and `Shares` in the type of a field
+    say what figures call it, and which jobs share costs although they differ in it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,7 +1,7 @@
 """The machines a job runs on, and the host software that feeds them."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     Field,
@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from projector.config._base import Config, Count, CountOrNone
+from projector.config._base import OF_STEP, USABLE, Config, Count, CountOrNone, Label, Shares
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network, without_transport
@@ -88,15 +88,15 @@ class ParameterShards(FlatShards):
 class AllocatorConfig(Config):
     """What a caching allocator reserves beside what is allocated."""
 
-    expandable_segments: bool = False
+    expandable_segments: Annotated[bool, USABLE] = False
     """Whether segments grow in place, so that freed blocks of any size serve again."""
 
-    idle_share: NonNegativeFloat = Field(default=0.138, le=4)
+    idle_share: Annotated[NonNegativeFloat, USABLE] = Field(default=0.138, le=4)
     """Of activations and working sets, what lies in freed blocks that serve no later request: a
     block serves only requests that are no larger. Fitted over all published rows of reserved and
     device memory (``validation/fit_memory.py``). It is given back before anything fails."""
 
-    pinned_share: NonNegativeFloat = Field(default=0.03, le=4)
+    pinned_share: Annotated[NonNegativeFloat, USABLE] = Field(default=0.03, le=4)
     """Of the same, what cannot be given back: remainders of blocks whose segments are in use.
     Assumed, not verified; published runs whose idle blocks would not fit did run."""
 
@@ -239,7 +239,7 @@ class SoftwareConfig(Config):
     fused_loss: FusedLossKernels = FusedLossKernels()
     """The loss with it."""
 
-    step_overhead_ms: NonNegativeFloat = 5.0
+    step_overhead_ms: Annotated[NonNegativeFloat, OF_STEP] = 5.0
     """Data loading, logging and gradient-norm bookkeeping of one step."""
 
     @field_validator("moe_layer_parts", mode="after")
@@ -253,7 +253,7 @@ class SoftwareConfig(Config):
 class VariationConfig(Config):
     """How far equal devices differ, so that the slowest of many sets the pace."""
 
-    device_spread: float = Field(default=0.024, ge=0, le=0.5)
+    device_spread: Annotated[float, OF_STEP] = Field(default=0.024, ge=0, le=0.5)
     """Standard deviation of the time that equal devices take for equal work, relative to its mean.
     Sinha et al., Not All GPUs Are Created Equal (arXiv:2208.11035), give a variation of 8 %, on
     average over applications and five clusters of V100, MI60 and RTX 5000, and of 22 % at most.
@@ -268,22 +268,24 @@ class ClusterConfig(Config):
     device: Device
     """Accelerator: a shipped name, a device file, or a mapping (``extends`` starts from one)."""
 
-    nodes: PositiveInt = Field(default=1, le=1 << 20)
+    nodes: Annotated[
+        PositiveInt, Shares("replica", "the number of devices is compared beside it")
+    ] = Field(default=1, le=1 << 20)
     """Hosts."""
 
-    gpus_per_node: PositiveInt = Field(default=8, le=1024)
+    gpus_per_node: Annotated[PositiveInt, Label("GPUs a node")] = Field(default=8, le=1024)
     """Devices of one host; left out, the network's."""
 
     network: Network
     """Interconnect: a name from ``hardware/networks.yaml`` or a mapping; left out, the
     device's usual one."""
 
-    memory_reserve_gib: NonNegativeFloat | None = None
+    memory_reserve_gib: Annotated[NonNegativeFloat | None, USABLE] = None
     """Device memory that training cannot use: driver context, communicators, libraries. None given
     means what the device and the groups of the job say (``context_gib``, ``communicator_gib``,
     ``exchange_peer_gib`` of the device)."""
 
-    fragmentation: float | None = Field(default=None, ge=0, lt=1)
+    fragmentation: Annotated[float | None, USABLE] = Field(default=None, ge=0, lt=1)
     """Share of allocated memory that the caching allocator reserves on top. None given means what
     ``software.allocator`` says."""
 

@@ -10,9 +10,11 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from projector.config._base import (
+    USABLE,
     AtLeastOne,
     Count,
     CountOrNone,
+    Label,
     NotNegative,
     Positive,
 )
@@ -70,72 +72,72 @@ class Device(Sourced):
     architecture: str
     """Family name, e.g. ``cdna3`` or ``hopper``; decides nothing."""
 
-    compute_units: Count
+    compute_units: Annotated[Count, Label("compute units")]
     """Streaming multiprocessors or compute units."""
 
     dies: Count = 1
     """Compute dies with an L2 of their own (XCDs on CDNA)."""
 
-    peak_clock_mhz: Positive
+    peak_clock_mhz: Annotated[Positive, Label("peak clock")]
     """Clock at which the datasheet peaks hold."""
 
-    sustained_clock_mhz: dict[MatrixType, Positive]
+    sustained_clock_mhz: Annotated[dict[MatrixType, Positive], Label("sustained clock")]
     """Clock under a long dense matrix load of each type, within the power cap."""
 
-    matrix_flop_per_clk_per_cu: dict[MatrixType, Positive]
+    matrix_flop_per_clk_per_cu: Annotated[dict[MatrixType, Positive], Label("matrix rate")]
     """Dense matrix rate of one compute unit, for every type that it has natively."""
 
     matrix_instructions: dict[MatrixType, str] = Field(default_factory=dict)
     """Matrix instruction of long main loops, where it is known; decides nothing, shown in
     explanations."""
 
-    matrix_peak_tflops: dict[MatrixType, Positive]
+    matrix_peak_tflops: Annotated[dict[MatrixType, Positive], Label("matrix peak")]
     """Dense datasheet peak, the denominator of MFU."""
 
     gemm_efficiency: dict[MatrixType, Share]
     """Share of the rate at the sustained clock that the best large GEMM reaches."""
 
-    vector_tflops: Positive
+    vector_tflops: Annotated[Positive, Label("vector rate")]
     """FP32 vector rate."""
 
-    transcendental_per_clk_per_cu: Positive
+    transcendental_per_clk_per_cu: Annotated[Positive, Label("transcendental rate")]
     """Exponentials a compute unit starts per clock."""
 
-    lds_kib_per_cu: Positive
+    lds_kib_per_cu: Annotated[Positive, Label("shared memory", "KiB per compute unit")]
     """Shared memory (LDS) of one compute unit."""
 
-    l2_fill_bytes_per_clk_per_cu: Positive
+    l2_fill_bytes_per_clk_per_cu: Annotated[Positive, Label("L2 fill rate")]
     """Bytes a compute unit can take from L2 per clock."""
 
-    l2_mib: Positive
+    l2_mib: Annotated[Positive, Label("L2 cache")]
     """L2 of the whole device."""
 
-    l2_tb_per_s: Positive
+    l2_tb_per_s: Annotated[Positive, Label("L2 bandwidth")]
     """L2 read bandwidth of the whole device at ``peak_clock_mhz``."""
 
-    mall_mib: NotNegative = 0.0
+    mall_mib: Annotated[NotNegative, Label("last-level cache")] = 0.0
     """Memory-side cache (Infinity Cache); 0 without one."""
 
-    mall_tb_per_s: NotNegative = 0.0
+    mall_tb_per_s: Annotated[NotNegative, Label("last-level cache bandwidth")] = 0.0
     """Bandwidth of the memory-side cache."""
 
-    hbm_gib: Positive
+    hbm_gib: Annotated[Positive, Label("memory size"), USABLE]
     """Memory as the driver reports it."""
 
-    hbm_peak_tb_per_s: Positive
+    hbm_peak_tb_per_s: Annotated[Positive, Label("memory bandwidth")]
     """Datasheet memory bandwidth."""
 
-    hbm_efficiency: float = Field(gt=0, le=1)
+    hbm_efficiency: Annotated[float, Label("share of memory bandwidth reached")] = Field(gt=0, le=1)
     """Share of the peak bandwidth that a long streaming kernel reaches."""
 
     elementwise_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the peak bandwidth that memory-bound operators of a framework reach (norms,
     activations, quantising, permutation); none given means hbm_efficiency."""
 
-    hbm_latency_us: NotNegative
+    hbm_latency_us: Annotated[NotNegative, Label("memory latency")]
     """Load latency from memory, idle."""
 
-    tdp_w: Positive
+    tdp_w: Annotated[Positive, Label("power limit")]
     """Power cap."""
 
     kernel_start_us: NotNegative
@@ -236,17 +238,21 @@ class Device(Sourced):
     """Architecture whose GEMM libraries and constants (``hardware/gemm.yaml``) this device has;
     what the device gives itself is laid over them."""
 
-    training_gemm_share: dict[TrainingClass, TrainingShare] = Field(default_factory=dict)
+    training_gemm_share: Annotated[
+        dict[TrainingClass, TrainingShare], Label("GEMM rate kept in training")
+    ] = Field(default_factory=dict)
     """Rate of a GEMM within a training step over that of the same GEMM alone at its sustained
     clock: its operands are cold or transposed, and it shares compute units with collectives and
     power with what surrounds it. The architecture's (``hardware/training.yaml``), unless the device
     states its own; 1 where neither has a class."""
 
-    training_attention_share: TrainingShare = 1.0
+    training_attention_share: Annotated[TrainingShare, Label("attention rate kept in training")] = (
+        1.0
+    )
     """Rate of attention within a training step over that of the same kernel alone. Published runs
     do not ask for one; a calibration to a user's own runs may."""
 
-    training_memory_share: TrainingShare = 1.0
+    training_memory_share: Annotated[TrainingShare, Label("memory rate kept in training")] = 1.0
     """The same of memory-bound operators: it also stands for passes that a framework makes more or
     less than what is counted."""
 
@@ -282,16 +288,18 @@ class Device(Sourced):
     gemm_workspace_mib: NotNegative = 32.0
     """Workspace that PyTorch, and a library of fused layers once more, allocate for GEMMs."""
 
-    scale_up_gb_per_s: Positive
+    scale_up_gb_per_s: Annotated[Positive, Label("scale-up bandwidth")]
     """Bandwidth of one device into its scale-up fabric, per direction."""
 
-    scale_up_peer_gb_per_s: Positive
+    scale_up_peer_gb_per_s: Annotated[Positive, Label("scale-up to one peer")]
     """The most one pair of devices gets, per direction: one link of a mesh, all of a switch."""
 
-    scale_up_efficiency: float = Field(gt=0, le=1)
+    scale_up_efficiency: Annotated[float, Label("share of scale-up bandwidth reached")] = Field(
+        gt=0, le=1
+    )
     """Share of the link rate that large ring collectives reach."""
 
-    scale_up_latency_us: NotNegative
+    scale_up_latency_us: Annotated[NotNegative, Label("scale-up latency")]
     """One hop of a ring or tree within the scale-up domain."""
 
     collective_start_us: NotNegative
@@ -374,7 +382,7 @@ class Device(Sourced):
     fsdp1_memory_clock_share: float = Field(default=1.0, gt=0, le=1)
     """The same of the memory's clock, and so of its bandwidth."""
 
-    host_link_gb_per_s: Positive
+    host_link_gb_per_s: Annotated[Positive, Label("link to the host")]
     """Host link, per direction."""
 
     network: str

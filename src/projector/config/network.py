@@ -2,11 +2,19 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from projector.config._base import AtLeastOne, Count, CountOrNone, NotNegative, Positive
+from projector.config._base import (
+    SHOWN,
+    AtLeastOne,
+    Count,
+    CountOrNone,
+    Label,
+    NotNegative,
+    Positive,
+)
 from projector.config.sections import hardware_table
 from projector.config.sourced import Sourced
 from projector.errors import ConfigError
@@ -43,14 +51,14 @@ class Transport(Sourced):
 class Network(Sourced):
     """How nodes of one kind of cluster are built and joined."""
 
-    name: str
+    name: Annotated[str, SHOWN]
     """Name shown in reports."""
 
     node: str | None = None
     """File of ``hardware/nodes`` (or a path) with the links of a node whose devices are not all
     joined alike; rings are then searched in its graph. None: a switch or a full mesh."""
 
-    transport: str = ""
+    transport: Annotated[str, SHOWN] = ""
     """Transport (``hardware/transports.yaml``) that gives each of its fields which the network does
     not state; empty where the network states its own."""
 
@@ -67,7 +75,7 @@ class Network(Sourced):
     nics_per_node: Count = 8
     """Network adapters of one host."""
 
-    nic_gbit_per_s: Positive
+    nic_gbit_per_s: Annotated[Positive, Label("NIC bandwidth")]
     """Rate of one adapter, per direction."""
 
     nic_efficiency: float = Field(default=0.9, gt=0, le=1)

@@ -1,11 +1,11 @@
 """How a job is split over devices, in Megatron's terms."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
-from projector.config._base import Config
+from projector.config._base import GATHERS, ORDER, PLACES, REDUCES, SENDS, Config, Label, Shares
 from projector.errors import ConfigError
 
 MAX_DEGREE = 1 << 20
@@ -17,55 +17,63 @@ RANK_ORDER = "tp-cp-ep-dp-pp"
 class ParallelismConfig(Config):
     """Degrees of every parallel axis, what is sharded over them, and what overlaps."""
 
-    tp: PositiveInt = Field(default=1, le=MAX_DEGREE)
+    tp: Annotated[PositiveInt, Label("tensor parallel (TP)")] = Field(default=1, le=MAX_DEGREE)
     """Tensor parallelism: devices that share the matrices of one layer."""
 
-    pp: PositiveInt = Field(default=1, le=1024)
+    pp: Annotated[PositiveInt, Label("pipeline parallel (PP)")] = Field(default=1, le=1024)
     """Pipeline parallelism: devices the layers are cut over."""
 
-    vpp: PositiveInt = Field(default=1, le=64)
+    vpp: Annotated[PositiveInt, Label("virtual stages a rank (VPP)")] = Field(default=1, le=64)
     """Model chunks of one pipeline rank (virtual pipeline size); 1 is not interleaved."""
 
-    cp: PositiveInt = Field(default=1, le=MAX_DEGREE)
+    cp: Annotated[PositiveInt, Label("context parallel (CP)")] = Field(default=1, le=MAX_DEGREE)
     """Context parallelism: devices that share one sequence."""
 
-    ep: PositiveInt = Field(default=1, le=MAX_DEGREE)
+    ep: Annotated[PositiveInt, Label("expert parallel (EP)")] = Field(default=1, le=MAX_DEGREE)
     """Expert parallelism: devices the experts of one layer are spread over."""
 
-    etp: PositiveInt | None = Field(default=None, le=MAX_DEGREE)
+    etp: Annotated[PositiveInt | None, Label("expert tensor parallel (ETP)")] = Field(
+        default=None, le=MAX_DEGREE
+    )
     """Tensor parallelism of the experts; none given means tp."""
 
-    dp: PositiveInt | None = Field(default=None, le=1 << 24)
+    dp: Annotated[
+        PositiveInt | None,
+        Label("data parallel (DP)"),
+        Shares("replica", "checked against the cluster, which decides it"),
+    ] = Field(default=None, le=1 << 24)
     """Data parallelism of the dense parameters; derived from the cluster when left out."""
 
     sequence_parallel: bool | None = None
     """Split norms and residuals over TP as well; none given means whenever tp > 1."""
 
-    zero_stage: int = Field(default=1, ge=0, le=3)
+    zero_stage: Annotated[int, Label("ZeRO stage"), GATHERS] = Field(default=1, ge=0, le=3)
     """ZeRO stage over data parallelism; 1 is Megatron's distributed optimizer."""
 
     fsdp: Literal[False, 1, 2] = False
     """PyTorch FSDP generation; implies ZeRO stage 3 with layer-wise gathers."""
 
-    fsdp_reshard_after_forward: bool = True
+    fsdp_reshard_after_forward: Annotated[bool, GATHERS] = True
     """Whether FSDP frees gathered weights after the forward and gathers them again."""
 
-    rank_order: str = RANK_ORDER
+    rank_order: Annotated[str, PLACES] = RANK_ORDER
     """How ranks are numbered, the fastest degree first: decides which ranks share a node.
     Megatron's ``use_tp_pp_dp_mapping`` is ``tp-cp-ep-pp-dp``."""
 
-    num_distributed_optimizer_instances: PositiveInt = Field(default=1, le=1 << 24)
+    num_distributed_optimizer_instances: Annotated[PositiveInt, GATHERS] = Field(
+        default=1, le=1 << 24
+    )
     """Copies of what ZeRO or FSDP shard (hybrid sharding): DP times CP ranks divided by it share
     one, and its gradients are summed over the copies."""
 
-    sharding_group_size: PositiveInt | None = Field(default=None, le=1 << 24)
+    sharding_group_size: Annotated[PositiveInt | None, GATHERS] = Field(default=None, le=1 << 24)
     """The same by the ranks of a copy, out of DP times CP; none given means by their number."""
 
-    fsdp_forward_prefetch: int = Field(default=1, ge=0, le=64)
+    fsdp_forward_prefetch: Annotated[int, GATHERS] = Field(default=1, ge=0, le=64)
     """Layers whose weights FSDP and ZeRO 3 gather ahead of the one that computes, forward. 1 is
     what PyTorch does unasked: its host runs ahead, and its limit of all-gathers holds two."""
 
-    fsdp_backward_prefetch: int = Field(default=1, ge=0, le=64)
+    fsdp_backward_prefetch: Annotated[int, GATHERS] = Field(default=1, ge=0, le=64)
     """The same in the backward: 1 is PyTorch's ``BACKWARD_PRE``. 0 is ``BACKWARD_POST``, which
     gathers when the layer before has computed, so that only reductions run beside compute."""
 
@@ -88,20 +96,20 @@ class ParallelismConfig(Config):
     account_for_loss_in_pipeline_split: bool = False
     """Count the output layer and loss as a layer when layers are divided."""
 
-    overlap_grad_reduce: bool = True
+    overlap_grad_reduce: Annotated[bool, REDUCES] = True
     """Reduce gradients beside the last backward instead of after it."""
 
-    overlap_param_gather: bool = True
+    overlap_param_gather: Annotated[bool, GATHERS] = True
     """Gather updated parameters beside the first forward instead of before it."""
 
-    ddp_bucket_size: PositiveInt | None = None
+    ddp_bucket_size: Annotated[PositiveInt | None, REDUCES] = None
     """Parameters of a gradient bucket; none given means max(40 M, 1 M * ranks), Megatron's."""
 
-    microbatch_group_size_per_vp_stage: PositiveInt | None = None
+    microbatch_group_size_per_vp_stage: Annotated[PositiveInt | None, ORDER] = None
     """Microbatches that a chunk takes before the next chunk's turn, in the interleaved schedule;
     none given means pp."""
 
-    overlap_p2p_comm: bool | None = None
+    overlap_p2p_comm: Annotated[bool | None, SENDS] = None
     """Send activations between pipeline ranks beside compute; otherwise a rank waits until what it
     sends has arrived. None given means with virtual stages or a split backward, as in Megatron."""
 

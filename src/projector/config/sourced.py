@@ -1,11 +1,11 @@
 """Numbers with their sources: ``{value: 304, source: name}``, and files laid over each other."""
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import Field, model_validator
 
-from projector.config._base import Config
+from projector.config._base import SHOWN, Config
 from projector.errors import ConfigError, shown
 
 SOURCED = {"value", "source", "note"}
@@ -15,7 +15,7 @@ SOURCED = {"value", "source", "note"}
 class Sourced(Config):
     """Configuration whose numbers may be given with their source: ``{value, source, note}``."""
 
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: Annotated[dict[str, str], SHOWN] = Field(default_factory=dict)
     """Where each number comes from, by dotted field."""
 
     @model_validator(mode="before")

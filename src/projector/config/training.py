@@ -1,7 +1,7 @@
 """What one training step does: batch, precision, recomputation, optimizer, switches."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from projector.config._base import Config
+from projector.config._base import GATHERS, ORDER, REDUCES, UPDATES, Config, Label, Shares
 from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.framework import FrameworkConfig
 from projector.config.gemm import matrix_type_named
@@ -94,21 +94,21 @@ class RecomputeConfig(Config):
 class OptimizerConfig(Config):
     """Optimizer and the type of each of its states."""
 
-    name: Literal["adam", "sgd", "muon"] = "adam"
+    name: Annotated[Literal["adam", "sgd", "muon"], UPDATES] = "adam"
     """Update rule: Adam keeps two moments, SGD with momentum and Muon one."""
 
-    master_weights: Literal["fp32", "split", "shared", "none"] = "fp32"
+    master_weights: Annotated[Literal["fp32", "split", "shared", "none"], UPDATES] = "fp32"
     """FP32 copy of the weights, only the 16 bits that BF16 weights lack, the weights themselves
     (``shared``: they are kept in FP32 and cast where they are gathered or used, as PyTorch's FSDP
     2 does with mixed precision), or nothing."""
 
-    moment_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "fp32"
+    moment_dtype: Annotated[Literal["fp32", "bf16", "fp16", "fp8"], UPDATES] = "fp32"
     """Type of the moments (precision-aware optimizer when narrower than FP32)."""
 
-    offload_fraction: float = Field(default=0.0, ge=0, le=1)
+    offload_fraction: Annotated[float, UPDATES] = Field(default=0.0, ge=0, le=1)
     """Share of the optimizer states kept in host memory and updated there."""
 
-    update_bytes: float = Field(default=0.0, ge=0, le=64)
+    update_bytes: Annotated[float, UPDATES] = Field(default=0.0, ge=0, le=64)
     """What an update makes beside its states, bytes for each parameter that a rank updates: none
     where one kernel updates all in place, 4 for the intermediate of PyTorch's ``foreach`` Adam."""
 
@@ -158,16 +158,23 @@ class MoETrainingConfig(Config):
 class TrainingConfig(Config):
     """One training step."""
 
-    micro_batch_size: PositiveInt = Field(le=1 << 24)
+    micro_batch_size: Annotated[PositiveInt, Label("micro-batch", "sequences")] = Field(le=1 << 24)
     """Sequences of one microbatch on one data-parallel rank."""
 
-    global_batch_size: PositiveInt = Field(le=1 << 40)
+    global_batch_size: Annotated[
+        PositiveInt,
+        Label("global batch", "sequences"),
+        Shares("family", "decides the number of microbatches, each of which costs the same"),
+    ] = Field(le=1 << 40)
     """Sequences of one optimizer step over all ranks."""
 
-    seq_length: PositiveInt = Field(le=1 << 28)
+    seq_length: Annotated[PositiveInt, Label("sequence", "tokens")] = Field(le=1 << 28)
     """Tokens of one sequence."""
 
-    framework: FrameworkConfig | None = None
+    framework: Annotated[
+        FrameworkConfig | None,
+        Shares("replica", "sets the defaults of other fields, which are compared"),
+    ] = None
     """Training framework, a name or a mapping of name and release: it sets the defaults of fields
     that the job leaves out (docs/frameworks.md). None given means the defaults shown here, those of
     Megatron Core on current libraries."""
@@ -181,7 +188,7 @@ class TrainingConfig(Config):
     delayed or blockwise scaling. Blockwise scaling runs on the kernels of ``fp8_block`` where a
     device describes them."""
 
-    fp8_param_gather: bool = False
+    fp8_param_gather: Annotated[bool, GATHERS] = False
     """Keep and gather the primary weights in FP8."""
 
     fp8_weight_transpose_cache: bool = True
@@ -206,7 +213,7 @@ class TrainingConfig(Config):
     16 bits, which a kernel of its own adds. Nothing accumulates under FSDP, which reduces the
     gradients of each microbatch."""
 
-    grad_reduce_dtype: Literal["fp32", "bf16"] | None = None
+    grad_reduce_dtype: Annotated[Literal["fp32", "bf16"] | None, REDUCES] = None
     """Type of gradients on the wire; none given means gradient_dtype."""
 
     recompute: RecomputeConfig = RecomputeConfig()
@@ -227,19 +234,23 @@ class TrainingConfig(Config):
     moe: MoETrainingConfig = MoETrainingConfig()
     """Token dispatch of mixture-of-experts layers."""
 
-    schedule: str = "auto"
+    schedule: Annotated[
+        str, Label("pipeline schedule"), Shares("replica", "compared under the name it resolves to")
+    ] = "auto"
     """Pipeline schedule, by the name here, in a paper or in Primus; auto is 1F1B, interleaved when
     vpp > 1. One that needs one chunk or two gets them, unless vpp is stated where it is."""
 
-    zero_bubble_max_pending_backward: PositiveInt | None = None
+    zero_bubble_max_pending_backward: Annotated[PositiveInt | None, ORDER] = None
     """Microbatches whose activations a planned schedule lets a rank hold; by default
     as many as the device has room for."""
 
-    optimizer_post_validation: bool = False
+    optimizer_post_validation: Annotated[
+        bool, Shares("replica", "decides the order, and how the step of each job ends")
+    ] = False
     """Ranks begin the next step without waiting for the others, as the gradient norm is checked
     afterwards (zero bubble); the step is then the longest span of one rank."""
 
-    schedule_solver_work: NonNegativeInt = SOLVER_WORK
+    schedule_solver_work: Annotated[NonNegativeInt, ORDER] = SOLVER_WORK
     """What the integer program of ``seaailab-ilp`` is worth, in units that do not depend on the
     machine. A node of its search over n undecided pairs of operations costs n squared. The default
     is about ten seconds of one core."""
@@ -247,7 +258,9 @@ class TrainingConfig(Config):
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""
 
-    attention_kernel: str = "default"
+    attention_kernel: Annotated[
+        str, Shares("replica", "chooses the record of a device, which is compared beside it")
+    ] = "default"
     """Fused attention by the device's name for it; default is the best its stack offers."""
 
     elementwise: Literal["fused", "eager"] = "fused"

@@ -6,6 +6,12 @@ The dotted name of a field is what a user types; a picture is shown to people wh
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from projector.config._base import Label
+from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
+from projector.config.network import Network
+from projector.config.parallelism import ParallelismConfig
+from projector.config.training import TrainingConfig
 from projector.report.figures.figure import short_number
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -27,66 +33,6 @@ class Words(NamedTuple):
 
 
 _PER_CLOCK = "per clock and compute unit"
-
-FIELDS: dict[str, Words] = {
-    "compute_units": Words("compute units"),
-    "matrix_flop_per_clk_per_cu": Words("matrix rate", f"FLOP {_PER_CLOCK}"),
-    "matrix_peak_tflops": Words("matrix peak", "TFLOP/s"),
-    "vector_tflops": Words("vector rate", "TFLOP/s"),
-    "peak_clock_mhz": Words("peak clock", "MHz"),
-    "sustained_clock_mhz": Words("sustained clock", "MHz"),
-    "transcendental_per_clk_per_cu": Words("transcendental rate", _PER_CLOCK),
-    "lds_kib_per_cu": Words("shared memory", "KiB per compute unit"),
-    "l2_fill_bytes_per_clk_per_cu": Words("L2 fill rate", f"bytes {_PER_CLOCK}"),
-    "l2_mib": Words("L2 cache", "MiB"),
-    "l2_tb_per_s": Words("L2 bandwidth", "TB/s"),
-    "mall_mib": Words("last-level cache", "MiB"),
-    "mall_tb_per_s": Words("last-level cache bandwidth", "TB/s"),
-    "hbm_gib": Words("memory size", "GiB"),
-    "hbm_peak_tb_per_s": Words("memory bandwidth", "TB/s"),
-    "hbm_efficiency": Words("share of memory bandwidth reached"),
-    "hbm_latency_us": Words("memory latency", "µs"),
-    "training_gemm_share": Words("GEMM rate kept in training"),
-    "training_attention_share": Words("attention rate kept in training"),
-    "training_memory_share": Words("memory rate kept in training"),
-    "tdp_w": Words("power limit", "W"),
-    "scale_up_gb_per_s": Words("scale-up bandwidth", "GB/s"),
-    "scale_up_peer_gb_per_s": Words("scale-up to one peer", "GB/s"),
-    "scale_up_efficiency": Words("share of scale-up bandwidth reached"),
-    "scale_up_latency_us": Words("scale-up latency", "µs"),
-    "nic_gbit_per_s": Words("NIC bandwidth", "Gbit/s"),
-    "host_link_gb_per_s": Words("link to the host", "GB/s"),
-    "tp": Words("tensor parallel (TP)"),
-    "pp": Words("pipeline parallel (PP)"),
-    "vpp": Words("virtual stages a rank (VPP)"),
-    "cp": Words("context parallel (CP)"),
-    "ep": Words("expert parallel (EP)"),
-    "etp": Words("expert tensor parallel (ETP)"),
-    "dp": Words("data parallel (DP)"),
-    "zero_stage": Words("ZeRO stage"),
-    "micro_batch_size": Words("micro-batch", "sequences"),
-    "global_batch_size": Words("global batch", "sequences"),
-    "seq_length": Words("sequence", "tokens"),
-    "gpus": Words("GPUs"),
-    "gpus_per_node": Words("GPUs a node"),
-    "schedule": Words("pipeline schedule"),
-    "tokens_per_s_per_gpu": Words("speed", "tokens/s/GPU"),
-    "tflops_per_gpu": Words("speed", "TFLOP/s/GPU"),
-    "iteration_time_ms": Words("time of a step", "ms"),
-    "peak_gib": Words("peak memory", "GiB"),
-    "peak_gib_low": Words("lower end of peak memory", "GiB"),
-    "peak_gib_high": Words("upper end of peak memory", "GiB"),
-    "headroom_gib": Words("free memory", "GiB"),
-    "usable_gib": Words("usable memory", "GiB"),
-    "mfu": Words("MFU", "share of the peak rate"),
-    "hfu": Words("HFU", "share of the peak rate"),
-    "bubble_fraction": Words("bubble", "share of the work"),
-    "gpu_hours": Words("GPU-hours"),
-    "energy_mwh": Words("energy", "MWh"),
-    "co2_t": Words("CO2", "t"),
-    "cost_usd": Words("cost", "USD"),
-}
-"""Last part of a dotted name -> words; other names are spelled out with the tables below."""
 
 UNITS = (
     ("_bytes_per_clk_per_cu", f"bytes {_PER_CLOCK}"),
@@ -110,6 +56,39 @@ UNITS = (
     ("_w", "W"),
 )
 """End of a name -> unit; the first that matches counts."""
+
+
+def unit_of(name: str) -> str:
+    """Return the unit that a name ends with, nothing where it has none."""
+    return next((unit for end, unit in UNITS if name.endswith(end)), "")
+
+
+FIELDS: dict[str, Words] = {
+    **{
+        name: Words(label.name, label.unit or unit_of(name))
+        for section in (Device, Network, ParallelismConfig, TrainingConfig, ClusterConfig)
+        for name, field in section.model_fields.items()
+        for label in field.metadata
+        if isinstance(label, Label)
+    },
+    "gpus": Words("GPUs"),
+    "tokens_per_s_per_gpu": Words("speed", "tokens/s/GPU"),
+    "tflops_per_gpu": Words("speed", "TFLOP/s/GPU"),
+    "iteration_time_ms": Words("time of a step", "ms"),
+    "peak_gib": Words("peak memory", "GiB"),
+    "peak_gib_low": Words("lower end of peak memory", "GiB"),
+    "peak_gib_high": Words("upper end of peak memory", "GiB"),
+    "headroom_gib": Words("free memory", "GiB"),
+    "usable_gib": Words("usable memory", "GiB"),
+    "mfu": Words("MFU", "share of the peak rate"),
+    "hfu": Words("HFU", "share of the peak rate"),
+    "bubble_fraction": Words("bubble", "share of the work"),
+    "gpu_hours": Words("GPU-hours"),
+    "energy_mwh": Words("energy", "MWh"),
+    "co2_t": Words("CO2", "t"),
+    "cost_usd": Words("cost", "USD"),
+}
+"""Last part of a dotted name -> words; other names are spelled out with the tables around."""
 
 CAPITALS = {
     name: name.upper()
