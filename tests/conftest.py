@@ -1,15 +1,10 @@
-"""One hypothesis profile for all tests, and one environment."""
+"""One environment for all tests."""
 
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-# A first example may compile a kernel, which no per-example deadline survives.
-settings.register_profile(
-    "projector", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
-)
-settings.load_profile("projector")
+from thoroughness import part_of
 
 # Those who share a run between processes state a width that no terminal has.
 os.environ.pop("COLUMNS", None)
@@ -38,3 +33,14 @@ def _forget_the_test() -> None:
     Workers of a sweep stay for the next one in the same environment; starting two takes seconds.
     """
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.fixture(scope="session")
+def of_this_run(pytestconfig):
+    """Take the part of many cases that a run tries: all where it is thorough."""
+
+    def some(cases):
+        option = pytestconfig.option
+        return [*cases] if option.thorough else part_of(cases, option.part)
+
+    return some

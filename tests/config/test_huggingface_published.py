@@ -16,6 +16,7 @@ from projector.config.load import load_job
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, UnsupportedError
 from reference.parameters import parameters_total
+from thoroughness import examples
 
 FILE = Path(__file__).parents[1] / "reference" / "huggingface_models.yaml"
 MODELS: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -166,7 +167,7 @@ VALUES = [None, True, 0, 1, -1, 2.5, 10**30, "", "x", "LLLG", [], [1], ["sparse"
 KEYS = sorted({key for entry in MODELS.values() for key in entry["config"]} | UNSUPPORTED.keys())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     name=st.sampled_from(sorted(MODELS)),
     model_type=st.none() | st.sampled_from(sorted(FAMILIES)),

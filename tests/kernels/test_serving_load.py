@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from projector.kernels import serving_load as kernel
 from reference import serving_load as reference
+from thoroughness import examples
 
 
 def random_table(rng):
@@ -50,7 +51,7 @@ def limits_of(units, **settings):
     return plain._replace(**settings)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(1, 30),

@@ -26,6 +26,7 @@ from kernels.devices import (
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns
+from thoroughness import examples
 
 names = st.sampled_from(sorted(SHIPPED))
 extents = st.integers(1, 1 << 15) | st.integers(1, 600)
@@ -195,7 +196,7 @@ def test_shared_keys_never_slow_the_forward(groups, key_heads, length, batch, na
     assert shared <= own
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     shape=shapes,
     causal=st.booleans(),

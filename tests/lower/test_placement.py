@@ -21,6 +21,7 @@ from projector.lower.placement import (
     strides,
     two_runs,
 )
+from thoroughness import examples
 
 
 def rank_lists(order, sizes, names):
@@ -60,7 +61,7 @@ degrees = st.fixed_dictionaries({name: st.sampled_from([1, 2, 3, 4, 5, 8]) for n
 GROUPS = (("tp",), ("cp",), ("ep",), ("dp",), ("pp",), ("dp", "cp"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     order=st.sampled_from(ORDERS),
     sizes=degrees,
@@ -113,7 +114,7 @@ def test_parts_are_neighbours_of_the_group(order, sizes, log_part):
     groups=st.integers(1, 3),
     block=st.sampled_from([8, 18, 72]),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_long_runs_are_counted_by_their_ends(size, stride, groups, block):
     world = size * stride * groups
     listed = [

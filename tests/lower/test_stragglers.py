@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from projector.lower.stragglers import largest_of_normals
 from reference import stragglers as reference
+from thoroughness import examples
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ def test_known_values(count, expected):
     assert largest_of_normals(count) == pytest.approx(expected, rel=2e-6)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.integers(1, 200_000))
 def test_matches_reference(count):
     assert largest_of_normals(count) == pytest.approx(reference.largest_of_normals(count), rel=1e-7)

@@ -26,6 +26,7 @@ from projector.measure.bench.rows import (
     work_of,
 )
 from projector.measure.task import Outcome, Timing
+from thoroughness import examples
 
 SIZES = st.integers(1, 1 << 20)
 TYPES = st.sampled_from(["bf16", "fp16", "fp8", "fp32"])
@@ -87,7 +88,7 @@ def test_words_without_a_spread_have_none():
     assert read_spread("clock free; sliding window 128") == read_spread("")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(cases(), outcomes(), st.sampled_from([H100, CPU]), st.none() | st.floats(1.0, 3e3))
 def test_a_row_is_read_back(tmp_path_factory, case, outcome, environment, locked_mhz):
     machine = Machine("h100", environment, locked_mhz, day="2026-01-31")

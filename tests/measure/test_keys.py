@@ -13,6 +13,7 @@ from projector.kernels.collective_algorithms import OPERATIONS
 from projector.measure.keys import EXCHANGES, KINDS, PHASES, OperationKey, keys_of
 from projector.operations import table
 from projector.projection.evaluate import evaluate
+from thoroughness import examples
 
 
 def test_names_follow_codes():
@@ -22,7 +23,7 @@ def test_names_follow_codes():
     assert OPERATIONS[0] == "all_reduce"
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(job=jobs())
 def test_rows_of_one_key_take_the_same_time(job):
     evaluation = evaluate([job])

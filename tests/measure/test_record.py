@@ -23,6 +23,7 @@ from projector.measure.summary import summary_of
 from projector.measure.tables import tables_of
 from projector.measure.task import Environment
 from projector.report.terminal.record import record_report, tables_report
+from thoroughness import examples
 
 ENVIRONMENT = {
     "device": "NVIDIA H100 80GB HBM3",
@@ -205,7 +206,7 @@ ODD = [None, True, -1, 7, 0.5, 1e300, 2**70, "", "x", [], {}, [1], {"a": 1}]
 
 
 @given(place=st.sampled_from(places(WHOLE)[1:]), value=st.sampled_from(ODD))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_whatever_a_file_says_is_a_record_or_one_error(place: tuple[Any, ...], value: Any) -> None:
     data = json.loads(json.dumps(WHOLE))
     node = data

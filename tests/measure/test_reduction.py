@@ -17,6 +17,7 @@ from projector.measure.programs import lower_job
 from projector.measure.reduction import benchmark_job, degrees_of, reduce_job
 from projector.operations.table import GEMM
 from projector.projection.evaluate import check_exists, evaluate
+from thoroughness import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +39,7 @@ def _keys(job, kind=GEMM):
     return set(keys_of(lowered.table, rows))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(reduction=reductions())
 def test_the_benchmark_fits_and_can_be_projected(reduction):
     split, job = reduction.target.parallelism, reduction.job
@@ -51,7 +52,7 @@ def test_the_benchmark_fits_and_can_be_projected(reduction):
     assert np.all(evaluate([job]).steps.iteration_s > 0.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(reduction=reductions())
 def test_ranks_keep_their_experts(reduction):
     before, after = reduction.target.model.moe, reduction.job.model.moe
@@ -66,7 +67,7 @@ def test_ranks_keep_their_experts(reduction):
         assert (now - 1) * reduction.job.parallelism.ep < before.router_topk <= after.num_experts
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(target=jobs(**{"training.moe.load": "balanced"}), data=st.data())
 def test_gemms_are_those_of_the_target(target, data):
     """Reducing the pipeline and experts changes no GEMM but the router's.
@@ -89,7 +90,7 @@ def test_gemms_are_those_of_the_target(target, data):
     assert before == after
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(job=jobs(), data=st.data())
 def test_refusals_name_the_least_that_would_do(job, data):
     """What is refused is refused below the least that is named, and not from there on."""
@@ -114,7 +115,7 @@ def _is_reduced(job, offered):
         return False
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(reduction=reductions())
 def test_one_step_a_dimension_in_the_order_of_trust(reduction):
     order = ["pp", "ep", "etp", "tp"]
@@ -213,7 +214,7 @@ def test_copies_share_the_batch_in_proportion():
     assert reduction.closed_form_s(base, 2.0) == reduction.closed_form_s(base) + 2.0
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(pp=st.integers(2, 8), copies=st.integers(2, 8), rounds=st.integers(2, 6))
 def test_the_closed_form_shortens_the_bubble_too(pp, copies, rounds):
     job = _job(**{

@@ -13,6 +13,7 @@ from projector.projection.evaluate import evaluate, find_legal, floors_of_legal
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES
 from projector.units import GIB
+from thoroughness import examples
 
 PLANNED = [name for name, entry in SCHEDULES.items() if entry.planned and not entry.on_request]
 
@@ -63,7 +64,7 @@ OVERRIDES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.sampled_from(PLANNED), OVERRIDES)
 def test_no_planned_order_undercuts_them(schedule, overrides):
     try:

@@ -15,6 +15,7 @@ from projector.projection.api import project_jobs, project_performance
 from projector.projection.job_pipeline import compare_job_schedules, under_schedule
 from projector.schedule.legality import check_memory, check_order
 from projector.schedule.registry import SCHEDULES
+from thoroughness import examples
 
 ROOM_GIB = {"tight": 24.0, "some": 80.0, "ample": 4096.0}
 
@@ -37,7 +38,7 @@ def scheduled(draw):
     raise AssertionError(job)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(scheduled())
 def test_terms_memory_and_orders_under_any_schedule(job):
     step = project_performance(job)
@@ -61,7 +62,7 @@ def test_terms_memory_and_orders_under_any_schedule(job):
     assert run.fits == step.memory.fits
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(scheduled())
 def test_ranks_hold_the_parameters_of_the_model(job):
     step = project_performance(job)
@@ -73,7 +74,7 @@ def test_ranks_hold_the_parameters_of_the_model(job):
     assert held == pytest.approx(copies * alone, abs=copies * 2 * job.parallelism.pp) or tied
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.lists(scheduled(), min_size=3, max_size=6), st.integers(0, 99))
 def test_jobs_of_any_schedules_together_are_what_they_are_alone(batch, seed):
     shuffled = random.Random(seed).sample([*batch, *batch], 2 * len(batch))
@@ -85,7 +86,7 @@ def test_jobs_of_any_schedules_together_are_what_they_are_alone(batch, seed):
         assert ends.tolist() == ends_alone.tolist()
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(scheduled())
 def test_both_comparisons_find_the_same(job):
     best, found = project_performance(job, schedule="all"), compare_job_schedules(job)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.api import project_memory
+from thoroughness import examples
 
 SAMPLE = {
     "model": {"extends": "mixtral_8x22b", "vocab_size": 100352},
@@ -152,7 +153,7 @@ def test_reserve_and_fragmentation_shrink_what_is_usable():
     assert memory.headroom_bytes == memory.usable_bytes - memory.peak_bytes
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     model=st.sampled_from(["llama3.2_1b", "llama3.1_70b", "mixtral_8x7b", "deepseek_v2_lite"]),
     layers=st.sampled_from([2, 4, 8, 16]),

@@ -8,6 +8,7 @@ from projector.config.load import load_job
 from projector.projection.api import project_memory, project_performance
 from projector.projection.evaluate import evaluate
 from projector.projection.results import Results
+from thoroughness import examples
 
 STEP = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 8192}
 
@@ -199,7 +200,7 @@ def steps_s(name, nodes):
 
 
 @pytest.mark.parametrize("name", SCALED)
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(counts=st.lists(st.integers(1, MOST_NODES - 1), min_size=30, max_size=30))
 def test_one_more_node_changes_a_step_little(name, counts):
     near = sorted({*range(1, 40), *counts, *(1 << power for power in range(6, 14))})

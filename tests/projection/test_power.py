@@ -9,6 +9,7 @@ from projector.config.device_file import load_device
 from projector.config.load import load_job
 from projector.projection.evaluate import evaluate
 from projector.projection.money import device_power
+from thoroughness import examples
 
 JOB = {
     "model": "llama3.1_8b",
@@ -82,7 +83,7 @@ def test_stated_overhead_replaces_that_of_the_family():
     assert power_of(**{"run.energy.node_overhead_w_per_gpu": 10}).other_w[0] == 10.0
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(jobs())
 def test_every_job_stays_between_idle_and_cap(job):
     power = device_power(evaluate([job]))

@@ -13,6 +13,7 @@ from projector.config.load import load_job
 from projector.projection.api import project_jobs, project_performance
 from projector.projection.evaluate import evaluate
 from projector.projection.terms import BREAKDOWN, MEMORY_TERMS
+from thoroughness import examples
 
 RATES = (
     "vector_tflops",
@@ -66,7 +67,7 @@ def raised(job, change, factor):
     return load_job(job, {f"cluster.device.{change}": getattr(device, change) * factor})
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs())
 def test_terms_are_positive_and_add_up(job):
     step = project_performance(job)
@@ -79,7 +80,7 @@ def test_terms_are_positive_and_add_up(job):
     assert step.mfu <= step.hfu
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(jobs())
 def test_exposed_is_part_of_the_whole_and_adds_up_to_its_term(job):
     step = project_performance(job)
@@ -108,7 +109,7 @@ def test_a_faster_machine_is_never_slower(job, change, factor):
     assert after <= before * (1.0 + 1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(jobs())
 def test_persistent_state_never_grows_with_the_zero_stage(job):
     steps = project_jobs([load_job(job, {"parallelism.zero_stage": stage}) for stage in range(4)])
@@ -120,7 +121,7 @@ def test_persistent_state_never_grows_with_the_zero_stage(job):
         assert np.all(np.array(more) <= np.array(less))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(jobs(), min_size=2, max_size=5))
 def test_a_batch_equals_its_jobs_alone(batch):
     together = project_jobs(batch)
@@ -162,7 +163,7 @@ def test_assumptions_of_the_loss_and_the_host_are_each_jobs_own():
     assert project_performance(fused).iteration_time_s == plain.iteration_time_s
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(jobs(), st.floats(0.3, 1.0))
 def test_a_slower_clock_is_never_faster(job, share):
     peak = job.cluster.device.peak_clock_mhz
@@ -189,7 +190,7 @@ def test_context_parallelism_divides_attention_by_its_degree():
         assert ratio == pytest.approx(8.0, rel=0.1)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(jobs())
 def test_memory_terms_are_finite_and_not_negative(job):
     memory = evaluate([job]).memory(0)

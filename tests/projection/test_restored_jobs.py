@@ -18,13 +18,14 @@ from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.job_pipeline import under_schedule
 from projector.projection.measured import Hybrid
 from projector.schedule.registry import SCHEDULES
+from thoroughness import examples
 
 EXACT = 1e-9
 WHOLE = {"training.adapter": None}
 """Records are of jobs that train every weight; others are refused."""
 
 RANDOM = settings(
-    max_examples=20,
+    max_examples=examples(20),
     deadline=None,
     suppress_health_check=list(HealthCheck),
     # A smaller job says little more of what is wrong, and takes minutes to find.
@@ -93,7 +94,7 @@ def test_a_slower_device_makes_what_was_measured_as_much_slower(
     assert np.all(measured.time_s >= 0.0)
 
 
-@settings(RANDOM, max_examples=10)
+@settings(RANDOM, max_examples=examples(10))
 @given(
     job=jobs(**WHOLE, **{"training.elementwise": "eager"}), slow=st.sampled_from([0.5, 1.5, 3.0])
 )

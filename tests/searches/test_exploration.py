@@ -21,6 +21,7 @@ from projector.searches.limits import Limits
 from projector.searches.ranking import Goal, front, ranked
 from projector.searches.result import closest
 from projector.searches.watch import ORDERS, OUT_OF_TIME, Watch
+from thoroughness import examples
 
 JOB = {
     "model": "llama3.1_8b",
@@ -56,7 +57,7 @@ def planned_all(job, goal):
     return explorer.explored()
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     hbm_gib=st.sampled_from([6, 24, 40, 80]),
     batch=st.sampled_from([16, 32]),

@@ -8,6 +8,7 @@ from projector.serving.columns import COUNTS, Step
 from projector.serving.deployment import Deployment
 from projector.serving.points import StepGrid, grid_times
 from projector.serving.step import step_times
+from thoroughness import examples
 
 
 def deploy(model, device="h100", **fields):
@@ -49,7 +50,7 @@ def grid_of(given):
     return StepGrid.of(DEPLOYMENTS, **columns)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(steps, min_size=1, max_size=12))
 def test_each_step_of_a_grid_is_that_step_alone(given):
     grid = grid_of(given)

@@ -17,6 +17,7 @@ from projector.single.attention import (
     packed_time_s,
     project_attention,
 )
+from thoroughness import examples
 
 COMPUTE = ("matrix_s", "softmax_s", "mask_s", "tile_s", "idle_s")
 
@@ -25,7 +26,7 @@ def project(*shape, **options):
     return project_attention(*shape, **{"head_dim": 128, "device": "h100", **options})
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 4),
     st.integers(1, 4),

@@ -65,14 +65,14 @@ def compared(base, numbers, device=False):
 
 
 @pytest.mark.parametrize("base", BASES)
-def test_a_job_beside_others_is_the_job_alone(base):
+def test_a_job_beside_others_is_the_job_alone(base, of_this_run):
     assert "error" not in alone_of_base(base)
-    assert not compared(base, range(len(variants(base, device=False))))
+    assert not compared(base, of_this_run(range(len(variants(base, device=False)))))
 
 
 @pytest.mark.parametrize("base", DEVICE_BASES)
-def test_devices_beside_others_are_those_alone(base):
-    assert not compared(base, range(len(variants(base, device=True))), device=True)
+def test_devices_beside_others_are_those_alone(base, of_this_run):
+    assert not compared(base, of_this_run(range(len(variants(base, device=True)))), device=True)
 
 
 def test_every_field_is_varied():
@@ -166,6 +166,7 @@ IMPLIED = {
 """Fields that the places of groups tell as well -> these groups."""
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("case", [*keys_without()], ids=lambda case: ".".join(case[:3]))
 def test_a_key_without_a_field_is_caught(case, monkeypatch):
     section, part, field, key = case

@@ -22,6 +22,7 @@ from projector.trace.alignment import align
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, Events, Trace
 from projector.trace.host import stack_events
 from projector.trace.layers import layers_of_sequence
+from thoroughness import examples
 
 BYTES = {
     "collective": "_allgather_base", "group": "0", "group_ranks": (0, 1), "in_elements": 50,
@@ -387,7 +388,7 @@ def spans(draw):
     return rows
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(spans())
 def test_the_event_around_an_event_is_the_smallest_that_holds_it(rows):
     """Against a look at all pairs: the parent holds the event, and none that holds it is within."""
@@ -512,7 +513,7 @@ DETAILS = (
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(st.data())
 def test_nonsense_is_survived(data):
     """Whatever the numbers say, each event of a device is in the table once."""

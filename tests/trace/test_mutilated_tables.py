@@ -13,6 +13,7 @@ from projector.trace.samples import read_samples
 from test_counter_files import NCU_HEADING, NCU_PREFIX, ROCPROFV3
 from test_rocprof import CALLS, COPIES, KERNELS, document
 from test_sample_files import LSCPU, ZERO_NS, mpstat, own
+from thoroughness import examples
 
 NCU = "\n".join(
     [
@@ -46,7 +47,7 @@ def told(problems):
 
 
 @pytest.mark.parametrize("text", [KERNELS, CALLS, COPIES], ids=["kernels", "calls", "copies"])
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(wounds=wounds)
 def test_tables_of_traces(tmp_path_factory, text, wounds):
     path = tmp_path_factory.mktemp("t") / "9_kernel_trace.csv"
@@ -60,7 +61,7 @@ def test_tables_of_traces(tmp_path_factory, text, wounds):
         told(trace.problems)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(wounds=wounds)
 def test_json_of_rocprofv3(tmp_path_factory, wounds):
     pytest.importorskip("ijson")
@@ -74,7 +75,7 @@ def test_json_of_rocprofv3(tmp_path_factory, wounds):
             told(counters.problems)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(wounds=wounds)
 def test_json_of_the_first_rocprof(tmp_path_factory, wounds):
     span = {"ph": "X", "name": "k", "pid": 6, "tid": 1, "ts": "1", "dur": "1",
@@ -90,7 +91,7 @@ def test_json_of_the_first_rocprof(tmp_path_factory, wounds):
 
 
 @pytest.mark.parametrize("text", [ROCPROFV3, NCU], ids=["rocprofv3", "ncu"])
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(wounds=wounds)
 def test_tables_of_counters(tmp_path_factory, text, wounds):
     path = tmp_path_factory.mktemp("t") / "counters.csv"
@@ -107,7 +108,7 @@ def test_tables_of_counters(tmp_path_factory, text, wounds):
     [SAMPLES, mpstat(["13:55:13", "13:55:14"]), SMI, CORES, LSCPU],
     ids=["own", "mpstat", "smi", "cores", "lscpu"],
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(wounds=wounds)
 def test_files_of_samples(tmp_path_factory, text, wounds):
     path = tmp_path_factory.mktemp("t") / "samples.jsonl"

@@ -10,6 +10,7 @@ from projector.trace import events as ev
 from projector.trace.alignment import align
 from projector.trace.read import load_trace
 from projector.trace.rocprof import format_of, group_files, read_rocprof
+from thoroughness import examples
 
 KERNELS = """\
 "Kind","Agent_Id","Queue_Id","Stream_Id","Thread_Id","Dispatch_Id","Kernel_Id","Kernel_Name",\
@@ -246,7 +247,7 @@ def test_processes_of_one_json_are_traces_of_their_own(tmp_path):
     assert [len(trace.events) for trace in read_rocprof([path])] == [4, 4]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(cut=st.floats(0.0, 1.0), junk=st.binary(max_size=4))
 def test_a_cut_json_is_read_as_far_as_it_goes(tmp_path_factory, cut, junk):
     pytest.importorskip("ijson")

@@ -9,6 +9,7 @@ from projector.kernels.attention import attention_time_columns, tiles
 from projector.kernels.attention import times as kernels
 from projector.kernels.device import MATRIX_TYPES
 from reference import attention as reference
+from thoroughness import examples
 
 BF16 = MATRIX_TYPES.index("bf16")
 DEVICES = {"round": ROUND, "atomics": SHIPPED["mi325x"], "clusters": SHIPPED["h100"]}
@@ -39,7 +40,7 @@ def square(length, heads=32, width=128, batch=1):
     return batch, heads, heads, length, length, width, width
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(shapes(), flags, windows, flags, codes, devices)
 @example((1, 2, 2, 1, 1, 128, 128), True, 0, False, BF16, ROUND)
 @example((1, 8, 2, 1024, 3000, 192, 128), True, 0, True, BF16, ROUND)  # the last queries
@@ -53,7 +54,7 @@ def test_matches_reference(shape, causal, window, backward, code, device):
     assert got == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(shapes(), flags, windows, flags, codes, devices, st.sampled_from(RATES), st.floats(1, 4))
 def test_a_faster_device_is_never_slower(
     shape, causal, window, backward, code, device, rate, factor
@@ -63,7 +64,7 @@ def test_a_faster_device_is_never_slower(
     assert quick <= times(shape, device=device, **options)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(shapes(), flags, windows, flags, codes, devices)
 def test_never_beats_the_exact_work(shape, causal, window, backward, code, device):
     batch, heads, _, queries, keys, d_qk, d_v = shape
@@ -84,7 +85,7 @@ def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
     assert got == reference.visible_pairs(queries, keys, causal, window)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 60), st.floats(0, 2))
 def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block_s):
     length = 128.0 * blocks
@@ -167,7 +168,7 @@ def test_bound_names_the_longest_part(shape, backward, change, bound):
     assert attention.BOUNDS[code[0]] == bound
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(shapes(), flags, windows, flags, codes), min_size=1, max_size=10))
 def test_a_batch_equals_its_rows_bit_for_bit(rows):
     extents = np.array([row[0] for row in rows])
@@ -242,7 +243,7 @@ def test_python_and_compiled_kernels_agree():
         np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(shapes(), flags, windows, flags, codes, st.floats(1, 12), st.floats(0, 8))
 def test_unfused_attention_is_its_products_and_its_passes(
     shape, causal, window, backward, code, passes, mask_passes

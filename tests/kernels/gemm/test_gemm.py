@@ -14,6 +14,7 @@ from projector.kernels.gemm.model import LOWEST_CLOCK
 from projector.kernels.gemm.search import SCRATCH
 from projector.kernels.gemm.terms import COMPUTE
 from reference import gemm as reference
+from thoroughness import examples
 
 CODES = {name: code for code, name in enumerate(MATRIX_TYPES)}
 DEVICES = {
@@ -40,7 +41,7 @@ def times(*rows, device=ROUND, dtype="bf16", out=2.0, share=1.0):
     )[0]  # fmt: skip
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(extents, extents, extents, batches, codes, out_bytes, device_dicts)
 def test_matches_reference_on_any_device(m, n, k, batch, code, out, device):
     expected = reference.gemm_time(m, n, k, batch, code, out, 1.0, device)
@@ -48,7 +49,7 @@ def test_matches_reference_on_any_device(m, n, k, batch, code, out, device):
     assert got == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(extents, extents, extents, batches, codes, out_bytes, st.floats(0.3, 1.0), names)
 @example(0, 4096, 4096, 1, 3, 2.0, 1.0, "dies")  # an expert that received no tokens
 @example(1, 1, 1, 1, 3, 2.0, 1.0, "dies")
@@ -74,7 +75,7 @@ def test_speed_of_light_matches_reference(m, n, k, batch, code, out, name):
     assert bound[0] in (COMPUTE, gemm.MEMORY) or 0 in (m, n, k, batch)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(extents, extents, extents, st.integers(1, 32), codes, names)
 def test_choice_is_the_first_of_the_fastest(m, n, k, batch, code, name):
     assume(min(m, n, k) > 0)
@@ -95,7 +96,7 @@ def test_choice_is_the_first_of_the_fastest(m, n, k, batch, code, name):
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     extents, extents, extents, batches, codes, device_dicts | names.map(DEVICES.get),
     st.sampled_from(RATES), st.floats(1, 4),
@@ -106,7 +107,7 @@ def test_a_faster_device_is_never_slower(m, n, k, batch, code, device, rate, fac
     assert quick <= times(row, device=device, dtype=code)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 9), names,
     st.booleans(),
@@ -135,7 +136,7 @@ def test_never_beats_the_speed_of_light(m, n, k, batch, code, device):
     assert got >= reference.sol_time(m, n, k, batch, code, 2.0, device) * (1 - 1e-12)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(extents, extents, extents, batches, codes), min_size=1, max_size=12))
 def test_a_batch_equals_its_rows_bit_for_bit(rows):
     table = np.array(rows, np.int64)
@@ -270,7 +271,7 @@ def test_a_cache_behind_l2_saves_traffic():
     assert times(row, device=starved) < times(row, device=without)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), names)
 def test_twice_the_problems_is_never_faster(m, n, k, name):
     once, twice = times((m, n, k, 8), (m, n, k, 16), device=DEVICES[name])
@@ -294,7 +295,7 @@ def test_python_and_compiled_kernels_agree():
         np.testing.assert_array_equal(one, other)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.integers(1, 8192), st.integers(1, 8192), st.integers(1, 8192), st.integers(1, 4), codes,
     names, st.sampled_from([0.0, 250.0, 400.0, 700.0]),

@@ -15,6 +15,7 @@ from projector.kernels.gemm.search import SCRATCH, bound_closer, bound_row, surv
 from projector.kernels.gemm.times import count_splits
 from reference import gemm as reference
 from reference.gemm_search import candidate_seconds, search_all
+from thoroughness import examples
 
 SLACK = 1.0 + 1e-12
 
@@ -82,7 +83,7 @@ def _choice(device, code, m, n, k, batch, share):
     return tile, parts + 1, time_s[0]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(devices, codes, extents, extents, extents, st.integers(1, 16), shares)
 @example(
     _with(ROUND, [(64.0, 64.0, 64.0, 1.0, 1.0, 1.0, 1.0, 1.0, 128.0, 0.0)] * 64, [2.0, 3.0]),
@@ -101,7 +102,7 @@ def test_the_search_finds_what_timing_all_finds(device, code, m, n, k, batch, sh
     assert _choice(device, code, m, n, k, batch, share) == (best, parts + 1, expected_s[0])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(devices, codes, extents, extents, extents, st.integers(1, 16))
 def test_the_search_agrees_with_the_reference(device, code, m, n, k, batch):
     device = device | {"power_cap_w": 0.0}
@@ -113,7 +114,7 @@ def test_the_search_agrees_with_the_reference(device, code, m, n, k, batch):
     assert chosen == pytest.approx(expected, rel=1e-9)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(devices, codes, extents, extents, extents, st.integers(1, 16), shares)
 def test_no_candidate_is_faster_than_its_bound(device, code, m, n, k, batch, share):
     row, scratch = record(device)[0], np.empty(1, SCRATCH)[0]

@@ -17,6 +17,7 @@ from projector.schedule.replay.counts import Wanted, replay_counts
 from projector.schedule.replay.order_times import compile_peaks, replay_batch
 from projector.schedule.replay.programs import empty_ends, empty_replays
 from reference import pipeline as reference
+from thoroughness import examples
 
 JIT = not numba.config.DISABLE_JIT
 ONE_CHUNK = ("1f1b", "zerobubble", "zerobubble-h2")
@@ -72,7 +73,7 @@ def run_counts(series, counts, which, rows, *batches):
     replay_counts(series, orders, order_of_run[:-1], which, rows, batches)
 
 
-@settings(max_examples=60 if JIT else 2, deadline=None)
+@settings(max_examples=examples(60 if JIT else 2), deadline=None)
 @given(
     st.sampled_from(SIZES if JIT else ONE_OF_EACH),
     st.lists(st.integers(1, 90 if JIT else 12), min_size=1, max_size=40),

@@ -20,6 +20,7 @@ from projector.trace.measures.stragglers import stragglers
 from projector.trace.measures.times import kernel_times
 from projector.trace.read import load_trace
 from synthetic import Host, collective, compute, copy, kineto, step, write
+from thoroughness import examples
 
 DATA = Path(__file__).parents[1] / "data"
 RECOMPUTED = {"a100_ddp2": 0, "b200_eager_rank0": 0, "mi250_toy": 0, "mi300x_resnet_ddp8": 615}
@@ -71,7 +72,7 @@ lines = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(lines, min_size=1, max_size=10),
     st.sampled_from([0, 4458676983543]),
