@@ -10,8 +10,8 @@ from pathlib import Path
 
 import projector as pj
 from projector.errors import ProjectorError
-from projector.report.figures.plan import write_plan_figure
 from projector.report.job_file import write_job
+from projector.report.plan import write_plan_figure
 
 MODEL, TOKENS = "llama3.1_70b", "1T"
 DEADLINE_DAYS = 30.0

@@ -15,6 +15,8 @@ from projector.errors import ProjectorError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from projector.report.document import Document
+
 SUCCESS, WRONG_INPUT, DOES_NOT_FIT, OUT_OF_TIME, INTERRUPTED = 0, 2, 3, 4, 130
 
 ALLOW_RISK = "Rank what is at risk too: its peak fits, but not the upper end of its band."
@@ -45,7 +47,7 @@ def plain_envelope() -> dict[str, Any]:
     return {"schema_version": SCHEMA_VERSION, "version": package_version(), "warnings": []}
 
 
-def print_report(parts: "Iterable[RenderableType]") -> None:
+def print_report(parts: "Iterable[Document | RenderableType]") -> None:
     """Write a report laid out for the terminal."""
     from projector.report.terminal.console import render
 

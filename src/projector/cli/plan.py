@@ -129,9 +129,9 @@ def command(
     if as_json:
         print_json(result.to_dict())
     else:
-        from projector.report.terminal.plan import plan_report
+        from projector.report.plan import plan_document
 
-        print_report(plan_report(result))
+        print_report([plan_document(result)])
     print_warnings(result.warnings, quiet=quiet or as_json)
     return SUCCESS if result.met else DOES_NOT_FIT
 
@@ -193,12 +193,12 @@ def _write_files(
 ) -> None:
     written: list[Any] = []
     if plot is not None:
-        from projector.report.figures.plan import write_plan_figure
+        from projector.report.plan import write_plan_figure
 
         write_plan_figure(result, plot)
         written.append(plot)
     if html is not None:
-        from projector.report.pages.plan import write_plan_page
+        from projector.report.plan import write_plan_page
 
         write_plan_page(result, html)
         written.append(html)

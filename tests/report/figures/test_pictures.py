@@ -16,6 +16,7 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.api import project_jobs
 from projector.projection.results import INT, TEXT
+from projector.report.document import Column, Document, Section, Table
 from projector.report.figures import best_cells
 from projector.report.figures import front as front_module
 from projector.report.figures.best_cells import check_fields, heat_maps
@@ -34,7 +35,7 @@ from projector.report.figures.rows import (
 )
 from projector.report.figures.scaling import read_scaling, scaling_figure, write_scaling
 from projector.report.pages import sweep as sweep_page
-from projector.report.pages.page import Section, Table, page
+from projector.report.pages.page import page
 from projector.report.pages.search import write_search_page
 from projector.report.pages.sweep import write_sweep_page
 from projector.searches.configurations import search
@@ -364,9 +365,10 @@ def test_only_the_columns_that_a_figure_needs_are_read(monkeypatch):
 
 
 def test_nothing_in_a_page_is_taken_for_markup():
-    table = Table(["<b>"], [["</script><i>"], [1.5]], {"<b>": 2})
+    table = Table([Column("<b>", ["</script><i>", 1.5], digits=2)])
     figure = {"data": [], "layout": {"title": {"text": "</script>"}}}
-    text = page("<t>", "&", [Section("<h>", table=table, figures=[("<o>", figure)] * 2)])
+    section = Section("<h>", table=table, figures=[("<o>", lambda: figure)] * 2)
+    text = page(Document("<t>", "&", [section]))
     own = text[text.rindex("<body>") :]
     for each in ("<b>", "<i>", "<t>", "<h>", "<o>"):
         assert each not in own

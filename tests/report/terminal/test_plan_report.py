@@ -4,10 +4,8 @@ import pytest
 
 import projector as pj
 from projector.config.planning import PlanSettings
-from projector.report.figures.plan import plan_figure
-from projector.report.pages.plan import figure_of_plan
+from projector.report.plan import figure_of_plan, plan_document, plan_figure
 from projector.report.terminal.console import render
-from projector.report.terminal.plan import plan_report
 
 FEW = PlanSettings(sizes=3, refinements=1)
 
@@ -40,7 +38,7 @@ def results():
 @pytest.mark.parametrize("name", ["open", "met", "not met", "own device", "nothing"])
 def test_no_number_is_cut(results, name, width):
     result = results[name]
-    text = render(*plan_report(result), width=width)
+    text = render(plan_document(result), width=width)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert "…" not in text
@@ -54,7 +52,7 @@ def test_no_number_is_cut(results, name, width):
 
 
 def test_what_does_not_fit_says_so(results):
-    text = render(*plan_report(results["nothing"]), width=80)
+    text = render(plan_document(results["nothing"]), width=80)
     assert "nothing fits" in text
     assert "What would do" in text
 

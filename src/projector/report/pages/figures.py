@@ -320,18 +320,24 @@ def _scaling_band(curve: Scaling, fits: Ints) -> list[dict[str, Any]]:
 
 
 def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis over a range, with ticks at 1, 2 and 5, all of one size."""
-    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if high < 6.0 * low else (1.0, 2.0, 5.0)
+    """Return a logarithmic axis over a range, with ticks of one size."""
+    ticks = round_ticks(low, high, room=1.15)
     low, high = low / 1.15, high * 1.15
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [step * 10.0**decade for decade in decades for step in steps]
-    ticks = [tick for tick in ticks if low <= tick <= high]
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "tickvals": ticks,
         "ticktext": [short_number(tick) for tick in ticks],
     }
+
+
+def round_ticks(low: float, high: float, room: float = 1.0) -> list[float]:
+    """Return round numbers in a range and in the room around it, few enough to be read."""
+    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if high < 6.0 * low else (1.0, 2.0, 5.0)
+    low, high = low / room, high * room
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def plain_layout(x: str, y: str) -> dict[str, Any]:

@@ -1,12 +1,11 @@
-"""A page of tables and interactive figures in one file that needs no network.
+"""A document as a page of tables and interactive figures, one file that needs no network.
 
 Figures are plain Plotly objects, mappings of ``data`` and ``layout``; plotly.js stands in the page
 once, so that it opens anywhere.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 from projector.distribution import install_command, package_version
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
-from projector.report.pages.style import SCRIPT, STYLE
+from projector.report.document import Document, Figure, Media, Table
 
 KEY = "html"
 SUFFIXES = (".html", ".htm")
@@ -27,34 +26,8 @@ _POLICY = (
 )
 """A page loads nothing, whatever plotly.js asks for."""
 
-Figure = Mapping[str, Any]
-
 LONG = 48
 """Characters from which a cell is broken into lines, so that columns behind it stay in sight."""
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table that is sorted by a click on a head."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    """Numbers stay numbers, so that they are sorted as such."""
-    digits: Mapping[str, int] = field(default_factory=dict)
-    """Head -> digits behind the point; the others are written whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A headed part of a page."""
-
-    title: str
-    text: str = ""
-    table: Table | None = None
-    figures: Sequence[tuple[str, Figure]] = ()
-    """Name and figure; of several one is shown and the others can be chosen."""
-    items: Sequence[str] = ()
-    """A list below the text."""
 
 
 def check_page(path: str | Path) -> None:
@@ -71,22 +44,25 @@ def check_page(path: str | Path) -> None:
         raise ConfigError(msg, key=KEY, value=str(target)) from None
 
 
-def write_page(path: str | Path, title: str, lead: str, sections: Iterable[Section]) -> None:
+def write_page(path: str | Path, document: Document) -> None:
     """Write a page; it appears whole or not at all."""
     check_page(path)
-    write_whole(Path(path), page(title, lead, sections).encode(), key=KEY)
+    write_whole(Path(path), page(document).encode(), key=KEY)
 
 
-def page(title: str, lead: str, sections: Iterable[Section]) -> str:
+def page(document: Document) -> str:
     """Return the text of a page."""
     from plotly.offline import get_plotlyjs
 
     figures: list[list[Figure]] = []
-    body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(lead)}</p>"]
-    for section in sections:
+    title = document.title
+    body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(document.lead)}</p>"]
+    for section in document.sections:
+        if Media.PAGE not in section.media:
+            continue
         body.append(f"<h2>{escape(section.title)}</h2>")
-        if section.text:
-            body.append(f"<p>{escape(section.text)}</p>")
+        if section.lead or section.text:
+            body.append(f"<p>{escape(f'{section.lead} {section.text}'.strip())}</p>")
         if section.items:
             listed = "".join(f"<li>{escape(item)}</li>" for item in section.items)
             body.append(f"<ul>{listed}</ul>")
@@ -94,7 +70,7 @@ def page(title: str, lead: str, sections: Iterable[Section]) -> str:
             body.append(_table(section.table))
         if section.figures:
             body.append(_slot(len(figures), [name for name, _ in section.figures]))
-            figures.append([figure for _, figure in section.figures])
+            figures.append([make() for _, make in section.figures])
     body.append(f"<footer>projector {escape(package_version())}</footer>")
     return "\n".join(
         [
@@ -122,14 +98,15 @@ def _slot(index: int, names: Sequence[str]) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.heads)
+    columns = table.seen(Media.PAGE)
+    head = "".join(f"<th>{escape(column.name)}</th>" for column in columns)
     rows = []
-    for row in table.rows:
+    for row in table.rows(Media.PAGE):
         cells = []
-        for name, value in zip(table.heads, row, strict=True):
+        for column, value in zip(columns, row, strict=True):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if number:
-                text = f"{value:,.{table.digits.get(name, 0)}f}"
+                text = f"{value:,.{column.digits}f}"
                 cells.append(f'<td class="number" data-value="{value!r}">{text}</td>')
             else:
                 text = "" if value is None else escape(str(value))
@@ -157,3 +134,55 @@ def _plain(value: Any) -> Any:
         # Seven digits are more than a screen shows, and halve the page.
         return float(f"{value:.7g}") if np.isfinite(value) else None
     return value
+
+
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 78rem;
+       padding: 0 1.2rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .4rem; border-bottom: 1px solid #ddd; }
+p { margin: .4rem 0 .8rem; max-width: 60rem; }
+ul { margin: .4rem 0 .8rem; padding-left: 1.2rem; max-width: 60rem; }
+.wide { overflow-x: auto; max-height: 34rem; overflow-y: auto; }
+table { border-collapse: collapse; font-size: 13.5px; }
+th { position: sticky; top: 0; background: #f4f4f4; cursor: pointer; text-align: left;
+     white-space: nowrap; }
+th, td { padding: .22rem .7rem; border-bottom: 1px solid #eee; white-space: nowrap; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.long { white-space: normal; min-width: 15rem; overflow-wrap: anywhere; }
+tbody tr:hover { background: #f0f6fb; }
+select { font: inherit; margin: .3rem 0; }
+.figure { width: 100%; min-height: 30rem; }
+footer { margin-top: 3rem; color: #6e6e6e; font-size: 13px; }
+"""
+
+SCRIPT = """
+"use strict";
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const options = {responsive: true, displaylogo: false};
+function show(slot, number) {
+  const figure = figures[slot][number];
+  const place = document.getElementById("figure-" + slot);
+  place.style.minHeight = figure.layout.height ? "0" : "";
+  Plotly.react("figure-" + slot, figure.data, figure.layout, options);
+}
+figures.forEach((_, slot) => show(slot, 0));
+document.querySelectorAll("select[data-slot]").forEach(choice =>
+  choice.addEventListener("change", () => show(+choice.dataset.slot, +choice.value)));
+document.querySelectorAll("th").forEach(head => head.addEventListener("click", () => {
+  const body = head.closest("table").tBodies[0], place = head.cellIndex;
+  const down = head.dataset.down !== "yes";
+  const key = row => {
+    const cell = row.cells[place];
+    return cell.dataset.value === undefined ? cell.textContent : +cell.dataset.value;
+  };
+  const rows = Array.from(body.rows).sort((a, b) => {
+    const x = key(a), y = key(b);
+    const order = typeof x === "number" && typeof y === "number" ? x - y
+      : String(x).localeCompare(String(y));
+    return down ? -order : order;
+  });
+  head.dataset.down = down ? "yes" : "no";
+  rows.forEach(row => body.appendChild(row));
+}));
+"""

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from projector.projection.bands import COVERED, VERDICTS, WORDS
+from projector.report.document import Document, Section, Table
 from projector.report.figures.front import distinct
 from projector.report.figures.pareto import read_front
 from projector.report.figures.rows import configuration, merged, sample
 from projector.report.pages import figures as page_figures
-from projector.report.pages.page import Section, Table, check_page, write_page
+from projector.report.pages.page import check_page, write_page
 from projector.report.terminal.search import (
     command_of,
     counts_of,
@@ -59,7 +60,7 @@ def write_search_page(result: SearchResult, path: str | Path) -> None:
     band = result.uncertainty
     if band["relative"] is not None:
         lead += f" Times to ±{100.0 * band['relative']:.0f} %: {band['basis']}."
-    write_page(path, title, lead, [*_ranked(result), _pareto(result), *_illegal(result)])
+    write_page(path, Document(title, lead, [*_ranked(result), _pareto(result), *_illegal(result)]))
 
 
 def _ranked(result: SearchResult) -> list[Section]:
@@ -117,7 +118,7 @@ def _ranked(result: SearchResult) -> list[Section]:
     if any(len(same) > 1 for same in equal):
         text += "; layouts that are equal in time and memory stand once, with all their settings"
     text += f". {groups_text(result)} The band of the peak holds {COVERED} % of comparable runs"
-    return [Section("Ranked", f"{text}. A click on a head sorts.", Table(heads, rows, _DIGITS))]
+    return [Section("Ranked", f"{text}. A click on a head sorts.", Table.of(heads, rows, _DIGITS))]
 
 
 def _mfu_percent(result: SearchResult, index: int) -> float | str:
@@ -170,7 +171,7 @@ def _pareto(result: SearchResult) -> Section:
             f" Of all {len(result.configurations):,} a sample of {len(drawn):,} is drawn, chosen "
             "at random, the same each time; the front is there in full."
         )
-    return Section("Speed against memory", text, figures=[("", figure)])
+    return Section("Speed against memory", text, figures=[("", lambda: figure)])
 
 
 def _illegal(result: SearchResult) -> list[Section]:
@@ -178,4 +179,4 @@ def _illegal(result: SearchResult) -> list[Section]:
         return []
     ranked = sorted(result.illegal.items(), key=lambda item: -item[1])
     rows = [[count, key] for key, count in ranked]
-    return [Section("Cannot exist", "", Table(["configurations", "field that refuses"], rows))]
+    return [Section("Cannot exist", "", Table.of(["configurations", "field that refuses"], rows))]

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats
+from projector.report.document import Document, Section, Table
 from projector.report.figures.figure import PALETTE, SOFT
 from projector.report.figures.serve import GPU, USER, speed_band, split_name, titles
 from projector.report.pages.figures import log_ticks, plain_layout
-from projector.report.pages.page import Section, Table, check_page, write_page
+from projector.report.pages.page import check_page, write_page
 from projector.report.terminal.serve import (
     TERMS,
     answer_text,
@@ -38,7 +39,7 @@ def write_serve_page(result: ServingProjection, path: str | Path) -> None:
     if bands := bands_text(result):
         lead += f" {bands}."
     sections = [*_front(result), *_load(result), _steps(result), _memory(result), _rest(result)]
-    write_page(path, title, lead, sections)
+    write_page(path, Document(title, lead, sections))
 
 
 def _front(result: ServingProjection) -> list[Section]:
@@ -67,9 +68,11 @@ def _front(result: ServingProjection) -> list[Section]:
     )
     if speed_band(result, rates_of(front)) is not None:
         text += " Bars in the figure hold 68 % of measured speeds."
-    table = Table(list(columns), rows, _DIGITS)
+    table = Table.of(list(columns), rows, _DIGITS)
     return [
-        Section("Throughput against speed", text, table, figures=[("", _figure(result, front))])
+        Section(
+            "Throughput against speed", text, table, figures=[("", lambda: _figure(result, front))]
+        )
     ]
 
 
@@ -133,7 +136,7 @@ def _load(result: ServingProjection) -> list[Section]:
     if result.under_load is None:
         return []
     heads, rows, text = under_load_rows(result)
-    return [Section("Under load", text, Table(heads, rows))]
+    return [Section("Under load", text, Table.of(heads, rows))]
 
 
 def _steps(result: ServingProjection) -> Section:
@@ -149,7 +152,9 @@ def _steps(result: ServingProjection) -> Section:
         f"{prefill.bound}; decode of {decode.sequences:,} sequences with {decode.cached_tokens:,} "
         f"cached tokens each, limited by {decode.bound}."
     )
-    table = Table(["term", "", "prefill ms", "decode ms"], rows, {"prefill ms": 2, "decode ms": 3})
+    table = Table.of(
+        ["term", "", "prefill ms", "decode ms"], rows, {"prefill ms": 2, "decode ms": 3}
+    )
     return Section("Time of one step", text, table)
 
 
@@ -163,7 +168,7 @@ def _memory(result: ServingProjection) -> Section:
         ["total", to_gib(result.peak_bytes)],
         ["usable", to_gib(held.usable_bytes + held.reserve_bytes)],
     ]
-    return Section("Memory of one GPU", "", Table(["held", "GiB"], rows, {"GiB": 2}))
+    return Section("Memory of one GPU", "", Table.of(["held", "GiB"], rows, {"GiB": 2}))
 
 
 def _rest(result: ServingProjection) -> Section:

@@ -1,6 +1,7 @@
 """The page of a sweep."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from projector.arrays import Floats
 from projector.distribution import package_version
 from projector.projection.bands import COVERED, VERDICTS, WORDS
+from projector.report.document import Document, Section, Table
 from projector.report.figures.axes import (
     is_hardware,
     tied_fields,
@@ -38,7 +40,7 @@ from projector.report.figures.rows import (
 from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
-from projector.report.pages.page import Section, Table, write_page
+from projector.report.pages.page import write_page
 from projector.report.terminal.sweep import nothing_ranked
 from projector.report.terminal.tables import plain
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
@@ -112,7 +114,7 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
         *_reasons(result),
         _space(result),
     ]
-    write_page(path, f"Sweep: {title}", lead, sections)
+    write_page(path, Document(f"Sweep: {title}", lead, sections))
 
 
 def _best(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
@@ -164,7 +166,7 @@ def _best(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> 
     if "group" in columns:
         text += " Layouts of one group differ by less than the noise of a comparison."
     name = "Best, those at risk too" if result.allow_risk else "Best that fit"
-    return [Section(name, text, Table(list(columns), cells, _DIGITS))]
+    return [Section(name, text, Table.of(list(columns), cells, _DIGITS))]
 
 
 def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[int]]:
@@ -212,9 +214,9 @@ def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
     drawn = [(name, *_front(result, front)) for name, result, front in fronts]
     if len(drawn) == 1:
         ((_, figure, text),) = drawn
-        return Section("Speed against memory", text, figures=[("", figure)])
+        return Section("Speed against memory", text, figures=[("", lambda: figure)])
     items = [f"{name}: {text}" for name, _, text in drawn]
-    figures = [(name, figure) for name, figure, _ in drawn]
+    figures: list[Any] = [(name, partial(dict, figure)) for name, figure, _ in drawn]
     return Section("Speed against memory", "Choose a workload.", figures=figures, items=items)
 
 
@@ -278,7 +280,7 @@ def _heat_maps(result: SweepResult, column: str) -> list[Section]:
 def _titled(grid: HeatMap) -> tuple[str, Any]:
     names = [name or words_of(field).name
              for name, field in zip(grid.names, grid.fields, strict=True)]  # fmt: skip
-    return f"{names[0]} and {names[1]}", page_figures.heat_map(grid)
+    return f"{names[0]} and {names[1]}", lambda: page_figures.heat_map(grid)
 
 
 def _varying(result: SweepResult) -> list[str]:
@@ -319,7 +321,7 @@ def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
         if unfit:
             whose = f"{name}: nothing" if name else "Nothing"
             text += f" {whose} fits on {', '.join(unfit)} GPUs."
-    figures = [(name, page_figures.scaling(curve)) for name, curve in curves]
+    figures = [(name, partial(page_figures.scaling, curve)) for name, curve in curves]
     return [Section("Scaling", text, figures=figures)]
 
 
@@ -330,7 +332,7 @@ def _reasons(result: SweepResult) -> list[Section]:
     rest = len(reasons) - MOST_REASONS
     text = f"{rest} more reasons are not shown." if rest > 0 else ""
     rows = [[count, why] for why, count in reasons[:MOST_REASONS]]
-    return [Section("Left out", text, Table(["points", "why"], rows))]
+    return [Section("Left out", text, Table.of(["points", "why"], rows))]
 
 
 def _space(result: SweepResult) -> Section:

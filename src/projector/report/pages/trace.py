@@ -1,9 +1,11 @@
 """The page of a trace: its pictures to point at, and the tables behind them."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from projector.report.document import Document, Section, Table
 from projector.report.figures.figure import PALETTE
 from projector.report.figures.trace.contents import (
     OverlapPanel,
@@ -14,7 +16,7 @@ from projector.report.figures.trace.contents import (
 )
 from projector.report.figures.trace.draw import COLOURS, SPREAD_COLOURS, TRAFFIC, title_of
 from projector.report.pages.figures import plain_layout
-from projector.report.pages.page import Section, Table, check_page, write_page
+from projector.report.pages.page import check_page, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.iterations import rank_summaries
 
@@ -35,7 +37,7 @@ def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     lead = (
         f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
     )
-    write_page(path, f"Trace of {title_of(analysis)}", lead, sections)
+    write_page(path, Document(f"Trace of {title_of(analysis)}", lead, sections))
 
 
 def _warnings(analysis: TraceAnalysis) -> list[Section]:
@@ -54,7 +56,7 @@ def _phases(analysis: TraceAnalysis) -> list[Section]:
         "Medians over iterations and devices. Launch is the time between kernels that compute; "
         "communication stands beside it, since it lies behind kernels or between them."
     )
-    return [Section("Where an iteration goes", text, figures=[("phases", figure)])]
+    return [Section("Where an iteration goes", text, figures=[("phases", lambda: figure)])]
 
 
 def _overlap(analysis: TraceAnalysis) -> list[Section]:
@@ -71,12 +73,12 @@ def _overlap(analysis: TraceAnalysis) -> list[Section]:
             "Duration against overlap",
             text,
             _effects(panels),
-            figures=[(_name(panel), _points(panel)) for panel in panels],
+            figures=[(_name(panel), partial(_points, panel)) for panel in panels],
         ),
         Section(
             "Overlap over duration",
             curves,
-            figures=[(_name(panel), _curves(panel)) for panel in panels],
+            figures=[(_name(panel), partial(_curves, panel)) for panel in panels],
         ),
     ]
 
@@ -94,7 +96,7 @@ def _effects(panels: Sequence[OverlapPanel]) -> Table:
         ]
         for panel in panels
     ]  # fmt: skip
-    return Table(heads, rows, dict.fromkeys(heads[3:], 3))
+    return Table.of(heads, rows, dict.fromkeys(heads[3:], 3))
 
 
 def _points(panel: OverlapPanel) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
         "Mean before one run. Preparation: the host had not yet called the launch. Call: it had. "
         "The operation with the largest sum over all runs comes first."
     )
-    return [Section("Launch overhead", text, figures=[("launch", figure)])]
+    return [Section("Launch overhead", text, figures=[("launch", lambda: figure)])]
 
 
 def _ranks(analysis: TraceAnalysis) -> list[Section]:
@@ -171,8 +173,8 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
         )
     ]
     text = "Compute, what it does not hide, and idle time add up to the span of a rank."
-    table = Table(heads, rows, {head: 3 for head in heads if head.endswith(" ms")})
-    return [Section("Ranks beside each other", text, table, figures=[("ranks", figure)])]
+    table = Table.of(heads, rows, {head: 3 for head in heads if head.endswith(" ms")})
+    return [Section("Ranks beside each other", text, table, figures=[("ranks", lambda: figure)])]
 
 
 def _bars(

@@ -1,4 +1,4 @@
-"""Where reports meet the terminal: width, colour and the characters it can show."""
+"""Where reports meet the terminal: documents laid out for its width, colour and characters."""
 
 import io
 import os
@@ -6,6 +6,12 @@ import sys
 from typing import TextIO
 
 from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from projector.report.document import Document, Media, Section, Table
+from projector.report.terminal.grid import Cell, Grid
+from projector.report.terminal.tables import Fitting, bar, heading
 
 NARROWEST, WIDEST = 40, 120
 """Reports are laid out for widths in between; a narrower terminal wraps the lines itself."""
@@ -14,12 +20,14 @@ PIPED_WIDTH = 100
 """Width if the output is not a terminal and ``COLUMNS`` is not set."""
 
 
-def render(*parts: RenderableType, file: TextIO | None = None, width: int | None = None) -> str:
+def render(
+    *parts: Document | RenderableType, file: TextIO | None = None, width: int | None = None
+) -> str:
     """Lay out a report as text, with escape codes only where ``file`` is a terminal.
 
     Parameters
     ----------
-    *parts : renderable
+    *parts : Document or renderable
         What to print, one below the other.
     file : text file, optional
         Where the text will go; standard output when left out.
@@ -44,10 +52,65 @@ def render(*parts: RenderableType, file: TextIO | None = None, width: int | None
         soft_wrap=False,
     )
     for part in parts:
-        # What is to be copied stays on one line, however long.
-        console.print(part, crop=False)
+        for each in parts_of(part) if isinstance(part, Document) else [part]:
+            # What is to be copied stays on one line, however long.
+            console.print(each, crop=False)
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
     return text.translate(_TO_ASCII) if _is_ascii(file) else text
+
+
+def parts_of(document: Document) -> list[RenderableType]:
+    """Return the parts of a document in the order of printing.
+
+    A blank line follows a table, and stands between all sections.
+    """
+    sections = [each for each in document.sections if Media.TERMINAL & each.media]
+    parts = list(document.head)
+    for place, section in enumerate(sections):
+        parts += _section(section)
+        if place + 1 < len(sections) or section.table is not None:
+            parts.append(Text())
+    return parts
+
+
+def _section(section: Section) -> list[RenderableType]:
+    below: list[RenderableType] = []
+    if section.lead:
+        below.append(Text(section.lead))
+    below += [Text(item) for item in section.items]
+    if section.table is not None:
+        below.append(_laid_out(section.table))
+    indented = [Padding(each, (0, 0, 0, 2)) for each in below]
+    return [heading(section.title, section.note), *indented, *section.closing]
+
+
+def _laid_out(table: Table) -> RenderableType:
+    """Return a table; where it has no room, only the columns that matter most."""
+    wide = _grid(table, Media.WIDE)
+    if table.seen(Media.WIDE) == table.seen(Media.NARROW):
+        return wide
+    return Fitting(wide, _grid(table, Media.NARROW))
+
+
+_MARKS = {"number": "", "word": "=", "text": "<", "bar": "|"}
+
+
+def _grid(table: Table, media: Media) -> Grid:
+    columns = table.seen(media)
+    laid_out = Grid(*(f"{_MARKS[each.kind]}{each.short or each.name}" for each in columns),
+                    gap=table.gap)  # fmt: skip
+    for row, values in enumerate(table.rows(media)):
+        cells: list[Cell] = []
+        for column, value in zip(columns, values, strict=True):
+            if value is None:
+                cells.append("")
+            elif column.kind == "bar":
+                cells.append(bar(value))
+            else:
+                written = column.write(value)
+                cells.append(Text(written, column.style) if column.style else written)
+        laid_out.add_row(*cells, style=table.styles.get(row))
+    return laid_out
 
 
 def _is_ascii(file: TextIO) -> bool:

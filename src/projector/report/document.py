@@ -1,0 +1,129 @@
+"""A report as sections, tables and charts, made once from a result.
+
+`terminal.console` prints it and `pages.page` makes a page of it. What a column is called, how its
+values are written and where it stands is said here once for all of them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Flag
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Kind = Literal["number", "word", "text", "bar"]
+"""What is in a column: right-aligned numbers, words on one line, folded text, bars of a share."""
+
+Figure = Mapping[str, Any]
+"""A Plotly object: ``data`` and ``layout``."""
+
+
+class Media(Flag):
+    """Where a part of a report is shown."""
+
+    NARROW = 1
+    WIDE = 2
+    """A terminal that has room for all columns that are meant for it."""
+    PAGE = 4
+    TERMINAL = NARROW | WIDE
+    ROOMY = WIDE | PAGE
+    ALL = NARROW | WIDE | PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    values: Sequence[Any]
+    """In the unit of the name; None where nothing is known."""
+    write: Callable[[Any], str] = str
+    """How a terminal writes a value."""
+    digits: int = 0
+    """Digits behind the point of a number of a page, which sorts by the whole number."""
+    kind: Kind = "number"
+    short: str = ""
+    """Name where there is little room: in a terminal."""
+    media: Media = Media.ALL
+    style: str = ""
+    """Of the cells in a terminal."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether something is known of some row."""
+        return any(value is not None for value in self.values)
+
+
+def words(name: str, values: Sequence[Any], **more: Any) -> Column:
+    """Return a column of words, which stay on one line."""
+    return Column(name, values, kind="word", **more)
+
+
+def prose(name: str, values: Sequence[Any], **more: Any) -> Column:
+    """Return a column of text, which is folded where there is little room."""
+    return Column(name, values, kind="text", **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns beside each other; one of which nothing is known is left out."""
+
+    columns: Sequence[Column]
+    styles: Mapping[int, str] = field(default_factory=dict)
+    """Row -> its style in a terminal."""
+    gap: int = 2
+    """Blanks between columns of a terminal."""
+
+    @classmethod
+    def of(
+        cls,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        digits: Mapping[str, int] | None = None,
+    ) -> "Table":
+        """Return a table of rows."""
+        return cls([
+            Column(name, [row[place] for row in rows], digits=(digits or {}).get(name, 0))
+            for place, name in enumerate(heads)
+        ])  # fmt: skip
+
+    def seen(self, media: Media) -> list[Column]:
+        """Return the columns that one medium shows."""
+        return [each for each in self.columns if media in each.media and each.is_known]
+
+    def rows(self, media: Media) -> Iterable[tuple[Any, ...]]:
+        """Yield the values of each row."""
+        return zip(*(each.values for each in self.seen(media)), strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A headed part of a report."""
+
+    title: str
+    text: str = ""
+    """What a page says below the title."""
+    table: Table | None = None
+    items: Sequence[str] = ()
+    """Sentences, a list on a page."""
+    note: str = ""
+    """What a terminal says beside the title, in few words."""
+    lead: str = ""
+    """What all media say below the title."""
+    figures: Sequence[tuple[str, Callable[[], Figure]]] = ()
+    """Name and chart of a page; of several one is shown and the others can be chosen."""
+    closing: "Sequence[RenderableType]" = ()
+    """What only a terminal shows, below the table."""
+    media: Media = Media.ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report: what stands above its sections, and these."""
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    head: "Sequence[RenderableType]" = ()
+    """What a terminal shows instead of title and lead."""
