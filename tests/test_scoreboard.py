@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from projector.validate.registry import KINDS
+from projector.validate.kind import KINDS
 from projector.validate.run import validate
 from projector.validate.totals import summary
 

@@ -16,16 +16,17 @@ from projector.config.bands import SHARES
 from projector.config.device_file import load_device
 from projector.validate.bands import (
     FRACTIONS,
+    Method,
+    Residual,
+    nested_coverage,
     residuals_of,
     tables_of,
     tables_without,
     unseen_factors,
 )
-from projector.validate.conformal import Method, Residual, nested_coverage
-from projector.validate.left_out import DEVICE, without
+from projector.validate.kind import kind_of
 from projector.validate.names import device_of
-from projector.validate.registry import kind_of
-from projector.validate.run import Result, validate
+from projector.validate.run import DEVICE, Result, validate, without
 from projector.validate.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,7 +19,7 @@ from projector.arrays import Flags, Floats
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.validate import collectives
-from projector.validate.exchanges import is_exchange
+from projector.validate.collectives import is_exchange
 from projector.validate.kind import Readings, Row
 from projector.validate.names import device_of
 

@@ -19,7 +19,7 @@ from projector.arrays import Floats
 from projector.config.cluster import ClusterConfig
 from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.fabrics import exchange_record, fabric_record
-from projector.validate.exchanges import Routing, exchange_times_s, read_exchange
+from projector.validate.collectives import Routing, exchange_times_s, read_exchange
 from projector.validate.names import device_of
 
 TABLE = Path(__file__).parent / "data" / "collectives_measured.csv"

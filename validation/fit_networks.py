@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 from projector.arrays import Flags, Floats
 from projector.units import MICROSECOND
 from projector.validate import collectives
-from projector.validate.exchanges import is_exchange
+from projector.validate.collectives import is_exchange
 from projector.validate.kind import Row
 
 TABLE = Path(__file__).parent / "data" / "collectives_measured.csv"

@@ -26,8 +26,7 @@ from scipy.optimize import minimize
 from projector.arrays import Flags, Floats
 from projector.config.engine import dequantising, engines
 from projector.validate.kind import Row, Without
-from projector.validate.models import model_name
-from projector.validate.names import source_of
+from projector.validate.names import model_name, source_of
 from projector.validate.serving import (
     FITTED_ENGINES,
     WIDENING,

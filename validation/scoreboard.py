@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from projector.validate.registry import KINDS
+from projector.validate.kind import KINDS
 from projector.validate.run import Result, validate
 from projector.validate.totals import summary
 

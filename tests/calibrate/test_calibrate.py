@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import yaml
 
-from projector.calibrate.fields import changed, field_of
-from projector.calibrate.fit import fit
-from projector.calibrate.folds import folds, held_out
+from projector.calibrate.fit import changed, field_of, fit
 from projector.calibrate.profile import load_base, profile_text, write_profile
-from projector.calibrate.run import calibrate
+from projector.calibrate.run import calibrate, folds, held_out
 from projector.cli.main import run
 from projector.config import resources
 from projector.config.device_file import load_device

@@ -5,9 +5,8 @@ import json
 import pytest
 import yaml
 
-from projector.calibrate.own_runs import calibrate_to_runs, load_runs, read_table
 from projector.calibrate.profile import load_base, write_own_profile
-from projector.calibrate.runs import times_s
+from projector.calibrate.runs import calibrate_to_runs, load_runs, read_table, times_s
 from projector.cli.main import run
 from projector.config import resources
 from projector.config.device_file import load_device

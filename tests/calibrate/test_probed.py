@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from projector.calibrate.fields import changed
+from projector.calibrate.fit import changed
 from projector.calibrate.probed import ProbeModel, fit_probe
 from projector.cli.main import run
 from projector.config.device_file import load_device

@@ -1,6 +1,6 @@
 import pytest
 
-from projector.validate.benchmarks import forced_algorithm, loop_of, with_loop_s
+from projector.validate.collectives import forced_algorithm, loop_of, with_loop_s
 
 TORCH = {"source": "ml-engineering", "library": "torch all_reduce_bench NCCL 2.27.7"}
 ONE_THREAD = {"source": "Azure/AI-benchmarking-guide ND_H100_v5_results.md", "library": ""}

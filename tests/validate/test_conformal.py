@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.validate.conformal import (
+from projector.validate.bands import (
     Method,
     Residual,
     bands_of,

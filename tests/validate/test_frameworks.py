@@ -1,8 +1,8 @@
 import pytest
 
 from projector.config.load import load_job
-from projector.validate.frameworks import framework_of
 from projector.validate.jobs import JobRow
+from projector.validate.recipes import framework_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 
 from projector.config.device_file import load_device
 from projector.lower.hardware import gemm_menu
-from projector.validate.gemm_kernels import NamedKernel, grouped_kernel, named_kernel, offer_of
+from projector.validate.gemm_benchmarks import NamedKernel, grouped_kernel, named_kernel, offer_of
 
 CK_BLOCK = "a8w8_blockscale_1x128x128_256x64x128x256_16x16_32x32_1x2_8x32x1_1x32x1x8_8_1x1_v3"
 CK_SHUFFLED = "a8w8_bpreshuffle_256x16x64x512_16x16_16x16_32x8x1_32x8x1_1x16x1x16_4x4x1_1x1_v1"

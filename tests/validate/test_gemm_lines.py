@@ -7,7 +7,7 @@ import pytest
 
 from projector.kernels.device import MATRIX_TYPES
 from projector.validate.gemm import Gemm, read_case
-from projector.validate.gemm_kernels import NamedKernel
+from projector.validate.gemm_benchmarks import NamedKernel
 
 HEADER = (
     "gpu,clock_note,op,in_dtype,out_dtype,m,n,k,groups,layout,kernel_config,library,runtime_us,"

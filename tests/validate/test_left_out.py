@@ -9,11 +9,16 @@ import pytest
 
 from projector.cli.main import run
 from projector.config.bands import SHARES, Band
-from projector.validate.bands import residuals_of, tables_of, tables_without, unseen_factors
-from projector.validate.conformal import Method, Residual
+from projector.validate.bands import (
+    Method,
+    Residual,
+    residuals_of,
+    tables_of,
+    tables_without,
+    unseen_factors,
+)
 from projector.validate.kind import OK, Outcome
-from projector.validate.left_out import DEVICE, without
-from projector.validate.run import Result, validate
+from projector.validate.run import DEVICE, Result, validate, without
 from projector.validate.totals import over_sources, totals
 
 TABLE = Path(__file__).parents[2] / "validation" / "data" / "training_throughput.csv"

@@ -1,9 +1,9 @@
 import pytest
 
-from projector.validate.models import model_name
 from projector.validate.names import (
     device_name,
     device_of,
+    model_name,
     precision_name,
     precision_of,
     source_of,

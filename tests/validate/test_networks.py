@@ -3,9 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.config.network import load_network, load_transport
-from projector.validate import networks
-from projector.validate.clusters import cluster_of, network_of
-from projector.validate.networks import Adapters, stated_adapters, stated_network
+from projector.validate import clusters
+from projector.validate.clusters import (
+    Adapters,
+    cluster_of,
+    network_of,
+    stated_adapters,
+    stated_network,
+)
 
 USUAL = Adapters(8, 400.0)
 
@@ -34,8 +39,8 @@ def test_a_network_is_what_the_row_says(system, gbit_per_s, found):
 
 
 def test_every_name_exists():
-    assert all(load_network(name).transport for _, name in networks._NAMED)
-    names = [name for _, name in networks._TRANSPORTS] + [*networks._INFINIBAND.values()]
+    assert all(load_network(name).transport for _, name in clusters._NAMED)
+    names = [name for _, name in clusters._TRANSPORTS] + [*clusters._INFINIBAND.values()]
     assert all(load_transport(name).name for name in names)
 
 

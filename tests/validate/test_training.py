@@ -4,7 +4,7 @@ import projector
 from projector.config.load import load_job
 from projector.validate.jobs import JobRow
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE
-from projector.validate.models import family_of, is_hybrid, model_of
+from projector.validate.names import family_of, is_hybrid, model_of
 from projector.validate.training import KIND, why_not_eligible
 
 ROW = {

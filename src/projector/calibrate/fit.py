@@ -1,14 +1,157 @@
-"""Robust least squares over the logarithm of predicted over measured time."""
+"""Robust least squares over the logarithm of predicted over measured time, and what it fits.
 
-from collections.abc import Callable, Sequence
+A field of a device profile is a dotted path, ``hbm_efficiency``, ``sustained_clock_mhz.bf16`` or
+``gemm_tiles.0.efficiency``, with the bounds its schema sets. The fit moves a coordinate x that is 0
+at the shipped value: the logarithm of the ratio where a field must be positive, the difference
+where it may be 0 and has an upper bound.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from projector.arrays import Flags, Floats
-from projector.calibrate.fields import Field
+from projector.config.device import Device
 from projector.errors import ConfigError
+
+LOG_SPREAD = 0.5
+"""Prior standard deviation of the logarithm of a positive field: a factor 1.65 either way."""
+
+SPREAD = 0.3
+"""Prior standard deviation of a share that may be 0."""
+
+FURTHEST = 20.0
+"""Factor from its shipped value beyond which no positive field is sought."""
+
+DIGITS = 4
+"""Significant digits of a fitted value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One number to fit."""
+
+    path: str
+    prior: float
+    """The value of the device that the calibration starts from."""
+    lower: float
+    upper: float
+    logarithmic: bool
+
+    @property
+    def spread(self) -> float:
+        """Prior standard deviation of the coordinate."""
+        return LOG_SPREAD if self.logarithmic else SPREAD
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Bounds of the coordinate."""
+        return self.coordinate(self.lower), self.coordinate(self.upper)
+
+    def coordinate(self, value: float) -> float:
+        """Return the coordinate of a value."""
+        return math.log(value / self.prior) if self.logarithmic else value - self.prior
+
+    def value(self, coordinate: float) -> float:
+        """Return the value at a coordinate, within the bounds."""
+        raw = self.prior * math.exp(coordinate) if self.logarithmic else self.prior + coordinate
+        return min(max(raw, self.lower), self.upper)
+
+    def rounded(self, coordinate: float) -> float:
+        """Return the value at a coordinate with `DIGITS` significant digits, within the bounds."""
+        value = float(f"{self.value(coordinate):.{DIGITS}g}")
+        return min(max(value, self.lower), self.upper)
+
+    def slope(self, coordinate: float) -> float:
+        """Return the change of the value with the coordinate."""
+        return self.value(coordinate) if self.logarithmic else 1.0
+
+
+def field_of(device: Device, path: str) -> Field:
+    """Return a field of a device with its bounds."""
+    known = dict(_numbers(device.model_dump(exclude={"sources"})))
+    if path not in known:
+        close = difflib.get_close_matches(path, known, n=3, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
+        msg = f"fields: {device.name} has no number {path!r} to fit; {hint}"
+        raise ConfigError(msg, key="fields", value=path, allowed=close or sorted(known))
+    prior = known[path]
+    schema = Device.model_json_schema()
+    limits = _limits(schema, schema, path.split("."))
+    least, most = _physical_limits(device, path)
+    upper = max(min(float(limits.get("maximum", math.inf)), most), prior)
+    positive = limits.get("minimum") is None
+    if not positive and math.isfinite(upper):
+        return Field(path, prior, float(limits["minimum"]), upper, logarithmic=False)
+    if prior <= 0.0:
+        msg = f"fields: {path} is {prior:g}, and a fit cannot start from 0; leave it out"
+        raise ConfigError(msg, key="fields", value=path, allowed="a field that is not 0")
+    lower, upper = max(least, prior / FURTHEST), min(upper, prior * FURTHEST)
+    return Field(path, prior, lower, upper, logarithmic=True)
+
+
+def changed(device: Device, values: Mapping[str, float]) -> Device:
+    """Return the device with other values of some fields; its other sources stay."""
+    data: Any = device.model_dump()
+    for path, value in values.items():
+        data = _replaced(data, path.split("."), value)
+    return Device.parse(data, path="device")
+
+
+def _numbers(value: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield path and value of every number that is not a count."""
+    if isinstance(value, float):
+        yield prefix.rstrip("."), value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _numbers(item, f"{prefix}{name}.")
+    elif isinstance(value, list | tuple):
+        for position, item in enumerate(value):
+            yield from _numbers(item, f"{prefix}{position}.")
+
+
+def _limits(root: Mapping[str, Any], schema: Mapping[str, Any], parts: Sequence[str]) -> Any:
+    """Return the JSON schema of the number at a path."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", maxsplit=1)[-1]
+        return _limits(root, root["$defs"][name], parts)
+    if "anyOf" in schema:
+        return _limits(root, schema["anyOf"][0], parts)
+    if not parts:
+        return schema
+    inner = schema.get("properties", {}).get(parts[0])
+    if inner is None:
+        inner = schema.get("items") or schema["additionalProperties"]
+    return _limits(root, inner, parts[1:])
+
+
+def _physical_limits(device: Device, path: str) -> tuple[float, float]:
+    """Return the bounds that a field's meaning sets and its own schema cannot state."""
+    if path == "scale_up_gb_per_s":
+        return device.scale_up_peer_gb_per_s, math.inf
+    most = {
+        "sustained_clock_mhz": device.peak_clock_mhz,
+        "gemm_efficiency": 1.0,
+        "scale_up_peer_gb_per_s": device.scale_up_gb_per_s,
+    }
+    return 0.0, most.get(path.partition(".")[0], math.inf)
+
+
+def _replaced(data: Any, parts: Sequence[str], value: float) -> Any:
+    if not parts:
+        return value
+    if isinstance(data, Mapping):
+        # A path spells out keys that are numbers.
+        key = next(key for key in data if str(key) == parts[0])
+        return {**data, key: _replaced(data[key], parts[1:], value)}
+    items = list(data)
+    items[int(parts[0])] = _replaced(items[int(parts[0])], parts[1:], value)
+    return items
+
 
 NOISE = 0.1
 """Error of the logarithm beyond which a row counts less than quadratically."""
@@ -45,19 +188,8 @@ def fit(
 ) -> Fit:
     """Fit fields to rows.
 
-    Minimises the soft-L1 loss of log(predicted / measured) / `NOISE`, and of each coordinate
-    over the spread of its prior.
-
-    Parameters
-    ----------
-    fields : sequence of Field
-        What moves.
-    times_s : callable
-        Projected time of the rows.
-    measured_s : float64[R]
-        Measured time of the rows.
-    evaluations : int
-        Points at which the slopes of all fields are taken, at most.
+    Minimises the soft-L1 loss of log(predicted / measured) / `NOISE`, and of each coordinate over
+    the spread of its prior. The slopes of all fields are taken at ``evaluations`` points at most.
     """
     # Without stubs; its result has x, fun, jac and cost.
     from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]

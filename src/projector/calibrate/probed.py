@@ -14,8 +14,7 @@ import numpy as np
 import yaml
 
 from projector.arrays import Floats
-from projector.calibrate.fields import Field, changed, field_of
-from projector.calibrate.fit import Fit, fit
+from projector.calibrate.fit import Field, Fit, changed, field_of, fit
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.sourced import merge

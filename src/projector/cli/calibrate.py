@@ -17,7 +17,7 @@ from projector.cli.output import (
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
-    from projector.calibrate.result import Calibration, OwnCalibration
+    from projector.calibrate.profile import Calibration, OwnCalibration
 
 
 @click.command("calibrate")
@@ -152,8 +152,8 @@ def _from_runs(
     force: bool,
     quiet: bool,
 ) -> "OwnCalibration":
-    from projector.calibrate.own_runs import calibrate_to_runs, load_runs
     from projector.calibrate.profile import check_target, write_own_profile
+    from projector.calibrate.runs import calibrate_to_runs, load_runs
     from projector.config.load import parse_override
 
     overrides = dict(parse_override(text) for text in assignments)
@@ -171,7 +171,7 @@ def _runs(
     from_run: tuple[str, ...], measured_ms: tuple[float, ...], from_runs: str | None
 ) -> tuple[list[str], list[float]]:
     """Return the jobs of the options, then those of the table, with their times."""
-    from projector.calibrate.own_runs import read_table
+    from projector.calibrate.runs import read_table
 
     paths, times_ms = list(from_run), list(measured_ms)
     if len(paths) != len(times_ms):

@@ -35,8 +35,7 @@ def command(
 
         check_figure(plot)
     announce_compilation(quiet=quiet)
-    from projector.validate.output import results_object, write_results
-    from projector.validate.totals import summary
+    from projector.validate.totals import results_object, summary, write_results
 
     columns = [name.strip() for name in by.split(",") if name.strip()]
     validation = write_results(kind, file, out, columns)

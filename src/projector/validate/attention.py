@@ -177,18 +177,9 @@ def case_columns(cases: Sequence[AttentionCase], device: Sequence[int]) -> CaseC
 
 
 def case_times_s(columns: CaseColumns, records: Mapping[Run, Records]) -> Floats:
-    """Return the time of rows whose clock moves with their length.
+    """Return the seconds of rows whose clock moves with their length, float64[rows].
 
-    Parameters
-    ----------
-    columns : CaseColumns
-    records : dict
-        By each of `RUNS`, DEVICE[kernels on devices].
-
-    Returns
-    -------
-    float64[rows]
-        Seconds.
+    ``records`` has DEVICE[kernels on devices] by each of `RUNS`.
     """
     short_s, long_s = (_passes_s(columns, records[run]) for run in RUNS)
     return short_s + (long_s - short_s) * short_s / (short_s + SLOWS_AFTER_S)

@@ -17,8 +17,7 @@ from projector.measure.bench.rows import TABLES, Machine, Measured
 from projector.measure.bench.session import Session
 from projector.measure.task import ClockProgram, CopyProgram
 from projector.units import GB, MEGA, MICROSECOND, MILLISECOND, TERA
-from projector.validate.kind import Kind, Row
-from projector.validate.registry import kind_of
+from projector.validate.kind import Kind, Row, kind_of
 
 _UNIT_S = {"gemm": MICROSECOND, "attention": MILLISECOND, "collective": MICROSECOND}
 
@@ -44,15 +43,9 @@ class Modelled:
 
 
 def modelled(measured: Sequence[Measured], device: str) -> list[Modelled]:
-    """Return what the profile of a device says of cases of one kind, in their order.
+    """Return what a profile (a shipped name or a path) says of cases of one kind, in their order.
 
     GEMMs, attention and collectives are projected as `projector validate` projects their rows.
-
-    Parameters
-    ----------
-    measured : sequence of Measured
-    device : str
-        A shipped name or the path of a profile.
     """
     if not measured:
         return []
@@ -221,14 +214,7 @@ class Benchmark:
 
 
 def benchmark_of(session: Session, *, model: bool = True) -> Benchmark:
-    """Return what a session has measured so far, with what its profile says of it.
-
-    Parameters
-    ----------
-    session : Session
-    model : bool
-        Whether the profile is asked.
-    """
+    """Return what a session has measured so far; with ``model`` also what its profile says."""
     found = tuple(session.measuring.finished())
     device = session.device if model else ""
     return Benchmark(

@@ -1,11 +1,160 @@
-"""Clusters of published rows, each read once."""
+"""Clusters of published rows, each read once; a network counts where a row states it in words."""
 
+import re
 from typing import Any, NamedTuple
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.network import load_network
-from projector.validate.networks import Adapters, stated_adapters, stated_network
+
+_NAMED = (
+    (r"\bp4de?\.24xlarge", "p4d_efa"),
+    (r"\bp5en\.48xlarge", "p5en_efa"),
+    (r"\bp5e?\.48xlarge", "p5_efa"),
+    (r"\bP6-B200\b", "p6_b200_efa"),
+    (r"\bP6-B300\b", "p6_b300_efa"),
+    (r"\ba3-ultra\b", "a3_ultra_roce"),
+    (r"\ba3-mega\b", "a3_mega_tcpxo"),
+    (r"\ba3-high\b", "a3_high_tcpx"),
+    (r"\bBM\.GPU\.B4\.8\b", "oci_b4_8"),
+    (r"\bBM\.GPU\.H100\.8\b", "oci_h100_8"),
+    (r"\bBM\.GPU\.MI355X\b", "oci_mi355x_8"),
+    (r"\bNDm? A100 v4\b", "nd_a100_v4"),
+    (r"\bND H[12]00 v5\b", "nd_h100_v5"),
+    (r"\bND MI300X v5\b", "nd_mi300x_v5"),
+)
+"""Kinds of machines whose adapters are documented -> an entry of ``hardware/networks.yaml``."""
+
+_TRANSPORTS = (
+    (r"TCPXO|FasTrak", "tcpxo"),
+    (r"TCPX\b", "tcpx"),
+    (r"Slingshot", "slingshot_11"),
+    (r"Pollara|AINIC", "pollara"),
+    (r"Spectrum-X", "spectrum_x"),
+    (r"\bHDR\b", "infiniband_hdr"),
+    (r"\bNDR\b", "infiniband_ndr"),
+    (r"\bXDR\b", "infiniband_xdr"),
+    # The driver of an adapter that knows RoCE alone.
+    (r"RoCE|\bbnxt_re\b", "roce_v2"),
+)
+"""Words of a row -> an entry of ``hardware/transports.yaml``."""
+
+_INFINIBAND = {200.0: "infiniband_hdr", 400.0: "infiniband_ndr", 800.0: "infiniband_xdr"}
+"""Rate of an adapter [Gbit/s] -> its generation, where a row says InfiniBand alone."""
+
+
+_GENERATIONS = (
+    (r"\bEDR\b|\bHDR-?100\b|(?:ConnectX|CX)-?5\b", 100.0),
+    (r"\bNDR-?200\b|\bHDR\b|(?:ConnectX|CX)-?6\b", 200.0),
+    (r"\bNDR(?:-?400)?\b|(?:ConnectX|CX)-?7\b|BlueField-?3\b|\bBF-?3\b|\bThor-?2\b|Pollara", 400.0),
+    (r"\bXDR(?:-?800)?\b|(?:ConnectX|CX)-?8\b", 800.0),
+)
+"""Generation of an adapter -> its rate [Gbit/s]."""
+
+_RATE = re.compile(
+    r"""(?:\b(?:(?P<cards>\d{1,2})x)?(?P<count>\d{1,3})[ ]?
+        (?:NICs?|HCAs?|adapters?|ports?|rails?)?[ ]?[x\u00d7*][ ]?
+        |(?<![\w.]))
+    (?P<rate>\d{1,5}(?:\.\d+)?)[ ]?-?
+    (?P<unit>[GT](?:B(?:yte)?s?(?:/s(?:ec)?|ps)|b(?:it)?s?(?:/s(?:ec)?|ps)|bE)
+        |[gt]b(?:it)?s?(?:/s(?:ec)?|ps)|GbE|G(?:b|bit)?)(?!\w|/s)
+    (?P<per>[ ]?(?:/|per|a|each)[ ]?(?:GPU|NIC|adapter|port|rail|link|node|server|host|machine))?
+    """,
+    re.VERBOSE,
+)
+_SCALE_UP = re.compile(r"NV ?Link|NV ?Switch|xGMI|Infinity Fabric|\bHBM|memory|PCIe", re.IGNORECASE)
+_OF_NODE = re.compile(
+    r"(?:per|a|/|each) ?(?:node|server|host|machine)|(?:inter-?|node[- ]to-?|node-)node|aggregate"
+    r"|in total",
+    re.IGNORECASE,
+)
+_OF_ADAPTER = re.compile(
+    r"(?:per|a|/|each) ?(?:GPU|NIC|HCA|adapter|port|rail|link)\b|InfiniBand|\bIB\b", re.IGNORECASE
+)
+
+
+_NETWORK = re.compile(r"RoCE|InfiniBand|\bIB\b|\bEFA|\bNICs?\b|Ethernet|\bRDMA", re.IGNORECASE)
+_SLOWEST = 10.0
+"""Rate of the slowest adapter [Gbit/s]; below, a text speaks of something else."""
+
+
+class Adapters(NamedTuple):
+    """Network adapters of a node."""
+
+    number: int
+    gbit_per_s: float
+
+
+def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters | None:
+    """Return the adapters that a text states, None where it states none.
+
+    ``8x400G`` counts adapters, ``400 Gb/s per GPU`` and the generation of an adapter hold for each,
+    and ``3200 Gbps`` without such a word is the sum of a node, as the sources here print it. Rates
+    of links inside a node do not count. The number of the device's ``usual`` ones holds where the
+    text has none.
+    """
+    for match in _RATE.finditer(text):
+        around = text[max(0, match.start() - 28) : match.end() + 12]
+        unit = match["unit"]
+        count = int(match["count"] or 0) * int(match["cards"] or 1)
+        gbit = float(match["rate"]) * _factor(unit)
+        if match["count"] and not (count and gbit):
+            raise ValueError(f"{match[0].strip()!r} states no adapters")
+        if _SCALE_UP.search(around) or (unit in {"G", "Gb", "Gbit"} and not count):
+            continue
+        if gbit < _SLOWEST:
+            continue
+        if count:
+            return Adapters(count, gbit)
+        if re.search(r"GPU", match["per"] or "", re.IGNORECASE):
+            return Adapters(gpus_per_node, gbit)
+        near = text[max(0, match.start() - 28) : match.end() + 28]
+        of_node = _OF_NODE.search(near)
+        if not of_node and (gbit == _generation(text) or _OF_ADAPTER.search(near)):
+            return Adapters(usual.number, gbit)
+        return Adapters(usual.number, gbit / usual.number)
+    bare = re.search(r"\b(\d{1,2}) ?[x\u00d7*] ?(100|200|400|800)\b(?! ?\w)", text)
+    if bare and int(bare[1]) and _NETWORK.search(text):
+        return Adapters(int(bare[1]), float(bare[2]))
+    for counted in re.finditer(
+        r"\b(\d{1,2}) ?[x\u00d7*] ?(?:NVIDIA |Mellanox |InfiniBand |IB )?", text
+    ):
+        generation = _generation(text[counted.end() :], at_start=True)
+        if generation and int(counted[1]):
+            return Adapters(int(counted[1]), generation)
+    generation = _generation(text)
+    return Adapters(usual.number, generation) if generation else None
+
+
+def _factor(unit: str) -> float:
+    """Return Gbit/s of a unit of a rate; a large B behind G or T is a byte."""
+    scale = 1000.0 if unit[0] in "Tt" else 1.0
+    is_byte = unit[0] in "GT" and unit[1:2] == "B"
+    return scale * (8.0 if is_byte else 1.0)
+
+
+def _generation(text: str, *, at_start: bool = False) -> float:
+    """Return the rate of the adapter that a text names by its generation, 0 without one."""
+    find = re.match if at_start else re.search
+    for words, gbit in _GENERATIONS:
+        if find(words, text, re.IGNORECASE):
+            return gbit
+    return 0.0
+
+
+def stated_network(text: str, gbit_per_s: float) -> tuple[str, str]:
+    """Return the field of ``cluster.network`` that a text names the network by, and the name.
+
+    Both are empty where the text says nothing; then the device's usual network is taken.
+    ``gbit_per_s`` is the rate of an adapter.
+    """
+    for field, words in (("extends", _NAMED), ("transport", _TRANSPORTS)):
+        for word, name in words:
+            if re.search(word, text, re.IGNORECASE):
+                return field, name
+    if re.search(r"InfiniBand|\bIB\b", text) and gbit_per_s in _INFINIBAND:
+        return "transport", _INFINIBAND[gbit_per_s]
+    return "", ""
 
 
 class Stated(NamedTuple):
@@ -31,17 +180,7 @@ def network_of(device: str, text: str) -> Stated:
 
 
 def cluster_of(device: str, gpus: int, stated: Stated = USUAL) -> tuple[ClusterConfig, str]:
-    """Return a cluster of ``gpus`` devices, and the rule that was needed, if any.
-
-    Parameters
-    ----------
-    device : str
-        Shipped device.
-    gpus : int
-        Devices of the whole cluster.
-    stated : Stated
-        What the row says of the network.
-    """
+    """Return a cluster of ``gpus`` devices, and the rule that was needed, if any."""
     key = (device, gpus, stated)
     if key not in _clusters:
         if len(_clusters) > 4096:

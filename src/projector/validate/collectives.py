@@ -1,8 +1,14 @@
 """Rows that time a collective operation, or dispatch and combine of a mixture of experts.
 
+What a loop of a benchmark adds to a collective belongs to the row. A device starts a collective
+from a full queue, as a training step does.
+
 Bandwidths are turned into times by the conventions of nccl-tests: the bus bandwidth is the bytes
 of the whole buffer over the time, times the share that must cross a link. Ranks of a row lie evenly
 in as few scale-up domains as hold them. Times are in microseconds.
+
+Of a dispatch or combine a bandwidth counts all that is sent, the own node included; their times are
+in seconds.
 """
 
 import re
@@ -17,20 +23,26 @@ from projector.config.bands import collective_classes
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network
+from projector.config.training import FUSED_UNITS
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
-from projector.units import MICROSECOND
-from projector.validate.benchmarks import Loop, forced_algorithm, loop_of, with_loop_s
-from projector.validate.clusters import network_of
-from projector.validate.exchanges import (
-    Routing,
-    exchange_times_s,
-    is_exchange,
-    read_exchange,
-    why_not_an_exchange,
+from projector.kernels.moe_exchange import (
+    BULK_COMBINE,
+    BULK_DISPATCH,
+    COMBINE,
+    DISPATCH,
+    LOW_LATENCY,
+    UNITS_OF_CHANNEL,
+    moe_exchange_time_column,
 )
+from projector.lower.expert_routing import expected_parts
+from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
+from projector.operations.moe import FP8_BYTES
+from projector.units import MICROSECOND
+from projector.validate.clusters import network_of
 from projector.validate.kind import (
+    BYTES_PER_S,
+    SECONDS,
     DeviceFor,
     Kind,
     Outcome,
@@ -39,12 +51,238 @@ from projector.validate.kind import (
     integer,
     number,
     outcomes,
+    plausible,
+    positive,
     read_cases,
     readings,
+    unit_of,
     why_not_measured,
 )
-from projector.validate.measured import BYTES_PER_S, SECONDS, plausible, positive, unit_of
 from projector.validate.names import device_of
+
+DISPATCHER_UNITS = FUSED_UNITS["deepep"]
+
+NODES_OF_TOKEN = 4
+"""Nodes a token may visit in DeepEP's tests (``num_topk_groups``), unless a row states it."""
+
+EXPERTS = 256
+"""Experts of the layer that DeepEP and MORI publish (DeepSeek-V3), unless a row states it."""
+
+BF16_BYTES = 2.0
+
+_MOE = re.compile(r"MoE (dispatch|combine)")
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Tokens that one rank sends to experts."""
+
+    tokens: int
+    hidden: int
+    topk: int
+    experts: int
+    max_nodes: int
+    op: int
+    """Of ``kernels.moe_exchange``."""
+    deduplicates: bool
+    """Sends a token once to each rank, rather than to each expert."""
+    element_bytes: float
+    units: int
+    """Compute units that copy."""
+
+    @property
+    def token_bytes(self) -> float:
+        """One token on its way, scales included."""
+        return self.hidden * self.element_bytes
+
+    def copies(self, ranks: int, local: int) -> float:
+        """Return the ranks that a token reaches, one for each expert without de-duplication."""
+        return self._parts(ranks, ranks / local) if self.deduplicates else float(self.topk)
+
+    def nodes(self, ranks: int, local: int) -> float:
+        """Return the nodes that a token reaches."""
+        return self._parts(ranks / local, ranks / local)
+
+    def _parts(self, parts: float, nodes: float) -> float:
+        limited = nodes > self.max_nodes and nodes.is_integer()
+        groups = (int(nodes), self.max_nodes) if limited else (0, 0)
+        return expected_parts(parts, self.experts, self.topk, *groups)
+
+
+def is_exchange(row: Row) -> bool:
+    """Return whether a row times a dispatch or combine."""
+    return _MOE.match(row.get("collective") or "") is not None
+
+
+def why_not_an_exchange(row: Row) -> str:
+    """Return why an exchange cannot be projected; empty where it can."""
+    return "" if _sizes(row.get("notes") or "") else "no tokens, hidden and top-k"
+
+
+def read_exchange(row: Row, ranks: int, local: int) -> tuple[Routing, float, str]:
+    """Return the exchange of a row, its measured time in s and the rules that complete it."""
+    routing, rules = _routing(row, one_node=ranks == local)
+    if ranks < 2:
+        raise ValueError("an exchange of one rank")
+    return routing, plausible(_exchange_s(row, routing, ranks, local)), "; ".join(rules)
+
+
+def exchange_times_s(
+    routings: Sequence[Routing],
+    ranks: Ints,
+    local: Ints,
+    fabric: Ints,
+    fabrics: Records,
+    exchanges: Records,
+) -> Floats:
+    """Return the projected time of each exchange."""
+    groups = [(int(n), int(near)) for n, near in zip(ranks, local, strict=True)]
+    pairs = list(zip(routings, groups, strict=True))
+    return moe_exchange_time_column(
+        [routing.op for routing in routings],
+        [routing.tokens for routing in routings],
+        [routing.token_bytes for routing in routings],
+        [routing.copies(*group) for routing, group in pairs],
+        [routing.nodes(*group) for routing, group in pairs],
+        ranks,
+        local,
+        [routing.units / UNITS_OF_CHANNEL for routing in routings],
+        fabric,
+        fabrics,
+        exchanges,
+    )
+
+
+def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
+    """Return the exchange that a row's notes describe, and the rules that complete it."""
+    notes, collective = row.get("notes") or "", row.get("collective") or ""
+    library = row.get("library") or ""
+    sizes = _sizes(notes)
+    if sizes is None or min(sizes) < 1 or max(sizes) > 1 << 30:
+        raise ValueError(f"no tokens, hidden and top-k in {notes!r}")
+    groups, experts = re.search(r"top-?(\d+) groups", notes), re.search(r"experts (\d+)", notes)
+    units = re.search(r"(\d+) SMs", f"{notes} {library}")
+    dispatches, few = "dispatch" in collective, "low latency" in collective
+    # MORI's kernel for few tokens copies to ranks, as the bandwidth that it prints in a node shows.
+    # Across nodes every copy sent apart would take more than its adapters have.
+    mori = library.startswith("MORI")
+    bulk = "DeepEP V2" in library
+    fused = (DISPATCH, COMBINE, BULK_DISPATCH, BULK_COMBINE)[2 * bulk + (not dispatches)]
+    routing = Routing(
+        *sizes,
+        experts=int(experts[1]) if experts else EXPERTS,
+        max_nodes=int(groups[1]) if groups else NODES_OF_TOKEN,
+        op=LOW_LATENCY if few and (one_node or not mori) else fused,
+        deduplicates=not few or mori,
+        element_bytes=FP8_BYTES if dispatches else BF16_BYTES,
+        units=int(units[1]) if units else DISPATCHER_UNITS,
+    )
+    if routing.topk > routing.experts or routing.units < 1:
+        raise ValueError(f"top-{routing.topk} of {routing.experts} experts on {routing.units} SMs")
+    rules = [] if experts else [f"{EXPERTS} experts"]
+    if not units and not few:
+        rules.append(f"{DISPATCHER_UNITS} SMs")
+    if not groups and routing.deduplicates and not one_node:
+        rules.append(f"a token visits at most {NODES_OF_TOKEN} nodes")
+    return routing, rules
+
+
+def _sizes(notes: str) -> tuple[int, int, int] | None:
+    """Return tokens of a rank, hidden width and top-k."""
+    tokens = re.search(r"(\d+)(K?) tokens", notes)
+    hidden = re.search(r"hidden (\d+)", notes)
+    topk = re.search(r"top-?k? ?(\d+)\b(?! groups)", notes)
+    if tokens is None or hidden is None or topk is None:
+        return None
+    return int(tokens[1]) * (1024 if tokens[2] else 1), int(hidden[1]), int(topk[1])
+
+
+def _exchange_s(row: Row, routing: Routing, ranks: int, local: int) -> float:
+    """Return the measured time; a bandwidth counts all that is sent, the own node included.
+
+    Over scale-up links that is every rank that a token reaches, over adapters every node.
+    """
+    value, unit = positive(row, "value"), (row.get("unit") or "").strip()
+    metric = (row.get("metric") or "").strip().lower()
+    if metric in {"time", "latency"}:
+        return value * unit_of(unit, SECONDS)
+    if metric.endswith("bandwidth rdma") or metric == "rdma bandwidth (algo)":
+        destinations = routing.nodes(ranks, local)
+    elif metric.endswith("bandwidth nvlink") or metric == "xgmi bandwidth":
+        destinations = routing.copies(ranks, local)
+    else:
+        raise ValueError(f"metric {metric!r} is not a time or bandwidth of an exchange")
+    size = routing.tokens * destinations * routing.token_bytes
+    return size / (value * unit_of(unit, BYTES_PER_S))
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How a benchmark calls the library, and what that costs."""
+
+    name: str
+    """Shown with the row."""
+
+    rows: re.Pattern[str]
+    """Found in the source or the library of its rows."""
+
+    added_us: float = 0.0
+    """Time of every call, whatever it does."""
+
+    least_us: tuple[tuple[str, float], ...] = ()
+    """Vendor, and what one thread takes to launch a call on one of the devices that it drives."""
+
+
+LOOPS = (
+    # stas00/ml-engineering network/benchmarks/all_reduce_bench.py says that a call alone on an idle
+    # device adds 20 to 30 us of the host; its tables are older than the queue that hides them.
+    # Primus' rccl_bench.py reads the clock of the host around a call and a synchronisation. 21 us
+    # is what the 20 rows of a node of A100 below 512 KiB lie above a queued call.
+    Loop(
+        "a call of PyTorch on an idle device adds 21 us",
+        re.compile(r"all_reduce_bench|Real network throughput|Primus benchmark rccl"),
+        added_us=21.0,
+    ),
+    # Benchmarks/NVIDIA/NCCLBandwidth.py of Azure/AI-benchmarking-guide runs all_reduce_perf with
+    # -g, so that one thread launches on all devices of a node, one after the other. Rows up to
+    # 8 KiB are flat: 3.2 us a device on H100, 3.8 on H200, 4.0 on GB300 (half as many devices, half
+    # the time), 6.0 on MI300X.
+    Loop(
+        "one thread launches on every device",
+        re.compile(r"AI-benchmarking-guide"),
+        least_us=(("nvidia", 3.7), ("amd", 6.0)),
+    ),
+)
+"""Loops whose cost shows in their rows. Others queue calls from one process or thread a device."""
+
+_ALGORITHMS = {"ring": "ring", "tree": "tree", "nvls": "in_network"}
+_FORCED = re.compile(
+    r"NCCL_ALGO=(Ring|Tree|NVLS)\b|NVLS disabled \((ring)\)|^NCCL [\d.]+ (NVLS|Ring)\b"
+)
+
+
+def loop_of(row: Row) -> Loop | None:
+    """Return the loop of a row's benchmark, None where it adds nothing."""
+    text = f"{row.get('source') or ''}; {row.get('library') or ''}"
+    return next((loop for loop in LOOPS if loop.rows.search(text)), None)
+
+
+def with_loop_s(time_s: float, loop: Loop | None, vendor: str, ranks: int) -> float:
+    """Return the time that the loop shows for a collective of ``ranks`` in one node."""
+    if loop is None:
+        return time_s
+    least_us = dict(loop.least_us).get(vendor, 0.0) * ranks
+    return max(time_s + loop.added_us * MICROSECOND, least_us * MICROSECOND)
+
+
+def forced_algorithm(row: Row) -> str:
+    """Return the only algorithm that a row's run was allowed; empty where the library chose."""
+    for column in ("library", "notes"):
+        match = _FORCED.search(row.get(column) or "")
+        if match:
+            return _ALGORITHMS[next(filter(None, match.groups())).lower()]
+    return ""
+
 
 MAX_RANKS = 1 << 20
 MAX_NODE_GPUS = 16

@@ -36,8 +36,16 @@ from projector.lower.hardware import (
     tile_row,
 )
 from projector.units import MICROSECOND, TB, TERA
-from projector.validate.gemm_benchmarks import Loop, library_of, loop_of, member_of
-from projector.validate.gemm_kernels import NamedKernel, grouped_kernel, named_kernel, offer_of
+from projector.validate.gemm_benchmarks import (
+    Loop,
+    NamedKernel,
+    grouped_kernel,
+    library_of,
+    loop_of,
+    member_of,
+    named_kernel,
+    offer_of,
+)
 from projector.validate.kind import (
     DeviceFor,
     Kind,
@@ -155,19 +163,9 @@ def read(rows: Sequence[Row]) -> Readings:
 def case_times(
     cases: Sequence[Case], device_for: DeviceFor = load_device, *, as_named: bool = False
 ) -> Floats:
-    """Return the seconds of rows.
+    """Return the seconds of rows, float64[cases].
 
-    Parameters
-    ----------
-    cases : sequence of Case
-    device_for : callable, optional
-        Device of a name.
-    as_named : bool
-        Whether a kernel that a tuner named is projected, rather than the model's own choice.
-
-    Returns
-    -------
-    float64[cases]
+    ``as_named`` projects a kernel that a tuner named, rather than the model's own choice.
     """
     first = np.cumsum([0, *(len(case.gemms) for case in cases)])[:-1]
     total_s = np.add.reduceat(_gemm_times(cases, device_for, as_named=as_named), first)
@@ -278,11 +276,7 @@ def _record(device: Device, setup: Setup, kernel: NamedKernel | None, of_weight:
 def read_case(row: Row, longer: Run = "loaded") -> Case:
     """Read one row.
 
-    Parameters
-    ----------
-    row : Row
-    longer : str
-        Clock of runs that are neither short nor of a training framework.
+    Runs that are neither short nor of a training framework have the clock ``longer``.
     """
     device = device_of(row.get("gpu") or "")
     profile = load_device(device)

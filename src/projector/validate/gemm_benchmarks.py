@@ -1,13 +1,19 @@
-"""What a GEMM row says of the benchmark that timed it: library, loop, and what is quantised.
+"""What a GEMM row says of its kernel (tile, cluster, split of K) and of the benchmark around it.
+
+Of the benchmark these are library, loop, and what is quantised.
 
 What a loop adds to a kernel belongs to its benchmark and is no property of a device: each floor is
 a reading of the smallest rows of that benchmark.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from projector.lower.hardware import Run
+from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
+from projector.kernels.gemm import MAX_SPLIT_K, STEP_ELEMENT_BYTES
+from projector.lower.hardware import Offer, Run
 from projector.validate.kind import Row
 
 _LIBRARIES = (
@@ -133,3 +139,142 @@ def loop_of(row: Row, vendor: str) -> Loop:
     text = " | ".join((row.get(column) or "").strip() for column in columns)
     fits = (loop for loop in LOOPS if loop.vendor in ("", vendor) and loop.rows.search(text))
     return next(fits, _NONE)
+
+
+class NamedKernel(NamedTuple):
+    """The kernel that a row names."""
+
+    m: int
+    n: int
+    k: int = 0
+    """Elements of K that a step takes; 0 where the name does not say."""
+    cluster_m: int = 1
+    cluster_n: int = 1
+    pair: bool = False
+    """Whether two units run one instruction."""
+    splits: tuple[int, ...] = (1,)
+    """Into how many parts K may be cut: one number, or those that the name leaves open."""
+    tuned: bool = True
+    """Whether a tuner chose it as the fastest of its library."""
+
+
+MOST_DEPTH = 4096
+"""Elements of K beyond which no step of a main loop goes: of 4 bits, 2 KiB of each row."""
+
+_HALVINGS_LEFT_OPEN = (1, 2)
+"""Kernels of CK and FP4 assembly are given a number of halvings of K (``KBatch = 2 ** splitK`` in
+ROCm/aiter). Tables of its tuner name it from two halvings on."""
+
+_LONGEST = 256
+"""Characters of a kernel's name; the patterns below are not meant for longer texts."""
+
+_TILE = r"(?P<m>\d+)x(?P<n>\d+)"
+_DEEP = _TILE + r"x(?P<k>\d+)"
+
+_NAMES = (
+    # hipBLASLt: macro tile 256x128x64 global split-U 18.
+    re.compile(rf"^macro tile {_DEEP} global split-U (?P<parts>\d+)$"),
+    # AITER, FlyDSL: flydsl_gemm5_abf16_wbf16_bf16_t96x64x64_split_k4_block_m_warp2 …, or
+    # flydsl_bpreshuflle_64x64x256_F8_F8_B16_1x1x4x2_default, spelled so.
+    re.compile(rf"^flydsl_\w*?_t{_DEEP}_split_k(?P<parts>\d+)_"),
+    re.compile(rf"^flydsl_bpreshuf\w*?_{_DEEP}_F"),
+    # AITER, CK tile: a8w8_blockscale_cktile_192x256x128_4x2x1 … or, behind what fills a unit,
+    # a8w8_bpreshuffle_cktile_0x0x8x4x1x0x0x0x0x2_32x64x512_1x4x1 ….
+    re.compile(rf"^a\dw\d_\w*?cktile_(?:\d+(?:x\d+){{3,}}_)?{_DEEP}_"),
+    # AITER, CK: threads before the tile, and the scales' block before that:
+    # a8w8_blockscale_1x128x128_256x64x128x128_16x16 ….
+    re.compile(rf"^(?P<halves>a\dw\d)_\w*?_\d+x{_DEEP}_.*?(?: splitK (?P<halvings>\d+))?$"),
+    # AITER, opus: opus_gemm_flatmm_splitk_256x64x96x64_2x1 …, threads before the tile.
+    re.compile(rf"^opus_gemm_\w*?_\d+x{_DEEP}_.*?(?: splitK (?P<parts>\d+))?$"),
+    # AITER, assembly: f4gemm_bf16_per1x32Fp4_BpreShuffle_32x128, halved; then
+    # bf16gemm_fp32bf16_tn_96x64_splitk_clean splitK 3, in parts.
+    re.compile(rf"^(?P<halves>f4gemm)_\w*?_{_TILE}(?: splitK (?P<halvings>\d+))?$"),
+    re.compile(rf"^\w+?gemm_\w*?_{_TILE}(?:_[a-z]\w*)?(?: splitK (?P<parts>\d+))?$"),
+)
+
+
+def named_kernel(config: str) -> NamedKernel | None:
+    """Return the kernel of a ``kernel_config``, None where it names no tile."""
+    if re.search(r"\bcta \S", config):
+        return _of_cutedsl(config)
+    matches = (pattern.match(config) for pattern in _NAMES if len(config) <= _LONGEST)
+    match = next(filter(None, matches), None)
+    if match is None:
+        return None
+    found = {name: text for name, text in match.groupdict().items() if text is not None}
+    m, n, k = (int(found.get(name, "0")[:9]) for name in "mnk")
+    _check("tile", f"{m}x{n}", (m, n), MOST_ROWS)
+    if k > MOST_DEPTH:
+        raise ValueError(f"kernel_config: a step of {k} of K must be up to {MOST_DEPTH}")
+    return NamedKernel(m, n, k, splits=_splits(found))
+
+
+def _splits(found: dict[str, str]) -> tuple[int, ...]:
+    """Return how many parts K may be cut into; more than the model has count as its most."""
+    if "halves" in found and "halvings" not in found:
+        return _HALVINGS_LEFT_OPEN
+    parts = 1 << min(int(found["halvings"][:9]), 9) if "halvings" in found else 0
+    parts = parts or int(found.get("parts", "1")[:9])
+    return (max(1, min(parts, MAX_SPLIT_K)),)
+
+
+def _of_cutedsl(config: str) -> NamedKernel:
+    """Read ``mma 256x128 cta 128x128 cluster 2x1``, the only kernel of its row.
+
+    An instruction of twice the rows of its unit's tile is one of two units.
+    """
+    match = re.search(r"\bcta (\S+)(?: cluster (\S+))?", config)
+    assert match is not None
+    tile, cluster = _pair(match[1]), _pair(match[2] or "1x1")
+    _check("tile", match[0], tile, MOST_ROWS)
+    _check("cluster", match[0], cluster, MOST_UNITS)
+    instruction = re.search(r"\bmma (\d{1,6})x", config)
+    pair = instruction is not None and int(instruction[1]) == 2 * tile[0]
+    return NamedKernel(*tile, 0, *cluster, pair=pair, tuned=False)
+
+
+def _check(what: str, text: str, sizes: tuple[int, int], most: int) -> None:
+    if not 1 <= min(sizes) <= max(sizes) <= most:
+        raise ValueError(f"kernel_config: {what} {text!r} must be from 1x1 to {most}x{most}")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    """Return the numbers of ``128x256``, zeros if it has none."""
+    match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+def grouped_kernel(row: Row, n: int, groups: int) -> NamedKernel | None:
+    """Return the kernel that a library takes by rule for a grouped GEMM; None where it chooses.
+
+    CK's grouped GEMM in Primus-Turbo has tiles of 256 x 256, and of 256 x 128 where those do not
+    divide the columns, takes 64 elements of K of 16 bits and 128 of 8 a step, and never splits K
+    (``csrc/kernels/grouped_gemm``). A single group of 16 bits is another kernel's: 147 us for 512 x
+    4096 x 14336, where 32 tiles of CK's would take three times that on their 32 units.
+    """
+    narrow = (row.get("in_dtype") or "").lower().startswith("fp8")
+    by_rule = re.match(r"Primus-Turbo grouped_gemm.*\(CK\)", row.get("library") or "")
+    if not by_rule or (groups == 1 and not narrow):
+        return None
+    return NamedKernel(256, 128 if n % 256 else 256, 128 if narrow else 64)
+
+
+def offer_of(menu: Sequence[Offer], kernel: NamedKernel) -> Offer:
+    """Return a named kernel's tile; one of the menu keeps its other fields."""
+    first = menu[0]
+    k_bytes = round(kernel.k * STEP_ELEMENT_BYTES) or first.tile.k_bytes
+    if kernel.tuned:
+        same = [offer for offer in menu if (offer.tile.m, offer.tile.n) == (kernel.m, kernel.n)]
+        if same:
+            return min(same, key=lambda offer: abs(offer.tile.k_bytes - k_bytes))
+    tile = GemmTile(
+        m=kernel.m,
+        n=kernel.n,
+        k_bytes=k_bytes,
+        cluster_m=kernel.cluster_m,
+        cluster_n=kernel.cluster_n,
+        pair="m" if kernel.pair else None,
+    )
+    # A kernel that no menu has is taken to be as good as the first one.
+    share = first.efficiency / first.tile.efficiency if kernel.tuned else tile.efficiency
+    return first._replace(tile=tile, efficiency=share)

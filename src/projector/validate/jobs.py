@@ -7,9 +7,9 @@ Each rule is described, with its reason, in ``docs/validation.md``. ``row_text.p
 import re
 from typing import Any
 
-from projector.validate.frameworks import framework_of
 from projector.validate.kind import FROM_RECIPE, FROM_RULE
 from projector.validate.names import precision_name, precision_of
+from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
 
 FUSED_ACCUMULATION = ("qwen3-30b", "qwen3-235b", "llama-3.1-405b", "deepseek-v3", "kimi")

@@ -1,8 +1,13 @@
-"""Kind of a measurement table: which rows count, and how a row is projected."""
+"""Kind of a measurement table: which rows count, and how a row is projected.
+
+Kinds have names, and each is loaded when it is asked for. Sizes, rates and times are read in the
+units that tables use.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -10,7 +15,8 @@ import numpy as np
 from projector.arrays import Floats
 from projector.config.bands import NOTHING, Band
 from projector.config.device import Device
-from projector.errors import ProjectorError
+from projector.errors import ConfigError, ProjectorError
+from projector.units import GB, GBIT, MEGA, MICROSECOND, MILLISECOND, TB
 
 Row = Mapping[str, str]
 """One line of a table: column -> text, empty if the table has no value."""
@@ -273,3 +279,56 @@ def integer(row: Row, column: str) -> int | None:
     if value != int(value):
         raise ValueError(f"{column} is {value:g}, not a whole number")
     return int(value)
+
+
+MIN_VALUE, MAX_VALUE = 1e-9, 1e18
+"""Range of measured sizes, rates and times."""
+
+SECONDS = {"us": MICROSECOND, "ms": MILLISECOND, "s": 1.0}
+BYTES_PER_S = {"MB/s": MEGA, "GB/s": GB, "TB/s": TB, "Gb/s": GBIT, "Gbit/s": GBIT}
+
+
+def positive(row: Row, column: str) -> float:
+    """Return a number of a row."""
+    value = number(row, column)
+    if value is None or not MIN_VALUE <= value <= MAX_VALUE:
+        raise ValueError(f"{column} is {row.get(column)!r}, not a size, rate or time")
+    return value
+
+
+def plausible(measured_s: float) -> float:
+    """Return a time, checked."""
+    if not MIN_VALUE <= measured_s <= MAX_VALUE:
+        raise ValueError(f"a time of {measured_s:g} s")
+    return measured_s
+
+
+def unit_of(text: str, units: dict[str, float]) -> float:
+    """Return what one of a unit is in SI."""
+    if text not in units:
+        raise ValueError(f"unit must be one of {', '.join(units)}, got {text!r}")
+    return units[text]
+
+
+_HOMES = {
+    "training_throughput": "projector.validate.training",
+    "memory": "projector.validate.memory",
+    "gemm_measured": "projector.validate.gemm",
+    "moe_measured": "projector.validate.moe",
+    "attention_measured": "projector.validate.attention",
+    "collectives_measured": "projector.validate.collectives",
+    "serving_measured": "projector.validate.serving",
+    "param_counts": "projector.validate.param_counts",
+}
+
+KINDS = tuple(_HOMES)
+
+
+def kind_of(name: str) -> Kind:
+    """Return a kind of table."""
+    home = _HOMES.get(name)
+    if home is None:
+        msg = f"unknown kind of table {name!r}; known: {', '.join(KINDS)}"
+        raise ConfigError(msg, key="kind", value=name, allowed=list(KINDS))
+    kind: Kind = import_module(home).KIND
+    return kind

@@ -11,7 +11,7 @@ from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, number
-from projector.validate.models import is_hybrid
+from projector.validate.names import is_hybrid
 from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
 
 _COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
@@ -46,11 +46,7 @@ def why_not_eligible(row: Row) -> str:
 def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> list[Outcome]:
     """Project rows; equal jobs, whose components differ, are projected once.
 
-    Parameters
-    ----------
-    rows : sequence of Row
-    without : sequence of Without, optional
-        Constants of each row, e.g. those that have not seen its source.
+    ``without`` are the constants of each row, e.g. those that have not seen its source.
     """
     return project_rows(rows, without, _read, _outcome)
 

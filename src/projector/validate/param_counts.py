@@ -8,7 +8,7 @@ from projector.config.model import ModelConfig
 from projector.errors import ProjectorError
 from projector.operations.counts import count_architecture
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Kind, Outcome, Row, failed, integer
-from projector.validate.models import model_of
+from projector.validate.names import model_of
 
 _SHAPE = ("layers", "hidden", "ffn", "heads", "vocab")
 _COLUMNS = ("model", *_SHAPE, "computed_total", "computed_active")

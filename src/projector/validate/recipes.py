@@ -1,4 +1,4 @@
-"""Settings of public training recipes, for rows that leave them blank."""
+"""What rows leave blank: settings of public training recipes, the framework and its release."""
 
 import math
 import re
@@ -7,9 +7,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from projector.config import resources
+from projector.config.framework import profile_named
 from projector.config.model_file import model_data
 from projector.config.yaml_file import read_yaml
+from projector.errors import ConfigError
 from projector.validate.kind import Row
+from projector.validate.names import source_of
 
 _VERSIONS = {
     "v0.1.0rc4": "25.09",
@@ -63,18 +66,10 @@ def container_of(row: Row) -> str:
 def virtual_stages(model: str, num_layers: int, layout: Layout) -> tuple[int, str]:
     """Return the virtual stages that NVIDIA's recipes give a pipeline, and what they are from.
 
-    The recipe of the same model and number of stages counts, nearest in device, degrees, type and
-    release. With another number of stages, or with other layers, its layers per virtual stage
-    count; for a model without a recipe, those of the others.
-
-    Parameters
-    ----------
-    model : str
-        Stem of the model's file.
-    num_layers : int
-        Layers of the job, which may be a truncated model.
-    layout : Layout
-        Split of the job.
+    The recipe of the same model (the stem of its file) and number of stages counts, nearest in
+    device, degrees, type and release. With another number of stages, or with other layers (the job
+    may truncate the model), its layers per virtual stage count; for a model without a recipe, those
+    of the others.
     """
     recipes = _pipelines(model)
     same = [recipe for recipe in recipes if recipe["pp"] == layout.pp]
@@ -151,3 +146,84 @@ def _split(num_layers: int, pp: int, chunk: int) -> int:
             fits = [vpp for vpp in range(1, share + 1) if share % vpp == 0]
             return min(fits, key=lambda vpp: (abs(math.log(share / vpp / chunk)), -vpp))
     return 1
+
+
+_WORDS = (
+    # Names inside a repository of several frameworks, then the repositories themselves.
+    (r"\bpaxml\b|\bpax\b", "paxml"),
+    (r"\bmaxtext\b", "maxtext"),
+    (r"megatron[-_ ]pyxis|ROCm Megatron-LM", "megatron_lm"),
+    (r"torchtitan", "torchtitan"),
+    (r"(?<![a-z])primus(?![a-z])", "primus"),
+    (r"megatron[-_ ]bridge", "megatron_bridge"),
+    (r"automodel", "automodel"),
+)
+"""Words of the source or of the remarks -> framework; the first that applies."""
+
+_SOURCES = {
+    "Korthikanti": ("megatron_lm", "2022"),
+    "MooreThreads/SimuMax": ("megatron_lm", ""),
+    "NVIDIA/Megatron-LM": ("megatron_lm", ""),
+    "NVIDIA/NeMo": ("nemo", ""),
+    "NVIDIA/dgxc-benchmarking": ("nemo", ""),
+    # The fork of the paper was published with a script that does not switch fused attention on.
+    "Zero Bubble": ("megatron_lm", "2022"),
+    "foundation-model-stack/fms-fsdp": ("fms_fsdp", "2024-03"),
+    # Its page of benchmarks says attn_impl triton.
+    "mosaicml/llm-foundry": ("llm_foundry", "0.3"),
+}
+"""Origin of a row -> framework, and the release of everything that it published."""
+
+
+def framework_of(row: Row) -> dict[str, str] | None:
+    """Return ``training.framework`` of a row, None where its source tells nothing.
+
+    The release is the newest that the row may have run: of the container, of the image or of the
+    month that it names.
+    """
+    text = f"{row.get('source') or ''} {row.get('other_flags') or ''}"
+    name, release = _SOURCES.get(source_of(row.get("source") or ""), ("", ""))
+    for words, framework in _WORDS:
+        if re.search(words, text, re.IGNORECASE):
+            name, release = framework, ""
+            break
+    if re.search(r"\bJAX\b", text) and name not in {"paxml", "maxtext"}:
+        name = "maxtext"
+    if not name:
+        return None
+    release = release or _release(name, row, text)
+    return {"name": name, "release": release} if release else {"name": name}
+
+
+def _release(name: str, row: Row, text: str) -> str:
+    """Return a release that the profile knows, ``""`` where the row names none."""
+    if name in {"nemo", "megatron_bridge", "automodel"}:
+        named = container_of(row)
+    elif name == "primus":
+        image = re.search(r"(?:primus:v|\bv)(2\d\.\d{1,2})(?![\d.])", text, re.IGNORECASE)
+        named = image[1] if image else ""
+    elif name == "torchtitan":
+        month = re.search(r"(?<!\d)(20[23]\d)-?(0[1-9]|1[0-2])(?!\d)", text)
+        named = f"{month[1]}-{month[2]}" if month else ""
+    elif name == "megatron_lm":
+        year = re.search(r"(?<!\d)(202\d)(?!\d)", text)
+        named = year[1] if year else ""
+    else:
+        named = ""
+    return _known(name, named) if named else ""
+
+
+def _known(name: str, release: str) -> str:
+    """Return a release, or where it is unknown the last known one before it."""
+    profile = profile_named(name)
+    try:
+        profile.position(release)
+    except ConfigError:
+        numbers = _numbers(release)
+        earlier = [known for known in profile.releases if _numbers(known) <= numbers]
+        return max(earlier, key=_numbers, default=next(iter(profile.releases), ""))
+    return release
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", release))

@@ -1,20 +1,55 @@
-"""Projecting a whole table: every row judged, every eligible row projected, none dropped."""
+"""Projecting a whole table: every row judged, every eligible row projected, none dropped.
+
+Constants that were fitted without one source or one device are those of ``hardware/left_out.yaml``.
+The scripts that fit constants write it with ``--record``.
+"""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from projector.config.bands import band_of, has_rows
 from projector.config.device_file import load_device
+from projector.config.resources import data_dir
+from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError
-from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, Without, failed
-from projector.validate.left_out import without
-from projector.validate.models import family_of
-from projector.validate.names import device_of, source_of
-from projector.validate.registry import kind_of
+from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, Without, failed, kind_of
+from projector.validate.names import device_of, family_of, source_of
 from projector.validate.table import Line, Table
+
+SOURCE, DEVICE = "source", "device"
+
+_PART_OF = {"time": "training", "memory": "memory", "serving": "serving"}
+"""Quantity -> its part of the file."""
+
+
+def without(quantity: str, name: str, what: str = SOURCE) -> Without | None:
+    """Return the constants that have not seen a source or a device (`SOURCE` or `DEVICE`).
+
+    ``quantity`` is ``time``, ``memory`` or ``serving``. None where nothing was fitted to it: the
+    constants that ship have not seen it either.
+    """
+    values = _file().get(_PART_OF.get(quantity, ""), {}).get(what, {}).get(name)
+    return None if values is None else Without(name, _plain(values))
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return name -> value, whether or not a source stands beside the value."""
+    return {
+        name: float(value["value"] if isinstance(value, Mapping) else value)
+        for name, value in values.items()
+    }
+
+
+@lru_cache(maxsize=1)
+def _file() -> dict[str, Any]:
+    path = data_dir("hardware") / "left_out.yaml"
+    return read_yaml(path) if path.is_file() else {}
+
 
 BATCH = 4096
 """Rows projected together; bounds the memory of a long table."""
@@ -103,18 +138,9 @@ def validate(
 ) -> Validation:
     """Project every eligible row of a table.
 
-    Parameters
-    ----------
-    kind_name : str
-        Kind of table.
-    path : str or Path
-        CSV file.
-    sink : callable, optional
-        Called with each line and its result, in order; the text of a row is not kept.
-    begin : callable, optional
-        Called with the columns of the table before its first row.
-    by : sequence of str, optional
-        Columns whose text makes the group of a row.
+    ``sink`` is called with each line and its result, in order; the text of a row is not kept.
+    ``begin`` is called with the columns of the table before its first row. The texts of the columns
+    ``by`` make the group of a row.
     """
     kind = kind_of(kind_name)
     table = Table(path, kind.columns, kind.name)

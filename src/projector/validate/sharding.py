@@ -64,16 +64,8 @@ def sharding_of(text: str) -> Sharding:
 def fields(sharding: Sharding, generation: int, ranks: int, node: int) -> dict[str, Any]:
     """Return the fields of ``parallelism`` that a text of `sharding_of` sets.
 
-    Parameters
-    ----------
-    sharding : Sharding
-        What the text says.
-    generation : int
-        Of FSDP, 1 or 2.
-    ranks : int
-        Ranks of data and context parallelism.
-    node : int
-        Those of them on one node.
+    ``generation`` is that of FSDP, 1 or 2. ``ranks`` are those of data and context parallelism, and
+    ``node`` those of them on one node.
     """
     out: dict[str, Any] = {}
     if sharding.is_fsdp:

@@ -25,16 +25,9 @@ class Line:
 
 
 class Table:
-    """A CSV file with a header, read once and in order.
+    """A CSV file with a header, read once and in order: UTF-8, with or without a byte order mark.
 
-    Parameters
-    ----------
-    path : str or Path
-        UTF-8 text, with or without a byte order mark.
-    required : sequence of str
-        Columns that a table of this kind must have.
-    kind : str
-        Name of the kind of table, for messages.
+    ``required`` are the columns that a table of this ``kind`` must have.
     """
 
     def __init__(self, path: str | Path, required: Sequence[str], kind: str) -> None:

@@ -14,7 +14,7 @@ from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.terms import BREAKDOWN
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
-from projector.validate.models import is_hybrid
+from projector.validate.names import is_hybrid
 
 BATCH = 96
 """Jobs evaluated together."""
@@ -46,14 +46,7 @@ def why_not_eligible(row: Row) -> str:
 
 
 def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> list[Outcome]:
-    """Project rows; equal jobs are projected once.
-
-    Parameters
-    ----------
-    rows : sequence of Row
-    without : sequence of Without, optional
-        Constants of each row, e.g. those that have not seen its source.
-    """
+    """Project rows, equal jobs once; ``without`` are the constants of each row."""
     return project_rows(rows, without, _read, _outcome)
 
 
@@ -87,15 +80,8 @@ def project_rows(
 ) -> list[Outcome]:
     """Project the jobs of rows, equal ones once; a row that cannot be projected gives the reason.
 
-    Parameters
-    ----------
-    rows : sequence of Row
-    without : sequence of Without, optional
-        Constants of each row.
-    read : callable
-        Reads a row; `ValueError` and `ProjectorError` are its reason to fail.
-    outcome : callable
-        Compares a row with its job; `ValueError` is its reason to fail.
+    ``read`` reads a row: its `ValueError` and `ProjectorError` are its reason to fail. ``outcome``
+    compares a row with its job, and its `ValueError` is the same.
     """
     entries: list[ReadRow | str] = []
     jobs: dict[str, dict[str, Any]] = {}
@@ -174,12 +160,7 @@ def evaluate_all(
 ) -> dict[str, tuple[Evaluation, int] | str]:
     """Evaluate jobs in batches; a job that cannot be projected gives the reason instead.
 
-    Parameters
-    ----------
-    jobs : dict
-        Key -> mapping of a job.
-    constants : mapping, optional
-        Key -> other constants than those that ship.
+    Jobs and constants other than those that ship have the same keys.
     """
     results: dict[str, tuple[Evaluation, int] | str] = {}
     loaded = []

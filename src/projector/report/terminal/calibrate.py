@@ -2,7 +2,7 @@
 
 from rich.console import RenderableType
 
-from projector.calibrate.result import Calibration, Change, Fitted, OwnCalibration
+from projector.calibrate.profile import Calibration, Change, Fitted, OwnCalibration
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import DIM, add_row, grid, percent, section
 
