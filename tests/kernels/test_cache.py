@@ -86,6 +86,7 @@ def leftovers():
     return {path.name for path in PYCACHE.glob("*.nb?")}
 
 
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize(
     "environment",
@@ -102,6 +103,7 @@ def test_a_folder_that_cannot_be_written(twice, environment):
     assert not list(twice.folder.rglob("*.nb?"))
 
 
+@pytest.mark.thorough
 @compiles
 @pytest.mark.parametrize("content", [b"", b"junk", None])
 def test_a_damaged_file_is_renewed(twice, kept, tmp_path, content):
@@ -115,6 +117,7 @@ def test_a_damaged_file_is_renewed(twice, kept, tmp_path, content):
     assert twice(PROJECTOR_CACHE_DIR=folder) == (1, True)
 
 
+@pytest.mark.thorough
 @compiles
 def test_forms_of_other_sources_stay_for_a_month(twice, kept, tmp_path):
     folder = shutil.copytree(kept, tmp_path / "cache")
@@ -234,6 +237,7 @@ print(hits(inner), "numba.np.arraymath" in sys.modules)
 """
 
 
+@pytest.mark.thorough
 @compiles
 def test_a_kernel_that_was_loaded_can_be_linked(run):
     assert run(CALLED_BY_ANOTHER) == ["0", "True"]
@@ -258,6 +262,7 @@ print(sum(solve.stats.cache_hits.values()))
 """
 
 
+@pytest.mark.thorough
 @compiles
 def test_what_a_loaded_kernel_calls_is_there(run):
     assert run(NEEDS_MORE) == ["0"]
@@ -282,6 +287,7 @@ except ValueError as error:
 """
 
 
+@pytest.mark.thorough
 @compiles
 def test_functions_of_numba_in_a_loaded_kernel(run):
     assert run(CALLS_NUMBA) == ["0", "True"]

@@ -227,6 +227,7 @@ def run_plainly(program, durations, latencies, most):
     return np.array(states)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(200 if JIT else 2))
 def test_any_program_and_any_state(seed):
     """Also on those that no schedule has, with drifts of all kinds."""

@@ -81,6 +81,7 @@ def order_or_refusal(name, pp, vpp, microbatches):
         return refusal
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(("pp", "every"), SIZES, ids=[f"pp{pp}" for pp, _ in SIZES])
 @pytest.mark.parametrize("name", registry.SCHEDULES)
 def test_an_order_or_a_rule(name, pp, every):

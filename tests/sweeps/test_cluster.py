@@ -98,6 +98,7 @@ def test_files_are_those_of_this_machine(kind, two, client, expected, tmp_path, 
     until(lambda: not any(client.has_what().values()))
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed(two, client, expected, tmp_path):
     victims = list(client.run(os.getpid).values())
 
@@ -117,6 +118,7 @@ def test_a_worker_that_is_killed(two, client, expected, tmp_path):
     assert content(tmp_path / "out") == expected
 
 
+@pytest.mark.thorough
 def test_a_caller_that_is_killed_continues_elsewhere(two, tmp_path, monkeypatch):
     out, script = tmp_path / "out", tmp_path / "script.py"
     script.write_text(SCRIPT.format(tests=str(Path(__file__).parents[1]), out=str(out)))
@@ -153,6 +155,7 @@ class Deadly(Space):
         return super().overrides_at(places, derived)
 
 
+@pytest.mark.thorough
 def test_points_that_end_every_worker(two, client, tmp_path, monkeypatch):
     monkeypatch.setattr(two.scheduler, "allowed_failures", 0)
     space = Deadly(grid().base, grid().axes, {}, [])
@@ -210,6 +213,7 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_goes(tmp_path):
     with local(n_workers=1, processes=False, silence_logs=50) as found:
 
@@ -302,6 +306,7 @@ def test_a_cluster_that_does_not_start(monkeypatch):
     assert caught.value.key == "engine"
 
 
+@pytest.mark.thorough
 def test_the_command(two, tmp_path, capsys):
     space = tmp_path / "space.yaml"
     space.write_text(

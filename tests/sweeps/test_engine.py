@@ -158,6 +158,7 @@ def test_a_place_that_is_no_path():
         sweep(grid(), 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("at_once", "new_workers")
 def test_a_worker_that_dies_is_one_error(tmp_path, monkeypatch):
     start, started = workers._Worker.start, []
@@ -191,6 +192,7 @@ class Broken(Space):
         return super().overrides_at(places, derived)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("at_once")
 def test_a_mistake_of_a_worker_is_told_with_its_place():
     space = Broken(grid().base, grid().axes, {}, [])

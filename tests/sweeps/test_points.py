@@ -189,6 +189,7 @@ LIMITS = {
 }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("limit", LIMITS)
 def test_large_spaces_are_read_the_same(limit, space, monkeypatch):
     jobs, reasons = expected(space)

@@ -130,6 +130,7 @@ def test_a_finished_sweep_is_left_as_it_is(whole):
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == times
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_sweep_continues(workers, tmp_path, monkeypatch):
     out = tmp_path / "out"
@@ -317,6 +318,7 @@ def test_a_full_disk_leaves_no_half_of_a_line(copy, whole):
     assert (copy / "_chunks.jsonl").read_bytes() == b""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.usefixtures("at_once")
 def test_an_interrupt_leaves_what_is_finished(workers, tmp_path, whole, monkeypatch):

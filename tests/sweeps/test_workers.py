@@ -84,6 +84,7 @@ def test_a_file_that_a_space_names_may_change(started, tmp_path):
     assert not rows[0].equals(rows[1])
 
 
+@pytest.mark.thorough
 def test_a_folder_made_anew_wants_other_workers(started, tmp_path, monkeypatch):
     folder = tmp_path / "here"
     for _ in range(2):
@@ -94,6 +95,7 @@ def test_a_folder_made_anew_wants_other_workers(started, tmp_path, monkeypatch):
     assert len(started) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no umask here")
 def test_workers_write_with_the_umask_of_the_caller(started, tmp_path):
     sweep(small(64, 128), tmp_path / "open", workers=2)
@@ -105,6 +107,7 @@ def test_workers_write_with_the_umask_of_the_caller(started, tmp_path):
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "closed").glob("part-*")} == {0}
 
 
+@pytest.mark.thorough
 def test_another_number_of_workers(started):
     sweep(small(64, 128, 192, 256), workers=2)
     sweep(small(64, 128, 192, 256), workers=3)
@@ -112,6 +115,7 @@ def test_another_number_of_workers(started):
     assert not any(process.is_alive() for process in started[:1])
 
 
+@pytest.mark.thorough
 def test_other_surroundings_want_other_workers(started, monkeypatch):
     sweep(small(64, 128), workers=2)
     monkeypatch.setenv("PROJECTOR_SOMETHING", "else")
@@ -120,6 +124,7 @@ def test_other_surroundings_want_other_workers(started, monkeypatch):
     assert not any(process.is_alive() for process in started[:1])
 
 
+@pytest.mark.thorough
 def test_a_worker_that_died_at_rest_is_replaced(started):
     sweep(small(64, 128), workers=2)
     started[0].kill()
@@ -128,6 +133,7 @@ def test_a_worker_that_died_at_rest_is_replaced(started):
     assert len(started) == 2
 
 
+@pytest.mark.thorough
 def test_nobody_waits_for_ever(started, monkeypatch):
     monkeypatch.setattr(workers, "REST_S", 0.05)
     sweep(small(64, 128), workers=2)
@@ -149,6 +155,7 @@ def test_a_sweep_that_fails_leaves_no_workers(started, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_rows_in_memory_leave_no_files(started, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert sweep(small(64, 128), workers=2).rows
@@ -170,6 +177,7 @@ def test_a_process_that_may_have_no_children(started, monkeypatch):
     assert started == []
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no copies of a process here")
 def test_a_copy_of_the_caller_leaves_them_alone(started):
     sweep(small(64, 128), workers=2)
@@ -290,6 +298,7 @@ def workers_among(lines):
     return [line for line in lines if line.strip().isdigit()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "alone"), [("file", False), ("input", False), ("file", True)])
 def test_a_script_without_a_guard_runs_once(script, tmp_path, monkeypatch, how, alone):
     out, err = script(0.0, how, alone=alone).communicate()
@@ -303,6 +312,7 @@ def test_a_script_without_a_guard_runs_once(script, tmp_path, monkeypatch, how, 
     assert found.to_arrow().equals(sweep(grid(), workers=1).to_arrow())
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
 @pytest.mark.parametrize(
     ("how", "lines", "alone"),

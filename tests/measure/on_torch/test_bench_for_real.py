@@ -22,6 +22,7 @@ def measured(kind, cases, out=None):
     return benchmark_of(session)
 
 
+@pytest.mark.thorough
 def test_small_lists_are_measured_and_kept(tmp_path):
     out = tmp_path / "out.csv"
     cases = gemm_list(GemmOptions(m="64", n="64", k="64,1024", dtypes="fp32,bf16,mxfp6"))
@@ -36,6 +37,7 @@ def test_small_lists_are_measured_and_kept(tmp_path):
     assert out.read_text() == kept
 
 
+@pytest.mark.thorough
 def test_other_kinds_have_times_too():
     attention = measured("attention", attention_list(AttentionOptions(sizes="64", heads=2)))
     assert [each.status for each in attention.measured] == ["ok", "ok"]

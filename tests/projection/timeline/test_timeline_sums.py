@@ -109,6 +109,7 @@ def test_a_measured_job_that_knows_its_record():
     timeline_of_result(result)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(RANDOM))
 def test_random_jobs(seed):
     rng = random.Random(1000 + seed)

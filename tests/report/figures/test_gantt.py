@@ -47,6 +47,7 @@ def boxes_of(figure):
     }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_every_run_is_drawn_without_a_warning(tmp_path, name, suffix):
@@ -221,6 +222,7 @@ def test_drawing_leaves_the_settings_alone(tmp_path):
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.thorough
 def test_matplotlib_is_loaded_for_a_figure_only(tmp_path):
     code = f"""
 import sys

@@ -86,6 +86,7 @@ def test_the_command_draws(rows, tmp_path, capsys, suffix):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([figure.name, rows.name])
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_every_table_is_drawn_without_a_warning(tmp_path, name, suffix):
@@ -177,6 +178,7 @@ def test_drawing_leaves_the_settings_alone(tmp_path):
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.thorough
 def test_matplotlib_is_loaded_for_a_figure_only(rows, tmp_path):
     code = f"""
 import sys

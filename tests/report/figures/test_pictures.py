@@ -80,6 +80,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("name", [name for name in SWEEPS if name != "no axis"])
 def test_every_sweep_is_drawn_without_a_warning(name, kind, tmp_path):
@@ -309,6 +310,7 @@ def check_page(path):
     return own, slots
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_has_a_page(name, tmp_path):
     path = tmp_path / "page.html"

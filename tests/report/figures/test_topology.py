@@ -13,6 +13,7 @@ from projector.topology.build import load_topology
 from projector.topology.node import KIND
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", resources.shipped(KIND))
 def test_every_node_is_drawn_with_all_it_has(name):
     topology = load_topology(name)

@@ -34,6 +34,7 @@ def results():
     }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("name", ["open", "met", "not met", "own device", "nothing"])
 def test_no_number_is_cut(results, name, width):

@@ -57,6 +57,7 @@ def test_steps_find_what_is_proven_to_be_the_best(objective, w_share):
     assert met >= 8
 
 
+@pytest.mark.thorough
 def test_long_orders_come_near_the_bound():
     random = np.random.default_rng(8)
     times = random.integers(90, 111, (3, 8)) * 10**7

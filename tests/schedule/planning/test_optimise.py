@@ -371,6 +371,7 @@ def test_eight_ranks_and_32_microbatches():
         assert result.gap < 0.2
 
 
+@pytest.mark.thorough
 def test_the_answer_does_not_depend_on_the_clock(monkeypatch):
     random = np.random.default_rng(2)
     times = random.integers(60, 141, (3, 4))
