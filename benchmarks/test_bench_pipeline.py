@@ -9,8 +9,8 @@ import pytest
 
 from projector.schedule import registry
 from projector.schedule.planning.costs import uniform_costs
-from projector.schedule.replay import forks, programs
 from projector.schedule.replay import order_times as replay
+from projector.schedule.replay import programs
 
 SIZES = [
     ("1f1b", 8, 1, 64),
@@ -153,7 +153,7 @@ def test_compile_line(benchmark, name, pp, vpp, microbatches):
     benchmark(programs.compile_line.__wrapped__, order)
 
 
-@pytest.mark.parametrize("compiler", [programs.compile_lanes, forks.compile_forks])
+@pytest.mark.parametrize("compiler", [programs.compile_lanes, programs.compile_forks])
 @pytest.mark.parametrize(("name", "pp", "vpp", "microbatches"), SIZES)
 def test_compile_program(benchmark, name, pp, vpp, microbatches, compiler):
     """What a batch pays once for an order, beside its line."""

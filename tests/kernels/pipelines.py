@@ -8,7 +8,7 @@ import numpy as np
 from projector.kernels.pipeline import Replays
 from projector.schedule import registry
 from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages, v_shape
-from projector.schedule.orders import interleaved
+from projector.schedule.orders.forward_backward import interleaved
 from projector.schedule.planning.costs import Costs
 
 
@@ -139,7 +139,7 @@ def periodic_orders():
     for pp, microbatches in ((3, 40), (4, 150), (8, 90)):
         order = registry.build("zbv-formatted", pp, 2, microbatches)
         yield f"zbv-formatted-{pp}-{microbatches}", order
-    yield "interleaved-groups", interleaved.order(4, 2, 128, group_size=8)
+    yield "interleaved-groups", interleaved(4, 2, 128, group_size=8)
     for pp, factor in ((2, 3), (3, 3), (4, 2), (4, 6)):
         yield f"eager-{pp}-{factor}", eager_order(pp, 100, factor)
     for seed in range(12):

@@ -20,7 +20,7 @@ from projector.schedule import order as order_module
 from projector.schedule import registry
 from projector.schedule.legality import check_complete, check_order
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
-from projector.schedule.orders import interleaved
+from projector.schedule.orders.forward_backward import interleaved
 from projector.schedule.replay.order_times import (
     compile_line,
     compile_peaks,
@@ -359,7 +359,7 @@ def test_last_backward_of_each_chunk():
 
 
 def test_larger_groups_hold_more():
-    small, large = (interleaved.order(4, 2, 16, group_size=size) for size in (4, 8))
+    small, large = (interleaved(4, 2, 16, group_size=size) for size in (4, 8))
     check_order(large)
     assert peak_in_flight(large)[0] == peak_in_flight(small)[0] + 4
 

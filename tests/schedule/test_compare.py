@@ -113,7 +113,7 @@ def test_an_entry_says_how_many_chunks_it_has(monkeypatch):
 
     def order(pp, vpp, microbatches):
         seen.append(vpp)
-        return registry.interleaved.order(pp, vpp, microbatches)
+        return registry.forward_backward.interleaved(pp, vpp, microbatches)
 
     entry = registry.Entry("two", "", lambda *_: None, order, chunks=lambda _: 2)
     monkeypatch.setitem(registry.SCHEDULES, "two", entry)

@@ -5,8 +5,8 @@ import pytest
 
 from projector.errors import ConfigError
 from projector.topology import cluster as clusters
+from projector.topology.build import as_graph
 from projector.topology.cluster import build_cluster, find_reaches, load_node
-from projector.topology.graph import as_graph
 from projector.topology.routes import find_routes
 
 THREE_TIERS = (

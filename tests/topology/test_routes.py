@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.errors import ConfigError
-from projector.topology.build import Link, Vertex, load_topology
-from projector.topology.contention import fair_rates
-from projector.topology.graph import as_graph, cut_rates, net_of, node_net
-from projector.topology.routes import EVERYTHING, find_matrices, find_route, find_routes
+from projector.topology.build import (
+    Link,
+    Vertex,
+    as_graph,
+    cut_rates,
+    load_topology,
+    net_of,
+    node_net,
+)
+from projector.topology.routes import EVERYTHING, fair_rates, find_matrices, find_route, find_routes
 
 MI250X_HOPS = "01122212 10212122 12011222 21102221 22120112 21221021 12221201 22212110"
 """Figure 6a of the study of this node, row by row."""

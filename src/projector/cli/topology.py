@@ -182,8 +182,7 @@ def transfer(
     from projector.config.formats.written import byte_count
     from projector.report.terminal.transfer import sharing_report, transfer_report
     from projector.topology.build import load_topology
-    from projector.topology.shown import check_choice
-    from projector.topology.transfers_shown import show_sharing, show_transfer
+    from projector.topology.shown import check_choice, show_sharing, show_transfer
 
     topology, choice = load_topology(node), check_choice(route)
     length = byte_count("bytes", size)

@@ -21,7 +21,7 @@ from projector.projection.replicas import tied_embedding_bytes
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.projection.run import RunProjection, project_runs
 from projector.projection.terms import BREAKDOWN
-from projector.schedule.placement import Placement
+from projector.schedule.order import Placement
 from projector.schedule.replay.run import PipelineRun
 from projector.units import to_gib, to_ms
 

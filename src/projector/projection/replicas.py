@@ -21,7 +21,7 @@ from projector.lower.placement import Blocks, place_pairs
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads
 from projector.projection.schedules import NAMES, Placements, place_replicas
-from projector.schedule.placement import Placement
+from projector.schedule.order import Placement
 
 
 def find_patterns(

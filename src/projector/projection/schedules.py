@@ -12,10 +12,8 @@ from projector.errors import ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.families import Families, StepSizes
 from projector.schedule import registry
-from projector.schedule.order import Order
-from projector.schedule.placement import Placement
+from projector.schedule.order import Order, Placement, Series
 from projector.schedule.planning.costs import Costs
-from projector.schedule.series import Series
 
 NAMES = tuple(registry.SCHEDULES)
 

@@ -28,12 +28,17 @@ from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
 from projector.projection.schedules import ChosenOrder
 from projector.projection.terms import BREAKDOWN
-from projector.schedule.order import Order
-from projector.schedule.placement import Placement
-from projector.schedule.replay.counts import Wanted, replay_alone, replay_counts
-from projector.schedule.replay.order_times import bad_time, compile_peaks, peak_bytes, to_ps
+from projector.schedule.order import Order, Placement, Series
+from projector.schedule.replay.order_times import (
+    Wanted,
+    bad_time,
+    compile_peaks,
+    peak_bytes,
+    replay_alone,
+    replay_counts,
+    to_ps,
+)
 from projector.schedule.replay.programs import empty_ends
-from projector.schedule.series import Series
 
 
 @dataclass(frozen=True, eq=False)

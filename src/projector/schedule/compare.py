@@ -119,18 +119,11 @@ def compare_schedules(
     overlap_p2p: bool = True,
     objective: Objective = "makespan",
 ) -> ScheduleComparison:
-    """Run one schedule or all of them on the same work.
+    """Run one schedule, or ``all`` of them, on the same work, as `simulate_schedule` does.
 
-    With ``all``, and times that are one number each, a schedule that needs another number of
-    chunks has the work of a rank in as many equal ones: a rank does the same, whatever the
-    schedule. Times of single stages are run in the chunks they are given for.
-
-    Parameters
-    ----------
-    pp, vpp, microbatches, f, b, w, p2p, memory_limit, group_size, overlap_p2p, objective
-        As in :func:`projector.schedule.simulate.simulate_schedule`.
-    algorithm : str
-        Name of a schedule, ``auto`` or ``all``.
+    With ``all``, and times that are one number each, a schedule that needs another number of chunks
+    has the work of a rank in as many equal ones: a rank does the same, whatever the schedule. Times
+    of single stages are run in the chunks they are given for.
     """
     check_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
     uniform = all(np.ndim(value) == 0 for value in (f, b, w))
@@ -162,17 +155,9 @@ def attempt(
 ) -> Candidate:
     """Return what becomes of one schedule.
 
-    Parameters
-    ----------
-    name : str
-        The schedule.
-    vpp : int
-        Its chunks.
-    run : callable
-        Returns the run and, for a job, the seconds of the step.
-    excuse : bool
-        Whether a schedule that cannot run becomes a candidate that says so; otherwise its error
-        is raised. One whose memory is too small to plan anything does not fit, either way.
+    ``run`` returns its run and, for a job, the seconds of the step. With ``excuse`` a schedule that
+    cannot run becomes a candidate that says so; otherwise its error is raised. One whose memory is
+    too small to plan anything does not fit, either way.
     """
     try:
         result, iteration_s = run()

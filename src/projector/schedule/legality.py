@@ -90,19 +90,9 @@ def check_order(order: Order) -> None:
 def check_memory(order: Order, activation: ArrayLike, w_share: float, limit: ArrayLike) -> None:
     """Raise unless every rank keeps to its memory all the time.
 
-    F holds what its chunk leaves. B frees it but for the share that W needs, W frees the rest; an
-    order without W frees all at B.
-
-    Parameters
-    ----------
-    order : Order
-        A legal order.
-    activation : float or float[stages]
-        What one microbatch leaves in each virtual stage of one copy of the model, in any unit.
-    w_share : float
-        Share of it that stays from B until W.
-    limit : float or float[pp]
-        The most that each rank may hold; sums may end a rounding error above it.
+    F holds what its chunk leaves: ``activation`` of each virtual stage of one copy of the model, in
+    any unit. B frees it but for the share ``w_share`` that W needs, W frees the rest; an order
+    without W frees all at B. Sums may end a rounding error above ``limit``, that of each rank.
     """
     size = np.broadcast_to(np.asarray(activation, np.float64), order.num_stages).tolist()
     limits = np.broadcast_to(np.asarray(limit, np.float64), order.pp).tolist()

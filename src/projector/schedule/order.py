@@ -1,11 +1,17 @@
-"""The order of operations of every rank, as integer arrays."""
+"""Orders of operations and where their stages live, as integer arrays; rules that they share."""
 
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property, wraps
+from threading import Lock
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Ints, Ints8
+from projector.arrays import Flags, Ints, Ints8
+from projector.errors import ScheduleError
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 """Kinds of operation: forward, backward, separate gradient of the weights."""
@@ -101,17 +107,8 @@ def order_from_codes(
 ) -> Order:
     """Build an order with B and W apart from what each rank does.
 
-    Parameters
-    ----------
-    codes : list of int64[ops]
-        For each rank ``vpp * kind + chunk`` of its operations; those of one code are microbatches
-        0, 1, 2 ... Operations beyond the last microbatch are left out.
-    stage_of : int64[pp, vpp]
-        Placement of the chunks.
-    microbatches : int
-        Microbatches of each chunk.
-    directions : int
-        Copies of the model.
+    ``codes`` has, for each rank, ``vpp * kind + chunk`` of its operations, ``int64[ops]``; those of
+    one code are microbatches 0, 1, 2 ... Operations beyond the last microbatch are left out.
     """
     vpp = stage_of.shape[1]
     codes_of_rank, numbers = [], []
@@ -144,16 +141,9 @@ def one_forward_one_backward(
 ) -> Order:
     """Build the orders that begin with some forwards, then alternate, then drain.
 
-    Parameters
-    ----------
-    warmup : int[pp]
-        Forwards of each rank before the first pair of F and B; at most all of them.
-    forward, backward : pair of int64[vpp * microbatches]
-        Chunk and microbatch of each F and of each B, the same on every rank.
-    stage_of : int64[pp, vpp]
-        Placement of the chunks.
-    microbatches : int
-        Microbatches of the step.
+    ``warmup`` (``int[pp]``) is the forwards of each rank before the first pair of F and B, at most
+    all of them. ``forward`` and ``backward`` are the chunk and microbatch of each F and of each B,
+    the same on every rank: pairs of ``int64[vpp * microbatches]``.
     """
     steps = len(forward[0])
     pp = len(stage_of)
@@ -183,3 +173,191 @@ def one_forward_one_backward(
         microbatch=microbatch.ravel(),
         stage_of=stage_of,
     )
+
+
+@dataclass(frozen=True)
+class Series:
+    """Orders that differ in the number of microbatches alone.
+
+    From ``least`` microbatches on, an order of ``every`` more is the same order with one more
+    period in its middle: what precedes the period, the period itself and what follows it do not
+    depend on how often it is repeated.
+    """
+
+    pp: int
+    vpp: int
+    """Chunks of a rank."""
+    order: Callable[[int], Order]
+    """The order of some microbatches; the same object for the same number."""
+    every: int = 0
+    """0 where orders of different lengths have nothing in common."""
+    least: int = 1
+
+    def with_all_peaks(self, microbatches: int) -> int:
+        """Return the fewest microbatches with which ranks hold what they hold with more."""
+        if not self.every:
+            return microbatches
+        return min(microbatches, self.alike(self.least + self.every, microbatches))
+
+    def alike(self, least: int, microbatches: int) -> int:
+        """Return the fewest microbatches >= least from which whole periods lead to some others."""
+        return least + (microbatches - least) % self.every
+
+
+class Placement:
+    """The chunks of every rank; shared by all jobs of a schedule and size, so read-only."""
+
+    def __init__(self, stage_of: Ints, directions: int = 1) -> None:
+        """Keep the virtual stages ``int64[pp, chunks]`` of ``directions`` copies of a model."""
+        # Kernels are compiled for one layout.
+        self.stage_of = np.array(stage_of, np.int64, order="C")
+        self.directions = directions
+
+    @property
+    def num_stages(self) -> int:
+        """Virtual stages of one copy of the model."""
+        return self.stage_of.size // self.directions
+
+    @cached_property
+    def model_stage(self) -> Ints:
+        """Stage of the model that each chunk of each rank holds, ``int64[pp, chunks]``."""
+        return self.stage_of % self.num_stages
+
+    @cached_property
+    def rank_of(self) -> Ints:
+        """Rank of each virtual stage, ``int64[pp * chunks]``."""
+        rank = np.empty(self.stage_of.size, np.int64)
+        rank[self.stage_of] = np.arange(len(self.stage_of))[:, np.newaxis]
+        return rank
+
+    @cached_property
+    def joins_ends(self) -> Flags:
+        """Whether each rank holds the first stage of the model and the last, ``bool[pp]``."""
+        first, last = self.model_stage == 0, self.model_stage == self.num_stages - 1
+        return np.asarray(first.any(axis=1) & last.any(axis=1))
+
+    @cached_property
+    def neighbour(self) -> Ints:
+        """Rank of the next stage and of the one before, ``int64[pp * chunks, 2]``.
+
+        The first and the last stage of a copy are their own missing neighbour.
+        """
+        rank, stage = self.rank_of, np.arange(self.stage_of.size)
+        depth = stage % self.num_stages
+        following = np.where(depth == self.num_stages - 1, stage, stage + 1) % len(rank)
+        before = np.where(depth == 0, stage, stage - 1)
+        return np.stack([rank[following], rank[before]], axis=1)
+
+    @cached_property
+    def _sends(self) -> Flags:
+        """Whether a virtual stage sends to another rank, on and back: ``bool[2, pp * chunks]``."""
+        return np.asarray((self.neighbour != self.rank_of[:, np.newaxis]).T)
+
+    def sent_ps(self, p2p_ps: Ints) -> Ints:
+        """Return how long what each chunk sends is on its way: int64[..., 2, pp, chunks].
+
+        ``p2p_ps`` is the latency from each virtual stage to the next and to the one before:
+        ``int64[..., 2, pp * chunks]``.
+        """
+        return np.where(self._sends, p2p_ps, 0).take(self.stage_of, axis=-1)
+
+    def block(self, duration_ps: Ints, p2p_ps: Ints) -> tuple[Ints, Ints]:
+        """Return durations and latencies of ranks that wait until what they send has arrived.
+
+        Durations are ``int64[..., pp, chunks, 3, 3]``: by rank, chunk, kind and class.
+        """
+        sent = self.sent_ps(p2p_ps)
+        longer = duration_ps.copy()
+        for kind, direction in ((FORWARD, 0), (BACKWARD, 1)):
+            longer[..., kind, :] += sent[..., direction, :, :, np.newaxis]
+        return longer, np.zeros_like(p2p_ps)
+
+    def sends_ps(self, p2p_ps: Ints, microbatches: int) -> Ints:
+        """Return how long each rank waits for its messages in a step, ``int64[pp]``.
+
+        ``microbatches`` pass through each virtual stage.
+        """
+        per_stage = np.where(self._sends, p2p_ps, 0).sum(axis=0)
+        return np.asarray(microbatches * per_stage[self.stage_of].sum(axis=1), np.int64)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MOST_OPERATIONS = 1 << 22
+"""Operations of all orders that one function keeps results of: some tens of megabytes each, and
+enough for every number of microbatches that a sweep meets."""
+
+
+def of_order(_: object, order: Order) -> int:
+    """Return the operations of the one argument of a function."""
+    return len(order.kind)
+
+
+def kept_by_operations(
+    operations: Callable[..., int], most: int = MOST_OPERATIONS
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Keep the results of a function of hashable arguments, the latest first.
+
+    ``operations`` takes a result and the arguments, and returns the operations of the order that it
+    is about; ``most`` bounds those of all results together. A larger one alone is kept as well.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        results: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        lock = Lock()
+        total = 0
+
+        @wraps(function)
+        def keeping(*args: P.args, **kwargs: P.kwargs) -> T:
+            nonlocal total
+            key = (args, tuple(sorted(kwargs.items())))
+            with lock:
+                if key in results:
+                    results.move_to_end(key)
+                    return results[key][0]
+            result = function(*args, **kwargs)
+            size = operations(result, *args, **kwargs)
+            with lock:
+                if key in results:
+                    return results[key][0]
+                results[key] = (result, size)
+                total += size
+                while total > most and len(results) > 1:
+                    _, (_, old) = results.popitem(last=False)
+                    total -= old
+            return result
+
+        return keeping
+
+    return decorate
+
+
+def one_chunk(name: str, vpp: int) -> None:
+    """Refuse virtual stages."""
+    if vpp != 1:
+        msg = (
+            f"schedule {name} has one chunk a rank, but vpp is {vpp}; "
+            "set vpp = 1 or choose interleaved"
+        )
+        raise ScheduleError(msg, key="vpp", value=vpp, allowed=1)
+
+
+def one_chunk_of_any(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
+    """Refuse virtual stages; any number of ranks and microbatches."""
+    one_chunk(name, vpp)
+
+
+def two_chunks(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
+    """Refuse anything but two chunks on at least two ranks, as a V has."""
+    if pp < 2:
+        msg = f"schedule {name} needs at least two ranks, but pp is {pp}; set pp >= 2"
+        raise ScheduleError(msg, key="pp", value=pp, allowed="pp >= 2")
+    if vpp != 2:
+        msg = f"schedule {name} has two chunks a rank, but vpp is {vpp}; set vpp = 2"
+        raise ScheduleError(msg, key="vpp", value=vpp, allowed=2)
+
+
+def microbatches_held(mode: str, pp: int) -> int:
+    """Return the microbatches (of both chunks) that a V-shaped schedule lets a rank hold."""
+    return {"min": -(-(pp + 2) // 3), "half": -(-pp // 2) + 1, "zb": pp}[mode]

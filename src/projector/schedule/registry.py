@@ -1,4 +1,4 @@
-"""Every schedule by its name. A further schedule is one file and one line here."""
+"""Every schedule by its name. A further one is a function of `orders` and one entry here."""
 
 import difflib
 import operator
@@ -10,20 +10,19 @@ from typing import Any, NamedTuple
 from projector.arrays import Ints
 from projector.config.schedule_names import AUTO, chunks_of, schedule_name, spellings
 from projector.errors import ScheduleError
-from projector.schedule.order import Order, round_robin_stages, v_shape
-from projector.schedule.orders import (
-    dualpipe,
-    gpipe,
-    interleaved,
-    one_f_one_b,
-    zbv_formatted,
-    zerobubble,
+from projector.schedule.order import (
+    Order,
+    Placement,
+    Series,
+    kept_by_operations,
+    microbatches_held,
+    one_chunk_of_any,
+    round_robin_stages,
+    two_chunks,
+    v_shape,
 )
-from projector.schedule.orders._rules import microbatches_held, one_chunk_of_any, two_chunks
-from projector.schedule.placement import Placement
+from projector.schedule.orders import dualpipe, forward_backward, zerobubble
 from projector.schedule.planning.costs import Costs, uniform_costs
-from projector.schedule.replay.order_cache import kept_by_operations
-from projector.schedule.series import Series
 
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
@@ -84,11 +83,12 @@ def _one_chunk(name: str) -> Callable[..., None]:
     return partial(one_chunk_of_any, name)
 
 
-def _planner(module: str, *arguments: Any) -> Callable[[int, int, int, Costs], Order]:
-    """Return the ``plan`` of a module of orders, imported when it is called: it loads numba."""
+def _planner(where: str, *arguments: Any) -> Callable[[int, int, int, Costs], Order]:
+    """Return a function of a module of orders, imported when it is called: it loads numba."""
 
     def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
-        planner = import_module(f"projector.schedule.orders.{module}").plan
+        module, name = where.split(".")
+        planner = getattr(import_module(f"projector.schedule.orders.{module}"), name)
         order: Order = planner(*arguments, pp, vpp, microbatches, costs)
         return order
 
@@ -102,22 +102,22 @@ SCHEDULES: dict[str, Entry] = {
             "gpipe",
             "all forwards, then all backwards",
             _one_chunk("gpipe"),
-            gpipe.order,
+            forward_backward.gpipe,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
             _one_chunk("1f1b"),
-            one_f_one_b.order,
-            repeats=one_f_one_b.repeats,
+            forward_backward.one_f_one_b,
+            repeats=forward_backward.repeat_pairs,
         ),
         Entry(
             "interleaved",
             "1F1B over several chunks a rank, in Megatron's order",
-            interleaved.check,
-            interleaved.order,
+            forward_backward.check_interleaved,
+            forward_backward.interleaved,
             grouped=True,
-            repeats=interleaved.repeats,
+            repeats=forward_backward.repeat_groups,
         ),
         Entry(
             "zerobubble",
@@ -137,16 +137,16 @@ SCHEDULES: dict[str, Entry] = {
             "zbv-formatted",
             "ZB-V: two chunks a rank in a V, handcrafted, memory of 1F1B",
             partial(two_chunks, "zbv-formatted"),
-            zbv_formatted.order,
+            zerobubble.order_v,
             stages=_v_stages,
-            repeats=zbv_formatted.repeats,
+            repeats=zerobubble.repeats_v,
         ),
         *(
             Entry(
                 f"zbv-greedy-{mode}",
                 f"two chunks a rank in a V, W where it fits, {memory}",
                 partial(two_chunks, f"zbv-greedy-{mode}"),
-                plan=_planner("zbv_greedy", mode),
+                plan=_planner("zbv_greedy.plan", mode),
                 most_held=partial(microbatches_held, mode),
                 stages=_v_stages,
             )
@@ -169,13 +169,13 @@ SCHEDULES: dict[str, Entry] = {
             "seaailab",
             "zero bubble planned with the times and memory at hand",
             _one_chunk("seaailab"),
-            plan=_planner("seaailab"),
+            plan=_planner("seaailab.plan"),
         ),
         Entry(
             "seaailab-ilp",
             "the same, made better by an integer linear program in limited time",
             _one_chunk("seaailab-ilp"),
-            plan=_planner("seaailab_ilp"),
+            plan=_planner("seaailab.plan_searched"),
             on_request=True,
         ),
     )
@@ -262,18 +262,10 @@ def build(
 ) -> Order:
     """Return the order of a schedule; the same arguments give the same object.
 
-    Parameters
-    ----------
-    name : str
-        A schedule, or ``auto``.
-    pp, vpp, microbatches : int
-        Ranks, chunks of a rank, microbatches of the step.
-    costs : Costs, optional
-        Of the ``pp * vpp`` virtual stages. Only planned schedules look at them; without, all
-        stages are equal and memory is unlimited.
-    group_size : int, optional
-        Microbatches that a chunk takes before the next chunk's turn; only ``interleaved`` looks
-        at it, and goes in groups of ``pp`` without.
+    Only planned schedules look at ``costs``, those of the ``pp * vpp`` virtual stages; without, all
+    stages are equal and memory is unlimited. Only ``interleaved`` looks at ``group_size``, the
+    microbatches that a chunk takes before the next chunk's turn, and goes in groups of ``pp``
+    without.
     """
     entry = check(name, pp, vpp, microbatches, group_size)
     sizes = operator.index(pp), operator.index(vpp), operator.index(microbatches)

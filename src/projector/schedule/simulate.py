@@ -8,8 +8,7 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
 from projector.errors import NumericError, ScheduleError
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
-from projector.schedule.placement import Placement
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, Placement
 from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
 from projector.schedule.registry import SCHEDULES, build, check, check_sizes
 from projector.schedule.replay.order_times import to_ps

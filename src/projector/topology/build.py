@@ -1,12 +1,12 @@
-"""A node file turned into vertices and links, with the rates of its device and network."""
+"""A node file turned into a graph: vertices and links, with the rates of its device and network."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from projector.config.device import Device
 from projector.config.device_file import load_device
@@ -14,6 +14,10 @@ from projector.config.network import Network, load_network
 from projector.errors import ConfigError
 from projector.topology.node import End, Members, Node, Tier, is_file, read_node
 from projector.units import GB, GBIT
+
+if TYPE_CHECKING:
+    from networkx import Graph
+
 
 NO_LINK = "."
 """Entry of a matrix where two devices have no link."""
@@ -79,14 +83,8 @@ def load_topology(
 ) -> Topology:
     """Return a node by shipped name, by path of a YAML file, or from a mapping.
 
-    Parameters
-    ----------
-    name : str, Path or mapping
-        Which node.
-    device, network : Device, Network, optional
-        Profiles to take the rates from instead of those that the file names.
-    key : str
-        Name of the argument in messages.
+    Its rates come from the device and network that it names, unless others are given; ``key`` is
+    the name of the argument in messages.
     """
     if device is None and network is None and isinstance(name, str) and not is_file(name):
         return _shipped(name, key)
@@ -341,3 +339,68 @@ def _reached(links: Iterable[Link]) -> set[End]:
                 reached.add(end)
                 ends.append(end)
     return reached
+
+
+Directed = tuple[End, End]
+"""A link in one direction."""
+
+
+class Net(NamedTuple):
+    """A graph as jobs need it, which takes no library to import."""
+
+    kinds: dict[End, Kind]
+    """Every vertex and what it is, in the order that decides between equal routes."""
+    near: dict[End, dict[End, Link]]
+    """Links of each vertex by neighbour."""
+
+    def capacities(self) -> dict[Directed, float]:
+        """Return the GB/s of every link in each of its directions."""
+        return {
+            (a, b): link.gb_per_s for a, links in self.near.items() for b, link in links.items()
+        }
+
+
+def net_of(vertices: Iterable[Vertex], links: Iterable[Link]) -> Net:
+    """Return vertices and links as a plain graph."""
+    kinds = {vertex.end: vertex.kind for vertex in vertices}
+    near: dict[End, dict[End, Link]] = {end: {} for end in kinds}
+    for link in links:
+        near[link.a][link.b] = near[link.b][link.a] = link
+    return Net(kinds, near)
+
+
+def node_net(topology: Topology) -> Net:
+    """Return the plain graph of a node."""
+    return net_of(topology.vertices, topology.links)
+
+
+def as_graph(vertices: Iterable[Vertex], links: Iterable[Link]) -> "Graph":
+    """Return vertices and links as a networkx graph, with their fields as attributes.
+
+    Links carry both directions at once, so that edges have none.
+    """
+    from networkx import Graph
+
+    graph = Graph()
+    graph.add_nodes_from((vertex.end, vertex._asdict()) for vertex in vertices)
+    graph.add_edges_from((link.a, link.b, link._asdict()) for link in links)
+    return graph
+
+
+def cut_rates(topology: Topology) -> dict[Directed, float]:
+    """Return the GB/s that every two devices reach over all routes at once.
+
+    That is their smallest cut (Ford and Fulkerson), found for all pairs in a Gomory-Hu tree.
+    """
+    from networkx import gomory_hu_tree, shortest_path
+
+    inner = [vertex for vertex in topology.vertices if vertex.kind in {"device", "switch"}]
+    devices = [vertex.end for vertex in inner if vertex.kind == "device"]
+    tree = gomory_hu_tree(as_graph(inner, topology.device_links()), capacity="gb_per_s")
+    rates = {}
+    for a in devices:
+        paths = shortest_path(tree, a)
+        for b in devices:
+            if a != b:
+                rates[a, b] = min(tree.edges[edge]["weight"] for edge in pairwise(paths[b]))
+    return rates

@@ -12,8 +12,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.load import parse_override
 from projector.config.network import Network
 from projector.errors import ConfigError
-from projector.topology.build import Link, Topology, Vertex, load_topology
-from projector.topology.graph import Net, net_of
+from projector.topology.build import Link, Net, Topology, Vertex, load_topology, net_of
 from projector.topology.node import End
 from projector.units import GB, GBIT
 
@@ -90,14 +89,7 @@ def adapter_gb_per_s(network: Network) -> float:
 def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None = None) -> Topology:
     """Return a node whose device and network are changed by overrides of the command line.
 
-    Parameters
-    ----------
-    name : str
-        Shipped name or file.
-    assignments : tuple of str
-        ``device.KEY=VALUE`` and ``network.KEY=VALUE``.
-    network : str, optional
-        Network instead of the node's own.
+    These are ``device.KEY=VALUE`` and ``network.KEY=VALUE``; ``network`` replaces the node's own.
     """
     plain = load_topology(name)
     if not assignments and network is None:
@@ -127,19 +119,13 @@ def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None 
 def build_cluster(topology: Topology, hosts: int) -> Cluster:
     """Return a cluster of equal hosts as a graph.
 
-    In a rail-optimised cluster adapter i of every host of a pod hangs on leaf i, and spine
-    switches join the leaves; otherwise all adapters of a pod hang on one group of switches. Pods
-    of a zone share their spine switches, zones their core switches. The links that leave a pod
-    carry the rate of its adapters over ``pod_oversubscription``, those that leave a zone that over
-    ``core_oversubscription``. A hop between hosts of a pod takes ``nic_latency_us``, half of it on
-    each of its two links; ``spine_latency_us`` and ``core_latency_us`` are added above.
-
-    Parameters
-    ----------
-    topology : Topology
-        The node; its network gives pods, zones and rates.
-    hosts : int
-        Hosts of the cluster, from 1 on.
+    The network of the node gives pods, zones and rates. In a rail-optimised cluster adapter i of
+    every host of a pod hangs on leaf i, and spine switches join the leaves; otherwise all adapters
+    of a pod hang on one group of switches. Pods of a zone share their spine switches, zones their
+    core switches. The links that leave a pod carry the rate of its adapters over
+    ``pod_oversubscription``, those that leave a zone that over ``core_oversubscription``. A hop
+    between hosts of a pod takes ``nic_latency_us``, half of it on each of its two links;
+    ``spine_latency_us`` and ``core_latency_us`` are added above.
     """
     if hosts < 1:
         msg = f"nodes must be at least 1, got {hosts}"

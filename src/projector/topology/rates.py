@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats
-from projector.topology.build import Link, Topology, Vertex
-from projector.topology.graph import Directed, Net, net_of
+from projector.topology.build import Directed, Link, Net, Topology, Vertex, net_of
 from projector.topology.node import End
 from projector.topology.routes import find_routes
 
@@ -59,10 +58,7 @@ def local_rates(topology: Topology) -> LocalRates:
     forwarded steps: the largest sum of shares for which no link carries more than it can. RCCL
     searches for the same, and ships the two rings that result for MI250X (``rome_model_73``).
 
-    Returns
-    -------
-    LocalRates
-        Zeros for a regular node, for which the closed form of a mesh or switch holds.
+    A regular node has zeros: the closed form of a mesh or switch holds for it.
     """
     if is_regular(topology):
         nothing = np.zeros(MOST_MEMBERS + 1)
@@ -178,16 +174,10 @@ def _ring_share(
 def largest_sum(loads: Floats, limits: Floats) -> float:
     """Return the largest sum of non-negative shares x for which ``loads @ x <= limits``.
 
-    The simplex method. It takes the share with the largest gain, and where a step gains nothing
-    the first one (Bland's rule), so that it does not go in a circle. Importing a library for it
-    would take longer than the job.
-
-    Parameters
-    ----------
-    loads : float64[links, rings]
-        How often a ring crosses a link; every ring crosses some.
-    limits : float64[links]
-        What a link can carry, at least 0.
+    ``loads`` says how often a ring crosses a link, ``float64[links, rings]``, and every ring
+    crosses some; ``limits`` what a link can carry, at least 0. The simplex method. It takes the
+    share with the largest gain, and where a step gains nothing the first one (Bland's rule), so
+    that it does not go in a circle. Importing a library for it would take longer than the job.
     """
     rows, columns = loads.shape
     basis = np.arange(columns, columns + rows)

@@ -1,13 +1,12 @@
-"""Routes between the vertices of a graph, and what a message finds on them."""
+"""Routes between the vertices of a graph, what a message finds on them, and flows side by side."""
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from projector.errors import ConfigError
-from projector.topology.build import Topology
-from projector.topology.graph import Net, node_net
+from projector.topology.build import Directed, Net, Topology, node_net
 from projector.topology.node import End
 
 Choice = Literal["widest", "shortest"]
@@ -54,18 +53,8 @@ def find_routes(
 
     The widest route has the largest narrowest link; of several the one with the fewest links, then
     the least latency, then the first in the order of vertices. The shortest has the fewest links;
-    of several the widest, then as above.
-
-    Parameters
-    ----------
-    net : Net
-        Graph of a node or a cluster.
-    source : int or str
-        Where the routes begin.
-    choice : str
-        One of ``CHOICES``.
-    through : collection of str
-        Kinds of vertices that pass traffic on. The ends of a route may be of any kind.
+    of several the widest, then as above. Vertices of the kinds ``through`` pass traffic on; the
+    ends of a route may be of any kind.
     """
     if source not in net.kinds:
         known = [str(end) for end in net.kinds]
@@ -155,3 +144,47 @@ def _route(net: Net, path: tuple[End, ...]) -> Route:
         sum(link.latency_us for link in links),
         stops,
     )
+
+
+def fair_rates(
+    routes: Sequence[Route],
+    capacities: Mapping[Directed, float],
+    most_gb_per_s: Sequence[float] | None = None,
+) -> list[float]:
+    """Return the max-min fair rate of each flow, in GB/s, over what links carry (`Net.capacities`).
+
+    All rates grow alike until a link is full. Its flows stop there, the others grow on (Bertsekas
+    and Gallager, Data Networks, 6.5.2). ``most_gb_per_s`` is what the sender of each flow makes at
+    most; a flow of one vertex crosses no link, so that nothing else bounds it.
+    """
+    most = [float("inf")] * len(routes) if most_gb_per_s is None else list(most_gb_per_s)
+    users: dict[Directed, set[int]] = {}
+    for flow, route in enumerate(routes):
+        for link in pairwise(route.path):
+            users.setdefault(link, set()).add(flow)
+    unlimited = [
+        flow
+        for flow, route in enumerate(routes)
+        if len(route.path) < 2 and most[flow] == float("inf")
+    ]
+    if unlimited:
+        msg = f"flow {unlimited[0]} crosses no link, so that nothing bounds its rate"
+        raise ConfigError(msg, key="flows", value=list(routes[unlimited[0]].path))
+    rates = [0.0] * len(routes)
+    growing = set(range(len(routes)))
+    while growing:
+        # What each link has left for each flow that still grows on it.
+        shares = {
+            link: (capacities[link] - sum(rates[flow] for flow in flows - growing))
+            / len(flows & growing)
+            for link, flows in users.items()
+            if flows & growing
+        }
+        level = min([*shares.values(), *(most[flow] for flow in growing)])
+        full = {link for link, share in shares.items() if share <= level * (1.0 + 1e-12)}
+        stopped = {flow for flow in growing if most[flow] <= level}
+        stopped |= {flow for link in full for flow in users[link] & growing}
+        for flow in stopped:
+            rates[flow] = level
+        growing -= stopped
+    return rates

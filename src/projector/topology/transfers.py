@@ -14,16 +14,14 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Floats
 from projector.errors import ConfigError, shown
-from projector.topology.build import Topology, load_topology
-from projector.topology.contention import fair_rates
-from projector.topology.engines import Engine, Place, Transfers
-from projector.topology.graph import node_net
-from projector.topology.node import End
+from projector.topology.build import Topology, load_topology, node_net
+from projector.topology.node import End, Engine, Place, Transfers
 from projector.topology.routes import (
     FORWARDING,
     Choice,
     Matrices,
     Route,
+    fair_rates,
     find_matrices,
     find_route,
     find_routes,
@@ -112,21 +110,12 @@ def find_way(
     both_directions: bool = False,
     choice: Choice = "widest",
 ) -> Way:
-    """Return how an engine moves data from one place to another.
+    """Return how an engine of a node moves data from one place to another.
 
-    Parameters
-    ----------
-    node : str, Path, mapping or Topology
-        Which node.
-    source, target : int or str
-        A device by its number, host memory as ``host`` (next to the other end) or ``numa0``. The
-        same device twice is a copy within its memory.
-    engine : str
-        Name in the file of the node.
-    both_directions : bool
-        Whether as much moves the other way at the same time.
-    choice : str
-        ``widest`` or ``shortest`` route. hipMemcpyPeer takes the widest for small messages too.
+    A device is a number, host memory is ``host`` (next to the other end) or ``numa0``; the same
+    device twice is a copy within its memory. ``both_directions`` says that as much moves the other
+    way at the same time. The route is the ``widest`` or ``shortest``; hipMemcpyPeer takes the
+    widest for small messages too.
     """
     topology = topology_of(node)
     numbers = _engine(topology, engine)
@@ -202,18 +191,9 @@ def transfer_time(
     accesses: int = 1,
     choice: Choice = "widest",
 ) -> float | Floats:
-    """Return the seconds of messages, each alone on its links.
+    """Return the seconds of messages, each alone on its links; the rest is as for `find_way`.
 
-    Parameters
-    ----------
-    node, engine, both_directions, choice
-        As for `find_way`.
-    source, target : int, str or array of them
-        Ends, broadcast like numpy.
-    num_bytes : float or float array
-        Messages, broadcast like numpy.
-    accesses : int
-        How often a kernel reads the data.
+    Ends and bytes are broadcast like numpy; ``accesses`` is how often a kernel reads the data.
     """
     topology = topology_of(node)
     sizes = _sizes(num_bytes)
@@ -267,17 +247,10 @@ def shared_rates(
 def overlapped_seconds(
     node: NodeLike, engine: str, transfer_s: ArrayLike, compute_s: ArrayLike
 ) -> Floats:
-    """Return the seconds of a transfer and a kernel that run at the same time.
+    """Return the seconds of a transfer and a kernel that run at once, from those of each alone.
 
     A copy engine leaves the kernel its compute units. A copy by a kernel takes some of them while
     it runs.
-
-    Parameters
-    ----------
-    node, engine
-        As for `find_way`.
-    transfer_s, compute_s : float or float array
-        Seconds of each alone.
     """
     topology = topology_of(node)
     units = transfers_of(topology).resolved(engine).compute_units

@@ -6,7 +6,7 @@ import pytest
 from projector.errors import ScheduleError
 from projector.schedule import registry
 from projector.schedule.order import Order
-from projector.schedule.planning import anneal, optimise
+from projector.schedule.planning import optimise
 from projector.schedule.planning import problem as problems
 from projector.schedule.planning.costs import costs_from, uniform_costs
 
@@ -44,12 +44,12 @@ def test_steps_find_what_is_proven_to_be_the_best(objective, w_share):
             random.integers(2, 5, 3),
         )
         start = one_after_another(3, 4, np.array([[1], [2], [0]]))
-        order = anneal.improve(costs, 4, start, objective=objective)
+        order = optimise.improve(costs, 4, start, objective=objective)
         found = value(order, costs, objective)
         assert order.stage_of.tolist() == [[1], [2], [0]]
         assert found < value(start, costs, objective)
         # The same is found again.
-        again = anneal.improve(costs, 4, start, objective=objective)
+        again = optimise.improve(costs, 4, start, objective=objective)
         assert again.kind.tolist() == order.kind.tolist()
         proven = optimise.solve(costs, 4, order, objective=objective)
         assert found <= 1.02 * proven.objective_ps
@@ -63,7 +63,7 @@ def test_long_orders_come_near_the_bound():
     times = random.integers(90, 111, (3, 8)) * 10**7
     costs = costs_from(*times, np.full((2, 8), 10**6), np.ones(8), 1.0, np.full(8, 8.0))
     start = registry.build("zerobubble", 8, 1, 32)
-    order = anneal.improve(costs, 32, start)
+    order = optimise.improve(costs, 32, start)
     result = optimise.solve(costs._replace(solver_work=0), 32, order)
     assert result.objective_ps == value(order, costs) < value(start, costs)
     assert result.gap < 0.02
@@ -72,13 +72,13 @@ def test_long_orders_come_near_the_bound():
 def test_the_best_stays():
     costs = uniform_costs(4, 4, ps=10)
     start = registry.build("zerobubble", 4, 1, 8)
-    assert anneal.improve(costs, 8, start) is start
+    assert optimise.improve(costs, 8, start) is start
     # Nothing better is found in no time.
     costs = uniform_costs(3, 3, limit=2.0, ps=10)
     start = one_after_another(3, 4)
-    assert anneal.improve(costs, 4, start, moves=0) is start
+    assert optimise.improve(costs, 4, start, moves=0) is start
 
 
 def test_too_little_memory():
     with pytest.raises(ScheduleError, match=r"rank 0 may hold 0\.5"):
-        anneal.improve(uniform_costs(3, 3, limit=0.5), 4, one_after_another(3, 4))
+        optimise.improve(uniform_costs(3, 3, limit=0.5), 4, one_after_another(3, 4))

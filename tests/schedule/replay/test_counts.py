@@ -13,8 +13,7 @@ from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import registry
 from projector.schedule.order import FORWARD
-from projector.schedule.replay.counts import Wanted, replay_counts
-from projector.schedule.replay.order_times import compile_peaks, replay_batch
+from projector.schedule.replay.order_times import Wanted, compile_peaks, replay_batch, replay_counts
 from projector.schedule.replay.programs import empty_ends, empty_replays
 from reference import pipeline as reference
 from thoroughness import examples

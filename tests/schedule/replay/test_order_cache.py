@@ -1,4 +1,4 @@
-from projector.schedule.replay.order_cache import kept_by_operations
+from projector.schedule.order import kept_by_operations
 
 
 def test_results_are_kept_until_they_are_too_many():

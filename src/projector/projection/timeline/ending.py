@@ -11,8 +11,7 @@ from projector.kernels.step import COMPUTE_TERMS, PS
 from projector.projection.evaluate import Evaluation
 from projector.projection.performance import replica_of
 from projector.projection.timeline.ranks import PS_PER_S
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
-from projector.schedule.placement import Placement
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, Placement
 from projector.schedule.replay.run import PipelineRun
 
 

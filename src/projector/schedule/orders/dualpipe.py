@@ -12,8 +12,15 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.errors import ScheduleError
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, order_from_codes, v_shape
-from projector.schedule.orders._rules import one_chunk
+from projector.schedule.order import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Order,
+    one_chunk,
+    order_from_codes,
+    v_shape,
+)
 
 
 def check(pp: int, vpp: int, microbatches: int) -> None:

@@ -16,8 +16,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.kernels.planning import RAMP_IN, RAMP_OUT, Candidates
-from projector.schedule.order import Order, v_shape
-from projector.schedule.orders._rules import microbatches_held
+from projector.schedule.order import Order, microbatches_held, v_shape
 from projector.schedule.planning.candidates import best_order, check_memory, rank
 from projector.schedule.planning.costs import Costs, uniform_costs
 

@@ -41,22 +41,16 @@ def one_after_another(pp: int, microbatches: int) -> list[Operation]:
 class Windows:
     """Orders that are implied, earliest starts, and what must follow; they only ever tighten.
 
-    A rank runs what must precede an operation before it, and what must succeed it after it, one
-    at a time: of any set of operations, the earliest start plus all their work is a bound on what
-    comes next. And where one order of two operations would end later than the objective may be,
-    the other order is implied. Both are the usual arguments of job-shop scheduling (heads, tails
-    and one-machine bounds: Carlier and Pinson, Management Science 35, 1989).
+    A rank runs what must precede an operation before it, and what must succeed it after it, one at
+    a time: of any set of operations, the earliest start plus all their work is a bound on what
+    comes next. And where one order of two operations would end later than the objective may be, the
+    other order is implied. Both are the usual arguments of job-shop scheduling (heads, tails and
+    one-machine bounds: Carlier and Pinson, Management Science 35, 1989).
 
-    Parameters
-    ----------
-    problem : Problem
-        The problem to schedule; every rank must have room for one microbatch.
-    sequence : list of Operation
-        All operations in the order of some legal schedule. Any will do; that of a good one saves
-        sweeps.
-    visits : int
-        Operations to look at before it is left at what is known so far, which is true at any time;
-        a sweep looks at each operation. On one core a visit takes about 15 us.
+    Every rank must have room for one microbatch. ``sequence`` is all operations in the order of
+    some legal schedule: any will do, that of a good one saves sweeps. After ``visits`` operations
+    it is left at what is known so far, which is true at any time; a sweep looks at each operation,
+    and a visit takes about 15 us on one core.
     """
 
     def __init__(
@@ -128,10 +122,7 @@ class Windows:
     def tighten(self, objective_ps: int) -> bool:
         """Imply what all schedules of at most this objective have in common.
 
-        Returns
-        -------
-        bool
-            False where there is no such schedule; the windows then mean nothing.
+        False where there is no such schedule; the windows then mean nothing.
         """
         while True:
             if self.lower_bound_ps() > objective_ps:

@@ -79,14 +79,9 @@ class Answer(NamedTuple):
 class Model:
     """The rows and columns of one program.
 
-    Parameters
-    ----------
-    windows : Windows
-        What is known of all schedules that are at least as good as one that is known.
-    objective_ps : int
-        Of that schedule.
-    most_ps : int, optional
-        What the objective may be at most, where only a better schedule will do.
+    ``windows`` is what is known of all schedules that are at least as good as one with
+    ``objective_ps``. ``most_ps`` is what the objective may be at most, where only a better one will
+    do.
     """
 
     def __init__(self, windows: Windows, objective_ps: int, most_ps: int | None = None) -> None:

@@ -1,24 +1,29 @@
-"""Times and activations of an order: the gate between arrays of a caller and the kernels."""
+"""Times and activations of orders, of one or of a series: the gate between arrays and kernels."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
+from projector.kernels.grouping import rows_by_number
 from projector.kernels.pipeline import Ends, OperationTimes, Replays
 from projector.kernels.pipeline_forks import replay_forks
 from projector.schedule.legality import check_complete
-from projector.schedule.order import Order
-from projector.schedule.replay.forks import MIN_PERIODS, compile_forks, fork_runs
-from projector.schedule.replay.order_cache import kept_by_operations, of_order
+from projector.schedule.order import Order, Series, kept_by_operations, of_order
 from projector.schedule.replay.programs import (
+    MIN_PERIODS,
+    ForkingOrder,
+    compile_forks,
     compile_lanes,
     compile_line,
     empty_replays,
+    fork_runs,
     freeze,
 )
 
@@ -96,27 +101,22 @@ def replay_batch(
 ) -> Replays:
     """Run one order with the durations of n configurations.
 
-    Parameters
-    ----------
-    order : Order
-        What every configuration runs.
-    duration_ps : int64[rows, pp, vpp, 3, 3]
-        By rank, chunk, kind (F, B, W) and class: F of microbatch 0 is class 0, B and W of the
-        last microbatch are class 2, everything else is class 1. A single microbatch has F in
-        class 0 and B and W in class 2. Without W in the order, B lasts for both.
-    p2p_ps : int64[rows, 2, pp * vpp] or None
-        Latency from each virtual stage to the next (row 0) and to the one before (row 1);
-        nothing is added between two chunks of one rank, whatever stands here. None is no latency
-        anywhere, which is faster than many of 0.
-    method : str
-        ``direct`` runs one operation after the other; ``lanes`` runs 16 configurations side by
-        side; ``jump`` leaves out the steady state of long orders, where they have one that can
-        be proven, and is ``direct`` where not; ``auto`` takes what should be fastest. The result
-        does not depend on it.
-    which : int64[n], optional
-        Row that each configuration has; without, row i is configuration i.
-    into : Replays, optional
-        Of n configurations, overwritten and returned; without, new ones are.
+    Durations are ``int64[rows, pp, vpp, 3, 3]``: by rank, chunk, kind (F, B, W) and class. F of
+    microbatch 0 is class 0, B and W of the last microbatch are class 2, everything else is class 1.
+    A single microbatch has F in class 0 and B and W in class 2. Without W in the order, B lasts for
+    both.
+
+    ``p2p_ps`` (``int64[rows, 2, pp * vpp]``) is the latency from each virtual stage to the next
+    (row 0) and to the one before (row 1); nothing is added between two chunks of one rank, whatever
+    stands here. None is no latency anywhere, which is faster than many of 0.
+
+    The method does not change the result: ``direct`` runs one operation after the other; ``lanes``
+    runs 16 configurations side by side; ``jump`` leaves out the steady state of long orders, where
+    they have one that can be proven, and is ``direct`` where not; ``auto`` takes what should be
+    fastest.
+
+    ``which`` (``int64[n]``) is the row that each configuration has; without, row i is configuration
+    i. ``into`` is overwritten and returned; without, there are new outputs.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
@@ -129,18 +129,9 @@ def replay_batch(
 
 
 def replay_ends(order: Order, times: OperationTimes, rows: Ints, into: Ends) -> None:
-    """Run one order with the durations of n configurations, as `replay_batch` does.
+    """Run one order with the times of n configurations, as `replay_batch` does.
 
-    Parameters
-    ----------
-    order : Order
-        What every configuration runs.
-    times : OperationTimes
-        Of n configurations.
-    rows : int64[n]
-        Where they are written; rows that are their own.
-    into : Ends
-        Output.
+    Each has a row of ``into`` of its own, ``rows``.
     """
     _, _, start_ps, end_ps, last_ps = into
     method = fastest_method(order, len(rows))
@@ -185,17 +176,7 @@ def fastest_method(order: Order, n: int) -> str:
 
 
 def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
-    """Run one configuration and keep every operation; a batch of one of :func:`replay_batch`.
-
-    Parameters
-    ----------
-    order : Order
-        What runs.
-    duration_ps : int64[pp, vpp, 3, 3]
-        As in :func:`replay_batch`.
-    p2p_ps : int64[2, pp * vpp]
-        As in :func:`replay_batch`.
-    """
+    """Run one configuration and keep every operation; a batch of one of :func:`replay_batch`."""
     batch = np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis]
     times = operation_times(order.pp, order.vpp, *batch)
     summary = empty_replays(order.pp, order.vpp, 1)
@@ -282,22 +263,10 @@ def peak_bytes(
 ) -> tuple[Floats, Ints]:
     """Return the largest memory of activations that each rank holds at one time.
 
-    Parameters
-    ----------
-    order : Order
-        What every configuration runs.
-    activation_bytes : float64[n, pp, vpp]
-        Bytes that one microbatch leaves in one chunk from its F to its B.
-    w_share : float or float64[n]
-        Share of those bytes that stays until W, where the order has W.
-
-    Returns
-    -------
-    peak : float64[n, pp]
-        Bytes at the peak.
-    in_flight : int64[n, pp, vpp]
-        Microbatches between F and B of each chunk at the peak; the first such state where
-        several hold the same.
+    ``activation_bytes`` (``float64[n, pp, vpp]``) is what one microbatch leaves in one chunk from
+    its F to its B; the share ``w_share`` of it stays until W, where the order has W. Returns the
+    bytes at the peak, ``float64[n, pp]``, and the microbatches between F and B of each chunk then,
+    ``int64[n, pp, vpp]``; the first such state where several hold the same.
     """
     held = _column(activation_bytes, np.float64)
     n = len(held)
@@ -330,3 +299,113 @@ def _column(values: ArrayLike, dtype: type) -> NDArray[Any]:
     given: NDArray[Any] = np.asarray(values)
     cast: NDArray[Any] = given.astype(dtype, order="C", casting="same_kind", copy=False)
     return cast if cast.flags.writeable else cast.copy()
+
+
+FEW_OPERATIONS = 1 << 16
+"""Few runs of orders no longer than this, all together, are replayed before a series of orders is
+compiled."""
+
+
+class Wanted(NamedTuple):
+    """Times of all runs, and where their replays are written."""
+
+    duration_ps: ArrayLike
+    """``int64[rows, pp, vpp, 3, 3]``: by rank, chunk, kind and class, as in `replay_batch`."""
+    p2p_ps: ArrayLike | None
+    """``int64[rows, 2, pp * vpp]``: latencies, as in `replay_batch`."""
+    into: Ends
+    """Output; of `empty_ends`, but for columns without rows, which are left out."""
+
+
+def replay_counts(
+    series: Series,
+    microbatches: Ints,
+    order_of_run: Ints,
+    which: Ints,
+    rows: Ints,
+    batches: Sequence[Wanted],
+) -> None:
+    """Run orders of a series, each with times of its own, bit for bit as each order alone.
+
+    ``microbatches`` (``int64[orders]``) are those of any orders; ``order_of_run`` (``int64[n]``)
+    says which of them each run has, all of this series. ``which`` is the row of the times that each
+    run has; runs with the same times follow one another. ``rows`` says where each is written. All
+    runs are run with the times of each of ``batches``.
+    """
+    times = [
+        operation_times(series.pp, series.vpp, batch.duration_ps, batch.p2p_ps, which)
+        for batch in batches
+    ]
+    here = np.bincount(order_of_run, minlength=len(microbatches)) > 0
+    left = np.tile(here, (len(batches), 1))
+    for forking in _forking(series, np.unique(microbatches[here]), len(which)):
+        periods, rest = np.divmod(microbatches - forking.least, forking.each)
+        forked = here & (rest == 0) & (periods >= 0) & (microbatches >= series.least)
+        runs = np.flatnonzero(forked.take(order_of_run))
+        forks, chosen = fork_runs(
+            which.take(runs), periods.take(order_of_run.take(runs)), rows.take(runs)
+        )
+        for number, batch in enumerate(batches):
+            some = times[number]._replace(which=chosen)
+            if replay_forks(forking.program, some, forks, batch.into) == kernels.OK:
+                left[number] &= ~forked
+    for batch, some, still in zip(batches, times, left, strict=True):
+        _replay_orders(series, microbatches, still, order_of_run, some, rows, batch.into)
+
+
+def _replay_orders(
+    series: Series,
+    microbatches: Ints,
+    wanted: Flags,
+    order_of_run: Ints,
+    times: OperationTimes,
+    rows: Ints,
+    into: Ends,
+) -> None:
+    """Run some orders of a series, one after the other."""
+    runs = np.flatnonzero(wanted.take(order_of_run))
+    by_order, begin = rows_by_number(order_of_run.take(runs), len(microbatches))
+    for number in np.flatnonzero(wanted).tolist():
+        some = runs.take(by_order[begin[number] : begin[number + 1]])
+        into.row[rows[some]], into.later_ps[rows[some]] = rows[some], 0
+        order = series.order(int(microbatches[number]))
+        replay_ends(order, times._replace(which=times.which.take(some)), rows.take(some), into)
+
+
+def replay_alone(order: Order, which: Ints, rows: Ints, batches: Sequence[Wanted]) -> None:
+    """Run one order, as `replay_counts` does those of a series."""
+    for batch in batches:
+        times = operation_times(order.pp, order.vpp, batch.duration_ps, batch.p2p_ps, which)
+        replay_ends(order, times, rows, batch.into)
+
+
+def _forking(series: Series, counts: Ints, runs: int) -> list[ForkingOrder]:
+    """Return what orders of these lengths have in common, where it is worth its compilation."""
+    if not series.every:
+        return []
+    few = FEW_OPERATIONS if runs < MIN_BATCH else 0
+    found = []
+    for rest in np.unique(counts % series.every).tolist():
+        alike = counts[counts % series.every == rest]
+        longest = _compiled_length(series, rest)
+        if alike.sum() > longest and alike.sum() * 3 * series.pp * series.vpp > few:
+            found.append(_compiled(series, longest))
+    return [forking for forking in found if forking is not None]
+
+
+def _compiled_length(series: Series, rest: int) -> int:
+    """Return the microbatches of an order that repeats itself often enough to be seen to do so."""
+    ramps = series.least + 3 * max(series.pp, series.every)
+    return series.alike(ramps + (MIN_PERIODS + 1) * series.every, rest)
+
+
+@lru_cache(maxsize=512)
+def _compiled(series: Series, microbatches: int) -> ForkingOrder | None:
+    order = series.order(microbatches)
+    forking = compile_forks(order)
+    if forking is None:
+        return None
+    # Each copy of the model runs a share of them.
+    copies = microbatches // order.microbatches
+    forking = forking._replace(least=copies * forking.least, each=copies * forking.each)
+    return forking if forking.each == series.every else None

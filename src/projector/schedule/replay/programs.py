@@ -1,6 +1,6 @@
 """Orders compiled for replay. None of this depends on time, and all of it is kept."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,11 +8,12 @@ from projector.arrays import Ints, Ints32
 from projector.errors import ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
-from projector.kernels.pipeline import Ends, Line, Replays
+from projector.kernels.pipeline import Ends, Line, OperationTimes, Replays
+from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_lanes import LaneProgram
+from projector.kernels.pipeline_periods import PeriodicProgram
 from projector.schedule.legality import check_complete
-from projector.schedule.order import FORWARD, Order
-from projector.schedule.replay.order_cache import kept_by_operations, of_order
+from projector.schedule.order import FORWARD, Order, kept_by_operations, of_order
 
 
 @kept_by_operations(of_order)
@@ -125,3 +126,351 @@ def freeze(arrays: tuple[Any, ...]) -> None:
     for array in arrays:
         if isinstance(array, np.ndarray):
             array.setflags(write=False)
+
+
+MIN_PERIODS = 10
+"""Fewer repetitions than this are not worth the search for a steady state."""
+
+MAX_HISTORY = 4
+"""Periods that an operation may reach back; orders that read farther do not fork."""
+
+MAX_CANDIDATES = 16
+"""Lengths of a period that are tried."""
+
+MIN_CYCLES = 4
+"""Cycles of up to this many periods are looked for, whatever the number of ranks."""
+
+MOST_BYTES = 1 << 19
+"""What the frames of the longest cycle may take, so that all of them stay in the second cache."""
+
+_NEXT = 1 << 24
+"""Added to the rows of the next frame, as long as the size of a frame is unknown."""
+
+
+class Operations(NamedTuple):
+    """What the time of each operation depends on, in the rows of the order, ``int64[ops]``."""
+
+    rank: Ints
+    duration: Ints
+    latency: Ints
+    """Index of the latency; 0 where an operation waits for its own rank alone."""
+    waits_for: Ints
+    """Row of the operation on another rank that it waits for; its own row if it waits for none.
+
+    What precedes it on the same rank has ended by the end of the previous operation.
+    """
+
+
+class Period(NamedTuple):
+    """A proof on the arrays that an order repeats itself.
+
+    On each rank the first ``length`` operations from ``cut`` on stand there ``repeats`` times;
+    those before the cut wait for none behind it.
+    """
+
+    length: int
+    cut: Ints
+    """``int64[pp]``: positions within the rank."""
+    repeats: int
+
+    def microbatches(self, order: Order) -> int:
+        """Return the microbatches that pass through one period."""
+        return order.microbatches * self.length * order.pp // len(order.kind)
+
+
+class ForkingOrder(NamedTuple):
+    """What orders have in common that differ in the number of periods alone."""
+
+    program: PeriodicProgram
+    periods: int
+    """Of the order that was compiled."""
+    least: int
+    """Microbatches of the order that has no period."""
+    each: int
+    """Microbatches that pass through one period."""
+
+    def expected_operations(self) -> int:
+        """Return about how many operations a replay runs: it settles in few periods, mostly."""
+        program = self.program
+        return (
+            len(program.prologue)
+            + min(self.periods, MIN_PERIODS) * len(program.period)
+            + len(program.epilogue)
+        )
+
+
+@kept_by_operations(of_order)
+def compile_forks(order: Order) -> ForkingOrder | None:
+    """Compile an order that repeats itself; None where it is not seen to do so."""
+    line = compile_line(order)
+    operations = _operations(order, line)
+    period = _find_period(order, line, operations)
+    if period is None:
+        return None
+    program = _Split(order, line, operations, period).program()
+    freeze(program)
+    each = period.microbatches(order)
+    return ForkingOrder(program, period.repeats, order.microbatches - period.repeats * each, each)
+
+
+def fork_runs(which: Ints, periods: Ints, rows: Ints) -> tuple[Forks, Ints]:
+    """Gather runs with the same times; return them, and the row of times of each configuration.
+
+    ``which`` is the times of each run (those with the same ones follow one another), ``periods``
+    the periods, ``rows`` where it is written: ``int64[n]``.
+    """
+    begin = np.flatnonzero(np.diff(which, prepend=-1))
+    sizes = np.diff(begin, append=len(which))
+    if np.any(sizes > MOST_RUNS):
+        # One with many runs is several.
+        number = np.arange(len(which)) - np.repeat(begin, sizes)
+        begin = np.flatnonzero(number % MOST_RUNS == 0)
+    return Forks(np.append(begin, len(which)), periods, rows.copy()), which.take(begin)
+
+
+def _operations(order: Order, line: Line) -> Operations:
+    row = np.arange(len(line.slot))
+    columns = line.line[line.slot - 1].astype(np.int64)
+    latency = columns[:, kernels.LATENCY]
+    waits_for = np.where(latency > 0, _rows_of_slots(line)[columns[:, kernels.DEPENDENCY]], row)
+    return Operations(order.rank, columns[:, kernels.DURATION], latency, waits_for)
+
+
+def _rows_of_slots(line: Line) -> Ints:
+    row = np.zeros(len(line.slot) + 1, np.int64)
+    row[line.slot] = np.arange(len(line.slot))
+    return row
+
+
+def _find_period(order: Order, line: Line, operations: Operations) -> Period | None:
+    """Look for the shortest period that repeats often enough.
+
+    An operation repeats after ``length`` where duration, latency and the distance to what it
+    waits for are the same: the latency names the stage that it waits for, hence the rank.
+    """
+    per_microbatch = (3 if order.splits_backward else 2) * order.vpp
+    sizes = np.diff(order.rank_offset)
+    if order.microbatches <= MIN_PERIODS or np.any(sizes != per_microbatch * order.microbatches):
+        return None
+    distance = operations.waits_for - np.arange(len(line.slot))
+    columns = np.stack([operations.duration, operations.latency, distance])
+    middle = int(sizes[0]) // 2
+    length = per_microbatch * np.arange(1, order.microbatches // MIN_PERIODS + 1)
+    likely = np.all(columns[:, middle - length] == columns[:, [middle]], axis=0)
+    tried = 0
+    for candidate in length[likely].tolist():
+        if not _repeats_at(columns, order.rank_offset[:-1] + middle, candidate):
+            continue
+        period = _prove_period(order, line, operations, columns, candidate)
+        tried += 1
+        if period is not None or tried == MAX_CANDIDATES:
+            return period
+    return None
+
+
+def _repeats_at(columns: Ints, middle: Ints, length: int) -> bool:
+    """Whether the operations before the middle of each rank are repeated behind it."""
+    return all(
+        np.array_equal(columns[:, row - length : row], columns[:, row : row + length])
+        for row in middle
+    )
+
+
+def _prove_period(
+    order: Order, line: Line, operations: Operations, columns: Ints, length: int
+) -> Period | None:
+    """Find where a period holds on every rank, and a cut through all ranks at its beginning."""
+    size = int(order.rank_offset[1])
+    low, high = np.empty(order.pp, np.int64), np.empty(order.pp, np.int64)
+    for rank, begin in enumerate(order.rank_offset[:-1]):
+        of_rank = columns[:, begin : begin + size]
+        (broken,) = np.nonzero(np.any(of_rank[:, length:] != of_rank[:, :-length], axis=0))
+        edges = np.concatenate([[-1], broken, [size - length]])
+        after = np.searchsorted(edges, size // 2 - length)
+        low[rank], high[rank] = edges[after - 1] + 1, edges[after] + length
+    for history in range(1, MAX_HISTORY + 1):
+        # One period of margin before the cut, so that what holds there holds behind it too; and
+        # the ends of as many periods as are read must exist.
+        cut = _cut(order, line, np.maximum(low + length, history * length))
+        repeats = int(np.min((high - cut) // length))
+        if repeats < MIN_PERIODS:
+            return None
+        period = Period(length, cut, repeats)
+        if _reach(order, operations, period) <= history:
+            return period
+    return None
+
+
+def _cut(order: Order, line: Line, least: Ints) -> Ints:
+    """Cut all ranks at one time, so that nothing before the cut waits for what is behind it.
+
+    The times are those of operations of length 1; at least ``least`` operations of each rank
+    stand before the cut.
+    """
+    times = OperationTimes(
+        np.ones((1, order.stage_of.size * 9), np.int64),
+        np.zeros((1, 2, order.stage_of.size), np.int64),
+        np.zeros(1, np.int64),
+    )
+    end = np.empty(len(line.slot) + 1, np.int64)
+    # What follows from the ends alone is not looked at.
+    kernels.replay_batch(line, times, end, empty_replays(order.pp, order.vpp, 1))
+    end_of_rank = end[line.slot].reshape(order.pp, -1)
+    latest = end_of_rank[np.arange(order.pp), least - 1].max()
+    cut: Ints = np.count_nonzero(end_of_rank <= latest, axis=1)
+    return cut
+
+
+def _period_of(order: Order, period: Period) -> Ints:
+    """Return the number of the period that each operation is in: < 0 before the cut."""
+    position = np.arange(len(order.kind)) - order.rank_offset[order.rank]
+    number: Ints = (position - period.cut[order.rank]) // period.length
+    return number
+
+
+def _reach(order: Order, operations: Operations, period: Period) -> int:
+    """Return how many periods back the periodic program reads, or more than any program may."""
+    number = _period_of(order, period)
+    source = number[operations.waits_for]
+    repeated = number == 0
+    after = number >= period.repeats
+    if np.any(source[number < 0] >= 0) or np.any(source[repeated] > 0):
+        return MAX_HISTORY + 1
+    # The last operations are read when everything has been run.
+    last = number[_last_backwards(order)]
+    oldest = period.repeats - min(int(last.min()), int(source[after].min(initial=period.repeats)))
+    return max(1, oldest, -int(source[repeated].min()))
+
+
+def _last_backwards(order: Order) -> Ints:
+    """Return the row of the last B (W, where it stands alone) of each chunk, int64[pp, vpp]."""
+    (backward,) = np.nonzero(order.kind != FORWARD)
+    last = np.empty((order.pp, order.vpp), np.int64)
+    last[order.rank[backward], order.chunk[backward]] = backward
+    return last
+
+
+class _Split:
+    """The rows of a periodic order, laid out for its three programs.
+
+    A *state* holds the ends that a period or the epilogue reads of earlier periods: of each
+    operation of a period those of the last ``ages`` periods, the newest first.
+    """
+
+    def __init__(self, order: Order, line: Line, operations: Operations, period: Period) -> None:
+        self.order, self.line, self.operations, self.period = order, line, operations, period
+        self.number = _period_of(order, period)
+        position = np.arange(len(self.number)) - order.rank_offset[order.rank]
+        step = (position - period.cut[order.rank]) % period.length
+        self.within = order.rank * period.length + step
+        self.before = np.flatnonzero(self.number < 0)
+        self.repeated = np.flatnonzero(self.number == 0)
+        self.after = np.flatnonzero(self.number >= period.repeats)
+        self.last = order.rank_offset[1:] - 1
+        self.last_backward = _last_backwards(order)
+        self.ages = self._ages()
+        self.first_of = np.concatenate([[0], np.cumsum(self.ages)])
+        self.live = int(self.first_of[-1])
+
+    def _ages(self) -> Ints:
+        """Return from how many periods back each operation of a period is read."""
+        ages = np.zeros(self.order.pp * self.period.length, np.int64)
+        ends = np.concatenate([self.last, self.last_backward.ravel()])
+        begins = self.order.rank_offset[:-1]
+        for rows, period in ((self.repeated, 0), (self.after, self.period.repeats)):
+            sources = [rows[~np.isin(rows, begins)] - 1, self.operations.waits_for[rows]]
+            read = np.concatenate([*sources, ends] if period else sources)
+            np.maximum.at(ages, self.within[read], period - self.number[read])
+        return ages
+
+    def _in_state(self, rows: Ints, period: int) -> tuple[Ints, Ints]:
+        """Return those of some rows that the state before a period holds, and where."""
+        age = period - self.number[rows]
+        held = rows[(age > 0) & (age <= self.ages[self.within[rows]])]
+        return held, self.first_of[self.within[held]] + period - self.number[held] - 1
+
+    def _columns(self, rows: Ints, end_of: Ints, start: int) -> Ints32:
+        """Return operations in topological order; the start of the step is an end as well."""
+        line = self.line
+        rows = rows[np.argsort(line.slot[rows])]
+        columns = line.line[line.slot[rows] - 1]
+        first = np.isin(rows, self.order.rank_offset[:-1])
+        columns[:, kernels.PREVIOUS] = np.where(first, start, end_of[rows - 1])
+        columns[:, kernels.DEPENDENCY] = end_of[self.operations.waits_for[rows]]
+        return line_program(line, columns, end_of[rows])
+
+    def _prologue(self) -> tuple[Ints32, int, Ints]:
+        """Return the program, its rows, and the row of the first operation of each rank."""
+        start, end_of = 0, 1 + np.arange(len(self.number))
+        place = np.full(len(end_of) + 1, -1)
+        place[start] = self.live
+        held, where = self._in_state(self.before, 0)
+        place[end_of[held]] = where
+        first = end_of[self.order.rank_offset[:-1]]
+        free = first[place[first] < 0]
+        place[free] = self.live + 1 + np.arange(len(free))
+        program = self._columns(self.before, end_of, start)
+        rows = pipeline_lanes.allocate(program, place, self.live + 1 + len(free))
+        return program, rows, place[first]
+
+    def _behind_state(self, rows: Ints, period: int) -> tuple[Ints, Ints]:
+        """Give each end that some operations read or write a number.
+
+        Returns the number of the end of each row, ``int64[ops]``, and the place of each end,
+        ``int64[ends]``, -1 where it has none yet.
+        """
+        end_of = np.zeros(len(self.number), np.int64)
+        held, where = self._in_state(np.arange(len(self.number)), period)
+        end_of[held] = where
+        end_of[rows] = self.live + np.arange(len(rows))
+        place = np.full(self.live + len(rows), -1)
+        place[: self.live] = np.arange(self.live)
+        return end_of, place
+
+    def _period(self) -> tuple[Ints32, Ints32, int]:
+        """Return the program of a period, what becomes older in it, and the rows of a frame."""
+        end_of, place = self._behind_state(self.repeated, 0)
+        held = self.repeated[self.ages[self.within[self.repeated]] > 0]
+        place[end_of[held]] = _NEXT + self.first_of[self.within[held]]
+        program = self._columns(self.repeated, end_of, 0)
+        frame = pipeline_lanes.allocate(program, place, self.live)
+        program[program >= _NEXT] += frame - _NEXT
+        (older,) = np.nonzero(~np.isin(np.arange(self.live), self.first_of))
+        moved = np.stack([older - 1, frame + older], axis=1).astype(np.int32)
+        return program, moved, frame
+
+    def _epilogue(self) -> tuple[Ints32, int, Ints]:
+        """Return the program, its rows, and the place of each end."""
+        end_of, place = self._behind_state(self.after, self.period.repeats)
+        wanted = np.unique(np.append(end_of[self.last], end_of[self.last_backward]))
+        wanted = wanted[wanted >= self.live]
+        place[wanted] = self.live + np.arange(len(wanted))
+        program = self._columns(self.after, end_of, 0)
+        rows = pipeline_lanes.allocate(program, place, self.live + len(wanted))
+        return program, rows, place[end_of]
+
+    def program(self) -> PeriodicProgram:
+        """Write the three programs."""
+        order, line, operations = self.order, self.line, self.operations
+        prologue, prologue_rows, first = self._prologue()
+        period, moved, frame = self._period()
+        epilogue, tail_rows, place_of = self._epilogue()
+        # With equal stages a wave runs through all ranks. Longer cycles are rare; they are run.
+        longest = max(MIN_CYCLES, -(-order.pp // self.period.microbatches(order)))
+        fitting = MOST_BYTES // (frame * pipeline_lanes.LANES * 8)
+        max_cycle = max(1, min(longest, fitting))
+        frames = 2 * max_cycle + 1
+        rows = max(prologue_rows, frames * frame + self.live)
+        duration = np.searchsorted(line.used, operations.duration)
+        return PeriodicProgram(
+            prologue=prologue,
+            period=period,
+            moved=moved,
+            epilogue=epilogue,
+            sizes=np.array([self.live, frame, frames, max_cycle, rows, tail_rows]),
+            used=line.used,
+            first=first,
+            first_duration=duration[order.rank_offset[:-1]],
+            last=place_of[self.last],
+            last_backward=place_of[self.last_backward],
+        )

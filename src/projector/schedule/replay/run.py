@@ -69,7 +69,7 @@ class PipelineRun:
         """How the order was found, where that took a search."""
         if self.schedule not in SEARCHED:
             return None
-        from projector.schedule.orders.seaailab_ilp import search_of
+        from projector.schedule.orders.seaailab import search_of
 
         return search_of(self.order)
 

@@ -1,4 +1,4 @@
-"""Interleaved 1F1B in the order of Megatron-LM (Narayanan et al., 2021)."""
+"""Orders of F and whole B: GPipe, 1F1B, and 1F1B over several chunks a rank."""
 
 import numpy as np
 
@@ -6,7 +6,35 @@ from projector.errors import ScheduleError
 from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages
 
 
-def check(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> None:
+def gpipe(pp: int, vpp: int, microbatches: int) -> Order:
+    """Return all forwards, then all backwards (GPipe, Huang et al., 2019).
+
+    Backwards run from the first microbatch, as in PyTorch.
+    """
+    step = np.arange(microbatches)
+    work = (np.zeros_like(step), step)
+    return one_forward_one_backward(
+        np.full(pp, microbatches), work, work, round_robin_stages(pp, vpp), microbatches
+    )
+
+
+def repeat_pairs(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Repeat each pair of F and B, once every rank has begun with them."""
+    return 1, pp
+
+
+def one_f_one_b(pp: int, vpp: int, microbatches: int) -> Order:
+    """Return 1F1B without interleaving (PipeDream-Flush, Narayanan et al., 2021).
+
+    Rank r runs ``pp - 1 - r`` forwards ahead.
+    """
+    step = np.arange(microbatches)
+    work = (np.zeros_like(step), step)
+    warmup = np.arange(pp)[::-1]
+    return one_forward_one_backward(warmup, work, work, round_robin_stages(pp, vpp), microbatches)
+
+
+def check_interleaved(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> None:
     """Require two ranks, two chunks, and groups of at least pp microbatches.
 
     As Megatron does: a group, and what is left for the last one, must be at least ``pp``, and a
@@ -40,22 +68,17 @@ def check(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -
         raise ScheduleError(msg, key="microbatches", value=microbatches, allowed=nearest)
 
 
-def repeats(pp: int, vpp: int, group_size: int | None = None) -> tuple[int, int]:  # noqa: ARG001
+def repeat_groups(pp: int, vpp: int, group_size: int | None = None) -> tuple[int, int]:  # noqa: ARG001
     """Repeat each group, once there is one behind those of the warm-up."""
     group = pp if group_size is None else group_size
     return group, 2 * group
 
 
-def order(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> Order:
-    """Return the order.
+def interleaved(pp: int, vpp: int, microbatches: int, group_size: int | None = None) -> Order:
+    """Return interleaved 1F1B in the order of Megatron-LM (Narayanan et al., 2021).
 
-    Parameters
-    ----------
-    pp, vpp, microbatches : int
-        Ranks, chunks of a rank, microbatches of the step.
-    group_size : int, optional
-        Consecutive microbatches that a chunk takes before the next chunk has its turn
-        (Megatron's ``microbatch_group_size_per_vp_stage``); ``pp`` unless given.
+    ``group_size`` is Megatron's ``microbatch_group_size_per_vp_stage``: the consecutive
+    microbatches that a chunk takes before the next chunk has its turn; ``pp`` unless given.
     """
     group = pp if group_size is None else group_size
     number = np.arange(microbatches)
