@@ -17,9 +17,9 @@ from projector.projection.timeline.build import build_timeline
 from projector.report.exports import write_timeline
 from projector.trace.activity import ATTENTION, COMPUTE, FORWARD, PHASES, Activities
 from projector.trace.alignment import align
+from projector.trace.events import projected_terms
 from projector.trace.measures.overlap import overlap_ratios
 from projector.trace.measures.times import launch_overheads
-from projector.trace.projected import projected_terms
 from projector.trace.read import load_trace
 
 TABLE = Path(__file__).parents[1] / "docs" / "timeline_export.md"

@@ -17,7 +17,12 @@ from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
 from projector.trace.measures.breakdown import breakdown
-from projector.trace.measures.collectives import communication_rows, sharding_times
+from projector.trace.measures.collectives import (
+    communication_rows,
+    rank_spreads,
+    sharding_times,
+    stragglers,
+)
 from projector.trace.measures.iterations import (
     IterationTimes,
     idle_times,
@@ -28,7 +33,6 @@ from projector.trace.measures.iterations import (
 from projector.trace.measures.overlap import operation_overlaps
 from projector.trace.measures.sampled import CPU_PERCENT, cpu_use, sampled
 from projector.trace.measures.statistics import in_iterations
-from projector.trace.measures.stragglers import rank_spreads, stragglers
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.parquet import activity_table, row_table, write_parquet
 from projector.trace.read import load_trace as read_trace

@@ -23,7 +23,7 @@ from projector.trace import events as ev
 from projector.trace.activity import Activities
 from projector.trace.counted_iterations import Match, iterations_of, match
 from projector.trace.events import NONE, Counters
-from projector.trace.profiler_tables import distinct
+from projector.trace.groups import group, parts
 
 MOST_NAMES = 20
 """Names of kernels that a report lists."""
@@ -147,12 +147,11 @@ def lanes_of(activities: Activities) -> dict[Lane, Ints]:
     kernels = np.flatnonzero(activities.kind == ev.KERNEL)
     rank, device = activities.rank[kernels], activities.device[kernels]
     given = _given_ps(activities, kernels)
-    order = np.lexsort((activities.start_ps[kernels], given, device, rank))
-    kernels, rank, device = kernels[order], rank[order], device[order]
-    cuts = np.flatnonzero((np.diff(rank) != 0) | (np.diff(device) != 0)) + 1
-    parts = np.split(kernels, cuts) if len(kernels) else []
+    order = kernels[np.lexsort((activities.start_ps[kernels], given, device, rank))]
     return {
-        (int(activities.rank[part[0]]), int(activities.device[part[0]])): part for part in parts
+        (int(activities.rank[part[0]]), int(activities.device[part[0]])): part
+        for part in parts(order, activities.rank, activities.device)
+        if len(part)
     }
 
 
@@ -166,9 +165,7 @@ def _given_ps(activities: Activities, kernels: Ints) -> Ints:
     known = launch != NONE
     if known.all():
         return launch
-    _, stream = distinct(
-        activities.rank[kernels], activities.device[kernels], activities.stream[kernels]
-    )
+    stream = group(*(getattr(activities, n)[kernels] for n in ("rank", "device", "stream"))).of
     order = np.lexsort((start, stream))[::-1]
     latest = np.iinfo(np.int64).max
     follows = np.where(known, launch, latest)[order]
@@ -289,7 +286,7 @@ def _tokens(timed: Ints, grids: Ints, counted: Ints, grid: Ints) -> tuple[list[i
             if not (given == NONE).any() and np.isin(given, grid[others]).mean() >= LEAST_GRIDS:
                 mine[rows], theirs[others] = given, grid[others]
                 break
-    _, token = distinct(np.concatenate([timed, counted]), np.concatenate([mine, theirs]))
+    token = group(np.concatenate([timed, counted]), np.concatenate([mine, theirs])).of
     return token[: len(timed)].tolist(), token[len(timed) :].tolist()
 
 

@@ -7,7 +7,6 @@ dispatch, in the order of dispatch on each device. The equations of metrics are 
 """
 
 import ast
-import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +21,11 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
 from projector.errors import ConfigError
-from projector.files import check_name
 from projector.trace.events import NONE, NS_PS, Counters, Problem
+from projector.trace.groups import group
+from projector.trace.names import Cited
 from projector.trace.profiler_tables import (
     Table,
-    distinct,
     load_formats,
     numbers,
     plain,
@@ -42,38 +41,24 @@ from projector.trace.rocprof import (
     read_head,
     read_processes,
 )
+from projector.trace.sources import named_files, rank_in
 
 _MERGED = "pmc_perf"
 _PASSES = re.compile(r"results_pmc_perf.*\.csv")
-_RANK = re.compile(r"rank[_\-]?(\d+)", re.IGNORECASE)
 _EXTENTS = re.compile(r"\d+")
 _TABLES = (".csv", ".csv.gz", ".txt", ".log")
 
 
 def counter_files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the files of counters that files, folders and patterns stand for.
+    """Return the files of counters that files, folders and patterns stand for."""
+    return list(named_files(paths, "counters", _inside))
 
-    Of a folder of rocprofiler-compute, whose ``pmc_perf.csv`` holds what its other files hold,
-    only that one.
-    """
-    found: list[Path] = []
-    for given in paths:
-        path = Path(given)
-        check_name(given, key="counters")
-        if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if _holds_counters(file))
-            merged = {file.parent for file in inside if file.name.startswith(_MERGED)}
-            found += [
-                file for file in inside if file.parent not in merged or not _PASSES.match(file.name)
-            ]
-        elif path.exists():
-            found.append(path)
-        elif matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207
-            found += map(Path, matches)
-        else:
-            msg = f"counters: {given} does not exist"
-            raise ConfigError(msg, key="counters", value=str(given), allowed="a file or a folder")
-    return list(dict.fromkeys(found))
+
+def _inside(folder: Path) -> list[Path]:
+    """Return the files of a folder; ``pmc_perf.csv`` of rocprofiler-compute holds all others."""
+    inside = sorted(file for file in folder.rglob("*") if _holds_counters(file))
+    merged = {file.parent for file in inside if file.name.startswith(_MERGED)}
+    return [file for file in inside if file.parent not in merged or not _PASSES.match(file.name)]
 
 
 def _holds_counters(path: Path) -> bool:
@@ -97,7 +82,9 @@ def _is_heading(line: str) -> bool:
 
 def read_counters(path: Path) -> list[Counters]:
     """Return the counters of a CSV or of rocprofv3's JSON, one for each process in it."""
-    rank = _rank_of(path)
+    folders = (parent.name for parent in list(path.parents)[:3])
+    named = map(rank_in, (path.name, *folders))
+    rank = next((rank for rank in named if rank != NONE), NONE)
     if format_of(path) == "rocprofv3 json":
         problems: list[Problem] = []
         processes = read_processes(path, problems)
@@ -110,15 +97,6 @@ def read_counters(path: Path) -> list[Counters]:
     if table.has("counter", "counter_value"):
         return [_of_long(table, rank)]
     return [_of_wide(table, rank)]
-
-
-def _rank_of(path: Path) -> int:
-    """Return the rank that a name or a folder tells as ``rank3``."""
-    for part in (path.name, *(parent.name for parent in list(path.parents)[:3])):
-        found = _RANK.search(part)
-        if found:
-            return int(found[1])
-    return NONE
 
 
 def _nothing(path: Path, rank: int, problems: tuple[Problem, ...]) -> Counters:
@@ -136,7 +114,8 @@ def _of_long(table: Table, rank: int) -> Counters:
     metric in every section that shows it, so there the last one stands.
     """
     order = table.ints("dispatch" if table.has("dispatch") else "correlation")
-    first, dispatch = distinct(table.ints("device"), table.ints("process"), order)
+    same = group(table.ints("device"), table.ints("process"), order)
+    first, dispatch = same.first, same.of
     column = table.column("counter_value")
     amounts = numbers([] if column is None else column)
     units = table.text("counter_unit")
@@ -282,13 +261,11 @@ _SIGNS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-class Way(Config):
+class Way(Cited):
     """One way to get a metric."""
 
     of: str
     """Equation."""
-    source: str
-    note: str = ""
 
 
 class Metric(Config):

@@ -24,6 +24,7 @@ from projector.trace.events import (
     Events,
     RankTrace,
 )
+from projector.trace.groups import begins, group, last_known, next_known
 
 _OUTSIDE_FIRST = {ANNOTATION: 0, MODULE: 1, OPERATOR: 2, LAUNCH: 3}
 """Of kinds with one and the same span: a range holds a module, that an operator, that a call."""
@@ -118,27 +119,10 @@ def stack_events(events: Events, kinds: Sequence[int] = tuple(_OUTSIDE_FIRST)) -
 
 def thread_of(events: Events) -> Ints:
     """Return a small number for each pair of process and thread."""
-    count = len(events)
-    new = np.ones(count, np.bool_)
-    new[1:] = (np.diff(events.process) != 0) | (np.diff(events.thread) != 0)
     # Events of one thread stand together in a file, so there are far fewer runs than events.
-    first = np.flatnonzero(new)
-    _, number = distinct_rows(events.process[first], events.thread[first])
-    return np.repeat(number, np.diff(np.append(first, count)))
-
-
-def distinct_rows(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return where each distinct row of some columns stands first, and which one each row is.
-
-    Sorting rows as a whole is slow, so each column becomes small numbers that are joined to those
-    of the columns before.
-    """
-    first, number = np.zeros(0, np.int64), np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        _, own = np.unique(column, return_inverse=True)
-        joined = number * (int(own.max(initial=0)) + 1) + own
-        _, first, number = np.unique(joined, return_index=True, return_inverse=True)
-    return first, number
+    first = np.flatnonzero(begins(events.process, events.thread))
+    number = group(events.process[first], events.thread[first]).of
+    return np.repeat(number, np.diff(np.append(first, len(events))))
 
 
 PREFIX = "nn.Module: "
@@ -422,9 +406,7 @@ def fill_from_neighbours(values: Ints, known: Flags, stream: Ints) -> Ints:
     count = len(values)
     if count == 0:
         return values
-    index = np.arange(count)
-    before = np.maximum.accumulate(np.where(known, index, -1))
-    after = np.minimum.accumulate(np.where(known, index, count)[::-1])[::-1]
+    before, after = last_known(known), next_known(known)
     usable = ~known & (before >= 0) & (after < count)
     left, right = values[np.maximum(before, 0)], values[np.minimum(after, count - 1)]
     same = (stream[np.maximum(before, 0)] == stream) & (
@@ -520,7 +502,7 @@ def latest_before(
     when = np.concatenate([among_time, time])
     asks = np.concatenate([np.zeros(count, np.int64), np.ones(len(time), np.int64)])
     order = np.lexsort((asks, when, *both))
-    last = np.maximum.accumulate(np.where(asks[order] == 0, np.arange(len(order)), -1))
+    last = last_known(asks[order] == 0)
     answer = np.full(len(order), NONE, np.int64)
     answer[order] = np.where(last >= 0, order[np.maximum(last, 0)], NONE)
     found = answer[count:]

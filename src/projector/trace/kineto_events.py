@@ -25,6 +25,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.trace import events as ev
 from projector.trace.events import NS_PS
+from projector.trace.names import Word
 
 COLUMNS = (
     "kind", "name", "process", "thread", "correlation", "external", "sequence",
@@ -38,29 +39,21 @@ FAR_US = 4 * 10**12
 """Stamps further than this from the others, 46 days, are none: int64 picoseconds hold 106 days."""
 
 
-class Entry(Config):
-    """One line of ``hardware/trace_events.yaml``."""
-
-    value: str
-    source: str
-    note: str = ""
-
-
 class EventNames(Config):
     """``hardware/trace_events.yaml``."""
 
-    categories: dict[str, Entry]
+    categories: dict[str, Word]
     """Category -> kind of event."""
-    processes: dict[str, Entry]
+    processes: dict[str, Word]
     """Process -> kind of event, for traces without categories."""
     calls: list[str]
     """Categories of calls of Python."""
-    module_prefix: Entry
-    backward_arrows: dict[str, Entry]
-    memory_instants: dict[str, Entry]
-    vendor_keys: dict[str, Entry]
-    vendor_devices: dict[str, Entry]
-    vendor_calls: dict[str, Entry]
+    module_prefix: Word
+    backward_arrows: dict[str, Word]
+    memory_instants: dict[str, Word]
+    vendor_keys: dict[str, Word]
+    vendor_devices: dict[str, Word]
+    vendor_calls: dict[str, Word]
     sources: dict[str, str]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
+from projector.trace.groups import begins, last_known
 from projector.trace.host import (
     HostPhases,
     Modules,
@@ -94,7 +95,7 @@ def _of_backward(
     order = np.lexsort((events.start_ps[engine], stack.thread[engine]))
     known = linked[order] >= 0
     thread = stack.thread[engine][order]
-    last = np.maximum.accumulate(np.where(known, np.arange(len(order)), -1))
+    last = last_known(known)
     usable = (last >= 0) & (thread[np.maximum(last, 0)] == thread)
     filled = np.where(usable, value[order][np.maximum(last, 0)], NONE)
     of_engine = np.full(len(events), NONE, np.int64)
@@ -210,12 +211,9 @@ def _common(first: Ints, second: Ints) -> int:
 def ordinals(label: Ints, layer: Ints, order: Sequence[int] | Ints) -> Ints:
     """Return the how many-eth of its label within its run of one layer each operation is."""
     index = np.asarray(order, np.int64)
-    run = np.cumsum(np.concatenate([[True], np.diff(layer[index]) != 0])) if len(index) else index
+    run = np.cumsum(begins(layer[index]))
     keys = np.lexsort((np.arange(len(index)), label[index], run))
-    same = np.zeros(len(index), np.bool_)
-    if len(index):
-        same[1:] = (np.diff(run[keys]) == 0) & (np.diff(label[index][keys]) == 0)
-    count = np.arange(len(index)) - np.maximum.accumulate(np.where(same, 0, np.arange(len(index))))
+    count = np.arange(len(index)) - last_known(begins(run[keys], label[index][keys]))
     result = np.full(len(label), NONE, np.int64)
     result[index[keys]] = count
     return result

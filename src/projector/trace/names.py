@@ -13,12 +13,23 @@ from projector.trace.activity import PHASES, TYPES
 from projector.trace.events import RankTrace
 
 
-class Pattern(Config):
+class Cited(Config):
+    """An entry of a table of ours, with where it comes from."""
+
+    source: str
+    note: str = ""
+
+
+class Word(Cited):
+    """What one word of a file stands for."""
+
+    value: str
+
+
+class Pattern(Cited):
     """Names that mean one thing."""
 
     pattern: str
-    source: str
-    note: str = ""
 
 
 class TypePattern(Pattern):

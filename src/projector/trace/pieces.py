@@ -10,7 +10,6 @@ main part.
 """
 
 import gc
-import io
 import json
 import os
 import pickle
@@ -310,43 +309,15 @@ _LENGTH = 8
 def parse_piece(data: bytes, plan: Plan) -> Batch | None:
     """Return what is found in a piece, or None if it cannot be parsed as a whole."""
     try:
-        return _collect(data, plan)
-    except Inexact:
-        return _collect(data, Plan(plan.grid_ps, exact=True))
-
-
-def _collect(data: bytes, plan: Plan) -> Batch | None:
-    collector = Collector(plan)
-    if not _parsed(data, plan, collector):
-        return None
-    return collector.batch()
-
-
-def _parsed(data: bytes, plan: Plan, collector: Collector) -> bool:
-    """Take the events of a piece, and return whether it could be parsed to its end."""
-    try:
-        import ijson
-    except ImportError:
-        return _parsed_at_once(data, plan, collector)
-    text = io.BytesIO(b"[" + data + b"]")
-    try:
-        collector.take(ijson.items(text, "item", use_float=not plan.exact))
-    except (ijson.JSONError, *_UNPARSED):
-        return False
-    return True
-
-
-def _parsed_at_once(data: bytes, plan: Plan, collector: Collector) -> bool:
-    """Do the same with the parser of Python, which holds a whole piece as objects."""
-    try:
         events = json.loads(b"[" + data + b"]", parse_float=Decimal if plan.exact else float)
-    except _UNPARSED:
-        return False
+    except (ValueError, OverflowError, RecursionError):
+        return None
+    collector = Collector(plan)
     collector.take(events)
-    return True
-
-
-_UNPARSED = (ValueError, OverflowError, RecursionError)
+    try:
+        return collector.batch()
+    except Inexact:
+        return parse_piece(data, Plan(plan.grid_ps, exact=True))
 
 
 class Workers:

@@ -24,6 +24,8 @@ from projector.config._base import Config
 from projector.files import refuse_special
 from projector.trace import events as ev
 from projector.trace.events import NONE, NS_PS, Events, Problem, RankTrace
+from projector.trace.groups import group
+from projector.trace.names import Cited, Word
 
 CHUNK_ROWS = 65_536
 MOST_PROBLEMS = 20
@@ -35,52 +37,38 @@ LONGEST_FIELD = 1 << 24
 _GROUPED = re.compile(r"[+-]?\d{1,3}(,\d{3})+")
 
 
-class Names(Config):
-    """A quantity and the headings that stand for it."""
+class Headings(Cited):
+    """The headings that stand for a quantity."""
 
     value: list[str]
-    source: str
-    note: str = ""
 
 
-class Word(Config):
-    """What one word of a file stands for."""
-
-    value: str
-    source: str
-    note: str = ""
-
-
-class Factor(Config):
+class Factor(Cited):
     """What a unit is in the unit that is counted in here."""
 
     value: float
-    source: str
-    note: str = ""
 
 
-class Sampled(Config):
+class SampledColumn(Cited):
     """What a column of samples holds."""
 
     value: str
     """As in ``events.Samples.what``; nothing for what is passed over."""
     factor: float
-    source: str
-    note: str = ""
 
 
 class Formats(Config):
     """``hardware/trace_formats.yaml``."""
 
-    columns: dict[str, Names]
-    descriptive: Names
+    columns: dict[str, Headings]
+    descriptive: Headings
     marker_domains: dict[str, Word]
     chrome_processes: dict[str, Word]
-    file_endings: Names
-    skipped_domains: Names
+    file_endings: Headings
+    skipped_domains: Headings
     directions: dict[str, Word]
     units: dict[str, Factor]
-    sampled: dict[str, Sampled]
+    sampled: dict[str, SampledColumn]
     sources: dict[str, str]
 
 
@@ -363,19 +351,6 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def distinct(*columns: Ints) -> tuple[Ints, Ints]:
-    """Return the first place of each distinct row of some columns, and which of them each row is.
-
-    Distinct rows are sorted, as by ``numpy.unique`` over rows, which takes ten times as long.
-    """
-    code = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        found, part = np.unique(column, return_inverse=True)
-        _, code = np.unique(code * max(len(found), 1) + part, return_inverse=True)
-    _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    return first, code
-
-
 def copy_names(directions: Sequence[str]) -> list[str]:
     """Return how Kineto names copies of some directions."""
     words = load_formats().directions
@@ -454,12 +429,12 @@ class Rows:
             self._facts.append(facts)
         return row
 
-    def grids(self, work_items: Ints, group: Ints) -> Ints:
+    def grids(self, work_items: Ints, group_items: Ints) -> Ints:
         """Return the details of launches, of the work items int64[n, 3] and those of a group."""
-        both = np.concatenate([work_items, group], axis=1)
-        first, place = distinct(*both.T)
-        rows = [self._grid(*map(int, each)) for each in both[first]]
-        return np.array(rows, np.int64)[place] if len(both) else both[:, 0]
+        both = np.concatenate([work_items, group_items], axis=1)
+        same = group(*both.T)
+        rows = [self._grid(*map(int, each)) for each in both[same.first]]
+        return np.array(rows, np.int64)[same.of] if len(both) else both[:, 0]
 
     def _grid(self, x: int, y: int, z: int, bx: int, by: int, bz: int) -> int:
         if min(x, y, z, bx, by, bz) <= 0:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Array, Flags, Ints
-from projector.trace import host as counting
 from projector.trace import names as tables
 from projector.trace.activity import (
     ATTENTION,
@@ -33,14 +32,18 @@ from projector.trace.events import (
     OPERATOR,
     RankTrace,
 )
+from projector.trace.groups import begins, group, last_known, next_known
 from projector.trace.host import (
     HostPhases,
     Stack,
-    distinct_rows,
+    annotated_iterations,
+    fill_from_neighbours,
     find_modules,
     host_phases,
     is_node,
     stack_events,
+    steps_as_iterations,
+    within,
 )
 from projector.trace.layers import Operations, name_operations
 from projector.trace.names import load_trace_names
@@ -160,9 +163,7 @@ def _complete(
         # A run of activities that share an operation share it again.
         of = instance[source[taken]]
         order = np.lexsort((columns["start_ps"][taken], columns["stream"][taken]))
-        new = np.ones(len(order), np.bool_)
-        new[1:] = np.diff(of[order]) != 0
-        first = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+        first = last_known(begins(of[order]))
         instance[taken[order]] = placed.rows[taken[order[first]]]
         notes.append(
             f"rank {trace.rank}: {len(taken):,} activities were launched before the trace began; "
@@ -260,18 +261,18 @@ def _classify(trace: RankTrace, stack: Stack, placed: Placed) -> tuple[Ints, Int
 def _iterations(trace: RankTrace, placed: Placed, phases: HostPhases, notes: list[str]) -> Ints:
     """Return the iteration of activities: that in which they were launched."""
     events = trace.events
-    start, end, number = counting.annotated_iterations(events, trace.names)
+    start, end, number = annotated_iterations(events, trace.names)
     if len(start) == 0:
         steps = tables.fits(trace.names, tables.load_trace_names().optimizer_steps)
         rows = np.flatnonzero((events.kind == ANNOTATION) & steps[events.name])
         if len(rows):
             stop = events.start_ps[rows] + events.duration_ps[rows]
             forwards = np.sort(events.start_ps[phases.phase == FORWARD])
-            start, end, number = counting.steps_as_iterations(stop, forwards)
+            start, end, number = steps_as_iterations(stop, forwards)
             notes.append("iterations were inferred: each ends with a step of the optimizer")
     called = placed.rows if placed.on_host else placed.launch
     known = called >= 0
-    found = counting.within(events.start_ps[np.maximum(called, 0)], start, end, number)
+    found = within(events.start_ps[np.maximum(called, 0)], start, end, number)
     return _as_neighbours(trace, placed, np.where(known, found, NONE), known)
 
 
@@ -281,10 +282,8 @@ def _as_neighbours(trace: RankTrace, placed: Placed, values: Ints, known: Flags)
     if known.all() or not known.any():
         return values
     order = np.lexsort((events.start_ps[rows], events.thread[rows], events.process[rows]))
-    process, thread = events.process[rows][order], events.thread[rows][order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (process[1:] != process[:-1]) | (thread[1:] != thread[:-1])
-    filled = counting.fill_from_neighbours(values[order], known[order], np.cumsum(new))
+    new = begins(events.process[rows][order], events.thread[rows][order])
+    filled = fill_from_neighbours(values[order], known[order], np.cumsum(new, dtype=np.int64))
     result = values.copy()
     result[order] = filled
     return result
@@ -304,7 +303,7 @@ def _phases(trace: RankTrace, placed: Placed, host: HostPhases, iteration: Ints)
         own = own[np.argsort(events.start_ps[own], kind="stable")]
         start = events.start_ps[own]
         end = np.maximum.accumulate(start + events.duration_ps[own])
-        inside = counting.within(time, start, end, np.full(len(own), code)) == code
+        inside = within(time, start, end, np.full(len(own), code)) == code
         phase = np.where((phase == NONE) & (called >= 0) & inside, code, phase)
     if not np.isin(phase, (BACKWARD, OPTIMIZER)).any():
         phase = np.where((phase == NONE) & (called >= 0), FORWARD, phase)  # inference
@@ -322,7 +321,7 @@ def _as_next(time: Ints, phase: Ints, iteration: Ints) -> Ints:
     order = np.lexsort((time, iteration))
     known = phase[order] >= 0
     count = len(order)
-    after = np.minimum.accumulate(np.where(known, np.arange(count), count)[::-1])[::-1]
+    after = next_known(known)
     place = np.minimum(after, count - 1)
     usable = (after < count) & (iteration[order][place] == iteration[order])
     result = phase.copy()
@@ -388,7 +387,8 @@ def _with_collectives(
     talks = np.flatnonzero(klass == COMMUNICATION)
     told, operator = talk.detail[talks], talk.operator[talks]
     said = np.where((operator >= 0) & (told < 0), events.name[np.maximum(operator, 0)], NONE)
-    first, row = distinct_rows(told, said)
+    same = group(told, said)
+    first, row = same.first, same.of
     named = [
         str(trace.details[detail]["collective"]) if detail >= 0
         else trace.names[name].rpartition(":")[2] if name >= 0 else ""
@@ -417,7 +417,8 @@ def _details(
     safe = np.maximum(operator, 0)
     name = np.where(operator >= 0, events.name[safe], NONE)
     context = np.where(operator >= 0, events.detail[safe], NONE)
-    first, row = distinct_rows(own, name, context)
+    same = group(own, name, context)
+    first, row = same.first, same.of
     details: list[Mapping[str, Any]] = []
     distinct = np.stack([name[first], context[first], own[first]], axis=1).tolist()
     for at_operator, around_it, mine in distinct:
@@ -430,9 +431,6 @@ def _details(
             joined |= trace.details[mine]
         details.append(joined)
     return row, tuple(details)
-
-
-__all__ = ["Operations", "RankActivities", "align_rank"]
 
 
 MOST = 2**50

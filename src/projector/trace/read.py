@@ -1,6 +1,5 @@
 """Reading traces: files, folders and patterns, of one rank or many."""
 
-import glob
 import itertools
 import os
 import re
@@ -11,14 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from projector.errors import ConfigError
-from projector.files import check_name
 from projector.trace.counters import counter_files, read_counters
 from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import Reading, read_kineto
 from projector.trace.pieces import LEAST_BYTES, MOST_WORKERS, Workers, open_events
 from projector.trace.rocprof import format_of, group_files, read_rocprof
 from projector.trace.samples import OWN_ENDING, read_samples, sample_files
-from projector.trace.sources import BLOCK_BYTES, Notes, Source
+from projector.trace.sources import BLOCK_BYTES, Notes, Source, named_files
 
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
@@ -54,7 +52,7 @@ def load_trace(
     What was wrong with the files, and what was left out of them, is in the ``problems`` of the
     trace. Without samples those count that our recorder wrote into a folder of the traces.
     """
-    files = trace_files(paths)
+    files = named_files(paths, "trace", _inside)
     counted = counter_files(counters)
     sampled = sample_files(samples or _folders_with_samples(paths))
     told = _Told(progress, sum(map(_size, files)))
@@ -245,25 +243,6 @@ def _shifted(reading: Reading, zero_ns: int) -> Reading:
 
 def _later(samples: Samples, shift_ps: int) -> Samples:
     return replace(samples, time_ps=samples.time_ps + shift_ps)
-
-
-def trace_files(paths: Sequence[str | Path]) -> dict[Path, bool]:
-    """Return the files that paths, folders and patterns stand for, and whether each was named."""
-    found: dict[Path, bool] = {}
-    for given in paths:
-        path = Path(given)
-        check_name(given, key="trace")
-        if path.is_dir():
-            inside = _inside(path)
-            found |= {p: False for p in inside if p not in found}
-        elif path.exists():
-            found[path] = True
-        elif matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207  # absolute, too
-            found |= {p: False for p in map(Path, matches) if p not in found}
-        else:
-            msg = f"trace: {given} does not exist"
-            raise ConfigError(msg, key="trace", value=str(given), allowed="a file or a folder")
-    return found
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ Read are the JSON lines of our own recorder, ``mpstat -P ALL -o JSON``, ``sadf -
 logical cores share a physical one comes from the file itself or from that of ``lscpu -p``.
 """
 
-import glob
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,10 +17,10 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
-from projector.files import check_name
 from projector.trace.events import NONE, NS_PS, Problem, Samples
 from projector.trace.profiler_tables import load_formats, numbers, open_text, plain, whole_numbers
 from projector.trace.rocprof import read_head
+from projector.trace.sources import named_files, rank_in
 
 OWN_FORMAT = "projector samples"
 OWN_ENDING = ".samples.jsonl"
@@ -38,7 +37,6 @@ ZONE_NS = 15 * 60 * S_NS
 """Clocks on walls differ by multiples of this."""
 
 DAY_NS = 24 * 3600 * S_NS
-_RANK = re.compile(r"rank[_\-]?(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +84,15 @@ def read_samples(
 
 def sample_files(paths: Sequence[str | Path]) -> list[Path]:
     """Return the files that files, folders and patterns stand for."""
-    found: list[Path] = []
-    for given in paths:
-        path = Path(given)
-        check_name(given, key="samples")
-        if path.is_dir():
-            inside = sorted(path.glob(f"*{OWN_ENDING}"))
-            if not inside:
-                msg = f"samples: no file of {path} ends in {OWN_ENDING}; name the files"
-                raise ConfigError(msg, key="samples", value=str(given), allowed="files of samples")
-            found += inside
-        elif path.exists():
-            found.append(path)
-        elif matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207
-            found += map(Path, matches)
-        else:
-            msg = f"samples: {given} does not exist"
-            raise ConfigError(msg, key="samples", value=str(given), allowed="a file or a folder")
-    return list(dict.fromkeys(found))
+    return list(named_files(paths, "samples", _inside))
+
+
+def _inside(folder: Path) -> list[Path]:
+    inside = sorted(folder.glob(f"*{OWN_ENDING}"))
+    if not inside:
+        msg = f"samples: no file of {folder} ends in {OWN_ENDING}; name the files"
+        raise ConfigError(msg, key="samples", value=str(folder), allowed="files of samples")
+    return inside
 
 
 def read_cores(path: Path) -> Ints | None:
@@ -153,10 +142,7 @@ def _number_in(name: str) -> int:
 def _read_file(path: Path, clock: Clock) -> list[Samples]:
     problems: list[Problem] = []
     head = read_head(path).lstrip()
-    rank = NONE
-    named = _RANK.search(path.name)
-    if named:
-        rank = int(named[1])
+    rank = rank_in(path.name)
     try:
         first = json.loads(head.splitlines()[0]) if head.startswith("{") else None
     except ValueError:

@@ -1,14 +1,17 @@
 """Bytes of a file, unpacked where it is packed, as far as it can be read."""
 
+import glob
+import re
 import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from projector.errors import ConfigError
-from projector.files import refuse_special
-from projector.trace.events import Problem
+from projector.files import check_name, refuse_special
+from projector.trace.events import NONE, Problem
 
 FIRST = 3
 """Places that are named of those where the same thing was wrong."""
@@ -77,6 +80,35 @@ REFUSED = {
     b"\xfe\xff": "text in UTF-16",
 }
 """First bytes of files that are not read, and what they are."""
+
+
+def named_files(
+    given: Iterable[str | Path], key: str, inside: Callable[[Path], Iterable[Path]]
+) -> dict[Path, bool]:
+    """Return the files that paths, folders and patterns stand for, and whether each was named."""
+    found: dict[Path, bool] = {}
+    for each in given:
+        path = Path(each)
+        check_name(each, key=key)
+        if path.is_dir():
+            found |= {p: False for p in inside(path) if p not in found}
+        elif path.exists():
+            found[path] = True
+        elif matches := sorted(glob.glob(str(each), recursive=True)):  # noqa: PTH207  # absolute, too
+            found |= {p: False for p in map(Path, matches) if p not in found}
+        else:
+            msg = f"{key}: {each} does not exist"
+            raise ConfigError(msg, key=key, value=str(each), allowed="a file or a folder")
+    return found
+
+
+def rank_in(name: str) -> int:
+    """Return the rank that a name tells as ``rank3``, `NONE` without one."""
+    match = _RANK.search(name)
+    return int(match[1]) if match else NONE
+
+
+_RANK = re.compile(r"rank[_\-]?(\d+)", re.IGNORECASE)
 
 
 class Source:

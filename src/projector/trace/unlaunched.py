@@ -18,6 +18,7 @@ from projector.arrays import Array, Flags, Ints
 from projector.trace import names as tables
 from projector.trace.activity import BACKWARD, FORWARD, OPTIMIZER, OTHER
 from projector.trace.events import NONE
+from projector.trace.groups import last_known, next_known, parts
 
 LEAST_ALIKE = 0.95
 """Share of names on a stream that must agree with those of an iteration later."""
@@ -36,9 +37,7 @@ def inherit(columns: dict[str, Array], unknown: Flags) -> Ints:
     if not unknown.any() or unknown.all():
         return source
     order = np.lexsort((columns["start_ps"], columns["stream"], columns["device"]))
-    device, stream = columns["device"][order], columns["stream"][order]
-    new = np.flatnonzero((np.diff(device) != 0) | (np.diff(stream) != 0)) + 1
-    for rows in np.split(order, new):
+    for rows in parts(order, columns["device"], columns["stream"]):
         _inherit_on_stream(columns["name"][rows], columns["iteration"][rows], unknown, rows, source)
     taken = np.flatnonzero(source >= 0)
     for name in INHERITED:
@@ -90,9 +89,7 @@ def told_by_kernels(name: Ints, names: tuple[str, ...], device: Ints, start_ps: 
     iteration = np.full(len(name), NONE, np.int64)
     if not np.isin(mark, (BACKWARD, OPTIMIZER)).any():
         return Told(phase, iteration)
-    order = np.lexsort((start_ps, device))
-    new = np.flatnonzero(np.diff(device[order])) + 1
-    for rows in np.split(order, new):
+    for rows in parts(np.lexsort((start_ps, device)), device):
         phase[rows] = _filled(mark[rows])
         iteration[rows] = _counted(phase[rows])
     return Told(phase, iteration)
@@ -105,10 +102,8 @@ def _filled(mark: Ints) -> Ints:
     forward and its backward it is forward: the last product and the loss.
     """
     count = len(mark)
-    index = np.arange(count)
     known = mark >= 0
-    before = np.maximum.accumulate(np.where(known, index, -1))
-    after = np.minimum.accumulate(np.where(known, index, count)[::-1])[::-1]
+    before, after = last_known(known), next_known(known)
     last = np.where(before >= 0, mark[np.maximum(before, 0)], NONE)
     following = np.where(after < count, mark[np.minimum(after, count - 1)], NONE)
     phase = np.where(following >= 0, following, np.where(last == OPTIMIZER, OTHER, last))

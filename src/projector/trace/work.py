@@ -16,24 +16,23 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.gemm import MatrixType
 from projector.trace.activity import ATTENTION, GEMM, Activities
+from projector.trace.names import Cited, Word
 
 BACKWARD_ATTENTION = 2.0
 """FLOP of the backward of an attention over those of its forward, as the operation table needs
 them: two gradients for each product, the recomputed scores left out."""
 
 
-class GemmOperator(Config):
+class GemmOperator(Cited):
     """Where the operands of a matrix product stand among an operator's arguments."""
 
     a: int
     b: int
     b_is: Literal["kn", "nk"] = "kn"
     grouped: bool = False
-    source: str
-    note: str = ""
 
 
-class AttentionOperator(Config):
+class AttentionOperator(Cited):
     """Where query, key and value stand, and how their axes lie."""
 
     q: int
@@ -41,24 +40,12 @@ class AttentionOperator(Config):
     v: int
     lies: Literal["bhsd", "bshd", "thd"] = "bhsd"
     backward: bool = False
-    source: str
-    note: str = ""
 
 
-class Named(Config):
-    """A text with its source."""
-
-    value: str
-    source: str
-    note: str = ""
-
-
-class NamedType(Config):
+class NamedType(Cited):
     """A matrix type with its source."""
 
     value: MatrixType
-    source: str
-    note: str = ""
 
 
 class Operators(Config):
@@ -66,7 +53,7 @@ class Operators(Config):
 
     gemms: dict[str, GemmOperator]
     attention: dict[str, AttentionOperator]
-    helpers: list[Named]
+    helpers: list[Word]
     types: dict[str, NamedType]
     sources: dict[str, str]
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.trace.activity import ATTENTION, BACKWARD, GEMM, PHASES, TYPES
+from projector.trace.groups import group
 from projector.trace.measures.breakdown import GRANULARITIES, breakdown, in_iterations, instances
-from projector.trace.measures.statistics import band, group, to_ns
+from projector.trace.measures.statistics import band, to_ns
 from reference import trace_measures as reference
 from synthetic import activities, collective, compute
 

@@ -8,14 +8,19 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.trace.activity import BACKWARD, GEMM, MOVE
-from projector.trace.measures.collectives import communication_rows, matches, sharding_times
+from projector.trace.measures.collectives import (
+    communication_rows,
+    matches,
+    rank_spreads,
+    sharding_times,
+    stragglers,
+)
 from projector.trace.measures.iterations import (
     idle_times,
     iteration_times,
     rank_summaries,
     throughput,
 )
-from projector.trace.measures.stragglers import rank_spreads, stragglers
 from synthetic import activities, collective, compute, copy
 
 REDUCE = {"group": "0: ranks 0-1", "detail": {"collective": "allreduce"}, "bytes": 1000}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from projector.trace.measures.statistics import group as group_of
+from projector.trace.groups import group as group_of
 from projector.trace.measures.statistics import spreads
 
 

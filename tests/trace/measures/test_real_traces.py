@@ -13,10 +13,9 @@ import independent
 from projector.trace.activity import COMPUTE
 from projector.trace.alignment import align
 from projector.trace.measures.breakdown import GRANULARITIES, breakdown
-from projector.trace.measures.collectives import communication_rows, sharding_times
+from projector.trace.measures.collectives import communication_rows, sharding_times, stragglers
 from projector.trace.measures.iterations import idle_times, iteration_times, rank_summaries
 from projector.trace.measures.overlap import operation_overlaps
-from projector.trace.measures.stragglers import stragglers
 from projector.trace.measures.times import kernel_times
 from projector.trace.read import load_trace
 from synthetic import Host, collective, compute, copy, kineto, step, write

@@ -15,14 +15,8 @@ from projector.arrays import Array, Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.trace.activity import CLASSES, COMMUNICATION, COMPUTE, PHASES, TYPES, Activities
 from projector.trace.events import NS_PS
-from projector.trace.measures.statistics import (
-    Band,
-    Groups,
-    bands,
-    group,
-    in_iterations,
-    ratio,
-)
+from projector.trace.groups import Groups, group
+from projector.trace.measures.statistics import Band, bands, in_iterations, ratio
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 

@@ -1,7 +1,7 @@
 """Where the time of devices goes: over all, in each iteration and its throughput, and in gaps."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,13 @@ from projector.arrays import Flags, Ints
 from projector.errors import ConfigError
 from projector.trace.activity import COMMUNICATION, COMPUTE, MEMCPY, PHASES, Activities
 from projector.trace.events import COPY, FILL, KERNEL, NONE, NS_PS, OPERATOR
+from projector.trace.groups import Groups, group
 from projector.trace.intervals import Intervals, cover, difference, union, unions
 from projector.trace.measures.statistics import (
     Band,
-    Groups,
+    Measured,
     band,
     device_slices,
-    group,
     in_iterations,
     to_ns,
 )
@@ -27,11 +27,13 @@ MOST_TOKENS = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes:
+class IterationTimes(Measured):
     """One iteration of one device of one rank.
 
     An activity belongs to the iteration that launched it, also where it runs on into the next one.
     """
+
+    also = ("duration_ns",)
 
     rank: int
     device: int
@@ -63,10 +65,6 @@ class IterationTimes:
     def duration_ns(self) -> float:
         """Computing and launch overhead: what throughput is made of."""
         return self.compute_ns + self.launch_ns
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self) | {"duration_ns": self.duration_ns}
 
 
 def iteration_times(
@@ -205,7 +203,7 @@ MOST_GAPS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class Gap(Measured):
     """One gap."""
 
     start_ns: float
@@ -219,13 +217,9 @@ class Gap:
     """Of the activity behind it, -1 outside iterations."""
     phase: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdleTimes:
+class IdleTimes(Measured):
     """The gaps of one device of one rank."""
 
     rank: int
@@ -241,10 +235,6 @@ class IdleTimes:
     gap_ns: Band | None
     """Of one gap; None without any."""
     longest: tuple[Gap, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self) | {"longest": [gap.to_dict() for gap in self.longest]}
 
 
 def idle_times(activities: Activities, most: int = MOST_GAPS) -> list[IdleTimes]:
@@ -304,7 +294,7 @@ def _gap(activities: Activities, start: int, length: int, late: int, rows: tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSummary:
+class RankSummary(Measured):
     """The time of one device of one rank.
 
     ``compute + exposed_communication + exposed_memcpy + idle = span``, and all but the last are
@@ -331,10 +321,6 @@ class RankSummary:
     fills: int
     operators: int
     """How many of `kernels` are operators of the host."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self)
 
 
 def rank_summaries(activities: Activities) -> list[RankSummary]:

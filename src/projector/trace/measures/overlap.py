@@ -16,7 +16,7 @@ kind does both, the kinds that communication touches are taken, and D0 is the sh
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,9 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.trace.activity import COMMUNICATION, PHASES, Activities
 from projector.trace.events import NS_PS
+from projector.trace.groups import group
 from projector.trace.measures.breakdown import Instances, instances
-from projector.trace.measures.statistics import Band, band, group
+from projector.trace.measures.statistics import Band, Measured, band
 from projector.trace.measures.times import KernelTimes, covered
 
 ALONE, SHORTEST, NOTHING = "alone", "shortest", "none"
@@ -69,8 +70,10 @@ def cdf(duration: Floats, overlap: Floats) -> OverlapCdf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlapEffect:
+class OverlapEffect(Measured):
     """How much longer an operation takes under overlap (equation 9)."""
+
+    also = ("ratio",)
 
     d50: float | None
     """Normalised; None where nothing overlaps."""
@@ -88,10 +91,6 @@ class OverlapEffect:
         if self.d0 is None:
             return None
         return 1.0 if self.d50 is None else self.d50 / self.d0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self) | {"ratio": self.ratio}
 
 
 def d50_d0(duration: Floats, overlap: Floats) -> OverlapEffect:

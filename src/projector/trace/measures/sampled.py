@@ -13,15 +13,14 @@ the host is busy, and then a plain mean would count the busy times too little.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from projector.arrays import Array, Floats, Ints
 from projector.trace.events import NS_PS, Samples
 from projector.trace.measures.iterations import IterationTimes
-from projector.trace.measures.statistics import Band, band
+from projector.trace.measures.statistics import Band, Measured, band
 
 CPU_PERCENT = "cpu_percent"
 
@@ -53,7 +52,7 @@ def active_threads(percent: Array, physical_core: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PhysicalUse:
+class PhysicalUse(Measured):
     """How logical cores share physical ones."""
 
     cores: int
@@ -64,13 +63,9 @@ class PhysicalUse:
     shared: float
     """Share of active physical cores with two or more active logical ones, over all samples."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CpuUse:
+class CpuUse(Measured):
     """How many cores of one host a run uses."""
 
     path: str
@@ -81,10 +76,6 @@ class CpuUse:
     minimum: Band
     physical: PhysicalUse | None
     """None where it is not known which logical cores share a physical one."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self)
 
 
 def cpu_use(
@@ -136,20 +127,16 @@ POWER = "power_w"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampledIteration:
+class SampledIteration(Measured):
     """What was sampled in one iteration; an iteration lasts from its first activity to its last."""
 
     iteration: int
     mean: float | None
     """None where no sample reaches into it."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
+class Sampled(Measured):
     """One quantity of one device, such as its clock."""
 
     path: str
@@ -166,10 +153,6 @@ class Sampled:
     energy_j: float | None
     """For power: from the first sample to the last."""
     iterations: tuple[SampledIteration, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return asdict(self) | {"iterations": [each.to_dict() for each in self.iterations]}
 
 
 def sampled(

@@ -1,14 +1,15 @@
-"""How measures group, add and show their numbers, and the rows that they look at."""
+"""How measures show their numbers and how these spread, and the rows that they look at."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from projector.arrays import Array, Flags, Floats, Ints
 from projector.trace.activity import Activities
 from projector.trace.events import NS_PS
+from projector.trace.groups import MOST_CODES, begins
 
 
 def to_ns(ps: float) -> int | float:
@@ -20,6 +21,18 @@ def to_ns(ps: float) -> int | float:
 def ratio(part: float, whole: float) -> float | None:
     """Return a share; None of nothing."""
     return float(part / whole) if whole else None
+
+
+class Measured:
+    """A dataclass that is an object of JSON: its fields, then the properties that `also` names."""
+
+    __slots__ = ()
+    also: ClassVar[tuple[str, ...]] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object of JSON."""
+        found = asdict(cast("Any", self)) | {name: getattr(self, name) for name in self.also}
+        return {n: list(value) if isinstance(value, tuple) else value for n, value in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,82 +49,6 @@ class Band:
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
         return {name: getattr(self, name) for name in self.__slots__}
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """Rows that agree in some columns."""
-
-    of: Ints
-    """int64[rows]: the group of each row."""
-    keys: tuple[Ints, ...]
-    """int64[groups] of each column; groups are in the order of the columns."""
-    first: Ints
-    """int64[groups]: the first row of each group."""
-
-    @property
-    def count(self) -> int:
-        """Number of groups."""
-        return len(self.first)
-
-    def sums(self, values: Array) -> Ints:
-        """Return the exact sum of whole numbers in each group."""
-        total = np.zeros(self.count, np.int64)
-        np.add.at(total, self.of, values)
-        return total
-
-    def least(self, values: Ints) -> Ints:
-        """Return the smallest number of each group."""
-        least = np.full(self.count, np.iinfo(np.int64).max)
-        np.minimum.at(least, self.of, values)
-        return least
-
-    def most(self, values: Ints) -> Ints:
-        """Return the largest number of each group."""
-        most = np.full(self.count, np.iinfo(np.int64).min)
-        np.maximum.at(most, self.of, values)
-        return most
-
-    def sizes(self) -> Ints:
-        """Return how many rows each group has."""
-        return np.bincount(self.of, minlength=self.count).astype(np.int64)
-
-
-_MOST_BINS = 1 << 22
-"""Codes below this are counted in bins, which is faster than sorting them."""
-
-_MOST_CODES = 1 << 62
-
-
-def group(*columns: Array) -> Groups:
-    """Return the groups of rows that agree in some columns of whole numbers."""
-    code, radix = np.zeros(len(columns[0]), np.int64), 1
-    for column in columns:
-        low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-        place, places = column, high - low + 1
-        if radix * places >= _MOST_CODES:
-            (code, radix), (place, places) = _numbered(code), _numbered(column)
-            low = 0
-        code, radix = code * places + (place - low), radix * places
-    code, first = _ranked(code, radix)
-    return Groups(code, tuple(np.asarray(c[first], np.int64) for c in columns), first)
-
-
-def _numbered(column: Array) -> tuple[Ints, int]:
-    """Return the place of each value among those that occur, and how many do."""
-    values, place = np.unique(column, return_inverse=True)
-    return place.astype(np.int64), len(values)
-
-
-def _ranked(code: Ints, radix: int) -> tuple[Ints, Ints]:
-    """Return codes as 0, 1, 2 in their order, and a row of each."""
-    if radix > _MOST_BINS:
-        _, first, code = np.unique(code, return_index=True, return_inverse=True)
-        return code, first
-    row = np.full(radix, -1, np.int64)
-    row[code[::-1]] = np.arange(len(code))[::-1]
-    present = row >= 0
-    return (np.cumsum(present) - 1)[code], row[present]
 
 
 QUANTILES = (0.5, 0.25, 0.75, 0.0, 1.0)
@@ -139,7 +76,7 @@ def _ordered(values: Array, of: Ints, count: int) -> Floats:
     if len(values) and np.issubdtype(values.dtype, np.integer):
         low = int(values.min())
         width = int(values.max()) - low + 1
-        if width * count < _MOST_CODES:
+        if width * count < MOST_CODES:
             # One column of whole numbers is sorted ten times as fast as two.
             codes = np.sort(of * width + (values - low))
             return np.asarray(codes % width + low, np.float64)
@@ -170,11 +107,7 @@ def device_slices(activities: Activities) -> Iterator[slice]:
 
 def device_borders(activities: Activities) -> Ints:
     """Return where the rows of each device begin, and after them the number of rows."""
-    rank, device = activities.rank, activities.device
-    if not len(rank):
-        return np.zeros(1, np.int64)
-    changes = (rank[1:] != rank[:-1]) | (device[1:] != device[:-1])
-    return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(rank)]])
+    return np.append(np.flatnonzero(begins(activities.rank, activities.device)), len(activities))
 
 
 def in_iterations(activities: Activities) -> Flags:

@@ -20,8 +20,8 @@ from projector.measure.devices import profile_of
 from projector.projection.api import JobLike
 from projector.trace.activity import ATTENTION, GEMM, PHASES, TYPES, Activities
 from projector.trace.analysis import TraceAnalysis, load_trace
+from projector.trace.groups import group
 from projector.trace.measures.gap import Needed, OperationGap, operation_gaps
-from projector.trace.measures.statistics import group
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, TERA
 from projector.validate.traces.compare import (

@@ -24,8 +24,8 @@ from projector.trace.activity import (
     Activities,
 )
 from projector.trace.analysis import TraceAnalysis
+from projector.trace.groups import group
 from projector.trace.intervals import Intervals, difference, union
-from projector.trace.measures.statistics import group
 from projector.trace.select import take
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, PICOSECOND

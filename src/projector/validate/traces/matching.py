@@ -25,8 +25,8 @@ from projector.trace.activity import (
     OPTIMIZER,
     Activities,
 )
-from projector.trace.measures.statistics import Groups
-from projector.trace.measures.statistics import group as group_rows
+from projector.trace.groups import Groups
+from projector.trace.groups import group as group_rows
 from projector.trace.work import Work, Works
 from projector.validate.traces.expected import Expected, ExpectedRow, Name
 from projector.validate.traces.products import (

@@ -22,7 +22,7 @@ from projector.arrays import Ints
 from projector.config import resources
 from projector.config._base import Config
 from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
-from projector.trace.measures.statistics import group as group_rows
+from projector.trace.groups import group as group_rows
 from projector.trace.work import Work
 from projector.validate.traces.expected import (
     DATA_PARALLEL,

@@ -13,9 +13,9 @@ from projector.trace.analysis import TraceAnalysis
 from projector.trace.counter_join import join_counters
 from projector.trace.counters import derive
 from projector.trace.events import Samples
+from projector.trace.groups import group
 from projector.trace.measures.gap import Counted
 from projector.trace.measures.overlap import overlap_ratios
-from projector.trace.measures.statistics import group
 from projector.trace.work import Works
 from projector.units import MEGA, PICOSECOND
 

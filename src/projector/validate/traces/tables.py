@@ -31,8 +31,8 @@ from projector.measure.tables import KEY, MeasuredTable, Tables, write_tables
 from projector.measure.task import Environment, Outcome, Timing
 from projector.trace.activity import BACKWARD, COMMUNICATION, Activities
 from projector.trace.analysis import TraceAnalysis
+from projector.trace.groups import group
 from projector.trace.measures.overlap import overlap_ratios
-from projector.trace.measures.statistics import group
 from projector.trace.work import Work, Works, works_of
 from projector.units import PICOSECOND, to_ms
 from projector.validate.traces.compare import whole_steps
