@@ -1,5 +1,6 @@
 """What one run of tests and benchmarks takes in, and how the cores of a machine share it."""
 
+import gc
 import os
 import random
 import subprocess
@@ -13,6 +14,9 @@ from thoroughness import PARTS, part_of
 
 MOST_WORKERS = 8
 """Every worker loads its own kernels: beyond this, starting costs what sharing wins."""
+
+_GC_THRESHOLD = 200_000
+"""New objects between two collections of garbage: modules and tests make many that stay."""
 
 # A first example may compile a kernel, which no per-example deadline survives.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -38,9 +42,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Decide once what is left out; workers are told."""
+    gc.set_threshold(_GC_THRESHOLD)
     option = config.option
     if not hasattr(config, "workerinput"):
-        option.thorough = option.thorough or (_names_files(config) and option.part is None)
+        whole = option.benchmark_enable or (_names_files(config) and option.part is None)
+        option.thorough = option.thorough or whole
         if option.part is None:
             option.part = random.randrange(PARTS)  # noqa: S311  # no secret
     settings.load_profile("thorough" if option.thorough else "brief")
@@ -70,6 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     }
     config.hook.pytest_deselected(items=[*left])
     items[:] = [item for item in items if item not in left]
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is there now out of later collections of garbage."""
+    gc.freeze()
 
 
 def _names_files(config: pytest.Config) -> bool:

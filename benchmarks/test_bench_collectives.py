@@ -106,5 +106,6 @@ def test_moe_exchange_times(benchmark, count):
     assert benchmark(moe_exchange_times, *args) == 0
 
 
+@pytest.mark.thorough
 def test_first_call(time_first_call):
     time_first_call(FIRST_CALL)

@@ -49,6 +49,7 @@ def test_gemm_times(benchmark, rows, name):
         benchmark.extra_info["gemms_per_s"] = rows / seconds
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", sorted(resources.shipped("hardware")))
 def test_selections_of_every_menu(benchmark, name):
     """What is selected is what the full search selects; `gemm_selections.py` lists the speeds."""
@@ -78,5 +79,6 @@ def test_speed_of_light(benchmark, rows):
     benchmark.extra_info["rows"] = rows
 
 
+@pytest.mark.thorough
 def test_first_call(time_first_call):
     time_first_call(FIRST_CALL)

@@ -162,5 +162,6 @@ def test_compile_program(benchmark, name, pp, vpp, microbatches, compiler):
     benchmark(compiler.__wrapped__, order)
 
 
+@pytest.mark.thorough
 def test_first_call(time_first_call):
     time_first_call(FIRST_CALL)

@@ -29,6 +29,7 @@ def test_sweep_a_chunk(benchmark, name):
         benchmark.extra_info["rows_per_s"] = rows / benchmark.stats.stats.min
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["llama70b", "schedules", "hardware_matrix"])
 def test_sweep_over_writing(benchmark, name, tmp_path):
     """A chunk, from its points to its bytes, against pyarrow writing its finished rows.

@@ -121,6 +121,7 @@ class Finished:
         return least / sum(map(len, tables))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("rows", SPACES)
 def test_short_sweep(benchmark, space_file, tmp_path, rows):
     """From the start of the process, its kernels in the disk cache, until it has ended."""
@@ -133,6 +134,7 @@ def test_short_sweep(benchmark, space_file, tmp_path, rows):
     benchmark.extra_info |= {"rows": found.told["rows"], "cores": os.cpu_count()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["llama70b", "schedules"])
 def test_whole_sweep(benchmark, space_file, tmp_path, name):
     """Rows a second on all cores, core time over that of writing, and peak memory."""

@@ -27,6 +27,7 @@ def run_example(folder, *arguments):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.thorough
 def test_explain_a_run(tmp_path):
     pytest.importorskip("torch")
     out = run_example(tmp_path, EXAMPLES / "explain_a_run.py", "trace")
@@ -38,6 +39,7 @@ def test_explain_a_run(tmp_path):
     assert (tmp_path / "trace" / "rank0.json.gz").stat().st_size > 1000
 
 
+@pytest.mark.thorough
 def test_plan_a_cluster(tmp_path):
     out = run_example(tmp_path, EXAMPLES / "plan_a_cluster.py")
     first, second = out.split("Llama-3.1-70B on 1 T tokens ")[1:]
@@ -78,6 +80,7 @@ WORTH = re.compile(
 PARTS = ("matrix rate", "HBM rate", "links")
 
 
+@pytest.mark.thorough
 def test_compare_chips(tmp_path):
     out = run_example(tmp_path, EXAMPLES / "compare_chips.py", tmp_path / "figures")
     found = WORTH.findall(out)
@@ -120,6 +123,7 @@ def test_serve_frontier(tmp_path):
     assert [name for name, _ in rates] == ["h100", "h200", "mi300x", "b200"]
 
 
+@pytest.mark.thorough
 def test_compare_chips_without_salib(tmp_path):
     out = run_example(tmp_path, "-c", NO_SALIB, EXAMPLES / "compare_chips.py")
     assert len(WORTH.findall(out)) == 4
@@ -133,6 +137,7 @@ def test_the_notebook_is_stored_without_outputs():
         assert cell.get("execution_count") is None
 
 
+@pytest.mark.thorough
 def test_the_notebook_runs():
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": EXAMPLES}}).execute()
@@ -154,6 +159,7 @@ def test_the_notebook_runs():
 WITHOUT_TORCH = NO_SALIB.replace("SALib", "torch")
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

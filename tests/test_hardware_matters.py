@@ -298,6 +298,7 @@ def compare(device, network, field, changed):
     return wrong
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", DEVICES)
 def test_numbers_of_a_device(name):
     device = load_device(name)
@@ -315,6 +316,7 @@ def test_numbers_of_a_device(name):
     assert not wrong
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", [*TABLES["networks"], *TABLES["transports"]])
 def test_numbers_of_a_network(name):
     device = device_of(name)

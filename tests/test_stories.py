@@ -12,6 +12,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "stories.md"
 _, *STORIES = PAGE.read_text(encoding="utf-8").split("\n## ")
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.splitlines()[0])
 def test_a_story_runs_as_it_stands(story, tmp_path):
     """In one shell, in an empty folder; each command ends with success."""

@@ -107,6 +107,7 @@ def test_rows_put_aside_improve(tmp_path):
     assert found.holdout.after.p90_ape < found.holdout.before.p90_ape
 
 
+@pytest.mark.thorough
 def test_the_order_of_the_table_changes_nothing(tmp_path, table, calibrated):
     rows = measured(gemm_rows())
     other = write_table(tmp_path / "other.csv", rows[::-1])
@@ -215,6 +216,7 @@ def test_a_profile_is_calibrated_further(table, tmp_path):
         write_profile(found, first, table=table, force=True)
 
 
+@pytest.mark.thorough
 def test_a_tile_can_be_fitted(tmp_path):
     shipped = load_device(DEVICE)
     paths = [f"gemm_tiles.{i}.efficiency" for i in range(20)]
@@ -380,6 +382,7 @@ def test_too_few_rows_are_refused(tmp_path):
         calibrate("gemm_measured", table, DEVICE, fields=FIELDS)
 
 
+@pytest.mark.thorough
 def test_a_profile_of_its_own_has_the_rows_that_name_its_path(tmp_path):
     own = tmp_path / "own.yaml"
     own.write_text(resources.find("hardware", DEVICE, key="device").read_text())

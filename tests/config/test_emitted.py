@@ -63,6 +63,7 @@ def test_every_example_reads_back_as_the_same_job(path, kind, tmp_path):
     assert result == expected
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("base", [base for base in BASES if base != "adapters"])
 def test_a_change_of_any_field_survives(base, kind, tmp_path):

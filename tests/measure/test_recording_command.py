@@ -48,6 +48,7 @@ def test_a_recording_is_not_written_over_unasked(tmp_path):
     assert (tmp_path / "rank0.json.gz").read_bytes() == b"former"
 
 
+@pytest.mark.thorough
 def test_a_command_that_fails_says_so(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("import nothing_of_that_name")

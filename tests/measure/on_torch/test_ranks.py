@@ -37,6 +37,7 @@ def program(operation, ranks, **more):
     return OperationProgram(key=key)
 
 
+@pytest.mark.thorough
 def test_collectives_of_two_ranks():
     programs = [program(operation, 2) for operation in OPERATIONS]
     programs += [program("all_reduce", 4)]
@@ -58,6 +59,7 @@ def test_collectives_of_two_ranks():
     assert "needs 4 ranks, and 2 measured" in too_many.message
 
 
+@pytest.mark.thorough
 def test_a_split_layer_is_measured_with_its_collectives_and_restored(tmp_path):
     device = tmp_path / "here.yaml"
     device.write_text(f"extends: h100\nname: {cpu_name()}\n", encoding="utf-8")
@@ -188,6 +190,7 @@ def script(tmp_path, monkeypatch, code):
     monkeypatch.setattr(process, "WORKER", (sys.executable, str(file)))
 
 
+@pytest.mark.thorough
 def test_layers_communicate_as_they_should(tmp_path, monkeypatch):
     script(tmp_path, monkeypatch, CHECKS)
     task = Task(device="cpu", ranks=2, tp=2, ep=2, programs=[])
@@ -231,6 +234,7 @@ sys.exit(worker.main(*sys.argv[-2:]))
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_in_the_middle_of_a_measurement_is_named(tmp_path, monkeypatch):
     script(tmp_path, monkeypatch, VANISHES)
     task = Task(

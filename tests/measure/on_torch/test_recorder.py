@@ -105,6 +105,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
         pass
 
 
+@pytest.mark.thorough
 def test_a_script_is_recorded_as_it_is(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

@@ -88,6 +88,7 @@ def test_what_cannot_run_says_why_and_the_rest_goes_on():
     assert fine.status == "ok"
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("phase", ["forward", "backward", "weight"])
 @pytest.mark.parametrize(
     "extents",
