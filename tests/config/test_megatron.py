@@ -7,7 +7,7 @@ import pytest
 from config.megatron_jobs import SMALL, read, read_megatron
 from projector.config.formats import megatron
 from projector.config.formats._expression import int_or_list, integer
-from projector.config.formats.megatron_settings.parallelism import layout_stages
+from projector.config.formats.megatron_settings.model import layout_stages
 from projector.errors import ConfigError, UnsupportedError
 
 

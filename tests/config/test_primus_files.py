@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.config.formats.primus_presets import BASES, preset
+from projector.config.formats.primus_files import BASES, preset
 from projector.config.load import load_job
 from projector.config.resources import index, normalise
 from projector.errors import ConfigError

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from projector.config.formats import deepspeed, simumax, torchtitan_tables, trainer_tables
+from projector.config.formats import deepspeed, simumax, torchtitan, trainer
 from projector.config.load import load_job
 from projector.errors import ProjectorError
 
@@ -25,12 +25,12 @@ GIVEN = {
     "training.precision": "bf16",
 }
 
-_MOVED = torchtitan_tables.MOVED.items()
+_MOVED = torchtitan.MOVED.items()
 
 FORMATS = {
     "torchtitan": (
         {"model.name": "llama3", "model.flavor": "8B", "training.seq_len": 128},
-        {name for pair in _MOVED for name in pair} | torchtitan_tables.UNMODELLED.keys(),
+        {name for pair in _MOVED for name in pair} | torchtitan.UNMODELLED.keys(),
     ),
     "deepspeed": (
         {"train_micro_batch_size_per_gpu": 1, "zero_optimization.stage": 2},
@@ -41,8 +41,8 @@ FORMATS = {
     ),
     "trainer": (
         {"model_name_or_path": "meta-llama/Llama-3.1-8B", "per_device_train_batch_size": 1},
-        trainer_tables.MOVED.keys() | set(trainer_tables.MOVED.values())
-        | trainer_tables.REFUSED.keys() | trainer_tables.UNMODELLED.keys()
+        trainer.MOVED.keys() | set(trainer.MOVED.values())
+        | trainer.REFUSED.keys() | trainer.UNMODELLED.keys()
         | {"fsdp", "fsdp_config.fsdp_version", "optim", "deepspeed", "use_peft", "stage"},
     ),
     "simumax": (

@@ -4,8 +4,7 @@ import pytest
 
 from projector.cli.main import run
 from projector.config.formats import shape_table
-from projector.config.formats.shape_table import shape_rows
-from projector.config.formats.written import read_extent
+from projector.config.formats.shape_table import read_extent, shape_rows
 from projector.errors import ConfigError
 from projector.report.terminal.attention import read_shapes
 from projector.single.gemm_list import list_gemms

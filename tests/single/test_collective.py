@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import projector as pj
-from projector.config.formats.written import byte_count
+from projector.config.formats.shape_table import byte_count
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS
 from projector.single.collective import (

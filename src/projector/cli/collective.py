@@ -51,7 +51,7 @@ def command(
 
         check_figure(plot)
     interpret_at_first(quiet=quiet)
-    from projector.config.formats.written import byte_count
+    from projector.config.formats.shape_table import byte_count
     from projector.single.collective import project_collective
 
     projection = project_collective(

@@ -179,7 +179,7 @@ def transfer(
     messages at the same time are shown, which share links fairly.
     """
     del quiet
-    from projector.config.formats.written import byte_count
+    from projector.config.formats.shape_table import byte_count
     from projector.report.terminal.transfer import sharing_report, transfer_report
     from projector.topology.build import load_topology
     from projector.topology.shown import check_choice, show_sharing, show_transfer

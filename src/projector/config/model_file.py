@@ -42,7 +42,7 @@ def _without_other_models(data: Mapping[str, Any], kind: type[Config], key: str)
 
 def _makes_no_other_model(name: str, value: Any, key: str) -> bool:
     """Whether a setting belongs to other models and is off; raise its error where it is on."""
-    from projector.config.formats.huggingface_models.keys import UNSUPPORTED, refusal
+    from projector.config.formats.huggingface_models.config_file import UNSUPPORTED, refusal
 
     if name not in UNSUPPORTED:
         return False
@@ -120,11 +120,11 @@ def _from_huggingface(data: Mapping[str, Any], *, name: str, key: str) -> dict[s
         where = key or "model"
         msg = f"{where}: a file of PEFT describes an adapter, not a model; name it training.adapter"
         raise ConfigError(msg, key=where, value=name or None, allowed="a config.json")
-    from projector.config.formats import simumax_model
+    from projector.config.formats import simumax
     from projector.config.formats.huggingface import read_huggingface
 
-    if simumax_model.is_model(data):
-        return simumax_model.read_model(data, key=key or "model")
+    if simumax.is_model(data):
+        return simumax.read_model(data, key=key or "model")
     model, warnings = read_huggingface(data, name=name, key=key or "model")
     return {**_mapping_of(model), **({"notes": tuple(warnings)} if warnings else {})}
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from projector.arrays import Floats, Ints, Records
 from projector.config.bands import Band, collective_band
 from projector.config.cluster import ClusterConfig
-from projector.config.formats.written import MAX_BYTES, MAX_EXTENT
+from projector.config.formats.shape_table import MAX_BYTES, MAX_EXTENT
 from projector.errors import ConfigError, shown
 from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns

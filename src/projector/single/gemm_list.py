@@ -10,8 +10,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.config.bands import Band, gemm_band
-from projector.config.formats.shape_table import shape_rows
-from projector.config.formats.written import read_extent
+from projector.config.formats.shape_table import read_extent, shape_rows
 from projector.errors import ConfigError, shown
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.single.gemm import GemmCase, GemmReport, gemm_case

@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from projector.config.formats.carried import KEY
-from projector.config.formats.megatron_settings.values import integer, number
-from projector.config.formats.read_job import Derived, ReadJob
-from projector.config.formats.stated import Stated
-from projector.config.formats.world import data_parallel, nodes_for
+from projector.config.formats.read_job import Derived, ReadJob, Stated, data_parallel, nodes_for
+from projector.config.formats.values import integer, number
 
 TOOL: Final = "DeepSpeed"
 

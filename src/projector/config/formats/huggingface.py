@@ -7,19 +7,382 @@ property of the architecture, the key is required.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from projector.config.formats.huggingface_models.config_file import ConfigFile, read_fields
-from projector.config.formats.huggingface_models.families import FAMILIES, REFUSED, Family
-from projector.config.formats.huggingface_models.keys import (
+from projector.config.formats.huggingface_models import experts, parts
+from projector.config.formats.huggingface_models.config_file import (
     HARMLESS,
+    MAX_HEADS,
+    MAX_LAYERS,
     OF_OTHER_FAMILIES,
     UNSUPPORTED,
+    ConfigFile,
+    Fields,
+    Reader,
+    activation,
+    integer,
+    number,
+    optional,
+    read_fields,
     refusal,
+    switch,
 )
-from projector.config.formats.megatron_settings.others import Unsupported
-from projector.config.formats.megatron_settings.values import is_off
+from projector.config.formats.read_job import Unsupported
+from projector.config.formats.values import is_off
 from projector.config.model import ModelConfig
+
+
+class Family(NamedTuple):
+    """How the configurations of one ``model_type`` are read."""
+
+    fields: Fields
+    """Fields with their own key, and fields that the architecture fixes."""
+    parts: tuple[parts.Part, ...]
+    """What several keys decide together."""
+
+
+def _family(fields: Fields, *further: parts.Part, **renamed: Any) -> Family:
+    return Family(fields | renamed, further)
+
+
+_GATED: Final = dict.fromkeys(("silu", "swish"), "swiglu") | dict.fromkeys(
+    ("gelu", "gelu_new", "gelu_pytorch_tanh"), "geglu"
+)
+_PLAIN: Final = dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu") | {
+    "relu": "relu",
+    "relu2": "squared_relu",
+}
+
+
+def _plain(default: str, name: str = "hidden_act") -> Reader:
+    return activation(name, _PLAIN, default)
+
+
+def _bias(name: str, on: str = "qkv+out", *, default: bool) -> Reader:
+    return switch(name, default=default, on=on, off="none")
+
+
+def _qk_norm(on: str) -> Reader:
+    return switch("use_qk_norm", default=False, on=on, off="none")
+
+
+def _widths(layers: str, hidden: str, heads: str) -> Fields:
+    return {
+        "num_layers": integer(layers, most=MAX_LAYERS),
+        "hidden_size": integer(hidden),
+        "num_attention_heads": integer(heads, most=MAX_HEADS),
+        "vocab_size": integer("vocab_size"),
+    }
+
+
+_SILU: Final = {"activation": activation("hidden_act", _GATED, "silu")}
+_BIAS: Final = {"attention_bias": _bias("attention_bias", default=False)}
+_MLP_BIAS: Final = {"mlp_bias": switch("mlp_bias", default=False)}
+_LAYERNORM: Final = {"normalization": "layernorm"}
+_LEARNED: Final = {"position_embedding": "learned"}
+_TIED: Final = {"tied_embeddings": switch("tie_word_embeddings", default=True)}
+
+_WIDTHS: Final = _widths("num_hidden_layers", "hidden_size", "num_attention_heads")
+_ROPE: Final = _WIDTHS | {
+    "ffn_hidden_size": integer("intermediate_size"),
+    "num_query_groups": optional("num_key_value_heads"),
+    "kv_channels": optional("head_dim"),
+    # Rotations know no longest sequence; some files leave it out.
+    "max_position_embeddings": optional("max_position_embeddings"),
+}
+_UNTIED: Final = _ROPE | {"tied_embeddings": switch("tie_word_embeddings", default=False)}
+_LLAMA: Final = _UNTIED | _SILU
+_QWEN3: Final = _LLAMA | _BIAS | {"qk_norm": "head"}
+_LATENT: Final = {
+    name: value for name, value in _LLAMA.items() if name not in {"num_query_groups", "kv_channels"}
+}
+_GEGLU: Final = {"activation": activation("hidden_activation", _GATED, "gelu_pytorch_tanh")}
+_GEMMA: Final = _ROPE | _TIED | {"kv_channels": integer("head_dim", 256)} | _GEGLU | _BIAS
+_GEMMA3: Final = _GEMMA | {
+    # Files of the multimodal models leave out what equals the default of the class.
+    "num_attention_heads": integer("num_attention_heads", 8, most=MAX_HEADS),
+    "num_query_groups": integer("num_key_value_heads", 4),
+    "vocab_size": integer("vocab_size", 262_208),
+    "max_position_embeddings": integer("max_position_embeddings", 131_072),
+}
+
+_QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
+_QWEN2_VL: Final = _family(_LLAMA, parts.last_layers_windowed, parts.seen, attention_bias="qkv")
+_QWEN3_VL: Final = _family(_QWEN3, kv_channels=optional("head_dim", 128))
+_QWEN3_VL_MOE: Final = _family(_QWEN3, experts.QWEN3, kv_channels=optional("head_dim", 128))
+_GLM_BIAS: Final = {"attention_bias": _bias("attention_bias", "qkv", default=True)}
+_NORMED: Final = {"qk_norm": "head"}
+_ONE_BIAS: Final = {
+    "attention_bias": _bias("use_bias", default=False),
+    "mlp_bias": switch("use_bias", default=False),
+}
+_LATENT_MOE: Final = (parts.latent_attention, experts.deepseek("noaux_tc"), parts.token_prediction)
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    "llama": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
+    "mistral": _family(_LLAMA, parts.every_layer_windowed(4096)),
+    "mixtral": _family(_LLAMA, parts.every_layer_windowed(None), experts.MIXTRAL),
+    "ministral": _family(_LLAMA, parts.listed_windows),
+    "ministral3": _family(_LLAMA, parts.every_layer_windowed(None)),
+    "qwen2": _QWEN2,
+    "qwen2_vl": _QWEN2_VL,
+    "qwen2_vl_text": _QWEN2,
+    "qwen2_5_vl": _QWEN2_VL,
+    "qwen2_5_vl_text": _QWEN2,
+    "mimo": _family(
+        _LLAMA, parts.last_layers_windowed, parts.token_prediction, attention_bias="qkv"
+    ),
+    "qwen2_moe": _family(
+        _LLAMA,
+        parts.last_layers_windowed,
+        experts.QWEN2,
+        attention_bias=_bias("qkv_bias", "qkv", default=True),
+    ),
+    "qwen3": _family(_QWEN3, parts.last_layers_windowed, kv_channels=optional("head_dim", 128)),
+    "qwen3_moe": _family(_QWEN3, parts.last_layers_windowed, experts.QWEN3),
+    "qwen3_vl_text": _QWEN3_VL,
+    "qwen3_vl_moe_text": _QWEN3_VL_MOE,
+    "deepseek": _family(_LLAMA | _BIAS, experts.deepseek("greedy")),
+    "deepseek_v2": _family(
+        _LATENT, parts.latent_attention, experts.deepseek("greedy"), parts.token_prediction
+    ),
+    "deepseek_v3": _family(_LATENT, *_LATENT_MOE),
+    "kimi_k2": _family(_LATENT, *_LATENT_MOE),
+    "glm4_moe": _family(
+        _LLAMA,
+        experts.deepseek("noaux_tc"),
+        parts.token_prediction,
+        attention_bias=_bias("attention_bias", "qkv", default=False),
+        qk_norm=_qk_norm("head"),
+    ),
+    "glm4v_moe_text": _family(
+        _LLAMA, experts.deepseek("noaux_tc"), parts.token_prediction, **_GLM_BIAS
+    ),
+    "glm4_moe_lite": _family(_LATENT, *_LATENT_MOE),
+    "glm": _family(_LLAMA, **_GLM_BIAS),
+    "glm4": _family(_LLAMA, **_GLM_BIAS, norms_per_layer=4),
+    "glm4v_text": _family(_LLAMA, attention_bias="qkv", norms_per_layer=4),
+    "chatglm": _family(
+        _widths("num_layers", "hidden_size", "num_attention_heads") | _SILU,
+        parts.chatglm,
+        vocab_size=integer("padded_vocab_size"),
+        ffn_hidden_size=integer("ffn_hidden_size"),
+        kv_channels=optional("kv_channels"),
+        max_position_embeddings=optional("seq_length"),
+        attention_bias=_bias("add_qkv_bias", "qkv", default=False),
+        tied_embeddings=switch("tie_word_embeddings", default=False),
+    ),
+    "dots1": _family(_LLAMA | _BIAS | _NORMED, parts.listed_windows, experts.deepseek("noaux_tc")),
+    "youtu": _family(_LATENT | _TIED, parts.latent_attention),
+    "minimax_m2": _family(_LLAMA, parts.minimax_prediction, experts.minimax),
+    "solar_open": _family(
+        _LLAMA | _BIAS,
+        experts.deepseek("noaux_tc", dense=0),
+        # No layer is dense, and files may leave that width out.
+        ffn_hidden_size=lambda config: config.integer(
+            config.first("intermediate_size", "moe_intermediate_size")
+        ),
+    ),
+    "hunyuan_v1_dense": _family(_LLAMA | _BIAS | _NORMED),
+    "hunyuan_v1_moe": _family(_LLAMA | _BIAS | _NORMED, experts.hunyuan),
+    "ernie4_5": _family(_ROPE | _TIED | _SILU | _ONE_BIAS),
+    "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, experts.ernie),
+    "exaone4": _family(_LLAMA | _NORMED, parts.exaone_windows),
+    "exaone_moe": _family(
+        _LLAMA | _NORMED, parts.exaone_windows, experts.exaone, parts.token_prediction
+    ),
+    "granite": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
+    "granitemoe": _family(_LLAMA | _BIAS, experts.MIXTRAL),
+    "granitemoeshared": _family(_LLAMA | _BIAS, experts.granite_shared),
+    "seed_oss": _family(
+        _LLAMA | _MLP_BIAS, parts.biases("attention_bias", "attention_out_bias", default=True)
+    ),
+    "smollm3": _family(_ROPE | _TIED | _MLP_BIAS | _SILU | _BIAS, parts.listed_windows),
+    "arcee": _family(_UNTIED | _MLP_BIAS | _BIAS | {"activation": _plain("relu2")}),
+    "helium": _family(_LLAMA | _MLP_BIAS | _BIAS),
+    "cwm": _family(_LLAMA | _MLP_BIAS, parts.listed_windows),
+    "gpt_oss": _family(
+        _LLAMA,
+        parts.one_full_layer_in(2, 128),
+        experts.GPT_OSS,
+        kv_channels=integer("head_dim", 64),
+        attention_bias=_bias("attention_bias", default=True),
+        mlp_bias=True,
+        activation_clamp=number("swiglu_limit", 7.0),
+        attention_sinks=True,
+    ),
+    "llama4_text": _family(
+        _LLAMA | _BIAS,
+        parts.chunked_attention,
+        experts.LLAMA4,
+        # intermediate_size is the width of an expert there.
+        ffn_hidden_size=integer("intermediate_size_mlp"),
+    ),
+    "gemma": _family(_GEMMA),
+    "gemma2": _family(
+        _GEMMA, parts.one_full_layer_in(2, 4096), parts.logit_softcap, norms_per_layer=4
+    ),
+    "gemma3_text": _family(
+        _GEMMA3,
+        parts.one_full_layer_in(6, 4096),
+        parts.logit_softcap,
+        norms_per_layer=4,
+        qk_norm="head",
+    ),
+    "phi3": _family(_LLAMA, parts.every_layer_windowed(None)),
+    "olmo": _family(_LLAMA | _BIAS, parts.plain_norms),
+    "olmo2": _family(_LLAMA | _BIAS, qk_norm="full"),
+    "olmo3": _family(_LLAMA | _BIAS, parts.one_full_layer_in(4, 4096), qk_norm="full"),
+    "olmoe": _family(_LLAMA | _BIAS, experts.OLMOE, qk_norm="full"),
+    "internlm": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
+    "internlm2": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
+    "internlm3": _family(
+        _LLAMA,
+        parts.biases("qkv_bias", "bias", default=False),
+        mlp_bias=switch("bias", default=False),
+    ),
+    "stablelm": _family(
+        _LLAMA | _LAYERNORM,
+        parts.no_head_norms("qk_layernorm"),
+        parts.stablelm,
+        attention_bias=_bias("use_qkv_bias", "qkv", default=False),
+    ),
+    "phi": _family(
+        _UNTIED | _LAYERNORM,
+        parts.no_head_norms("qk_layernorm"),
+        parts.always_parallel,
+        parts.head_bias,
+        norms_per_layer=1,
+        attention_bias="qkv+out",
+        mlp_bias=True,
+        activation=_plain("gelu_new"),
+    ),
+    "phimoe": _family(
+        _LLAMA | _LAYERNORM | _BIAS,
+        parts.every_layer_windowed(None),
+        experts.MIXTRAL,
+        parts.head_bias,
+    ),
+    "dbrx": _family(
+        # Its LayerNorm has the gain only, which is what RMSNorm counts.
+        _widths("n_layers", "d_model", "n_heads"),
+        parts.dbrx,
+        experts.dbrx,
+        tied_embeddings=switch("tie_word_embeddings", default=False),
+        max_position_embeddings=integer("max_seq_len", 2048),
+    ),
+    "cohere2": _family(
+        _ROPE | _TIED | _SILU | _BIAS,
+        parts.always_parallel,
+        parts.one_full_layer_in(4, 4096),
+        norms_per_layer=1,
+    ),
+    "cohere": _family(
+        # Its LayerNorm has the gain only, which is what RMSNorm counts.
+        _ROPE | _TIED | _SILU | _BIAS,
+        parts.always_parallel,
+        norms_per_layer=1,
+        qk_norm=_qk_norm("full"),
+    ),
+    "nemotron": _family(_UNTIED | _MLP_BIAS | _LAYERNORM | {"activation": _plain("relu2")} | _BIAS),
+    "starcoder2": _family(
+        _ROPE | _TIED | _LAYERNORM,
+        parts.every_layer_windowed(None),
+        activation=_plain("gelu_pytorch_tanh"),
+        attention_bias=_bias("use_bias", default=True),
+        mlp_bias=switch("use_bias", default=True),
+    ),
+    "gpt_neox": _family(
+        _UNTIED | _LAYERNORM,
+        parts.parallel_block("use_parallel_residual", default=True),
+        mlp_bias=True,
+        activation=_plain("gelu"),
+        attention_bias=_bias("attention_bias", default=True),
+    ),
+    "gpt2": _family(
+        _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
+        parts.gpt2_mlp,
+        max_position_embeddings=integer("n_positions"),
+        attention_bias="qkv+out",
+        mlp_bias=True,
+        activation=_plain("gelu_new", "activation_function"),
+    ),
+    "gpt_bigcode": _family(
+        _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
+        parts.gpt2_mlp,
+        parts.bigcode,
+        max_position_embeddings=integer("n_positions"),
+        attention_bias="qkv+out",
+        mlp_bias=True,
+        activation=_plain("gelu_pytorch_tanh", "activation_function"),
+    ),
+    "opt": _family(
+        _WIDTHS | _TIED | _LAYERNORM | _LEARNED,
+        parts.opt,
+        ffn_hidden_size=integer("ffn_dim"),
+        activation=_plain("relu", "activation_function"),
+    ),
+    "falcon": _family(
+        _WIDTHS | _TIED | _LAYERNORM,
+        parts.falcon,
+        max_position_embeddings=integer("max_position_embeddings", 2048),
+        activation=_plain("gelu", "activation"),
+        attention_bias=_bias("bias", default=False),
+        mlp_bias=switch("bias", default=False),
+    ),
+    "mpt": _family(
+        _TIED | _widths("n_layers", "d_model", "n_heads"),
+        parts.mpt,
+        max_position_embeddings=integer("max_seq_len"),
+        activation="gelu",
+    ),
+}
+
+_HYBRID: Final = "hybrid Mamba / linear-attention models are not supported"
+_HYBRIDS_TEXT: Final = """
+bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
+mamba2 minimax minimax_text_01 nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text
+qwen3_5_text qwen3_next recurrent_gemma rwkv rwkv7 xlstm zamba zamba2
+"""
+_NO_DECODER: Final = "this is no decoder-only language model"
+_NO_DECODERS_TEXT: Final = """
+albert bart bert bigbird blenderbot camembert clip deberta deberta-v2 distilbert electra led
+longformer longt5 m2m_100 marian mbart modernbert mpnet mt5 nllb-moe pegasus roberta siglip
+switch_transformers t5 umt5 vit wav2vec2 whisper xlm xlm-roberta xlnet
+"""
+_GEMMA3N: Final = "its several residual streams and embeddings in each layer are not modelled"
+_SPARSE: Final = "its sparse attention is not modelled"
+
+REFUSED: Final[Mapping[str, str]] = (
+    dict.fromkeys(_HYBRIDS_TEXT.split(), _HYBRID)
+    | dict.fromkeys(_NO_DECODERS_TEXT.split(), _NO_DECODER)
+    | {
+        "afmoe": "the gate on the output of its attention is not modelled",
+        "arctic": "its dense MLPs beside experts are not modelled",
+        "bloom": "the norm behind its embedding is not modelled",
+        "codegen": "its attention and MLP share one norm, and its output layer has biases",
+        "deci": "layers that all differ are not modelled",
+        "deepseek_v32": f"{_SPARSE}; deepseek_v3 has the same dimensions",
+        "deepseek_v4": "its compressed sparse attention is not modelled",
+        "diffllama": "its differential attention is not modelled",
+        "gemma3n": _GEMMA3N,
+        "gemma3n_text": _GEMMA3N,
+        "gemma4": "its embeddings in each layer and global heads are not modelled",
+        "gemma4_text": "its embeddings in each layer and global heads are not modelled",
+        "glm_moe_dsa": f"{_SPARSE}; glm4_moe_lite has the same kind of dimensions",
+        "jetmoe": "its mixture of attention heads is not modelled",
+        "laguna": "layers that differ in their heads are not modelled",
+        "longcat_flash": "its two attentions in a layer and empty experts are not modelled",
+        "mimo_v2_flash": "layers that differ in their heads are not modelled",
+        "minimax_m3_vl_text": _SPARSE,
+        "mllama": "its layers of cross-attention are not modelled",
+        "mllama_text_model": "its layers of cross-attention are not modelled",
+        "nemotron-nas": "layers that all differ are not modelled",
+        "step3": "its attention with factorised queries is not modelled",
+    }
+)
+"""Architectures that cannot be described, and why."""
+
 
 _OUTER_KEYS: Final = ("tie_word_embeddings", "quantization_config")
 _NESTED_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -54,7 +417,7 @@ def read_huggingface(
     """
     config = _text_part(ConfigFile.of(data, key))
     model_type = config.text("model_type")
-    family = _family(model_type, config)
+    family = _family_of(model_type, config)
     _check_layer_types(config)
     _refuse_other_models(config)
     if config.has("quantization_config"):
@@ -87,7 +450,7 @@ def _text_part(config: ConfigFile, depth: int = 0) -> ConfigFile:
     return _text_part(inner, depth + 1)
 
 
-def _family(model_type: str, config: ConfigFile) -> Family:
+def _family_of(model_type: str, config: ConfigFile) -> Family:
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     import difflib

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS
+from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS, Dialect
 from projector.config.formats.megatron_settings.others import is_harmless
-from projector.config.formats.megatron_settings.settings import Dialect
 from projector.config.formats.megatron_settings.translate import translate
 from projector.config.formats.read_job import ReadJob
 from projector.config.formats.shell.script import Script

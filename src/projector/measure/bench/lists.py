@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from projector.config.formats.shape_table import ShapeRow, shape_rows
-from projector.config.formats.written import read_extent
+from projector.config.formats.shape_table import ShapeRow, read_extent, shape_rows
 from projector.errors import ConfigError
 from projector.measure.bench.cases import (
     ATTENTION_BACKENDS,

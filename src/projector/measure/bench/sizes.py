@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from projector.config.formats.written import byte_count, read_extent
+from projector.config.formats.shape_table import byte_count, read_extent
 from projector.errors import ConfigError
 
 MOST_SIZES = 10_000

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from rich.console import RenderableType
 
-from projector.config.formats.shape_table import ShapeRow, shape_rows
-from projector.config.formats.written import read_extent
+from projector.config.formats.shape_table import ShapeRow, read_extent, shape_rows
 from projector.errors import ConfigError
 from projector.report.terminal.tables import add_row, bar, grid, milliseconds, percent, section
 from projector.single.attention import EXTENTS, AttentionProjection

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from projector.config.formats.carried import KEY
-from projector.config.formats.emit.words import model_words, recompute_words
+from projector.config.formats.emit.emitted import model_words, recompute_words
 from projector.config.job import Job
 
 SUFFIX: Final = ".json"

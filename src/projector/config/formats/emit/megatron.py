@@ -1,11 +1,11 @@
 """A launch script of Megatron-LM."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any, Final
 
 from projector.config.formats.carried import comment_lines
-from projector.config.formats.emit.megatron_arguments import megatron_arguments
 from projector.config.job import Job
 from projector.distribution import package_version
 
@@ -94,3 +94,296 @@ def _line(name: str, value: Any) -> str:
 
 def _argument(name: str) -> str:
     return f"--{name.replace('_', '-')}"
+
+
+# The settings that make a job, by Megatron's name in code: for its arguments and for Primus.
+
+Arguments = dict[str, Any]
+"""Setting -> value: true and false for switches, lists for several words."""
+
+POSITIONS = {"rope": "rope", "learned": "learned_absolute"}
+"""Ours -> Megatron's name, where it is another one."""
+
+STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
+"""ZeRO stage -> sharding strategy of Megatron FSDP."""
+
+
+def megatron_arguments(job: Job) -> dict[str, Arguments]:
+    """Return the settings of a job that Megatron has a name for.
+
+    Switches are there whether they are on or off, so that no default of a tool decides.
+
+    Returns
+    -------
+    dict
+        Group -> its settings, without groups that have none. What Megatron cannot say is not there.
+    """
+    found: dict[str, Arguments] = {}
+    for group, sections in _GROUPS.items():
+        settings: Arguments = {}
+        for section in sections:
+            settings |= section(job)
+        if settings:
+            found[group] = settings
+    return found
+
+
+def layer_list(pattern: tuple[int, ...]) -> str:
+    """Return a list of layers as Megatron's expression, such as ``([0]*3+[1]*58)``."""
+    runs = [f"[{value}]*{len([*run])}" for value, run in groupby(pattern)]
+    return f"({'+'.join(runs)})"
+
+
+def _model(job: Job) -> Arguments:
+    model, settings = job.model, Arguments()
+    settings["num_layers"] = model.num_layers
+    settings["hidden_size"] = model.hidden_size
+    settings["ffn_hidden_size"] = model.ffn_hidden_size
+    settings["num_attention_heads"] = model.num_attention_heads
+    settings["group_query_attention"] = model.num_query_groups is not None
+    if model.num_query_groups is not None:
+        settings["num_query_groups"] = model.num_query_groups
+    if model.kv_channels is not None:
+        settings["kv_channels"] = model.kv_channels
+    settings["max_position_embeddings"] = model.max_position_embeddings
+    kind = model.position_embedding
+    settings["position_embedding_type"] = POSITIONS.get(kind, kind)
+    settings["normalization"] = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[
+        model.normalization
+    ]
+    settings["swiglu"] = model.activation == "swiglu"
+    settings["quick_geglu"] = model.activation == "geglu"
+    settings["squared_relu"] = model.activation == "squared_relu"
+    if model.activation_clamp:
+        settings["activation_func_clamp_value"] = model.activation_clamp
+    settings["add_bias_linear"] = model.mlp_bias
+    settings["add_qkv_bias"] = model.attention_bias == "qkv"
+    settings["untie_embeddings_and_output_weights"] = not model.tied_embeddings
+    settings["qk_layernorm"] = model.qk_norm != "none"
+    if model.mtp_num_layers:
+        settings["mtp_num_layers"] = model.mtp_num_layers
+    return settings | _vocabulary(job) | _attention(job)
+
+
+def _vocabulary(job: Job) -> Arguments:
+    model = job.model
+    settings: Arguments = {"vocab_size": model.vocab_size}
+    if model.make_vocab_size_divisible_by is None:
+        settings["padded_vocab_size"] = model.vocab_size
+    else:
+        settings["make_vocab_size_divisible_by"] = model.make_vocab_size_divisible_by
+    return settings
+
+
+def _attention(job: Job) -> Arguments:
+    model, settings = job.model, Arguments()
+    if model.attention_sinks:
+        settings["softmax_type"] = "learnable"
+    windowed, layers = model.sliding_window_layers, model.num_layers
+    if windowed:
+        settings["window_size"] = f"{model.sliding_window},0"
+        if windowed < layers:
+            full = layers - windowed
+            # Megatron leaves each n-th layer whole; what that cannot say is listed.
+            each = layers // full if layers // (layers // full) == full else 0
+            pattern = layer_list((1,) * windowed + (0,) * full)
+            settings["window_attn_skip_freq"] = each if each > 1 else pattern
+    if model.mla is not None:
+        settings["multi_latent_attention"] = True
+        if model.mla.q_lora_rank:
+            settings["q_lora_rank"] = model.mla.q_lora_rank
+        for name in ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
+            settings[name] = getattr(model.mla, name)
+    return settings
+
+
+def _experts(job: Job) -> Arguments:
+    model, choice = job.model.moe, job.training.moe
+    if model is None:
+        return {}
+    freq = model.layer_freq
+    settings: Arguments = {
+        "num_experts": model.num_experts,
+        "moe_router_topk": model.router_topk,
+        "moe_ffn_hidden_size": model.ffn_hidden_size,
+        "moe_layer_freq": freq if isinstance(freq, int) else layer_list(freq),
+    }
+    if model.shared_expert_ffn_hidden_size:
+        settings["moe_shared_expert_intermediate_size"] = model.shared_expert_ffn_hidden_size
+        settings["moe_shared_expert_gate"] = model.shared_expert_gate
+    if model.num_groups:
+        settings["moe_router_num_groups"] = model.num_groups
+        settings["moe_router_group_topk"] = model.group_topk
+    settings["moe_grouped_gemm"] = True
+    fused = choice.dispatcher in {"deepep", "hybridep"}
+    settings["moe_token_dispatcher_type"] = "flex" if fused else choice.dispatcher
+    if fused:
+        settings["moe_flex_dispatcher_backend"] = choice.dispatcher
+        if choice.dispatcher_sms is not None:
+            settings[f"moe_{choice.dispatcher}_num_sms"] = choice.dispatcher_sms
+    settings["moe_permute_fusion"] = choice.permute_fusion
+    settings["use_transformer_engine_op_fuser"] = choice.fused_experts
+    if choice.capacity_factor is not None:
+        settings["moe_expert_capacity_factor"] = choice.capacity_factor
+        settings["moe_pad_expert_input_to_capacity"] = not choice.host_sync
+    return settings
+
+
+def _parallelism(job: Job) -> Arguments:
+    split = job.parallelism
+    settings: Arguments = {
+        "tensor_model_parallel_size": split.tp,
+        "pipeline_model_parallel_size": split.pp,
+        "context_parallel_size": split.cp,
+        "expert_model_parallel_size": split.ep,
+        "expert_tensor_parallel_size": split.expert_tp,
+        "sequence_parallel": split.splits_sequence,
+    }
+    layout = split.pipeline_model_parallel_layout or _uneven_layout(job)
+    if layout:
+        settings["pipeline_model_parallel_layout"] = layout
+    elif split.vpp > 1:
+        settings["num_virtual_stages_per_pipeline_rank"] = split.vpp
+    for name in (
+        "decoder_first_pipeline_num_layers",
+        "decoder_last_pipeline_num_layers",
+        "ddp_bucket_size",
+        "microbatch_group_size_per_vp_stage",
+    ):
+        if getattr(split, name) is not None:
+            settings[name] = getattr(split, name)
+    settings["account_for_embedding_in_pipeline_split"] = (
+        split.account_for_embedding_in_pipeline_split
+    )
+    settings["account_for_loss_in_pipeline_split"] = split.account_for_loss_in_pipeline_split
+    if split.cp > 1:
+        settings["cp_comm_type"] = split.cp_comm_type
+    settings["use_tp_pp_dp_mapping"] = split.rank_order == "tp-cp-ep-pp-dp"
+    if split.vpp > 1 and split.overlap_p2p_comm is False:
+        settings["overlap_p2p_comm"] = False
+    return settings
+
+
+def _uneven_layout(job: Job) -> str:
+    """Return the layout that Megatron needs where stages differ, ``""`` where they do not.
+
+    The first stages take one layer more, as they are projected.
+    """
+    split, layers = job.parallelism, job.model.num_layers
+    stages = split.pp * split.vpp
+    placed = (
+        split.decoder_first_pipeline_num_layers,
+        split.decoder_last_pipeline_num_layers,
+        split.account_for_embedding_in_pipeline_split or None,
+        split.account_for_loss_in_pipeline_split or None,
+        job.model.mtp_num_layers or None,
+    )
+    least, longer = divmod(layers, stages)
+    if not longer or not least or placed != (None,) * len(placed):
+        return ""
+    counts = [f"t*{least + (stage < longer)}" for stage in range(stages)]
+    return f"E{'|'.join(counts)}L"
+
+
+def _sharding(job: Job) -> Arguments:
+    split, settings = job.parallelism, Arguments()
+    settings["use_torch_fsdp2"] = split.fsdp == 2
+    if split.fsdp == 2:
+        settings["torch_fsdp2_reshard_after_forward"] = split.fsdp_reshard_after_forward
+    settings["use_megatron_fsdp"] = not split.fsdp and split.zero_stage in STRATEGIES
+    if settings["use_megatron_fsdp"]:
+        settings["data_parallel_sharding_strategy"] = STRATEGIES[split.zero_stage]
+        settings["ckpt_format"] = "fsdp_dtensor"
+    settings["use_distributed_optimizer"] = not split.fsdp and split.zero_stage >= 1
+    if split.num_distributed_optimizer_instances > 1:
+        settings["num_distributed_optimizer_instances"] = split.num_distributed_optimizer_instances
+    settings["overlap_grad_reduce"] = split.overlap_grad_reduce
+    # Megatron refuses to gather ahead what its own optimizer or FSDP does not shard.
+    own = settings["use_distributed_optimizer"] or settings["use_megatron_fsdp"]
+    settings["overlap_param_gather"] = split.overlap_param_gather and own
+    settings["tp_comm_overlap"] = split.tp_overlap == "user_buffers"
+    settings["overlap_moe_expert_parallel_comm"] = split.overlap_moe_expert_parallel_comm
+    settings["moe_shared_expert_overlap"] = split.moe_shared_expert_overlap
+    return settings
+
+
+def _batch(job: Job) -> Arguments:
+    training = job.training
+    return {
+        "micro_batch_size": training.micro_batch_size,
+        "global_batch_size": training.global_batch_size,
+        "seq_length": training.seq_length,
+    }
+
+
+def _precision(job: Job) -> Arguments:
+    training = job.training
+    narrow = training.precision not in {"fp32", "fp16", "bf16"}
+    settings: Arguments = {
+        "bf16": narrow or training.precision == "bf16",
+        "fp16": training.precision == "fp16",
+    }
+    if training.precision in {"fp8", "mxfp8"}:
+        settings["fp8"] = "hybrid"
+        settings["fp8_recipe"] = "mxfp8" if training.precision == "mxfp8" else training.fp8_recipe
+        settings["fp8_param_gather"] = training.fp8_param_gather
+    elif training.precision in {"nvfp4", "mxfp4"}:
+        settings["fp4"] = "e2m1"
+        settings["fp4_recipe"] = training.precision
+    if narrow and training.first_last_layers_bf16:
+        settings["first_last_layers_bf16"] = True
+        settings["num_layers_at_start_in_bf16"] = training.first_last_layers_bf16
+        settings["num_layers_at_end_in_bf16"] = training.first_last_layers_bf16
+    settings["grad_reduce_in_bf16"] = training.gradient_dtype == "bf16"
+    if training.precision == "fp16":
+        settings["accumulate_allreduce_grads_in_fp32"] = training.gradient_dtype == "fp32"
+    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
+    fused = training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
+    settings["gradient_accumulation_fusion"] = fused
+    return settings
+
+
+def _recompute(job: Job) -> Arguments:
+    kind = job.training.recompute
+    if kind.granularity == "none":
+        return {}
+    settings: Arguments = {"recompute_granularity": kind.granularity}
+    if kind.granularity == "selective":
+        settings["recompute_modules"] = [*kind.modules]
+    else:
+        settings["recompute_method"] = kind.method
+        settings["recompute_num_layers"] = 1 if kind.num_layers is None else kind.num_layers
+    return settings
+
+
+def _optimizer(job: Job) -> Arguments:
+    optimizer = job.training.optimizer
+    settings: Arguments = {"optimizer": optimizer.name}
+    narrow = optimizer.moment_dtype != "fp32" or optimizer.master_weights == "split"
+    # Megatron moves states to the host by the code of that optimizer alone.
+    settings["use_precision_aware_optimizer"] = narrow or optimizer.offload_fraction > 0
+    if narrow:
+        settings["exp_avg_dtype"] = settings["exp_avg_sq_dtype"] = optimizer.moment_dtype
+    if optimizer.offload_fraction:
+        settings["optimizer_cpu_offload"] = True
+        settings["optimizer_offload_fraction"] = optimizer.offload_fraction
+    return settings
+
+
+def _kernels(job: Job) -> Arguments:
+    training = job.training
+    settings: Arguments = {"cross_entropy_loss_fusion": training.cross_entropy_fusion}
+    if training.cuda_graphs:
+        settings["cuda_graph_impl"] = "local"
+    if not training.flash_attention:
+        settings["attention_backend"] = "unfused"
+    return settings
+
+
+_GROUPS: dict[str, tuple[Callable[[Job], Arguments], ...]] = {
+    "model": (_model,),
+    "experts": (_experts,),
+    "parallelism": (_parallelism, _sharding),
+    "training": (_batch, _precision, _recompute, _optimizer, _kernels),
+}
+"""What the groups are made of."""

@@ -7,7 +7,7 @@ import yaml
 
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.formats.carried import comment_lines
-from projector.config.formats.emit.megatron_arguments import Arguments, megatron_arguments
+from projector.config.formats.emit.megatron import Arguments, megatron_arguments
 from projector.config.job import Job
 from projector.distribution import package_version
 

@@ -7,8 +7,8 @@ from functools import cache
 from typing import Any, Final
 
 from projector.config.formats.carried import comment_lines
-from projector.config.formats.emit.words import model_words, recompute_words, same_model
-from projector.config.formats.torchtitan_tables import (
+from projector.config.formats.emit.emitted import model_words, recompute_words, same_model
+from projector.config.formats.torchtitan import (
     COMM_TYPES,
     DISPATCHERS,
     FLAVORS,

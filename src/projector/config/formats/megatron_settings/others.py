@@ -1,6 +1,8 @@
 """Megatron-LM settings that are not taken over: the warning about each, if any."""
 
-from typing import Any, NamedTuple
+from typing import Any
+
+from projector.config.formats.read_job import Unsupported
 
 _OFFLOADED = "activation offload is set by training.activation_offload_fraction"
 _FSDP_BUFFERS = "gathered weights are projected in buffers that are taken anew"
@@ -105,17 +107,6 @@ UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
     for name, note in table.items()
 }
 """Settings that change the result and are not modelled: values without effect, what is done."""
-
-
-class Unsupported(NamedTuple):
-    """A setting that makes another model than any that can be projected."""
-
-    what: str
-    """What is not supported, with its verb."""
-    instead: str
-    """What is."""
-    without_effect: tuple[Any, ...] = ()
-    """Values that leave the model as it is, besides 0, false, null and none."""
 
 
 _ORDINARY = "softmax attention in every layer: MHA, GQA or MLA"

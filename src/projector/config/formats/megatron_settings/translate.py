@@ -4,19 +4,24 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from projector.config.formats.megatron_settings import adapters, model, parallelism, training
-from projector.config.formats.megatron_settings.fields import FIELDS, OPEN, TAKEN_OVER
+from projector.config.formats.megatron_settings import model, training
+from projector.config.formats.megatron_settings.fields import (
+    FIELDS,
+    OPEN,
+    TAKEN_OVER,
+    Dialect,
+    Settings,
+)
 from projector.config.formats.megatron_settings.others import (
     UNMODELLED,
     UNSUPPORTED,
     is_harmless,
 )
-from projector.config.formats.megatron_settings.settings import Dialect, Settings
-from projector.config.formats.megatron_settings.values import is_off, is_unresolved, not_set
 from projector.config.formats.read_job import ReadJob
+from projector.config.formats.values import is_off, is_unresolved, not_set
 from projector.errors import shown
 
-_KNOWN = TAKEN_OVER | adapters.TAKEN_OVER | UNSUPPORTED.keys()
+_KNOWN = TAKEN_OVER | training.ADAPTERS | UNSUPPORTED.keys()
 
 
 def translate(
@@ -136,18 +141,18 @@ _RULES: tuple[Callable[[Settings], None], ...] = (
     model.layer_spec,
     _take_over,
     *model.RULES,
-    parallelism.virtual_stages,
-    parallelism.context,
-    parallelism.placement,
-    parallelism.sharding,
+    model.virtual_stages,
+    model.context,
+    model.placement,
+    model.sharding,
     training.precision,
     training.optimizer,
     training.recompute,
     training.dispatch,
     training.kernels,
-    adapters.adapter,
-    parallelism.schedule,
-    parallelism.batch,
+    training.adapter,
+    model.schedule,
+    model.batch,
     _report_rest,
 )
 """Each looks at the settings in turn; later ones see what earlier ones have set."""

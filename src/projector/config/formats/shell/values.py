@@ -1,5 +1,6 @@
-"""What the words of a script stand for, as far as the script itself says it."""
+"""What the words of a script stand for, and conditions that they decide."""
 
+import os.path
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -285,3 +286,175 @@ _CUTS: dict[str, Callable[[str, str], str]] = {
     ":": _slice,
 }
 """``${NAME...}`` that takes a part of a value."""
+
+
+# Conditions that can be judged without running them.
+
+Verdict = bool | None
+"""None: it hangs on what is not known here, such as files and programs."""
+
+_MOST_WORDS = 100
+"""Words of a condition; longer ones are not judged."""
+
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+}
+_SIGNS = {"==": "-eq", "!=": "-ne", "<": "-lt", "<=": "-le", ">": "-gt", ">=": "-ge"}
+_SUM_COMPARISON = re.compile(r"([^<>=!&|]*)(==|!=|<=|>=|<|>)([^<>=!&|]*)")
+
+
+def negated(verdict: Verdict) -> Verdict:
+    """Return the verdict on the opposite."""
+    return None if verdict is None else not verdict
+
+
+def both(left: Verdict, right: Verdict) -> Verdict:
+    """Return the verdict on two conditions that must hold."""
+    if left is False or right is False:
+        return False
+    return None if left is None or right is None else True
+
+
+def judge(words: Sequence[str], *, patterns: bool) -> Verdict:
+    """Return the verdict on the words between brackets.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Words of ``[ ... ]`` or ``[[ ... ]]``, with values filled in.
+    patterns : bool
+        Whether ``==`` compares with a pattern, as between double brackets.
+    """
+    if len(words) > _MOST_WORDS:
+        return None
+    for signs, either in ((("||", "-o"), True), (("&&", "-a"), False)):
+        place = _outside(words, signs)
+        if place >= 0:
+            left = judge(words[:place], patterns=patterns)
+            right = judge(words[place + 1 :], patterns=patterns)
+            if either:
+                return negated(both(negated(left), negated(right)))
+            return both(left, right)
+    if words and words[0] == "!":
+        return negated(judge(words[1:], patterns=patterns))
+    if len(words) > 2 and words[0] == "(" and words[-1] == ")":
+        return judge(words[1:-1], patterns=patterns)
+    return _single(words, patterns=patterns)
+
+
+def _outside(words: Sequence[str], signs: tuple[str, ...]) -> int:
+    """Return where one of the signs joins two conditions, -1 if none does."""
+    depth = 0
+    for place, word in enumerate(words):
+        depth += (word == "(") - (word == ")")
+        if depth == 0 and word in signs and 0 < place < len(words) - 1:
+            return place
+    return -1
+
+
+def _single(words: Sequence[str], *, patterns: bool) -> Verdict:
+    match list(words):
+        case []:
+            return False
+        case [text]:
+            return bool(text)
+        case ["-z", text]:
+            return not text
+        case ["-n", text]:
+            return bool(text)
+        case [left, "=" | "==" | "!=" as sign, right]:
+            equal = matches(left, right) if patterns else left == right
+            return equal if sign != "!=" else not equal
+        case [left, sign, right] if sign in _COMPARISONS:
+            return _compared(left, sign, right)
+        case _:
+            return None
+
+
+def judge_sum(text: str) -> Verdict:
+    """Return the verdict on what stands between ``((`` and ``))``."""
+    match = _SUM_COMPARISON.fullmatch(text)
+    if match is None:
+        try:
+            return integer(text) != 0
+        except ValueError:
+            return None
+    return _compared(match[1], _SIGNS[match[2]], match[3])
+
+
+def _compared(left: str, sign: str, right: str) -> Verdict:
+    try:
+        return _COMPARISONS[sign](integer(left or "0"), integer(right or "0"))
+    except ValueError:
+        return None
+
+
+# What ``$(...)`` prints, for the few programs that only look at their arguments.
+
+
+def printed(commands: Sequence[Sequence[str]], folder: Path | None) -> str | None:
+    """Return what commands print one after the other, None where it is not known.
+
+    Parameters
+    ----------
+    commands : sequence of sequence of str
+        Words of each command.
+    folder : Path or None
+        Where the script runs, which is taken for the folder it lies in.
+    """
+    where = None if folder is None else str(folder)
+    lines: list[str] = []
+    for words in commands:
+        if not words:
+            continue
+        name, arguments = words[0], list(words[1:])
+        if any(UNKNOWN in word or "${" in word for word in arguments):
+            return None
+        if name == "cd" and len(arguments) == 1 and where is not None:
+            where = os.path.normpath(os.path.join(where, arguments[0]))  # noqa: PTH118  # no links
+        elif name == "pwd" and where is not None:
+            lines.append(where)
+        elif name in _PRINTING:
+            line = _PRINTING[name]([word for word in arguments if not _is_option(word)], where)
+            if line is None:
+                return None
+            lines.append(line)
+        else:
+            return None
+    return "\n".join(lines)
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and len(word) > 1
+
+
+def _folder_of(arguments: list[str], _: str | None) -> str | None:
+    return (os.path.dirname(arguments[0].rstrip("/")) or ".") if arguments else None  # noqa: PTH120
+
+
+def _name_of(arguments: list[str], _: str | None) -> str | None:
+    if not arguments:
+        return None
+    name = os.path.basename(arguments[0].rstrip("/"))  # noqa: PTH119
+    return name.removesuffix(arguments[1]) if len(arguments) > 1 else name
+
+
+def _whole_path(arguments: list[str], where: str | None) -> str | None:
+    if not arguments or where is None:
+        return None
+    return os.path.normpath(os.path.join(where, arguments[-1]))  # noqa: PTH118
+
+
+_PRINTING: dict[str, Callable[[list[str], str | None], str | None]] = {
+    "dirname": _folder_of,
+    "basename": _name_of,
+    "realpath": _whole_path,
+    "readlink": _whole_path,
+    "echo": lambda arguments, _: " ".join(arguments),
+}
+"""Program -> what it prints of its arguments, options left out."""

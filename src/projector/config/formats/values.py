@@ -1,4 +1,4 @@
-"""Reading the value of one Megatron-LM setting; every error names the setting as it is written."""
+"""Reading the value of one setting; every error names the setting as it is written."""
 
 import math
 import re
