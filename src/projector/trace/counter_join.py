@@ -40,13 +40,13 @@ class JoinedRun:
     path: str
     rank: int
     device: int
-    """Of the timed run."""
+    """Number of the device in the timed run."""
     names: str
     """What of the names was compared: one of ``kernel_spelling.LEVELS``."""
     kernels: int
-    """Of the timed run."""
+    """Kernels of the timed run."""
     counted: int
-    """Of the run with counters."""
+    """Kernels of the run with counters."""
     joined: int
     """Of the timed run, those that were given counters."""
     uncertain: int

@@ -295,7 +295,7 @@ class Derived:
     ways: tuple[str, ...]
     """Equations that were used."""
     sources: tuple[str, ...]
-    """Where they come from, as `ways`."""
+    """Where each of `ways` comes from."""
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class Counters:
     grid: Ints
     """int64[rows]: work items (AMD) or threads (NVIDIA) of the launch; `NONE` where unknown."""
     duration_ps: Ints
-    """Of the serialised kernel; `NONE` where unknown."""
+    """How long the serialised kernel ran; `NONE` where unknown."""
     values: Mapping[str, Any]
     """float64[rows] of each counter, NaN where it was not collected."""
     rank: int = NONE

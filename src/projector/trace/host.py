@@ -153,7 +153,7 @@ class _Part:
     parent: int
     """Row of the name of the module around it, `NONE` without one."""
     kind: str
-    """Its class, or its place in the network."""
+    """Class of the module, or its place in the network."""
     number: int
 
 

@@ -100,7 +100,7 @@ class Batch:
     events: int
     """Events that were looked at, also those left out."""
     zero_us: int
-    """Of the times below."""
+    """Zero of the times below, on the clock of the file."""
     start_ps: Ints
     duration_ps: Ints
     rows: Ints

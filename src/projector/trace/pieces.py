@@ -64,7 +64,7 @@ class Piece(NamedTuple):
 
     data: bytes
     offset: int
-    """Of its first byte in the unpacked file."""
+    """Place of its first byte in the unpacked file."""
     last: bool
     """Whether nothing follows."""
 
@@ -76,7 +76,7 @@ class Opening(NamedTuple):
     rest: bytes
     """Bytes after the bracket that opens the list."""
     offset: int
-    """Of `rest` in the unpacked file."""
+    """Place of `rest` in the unpacked file."""
     bare: bool
     """Whether the file is the list of events alone."""
 

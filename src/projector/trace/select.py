@@ -22,9 +22,9 @@ class Selection:
     skip_warmup: int = 0
     """Iterations to leave out at the begin of every rank, and all that lies outside iterations."""
     phases: tuple[str, ...] | None = None
-    """Of `PHASES`."""
+    """Some of `PHASES`."""
     types: tuple[str, ...] | None = None
-    """Of `TYPES`."""
+    """Some of `TYPES`."""
 
     def __post_init__(self) -> None:
         """Check the names."""

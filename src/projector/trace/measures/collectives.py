@@ -133,11 +133,11 @@ class CommunicationRow(Measured):
     bytes: int | None
     """Of one kernel, the median; None where none is known."""
     kernel_ns: Band
-    """Of one kernel."""
+    """Duration of one kernel."""
     iteration_ns: Band
-    """Of one iteration of a device, kernels added up."""
+    """Its kernels of one iteration of a device, added up."""
     exposed_ns: Band
-    """The same, while nothing computes."""
+    """As `iteration_ns`, but only while nothing computes."""
     transfer_ns: Band | None
     """The shortest kernel of each collective; None where no other rank is in the trace."""
     waiting: float | None
@@ -204,7 +204,7 @@ class ShardingTimes(Measured):
     between_ns: Band
     """The same until the last matrix product of the backward begins: prefetching too late."""
     emptying_ns: Band
-    """The same after that."""
+    """Communication that nothing hides after that product has begun."""
     copies_ns: Band
     """Kernels that only copy, in line with computing."""
     communication_ns: Band

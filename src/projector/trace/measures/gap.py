@@ -48,7 +48,7 @@ class Counted:
     utilisation: Floats
     """Share of its time that the matrix units are busy, 0 to 1."""
     cycles: Floats
-    """Of the device's clock, from begin to end."""
+    """Cycles of the device's clock, from begin to end."""
 
     @staticmethod
     def none(activities: int) -> "Counted":
@@ -65,7 +65,7 @@ class Needed:
     phase: str
     type: str
     flop: float
-    """That a step needs; 0 where it is not known."""
+    """FLOP that a step needs; 0 where it is not known."""
     flop_from: str
     """``job``, ``extents``, ``counters``, or empty."""
     peak_flop_per_s: float

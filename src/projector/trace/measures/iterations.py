@@ -40,15 +40,15 @@ class IterationTimes(Measured):
     iteration: int
     """-1 where the trace has none: then all of it is one."""
     start_ns: float
-    """Of its first activity."""
+    """When its first activity starts."""
     span_ns: float
-    """To the end of its last activity."""
+    """From its first activity to the end of its last."""
     idle_ns: float
     """What of the span nothing of the device runs in."""
     kernel_ns: float
     """Kernels that compute, added up."""
     compute_ns: float
-    """While any of them runs."""
+    """While any kernel of it computes."""
     launch_ns: float
     """Bubbles before them."""
     preparation_ns: float
@@ -153,7 +153,7 @@ class Throughput:
     """Tokens a second that the slowest device of each iteration leaves."""
 
     tokens: float
-    """Of one iteration of the whole job."""
+    """Tokens of one iteration of the whole job."""
     iteration_ns: Band
     """The longest duration (computing and launch overhead) of any device, over iterations."""
     tokens_per_s: Band
@@ -233,7 +233,7 @@ class IdleTimes(Measured):
     unknown_ns: float
     """What lies before activities whose launch is not in the trace."""
     gap_ns: Band | None
-    """Of one gap; None without any."""
+    """Spread of the lengths of gaps; None without any."""
     longest: tuple[Gap, ...]
 
 

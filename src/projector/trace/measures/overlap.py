@@ -152,7 +152,7 @@ class OperationOverlap:
     duration_ns: Band
     """Of one instance: its kernels and the bubbles between them."""
     overlap: Band | None
-    """Of one instance; None where all take no time."""
+    """Overlap ratio of one instance; None where all take no time."""
     correlation: float | None
     """Pearson's, of overlap ratio and normalised duration; None where either is constant."""
     effect: OverlapEffect

@@ -145,9 +145,9 @@ class Sampled(Measured):
     column: str
     """The device, as the file names it."""
     spread: Band
-    """Over samples, in the unit of the name."""
+    """Spread of the samples, in the unit of the name."""
     mean: float
-    """Over time."""
+    """Mean over time: a sample holds until the next one."""
     variation: float | None
     """Standard deviation over the mean, over samples; None where the mean is 0."""
     energy_j: float | None

@@ -67,7 +67,7 @@ class KernelTimes:
     bubble_ps: Ints
     """Before it nothing computed for so long; 0 where that is not known."""
     preparation_ps: Ints
-    """Of the bubble; 0 where the launch is not known."""
+    """What of the bubble the host was late by; 0 where the launch is not known."""
     call_ps: Ints
     inner_ps: Ints
     """The bubble, where it lies within an operation."""

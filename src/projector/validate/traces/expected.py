@@ -33,7 +33,7 @@ class Name(NamedTuple):
     """What makes operations of a step one operation of a comparison."""
 
     label: str
-    """Of the operation table, such as ``mlp.fc1``."""
+    """Label of the operation table, such as ``mlp.fc1``."""
     phase: str
     """``forward``, ``backward`` (gradients of inputs), ``weight``, ``recompute``, ``optimizer``."""
 
@@ -51,9 +51,9 @@ class ExpectedRow:
     runs: float
     """Times in a step on the rank."""
     time_s: float
-    """Of one run on the device."""
+    """Time of one run on the device."""
     flop: float = 0.0
-    """Of one run; those that are needed."""
+    """FLOP that one run needs."""
     bytes: float = 0.0
     """Of one run: traffic, or the buffer of a collective."""
     launches: float = 1.0

@@ -49,9 +49,9 @@ class Side:
     """What is known of an operation in one run, or in the models; None is not known."""
 
     time_s: float
-    """Of a step."""
+    """Time that it takes in a step."""
     runs: float | None = None
-    """In a step."""
+    """How often it runs in a step."""
     work: float | None = None
     """Of a step: FLOP, or bytes of collectives; both sides count the same."""
     waiting: float | None = None
@@ -174,9 +174,9 @@ class Unmatched:
     phase: str
     kind: str
     time_s: float
-    """Of a step."""
+    """Time that it takes in a step."""
     runs: float
-    """In a step."""
+    """How often it runs in a step."""
     kernel: str = ""
     """The kernel that takes most of it, where it was measured."""
 
