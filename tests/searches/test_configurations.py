@@ -10,8 +10,8 @@ import yaml
 import projector as pj
 from projector.cli.main import run
 from projector.errors import ConfigError, ProjectorError
+from projector.report.search import command_of, search_report
 from projector.report.terminal.console import render
-from projector.report.terminal.search import command_of, search_report
 from projector.schedule.registry import SCHEDULES
 from projector.searches.configurations import search
 from projector.searches.limits import Limits
@@ -212,9 +212,9 @@ def test_recompute_that_is_fixed_keeps_its_modules():
     assert {str(each.overrides["training.recompute"]) for each in kept.configurations} == {
         str(stated)
     }
-    text = render(*search_report(kept))
+    text = render(search_report(kept))
     assert "'training.recompute={granularity: selective, modules: [mlp]}'" in text
-    assert search_report(kept)
+    assert search_report(kept).sections
 
 
 @pytest.fixture(scope="module")

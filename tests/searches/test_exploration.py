@@ -11,8 +11,8 @@ from projector.cli.main import run
 from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.evaluate import find_legal
+from projector.report.search import search_report
 from projector.report.terminal.console import render
-from projector.report.terminal.search import search_report
 from projector.searches import exploration
 from projector.searches.candidates import candidates
 from projector.searches.configurations import search
@@ -107,7 +107,7 @@ def test_what_is_not_planned_is_counted(job):
     assert found.ruled_out > 0
     assert found.evaluated == found.planned
     assert found.to_dict()["ruled_out"] == found.ruled_out
-    assert f"{found.ruled_out:,} more are proven" in render(*search_report(found))
+    assert f"{found.ruled_out:,} more are proven" in render(search_report(found))
 
 
 def test_everything_is_planned_for_what_no_step_bounds(job):
@@ -136,7 +136,7 @@ def test_no_time_leaves_out_everything(job, schedules):
     assert (found.evaluated, found.best, found.least) == (0, (), None)
     assert found.left_out > 0
     assert found.stopped == OUT_OF_TIME
-    assert "STOPPED, out of time" in render(*search_report(found))
+    assert "STOPPED, out of time" in render(search_report(found))
     assert found.to_dict()["stopped"] == OUT_OF_TIME
 
 
@@ -171,7 +171,7 @@ def test_an_interrupt_keeps_what_was_found(job):
     total = found.evaluated + found.ruled_out + found.left_out
     assert total == whole.evaluated + whole.ruled_out
     assert whole.best[0].iteration_time_s >= min(found.left_out_s, found.best[0].iteration_time_s)
-    assert "STOPPED, interrupted" in render(*search_report(found))
+    assert "STOPPED, interrupted" in render(search_report(found))
     with pytest.raises(KeyboardInterrupt):
         search(job, top=3, limits=limits, progress=stop_at(3, KeyboardInterrupt()))
 

@@ -10,11 +10,10 @@ from projector.cli.main import run
 from projector.config.load import load_job
 from projector.projection.api import project_memory, project_performance
 from projector.projection.bands import DOES_NOT_FIT, FITS
-from projector.report.pages.search import write_search_page
+from projector.report.search import search_report, write_search_page
 from projector.report.terminal.console import render
 from projector.report.terminal.memory import memory_report
 from projector.report.terminal.performance import performance_report
-from projector.report.terminal.search import search_report
 from projector.report.terminal.suggestions import suggest
 from projector.searches.configurations import fitting_overrides, search
 from projector.searches.limits import Limits
@@ -60,7 +59,7 @@ def test_the_least_hosts_do_and_half_of_them_do_not(nothing: Any) -> None:
 def test_reports_json_and_page_say_so(nothing: Any, tmp_path: Any) -> None:
     page = tmp_path / "search.html"
     write_search_page(nothing, page)
-    for text in (render(*search_report(nothing), width=200), page.read_text(encoding="utf-8")):
+    for text in (render(search_report(nothing), width=200), page.read_text(encoding="utf-8")):
         assert f"{nothing.least.gpus} GPUs on {nothing.least.nodes} hosts would do" in text
         assert f"cluster.nodes={nothing.least.nodes}" in text
         assert "The closest has a peak of" in text

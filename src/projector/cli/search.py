@@ -139,7 +139,7 @@ def command(
         )
     write_pictures(pictures, result, quiet=quiet)
     if html is not None:
-        from projector.report.pages.search import write_search_page
+        from projector.report.search import write_search_page
 
         write_search_page(result, html)
         say_written(html, quiet=quiet)
@@ -165,9 +165,9 @@ def _print(
         whole = {**envelope(provenance, result.uncertainty), **result.to_dict()}
         print_json(emission.add_to(whole, emitted))
     elif not (emission.on_output and emitted):
-        from projector.report.terminal.search import search_report
+        from projector.report.search import search_report
 
-        print_report(search_report(result))
+        print_report([search_report(result)])
     print_warnings(provenance.warnings, quiet=quiet or as_json)
     if not as_json and emitted:
         emission.show(emitted, quiet=quiet)

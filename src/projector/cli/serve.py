@@ -108,9 +108,9 @@ def command(
     if as_json:
         print_json(result.to_dict())
     else:
-        from projector.report.terminal.serve import serve_report
+        from projector.report.serve import serve_report
 
-        print_report(serve_report(result))
+        print_report([serve_report(result)])
         print_warnings(result.warnings, quiet=quiet)
     return SUCCESS if result.fits else DOES_NOT_FIT
 
@@ -132,12 +132,12 @@ def _write_files(
 ) -> None:
     """Draw the front, and write the page."""
     if plot is not None:
-        from projector.report.figures.serve import write_front
+        from projector.report.serve import write_front
 
         write_front(result, plot)
         say_written(plot, quiet=quiet)
     if html is not None:
-        from projector.report.pages.serve import write_serve_page
+        from projector.report.serve import write_serve_page
 
         write_serve_page(result, html)
         say_written(html, quiet=quiet)

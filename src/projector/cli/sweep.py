@@ -132,7 +132,7 @@ def command(
         raise
     write_pictures(pictures, result, quiet=quiet)
     if html is not None:
-        from projector.report.pages.sweep import write_sweep_page
+        from projector.report.sweep import write_sweep_page
 
         write_sweep_page(result, html)
         say_written(html, quiet=quiet)
@@ -145,7 +145,7 @@ def _print(result: "SweepResult", space: "Space", *, as_json: bool) -> None:
     if as_json:
         print_json(result.to_dict())
     else:
-        from projector.report.terminal.sweep import sweep_report
+        from projector.report.sweep import sweep_report
 
         print_report(sweep_report(result, space.fields))
 
@@ -159,7 +159,7 @@ def _dry_run(
     if as_json:
         print_json({**plain_envelope(), **estimated.to_dict(), "fields": list(space.fields)})
     else:
-        from projector.report.terminal.sweep import estimate_report
+        from projector.report.sweep import estimate_report
 
-        print_report(estimate_report(estimated, space.fields))
+        print_report([estimate_report(estimated, space.fields)])
     return SUCCESS

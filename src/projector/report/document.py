@@ -4,7 +4,7 @@
 values are written and where it stands is said here once for all of them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Flag
 from typing import TYPE_CHECKING, Any, Literal
@@ -74,27 +74,17 @@ class Table:
     """Row -> its style in a terminal."""
     gap: int = 2
     """Blanks between columns of a terminal."""
-
-    @classmethod
-    def of(
-        cls,
-        heads: Sequence[str],
-        rows: Sequence[Sequence[Any]],
-        digits: Mapping[str, int] | None = None,
-    ) -> "Table":
-        """Return a table of rows."""
-        return cls([
-            Column(name, [row[place] for row in rows], digits=(digits or {}).get(name, 0))
-            for place, name in enumerate(heads)
-        ])  # fmt: skip
+    brief: Sequence[int] | None = None
+    """Rows that a terminal shows, where these are not all."""
 
     def seen(self, media: Media) -> list[Column]:
         """Return the columns that one medium shows."""
         return [each for each in self.columns if media in each.media and each.is_known]
 
-    def rows(self, media: Media) -> Iterable[tuple[Any, ...]]:
-        """Yield the values of each row."""
-        return zip(*(each.values for each in self.seen(media)), strict=True)
+    def rows(self, media: Media) -> list[tuple[Any, ...]]:
+        """Return the values of each row."""
+        rows = list(zip(*(each.values for each in self.seen(media)), strict=True))
+        return rows if self.brief is None or media is Media.PAGE else [rows[i] for i in self.brief]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from projector.report.figures.front import MEMORY_WORTH, distinct, layout_groups
 from projector.report.figures.pareto import pareto_figure, read_front
 from projector.report.figures.rows import Several, configuration, merged
 from projector.report.figures.scaling import read_scaling
-from projector.report.pages.sweep import write_sweep_page
+from projector.report.sweep import write_sweep_page
 
 FASTEST = row(1, rate=1000.0, peak=60.0)
 SHOWN = row(2, rate=993.0, peak=37.0)

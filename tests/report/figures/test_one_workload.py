@@ -12,7 +12,7 @@ from projector.report.figures.axes import tied_fields
 from projector.report.figures.one_workload import workloads_of
 from projector.report.figures.pareto import read_fronts, workloads_figure, write_pareto
 from projector.report.figures.scaling import read_scaling
-from projector.report.pages.sweep import write_sweep_page
+from projector.report.sweep import write_sweep_page
 
 AXES = {"model": TEXT, "parallelism.tp": INT, "cluster.nodes": INT}
 LISTED = [

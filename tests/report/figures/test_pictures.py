@@ -16,6 +16,7 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.api import project_jobs
 from projector.projection.results import INT, TEXT
+from projector.report import sweep as sweep_page
 from projector.report.document import Column, Document, Section, Table
 from projector.report.figures import best_cells
 from projector.report.figures import front as front_module
@@ -34,10 +35,9 @@ from projector.report.figures.rows import (
     shared,
 )
 from projector.report.figures.scaling import read_scaling, scaling_figure, write_scaling
-from projector.report.pages import sweep as sweep_page
 from projector.report.pages.page import page
-from projector.report.pages.search import write_search_page
-from projector.report.pages.sweep import write_sweep_page
+from projector.report.search import write_search_page
+from projector.report.sweep import write_sweep_page
 from projector.searches.configurations import search
 from projector.searches.limits import Limits
 from projector.searches.ranking import Configuration

@@ -17,7 +17,7 @@ from projector.report.figures.axes import check_apart, tied_fields, untied, work
 from projector.report.figures.best_cells import heat_maps
 from projector.report.figures.heat_map import NOTHING_FITS, SCALE, heat_map_figure, write_heat_map
 from projector.report.figures.names import title_of_sweep
-from projector.report.pages.sweep import write_sweep_page
+from projector.report.sweep import write_sweep_page
 
 UNITS, MEMORY = "cluster.device.compute_units", "cluster.device.hbm_peak_tb_per_s"
 LINK, PEER = "cluster.device.scale_up_gb_per_s", "cluster.device.scale_up_peer_gb_per_s"

@@ -7,13 +7,13 @@ import pytest
 
 import projector
 from projector.envelope import to_json
+from projector.report.search import search_report
 from projector.report.terminal.both import both_report
 from projector.report.terminal.compare import Comparison, compare_report
 from projector.report.terminal.console import render
 from projector.report.terminal.inventory import device_list, device_report, model_list, model_report
 from projector.report.terminal.memory import fold, memory_report
 from projector.report.terminal.performance import performance_report
-from projector.report.terminal.search import search_report
 from projector.report.terminal.suggestions import MAX_CANDIDATES, MAX_SHOWN, suggest
 from projector.report.terminal.tables import count, flatten, milliseconds, plain
 from projector.searches.configurations import search
@@ -84,7 +84,7 @@ def test_ranked_configurations_show_their_memory_at_every_width(width, allow_ris
     }
     limits = Limits(recompute=("none",), allow_risk=allow_risk)
     found = search(job, top=3, limits=limits)
-    text = render(*search_report(found), width=width)
+    text = render(search_report(found), width=width)
     assert ("risk" in text.split()) == allow_risk
     for step in found.best:
         for size in (step.memory.peak_bytes, step.memory.peak_high_bytes):

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from projector.report.document import Document, Section, Table
+from projector.report.document import Column, Document, Section, Table, words
 from projector.report.figures.figure import PALETTE
 from projector.report.figures.trace.contents import (
     OverlapPanel,
@@ -88,15 +88,16 @@ def _name(panel: OverlapPanel) -> str:
 
 
 def _effects(panels: Sequence[OverlapPanel]) -> Table:
-    heads = ["operation", "phase", "runs", "correlation", "D50", "D0", "D50/D0"]
-    rows = [
-        [
-            panel.name, panel.phase, len(panel.rank), panel.correlation, panel.d50, panel.d0,
-            panel.d50 / panel.d0 if panel.d50 and panel.d0 else None,
-        ]
-        for panel in panels
-    ]  # fmt: skip
-    return Table.of(heads, rows, dict.fromkeys(heads[3:], 3))
+    ratios = [panel.d50 / panel.d0 if panel.d50 and panel.d0 else None for panel in panels]
+    return Table([
+        words("operation", [panel.name for panel in panels]),
+        words("phase", [panel.phase for panel in panels]),
+        Column("runs", [len(panel.rank) for panel in panels]),
+        Column("correlation", [panel.correlation for panel in panels], digits=3),
+        Column("D50", [panel.d50 for panel in panels], digits=3),
+        Column("D0", [panel.d0 for panel in panels], digits=3),
+        Column("D50/D0", ratios, digits=3),
+    ])  # fmt: skip
 
 
 def _points(panel: OverlapPanel) -> dict[str, Any]:
@@ -160,20 +161,15 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
         "data": _bars(labels, parts, colours, "time"),
         "layout": _layout("time of a rank, ms", len(labels)),
     }
-    heads = ["rank", "span ms", *(f"{name} ms" for name in parts), "kernels"]
-    rows = [
-        [
-            name,
-            summary.span_ns / _MS,
-            *(values[place] for values in parts.values()),
-            summary.kernels,
-        ]
-        for place, (name, summary) in enumerate(
-            zip(names, rank_summaries(analysis.in_time), strict=True)
-        )
+    summaries = rank_summaries(analysis.in_time)
+    columns = [
+        words("rank", names),
+        Column("span ms", [summary.span_ns / _MS for summary in summaries], digits=3),
+        *(Column(f"{name} ms", values, digits=3) for name, values in parts.items()),
+        Column("kernels", [summary.kernels for summary in summaries]),
     ]
     text = "Compute, what it does not hide, and idle time add up to the span of a rank."
-    table = Table.of(heads, rows, {head: 3 for head in heads if head.endswith(" ms")})
+    table = Table(columns)
     return [Section("Ranks beside each other", text, table, figures=[("ranks", lambda: figure)])]
 
 

@@ -1,17 +1,19 @@
-"""The page of a sweep."""
+"""A sweep: counts, reasons, the best rows, and on a page its pictures; an estimate of a space."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
 
 from projector.arrays import Floats
 from projector.distribution import package_version
 from projector.projection.bands import COVERED, VERDICTS, WORDS
-from projector.report.document import Document, Section, Table
+from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures.axes import (
     is_hardware,
     tied_fields,
@@ -40,13 +42,20 @@ from projector.report.figures.rows import (
 from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
-from projector.report.pages.page import write_page
-from projector.report.terminal.sweep import nothing_ranked
-from projector.report.terminal.tables import plain
+from projector.report.pages.page import check_page, write_page
+from projector.report.terminal.lines import Pasted
+from projector.report.terminal.tables import heading, percent, plain
+from projector.sweeps.engine import Estimate
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
 
+LISTED = 5
+"""Rows that a terminal lists."""
+
+MOST_COLUMNS = 7
+"""Axes that fit beside the results in a terminal; more are written one below the other."""
+
 BEST = 50
-"""Rows of the table."""
+"""Rows of the table of a page."""
 
 SAMPLE = 4_000
 """Rows of the cloud; fewer are all there."""
@@ -57,7 +66,8 @@ MOST_AXES = 6
 MOST_CELLS = 10_000
 """Cells of a heat map of a page."""
 
-MOST_REASONS = 15
+MOST_REASONS = 10, 15
+"""Reasons that a terminal and a page list."""
 
 _FIRST = ("tp", "pp", "cp", "ep", "micro_batch_size", "nodes")
 """Axes that are shown first if there are many, behind those of hardware."""
@@ -71,28 +81,60 @@ MOST_EQUAL = 8
 _SHOWN = (RATE, "iteration_time_ms", PEAK, HIGH, "mfu", "gpus")
 """Columns of the table that must agree for rows to be equal."""
 
-_HIGH = f"{COVERED} %: to"
 
-_DIGITS = {_HIGH: 2, "tokens/s/GPU": 1, "step ms": 1, "peak GiB": 2, "MFU %": 1}
+def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[Document | RenderableType]:
+    """Return counts, reasons and the best rows for a terminal."""
+    counts = {
+        "fit": result.fit,
+        "at risk": result.at_risk,
+        "do not fit": result.does_not_fit,
+        "not the best": result.not_best,
+        "left out": sum(result.infeasible.values()),
+        "together": result.evaluated,
+    }
+    if not result.not_best:
+        del counts["not the best"]
+    columns = [prose("", list(counts)), Column("points", list(counts.values()), "{:,}".format)]
+    note = f"{result.rows:,} rows"
+    if result.rate_per_s is not None:
+        note += f", {result.seconds:,.1f} s, {result.rate_per_s:,.0f} rows/s"
+    elif result.output is not None:
+        note += ", complete before"
+    sections = [
+        Section("Sweep", table=Table(columns), note=note),
+        *_reasons(result.infeasible),
+        *_listed(result, fields),
+    ]
+    parts: list[Document | RenderableType] = [Document("", "", sections)]
+    if not result.best(LISTED):
+        parts += [heading(nothing_ranked(result)), Text()]
+    if result.output is not None:
+        parts += [Pasted(f"Rows: {result.output}", indent=0), Text()]
+    return parts
+
+
+def estimate_report(estimate: Estimate, fields: Sequence[str]) -> Document:
+    """Return the size of a space and the estimate from a sample."""
+    told = {"points": f"{estimate.points:,}", "axes": ", ".join(fields)}
+    counts = (("legal", estimate.legal), ("fit", estimate.fit), ("at risk", estimate.at_risk))
+    for name, number in counts:
+        share = number / estimate.sampled if estimate.sampled else 0.0
+        told[name] = f"{number:,} of {estimate.sampled:,} looked at ({percent(share)})"
+        if estimate.sampled < estimate.points:
+            told[name] += f", about {share * estimate.points:,.0f} of all"
+    told["time"] = f"about {_duration(estimate.seconds)}"
+    table = Table([prose("", list(told)), prose("", list(told.values()))])
+    dry = Section("Dry run", table=table, note="nothing written")
+    return Document("", "", [dry, *_reasons(estimate.infeasible)])
 
 
 def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) -> None:
     """Write a sweep as one interactive page that works offline; it appears whole or not at all.
 
     However many rows there are, the front and the best rows are there in full, of the others a
-    sample, and heat maps and scaling are computed from all. One chunk at a time is in memory.
-
-    Parameters
-    ----------
-    result : SweepResult
-        Rows of a sweep.
-    path : str or Path
-        File to write.
-    column : str
-        Column of numbers that the heat maps show.
+    sample; heat maps, of one ``column`` of numbers, and scaling are computed from all. One chunk at
+    a time is in memory.
     """
-    from projector.report.pages.page import check_page
-
     check_page(path)
     title = title_of_sweep(result)
     workloads = workloads_of(result)
@@ -107,17 +149,79 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
         if len(workloads) > len(shown):
             lead += f" The first {len(shown)} have pictures of their own."
     sections = [
-        *_best(result, workloads),
+        *_ranked(result, workloads),
         _pareto(fronts),
         *_heat_maps(result, column),
         *_scaling(shown),
-        *_reasons(result),
+        *_reasons(result.infeasible),
         _space(result),
     ]
     write_page(path, Document(f"Sweep: {title}", lead, sections))
 
 
-def _best(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
+def _reasons(infeasible: Mapping[str, int]) -> list[Section]:
+    """Return why points are no jobs, the most frequent reasons first."""
+    if not infeasible:
+        return []
+    few, many = MOST_REASONS
+    ranked = sorted(infeasible.items(), key=lambda item: (-item[1], item[0]))
+    columns = [
+        Column("points", [number for _, number in ranked[:many]], "{:,}".format),
+        prose("why", [why for why, _ in ranked[:many]]),
+    ]
+    rest, more = len(ranked) - few, len(ranked) - many
+    note = f"{rest} more reasons in --json" if rest > 0 else ""
+    text = f"{more} more reasons are not shown." if more > 0 else ""
+    table = Table(columns, brief=range(min(few, len(ranked))))
+    return [Section("Left out", text, table, note=note)]
+
+
+def nothing_ranked(result: SweepResult) -> str:
+    """Say why no row is ranked, and what would rank some."""
+    if not result.rows:
+        return "No point of the space is a legal job"
+    if not result.at_risk:
+        return "No row fits"
+    rows = "1 row is" if result.at_risk == 1 else f"{result.at_risk:,} rows are"
+    return f"No row fits with the band of its memory; {rows} at risk, which --allow-risk ranks"
+
+
+def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[Column]:
+    """Return what rows reach, as columns; a terminal shows verdicts where they may differ."""
+    one = "{:,.1f}".format
+    shown = Media.ALL if all_verdicts else Media.PAGE
+    return [
+        Column("tokens/s/GPU", [row[RATE] for row in rows], "{:,.0f}".format, 1),
+        Column("step ms", [row["iteration_time_ms"] for row in rows], one, 1),
+        Column("MFU %", [100.0 * row["mfu"] for row in rows], digits=1, media=Media.PAGE),
+        Column("peak GiB", [row[PEAK] for row in rows], one, 2),
+        Column("to GiB", [row[HIGH] for row in rows], one, 2),
+        words("verdict", [WORDS[row[VERDICT]] for row in rows], media=shown),
+    ]
+
+
+def _listed(result: SweepResult, fields: Sequence[str]) -> list[Section]:
+    """Return the few best rows that a terminal lists."""
+    rows = result.best(LISTED)
+    if not rows:
+        return []
+    short = {field: field.rsplit(".", 1)[-1] for field in fields}
+    settings = [{field: plain(row[field]) for field in fields} for row in rows]
+    if len(fields) <= MOST_COLUMNS:
+        axes = [prose(short[field], [each[field] for each in settings]) for field in fields]
+    else:
+        told = [", ".join(f"{short[name]}={each[name]}" for name in fields) for each in settings]
+        axes = [prose("axes", told)]
+    note = f"by tokens/s/GPU; to GiB: where the {COVERED} % band of the peak ends"
+    table = Table([*_reached(rows, all_verdicts=result.allow_risk), *axes])
+    return [Section(_best_name(result), table=table, note=note)]
+
+
+def _best_name(result: SweepResult) -> str:
+    return "Best, those at risk too" if result.allow_risk else "Best that fit"
+
+
+def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
     fields = axes_of(result.columns)
     most = max(LEAST_BEST, BEST // len(workloads))
     # Of each workload as many: the smallest model would fill the table.
@@ -138,35 +242,28 @@ def _best(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> 
     ]
     shown = [rows[same[0]] for same in equal]
     groups = _grouped(shown, settings, [of_workload[same[0]] for same in equal])
-    columns: dict[str, list[Any]] = {
-        "#": _ranks(equal, of_workload),
-        "group": list(groups),
-        "tokens/s/GPU": [row[RATE] for row in shown],
-        "step ms": [row["iteration_time_ms"] for row in shown],
-        "MFU %": [100.0 * row["mfu"] for row in shown],
-        "peak GiB": [row[PEAK] for row in shown],
-        _HIGH: [row[HIGH] for row in shown],
-        "verdict": [WORDS[row[VERDICT]] for row in shown],
-        "GPUs": [row["gpus"] for row in shown],
-    }
-    if len(set(groups)) == len(groups):
-        del columns["group"]
+    is_grouped = len(set(groups)) < len(groups)
+    columns = [
+        Column("#", _ranks(equal, of_workload)),
+        *([Column("group", groups)] if is_grouped else []),
+        *_reached(shown, all_verdicts=True),
+        Column("GPUs", [row["gpus"] for row in shown]),
+    ]
     tied = tied_fields(result.plan)
     for field in untied(result.plan, fields):
         names = dict.fromkeys(short_name(each) for each in (field, *tied.get(field, ())))
         head = " = ".join(names)
-        head = head if head not in columns else field
-        columns[head] = [_cell(setting[field]) for setting in settings]
-    cells = [list(row) for row in zip(*columns.values(), strict=True)]
+        head = head if all(head != column.name for column in columns) else field
+        columns.append(Column(head, [_cell(setting[field]) for setting in settings]))
     text = f"The {len(shown)} rows with the most tokens/s/GPU. A click on a head sorts."
     if len(workloads) > 1:
         text = f"The {most} rows of each workload with the most tokens/s/GPU. A click sorts."
     if any(len(same) > 1 for same in equal):
         text += " Equal rows stand once; a setting that changes nothing has all of its values."
-    if "group" in columns:
+    text += f" To GiB: where the {COVERED} % band of the peak ends."
+    if is_grouped:
         text += " Layouts of one group differ by less than the noise of a comparison."
-    name = "Best, those at risk too" if result.allow_risk else "Best that fit"
-    return [Section(name, text, Table.of(list(columns), cells, _DIGITS))]
+    return [Section(_best_name(result), text, Table(columns))]
 
 
 def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[int]]:
@@ -325,16 +422,6 @@ def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
     return [Section("Scaling", text, figures=figures)]
 
 
-def _reasons(result: SweepResult) -> list[Section]:
-    reasons = list(result.infeasible.items())
-    if not reasons:
-        return []
-    rest = len(reasons) - MOST_REASONS
-    text = f"{rest} more reasons are not shown." if rest > 0 else ""
-    rows = [[count, why] for why, count in reasons[:MOST_REASONS]]
-    return [Section("Left out", text, Table.of(["points", "why"], rows))]
-
-
 def _space(result: SweepResult) -> Section:
     """Name the sweep and the place of its rows."""
     fields = axes_of(result.columns)
@@ -343,3 +430,10 @@ def _space(result: SweepResult) -> Section:
         text += f" Rows: {result.output}."
     warnings = "".join(f" Warning: {warning}." for warning in result.warnings)
     return Section("This sweep", f"{text} Version {package_version()}.{warnings}")
+
+
+def _duration(seconds: float) -> str:
+    for length, unit in ((86_400.0 * 365.25, "years"), (86_400.0, "days"), (3600.0, "hours")):
+        if seconds >= 2.0 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds / 60.0:,.1f} minutes" if seconds >= 120.0 else f"{seconds:,.1f} s"
