@@ -376,6 +376,7 @@ def part_of(field):
     return f"engine {names[2]}" if names[0] == "transfers" else "start"
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", resources.shipped(KIND))
 def test_numbers_of_a_node(name):
     before = node_values(load_topology(name))

@@ -161,6 +161,7 @@ def projected_alone(jobs, refusals):
     return steps
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_random_overrides(seed):
     rng, refusals = random.Random(seed), []

@@ -523,6 +523,7 @@ def test_an_ascii_terminal_gets_ascii():
     assert "####" in done.stdout
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 @pytest.mark.parametrize(
     "arguments", ["--help", "models", "models --json", "init", "hardware nowhere --json"]

@@ -57,6 +57,7 @@ def test_memory_that_runs_out_is_a_sentence(error, says, monkeypatch, capsys):
     assert told.err.startswith("error: memory ran out")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="other signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_sweep_that_is_told_to_end_ends_in_a_line(number, tmp_path):

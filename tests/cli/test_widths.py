@@ -65,6 +65,7 @@ PIPE = None
 WIDTHS = (60, 80, 120, PIPE)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_report_cuts_a_number_or_a_head(name, monkeypatch):
     parts = report_of(COMMANDS[name], monkeypatch)

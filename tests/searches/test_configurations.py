@@ -30,6 +30,7 @@ def found():
     return search(JOB, top=5, limits=SMALL)
 
 
+@pytest.mark.thorough
 def test_it_finds_what_trying_everything_finds(found):
     # All degrees that could be meant, without looking at what divides what.
     legal = {}

@@ -57,6 +57,7 @@ def planned_all(job, goal):
     return explorer.explored()
 
 
+@pytest.mark.thorough
 @settings(max_examples=examples(10), deadline=None)
 @given(
     hbm_gib=st.sampled_from([6, 24, 40, 80]),

@@ -92,6 +92,7 @@ def test_the_bars_are_the_effects(found):
     assert widths == expected
 
 
+@pytest.mark.thorough
 def test_the_command(tmp_path, capsys):
     path, figure = tmp_path / "job.json", tmp_path / "tornado.svg"
     path.write_text(json.dumps(JOB))

@@ -46,6 +46,7 @@ def by_field(indices):
     return {each.field: each for each in indices}
 
 
+@pytest.mark.thorough
 def test_what_changes_nothing_explains_nothing(found):
     index = by_field(found.indices)[UNUSED]
     assert (index.s1, index.st, index.s1_interval, index.st_interval) == (0.0, 0.0, 0.0, 0.0)
@@ -96,6 +97,7 @@ def test_ranks_agree_with_finite_differences(one):
         assert by_field(found.indices)[field].st == pytest.approx(slope**2 / total, rel=0.25)
 
 
+@pytest.mark.thorough
 def test_the_same_seed_is_the_same_result(one, found):
     again = sobol_indices(one, samples=64, fields=[HBM, MATRIX, START, UNUSED])
     assert again == found
@@ -132,6 +134,7 @@ def test_the_largest_effects_are_sampled_where_none_are_named(one):
     assert not set(names) & found.left_out.keys()
 
 
+@pytest.mark.thorough
 def test_a_number_under_two_names_is_sampled_once(one, monkeypatch):
     # It would share its variance with itself.
     found = sobol.shared_sensitivity(one, change=1.0)
@@ -230,6 +233,7 @@ def test_workloads_share_a_geometric_mean(two):
     assert swings == sorted(swings, reverse=True)
 
 
+@pytest.mark.thorough
 def test_a_field_that_one_workload_lacks_counts_as_nothing_there():
     other = {**JOB, "cluster": {"device": "b200", "nodes": 2}}
     found = shared_sensitivity(workloads_of([JOB, other]))

@@ -347,6 +347,7 @@ def test_a_trace_that_begins_within_an_iteration():
     assert places(joined) == ends[-6:] + ends * 2
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("level", range(3))
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.split(".")[0])
 def test_kernels_of_real_traces_find_themselves(file, level):

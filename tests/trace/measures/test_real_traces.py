@@ -34,6 +34,7 @@ def trace(request):
     return align(load_trace(path)), expected
 
 
+@pytest.mark.rotated
 def test_totals_to_the_nanosecond(trace):
     table, expected = trace
     (summary,) = rank_summaries(table)
