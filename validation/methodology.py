@@ -15,17 +15,18 @@ import projector as pj
 from projector.config.first_order_job import load_first_order_job
 from projector.config.model_file import load_model
 from projector.first_order import serving as first_order_serving
-from projector.first_order.api import project_performance
-from projector.first_order.communication import bubble_fraction, crossing_factor
-from projector.first_order.constants import Constants
-from projector.first_order.memory import (
+from projector.first_order.equations import (
+    Constants,
     activation_bytes,
+    bubble_fraction,
     bytes_per_parameter,
     checkpointed_bytes,
+    crossing_factor,
+    dense_parameters,
     kv_cache_bytes,
+    ridge_point,
 )
-from projector.first_order.parameters import dense_parameters
-from projector.first_order.roofline import ridge_point
+from projector.first_order.results import project_performance
 from projector.serving.api import project_serving
 from projector.serving.columns import kv_cache_bytes as tile_cache_bytes
 

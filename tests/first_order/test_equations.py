@@ -8,31 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.config.first_order import FirstOrderConfig
-from projector.first_order.communication import (
-    all_reduce_s,
-    bubble_fraction,
-    crossing_factor,
-    hierarchical_all_reduce_s,
-    ring_all_reduce_s,
-)
-from projector.first_order.constants import Constants
-from projector.first_order.memory import (
+from projector.first_order.equations import (
+    Constants,
     StateBytes,
+    achieved_throughput,
     activation_bytes,
+    all_reduce_s,
+    arithmetic_intensity,
+    bubble_fraction,
     bytes_per_parameter,
     checkpointed_bytes,
-    kv_cache_bytes,
-    sharded_states,
-)
-from projector.first_order.roofline import (
-    achieved_throughput,
-    arithmetic_intensity,
-    is_memory_bound,
-    ridge_point,
-    roofline_time_s,
-)
-from projector.first_order.throughput import (
     compute_s,
+    crossing_factor,
+    hierarchical_all_reduce_s,
+    is_memory_bound,
+    kv_cache_bytes,
+    ridge_point,
+    ring_all_reduce_s,
+    roofline_time_s,
+    sharded_states,
     step_s,
     time_to_train_s,
     training_flop,

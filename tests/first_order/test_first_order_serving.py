@@ -8,7 +8,7 @@ from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import load_first_order_job
 from projector.config.prices import load_prices
 from projector.errors import ConfigError
-from projector.first_order.api import project_performance
+from projector.first_order.results import project_performance
 from projector.first_order.serving import project_serving
 
 JOB = {

@@ -8,7 +8,7 @@ import projector as pj
 from projector.config.first_order_device import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import FirstOrderJob, load_first_order_job
 from projector.errors import ConfigError
-from projector.first_order.api import project_performance
+from projector.first_order.results import project_performance
 from projector.units import GIB
 
 JOB = {

@@ -1,8 +1,8 @@
 import pytest
 
 from projector.config.first_order_job import load_first_order_job
-from projector.first_order.api import project_performance
 from projector.first_order.layouts import fastest_layout, legal_layouts
+from projector.first_order.results import project_performance
 
 
 def job_of(model, device="h100", nodes=16, batch=512):

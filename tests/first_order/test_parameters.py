@@ -2,7 +2,7 @@ import pytest
 
 from projector.config import resources
 from projector.config.model_file import load_model
-from projector.first_order.parameters import count_parameters, dense_parameters
+from projector.first_order.equations import count_parameters, dense_parameters
 from reference import parameters as reference
 
 

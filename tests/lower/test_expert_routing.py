@@ -2,7 +2,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from projector.lower.expert_routing import expected_parts
+from projector.lower.workload_columns import expected_parts
 from reference import moe_exchange as reference
 
 

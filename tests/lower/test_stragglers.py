@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from projector.lower.stragglers import largest_of_normals
+from projector.lower.cluster_columns import largest_of_normals
 from reference import stragglers as reference
 from thoroughness import examples
 

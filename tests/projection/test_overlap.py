@@ -5,7 +5,7 @@ import pytest
 import projector as pj
 from projector.config.load import load_job
 from projector.errors import ConfigError
-from projector.lower.stragglers import largest_of_normals
+from projector.lower.cluster_columns import largest_of_normals
 
 SPREAD = "cluster.variation.device_spread"
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.kernels.moe_exchange import DISPATCH, LOW_LATENCY, moe_exchange_time_column
-from projector.lower.stragglers import largest_of_normals
+from projector.lower.cluster_columns import largest_of_normals
 from projector.operations.emit import emit_inference
 from projector.operations.served_experts import active_experts, part_pairs
 from projector.operations.table import EXCHANGE

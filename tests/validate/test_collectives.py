@@ -11,8 +11,8 @@ from projector.kernels.moe_exchange import (
     LOW_LATENCY,
     moe_exchange_time_column,
 )
-from projector.lower.expert_routing import expected_parts
 from projector.lower.fabrics import exchange_record, fabric_record
+from projector.lower.workload_columns import expected_parts
 from projector.single.times import collective_time
 from projector.validate.collectives import KIND
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK

@@ -76,7 +76,7 @@ def both(request: JobRequest, *, as_json: bool, quiet: bool) -> int:
 
 def serve(config: str | None, changes: Mapping[str, Any], *, as_json: bool, quiet: bool) -> int:
     """Project and print a deployment."""
-    from projector.first_order.deployment import project_deployment
+    from projector.first_order.serving import project_deployment
 
     result, warnings = project_deployment(config, changes)
     if as_json:
@@ -96,7 +96,7 @@ def _project(request: JobRequest) -> "FirstOrderPerformance":
     if request.gpu_clock_mhz is not None:
         msg = "gpu_clock_mhz: closed forms have no clock; they take the peaks of datasheets"
         raise ConfigError(msg, key="gpu_clock_mhz", value=request.gpu_clock_mhz)
-    from projector.first_order.api import project_performance
+    from projector.first_order.results import project_performance
 
     return project_performance([request.load_first_order()])[0]
 

@@ -8,11 +8,9 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.first_order_job import AnyJob, load_first_order_job
-from projector.first_order.api import project_performance
-from projector.first_order.columns import TrainingColumns, training_columns
-from projector.first_order.constants import Constants
-from projector.first_order.results import FirstOrderPerformance
-from projector.first_order.training import train_columns
+from projector.first_order.equations import Constants
+from projector.first_order.results import FirstOrderPerformance, project_performance
+from projector.first_order.training import TrainingColumns, train_columns, training_columns
 
 MOST_STAGES = 128
 """More pipeline stages are not tried."""

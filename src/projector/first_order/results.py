@@ -1,21 +1,132 @@
-"""First-order projections of one job as users see them.
+"""First-order projections of jobs as users see them: memory, step and run.
 
 What has no meaning without tiles and replays is absent: stages, modules, collectives one by one,
 recomputed FLOP, the band.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from projector.config.first_order import FIRST_ORDER
+import numpy as np
+
+from projector.config._base import Config
+from projector.config.first_order import FIRST_ORDER, FirstOrderConfig
 from projector.config.first_order_device import FirstOrderDevice
 from projector.config.first_order_job import AnyJob
+from projector.config.prices import Price, load_prices
 from projector.envelope import envelope
-from projector.first_order.columns import device_of
-from projector.first_order.run import FirstOrderRun, run_of_steps
-from projector.first_order.training import TrainingResults
-from projector.units import GIB, MILLISECOND, TERA, to_gib, to_ms
+from projector.errors import ConfigError
+from projector.first_order.equations import time_to_train_s
+from projector.first_order.training import TrainingResults, device_of, train
+from projector.runs.cost import Ownership, owned_shares, owned_usd_per_gpu_hour
+from projector.units import DAY, GIB, HOUR, MEGA, MILLISECOND, TERA, to_gib, to_ms
+
+LISTED = "listed"
+"""Where a job lets the dated prices of ``hardware/prices.yaml`` stand in for its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOrderRun:
+    """A whole run: its steps alone, without warm-up, failures, checkpoints and stragglers."""
+
+    tokens: float
+    days: float
+    gpu_hours: float
+    cost_usd: float | None
+    """None without a price."""
+    owned_multiplier: float | None
+    """Cost of ownership over capex; None where the fleet is not owned."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the keys of a run that exist at this fidelity."""
+        found: dict[str, Any] = {
+            "tokens": self.tokens,
+            "days": self.days,
+            "gpu_hours": self.gpu_hours,
+            "cost_usd": self.cost_usd,
+        }
+        if self.owned_multiplier is not None:
+            found["owned_multiplier"] = self.owned_multiplier
+        return found
+
+
+def run_of_steps(job: AnyJob, step_s: float) -> FirstOrderRun:
+    """Project the run that a job states, from the seconds of a step."""
+    tokens, device = _tokens(job), device_of(job)
+    tokens_per_step = job.training.global_batch_size * job.training.seq_length
+    seconds = float(time_to_train_s(tokens, tokens_per_step, step_s))
+    gpu_hours = seconds / HOUR * job.cluster.gpus
+    price, multiplier = _rent(job, device), None
+    if job.run.cost.owned.enabled:
+        price, multiplier = _ownership(job, device)
+    return FirstOrderRun(
+        tokens=tokens,
+        days=seconds / DAY,
+        gpu_hours=gpu_hours,
+        cost_usd=None if price is None else gpu_hours * price,
+        owned_multiplier=multiplier,
+    )
+
+
+def _tokens(job: AnyJob) -> float:
+    run, training = job.run, job.training
+    if run.tokens is not None:
+        return run.tokens
+    samples = run.samples
+    if run.steps is not None:
+        samples = float(run.steps * training.global_batch_size)
+    if samples is None:
+        msg = "run.tokens: a run needs the tokens to train"
+        raise ConfigError(msg, key="run.tokens", allowed="a number above 0")
+    return samples * training.seq_length
+
+
+def _rent(job: AnyJob, device: FirstOrderDevice) -> float | None:
+    """Return USD of an hour: stated, or the dated one where the job asks for it."""
+    cost = job.run.cost
+    if cost.usd_per_gpu_hour is not None or cost.prices != LISTED:
+        return cost.usd_per_gpu_hour
+    return _listed(load_prices().rental_usd_per_gpu_hour, device)
+
+
+def _listed(prices: Mapping[str, Price], device: FirstOrderDevice) -> float | None:
+    return prices[device.name].value if device.name in prices else None
+
+
+def _ownership(job: AnyJob, device: FirstOrderDevice) -> tuple[float | None, float | None]:
+    """Return USD of an hour and the multiplier of the capex; power is the TDP times PUE.
+
+    Source: the Roofline methodology, section 5; the formula itself is `projector.runs.cost`.
+    """
+    owned, energy = job.run.cost.owned, job.run.energy
+    capex = owned.capex_usd_per_gpu or device.capex_usd
+    if capex is None and job.run.cost.prices == LISTED:
+        capex = _listed(load_prices().capex_usd_per_gpu, device)
+    if capex is None or device.tdp_w is None:
+        return None, None
+
+    def either(section: Config, name: str) -> Any:
+        stated = getattr(section, name)
+        return np.array([getattr(load_prices().owned, name).value if stated is None else stated])
+
+    fleet = Ownership(
+        capex_usd=np.array([capex]),
+        system_share=either(owned, "system_share"),
+        lifetime_years=either(owned, "lifetime_years"),
+        utilisation=either(owned, "utilisation"),
+        tdp_w=np.array([device.tdp_w]),
+        cooling_usd_per_w=either(owned, "cooling_usd_per_w"),
+        real_estate_usd_per_w=either(owned, "real_estate_usd_per_mw") / MEGA,
+        facility_once=np.array([owned.facility == "once"]),
+        staff_share=either(owned, "staff_share_per_year"),
+    )
+    average_w = device.tdp_w * either(energy, "pue")
+    usd_per_kwh = either(energy, "usd_per_kwh")
+    hour = owned_usd_per_gpu_hour(fleet, average_w, usd_per_kwh)
+    shares = owned_shares(fleet, average_w, usd_per_kwh)
+    return float(hour[0]), float(shares.multiplier[0])
+
 
 UNKNOWN_BAND: dict[str, Any] = {"relative": None}
 """No band is made for this fidelity."""
@@ -92,7 +203,7 @@ class FirstOrderMemory:
             "peak_gib": to_gib(self.peak_bytes),
             "fits": self.fits,
             "terms_gib": {name: to_gib(value) for name, value in self.terms_bytes.items()},
-            "provenance": provenance(self.job),
+            "provenance": provenance(self.device, self.job.first_order),
         }
 
     def __repr__(self) -> str:
@@ -215,7 +326,7 @@ class FirstOrderPerformance:
             "memory": {"peak_gib": to_gib(self.memory.peak_bytes), "fits": self.memory.fits},
             "bound": self.bound,
             **({} if run is None else {"run": run.to_dict()}),
-            "provenance": provenance(self.job),
+            "provenance": provenance(self.device, self.job.first_order),
         }
 
     def both_to_dict(self) -> dict[str, Any]:
@@ -241,13 +352,12 @@ def _terms_table(title: str, terms: Mapping[str, float], unit: str, scale: float
     return html_table(title, [{"term": name, unit: value / scale} for name, value in terms.items()])
 
 
-def provenance(job: AnyJob) -> dict[str, Any]:
+def provenance(device: FirstOrderDevice, constants: FirstOrderConfig) -> dict[str, Any]:
     """Return how the numbers of a projection were obtained."""
-    device = device_of(job)
     return {
         "times": FIRST_ORDER,
         "memory": FIRST_ORDER,
-        "constants": job.first_order.model_dump(),
+        "constants": constants.model_dump(),
         "device": {"name": device.name, "sources": dict(device.sources)},
     }
 
@@ -265,3 +375,16 @@ def _schedule_warnings(job: AnyJob) -> tuple[str, ...]:
 
 def _short(job: AnyJob) -> str:
     return f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
+
+
+def project_memory(job: AnyJob) -> FirstOrderMemory:
+    """Project the memory of a job in closed form."""
+    return FirstOrderMemory(job, train([job]), 0)
+
+
+def project_performance(jobs: Sequence[AnyJob]) -> list[FirstOrderPerformance]:
+    """Project the steps of jobs in closed form; each equals that of the job alone."""
+    if not jobs:
+        return []
+    results = train(jobs)
+    return [FirstOrderPerformance(job, results, row) for row, job in enumerate(jobs)]

@@ -1,4 +1,4 @@
-"""Prefill, decode and the largest batch of a deployment, in closed form."""
+"""Prefill, decode and the largest batch of a deployment, in closed form, and reading one."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,20 +13,22 @@ from projector.config.first_order import FIRST_ORDER, FirstOrderConfig
 from projector.config.first_order_device import FirstOrderDevice, first_order_device
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.yaml_file import beside, read_yaml
 from projector.envelope import envelope
 from projector.errors import ConfigError
-from projector.first_order.communication import crossing_factor
-from projector.first_order.constants import Constants
-from projector.first_order.memory import kv_cache_bytes
-from projector.first_order.parameters import count_parameters
-from projector.first_order.results import UNKNOWN_BAND
-from projector.first_order.roofline import (
+from projector.first_order.equations import (
+    Constants,
     arithmetic_intensity,
+    count_parameters,
+    crossing_factor,
+    forward_flop,
     is_memory_bound,
+    kv_cache_bytes,
     ridge_point,
     roofline_time_s,
+    weights_read,
 )
-from projector.first_order.throughput import forward_flop, weights_read
+from projector.first_order.results import UNKNOWN_BAND, provenance
 from projector.units import to_gib, to_ms
 
 TYPE_BYTES = {
@@ -206,12 +208,7 @@ class FirstOrderServing:
             "bound_decode": self.bound_decode,
             "ridge_flop_per_byte": self.ridge_flop_per_byte,
             "fits": self.fits,
-            "provenance": {
-                "times": FIRST_ORDER,
-                "memory": FIRST_ORDER,
-                "constants": self.constants.model_dump(),
-                "device": {"name": self.device.name, "sources": dict(self.device.sources)},
-            },
+            "provenance": provenance(self.device, self.constants),
         }
 
     def __repr__(self) -> str:
@@ -296,3 +293,78 @@ def _cached(model: ModelConfig) -> tuple[float, float]:
     if model.mla is not None:
         return 1.0, 0.5 * (model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim)
     return float(model.query_groups), float(model.head_dim)
+
+
+FIELDS = {
+    "model": "model",
+    "device": "device",
+    "cluster.device": "device",
+    "cluster.gpu": "device",
+    "tp": "tp",
+    "pp": "pp",
+    "dtype": "dtype",
+    "weights": "weights",
+    "kv_cache_bytes": "cache_element_bytes",
+    "load.batch": "batch",
+    "load.context": "context",
+    "load.output": "output",
+}
+"""Dotted field of a deployment -> argument of `project_serving`."""
+
+CONSTANT = "first_order."
+
+
+def project_deployment(
+    source: str | Path | None, changes: Mapping[str, Any]
+) -> tuple[FirstOrderServing, list[str]]:
+    """Project a serving file and options in closed form.
+
+    Parameters
+    ----------
+    source : str, Path or None
+        A serving file; what closed forms have no use for is named in a warning.
+    changes : mapping
+        Dotted field -> value; a field that closed forms have no use for is an error.
+    """
+    stated = {} if source is None else _flat(read_yaml(source))
+    ignored = sorted(name for name in stated if not _is_used(name))
+    for name, value in changes.items():
+        if not _is_used(name):
+            msg = f"{name} has no meaning in closed forms; leave it or --fidelity out"
+            raise ConfigError(msg, key=name, value=value, allowed=sorted(FIELDS))
+    merged = {**stated, **changes}
+    given = {FIELDS[name]: value for name, value in merged.items() if name in FIELDS}
+    if source is not None:
+        folder = Path(source).parent
+        given |= {
+            name: beside(given[name], folder) for name in ("model", "device") if name in given
+        }
+    for name, example in (("model", "llama3.1_70b"), ("device", "tpu_v5p")):
+        if given.get(name) is None:
+            msg = f"{name}: is required; name one, for example {example}"
+            raise ConfigError(msg, key=name, allowed=f"a {name} name")
+    constants = {
+        name.removeprefix(CONSTANT): value
+        for name, value in merged.items()
+        if name.startswith(CONSTANT)
+    }
+    config = FirstOrderConfig.parse(constants, path="first_order")
+    kept = {name: value for name, value in given.items() if value is not None}
+    result = project_serving(kept.pop("model"), kept.pop("device"), **kept, first_order=config)
+    unused = [f"{name} has no meaning in closed forms and is not used" for name in ignored]
+    return result, [*result.warnings, *unused]
+
+
+def _is_used(name: str) -> bool:
+    return name in FIELDS or name.startswith(CONSTANT)
+
+
+def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted fields; models and devices stay whole."""
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in {"cluster", "load", "first_order"} and isinstance(value, Mapping):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat

@@ -14,7 +14,6 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.kernels.grouping import group_looked_up, group_rows
 from projector.lower.batch import JobBatch
-from projector.lower.codes import number_codes
 from projector.lower.sections import TrainingColumns
 
 
@@ -103,3 +102,19 @@ def step_sizes(jobs: JobBatch, families: Families, round_samples: Ints, kind: In
     return StepSizes(
         of_job, family, global_batch, global_batch // samples, global_batch % samples != 0
     )
+
+
+def number_codes(code: Ints, size: int) -> tuple[Ints, Ints]:
+    """Return the distinct ones of some codes, and the position of each code among them.
+
+    Parameters
+    ----------
+    code : int64[n]
+        From 0 on, below ``size``. Where that is not much larger than n they rise in the result.
+    """
+    if size > 4 * len(code) + 64:
+        first, number = group_rows(code)
+        return code.take(first), number
+    used = np.zeros(size, np.bool_)
+    used[code] = True
+    return np.flatnonzero(used), (np.cumsum(used) - 1).take(code)

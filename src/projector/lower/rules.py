@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from projector.arrays import Flags, Ints
+from projector.config.adapter import AdapterConfig, model_sites
 from projector.config.device import Device
 from projector.config.job import Job
 from projector.config.training import Precision
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_looked_up, group_rows
-from projector.lower import adapters
 from projector.lower.batch import JobBatch
 from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.degrees import JobColumns, data_parallel, job_columns
@@ -82,15 +82,39 @@ class Rule(NamedTuple):
     these."""
 
 
-def _heads(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray(batch.model.heads % columns.tp != 0)
+def _divides(
+    degree: str,
+    width: str,
+    said: str,
+    *,
+    where: Callable[[JobBatch], Flags] | None = None,
+    legal: Callable[[Job, int], bool] | None = None,
+    lists: bool = True,
+) -> Rule:
+    """Make the rule that a degree divides a width of the model.
 
+    ``where`` tells who must keep it, ``legal`` which divisors keep other rules as well, ``lists``
+    whether the message shows them. A dense model has 0 experts, and all degrees divide their
+    widths of 0.
+    """
 
-def _heads_error(job: Job) -> ConfigError:
-    tp, heads = job.parallelism.tp, job.model.num_attention_heads
-    legal = divisors(heads)
-    text = f"tp ({tp}) does not divide num_attention_heads ({heads}); legal: {_list(legal)}"
-    return _error("parallelism.tp", tp, text, legal)
+    def both(batch: JobBatch, columns: JobColumns) -> tuple[Ints, Ints]:
+        return getattr(columns, degree), getattr(batch.model, width)
+
+    def broken(batch: JobBatch, columns: JobColumns) -> Flags:
+        ranks, whole = both(batch, columns)
+        uneven = np.asarray(whole % ranks != 0)
+        return uneven if where is None else uneven & where(batch)
+
+    def error(job: Job) -> ConfigError:
+        batch = JobBatch.of([job])
+        ranks, whole = (int(column[0]) for column in both(batch, job_columns(batch)))
+        values = [value for value in divisors(whole) if legal is None or legal(job, value)]
+        listed = f"; legal: {_list(values)}" if lists else ""
+        text = f"{degree} ({ranks}) does not divide {said} ({whole}){listed}"
+        return _error(f"parallelism.{degree}", ranks, text, values)
+
+    return Rule(broken, error)
 
 
 def _key_heads(batch: JobBatch, columns: JobColumns) -> Flags:
@@ -112,17 +136,6 @@ def _key_heads_error(job: Job) -> ConfigError:
     return _error("parallelism.tp", tp, text, legal)
 
 
-def _mlp(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray((batch.model.all_moe == 0) & (batch.model.ffn % columns.tp != 0))
-
-
-def _mlp_error(job: Job) -> ConfigError:
-    tp, width = job.parallelism.tp, job.model.ffn_hidden_size
-    legal = [value for value in divisors(width) if job.model.num_attention_heads % value == 0]
-    text = f"tp ({tp}) does not divide ffn_hidden_size ({width}); legal: {_list(legal)}"
-    return _error("parallelism.tp", tp, text, legal)
-
-
 def _dense_experts(batch: JobBatch, columns: JobColumns) -> Flags:
     return np.asarray((batch.model.is_moe == 0) & (columns.ep > 1))
 
@@ -131,42 +144,6 @@ def _dense_experts_error(job: Job) -> ConfigError:
     ep = job.parallelism.ep
     text = f"ep ({ep}) spreads experts, but {job.model.name} is a dense model"
     return _error("parallelism.ep", ep, text, [1])
-
-
-def _experts(batch: JobBatch, columns: JobColumns) -> Flags:
-    # A dense model has 0 experts, which every degree divides; so with the widths below.
-    return np.asarray(batch.model.experts % columns.ep != 0)
-
-
-def _experts_error(job: Job) -> ConfigError:
-    assert job.model.moe is not None
-    ep, experts = job.parallelism.ep, job.model.moe.num_experts
-    legal = divisors(experts)
-    text = f"ep ({ep}) does not divide num_experts ({experts}); legal: {_list(legal)}"
-    return _error("parallelism.ep", ep, text, legal)
-
-
-def _expert_width(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray(batch.model.expert_ffn % columns.etp != 0)
-
-
-def _expert_width_error(job: Job) -> ConfigError:
-    assert job.model.moe is not None
-    expert_tp, width = job.parallelism.expert_tp, job.model.moe.ffn_hidden_size
-    legal = divisors(width)
-    text = f"etp ({expert_tp}) does not divide the expert width ({width}); legal: {_list(legal)}"
-    return _error("parallelism.etp", expert_tp, text, legal)
-
-
-def _shared_width(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray(batch.model.shared_ffn % columns.tp != 0)
-
-
-def _shared_width_error(job: Job) -> ConfigError:
-    assert job.model.moe is not None
-    tp, width = job.parallelism.tp, job.model.moe.shared_expert_ffn_hidden_size
-    text = f"tp ({tp}) does not divide the shared experts' width ({width})"
-    return _error("parallelism.tp", tp, text, divisors(width))
 
 
 def _expert_world(batch: JobBatch, columns: JobColumns) -> Flags:
@@ -418,19 +395,61 @@ def _trained_attentions(device: Device, *, fp8: bool = False) -> list[str]:
     return ["default", *wide]
 
 
+def _adapts_nothing(batch: JobBatch, columns: JobColumns) -> Flags:
+    del columns
+    training = batch.training
+    return np.asarray((training.adapted == 1) & (training.adapter_sites & batch.model.sites == 0))
+
+
+def _adapts_nothing_error(job: Job) -> ConfigError:
+    targets = list(_adapter(job).targets)
+    text = f"{job.model.name} has none of {', '.join(targets)}"
+    allowed = f"names of {', '.join(sorted(model_sites(job.model)))}"
+    return _error("training.adapter.targets", targets, text, allowed)
+
+
+def _adapter_rank(batch: JobBatch, columns: JobColumns) -> Flags:
+    training = batch.training
+    uneven = training.adapter_rank % columns.tp != 0
+    uneven_experts = training.adapter_expert_rank % np.maximum(1, columns.etp) != 0
+    return np.asarray(uneven | (uneven_experts & (batch.model.is_moe == 1)))
+
+
+def _adapter_rank_error(job: Job) -> ConfigError:
+    adapter, split = _adapter(job), job.parallelism
+    key, rank, degree, ranks = "training.adapter.rank", adapter.rank, "tp", split.tp
+    if rank % ranks == 0:
+        key, rank = "training.adapter.expert_rank", adapter.rank_of_experts
+        degree, ranks = "etp", split.expert_tp
+    msg = f"{key} ({rank}) must be a multiple of {degree} ({ranks}), over which A is divided"
+    return ConfigError(msg, key=key, value=rank, allowed=f"a multiple of {ranks}")
+
+
+def _adapter(job: Job) -> AdapterConfig:
+    adapter = job.training.adapter
+    assert adapter is not None
+    return adapter
+
+
 def _list(values: Sequence[object]) -> str:
     shown = [str(value) for value in values[:16]]
     return ", ".join(shown) + (" ..." if len(values) > len(shown) else "")
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(_heads, _heads_error),
+    _divides("tp", "heads", "num_attention_heads"),
     Rule(_key_heads, _key_heads_error),
-    Rule(_mlp, _mlp_error),
+    _divides(
+        "tp",
+        "ffn",
+        "ffn_hidden_size",
+        where=lambda batch: batch.model.all_moe == 0,
+        legal=lambda job, value: job.model.num_attention_heads % value == 0,
+    ),
     Rule(_dense_experts, _dense_experts_error),
-    Rule(_experts, _experts_error),
-    Rule(_expert_width, _expert_width_error),
-    Rule(_shared_width, _shared_width_error),
+    _divides("ep", "experts", "num_experts"),
+    _divides("etp", "expert_ffn", "the expert width"),
+    _divides("tp", "shared_ffn", "the shared experts' width", lists=False),
     Rule(_expert_world, _expert_world_error),
     Rule(_expert_sequence, _expert_sequence_error),
     Rule(_world, _world_error),
@@ -446,8 +465,8 @@ RULES: tuple[Rule, ...] = (
     Rule(_batch, _batch_error),
     Rule(_precision, _precision_error, of_machine=True),
     Rule(_attention, _attention_error, of_machine=True),
-    Rule(adapters.nowhere, adapters.nowhere_error),
-    Rule(adapters.divided_rank, adapters.divided_rank_error),
+    Rule(_adapts_nothing, _adapts_nothing_error),
+    Rule(_adapter_rank, _adapter_rank_error),
 )
 """Every rule that spans sections; the first broken rule is reported."""
 

@@ -6,7 +6,8 @@ whole numbers, so that records compare exactly; what does not matter to a kind s
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from math import comb
 from operator import attrgetter
 from typing import Self, overload
 
@@ -18,7 +19,6 @@ from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
 from projector.lower.degrees import JobColumns
-from projector.lower.expert_routing import expected_parts
 from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
     FP8_RECIPES,
@@ -148,6 +148,54 @@ def _loads(pieces: Pieces) -> Ints:
         loads.append(round(load * LOAD_ONE))
     in_parts[rows] = np.array(loads, np.int64)[group]
     return in_parts
+
+
+@lru_cache(maxsize=4096)
+def expected_parts(
+    parts: float, experts: int, topk: int, groups: int = 0, group_topk: int = 0
+) -> float:
+    """Return the expected number of distinct parts on which a token's experts lie.
+
+    Parts are ranks or domains that share the experts evenly and in order; a fraction, as of 12
+    ranks over domains of 8, is that many parts of a whole part's size. Routing is uniform: a token
+    picks ``topk`` distinct experts, so the number it reaches follows the hypergeometric law. With
+    group-limited routing it first picks some groups of experts (DeepSeek-V3: 4 of 8), 0 of 0
+    routes freely.
+
+    It is ``parts * (1 - P)`` with P the probability that a part has none of the picked experts.
+    Freely that is ``C(experts - share, topk) / C(experts, topk)``, ``share = experts / parts``.
+    """
+    if parts <= 1.0:
+        return 1.0
+    if not 0 < group_topk < groups:
+        return parts * (1.0 - _missed(experts, experts / parts, topk))
+    eligible, group = experts * group_topk / groups, experts / groups
+    if parts >= groups:
+        # A part lies inside one group, which is visited or not.
+        return parts * group_topk / groups * (1.0 - _missed(eligible, experts / parts, topk))
+    held = groups / parts
+    if not held.is_integer():
+        # Groups straddle parts: at least as many as the visited groups would fill.
+        return min(parts * (1.0 - _missed(experts, experts / parts, topk)), float(group_topk))
+    whole = int(held)
+    missed = sum(
+        comb(whole, visited)
+        * comb(groups - whole, group_topk - visited)
+        / comb(groups, group_topk)
+        * _missed(eligible, visited * group, topk)
+        for visited in range(min(whole, group_topk) + 1)
+    )
+    return parts * (1.0 - missed)
+
+
+def _missed(experts: float, share: float, topk: int) -> float:
+    """Return the probability that none of ``topk`` distinct experts lies among ``share``."""
+    missed = 1.0
+    for picked in range(topk):
+        if experts - share - picked <= 0.0:
+            return 0.0
+        missed *= (experts - share - picked) / (experts - picked)
+    return missed
 
 
 def _parts_reached(pieces: Pieces, parts_of: Callable[["JobColumns"], Floats]) -> Ints:

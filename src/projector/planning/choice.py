@@ -6,7 +6,7 @@ from typing import Any
 
 from projector.config.bands import Band
 from projector.config.first_order_job import AnyJob
-from projector.first_order.run import FirstOrderRun
+from projector.first_order.results import FirstOrderRun
 from projector.projection.bands import FITS
 from projector.projection.run import RunProjection
 from projector.units import to_gib

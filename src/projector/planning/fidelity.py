@@ -8,10 +8,13 @@ from projector.config.bands import Band
 from projector.config.first_order_job import AnyJob, load_first_order_job
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.first_order.api import project_performance
 from projector.first_order.layouts import UNSPLIT, fastest_layout, legal_layouts
-from projector.first_order.results import FirstOrderPerformance
-from projector.first_order.run import FirstOrderRun, run_of_steps
+from projector.first_order.results import (
+    FirstOrderPerformance,
+    FirstOrderRun,
+    project_performance,
+    run_of_steps,
+)
 from projector.operations.counts import count_model
 from projector.planning.choice import RunFigures, first_order_figures, run_figures
 from projector.projection import api

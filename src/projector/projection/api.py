@@ -11,7 +11,7 @@ from projector.config.first_order_job import FirstOrderJob, load_first_order_job
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
-from projector.first_order import api as first_order
+from projector.first_order import results as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.measure.options import AUTO, BOTH, SIMULATE
 from projector.projection.evaluate import check_placed, evaluate

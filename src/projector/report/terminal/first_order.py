@@ -6,8 +6,7 @@ from rich.text import Text
 
 from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import AnyJob
-from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
-from projector.first_order.run import FirstOrderRun
+from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance, FirstOrderRun
 from projector.report.terminal.lines import entries
 from projector.report.terminal.tables import (
     DIM,
