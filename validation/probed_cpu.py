@@ -23,7 +23,7 @@ from projector.calibrate.probed import Probed, fit_probe
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.sourced import merge
-from projector.lower.kinds import KINDS
+from projector.lower.stages import KINDS
 from projector.measure.probe import identify, plan_probe, threads_of, whole_step
 from projector.measure.process import run_task
 from projector.measure.programs import LAYER_KINDS, lower_job, record_of, task_of

@@ -6,8 +6,7 @@ import pytest
 
 from projector.config.load import Variants, load_job
 from projector.errors import ConfigError
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import JobColumns, job_columns, local_members
+from projector.lower.batch import JobBatch, JobColumns, job_columns, local_members
 from projector.lower.rules import EVEN_STEP, RULES, divisors
 from projector.projection.evaluate import check_exists, find_legal
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from projector.config.load import load_job
-from projector.lower.batch import JobBatch
-from projector.lower.families import Families, step_sizes
+from projector.lower.batch import Families, JobBatch, step_sizes
 
 BASE = {
     "model": "llama3.2_1b",

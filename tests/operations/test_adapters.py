@@ -6,9 +6,8 @@ import pytest
 from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import job_columns
-from projector.lower.kinds import Kind
+from projector.lower.batch import JobBatch, job_columns
+from projector.lower.stages import Kind
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
 from projector.operations.emit import emit_operations

@@ -12,9 +12,8 @@ from projector.config.model_file import load_model
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 from projector.kernels.moe_exchange import COMBINE, DISPATCH
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import job_columns
-from projector.lower.kinds import Kind, is_layer
+from projector.lower.batch import JobBatch, job_columns
+from projector.lower.stages import Kind, is_layer
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
 from projector.operations.emit import LAYERS, emit_operations

@@ -6,7 +6,7 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES
 from projector.operations.emit import emit_operations
-from projector.operations.norm import EAGER_LAYER, EAGER_RMS
+from projector.operations.mlp import EAGER_LAYER, EAGER_RMS
 from projector.operations.table import ATTENTION, BACKWARD, FORWARD
 from projector.projection.api import project_performance
 from projector.projection.evaluate import evaluate

@@ -7,7 +7,7 @@ import numpy as np
 from projector import load_job
 from projector.arrays import Floats
 from projector.config.job import Job
-from projector.lower.kinds import Kind
+from projector.lower.stages import Kind
 from projector.lower.workloads import Workloads
 from projector.operations.cost import ANALYTIC, MEASURED, MeasuredRows
 from projector.operations.table import OperationTable

@@ -7,7 +7,7 @@ from projector.errors import ConfigError
 from projector.kernels.moe_exchange import DISPATCH, LOW_LATENCY, moe_exchange_time_column
 from projector.lower.cluster_columns import largest_of_normals
 from projector.operations.emit import emit_inference
-from projector.operations.served_experts import active_experts, part_pairs
+from projector.operations.moe import active_experts, part_pairs
 from projector.operations.table import EXCHANGE
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment

@@ -4,7 +4,7 @@ import pytest
 from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.operations.emit import emit_inference
-from projector.operations.served_experts import active_experts
+from projector.operations.moe import active_experts
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.generation import (

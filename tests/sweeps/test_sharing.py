@@ -4,11 +4,10 @@ from functools import cache, partial
 
 import pytest
 
-from projector.lower import degrees, workloads
-from projector.lower.batch import SECTIONS, JobBatch
+from projector.lower import batch, workloads
+from projector.lower.batch import PLACED, SECTIONS, JobBatch
 from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.columns import KeyColumn
-from projector.lower.degrees import PLACED
 from projector.lower.sections import ParallelismColumns, TrainingColumns
 from projector.lower.sharing import CLUSTER, PARALLELISM, TRAINING, field_names
 from projector.lower.stages import LayerSettings, LayerSplit
@@ -171,7 +170,7 @@ IMPLIED = {
 def test_a_key_without_a_field_is_caught(case, monkeypatch):
     section, part, field, key = case
     rest = tuple(group for group in PLACED if group not in IMPLIED.get(field, ()))
-    for module in (degrees, workloads):
+    for module in (batch, workloads):
         monkeypatch.setattr(module, "PLACED", rest)
     monkeypatch.setattr(getattr(COLUMNS[section], f"{part}_key"), "read", key)
     if (section, part) == ("cluster", "pipeline"):

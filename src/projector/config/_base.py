@@ -73,7 +73,7 @@ class Shares:
     """What jobs share although they differ in a field, and why; without this a field is compared.
 
     It is a pipeline, but not what a replica adds to it; or also the replica, so that each job looks
-    at the field on its own; or all that a family has in common (``lower/families.py``).
+    at the field on its own; or all that a family has in common (``lower/batch.py``).
     """
 
     what: Literal["pipeline", "replica", "family"]

@@ -12,9 +12,8 @@ from projector.config.job import Job
 from projector.config.training import Precision
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_looked_up, group_rows
-from projector.lower.batch import JobBatch
+from projector.lower.batch import JobBatch, JobColumns, data_parallel, job_columns
 from projector.lower.cluster_columns import ClusterColumns
-from projector.lower.degrees import JobColumns, data_parallel, job_columns
 from projector.lower.hardware import attention_name
 from projector.lower.sections import CP_TYPES, TrainingColumns
 from projector.lower.stages import uses_fp8_attention

@@ -6,7 +6,7 @@ the fields that a replica looks at besides. A field that is added to a section i
 until somebody shows that it need not be. Architectures are compared as whole objects. What a whole
 run takes beside its steps (`RunConfig`) changes neither pipelines nor replicas, so jobs that differ
 in it alone share everything. Jobs that differ in it and in the global batch alone are a family (see
-``lower/families.py``).
+``lower/batch.py``).
 """
 
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
@@ -56,11 +56,11 @@ class Sharing(NamedTuple):
 
     def pipeline_key(self) -> Key:
         """Return what reads everything that a pipeline may depend on."""
-        return self._key(self.as_object, {*self.replica, *self.job, *self.own})
+        return self._key(self.as_object, self._known(*self.replica, *self.job, *self.own))
 
     def family_key(self) -> Key:
         """Return what reads everything that tells families apart."""
-        return self._key(self.as_object, {*self.own})
+        return self._key(self.as_object, self._known(*self.own))
 
     def apart_key(self) -> Key:
         """Return what reads the same but for the sections of which records are compared."""
@@ -69,9 +69,19 @@ class Sharing(NamedTuple):
 
     def replica_key(self) -> Key:
         """Return what reads the fields that a replica looks at besides those of its pipeline."""
-        read = _reader([name for name in self.replica if name not in self.seen], self.as_object)
+        names = self._known(*self.replica)
+        read = _reader([name for name in names if name not in self.seen], self.as_object)
         seen = [of for name, of in self.seen.items() if name in self.replica]
         return lambda section: (read(section), *(of(section) for of in seen))
+
+    def _known(self, *names: str) -> tuple[str, ...]:
+        """Return names of fields; one that the section does not have is refused."""
+        known = {*field_names(self.section, self.as_object)}
+        for name in names:
+            if name not in known:
+                msg = f"{self.section.__name__} has no field {name!r} that sharing could leave out"
+                raise ValueError(msg)
+        return names
 
     def _key(self, whole: Iterable[str], left_out: Container[str]) -> Key:
         names = field_names(self.section, whole)

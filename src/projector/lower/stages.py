@@ -1,17 +1,60 @@
-"""Which layers lie on which virtual pipeline stage, as counts of layer kinds."""
+"""Kinds of layers, and which of them lie on which virtual pipeline stage, as counts."""
 
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Self
 
-from projector.config.model import ModelConfig
+import numpy as np
+
+from projector.arrays import Flags, Ints
+from projector.config.model import LayerType, ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.errors import ConfigError
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
-from projector.lower.kinds import KIND_OF_LAYER, Kind
+
+
+class Kind(IntEnum):
+    """What a workload is. A kind of layer is one row here, and one of `operations.emit.LAYERS`."""
+
+    shown: str
+    """Its name among the components of a model."""
+    layer: LayerType | None
+    """Its name in ``ModelConfig.layer_kinds``; None for what is not a transformer layer."""
+
+    DENSE = "dense_layer", "dense"
+    MOE = "moe_layer", "moe"
+    EMBEDDING = "embedding", None
+    HEAD = "head", None
+    MTP = "mtp_projection", None
+
+    def __new__(cls, shown: str, layer: LayerType | None) -> Self:
+        """Give the kind the number of its row."""
+        kind = int.__new__(cls, len(cls.__members__))
+        kind._value_ = len(cls.__members__)
+        kind.shown, kind.layer = shown, layer
+        return kind
+
+    # An enumeration hashes its name, in Python; the number does it in C.
+    __hash__ = int.__hash__
+
+
+KINDS = tuple(Kind)
+"""By number."""
+
+KIND_OF_LAYER: dict[LayerType, Kind] = {kind.layer: kind for kind in KINDS if kind.layer}
+"""The kind of each layer of a model."""
+
+_IS_LAYER = np.array([kind.layer is not None for kind in KINDS])
+
+
+def is_layer(kinds: Ints) -> Flags:
+    """Return which of some kinds are transformer layers."""
+    return np.asarray(_IS_LAYER[kinds])
+
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
 

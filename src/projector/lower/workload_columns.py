@@ -16,10 +16,8 @@ import numpy as np
 from projector.arrays import Array, Flags, Floats, Ints, Records
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
-from projector.lower.batch import JobBatch
+from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
-from projector.lower.degrees import JobColumns
-from projector.lower.kinds import Kind, is_layer
 from projector.lower.sections import (
     FP8_RECIPES,
     FUSED_DISPATCHERS,
@@ -27,7 +25,7 @@ from projector.lower.sections import (
     ParallelismColumns,
     TrainingColumns,
 )
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, is_layer
 
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 """Codes of ``accumulation``."""

@@ -18,15 +18,15 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_looked_up, group_rows, offsets
-from projector.lower.batch import JobBatch
+from projector.lower.batch import PLACED, JobBatch, JobColumns
 from projector.lower.cluster_columns import ClusterColumns
-from projector.lower.degrees import PLACED, JobColumns
 from projector.lower.hardware import attention_name
-from projector.lower.kinds import KIND_OF_LAYER, Kind
 from projector.lower.machines import Machines
 from projector.lower.sections import ParallelismColumns, TrainingColumns
 from projector.lower.stages import (
+    KIND_OF_LAYER,
     RECOMPUTE_NONE,
+    Kind,
     LayerKind,
     LayerSettings,
     LayerSplit,

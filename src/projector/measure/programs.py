@@ -9,9 +9,8 @@ import numpy as np
 from projector.arrays import Ints
 from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import job_columns
-from projector.lower.kinds import KINDS, Kind
+from projector.lower.batch import JobBatch, job_columns
+from projector.lower.stages import KINDS, Kind
 from projector.lower.workloads import Workloads, build_workloads, lay_out
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.record import (

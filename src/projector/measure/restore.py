@@ -18,7 +18,6 @@ from projector.kernels.collective_algorithms import ALL_TO_ALL
 from projector.lower.workloads import Workloads
 from projector.measure.keys import OperationKey, keys_of
 from projector.operations.cost import ANALYTIC, MEASURED, NUM_PHASES, SCALED, MeasuredRows
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import (
     BACKWARD,
     COLLECTIVE,
@@ -29,6 +28,7 @@ from projector.operations.table import (
     TP_COMM,
     OperationTable,
 )
+from projector.operations.work import repeated_rows
 
 TpRule = Literal["ratio", "linear"]
 """How compute is restored to another tensor parallelism: by the ratio of what the model says of

@@ -13,13 +13,23 @@ from projector.kernels.collective_algorithms import (
     SEND_RECV,
 )
 from projector.kernels.spans import pair_codes
-from projector.operations.adapters import BITS, COLUMN, ROW, WHOLE, emit_adapted
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
     emit_region_exit,
 )
-from projector.operations.linear import FP8, ROWWISE, TENSORWISE, emit_linear, emit_memory
+from projector.operations.linear import (
+    BITS,
+    COLUMN,
+    FP8,
+    ROW,
+    ROWWISE,
+    TENSORWISE,
+    WHOLE,
+    emit_adapted,
+    emit_linear,
+    emit_memory,
+)
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
     ATTENTION,

@@ -17,12 +17,10 @@ from projector.kernels.grouping import group_rows
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.hardware import SLOWDOWNS
-from projector.lower.kinds import is_layer
-from projector.lower.stages import RECOMPUTE_FULL
+from projector.lower.stages import RECOMPUTE_FULL, is_layer
 from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Workloads
 from projector.operations.linear import FP8, ROWWISE
-from projector.operations.repeats import dropped_rows, repeated_rows
 from projector.operations.shapes import Shapes
 from projector.operations.table import (
     ATTENTION,
@@ -38,7 +36,14 @@ from projector.operations.table import (
     WHOLE_LAYER,
     OperationTable,
 )
-from projector.operations.work import kinds_of_rows, sum_kinds, with_seconds, work_of_workloads
+from projector.operations.work import (
+    dropped_rows,
+    kinds_of_rows,
+    repeated_rows,
+    sum_kinds,
+    with_seconds,
+    work_of_workloads,
+)
 
 NUM_SEGMENTS = 8
 NUM_PHASES = 3

@@ -11,8 +11,7 @@ from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import job_columns
+from projector.lower.batch import JobBatch, job_columns
 from projector.lower.workloads import Workloads, build_workloads, lay_out
 from projector.operations.emit import emit_operations
 

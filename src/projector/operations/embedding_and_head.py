@@ -12,7 +12,7 @@ from projector.operations.communication import (
     emit_region_exit,
 )
 from projector.operations.linear import emit_linear, emit_memory
-from projector.operations.norm import emit_norm
+from projector.operations.mlp import emit_norm
 from projector.operations.shapes import InferenceShapes, Shapes, ceil_div
 from projector.operations.table import FORWARD, TP_COMM, TableBuilder
 

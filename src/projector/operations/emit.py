@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Ints, Records
-from projector.lower.kinds import KINDS, Kind, is_layer
+from projector.lower.stages import KINDS, Kind, is_layer
 from projector.operations.attention import emit_attention, emit_cached_attention, emit_cached_core
 from projector.operations.communication import emit_stage_sends
 from projector.operations.embedding_and_head import (
@@ -15,10 +15,8 @@ from projector.operations.embedding_and_head import (
     emit_mtp,
     emit_sampling_head,
 )
-from projector.operations.mlp import emit_mlp
-from projector.operations.moe import emit_moe
-from projector.operations.norm import emit_fused_norm, emit_norm, emit_residual
-from projector.operations.served_experts import emit_served_experts
+from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
+from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
 

@@ -1,13 +1,21 @@
-"""What kernels of a workload do, by kind: seconds, FLOP and bytes. Their power follows from it."""
+"""Which rows recomputation drops and repeats, and what kernels of a workload do, by kind.
+
+That is seconds, FLOP and bytes; their power follows from it.
+"""
 
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.device import OPERAND_BYTES
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE
 from projector.lower.workloads import Workloads
+from projector.operations.linear import BITS
+from projector.operations.mlp import MLP_BIT, SEGMENT_FC2
 from projector.operations.table import (
     ATTENTION,
     BACKWARD,
+    COLLECTIVE,
+    FORWARD,
     GEMM,
     MEMORY,
     OperationTable,
@@ -90,3 +98,34 @@ def _bytes(table: OperationTable) -> Floats:
     elements = table.m[rows] * table.heads[rows] + table.n[rows] * table.key_heads[rows]
     num_bytes[rows] = elements * widths * table.batch[rows]
     return num_bytes
+
+
+def dropped_rows(table: OperationTable, workloads: Workloads) -> Flags:
+    """Return the rows whose activations selective recomputation drops, bool[rows]."""
+    columns = workloads.columns
+    selective = columns.recompute[table.workload] == RECOMPUTE_SELECTIVE
+    dropped: Flags = selective & (
+        (columns.recompute_mask[table.workload] & table.recompute_bit) > 0
+    )
+    return dropped
+
+
+def repeated_rows(table: OperationTable, workloads: Workloads) -> Flags:
+    """Return the forward rows that run again in the backward, bool[rows].
+
+    The output of the last GEMM of a dense layer, and what a collective makes of it, is no input of
+    any backward: a recomputation that stops early leaves them out.
+    """
+    columns = workloads.columns
+    full = columns.recompute[table.workload] == RECOMPUTE_FULL
+    dense = columns.experts[table.workload] == 0
+    is_last = ((table.kind == GEMM) & (table.recompute_bit == MLP_BIT)) | (
+        (table.kind == COLLECTIVE) & dense
+    )
+    is_last &= (table.segment == SEGMENT_FC2) & (columns.stops_early[table.workload] == 1)
+    # What an adapter beside it keeps is made behind it.
+    is_last &= (columns.adapter_sites[table.workload] & BITS["fc2"]) == 0
+    repeated: Flags = (table.phase == FORWARD) & (
+        dropped_rows(table, workloads) | (full & ~is_last)
+    )
+    return repeated

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.lower.kinds import KINDS
+from projector.lower.stages import KINDS
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.programs import LAYER_KINDS, layers_of
 from projector.measure.record import Record

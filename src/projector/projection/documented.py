@@ -14,10 +14,10 @@ import numpy as np
 
 from projector.config.job import Job
 from projector.config.model import ModelConfig
-from projector.lower.kinds import Kind
 from projector.lower.stages import (
     RECOMPUTE_FULL,
     RECOMPUTE_SELECTIVE,
+    Kind,
     LayerSettings,
     LayerSplit,
     stage_layout,

@@ -20,9 +20,7 @@ from projector.errors import ProjectorError
 from projector.kernels.device_memory import Devices
 from projector.kernels.grouping import group_rows
 from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, WEIGHT_ALONE
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import JobColumns, job_columns
-from projector.lower.families import Families, StepSizes, step_sizes
+from projector.lower.batch import Families, JobBatch, JobColumns, StepSizes, job_columns, step_sizes
 from projector.lower.rules import EVEN_STEP, RULES, broken_rules, first_broken
 from projector.lower.workloads import (
     LayoutRuns,

@@ -4,7 +4,7 @@ from typing import Any
 
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.lower.degrees import data_parallel
+from projector.lower.batch import data_parallel
 from projector.projection.bands import verdict_of
 from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked

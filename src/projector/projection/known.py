@@ -9,8 +9,7 @@ import numpy as np
 
 from projector.arrays import Array, GrowingArray, Ints, KnownKeys, bytes_of_rows
 from projector.kernels.grouping import concatenated_ranges, group_numbers, group_rows, offsets
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import JobColumns
+from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.workloads import (
     Layouts,
     PipelineKeys,

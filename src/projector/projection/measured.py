@@ -11,8 +11,8 @@ from projector.config.job import Job
 from projector.measure.record import Record
 from projector.measure.restore import Restoration
 from projector.operations.cost import ANALYTIC, MEASURED, ORIGINS, SCALED, MeasuredRows
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES
+from projector.operations.work import repeated_rows
 from projector.projection.benchmark import Benchmark
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.measured_memory import anchored

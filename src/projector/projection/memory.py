@@ -8,7 +8,7 @@ import numpy as np
 
 from projector.config.bands import Band
 from projector.config.job import Job
-from projector.lower.kinds import KINDS
+from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
 from projector.projection.documented import DocumentedMemory, documented_components

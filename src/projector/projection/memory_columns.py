@@ -11,8 +11,7 @@ import numpy as np
 from projector.arrays import Array, Floats, Ints
 from projector.kernels import device_memory as kernels
 from projector.kernels.state_memory import MAXIMA, REPLICA, STATE, SUMS, hold_state
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import JobColumns
+from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.workload_columns import padded_vocab
 from projector.operations.linear import NF4_BYTES
 from projector.operations.moe import ALLTOALL

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from projector.config.job import Job
-from projector.lower.degrees import data_parallel
+from projector.lower.batch import data_parallel
 
 SEVERAL = "several"
 """Name of pairs that differ in more than one setting."""

@@ -10,8 +10,8 @@ from projector.config.bands import Band
 from projector.config.job import Job
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.operations.counts import ModelCounts
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE
+from projector.operations.work import repeated_rows
 from projector.projection.bands import WORDS, time_band
 from projector.projection.evaluate import Evaluation
 from projector.projection.job_pipeline import pipeline_run_of

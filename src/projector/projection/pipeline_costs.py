@@ -9,8 +9,7 @@ from projector.kernels.device import FIRST_NARROW
 from projector.kernels.grouping import group_rows, looked_up_sums, segment_maxima, segment_sums
 from projector.lower.batch import JobBatch
 from projector.lower.cluster_columns import HostColumns
-from projector.lower.kinds import Kind, is_layer
-from projector.lower.stages import RECOMPUTE_FULL
+from projector.lower.stages import RECOMPUTE_FULL, Kind, is_layer
 from projector.lower.workload_columns import ADDS_NOTHING
 from projector.lower.workloads import Workloads
 from projector.operations.cost import WorkloadCosts

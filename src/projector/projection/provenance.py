@@ -14,7 +14,7 @@ from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
 from projector.config.origins import origins_of
 from projector.envelope import envelope as plain_envelope
-from projector.lower.degrees import data_parallel
+from projector.lower.batch import data_parallel
 from projector.lower.hardware import attention_name
 
 

@@ -15,8 +15,7 @@ from projector.kernels.collective_algorithms import ALL_REDUCE, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
 from projector.kernels.replicas import Patterns, spread_segments
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import JobColumns
+from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.placement import Blocks, place_pairs
 from projector.lower.workload_columns import padded_vocab
 from projector.lower.workloads import Workloads

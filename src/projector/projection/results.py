@@ -11,8 +11,7 @@ from projector.arrays import Array, Flags, Floats, Ints, Ints32
 from projector.kernels import results as kernels
 from projector.kernels.device_memory import Devices, RankBytes
 from projector.kernels.grouping import group_rows
-from projector.lower.batch import JobBatch
-from projector.lower.degrees import JobColumns
+from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.bands import VERDICTS, memory_factors, verdict_codes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from projector.arrays import Ints
 from projector.errors import ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
-from projector.lower.families import Families, StepSizes
+from projector.lower.batch import Families, StepSizes
 from projector.schedule import registry
 from projector.schedule.order import Order, Placement, Series
 from projector.schedule.planning.costs import Costs

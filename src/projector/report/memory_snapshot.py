@@ -21,7 +21,7 @@ from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
 from projector.lower.stages import RECOMPUTE_FULL
-from projector.operations.repeats import dropped_rows
+from projector.operations.work import dropped_rows
 from projector.projection.evaluate import evaluate
 from projector.projection.performance import PerformanceProjection
 from projector.projection.terms import MEMORY_TERMS, STATIC_TERMS

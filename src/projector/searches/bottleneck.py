@@ -16,8 +16,8 @@ from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import ATTENTION, GEMM, TP_COMM
+from projector.operations.work import repeated_rows
 from projector.projection.evaluate import Evaluation
 from projector.projection.terms import BREAKDOWN
 from projector.searches.fields import Lever, check_factor, levers_of, project

@@ -16,9 +16,9 @@ from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import GROUPED
 from projector.kernels.moe_exchange import DISPATCH, EXCHANGE, LOW_LATENCY
+from projector.lower.batch import local_members
 from projector.lower.cluster_columns import largest_of_normals
 from projector.lower.columns import SectionTable
-from projector.lower.degrees import local_members
 from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
 from projector.lower.hardware import device_records, expert_kernels, grouped_record, native_type
 from projector.lower.sections import ModelColumns
@@ -28,7 +28,7 @@ from projector.lower.workload_columns import (
     WorkloadColumns,
     expected_parts,
 )
-from projector.operations.served_experts import NO_EXCHANGE
+from projector.operations.moe import NO_EXCHANGE
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.deployment import Deployment, is_further_token_module
 from projector.units import TERA

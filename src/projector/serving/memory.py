@@ -8,7 +8,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.inference import inference_memory
 from projector.errors import ConfigError
-from projector.lower.kinds import KIND_OF_LAYER, Kind
+from projector.lower.stages import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
 from projector.serving.columns import Step, elements_per_token, layer_rows, step_columns

@@ -35,8 +35,8 @@ from projector.kernels.moe_exchange import (
     UNITS_OF_CHANNEL,
     moe_exchange_time_column,
 )
-from projector.lower.workload_columns import expected_parts
 from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
+from projector.lower.workload_columns import expected_parts
 from projector.operations.moe import FP8_BYTES
 from projector.units import MICROSECOND
 from projector.validate.clusters import network_of

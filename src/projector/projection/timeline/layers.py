@@ -14,12 +14,10 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER
-from projector.lower.kinds import KINDS, is_layer
-from projector.lower.stages import RECOMPUTE_FULL
+from projector.lower.stages import KINDS, RECOMPUTE_FULL, is_layer
 from projector.operations.cost import Hidden, hidden_times, hiding_slowdowns
 from projector.operations.mlp import SEGMENT_FC1
 from projector.operations.moe import EXECUTION, EXECUTION_BESIDE_SHARED
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import (
     BACKWARD,
     COLLECTIVE,
@@ -31,6 +29,7 @@ from projector.operations.table import (
     WHOLE_LAYER,
     OperationTable,
 )
+from projector.operations.work import repeated_rows
 from projector.projection.evaluate import Evaluation
 from projector.projection.pipeline_costs import RunCosts, cost_runs
 from projector.projection.terms import BREAKDOWN

@@ -8,13 +8,13 @@ from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import native_type
 from projector.lower.workloads import Workloads
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import (
     FORWARD,
     MEMORY,
     TP_COMM,
     OperationTable,
 )
+from projector.operations.work import repeated_rows
 from projector.projection.evaluate import evaluate
 from projector.report.figures.traffic import row_bytes, row_flop
 from projector.report.terminal.job import short_title

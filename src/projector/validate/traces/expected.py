@@ -8,10 +8,10 @@ import numpy as np
 
 from projector.config.gemm import MATRIX_TYPES
 from projector.config.job import Job
-from projector.lower.kinds import KINDS, is_layer
+from projector.lower.stages import KINDS, is_layer
 from projector.measure.keys import PHASES, OperationKey, keys_of
-from projector.operations.repeats import repeated_rows
 from projector.operations.table import CATEGORIES
+from projector.operations.work import repeated_rows
 from projector.projection.data_parallel import pass_flags
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import (
