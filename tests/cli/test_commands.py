@@ -491,7 +491,7 @@ def test_a_reader_that_leaves_is_no_error():
 
 
 def test_an_interrupt_exits_130(monkeypatch, capsys):
-    from projector.cli.job_options import JobRequest
+    from projector.cli.job import JobRequest
 
     def interrupt(self):
         raise KeyboardInterrupt
@@ -502,7 +502,7 @@ def test_an_interrupt_exits_130(monkeypatch, capsys):
 
 
 def test_an_error_of_our_own_is_not_swallowed(monkeypatch):
-    from projector.cli.job_options import JobRequest
+    from projector.cli.job import JobRequest
 
     def fail(self):
         raise ZeroDivisionError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from projector.cli.job_options import JobRequest
+from projector.cli.job import JobRequest
 from projector.cli.main import run as run_command
 from projector.config.load import load_job
 from projector.errors import ConfigError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from projector.cli.step_files import StepFiles
+from projector.cli.project import StepFiles
 from projector.errors import ConfigError
 
 

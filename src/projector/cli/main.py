@@ -8,18 +8,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import click
 
-from projector.cli.output import (
-    DOES_NOT_FIT,
-    INTERRUPTED,
-    SUCCESS,
-    WRONG_INPUT,
-    print_error,
-    say,
-)
+from projector.cli.output import DOES_NOT_FIT, INTERRUPTED, SUCCESS, WRONG_INPUT, print_error, say
 from projector.errors import OutOfMemoryError, ProjectorError, check_working_folder
 
 CANNOT_WRITE = 1
@@ -34,44 +27,33 @@ GC_THRESHOLD = 200_000
 """New objects between two garbage collections."""
 
 
-class _Entry(NamedTuple):
-    module: str
-    summary: str
-
-
 COMMANDS = {
-    "memory": _Entry("projector.cli.memory", "Project the memory of every pipeline stage."),
-    "performance": _Entry("projector.cli.performance", "Project the time of one training step."),
-    "both": _Entry("projector.cli.both", "Project memory, then performance."),
-    "compare": _Entry("projector.cli.compare", "Show which terms differ between two jobs."),
-    "sweep": _Entry("projector.cli.sweep", "Project every job of a space."),
-    "search": _Entry("projector.cli.search", "Rank every legal configuration of a job."),
-    "plan": _Entry("projector.cli.plan", "Rank clusters for a training run: days, money, layouts."),
-    "sensitivity": _Entry(
-        "projector.cli.sensitivity", "Rank the effect of each hardware number on a step."
-    ),
-    "serve": _Entry("projector.cli.serve", "Project how a deployment serves a model."),
-    "schedule": _Entry("projector.cli.schedule", "Compare pipeline schedules, draw and trace one."),
-    "gemm": _Entry("projector.cli.gemm", "Time matrix multiplications, term by term."),
-    "attention": _Entry("projector.cli.attention", "Project attention kernels of given shapes."),
-    "collective": _Entry(
-        "projector.cli.collective", "Time a collective with every algorithm that can serve it."
-    ),
-    "topology": _Entry(
-        "projector.cli.topology", "Show a node as a graph: routes, matrices, drawing."
-    ),
-    "validate": _Entry("projector.cli.validate", "Compare projections with a measurement table."),
-    "probe": _Entry("projector.cli.probe", "Measure this machine and write its device profile."),
-    "calibrate": _Entry("projector.cli.calibrate", "Fit a device to a measurement table."),
-    "benchmark": _Entry("projector.cli.benchmark", "Measure single operations on this machine."),
-    "record": _Entry("projector.cli.record", "Show measurements that were kept, and export them."),
-    "trace": _Entry("projector.cli.trace", "Explain a real run from its trace."),
-    "init": _Entry("projector.cli.init", "Write a commented job file."),
-    "models": _Entry("projector.cli.models", "List the shipped models, or show one."),
-    "hardware": _Entry("projector.cli.hardware", "List the shipped devices, or show one."),
-    "warmup": _Entry("projector.cli.warmup", "Compile all kernels, so that later runs start fast."),
+    "memory": ("project", "Project the memory of every pipeline stage."),
+    "performance": ("project", "Project the time of one training step."),
+    "both": ("project", "Project memory, then performance."),
+    "compare": ("project", "Show which terms differ between two jobs."),
+    "sweep": ("sweep", "Project every job of a space."),
+    "search": ("search", "Rank every legal configuration of a job."),
+    "plan": ("plan", "Rank clusters for a training run: days, money, layouts."),
+    "sensitivity": ("sensitivity", "Rank the effect of each hardware number on a step."),
+    "serve": ("serve", "Project how a deployment serves a model."),
+    "schedule": ("schedule", "Compare pipeline schedules, draw and trace one."),
+    "gemm": ("single", "Time matrix multiplications, term by term."),
+    "attention": ("single", "Project attention kernels of given shapes."),
+    "collective": ("single", "Time a collective with every algorithm that can serve it."),
+    "topology": ("topology", "Show a node as a graph: routes, matrices, drawing."),
+    "validate": ("validate", "Compare projections with a measurement table."),
+    "probe": ("profiles", "Measure this machine and write its device profile."),
+    "calibrate": ("profiles", "Fit a device to a measurement table."),
+    "benchmark": ("measure", "Measure single operations on this machine."),
+    "record": ("measure", "Show measurements that were kept, and export them."),
+    "trace": ("trace", "Explain a real run from its trace."),
+    "init": ("shipped", "Write a commented job file."),
+    "models": ("shipped", "List the shipped models, or show one."),
+    "hardware": ("shipped", "List the shipped devices, or show one."),
+    "warmup": ("warmup", "Compile all kernels, so that later runs start fast."),
 }
-"""Subcommands in the order of the help; each module has a ``command``."""
+"""Subcommands in the order of the help: the file that has each as a function, and what it does."""
 
 
 class LazyGroup(click.Group):
@@ -85,10 +67,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one subcommand."""
         del ctx
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(entry.module).command
+        home, _ = COMMANDS[cmd_name]
+        command: click.Command = getattr(import_module(f"projector.cli.{home}"), cmd_name)
         if COMPLETING not in os.environ:
             return command
         from projector.cli.completion import complete
@@ -110,7 +92,7 @@ class LazyGroup(click.Group):
         """Write the list of subcommands without importing them."""
         del ctx
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

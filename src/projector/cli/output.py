@@ -2,31 +2,68 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from projector.cli.options import flag
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, to_json
 from projector.errors import ProjectorError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from projector.config.job import Job
     from projector.report.document import Document
+    from projector.report.figures.pictures import Picture
+    from projector.searches.result import SearchResult
+    from projector.sweeps.result import SweepResult
 
 SUCCESS, WRONG_INPUT, DOES_NOT_FIT, OUT_OF_TIME, INTERRUPTED = 0, 2, 3, 4, 130
 
-ALLOW_RISK = "Rank what is at risk too: its peak fits, but not the upper end of its band."
-"""Help of the option of `search` and `sweep`."""
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """What a command prints besides its result."""
+
+    as_json: bool = flag("Print one JSON object and nothing else.", names="--json")
+    quiet: bool = flag("Print no warnings and no progress.")
+
+    def say(self, message: str) -> None:
+        """Write one line to standard error, unless it is to be quiet."""
+        if not self.quiet:
+            say(message)
+
+    @property
+    def progress(self) -> Callable[[str], None] | None:
+        """What tells of progress, if anything does."""
+        return None if self.quiet else say
+
+    def wrote(self, path: str) -> None:
+        """Name a written file."""
+        self.say(f"wrote {path}")
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Write warnings."""
+        for warning in warnings:
+            self.say(f"warning: {warning}")
+
+    def warn_beside_report(self, warnings: Iterable[str]) -> None:
+        """Write warnings, unless the JSON object has them."""
+        if not self.as_json:
+            self.warn(warnings)
+
+
+ALLOW_RISK = flag("Rank what is at risk too: its peak fits, but not the upper end of its band.")
+"""Option of `search` and `sweep`."""
 
 
 def print_json(result: Mapping[str, Any]) -> None:
     """Write one JSON object."""
-    from projector.envelope import to_json
-
     write(to_json(result))
 
 
@@ -42,9 +79,10 @@ def say(message: str) -> None:
         print(message, file=sys.stderr, flush=True)  # noqa: T201  # the command's output
 
 
-def plain_envelope() -> dict[str, Any]:
-    """Return the keys that every JSON object has, with or without a projection."""
-    return {"schema_version": SCHEMA_VERSION, "version": package_version(), "warnings": []}
+def print_plain(result: Mapping[str, Any]) -> None:
+    """Write the JSON object of what is no projection, with the keys that every object has."""
+    head = {"schema_version": SCHEMA_VERSION, "version": package_version(), "warnings": []}
+    print_json({**head, **result})
 
 
 def print_report(parts: "Iterable[Document | RenderableType]") -> None:
@@ -54,13 +92,6 @@ def print_report(parts: "Iterable[Document | RenderableType]") -> None:
     write(render(*parts))
 
 
-def print_warnings(warnings: Iterable[str], *, quiet: bool) -> None:
-    """Write warnings to standard error."""
-    if not quiet:
-        for warning in warnings:
-            say(f"warning: {warning}")
-
-
 def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) -> None:
     """Write one message to standard error, and with ``--json`` its object to standard output."""
     record = error.to_dict() if isinstance(error, ProjectorError) else _usage(error)
@@ -68,6 +99,44 @@ def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) 
     say(f"error: {message}")
     if as_json:
         print_json(record)
+
+
+def check_files(plot: str | None = None, html: str | None = None) -> None:
+    """Refuse a figure and a page that could not be written, before anything is computed."""
+    if plot is not None:
+        from projector.report.figures.figure import check_figure
+
+        check_figure(plot)
+    if html is not None:
+        from projector.report.pages.page import check_page
+
+        check_page(html)
+
+
+def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":
+    """Check the requested ``KIND=FIGURE`` and the page before anything is computed.
+
+    ``kinds`` names the kinds of this command in `projector.report.figures.pictures`.
+    """
+    check_files(html=html)
+    if not plots:
+        return ()
+    from projector.report.figures import pictures
+
+    return pictures.read_pictures(plots, getattr(pictures, kinds))
+
+
+def write_pictures(
+    pictures: "tuple[Picture, ...]", result: "SweepResult | SearchResult | Job", printer: Printer
+) -> None:
+    """Draw the pictures and name each file."""
+    if not pictures:
+        return
+    from projector.report.figures import pictures as report
+
+    report.write_pictures(pictures, result)
+    for picture in pictures:
+        printer.wrote(picture.path)
 
 
 STEP_MODULES = ("projector.kernels.gemm.times", "projector.kernels.results")

@@ -2,85 +2,54 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from projector.cli.job_options import output_options
+from projector.cli.job import ASSIGNMENTS
+from projector.cli.options import command, option
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
+    Printer,
     announce_compilation,
+    check_files,
     print_json,
     print_report,
-    print_warnings,
 )
-from projector.cli.pictures import say_written
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.planning.plan import PlanResult
 
 
-@click.command("plan")
-@click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--config", metavar="FILE", help="Job file, for a run that is described already.")
-@click.option("--model", metavar="NAME", help="Model, where there is no job file.")
-@click.option("--tokens", metavar="N", help="Tokens to train: 1e12, 300B, 15.6T.")
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    metavar="NAME[@NETWORK]",
-    help="Device to choose from; may be repeated. Left out: that of the job, or a stated list.",
-)
-@click.option(
-    "--gpus",
-    multiple=True,
-    type=int,
-    metavar="N",
-    help="Size to choose from; may be repeated. Left out: sizes that answer the question.",
-)
-@click.option("--deadline-days", type=float, metavar="N", help="Days that the run may take.")
-@click.option("--deadline", metavar="DATE", help="The same as a date, for a start today.")
-@click.option("--budget-usd", type=float, metavar="N", help="USD that the run may cost.")
-@click.option(
-    "--usd-per-gpu-hour",
-    "prices",
-    multiple=True,
-    metavar="[NAME=]X",
-    help="Price of an hour of a GPU, for all devices or for one; may be repeated.",
-)
-@click.option("--top", default=10, show_default=True, metavar="N", help="Choices to show.")
-@click.option(
-    "--fidelity",
-    default="tiles",
-    show_default=True,
-    metavar="tiles|first-order",
-    help="Model of the step time.",
-)
-@click.option("--plot", metavar="FIGURE", help="Draw days against money as .png, .svg or .pdf.")
-@click.option("--html", metavar="FILE.html", help="Write one page for the person who decides.")
-@click.option("--job-out", metavar="FILE", help="Write the first choice as a job file.")
-@output_options
-def command(
-    assignments: tuple[str, ...],
-    config: str | None,
-    model: str | None,
-    tokens: str | None,
-    devices: tuple[str, ...],
-    gpus: tuple[int, ...],
-    deadline_days: float | None,
-    deadline: str | None,
-    budget_usd: float | None,
-    prices: tuple[str, ...],
-    top: int,
-    fidelity: str,
-    plot: str | None,
-    html: str | None,
-    job_out: str | None,
-    as_json: bool,
-    quiet: bool,
+@command()
+def plan(
+    *,
+    assignments: tuple[str, ...] = ASSIGNMENTS,
+    config: str | None = option("FILE", "Job file, for a run that is described already."),
+    model: str | None = option("NAME", "Model, where there is no job file."),
+    tokens: str | None = option("N", "Tokens to train: 1e12, 300B, 15.6T."),
+    devices: tuple[str, ...] = option(
+        "NAME[@NETWORK]",
+        "Device to choose from; may be repeated. Left out: that of the job, or a stated list.",
+        names="--device",
+    ),
+    gpus: tuple[int, ...] = option(
+        "N", "Size to choose from; may be repeated. Left out: sizes that answer the question."
+    ),
+    deadline_days: float | None = option("N", "Days that the run may take."),
+    deadline: str | None = option("DATE", "The same as a date, for a start today."),
+    budget_usd: float | None = option("N", "USD that the run may cost."),
+    prices: tuple[str, ...] = option(
+        "[NAME=]X",
+        "Price of an hour of a GPU, for all devices or for one; may be repeated.",
+        names="--usd-per-gpu-hour",
+    ),
+    top: int = option("N", "Choices to show.", shown=10),
+    fidelity: str = option("tiles|first-order", "Model of the step time.", shown="tiles"),
+    plot: str | None = option("FIGURE", "Draw days against money as .png, .svg or .pdf."),
+    html: str | None = option("FILE.html", "Write one page for the person who decides."),
+    job_out: str | None = option("FILE", "Write the first choice as a job file."),
+    printer: Printer,
 ) -> int:
     """Rank clusters and layouts for a training run: days, GPU-hours, money, energy.
 
@@ -99,40 +68,41 @@ def command(
         --budget-usd 1e6 --usd-per-gpu-hour 2.5
       projector plan --config job.yaml --tokens 300B --gpus 256 --gpus 512 --html plan.html
     """  # noqa: D301  click looks for the backspace
-    days = _deadline(deadline_days, deadline)
-    question: dict[str, Any] = {
-        "job": config,
-        "devices": devices or None,
-        "gpus": gpus or None,
-        "deadline_days": days,
-        "budget_usd": budget_usd,
-        "usd_per_gpu_hour": _prices(prices),
-        "top": top,
-    }
-    _check_files(plot, html, job_out)
+    days, usd_per_gpu_hour = _deadline(deadline_days, deadline), _prices(prices)
+    check_files(plot, html)
+    if job_out is not None:
+        from projector.files import check_place
+
+        check_place(job_out, key="job_out")
     if fidelity != "first-order":
-        announce_compilation(quiet=quiet)
+        announce_compilation(quiet=printer.quiet)
     from projector.config.load import parse_override
     from projector.planning.plan import project_plan
     from projector.report.terminal.progress import SweepProgress
 
-    with SweepProgress(quiet=quiet, unit="clusters", found="layouts") as progress:
+    with SweepProgress(quiet=printer.quiet, unit="clusters", found="layouts") as progress:
         result = project_plan(
             model,
             tokens,
-            **question,
+            job=config,
+            devices=devices or None,
+            gpus=gpus or None,
+            deadline_days=days,
+            budget_usd=budget_usd,
+            usd_per_gpu_hour=usd_per_gpu_hour,
+            top=top,
             fidelity=fidelity,
             overrides=dict(parse_override(text) for text in assignments),
             progress=progress,
         )
-    _write_files(result, plot, html, job_out, quiet=quiet)
-    if as_json:
+    _write_files(result, plot, html, job_out, printer)
+    if printer.as_json:
         print_json(result.to_dict())
     else:
         from projector.report.plan import plan_document
 
         print_report([plan_document(result)])
-    print_warnings(result.warnings, quiet=quiet or as_json)
+    printer.warn_beside_report(result.warnings)
     return SUCCESS if result.met else DOES_NOT_FIT
 
 
@@ -172,42 +142,23 @@ def _prices(texts: Sequence[str]) -> float | dict[str, float] | None:
     return found[""]
 
 
-def _check_files(plot: str | None, html: str | None, job_out: str | None) -> None:
-    """Refuse files that could not be written, before anything is computed."""
-    if plot is not None:
-        from projector.report.figures.figure import check_figure
-
-        check_figure(plot)
-    if html is not None:
-        from projector.report.pages.page import check_page
-
-        check_page(html)
-    if job_out is not None:
-        from projector.files import check_place
-
-        check_place(job_out, key="job_out")
-
-
 def _write_files(
-    result: "PlanResult", plot: str | None, html: str | None, job_out: str | None, *, quiet: bool
+    result: "PlanResult", plot: str | None, html: str | None, job_out: str | None, printer: Printer
 ) -> None:
-    written: list[Any] = []
     if plot is not None:
         from projector.report.plan import write_plan_figure
 
         write_plan_figure(result, plot)
-        written.append(plot)
     if html is not None:
         from projector.report.plan import write_plan_page
 
         write_plan_page(result, html)
-        written.append(html)
     if job_out is not None and result.choices:
         from projector.report.job_file import write_job
 
         write_job(result.choices[0].job, job_out, result.answer)
-        written.append(job_out)
     elif job_out is not None:
-        print_warnings([f"there is no choice: {job_out} is not written"], quiet=quiet)
-    for path in written:
-        say_written(path, quiet=quiet)
+        printer.warn([f"there is no choice: {job_out} is not written"])
+    for path in (plot, html, job_out if result.choices else None):
+        if path is not None:
+            printer.wrote(path)

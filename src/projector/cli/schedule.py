@@ -1,24 +1,21 @@
 """``projector schedule``."""
 
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.cli.job_options import (
-    ALL_SCHEDULES,
-    JobRequest,
-    optional_job_options,
-    output_options,
-)
+from projector.cli.job import ALL_SCHEDULES, PRIMUS, JobRequest, config_option
+from projector.cli.options import command, group, option
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
+    Printer,
+    check_files,
     interpret_at_first,
-    plain_envelope,
     print_json,
+    print_plain,
     print_report,
-    print_warnings,
-    say,
 )
 from projector.errors import ConfigError, ScheduleError
 
@@ -26,29 +23,39 @@ if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.schedule.compare import ScheduleComparison
 
-_NUMBERS = (
-    "pp",
-    "vpp",
-    "microbatches",
-    "f",
-    "b",
-    "w",
-    "p2p",
-    "blocking_p2p",
-    "memory_limit",
-    "group_size",
-    "objective",
-)
-_OF_A_JOB = (
-    "config",
-    "target_nodes",
-    "gpu_arch",
-    "gpu_clock_mhz",
-    "hardware_config",
-    "micro_batch_size",
-    "global_batch_size",
-)
-_SECTIONS = {"A pipeline in numbers": _NUMBERS, "The pipeline of a job": _OF_A_JOB}
+_LEFT_OUT = ("config", "schedule", "list_ignored", *PRIMUS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """A pipeline in numbers."""
+
+    pp: int | None = option("N", "Ranks of the pipeline.")
+    vpp: int | None = option("N", "Chunks of each rank; 1 when left out.")
+    microbatches: int | None = option("N", "Microbatches of a step.")
+    f: str | None = option("S[,S...]", "Seconds of the forward of one chunk; 1 when left out.")
+    b: str | None = option("S[,S...]", "Seconds of the gradient of its input; 1 when left out.")
+    w: str | None = option("S[,S...]", "Seconds of the gradient of its weights; 1 when left out.")
+    p2p: float | None = option("S", "Seconds from rank to rank; 0 when left out.")
+    blocking_p2p: bool | None = option(None, "A rank that sends waits until its data has arrived.")
+    memory_limit: float | None = option(
+        "M", "Most microbatches that a rank may hold, all its chunks together."
+    )
+    group_size: int | None = option(
+        "N", "Microbatches that a chunk takes before the next one, interleaved; PP when left out."
+    )
+    objective: str | None = option(
+        "makespan|period", "What planned schedules minimise; makespan when left out."
+    )
+
+
+_OF_A_JOB = [
+    each.name for each in fields(JobRequest) if each.name not in {*_LEFT_OUT, "assignments"}
+]
+_SECTIONS = {
+    "A pipeline in numbers": [each.name for each in fields(_Numbers)],
+    "The pipeline of a job": ["config", *_OF_A_JOB],
+}
 
 
 class _Sectioned(click.Command):
@@ -72,71 +79,25 @@ class _Sectioned(click.Command):
                 formatter.write_dl(records)
 
 
-@click.command("schedule", cls=_Sectioned)
-@click.option("--pp", type=int, metavar="N", help="Ranks of the pipeline.")
-@click.option("--vpp", type=int, metavar="N", help="Chunks of each rank; 1 when left out.")
-@click.option("--microbatches", type=int, metavar="N", help="Microbatches of a step.")
-@click.option(
-    "--f", metavar="S[,S...]", help="Seconds of the forward of one chunk; 1 when left out."
-)
-@click.option(
-    "--b", metavar="S[,S...]", help="Seconds of the gradient of its input; 1 when left out."
-)
-@click.option(
-    "--w", metavar="S[,S...]", help="Seconds of the gradient of its weights; 1 when left out."
-)
-@click.option("--p2p", type=float, metavar="S", help="Seconds from rank to rank; 0 when left out.")
-@click.option(
-    "--blocking-p2p",
-    is_flag=True,
-    default=None,
-    help="A rank that sends waits until its data has arrived.",
-)
-@click.option(
-    "--memory-limit",
-    type=float,
-    metavar="M",
-    help="Most microbatches that a rank may hold, all its chunks together.",
-)
-@click.option(
-    "--group-size",
-    type=int,
-    metavar="N",
-    help="Microbatches that a chunk takes before the next one, interleaved; PP when left out.",
-)
-@click.option(
-    "--objective",
-    metavar="makespan|period",
-    help="What planned schedules minimise; makespan when left out.",
-)
-@optional_job_options
-@click.option(
-    "--algorithm",
-    "--pipeline-schedule-algorithm",
-    "algorithm",
-    default=ALL_SCHEDULES,
-    show_default=True,
-    metavar="auto|all|NAME",
-    help="Schedules to run.",
-)
-@click.option(
-    "--plot",
-    metavar="FIGURE.png|.svg|.pdf",
-    help="Draw the fastest schedule that fits as a Gantt chart.",
-)
-@click.option(
-    "--timeline",
-    metavar="FILE",
-    help="Write that schedule as a trace for ui.perfetto.dev, compressed if named .gz.",
-)
-@output_options
-def command(
-    algorithm: str,
-    plot: str | None,
-    timeline: str | None,
-    as_json: bool,
-    quiet: bool,
-    **given: Any,
+@command(cls=_Sectioned)
+def schedule(
+    *,
+    numbers: _Numbers,
+    config: str | None = config_option(required=False),
+    request: JobRequest = group(without=_LEFT_OUT),
+    algorithm: str = option(
+        "auto|all|NAME",
+        "Schedules to run.",
+        shown=ALL_SCHEDULES,
+        names=("--algorithm", "--pipeline-schedule-algorithm"),
+    ),
+    plot: str | None = option(
+        "FIGURE.png|.svg|.pdf", "Draw the fastest schedule that fits as a Gantt chart."
+    ),
+    timeline: str | None = option(
+        "FILE", "Write that schedule as a trace for ui.perfetto.dev, compressed if named .gz."
+    ),
+    printer: Printer,
 ) -> int:
     """Compare pipeline schedules: time, bubble and memory, the fastest that fits first.
 
@@ -153,71 +114,70 @@ def command(
       projector schedule --pp 4 --vpp 2 --microbatches 16 --algorithm interleaved --plot gantt.svg
       projector schedule --config job.yaml parallelism.vpp=1 --timeline trace.json.gz
     """  # noqa: D301  click looks for the backspace
-    _check_input(given)
-    if plot is not None:
-        from projector.report.figures.figure import check_figure
-
-        check_figure(plot)
+    _check_input(numbers, config, request)
+    check_files(plot)
     if timeline is not None:
         from projector.report.timeline import check_timeline
 
         check_timeline(timeline)
     job = None
-    if given["config"] is not None:
-        job = _job(given)
-        interpret_at_first(quiet=quiet)
+    if config is not None:
+        job = replace(request, config=config).load()
+        interpret_at_first(quiet=printer.quiet)
         from projector.projection.job_pipeline import compare_job_schedules
 
         comparison = compare_job_schedules(job, algorithm)
     else:
-        comparison = _compare(given, algorithm, quiet=quiet)
+        comparison = _compare(numbers, algorithm, printer)
     # First, so that standard output has the result or the error of a file, never both.
-    _write(comparison, job, plot, timeline, quiet=quiet)
-    warnings = _print(comparison, job, as_json=as_json)
-    print_warnings(warnings, quiet=quiet or as_json)
+    _write(comparison, job, plot, timeline, printer)
+    warnings = _print(comparison, job, printer)
+    printer.warn_beside_report(warnings)
     return SUCCESS if comparison.fits else DOES_NOT_FIT
 
 
-def _check_input(given: dict[str, Any]) -> None:
+def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> None:
     """Refuse a mixture of numbers and a job, and neither."""
-    numbers = [name for name in _NUMBERS if given[name] is not None]
-    of_a_job = [name for name in _OF_A_JOB if given[name] is not None]
-    if given["config"] is not None and numbers:
-        option = _option(numbers[0])
-        msg = f"{option} cannot be given with --config: the job has it; leave one of the two out"
-        raise ConfigError(msg, key=numbers[0], value=given[numbers[0]])
-    if given["config"] is None and (of_a_job or given["assignments"]):
-        argument = _option(of_a_job[0]) if of_a_job else given["assignments"][0]
-        msg = f"{argument} changes a job, but there is none; add --config FILE"
+    given = {name: value for name, value in asdict(numbers).items() if value is not None}
+    if config is not None:
+        if given:
+            name, value = next(iter(given.items()))
+            msg = (
+                f"{_option(name)} cannot be given with --config: the job has it; "
+                "leave one of the two out"
+            )
+            raise ConfigError(msg, key=name, value=value)
+        return
+    changes = [_option(name) for name in _OF_A_JOB if getattr(request, name) is not None]
+    if changes or request.assignments:
+        change = changes[0] if changes else request.assignments[0]
+        msg = f"{change} changes a job, but there is none; add --config FILE"
         raise ConfigError(msg, key="config", allowed="a job file")
     for name in ("pp", "microbatches"):
-        if given["config"] is None and given[name] is None:
+        if name not in given:
             msg = f"{_option(name)} is missing; give --pp and --microbatches, or a job by --config"
             raise ConfigError(msg, key=name, allowed="an integer >= 1")
 
 
-def _compare(given: dict[str, Any], algorithm: str, *, quiet: bool) -> "ScheduleComparison":
-    times = {name: _seconds(name, given[name]) for name in ("f", "b", "w")}
-    interpret_at_first(quiet=quiet)
+def _compare(numbers: _Numbers, algorithm: str, printer: Printer) -> "ScheduleComparison":
+    times = {name: _seconds(name, getattr(numbers, name)) for name in ("f", "b", "w")}
+    interpret_at_first(quiet=printer.quiet)
     from projector.schedule.compare import compare_schedules
 
+    assert numbers.pp is not None
+    assert numbers.microbatches is not None
     return compare_schedules(
-        given["pp"],
-        1 if given["vpp"] is None else given["vpp"],
-        given["microbatches"],
+        numbers.pp,
+        1 if numbers.vpp is None else numbers.vpp,
+        numbers.microbatches,
         **times,
-        p2p=given["p2p"] or 0.0,
-        memory_limit=given["memory_limit"],
+        p2p=numbers.p2p or 0.0,
+        memory_limit=numbers.memory_limit,
         algorithm=algorithm,
-        group_size=given["group_size"],
-        overlap_p2p=not given["blocking_p2p"],
-        objective=given["objective"] or "makespan",
+        group_size=numbers.group_size,
+        overlap_p2p=not numbers.blocking_p2p,
+        objective=numbers.objective or "makespan",  # type: ignore[arg-type]  # checked there
     )
-
-
-def _job(given: dict[str, Any]) -> "Job":
-    names = ("assignments", *_OF_A_JOB)
-    return JobRequest(**{name: given[name] for name in names}).load()
 
 
 def _seconds(name: str, text: str | None) -> float | list[float]:
@@ -234,26 +194,24 @@ def _seconds(name: str, text: str | None) -> float | list[float]:
 
 
 def _print(
-    comparison: "ScheduleComparison", job: "Job | None", *, as_json: bool
+    comparison: "ScheduleComparison", job: "Job | None", printer: Printer
 ) -> tuple[str, ...]:
     """Print the comparison and return the warnings; JSON already contains them."""
-    envelope: dict[str, Any] = plain_envelope()
-    warnings: tuple[str, ...] = ()
-    if job is not None:
-        from projector.projection.provenance import envelope as envelope_of
-        from projector.projection.provenance import provenance_of
+    if job is None:
+        provenance = None
+    else:
+        from projector.projection.provenance import envelope, provenance_of
 
         provenance = provenance_of(job)
-        warnings = provenance.warnings
-        if as_json:
-            envelope = envelope_of(provenance, _band(comparison, job))
-    if as_json:
-        print_json({**envelope, **comparison.to_dict()})
-    else:
+    if not printer.as_json:
         from projector.report.terminal.schedule import schedule_report
 
         print_report(schedule_report(comparison, job))
-    return warnings
+    elif job is None or provenance is None:
+        print_plain(comparison.to_dict())
+    else:
+        print_json({**envelope(provenance, _band(comparison, job)), **comparison.to_dict()})
+    return () if provenance is None else provenance.warnings
 
 
 def _band(comparison: "ScheduleComparison", job: "Job") -> dict[str, Any]:
@@ -272,8 +230,7 @@ def _write(
     job: "Job | None",
     plot: str | None,
     timeline: str | None,
-    *,
-    quiet: bool,
+    printer: Printer,
 ) -> None:
     """Write figure and trace of the best schedule."""
     paths = [path for path in (plot, timeline) if path is not None]
@@ -281,7 +238,7 @@ def _write(
         return
     best = comparison.best
     if best is None or best.run is None:
-        print_warnings([f"no schedule can run: {' and '.join(paths)} not written"], quiet=quiet)
+        printer.warn([f"no schedule can run: {' and '.join(paths)} not written"])
         return
     title = ""
     if job is not None:
@@ -296,8 +253,7 @@ def _write(
         from projector.report.timeline import write_timeline
 
         write_timeline(best.run, timeline, title)
-    if not quiet:
-        say(f"wrote {' and '.join(paths)}: {best.schedule}")
+    printer.say(f"wrote {' and '.join(paths)}: {best.schedule}")
 
 
 def _option(name: str) -> str:

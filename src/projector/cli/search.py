@@ -1,25 +1,24 @@
 """``projector search``."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from projector.cli.emit import Emission, emit_option
-from projector.cli.job_options import ALL_SCHEDULES, JobRequest, job_options, output_options
+from projector.cli.job import ALL_SCHEDULES, EMIT, PRIMUS, Emission, JobRequest
+from projector.cli.options import command, flag, group, option
 from projector.cli.output import (
     ALLOW_RISK,
     DOES_NOT_FIT,
     INTERRUPTED,
     OUT_OF_TIME,
     SUCCESS,
+    Printer,
     compiling_steps,
     print_json,
     print_report,
-    print_warnings,
+    read_pictures,
     say,
+    write_pictures,
 )
-from projector.cli.pictures import read_pictures, say_written, write_pictures
 from projector.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -27,67 +26,36 @@ if TYPE_CHECKING:
     from projector.searches.result import SearchResult
 
 
-@click.command("search")
-@job_options
-@click.option("--top", default=20, show_default=True, metavar="N", help="Configurations to show.")
-@click.option(
-    "--headroom-gib", default=0.0, metavar="G", help="Memory that must stay free on every rank."
-)
-@click.option("--allow-risk", is_flag=True, help=ALLOW_RISK)
-@click.option(
-    "--most-seconds",
-    type=float,
-    metavar="S",
-    help="Begin nothing after S seconds; what was left out is counted.",
-)
-@click.option(
-    "--objective",
-    default="time",
-    show_default=True,
-    metavar="time|cost|energy|co2",
-    help="What is made small: time of a step, or USD, MWh or CO2 of the run (run.tokens).",
-)
-@click.option(
-    "--tp-across-nodes", is_flag=True, help="Let tensor parallelism leave the scale-up domain."
-)
-@click.option(
-    "--recompute",
-    multiple=True,
-    metavar="none|selective|full",
-    help="Recompute to try; may be repeated; all three when left out.",
-)
-@click.option(
-    "--schedule",
-    "schedules",
-    multiple=True,
-    metavar="NAME",
-    help="Schedule to try; may be repeated; --pipeline-schedule-algorithm when left out.",
-)
-@click.option(
-    "--plot",
-    "plots",
-    multiple=True,
-    metavar="pareto=FIGURE",
-    help="Draw speed against memory as .png, .svg or .pdf.",
-)
-@click.option("--html", metavar="FILE.html", help="Write one interactive page that works offline.")
-@emit_option
-@output_options
-def command(
-    top: int,
-    headroom_gib: float,
-    allow_risk: bool,
-    most_seconds: float | None,
-    objective: str,
-    tp_across_nodes: bool,
-    recompute: tuple[str, ...],
-    schedules: tuple[str, ...],
-    plots: tuple[str, ...],
-    html: str | None,
-    emit: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-    **request: Any,
+@command()
+def search(
+    *,
+    asked: JobRequest = group(without=PRIMUS),
+    top: int = option("N", "Configurations to show.", shown=20),
+    headroom_gib: float = option("G", "Memory that must stay free on every rank.", default=0.0),
+    allow_risk: bool = ALLOW_RISK,
+    most_seconds: float | None = option(
+        "S", "Begin nothing after S seconds; what was left out is counted."
+    ),
+    objective: str = option(
+        "time|cost|energy|co2",
+        "What is made small: time of a step, or USD, MWh or CO2 of the run (run.tokens).",
+        shown="time",
+    ),
+    tp_across_nodes: bool = flag("Let tensor parallelism leave the scale-up domain."),
+    recompute: tuple[str, ...] = option(
+        "none|selective|full", "Recompute to try; may be repeated; all three when left out."
+    ),
+    schedules: tuple[str, ...] = option(
+        "NAME",
+        "Schedule to try; may be repeated; --pipeline-schedule-algorithm when left out.",
+        names="--schedule",
+    ),
+    plots: tuple[str, ...] = option(
+        "pareto=FIGURE", "Draw speed against memory as .png, .svg or .pdf.", names="--plot"
+    ),
+    html: str | None = option("FILE.html", "Write one interactive page that works offline."),
+    emit: tuple[str, ...] = EMIT,
+    printer: Printer,
 ) -> int:
     """Rank every legal configuration of a job: the fastest that fit, and their memory.
 
@@ -112,7 +80,6 @@ def command(
     """  # noqa: D301  click looks for the backspace
     pictures = read_pictures(plots, html, "OF_SEARCH")
     emission = Emission.of(emit)
-    asked = JobRequest(**request)
     job = asked.load()
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
     from projector.report.terminal.progress import SearchProgress
@@ -127,7 +94,10 @@ def command(
         schedules=schedules or _schedules(asked),
         fixed=fixed,
     )
-    with compiling_steps(quiet=quiet), SearchProgress(quiet=quiet, say=say) as progress:
+    with (
+        compiling_steps(quiet=printer.quiet),
+        SearchProgress(quiet=printer.quiet, say=say) as progress,
+    ):
         result = search(
             job,
             top=top,
@@ -137,40 +107,35 @@ def command(
             progress=progress.see,
             keep_interrupted=True,
         )
-    write_pictures(pictures, result, quiet=quiet)
+    write_pictures(pictures, result, printer)
     if html is not None:
         from projector.report.search import write_search_page
 
         write_search_page(result, html)
-        say_written(html, quiet=quiet)
+        printer.wrote(html)
     emitted = emission.of_job(result.best[0].job) if result.best else []
-    _print(result, emission, emitted, as_json=as_json, quiet=quiet)
+    _print(result, emission, emitted, printer)
     if not emitted:
         emission.refuse("no configuration is within the limits")
     return _exit_code(result)
 
 
 def _print(
-    result: "SearchResult",
-    emission: Emission,
-    emitted: "list[Emitted]",
-    *,
-    as_json: bool,
-    quiet: bool,
+    result: "SearchResult", emission: Emission, emitted: "list[Emitted]", printer: Printer
 ) -> None:
     from projector.projection.provenance import envelope, provenance_of
 
     provenance = provenance_of(result.job)
-    if as_json:
+    if printer.as_json:
         whole = {**envelope(provenance, result.uncertainty), **result.to_dict()}
         print_json(emission.add_to(whole, emitted))
     elif not (emission.on_output and emitted):
         from projector.report.search import search_report
 
         print_report([search_report(result)])
-    print_warnings(provenance.warnings, quiet=quiet or as_json)
-    if not as_json and emitted:
-        emission.show(emitted, quiet=quiet)
+    printer.warn_beside_report(provenance.warnings)
+    if not printer.as_json and emitted:
+        emission.show(emitted, printer)
 
 
 def _exit_code(result: "SearchResult") -> int:

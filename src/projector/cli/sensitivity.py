@@ -1,20 +1,18 @@
 """``projector sensitivity``."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from projector.cli.given import refuse_idle
-from projector.cli.job_options import JobRequest, output_options, several_job_options
+from projector.cli.job import PRIMUS, JobRequest, config_option
+from projector.cli.options import command, flag, group, option, refuse_idle
 from projector.cli.output import (
     SUCCESS,
+    Printer,
     announce_compilation,
+    check_files,
     print_json,
     print_report,
-    print_warnings,
-    say,
 )
 from projector.errors import ConfigError
 
@@ -28,83 +26,49 @@ if TYPE_CHECKING:
     from projector.searches.sobol import SobolIndices
 
 
-@click.command("sensitivity")
-@several_job_options
-@click.option(
-    "--weight",
-    "weights",
-    type=float,
-    multiple=True,
-    metavar="W",
-    help="Weight of each job in the geometric mean of their steps, in order; equal when left out.",
-)
-@click.option(
-    "--change",
-    default=0.1,
-    show_default=True,
-    metavar="SHARE",
-    help="A field is divided and multiplied by 1 + SHARE.",
-)
-@click.option(
-    "--step",
-    default=0.001,
-    show_default=True,
-    metavar="SHARE",
-    help="The same for the elasticity at the point.",
-)
-@click.option(
-    "--field",
-    "fields",
-    multiple=True,
-    metavar="DOTTED",
-    help="Field to vary; may be repeated; A+B change together; all of the hardware when left out.",
-)
-@click.option("--sobol", is_flag=True, help="Add Sobol indices; needs the extra sensitivity.")
-@click.option(
-    "--samples",
-    default=512,
-    show_default=True,
-    metavar="N",
-    help="Base samples of --sobol, a power of two; N * (fields + 2) jobs are projected.",
-)
-@click.option("--seed", default=1, show_default=True, metavar="N", help="Seed of --sobol.")
-@click.option(
-    "--range",
-    "factor",
-    type=float,
-    metavar="FACTOR",
-    help="--sobol and --map vary a field from 1/FACTOR to FACTOR times; 2 and 4 when left out.",
-)
-@click.option(
-    "--map",
-    "map_fields",
-    metavar="FIELD,FIELD",
-    help="Say what bounds the step over two fields: compute, memory, communication, latency or "
-    "bubble.",
-)
-@click.option("--top", default=15, show_default=True, metavar="N", help="Effects to show.")
-@click.option(
-    "--plot",
-    "plots",
-    multiple=True,
-    metavar="[KIND=]FIGURE.png|.svg|.pdf",
-    help="Draw the effects (KIND tornado, which may be left out), the indices (sobol) or the map "
-    "(map); may be repeated.",
-)
-@output_options
-def command(
-    weights: tuple[float, ...],
-    change: float,
-    step: float,
-    fields: tuple[str, ...],
-    sobol: bool,
-    factor: float | None,
-    map_fields: str | None,
-    top: int,
-    plots: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-    **request: Any,
+@command()
+def sensitivity(
+    *,
+    configs: tuple[str, ...] = config_option("; may be repeated"),
+    request: JobRequest = group(without=("config", *PRIMUS)),
+    weights: tuple[float, ...] = option(
+        "W",
+        "Weight of each job in the geometric mean of their steps, in order; equal when left out.",
+        names="--weight",
+    ),
+    change: float = option("SHARE", "A field is divided and multiplied by 1 + SHARE.", shown=0.1),
+    step: float = option("SHARE", "The same for the elasticity at the point.", shown=0.001),
+    fields: tuple[str, ...] = option(
+        "DOTTED",
+        "Field to vary; may be repeated; A+B change together; all of the hardware when left out.",
+        names="--field",
+    ),
+    sobol: bool = flag("Add Sobol indices; needs the extra sensitivity."),
+    samples: int = option(
+        "N",
+        "Base samples of --sobol, a power of two; N * (fields + 2) jobs are projected.",
+        shown=512,
+    ),
+    seed: int = option("N", "Seed of --sobol.", shown=1),
+    factor: float | None = option(
+        "FACTOR",
+        "--sobol and --map vary a field from 1/FACTOR to FACTOR times; 2 and 4 when left out.",
+        names="--range",
+    ),
+    map_fields: str | None = option(
+        "FIELD,FIELD",
+        "Say what bounds the step over two fields: compute, memory, communication, latency or "
+        "bubble.",
+        names="--map",
+    ),
+    top: int = option("N", "Effects to show.", shown=15),
+    plots: tuple[str, ...] = option(
+        "[KIND=]FIGURE.png|.svg|.pdf",
+        "Draw the effects (KIND tornado, which may be left out), the indices (sobol) or the map "
+        "(map); may be repeated.",
+        names="--plot",
+    ),
+    printer: Printer,
 ) -> int:
     """Vary hardware numbers and rank their effect on the step of one or several jobs.
 
@@ -126,12 +90,10 @@ def command(
         refuse_idle("samples", "seed", needs="--sobol")
         if axes is None:
             refuse_idle("factor", needs="--sobol or --map")
-    sampling = {name: request.pop(name) for name in ("samples", "seed")}
-    configs = request.pop("config")
     if len(configs) == 1:
         refuse_idle("weights", needs="several --config")
-    jobs = [JobRequest(config=config, **request).load_scheduled() for config in configs]
-    announce_compilation(quiet=quiet)
+    jobs = [replace(request, config=config).load_scheduled() for config in configs]
+    announce_compilation(quiet=printer.quiet)
     from projector.searches.multi_job import sensitivity_of, workloads_of
 
     named = fields or None
@@ -142,7 +104,7 @@ def command(
     if sobol:
         from projector.searches.sobol import sobol_indices
 
-        indices = sobol_indices(workloads, fields=named, **sampling, **ranges)
+        indices = sobol_indices(workloads, fields=named, samples=samples, seed=seed, **ranges)
     if axes is not None:
         from projector.searches.bottleneck import bottleneck_map
 
@@ -150,16 +112,15 @@ def command(
     answer = Answer(result, indices, maps)
     for kind, path in drawn:
         answer.draw(kind, path, top)
-        if not quiet:
-            say(f"wrote {path}")
-    if as_json:
+        printer.wrote(path)
+    if printer.as_json:
         print_json(answer.to_dict(jobs))
         return SUCCESS
     print_report(answer.report(top))
     from projector.projection.provenance import provenance_of
 
     warnings = dict.fromkeys(warning for job in jobs for warning in provenance_of(job).warnings)
-    print_warnings(warnings, quiet=quiet)
+    printer.warn(warnings)
     return SUCCESS
 
 
@@ -237,9 +198,7 @@ def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str,
         if not asked[kind]:
             msg = f"--plot {text}: there is nothing to draw without --{kind}"
             raise ConfigError(msg, key="plot", value=text, allowed=f"together with --{kind}")
-        from projector.report.figures.figure import check_figure
-
-        check_figure(path)
+        check_files(path)
         figures.append((kind, path))
     return figures
 

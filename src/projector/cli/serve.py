@@ -1,75 +1,64 @@
 """``projector serve``."""
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from projector.cli import first_order
-from projector.cli.job_options import fidelity_option, output_options
+from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_options
+from projector.cli.options import command, flag, option
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
+    Printer,
+    check_files,
     interpret_at_first,
     print_json,
     print_report,
-    print_warnings,
 )
-from projector.cli.pictures import say_written
 
 if TYPE_CHECKING:
     from projector.serving.projection import ServingProjection
 
 
-LOAD = (
-    "batch",
-    "context",
-    "output",
-    "rate_per_s",
-    "requests",
-    "ttft_ms",
-    "tpot_ms",
-    "percentile",
-    "usd_per_gpu_hour",
-)
-"""Options of the load; the others are of the deployment."""
+@dataclass(frozen=True)
+class _Deployment:
+    """Fields of a deployment."""
+
+    model: str | None = option("NAME", "Model: a shipped name or a file.")
+    device: str | None = option("D", "Device: a shipped name or a file.")
+    tp: int | None = option("N", "Tensor-parallel devices.")
+    pp: int | None = option("N", "Pipeline stages.")
+    dtype: str | None = option("TYPE", "Type of the linear layers' operands.")
+    weights: str | None = option("TYPE", "Type that weights are stored in.")
 
 
-@click.command("serve")
-@click.argument("assignments", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--config", metavar="FILE", help="Serving file: a deployment and its load.")
-@click.option("--model", metavar="NAME", help="Model: a shipped name or a file.")
-@click.option("--device", metavar="D", help="Device: a shipped name or a file.")
-@click.option("--tp", type=int, metavar="N", help="Tensor-parallel devices.")
-@click.option("--pp", type=int, metavar="N", help="Pipeline stages.")
-@click.option("--dtype", metavar="TYPE", help="Type of the linear layers' operands.")
-@click.option("--weights", metavar="TYPE", help="Type that weights are stored in.")
-@click.option("--batch", type=int, metavar="N", help="Sequences that generate at once.")
-@click.option("--context", type=int, metavar="N", help="Tokens of a prompt; 2048 by default.")
-@click.option("--output", type=int, metavar="N", help="Tokens that are generated for a prompt.")
-@click.option("--rate", "rate_per_s", type=float, metavar="R", help="Requests a second: simulate.")
-@click.option("--requests", type=int, metavar="N", help="Requests to simulate; 1000 by default.")
-@click.option("--ttft-ms", type=float, metavar="T", help="Promised time to the first token.")
-@click.option("--tpot-ms", type=float, metavar="T", help="Promised time of a further token.")
-@click.option("--percentile", type=float, metavar="P", help="Users it holds for; 99 by default.")
-@click.option("--usd-per-gpu-hour", type=float, metavar="X", help="Rent: cost of generated tokens.")
-@click.option("--front", is_flag=True, help="Try every split and batch, up to --gpus devices.")
-@click.option("--gpus", type=int, metavar="N", help="Most devices of a front; default: a node.")
-@click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw the front.")
-@click.option("--html", metavar="FILE.html", help="Write one page that works offline.")
-@fidelity_option
-@output_options
-def command(
-    assignments: tuple[str, ...],
-    config: str | None,
+@dataclass(frozen=True)
+class _Load:
+    """Fields of its load."""
+
+    batch: int | None = option("N", "Sequences that generate at once.")
+    context: int | None = option("N", "Tokens of a prompt; 2048 by default.")
+    output: int | None = option("N", "Tokens that are generated for a prompt.")
+    rate_per_s: float | None = option("R", "Requests a second: simulate.", names="--rate")
+    requests: int | None = option("N", "Requests to simulate; 1000 by default.")
+    ttft_ms: float | None = option("T", "Promised time to the first token.")
+    tpot_ms: float | None = option("T", "Promised time of a further token.")
+    percentile: float | None = option("P", "Users it holds for; 99 by default.")
+    usd_per_gpu_hour: float | None = option("X", "Rent: cost of generated tokens.")
+
+
+@command()
+def serve(
     *,
-    front: bool,
-    gpus: int | None,
-    plot: str | None,
-    html: str | None,
-    fidelity: str,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
+    assignments: tuple[str, ...] = ASSIGNMENTS,
+    config: str | None = option("FILE", "Serving file: a deployment and its load."),
+    deployment: _Deployment,
+    load: _Load,
+    front: bool = flag("Try every split and batch, up to --gpus devices."),
+    gpus: int | None = option("N", "Most devices of a front; default: a node."),
+    plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
+    html: str | None = option("FILE.html", "Write one page that works offline."),
+    fidelity: str = FIDELITY,
+    printer: Printer,
 ) -> int:
     """Project how a deployment serves a model: latencies, throughput, memory.
 
@@ -91,53 +80,54 @@ def command(
     """  # noqa: D301  click looks for the backspace
     from projector.config.load import parse_override
 
-    given = {f"load.{name}" if name in LOAD else name: value for name, value in options.items()}
+    given = asdict(deployment) | {f"load.{name}": value for name, value in asdict(load).items()}
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= dict(parse_override(text) for text in assignments)
-    if first_order.is_asked(fidelity):
-        shown = {"front": front or None, "gpus": gpus, "plot": plot, "html": html}
-        first_order.refuse_options(shown)
-        return first_order.serve(config, changes, as_json=as_json, quiet=quiet)
-    _check_files(plot, html)
-    interpret_at_first(quiet=quiet)
+    if is_first_order(fidelity):
+        refuse_options(front=front or None, gpus=gpus, plot=plot, html=html)
+        return _first_order(config, changes, printer)
+    check_files(plot, html)
+    interpret_at_first(quiet=printer.quiet)
     from projector.serving.api import project_case
     from projector.serving.read import read_case
 
     result = project_case(read_case(config, changes), front=front, gpus=gpus)
-    _write_files(result, plot, html, quiet=quiet)
-    if as_json:
+    _write_files(result, plot, html, printer)
+    if printer.as_json:
         print_json(result.to_dict())
     else:
         from projector.report.serve import serve_report
 
         print_report([serve_report(result)])
-        print_warnings(result.warnings, quiet=quiet)
+        printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
 
 
-def _check_files(plot: str | None, html: str | None) -> None:
-    """Refuse files that could not be written, before anything is projected."""
-    if plot is not None:
-        from projector.report.figures.figure import check_figure
+def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) -> int:
+    from projector.first_order.serving import project_deployment
 
-        check_figure(plot)
-    if html is not None:
-        from projector.report.pages.page import check_page
+    result, warnings = project_deployment(config, changes)
+    if printer.as_json:
+        print_json({**result.to_dict(), "warnings": warnings})
+    else:
+        from projector.report.terminal.first_order_plan import serve_report
 
-        check_page(html)
+        print_report(serve_report(result))
+        printer.warn(warnings)
+    return SUCCESS if result.fits else DOES_NOT_FIT
 
 
 def _write_files(
-    result: "ServingProjection", plot: str | None, html: str | None, *, quiet: bool
+    result: "ServingProjection", plot: str | None, html: str | None, printer: Printer
 ) -> None:
     """Draw the front, and write the page."""
     if plot is not None:
         from projector.report.serve import write_front
 
         write_front(result, plot)
-        say_written(plot, quiet=quiet)
+        printer.wrote(plot)
     if html is not None:
         from projector.report.serve import write_serve_page
 
         write_serve_page(result, html)
-        say_written(html, quiet=quiet)
+        printer.wrote(html)

@@ -4,79 +4,56 @@ from typing import TYPE_CHECKING
 
 import click
 
-from projector.cli.given import refuse_idle
-from projector.cli.job_options import output_options
+from projector.cli.options import argument, command, flag, option, refuse_idle
 from projector.cli.output import (
     ALLOW_RISK,
     DOES_NOT_FIT,
     SUCCESS,
+    Printer,
     compiling_steps,
-    plain_envelope,
     print_json,
+    print_plain,
     print_report,
-    print_warnings,
+    read_pictures,
     say,
+    write_pictures,
 )
-from projector.cli.pictures import read_pictures, say_written, write_pictures
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.config.space import Space
-    from projector.sweeps.result import SweepResult
 
 
-@click.command("sweep")
-@click.argument("space", metavar="SPACE")
-@click.option("--out", metavar="PATH", help="Folder of the Parquet dataset.")
-@click.option(
-    "--engine",
-    default="local",
-    show_default=True,
-    metavar="local|dask",
-    help="Where to compute: in processes of this machine, or on a Dask cluster.",
-)
-@click.option(
-    "--scheduler",
-    metavar="ADDRESS|FILE",
-    help="Dask cluster: tcp://HOST:PORT or a scheduler file; one starts here when left out.",
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Project a sample and estimate the time of the whole sweep."
-)
-@click.option("--overwrite", is_flag=True, help="Replace an existing sweep at PATH.")
-@click.option("--allow-risk", is_flag=True, help=ALLOW_RISK)
-@click.option(
-    "--workers",
-    type=int,
-    metavar="N",
-    help="Processes, this one included; one for each processor when left out. Results do not "
-    "depend on it.",
-)
-@click.option(
-    "--plot",
-    "plots",
-    multiple=True,
-    metavar="KIND=FIGURE",
-    help="Draw pareto, scaling or heatmap:AXIS,AXIS[,COLUMN] as .png, .svg or .pdf; may be "
-    "repeated.",
-)
-@click.option("--html", metavar="FILE.html", help="Write one interactive page that works offline.")
-@output_options
-@click.pass_obj
-def command(
-    alone: bool | None,
-    space: str,
-    out: str | None,
-    engine: str,
-    scheduler: str | None,
-    dry_run: bool,
-    overwrite: bool,
-    allow_risk: bool,
-    workers: int | None,
-    plots: tuple[str, ...],
-    html: str | None,
-    as_json: bool,
-    quiet: bool,
+@command()
+def sweep(
+    *,
+    space: str = argument("SPACE"),
+    out: str | None = option("PATH", "Folder of the Parquet dataset."),
+    engine: str = option(
+        "local|dask",
+        "Where to compute: in processes of this machine, or on a Dask cluster.",
+        shown="local",
+    ),
+    scheduler: str | None = option(
+        "ADDRESS|FILE",
+        "Dask cluster: tcp://HOST:PORT or a scheduler file; one starts here when left out.",
+    ),
+    dry_run: bool = flag("Project a sample and estimate the time of the whole sweep."),
+    overwrite: bool = flag("Replace an existing sweep at PATH."),
+    allow_risk: bool = ALLOW_RISK,
+    workers: int | None = option(
+        "N",
+        "Processes, this one included; one for each processor when left out. Results do not "
+        "depend on it.",
+    ),
+    plots: tuple[str, ...] = option(
+        "KIND=FIGURE",
+        "Draw pareto, scaling or heatmap:AXIS,AXIS[,COLUMN] as .png, .svg or .pdf; may be "
+        "repeated.",
+        names="--plot",
+    ),
+    html: str | None = option("FILE.html", "Write one interactive page that works offline."),
+    printer: Printer,
 ) -> int:
     """Project every job of a space.
 
@@ -97,7 +74,7 @@ def command(
     if dry_run and (plots or html is not None):
         msg = "--plot and --html need the rows, of which --dry-run computes none"
         raise ConfigError(msg, key="dry_run", value=True, allowed=False)
-    if alone:
+    if click.get_current_context().obj:  # the process is ours alone
         from projector.sweeps.workers import take_over
 
         take_over()
@@ -110,12 +87,12 @@ def command(
 
         pictures = check_pictures(pictures, job_space)
     if dry_run:
-        return _dry_run(job_space, workers, engine, scheduler, as_json=as_json)
+        return _dry_run(job_space, workers, engine, scheduler, printer)
     from projector.report.terminal.progress import SweepProgress
     from projector.sweeps.engine import sweep
 
     try:
-        with compiling_steps(quiet=quiet), SweepProgress(quiet=quiet) as progress:
+        with compiling_steps(quiet=printer.quiet), SweepProgress(quiet=printer.quiet) as progress:
             result = sweep(
                 job_space,
                 out,
@@ -130,34 +107,30 @@ def command(
         if out is not None:
             say(f"interrupted; the same command continues {out}")
         raise
-    write_pictures(pictures, result, quiet=quiet)
+    write_pictures(pictures, result, printer)
     if html is not None:
         from projector.report.sweep import write_sweep_page
 
         write_sweep_page(result, html)
-        say_written(html, quiet=quiet)
-    _print(result, job_space, as_json=as_json)
-    print_warnings(result.warnings, quiet=quiet)
-    return SUCCESS if result.rows else DOES_NOT_FIT
-
-
-def _print(result: "SweepResult", space: "Space", *, as_json: bool) -> None:
-    if as_json:
+        printer.wrote(html)
+    if printer.as_json:
         print_json(result.to_dict())
     else:
         from projector.report.sweep import sweep_report
 
-        print_report(sweep_report(result, space.fields))
+        print_report(sweep_report(result, job_space.fields))
+    printer.warn(result.warnings)
+    return SUCCESS if result.rows else DOES_NOT_FIT
 
 
 def _dry_run(
-    space: "Space", workers: int | None, engine: str, scheduler: str | None, *, as_json: bool
+    space: "Space", workers: int | None, engine: str, scheduler: str | None, printer: Printer
 ) -> int:
     from projector.sweeps.engine import estimate
 
     estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
-    if as_json:
-        print_json({**plain_envelope(), **estimated.to_dict(), "fields": list(space.fields)})
+    if printer.as_json:
+        print_plain({**estimated.to_dict(), "fields": list(space.fields)})
     else:
         from projector.report.sweep import estimate_report
 

@@ -1,27 +1,143 @@
-"""``projector trace``."""
+"""``projector trace``: what a real run did, from its trace."""
 
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from projector.cli.trace_compare import command as compare
-from projector.cli.trace_gap import command as gap
-from projector.cli.trace_options import TraceRequest, row_options, trace_options
-from projector.cli.trace_plot import command as plot
-from projector.cli.trace_record import command as record
-
-_BY = click.option(
-    "--by",
-    default="operation",
-    show_default=True,
-    metavar="NAME,...",
-    help="What a row is: operation, layer, phase, type, class, kernel, iteration, rank, device, "
-    "stream, group or recompute; several with commas, such as phase,type.",
+from projector.cli.options import argument, command, flag, group, option
+from projector.cli.output import (
+    Printer,
+    check_files,
+    interpret_at_first,
+    print_json,
+    print_plain,
+    print_report,
 )
+from projector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from projector.config.job import Job
+    from projector.trace.analysis import TraceAnalysis, TraceResult
+    from projector.validate.traces.result import TraceComparison
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRequest:
+    """A trace as the command line describes it."""
+
+    paths: tuple[str, ...] = argument("PATH...", required=True)
+    counters: tuple[str, ...] = option(
+        "FILE",
+        "Hardware counters of a second run of the same program, for gap and compare; may be "
+        "repeated.",
+        default=(),
+    )
+    samples: tuple[str, ...] = option(
+        "FILE",
+        "Cores, clocks or power, sampled beside the run, for summary, plot, gap and compare; "
+        "may be repeated.",
+        default=(),
+    )
+    ranks: str | None = option("N,N-N", "Ranks to look at; all by default.")
+    iterations: str | None = option("N,N-N", "Iterations to look at; all by default.")
+    skip_warmup: int = option(
+        "N", "Leave out the first N iterations, and what lies outside iterations.", default=0
+    )
+    phases: tuple[str, ...] = option(
+        "NAME",
+        "forward, backward, optimizer or other; may be repeated.",
+        default=(),
+        names="--phase",
+    )
+    types: tuple[str, ...] = option(
+        "NAME",
+        "gemm, attention, vector (other computing), communication or copy; may be repeated.",
+        default=(),
+        names="--type",
+    )
+    parquet: str | None = option("FILE", "Write the rows as a Parquet file.")
+
+    def load(self, printer: Printer) -> "TraceAnalysis":
+        """Read the trace, after everything else that the command line says was checked."""
+        from projector.report.terminal.progress import ReadingProgress
+        from projector.trace.analysis import load_trace
+        from projector.trace.select import Selection, numbers
+
+        if self.parquet is not None:
+            from projector.files import check_place
+
+            check_place(self.parquet, key="parquet")
+        selection = Selection(
+            ranks=None if self.ranks is None else numbers(self.ranks, "ranks"),
+            iterations=None if self.iterations is None else numbers(self.iterations, "iterations"),
+            skip_warmup=self.skip_warmup,
+            phases=self.phases or None,
+            types=self.types or None,
+        )
+        with ReadingProgress(quiet=printer.quiet) as progress:
+            analysis = load_trace(
+                *self.paths,
+                counters=self.counters,
+                samples=self.samples,
+                ranks=selection.ranks,
+                progress=progress,
+            )
+        return analysis.with_selection(selection)
+
+    def show(
+        self,
+        result: "TraceResult",
+        report: "Callable[[dict[str, Any]], list[RenderableType]]",
+        printer: Printer,
+        table: "TraceAnalysis | None" = None,
+    ) -> None:
+        """Print a result as JSON or as a report, with its warnings on standard error.
+
+        The table of ``--parquet``, by default the result, is written first: where that fails,
+        standard output has the error alone.
+        """
+        if self.parquet is not None:
+            (result if table is None else table).write_parquet(self.parquet)
+        if printer.as_json:
+            print_json(result.to_dict())
+            return
+        print_report(report(result.to_dict()))
+        printer.warn(result.warnings)
+        self.tell_written(printer)
+
+    def write_rows(self, rows: "Sequence[Mapping[str, Any]]") -> None:
+        """Write rows as the table of ``--parquet``, if it was asked for."""
+        if self.parquet is not None:
+            from projector.trace.parquet import row_table, write_parquet
+
+            write_parquet(row_table(rows), self.parquet)
+
+    def tell_written(self, printer: Printer) -> None:
+        """Name the table of ``--parquet`` on standard error."""
+        if self.parquet is not None and not printer.as_json:
+            printer.wrote(self.parquet)
+
+
+_BY = option(
+    "NAME,...",
+    "What a row is: operation, layer, phase, type, class, kernel, iteration, rank, device, "
+    "stream, group or recompute; several with commas, such as phase,type.",
+    shown="operation",
+)
+
+_KINDS = ("phases", "types")
+_WITHOUT_KINDS = group(without=_KINDS)
+"""Of commands whose rows are their own."""
 
 
 @click.group("trace")
-def command() -> None:
+def trace() -> None:
     """Explain a real run from its trace: where the time of every GPU went.
 
     PATH is a trace of PyTorch's profiler or of rocprof, plain or packed with gzip, or a folder with
@@ -30,15 +146,15 @@ def command() -> None:
     """
 
 
-@command.command("summary", short_help="Show where the time of every rank went.")
-@click.option(
-    "--tokens",
-    type=float,
-    metavar="N",
-    help="Tokens of an iteration of the whole job; adds tokens/s.",
-)
-@trace_options
-def summary(tokens: float | None, **options: Any) -> None:
+@command(trace, short_help="Show where the time of every rank went.")
+def summary(
+    *,
+    tokens: float | None = option("N", "Tokens of an iteration of the whole job; adds tokens/s."),
+    request: TraceRequest = group(
+        without=_KINDS, parquet=option("FILE", "Write every activity as a Parquet file.")
+    ),
+    printer: Printer,
+) -> None:
     """Show where the time of every rank went: compute, communication, copies, idle.
 
     The span of a rank is from its first activity to its last one. Four parts add up to it, to the
@@ -47,15 +163,12 @@ def summary(tokens: float | None, **options: Any) -> None:
     """
     from projector.report.terminal.trace_summary import summary_report
 
-    request = TraceRequest(**options)
-    analysis = request.load()
-    request.show(analysis.summary(tokens), summary_report, table=analysis)
+    analysis = request.load(printer)
+    request.show(analysis.summary(tokens), summary_report, printer, table=analysis)
 
 
-@command.command("operations", short_help="Show how long every operation takes.")
-@_BY
-@row_options
-def operations(by: str, **options: Any) -> None:
+@command(trace, short_help="Show how long every operation takes.")
+def operations(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
     """Show how long every operation takes in an iteration.
 
     The largest share comes first. A share is of the durations of all kernels, added over all
@@ -65,15 +178,17 @@ def operations(by: str, **options: Any) -> None:
     """
     from projector.report.terminal.trace_tables import operations_report
 
-    request = TraceRequest(**options)
-    result = request.load().operations(by)
-    request.show(result, operations_report)
+    result = request.load(printer).operations(by)
+    request.show(result, operations_report, printer)
 
 
-@command.command("overlap", short_help="Show how much communication covers operations.")
-@click.option("--cdf", is_flag=True, help="Add the curves to --json and --parquet.")
-@row_options
-def overlap(cdf: bool, **options: Any) -> None:
+@command(trace, short_help="Show how much communication covers operations.")
+def overlap(
+    *,
+    cdf: bool = flag("Add the curves to --json and --parquet."),
+    request: TraceRequest,
+    printer: Printer,
+) -> None:
     """Show how much communication covers each operation, and how much longer it then takes.
 
     D0 is the duration of runs beside no communication, D50 that at which half of all overlap is
@@ -81,15 +196,12 @@ def overlap(cdf: bool, **options: Any) -> None:
     """
     from projector.report.terminal.trace_tables import overlap_report
 
-    request = TraceRequest(**options)
-    result = request.load().overlap(cdf=cdf)
-    request.show(result, overlap_report)
+    result = request.load(printer).overlap(cdf=cdf)
+    request.show(result, overlap_report, printer)
 
 
-@command.command("launch", short_help="Show what launching kernels costs.")
-@_BY
-@row_options
-def launch(by: str, **options: Any) -> None:
+@command(trace, short_help="Show what launching kernels costs.")
+def launch(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
     """Show the bubbles before kernels: the host was late, or the launch was under way.
 
     A bubble is time between two kernels that compute. Preparation is the part before the host calls
@@ -97,12 +209,258 @@ def launch(by: str, **options: Any) -> None:
     """
     from projector.report.terminal.trace_tables import launch_report
 
-    request = TraceRequest(**options)
-    result = request.load().launch(by)
-    request.show(result, launch_report)
+    result = request.load(printer).launch(by)
+    request.show(result, launch_report, printer)
 
 
-command.add_command(plot)
-command.add_command(compare)
-command.add_command(gap)
-command.add_command(record)
+@command(trace)
+def plot(
+    *,
+    request: TraceRequest = group(without=("parquet",)),
+    printer: Printer,
+    plots: tuple[str, ...] = option(
+        "KIND=FIGURE", "Draw one picture as .png, .svg or .pdf; may be repeated.", names="--plot"
+    ),
+    out: str | None = option("FOLDER", "Draw every picture that the trace can fill, as PNG."),
+    html: str | None = option("PAGE", "Write all of them as one page that works offline."),
+) -> None:
+    """Draw a trace: phases, overlap, launch overhead, ranks.
+
+    Name at least one of --plot, --out and --html. Each KIND of picture answers a question:
+
+    \b
+    breakdown  what does an iteration do, by phase and type of operation?
+    cdf        do runs beside communication take longer? the curve of D50
+    overlap    the same, each run as a point: duration against overlap
+    launch     which operations wait for the host, or for their launch?
+    ranks      does a rank compute, wait or idle more than the others?
+    cores      how many cores of the host are used?
+    clocks     do clock, power and memory of the devices change during the run?
+    """  # noqa: D301  click looks for the backspace
+    from projector.report.figures.figure import check_figure
+    from projector.report.figures.trace.draw import DRAWN, read_trace_pictures, write_trace_picture
+
+    if not plots and out is None and html is None:
+        msg = "say what to draw: --plot KIND=FIGURE, --out FOLDER or --html PAGE"
+        raise ConfigError(msg, key="plot", allowed=[f"{kind}=FIGURE" for kind in DRAWN])
+    wanted = read_trace_pictures(plots)
+    check_files(html=html)
+    if out is not None:
+        check_figure(Path(_folder(out)) / "breakdown.png")
+    analysis = request.load(printer)
+    written, left_out = [], {}
+    for kind, path in wanted:
+        write_trace_picture(kind, analysis, path)
+        written.append(path)
+    for kind in DRAWN if out is not None else ():
+        path = str(Path(out or "") / f"{kind}.png")
+        try:
+            write_trace_picture(kind, analysis, path)
+        except ConfigError as error:
+            left_out[kind] = str(error)
+        else:
+            written.append(path)
+    if html is not None:
+        from projector.report.pages.trace import write_trace_page
+
+        write_trace_page(analysis, html)
+        written.append(html)
+    if printer.as_json:
+        print_plain({"output": written, "left_out": left_out, "warnings": analysis.warnings})
+        return
+    for why in left_out.values():
+        printer.say(why)
+    for path in written:
+        printer.wrote(path)
+    printer.warn(analysis.warnings)
+
+
+def _folder(out: str) -> str:
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be made: {error.strerror}", key="out", value=out) from None
+    return out
+
+
+@command(trace)
+def compare(
+    *,
+    config: str | None = option("JOB.yaml", "Job that ran; without it two traces are compared."),
+    tables: str | None = option(
+        "FOLDER",
+        "Write what was measured as tables for `projector calibrate`: products, attention, "
+        "collectives, and the step of --config.",
+    ),
+    request: TraceRequest = _WITHOUT_KINDS,
+    printer: Printer,
+) -> None:
+    """Show where a run differs from its projection, or from another run, and why.
+
+    With --config every PATH is a trace of one run of that job, and KEY=VALUE among the paths
+    overrides a field of the job. Without it there are two PATHs, a file or a folder each, such as
+    one job under FSDP 1 and 2. The largest difference comes first, with the factors that explain
+    it; their product is the ratio. What could not be matched is listed for both sides.
+    """
+    if tables is not None and config is None:
+        msg = "tables: they are written of a run with its job; name it with --config"
+        raise ConfigError(msg, key="tables", value=tables, allowed="--config JOB.yaml")
+    comparison = (
+        _with_job(config, tables, request, printer)
+        if config is not None
+        else _two(request, printer)
+    )
+    request.write_rows(comparison.rows)
+    if printer.as_json:
+        print_json(comparison.to_dict())
+    else:
+        from projector.report.terminal.trace_compare import comparison_report
+
+        print_report(comparison_report(comparison))
+        printer.warn(list(comparison.warnings))
+    request.tell_written(printer)
+
+
+def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
+    """Return the job, with what KEY=VALUE among the paths changes, and the paths."""
+    from projector.config.load import load_job, parse_override
+
+    changes = [text for text in paths if "=" in text and not _is_file(text)]
+    left = tuple(text for text in paths if text not in changes)
+    job = load_job(config, dict(parse_override(text) for text in changes))
+    if not left:
+        msg = "trace: name the trace of a run besides the job"
+        raise ConfigError(msg, key="trace", value=list(paths), allowed="PATH...")
+    return job, left
+
+
+def _is_file(text: str) -> bool:
+    """Whether there is such a file; a long KEY=VALUE cannot be the name of one."""
+    try:
+        return Path(text).exists()
+    except OSError:
+        return False
+
+
+def _with_job(
+    config: str, tables: str | None, request: TraceRequest, printer: Printer
+) -> "TraceComparison":
+    from projector.validate.traces.compare import compare_run
+    from projector.validate.traces.tables import tables_of_run, write_run
+
+    job, paths = job_and_paths(config, request.paths)
+    analysis = replace(request, paths=paths).load(printer)
+    interpret_at_first(quiet=printer.quiet)
+    comparison = compare_run(analysis, job)
+    if tables is not None:
+        found = tables_of_run(analysis, job.cluster.device.name)
+        step_s = comparison.step["total"].measured_s
+        written = write_run(found, tables, config, step_s)
+        for path in written:
+            printer.wrote(str(path))
+        for why, count in found.left_out.items():
+            printer.say(f"left out: {count:,} x {why}")
+    return comparison
+
+
+def _two(request: TraceRequest, printer: Printer) -> "TraceComparison":
+    from projector.validate.traces.compare import compare_runs
+
+    if len(request.paths) != 2:
+        msg = (
+            f"trace: two traces are compared, or one with the job of --config; "
+            f"{len(request.paths)} are named"
+        )
+        raise ConfigError(msg, key="trace", value=list(request.paths), allowed="two PATHs")
+    first, second = (replace(request, paths=(path,)).load(printer) for path in request.paths)
+    return compare_runs(first, second)
+
+
+@command(trace)
+def gap(
+    *,
+    config: str | None = option("JOB.yaml", "Job that ran: it gives operations, FLOP and device."),
+    device: str | None = option(
+        "NAME", "Profile of the device; that of the job or trace by default."
+    ),
+    dtype: str = option("TYPE", "Matrix type, where the trace does not tell it.", default=""),
+    plot: str | None = option(
+        "FIGURE", "Draw the factors of each operation, as .png, .svg or .pdf."
+    ),
+    request: TraceRequest = _WITHOUT_KINDS,
+    printer: Printer,
+) -> None:
+    """Show why matrix products and attention take longer than their FLOP at the peak rate.
+
+    Five factors explain it: FLOP beyond those that are needed, idle matrix units, communication
+    beside the operation, the clock, and a rest. The first two need counters of a second run
+    (--counters). The clock needs counters or sampled clocks (--samples). FLOP come from the job,
+    else from the shapes in the trace. With --config, KEY=VALUE among the paths overrides a field
+    of the job.
+    """
+    from projector.report.terminal.trace_gap import gap_report
+    from projector.validate.traces.api import gap_of
+
+    check_files(plot)
+    job = None
+    if config is not None:
+        job, paths = job_and_paths(config, request.paths)
+        request = replace(request, paths=paths)
+    analysis = request.load(printer)
+    if job is not None:
+        interpret_at_first(quiet=printer.quiet)
+    found = gap_of(analysis, job, device, dtype)
+    # Files first: where one cannot be written, standard output has the error alone.
+    if plot is not None:
+        from projector.report.figures.trace.gap import write_gap
+
+        title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
+        write_gap(found.operations, title, plot)
+    request.write_rows(found.rows)
+    if printer.as_json:
+        print_json(found.to_dict())
+    else:
+        print_report(gap_report(found))
+        printer.warn(list(found.warnings))
+    if plot is not None and not printer.as_json:
+        printer.wrote(plot)
+    request.tell_written(printer)
+
+
+@command(trace, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def record(
+    *,
+    out: str = option("FOLDER", "Folder for the traces.", shown="traces"),
+    warmup: int = option("N", "Iterations to leave out.", shown=10, type=click.IntRange(min=1)),
+    active: int = option(
+        "N", "Iterations to record after these.", shown=10, type=click.IntRange(min=1)
+    ),
+    stacks: bool = flag("Record Python stacks too, which slows the run."),
+    no_modules: bool = flag("Leave modules unnamed: better with torch.compile."),
+    overwrite: bool = flag("Replace a recording that is in the folder."),
+    command: tuple[str, ...] = argument(type=click.UNPROCESSED, required=True),
+    printer: Printer,
+) -> None:
+    """Run a training command and record some of its iterations.
+
+    COMMAND is the training run, such as `python train.py --steps 30` or
+    `torchrun --nproc-per-node 8 train.py`. Options of this command come before it; put `--` between
+    them where the command begins with an option. An iteration ends with a step of the optimizer.
+    docs/trace_recording.md shows the two
+    lines that record a loop without this command.
+    """
+    from projector.measure.launch import record_command
+
+    options = ["--warmup", str(warmup), "--active", str(active), *["--stacks"] * stacks]
+    options += ["--no-modules"] * no_modules
+    # Standard output is for our JSON alone.
+    output = sys.stderr if printer.as_json else None
+    left = record_command(command, out, options, overwrite=overwrite, output=output)
+    if printer.as_json:
+        print_plain(left._asdict())
+        return
+    for path in (*left.traces, *left.samples):
+        printer.wrote(str(path))
+    if left.counters is not None:
+        printer.say(f"{left.counters} collects hardware counters in a second run")
+    printer.say(f"projector trace summary {out} shows what is in them")

@@ -1,27 +1,28 @@
 """``projector validate``."""
 
-from typing import Any
-
-import click
-
-from projector.cli.job_options import output_options
-from projector.cli.output import announce_compilation, plain_envelope, print_json, print_report
-
-
-@click.command("validate")
-@click.argument("kind")
-@click.argument("file", metavar="FILE.csv")
-@click.option("--out", metavar="OUT.csv", help="Write the table with the outcome of each row.")
-@click.option("--plot", metavar="FIGURE.png|.svg|.pdf", help="Draw predictions, ratios and errors.")
-@click.option(
-    "--by",
-    metavar="COLUMN,...",
-    default="",
-    help="Columns of the table to group by; of source the name, of doubt whether there is one.",
+from projector.cli.options import argument, command, option
+from projector.cli.output import (
+    Printer,
+    announce_compilation,
+    check_files,
+    print_plain,
+    print_report,
 )
-@output_options
-def command(
-    kind: str, file: str, out: str | None, plot: str | None, by: str, as_json: bool, quiet: bool
+
+
+@command()
+def validate(
+    *,
+    kind: str = argument(),
+    file: str = argument("FILE.csv"),
+    out: str | None = option("OUT.csv", "Write the table with the outcome of each row."),
+    plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw predictions, ratios and errors."),
+    by: str = option(
+        "COLUMN,...",
+        "Columns of the table to group by; of source the name, of doubt whether there is one.",
+        default="",
+    ),
+    printer: Printer,
 ) -> None:
     """Project every row of a measurement table and compare.
 
@@ -30,11 +31,8 @@ def command(
     rows that cannot be projected, are counted with a reason. The exit code is 0 whenever the file
     itself could be read.
     """
-    if plot is not None:
-        from projector.report.figures.figure import check_figure
-
-        check_figure(plot)
-    announce_compilation(quiet=quiet)
+    check_files(plot)
+    announce_compilation(quiet=printer.quiet)
     from projector.validate.totals import results_object, summary, write_results
 
     columns = [name.strip() for name in by.split(",") if name.strip()]
@@ -44,9 +42,8 @@ def command(
 
         write_figure(validation, plot)
     totals = summary(validation)
-    if as_json:
-        result: dict[str, Any] = {**plain_envelope(), **results_object(validation, totals)}
-        print_json(result)
+    if printer.as_json:
+        print_plain(results_object(validation, totals))
         return
     from projector.report.terminal.validate import validation_report
 

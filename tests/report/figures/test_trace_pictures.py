@@ -22,7 +22,7 @@ from projector.trace.measures.overlap import OverlapEffect
 from synthetic import activities, collective, compute
 
 pytest.importorskip("matplotlib")
-from projector.cli.trace_plot import command
+from projector.cli.trace import plot as command
 from projector.report.figures.figure import style
 from projector.report.figures.trace.draw import DRAWN, _zooms, write_trace_picture
 from projector.report.figures.trace.gap import gap_figure, write_gap

@@ -1,0 +1,295 @@
+"""Commands that project jobs: ``memory``, ``performance``, ``both`` and ``compare``."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from projector.cli.job import (
+    ALL_SCHEDULES,
+    ASSIGNMENTS,
+    EMIT,
+    FIDELITY,
+    Emission,
+    JobRequest,
+    ProfilingRequest,
+    is_first_order,
+    refuse_options,
+)
+from projector.cli.options import argument, command, option
+from projector.cli.output import (
+    DOES_NOT_FIT,
+    SUCCESS,
+    Printer,
+    interpret_at_first,
+    print_json,
+    print_report,
+    read_pictures,
+    write_pictures,
+)
+from projector.errors import ConfigError, ProjectorError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from projector.projection.memory import MemoryProjection
+    from projector.projection.performance import PerformanceProjection
+
+View = Literal["memory", "performance", "both"]
+
+_OF_A_JOB = """\
+KEY=VALUE overrides a field of the job file: parallelism.tp=4, or tp=4 in short.
+
+Exit code 3: the projected peak does not fit; the projection is printed all the same. A warning
+says where a job is at risk: the limit lies within the band of its peak. This does not change
+the exit code.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StepFiles:
+    """Files of a projected step that other tools open."""
+
+    timeline: str | None = option(
+        "FILE",
+        "Write the whole step as a trace for ui.perfetto.dev and for `projector trace`, "
+        "compressed if named .gz.",
+    )
+    memory_snapshot: str | None = option(
+        "FILE", "Write what the step allocates, for pytorch.org/memory_viz."
+    )
+
+    def check(self) -> None:
+        """Refuse files that could not be written, before anything is projected for them."""
+        if self.timeline is not None:
+            from projector.report.timeline import check_timeline
+
+            check_timeline(self.timeline)
+        if self.memory_snapshot is not None:
+            from projector.report.memory_snapshot import check_memory_snapshot
+
+            check_memory_snapshot(self.memory_snapshot)
+        if self.timeline is not None and self.timeline == self.memory_snapshot:
+            msg = f"memory_snapshot: {self.timeline} is the file of --timeline; name another one"
+            raise ConfigError(
+                msg, key="memory_snapshot", value=self.memory_snapshot, allowed="a file of its own"
+            )
+
+    def write(self, result: "PerformanceProjection") -> None:
+        """Write what was asked for; the step is laid out once."""
+        if self.timeline is None and self.memory_snapshot is None:
+            return
+        from projector.projection.timeline.build import build_timeline
+        from projector.report.exports import DETAIL, write_memory_snapshot, write_timeline
+
+        step = build_timeline(result, DETAIL)
+        if self.timeline is not None:
+            write_timeline(result, self.timeline, timeline=step)
+        if self.memory_snapshot is not None:
+            write_memory_snapshot(result, self.memory_snapshot, timeline=step)
+
+    def tell(self, printer: Printer) -> None:
+        """Say what was written."""
+        if self.timeline is not None:
+            printer.say(f"wrote {self.timeline}; ui.perfetto.dev opens it")
+        if self.memory_snapshot is not None:
+            printer.say(f"wrote {self.memory_snapshot}; pytorch.org/memory_viz opens it")
+
+
+@command(more=_OF_A_JOB)
+def memory(
+    *,
+    request: JobRequest,
+    profiling: ProfilingRequest,
+    emit: tuple[str, ...] = EMIT,
+    fidelity: str = FIDELITY,
+    printer: Printer,
+) -> int:
+    """Project the memory of every pipeline stage, term by term."""
+    return _project("memory", request, profiling, emit, fidelity, printer)
+
+
+@command(more=_OF_A_JOB)
+def performance(
+    *,
+    request: JobRequest,
+    profiling: ProfilingRequest,
+    files: StepFiles,
+    plots: tuple[str, ...] = option(
+        "KIND=FIGURE",
+        "Draw the operations under the roofs of the device (roofline), or what the interval "
+        "between checkpoints costs a run (interval), as .png, .svg or .pdf.",
+        names="--plot",
+    ),
+    emit: tuple[str, ...] = EMIT,
+    fidelity: str = FIDELITY,
+    printer: Printer,
+) -> int:
+    """Project the time of one training step, and where it goes."""
+    return _project("performance", request, profiling, emit, fidelity, printer, files, plots)
+
+
+@command(more=_OF_A_JOB)
+def both(
+    *,
+    request: JobRequest,
+    profiling: ProfilingRequest,
+    emit: tuple[str, ...] = EMIT,
+    fidelity: str = FIDELITY,
+    printer: Printer,
+) -> int:
+    """Project memory, then performance, of one job."""
+    return _project("both", request, profiling, emit, fidelity, printer)
+
+
+def _project(
+    view: View,
+    request: JobRequest,
+    profiling: ProfilingRequest,
+    emit: tuple[str, ...],
+    fidelity: str,
+    printer: Printer,
+    files: StepFiles | None = None,
+    plots: tuple[str, ...] = (),
+) -> int:
+    """Project a job and print one view of it."""
+    files = files or StepFiles()
+    profiling.check()
+    if is_first_order(fidelity):
+        refuse_options(
+            timeline=files.timeline,
+            memory_snapshot=files.memory_snapshot,
+            plot=plots or None,
+            emit=emit or None,
+        )
+        profiling.refuse_measuring()
+        return _first_order(view, request, printer)
+    pictures = read_pictures(plots, None, "OF_JOB")
+    files.check()
+    emission = Emission.of(emit)
+    quiet = printer.quiet
+    step = None if view == "memory" else request.project_performance(profiling, quiet=quiet)
+    memory = request.project_memory(profiling, quiet=quiet) if step is None else step.memory
+    result = memory if step is None else step
+    if step is not None:
+        files.write(step)
+        write_pictures(pictures, step.job, printer)
+    emitted = emission.of_job(result.job)
+    if printer.as_json:
+        whole = result.to_dict() if step is None or view != "both" else _both_to_dict(step)
+        print_json(emission.add_to(whole, emitted))
+    elif not emission.on_output:
+        print_report(_report(memory, step, view))
+    if not printer.as_json:
+        printer.warn(result.warnings)
+        emission.show(emitted, printer)
+    files.tell(printer)
+    return SUCCESS if memory.fits else DOES_NOT_FIT
+
+
+def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
+    from projector.projection.provenance import envelope
+
+    parts = {"memory": step.memory.to_dict(), "performance": step.to_dict()}
+    head = envelope(step.provenance, step.uncertainty)
+    return {**head, "warnings": list(step.warnings), **parts}
+
+
+def _report(
+    memory: "MemoryProjection", step: "PerformanceProjection | None", view: View
+) -> "Iterable[RenderableType]":
+    if step is None:
+        from projector.report.terminal.memory import memory_report
+
+        return memory_report(memory)
+    from projector.report.terminal.both import both_report
+    from projector.report.terminal.performance import performance_report
+    from projector.report.terminal.suggestions import suggest
+
+    # A change would need its own measurement, so models alone are no neighbour of one.
+    suggestions = suggest(step) if step.record is None else ()
+    return (both_report if view == "both" else performance_report)(step, suggestions)
+
+
+def _first_order(view: View, request: JobRequest, printer: Printer) -> int:
+    """Project a job by closed forms alone and print one view of it."""
+    if request.schedule == ALL_SCHEDULES:
+        msg = "schedule: all schedules are compared by replay; leave out --fidelity"
+        raise ConfigError(msg, key="schedule", value=ALL_SCHEDULES, allowed="--fidelity tiles")
+    if request.gpu_clock_mhz is not None:
+        msg = "gpu_clock_mhz: closed forms have no clock; they take the peaks of datasheets"
+        raise ConfigError(msg, key="gpu_clock_mhz", value=request.gpu_clock_mhz)
+    from projector.first_order.results import project_performance
+
+    (step,) = project_performance([request.load_first_order()])
+    if printer.as_json:
+        shown = {
+            "memory": step.memory.to_dict,
+            "performance": step.to_dict,
+            "both": step.both_to_dict,
+        }
+        print_json(shown[view]())
+    else:
+        from projector.report.terminal import first_order as report
+
+        if view == "memory":
+            print_report(report.memory_report(step.memory))
+        else:
+            print_report(
+                (report.both_report if view == "both" else report.performance_report)(step)
+            )
+        printer.warn(step.memory.warnings)
+    return SUCCESS if step.memory.fits else DOES_NOT_FIT
+
+
+@command()
+def compare(
+    *,
+    first: str = argument("A"),
+    second: str = argument("B"),
+    assignments: tuple[str, ...] = ASSIGNMENTS,
+    printer: Printer,
+) -> int:
+    """Show which terms differ between the jobs of the files A and B, the largest first.
+
+    KEY=VALUE overrides a field of both jobs.
+
+    Exit code 3: the projected peak of at least one of them does not fit.
+    """
+    from projector.config.load import load_job, parse_override
+    from projector.projection.api import project_performance
+    from projector.report.terminal.compare import Comparison, compare_report
+
+    overrides = dict(parse_override(text) for text in assignments)
+    jobs = []
+    for path in (first, second):
+        with _naming(path):
+            jobs.append(load_job(path, overrides))
+    interpret_at_first(quiet=printer.quiet)
+    results = []
+    for path, job in zip((first, second), jobs, strict=True):
+        with _naming(path):
+            results.append(project_performance(job))
+    comparison = Comparison(*results)
+    result = comparison.to_dict()
+    if printer.as_json:
+        print_json(result)
+    else:
+        print_report(compare_report(comparison))
+        printer.warn(result["warnings"])
+    fit = comparison.first.memory.fits and comparison.second.memory.fits
+    return SUCCESS if fit else DOES_NOT_FIT
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the file, of the two, that an error is about."""
+    try:
+        yield
+    except ProjectorError as error:
+        if path in error.message:
+            raise
+        message = f"{path}: {error.message}"
+        raise type(error)(
+            message, key=error.key, value=error.value, allowed=error.allowed
+        ) from None

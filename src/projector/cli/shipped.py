@@ -1,0 +1,139 @@
+"""Commands about what is shipped: ``models``, ``hardware``, and ``init``, which joins the two."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from projector.cli.options import argument, command, flag, option
+from projector.cli.output import Printer, interpret_at_first, print_plain, print_report, write
+from projector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from projector.config.device import Device
+    from projector.config.first_order_device import FirstOrderDevice
+
+
+@command()
+def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
+    """List the shipped models, or show one: by name, or from a YAML or Hugging Face file."""
+    from projector.config import resources
+    from projector.config.model_file import load_model
+    from projector.operations.counts import count_architecture
+
+    names = resources.shipped("models") if name is None else [name]
+    found = {model_name: load_model(model_name) for model_name in names}
+    counts = count_architecture(found[name]) if name is not None else None
+    warnings = dict.fromkeys(note for model in found.values() for note in model.notes)
+    if printer.as_json:
+        dumped: dict[str, Any] = {
+            each: model.model_dump(mode="json") for each, model in found.items()
+        }
+        result: dict[str, Any] = {"warnings": list(warnings), "models": dumped}
+        if counts is not None:
+            result = {
+                "warnings": list(warnings),
+                "model": dumped[names[0]],
+                "parameters_total": counts.parameters_total,
+                "parameters_active": counts.parameters_active,
+            }
+        print_plain(result)
+        return
+    from projector.report.terminal.inventory import model_list, model_report
+
+    print_report(
+        model_list(found) if name is None or counts is None else model_report(found[name], counts)
+    )
+    printer.warn(warnings)
+
+
+@command()
+def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
+    """List the shipped devices, or show one with the source of each number."""
+    from projector.config import resources
+    from projector.config.device_file import FIRST_ORDER, is_first_order, load_device
+    from projector.config.first_order_device import first_order_device
+
+    if name is not None and is_first_order(name, "device"):
+        _show_first_order(name, printer)
+        return
+    names = resources.shipped("hardware") if name is None else [name]
+    devices = {device_name: load_device(device_name, key="device") for device_name in names}
+    others = resources.shipped(FIRST_ORDER) if name is None else []
+    simple = {other: first_order_device(other) for other in others}
+    if printer.as_json:
+        print_plain(_devices_to_dict(devices, simple, name))
+        return
+    from projector.report.terminal.inventory import device_list, device_report, first_order_list
+
+    if name is None:
+        print_report([*device_list(devices), *first_order_list(simple)])
+    else:
+        print_report(device_report(devices[name]))
+
+
+def _show_first_order(name: str, printer: Printer) -> None:
+    from projector.config.first_order_device import first_order_device
+
+    device = first_order_device(name, key="device")
+    if printer.as_json:
+        print_plain({"device": device.model_dump(mode="json")})
+        return
+    from projector.report.terminal.inventory import first_order_report
+
+    print_report(first_order_report(device))
+
+
+def _devices_to_dict(
+    devices: "dict[str, Device]", simple: "dict[str, FirstOrderDevice]", name: str | None
+) -> dict[str, Any]:
+    from projector.config.origins import origins_of
+
+    if name is not None:
+        fields = dict(origins_of(devices[name]).fields)
+        return {"device": devices[name].model_dump(mode="json"), "origins": fields}
+    return {
+        "devices": {each: device.model_dump(mode="json") for each, device in devices.items()},
+        "first_order_devices": {each: one.model_dump(mode="json") for each, one in simple.items()},
+    }
+
+
+@command()
+def init(
+    *,
+    output: str | None = option("FILE", "File to write; standard output when left out."),
+    model: str = option("NAME", None, shown="llama3.1_8b"),
+    device: str = option("NAME", None, shown="mi300x"),
+    nodes: int | None = option("N", "Hosts; left out, the least on which a layout fits."),
+    force: bool = flag("Overwrite an existing file."),
+    printer: Printer,
+) -> None:
+    """Write a commented job file: every field explained, with its default.
+
+    The file can be projected as it is. Its job fits: where the default layout does not, a small
+    search chooses one that does. If none does on --nodes, a warning says how many would do.
+    """
+    interpret_at_first(quiet=printer.quiet)
+    from projector.report.job_file import fitting_job_file
+
+    text, note = fitting_job_file(model, device, nodes)
+    notes = [note] if note else []
+    if output is not None:
+        _write(Path(output), text, force=force)
+        printer.say(f"wrote {output}; next: projector performance --config {output}")
+    if printer.as_json:
+        print_plain({"warnings": notes, "output": output, "text": text})
+    elif output is None:
+        write(text)
+    printer.warn(notes)
+
+
+def _write(path: Path, text: str, *, force: bool) -> None:
+    """Write a file that does not exist yet, or any with ``force``."""
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        msg = f"output: {path} exists; choose another file, or overwrite it with --force"
+        raise ConfigError(msg, key="output", value=str(path), allowed="a new file") from None
+    except OSError as error:
+        msg = f"output: {path} cannot be written: {error.strerror or error}"
+        raise ConfigError(msg, key="output", value=str(path), allowed="a writable file") from None
