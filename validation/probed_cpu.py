@@ -27,7 +27,6 @@ from projector.lower.stages import KINDS
 from projector.measure.probe import identify, plan_probe, threads_of, whole_step
 from projector.measure.process import run_task
 from projector.measure.programs import LAYER_KINDS, lower_job, record_of, task_of
-from projector.measure.progress import Sparing
 from projector.measure.record import Record
 from projector.measure.reduction import Reduction, reduce_job
 from projector.measure.task import (
@@ -37,6 +36,7 @@ from projector.measure.task import (
     OperationProgram,
     Outcome,
     Pace,
+    Sparing,
     StepProgram,
     Task,
     Timing,

@@ -8,7 +8,7 @@ import pytest
 from measure.bench_stand_in import StandIn, out_of_memory
 from projector.cli.main import run
 from projector.errors import MeasurementError
-from projector.measure.bench import runner
+from projector.measure.bench import session
 
 COMMANDS = {
     "gemm": ["--sizes", "512:2048", "--dtype", "bf16,fp8"],
@@ -23,7 +23,7 @@ COMMANDS = {
 def stand_in(monkeypatch):
     """Put a stand-in where the worker is called."""
     worker = StandIn()
-    monkeypatch.setattr(runner, "run_task", lambda task, timeout_s, progress: worker(task))
+    monkeypatch.setattr(session, "run_task", lambda task, timeout_s, progress: worker(task))
     return worker
 
 
@@ -130,6 +130,6 @@ def test_without_torch_it_says_so(monkeypatch, capsys):
         msg = "torch is not installed: pip install 'llm-projector[torch]'"
         raise MeasurementError(msg, key="torch")
 
-    monkeypatch.setattr(runner, "run_task", no_torch)
+    monkeypatch.setattr(session, "run_task", no_torch)
     assert run(["benchmark", "gemm", "--sizes", "64"]) == 2
     assert "llm-projector[torch]" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from projector.config.formats.emit.emitted import emit_job
 from projector.config.formats.megatron import read_megatron
 from projector.config.load import load_job
 from projector.errors import ConfigError, UnsupportedError
-from projector.measure.api import benchmark_record
+from projector.measure.programs import benchmark_record
 from projector.projection.api import project_memory
 
 JOB = {

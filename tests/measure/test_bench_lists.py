@@ -9,8 +9,9 @@ from projector.measure.bench.lists import (
     GemmOptions,
     attention_list,
     gemm_list,
+    read_sizes,
+    whole_bytes,
 )
-from projector.measure.bench.sizes import read_sizes, whole_bytes
 
 
 def shapes(**options):

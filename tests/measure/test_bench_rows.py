@@ -14,7 +14,6 @@ from projector.measure.bench.cases import (
     copy_cases,
     gemm_case,
 )
-from projector.measure.bench.results import Results
 from projector.measure.bench.rows import (
     Machine,
     from_row,
@@ -25,6 +24,7 @@ from projector.measure.bench.rows import (
     spread_words,
     work_of,
 )
+from projector.measure.bench.session import Results
 from projector.measure.task import Outcome, Timing
 from thoroughness import examples
 

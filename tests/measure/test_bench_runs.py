@@ -8,7 +8,7 @@ import pytest
 
 from measure.bench_stand_in import CPU, H100, StandIn, died, out_of_memory
 from projector.errors import ConfigError, MeasurementError
-from projector.measure.bench import runner
+from projector.measure.bench import session
 from projector.measure.bench.cases import clock_cases, collective_cases, copy_cases
 from projector.measure.bench.lists import (
     AttentionOptions,
@@ -295,7 +295,7 @@ def test_clocks_are_not_locked_unasked_nor_on_a_processor():
 
 def test_what_a_worker_does_is_said_after_a_while(monkeypatch):
     said = []
-    monkeypatch.setattr(runner, "SAID_EVERY_S", 0.0)
+    monkeypatch.setattr(session, "SAID_EVERY_S", 0.0)
     start(StandIn(), say=said.append).measuring.go()
     assert said[:2] == ["in this process 1 of 5: a program", "in this process 2 of 5: a program"]
 

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from projector.measure.counter_commands import write_counter_commands
+from projector.measure.recorder import write_counter_commands
 from projector.trace.counters import load_metrics
 
 COMMAND = ["python", "train.py", "--name", "two words"]

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from projector.measure import machine
+from projector.measure import devices
 
 TOO_MUCH = """
 import numpy as np
-from projector.measure.machine import limit_memory, memory_bytes
+from projector.measure.devices import limit_memory, memory_bytes
 limit_memory()
 half = int(0.6 * memory_bytes().available)
 held = [np.empty(half, np.int8)]
@@ -30,7 +30,7 @@ def test_memory_beyond_what_is_free_is_refused():
 
 
 def test_the_machine_has_memory():
-    found = machine.memory_bytes()
+    found = devices.memory_bytes()
     assert 0 <= found.available <= found.total
 
 
@@ -40,17 +40,17 @@ def test_a_container_may_use_less_than_the_machine_has(monkeypatch):
         "/sys/fs/cgroup/memory.max": "3072000\n",
         "/sys/fs/cgroup/memory.current": "1024000\n",
     }
-    monkeypatch.setattr(machine, "_text", lambda path: files.get(path, ""))
-    assert machine.memory_bytes() == (3_072_000, 2_048_000)
+    monkeypatch.setattr(devices, "_read_text", lambda path: files.get(path, ""))
+    assert devices.memory_bytes() == (3_072_000, 2_048_000)
     files["/sys/fs/cgroup/memory.max"] = "max\n"
-    assert machine.memory_bytes() == (8_192_000, 6_144_000)
+    assert devices.memory_bytes() == (8_192_000, 6_144_000)
     files.clear()
-    assert machine.memory_bytes() == (0, 0)
+    assert devices.memory_bytes() == (0, 0)
 
 
 def test_the_fastest_core_counts(monkeypatch):
     text = "model name\t: A\ncpu MHz\t\t: 2000.5\nmodel name\t: A\ncpu MHz\t\t: 3100.0\n"
-    monkeypatch.setattr(machine, "_text", lambda _: text)
-    assert machine.clock_mhz() == 3100.0
-    monkeypatch.setattr(machine, "_text", lambda _: "")
-    assert machine.clock_mhz() is None
+    monkeypatch.setattr(devices, "_read_text", lambda _: text)
+    assert devices.clock_mhz() == 3100.0
+    monkeypatch.setattr(devices, "_read_text", lambda _: "")
+    assert devices.clock_mhz() is None

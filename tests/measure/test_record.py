@@ -17,9 +17,8 @@ from projector.errors import ConfigError
 from projector.measure import record as module
 from projector.measure.devices import GpusAtHand
 from projector.measure.keys import OperationKey
-from projector.measure.record import Record, load_record, merge_by_job, merge_records
+from projector.measure.record import Record, load_record, merge_by_job, merge_records, summary_of
 from projector.measure.reduction import reduce_job
-from projector.measure.summary import summary_of
 from projector.measure.tables import tables_of
 from projector.measure.task import Environment
 from projector.report.terminal.record import record_report, tables_report
@@ -159,7 +158,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_huge_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("projector.measure.json_file.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("projector.measure.record.MOST_BYTES", 1 << 20)
     (tmp_path / "huge.json").write_bytes(b" " * (1 << 21))
     refused(tmp_path / "huge.json", "larger than 1 MiB")
 

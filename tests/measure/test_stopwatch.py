@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from projector.measure.stopwatch import KernelRunner, PartsRunner, Stopwatch
+from projector.measure.pace import KernelRunner, PartsRunner, Stopwatch
 
 
 class FakeGpu:

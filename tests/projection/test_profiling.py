@@ -5,8 +5,8 @@ from tests.measure.synthetic import synthetic_record
 
 import projector as pj
 from projector.errors import ConfigError, MeasurementError
-from projector.measure import api as measure_api
 from projector.measure import process
+from projector.measure import programs as measure_api
 from projector.measure.devices import GpusAtHand
 from projector.measure.reduction import reduce_job
 from projector.projection import profiling

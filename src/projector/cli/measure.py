@@ -161,7 +161,7 @@ def collective(
     """
     common.check()
     from projector.measure.bench.cases import MEASURED_COLLECTIVES, collective_cases
-    from projector.measure.bench.sizes import read_sizes, whole_bytes
+    from projector.measure.bench.lists import read_sizes, whole_bytes
 
     read = read_sizes("sizes", sizes, whole_bytes)
     cases = collective_cases(operations or MEASURED_COLLECTIVES, read, ranks)
@@ -184,7 +184,7 @@ def memory(
     """
     common.check()
     from projector.measure.bench.cases import copy_cases
-    from projector.measure.bench.sizes import read_sizes, whole_bytes
+    from projector.measure.bench.lists import read_sizes, whole_bytes
 
     _run("memory", copy_cases(read_sizes("sizes", sizes, whole_bytes)), common, printer)
 
@@ -289,8 +289,7 @@ def record(
     merged: if two have the same operation, the later file counts. Records of different jobs are
     shown one after the other, and share their tables. docs/records.md says what a record holds.
     """
-    from projector.measure.record import load_record, merge_by_job, merge_records
-    from projector.measure.summary import summary_of
+    from projector.measure.record import load_record, merge_by_job, merge_records, summary_of
     from projector.measure.tables import joined, tables_of, write_tables
 
     loaded = [load_record(file) for file in files]

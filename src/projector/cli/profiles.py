@@ -225,7 +225,7 @@ def _probe(
     from projector.calibrate.probed import fit_probe
     from projector.measure.probe import identify, plan_probe
     from projector.measure.process import run_task
-    from projector.measure.progress import Sparing
+    from projector.measure.task import Sparing
 
     environment = identify(device, threads, timeout_s=timeout_s)
     probe = plan_probe(environment, base)

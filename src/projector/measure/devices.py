@@ -1,4 +1,6 @@
-"""Which device is at hand, and which profile stands for it; torch is not loaded for that.
+"""Which device is at hand, which profile stands for it, and what Linux says of the machine.
+
+torch is not loaded for that.
 
 Kernels tell what they drive in small files: ``/proc/driver/nvidia`` of NVIDIA's, and
 ``/sys/class/kfd`` of AMD's. Reading them takes about a millisecond. NVML is asked only where a GPU
@@ -89,19 +91,10 @@ def stands_for(profile: Device, name: str) -> bool:
 
 
 def gpus_at_hand(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> GpusAtHand | None:
-    """Return the GPUs of this machine that a process may use.
+    """Return the GPUs of this machine that a process may use: the kind with the most devices.
 
-    Parameters
-    ----------
-    root : Path
-        Where ``proc``, ``sys`` and ``dev`` lie.
-    env : mapping, optional
-        Environment of the process, whose variables hide devices; that of this one unless given.
-
-    Returns
-    -------
-    GpusAtHand or None
-        The kind with the most devices; None where there is no GPU, or all of them are hidden.
+    ``proc``, ``sys`` and ``dev`` lie in ``root``. The environment's variables may hide devices.
+    None where there is no GPU, or all of them are hidden.
     """
     env = os.environ if env is None else env
     kinds: dict[Vendor, list[str]] = {"nvidia": _nvidia_names(root), "amd": _amd_names(root)}
@@ -177,5 +170,70 @@ def _inside(folder: Path) -> list[Path]:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+LEFT_SHARE = 0.9
+"""Of the memory that is free, what a worker may take before an allocation fails."""
+
+
+class Memory(NamedTuple):
+    """Bytes of main memory; 0 where the system does not say."""
+
+    total: int
+    available: int
+
+
+def clock_mhz() -> float | None:
+    """Return the fastest clock of all cores at this moment, None where Linux does not say.
+
+    In a virtual machine it is often that which the hypervisor states, whatever the load.
+    """
+    clocks = [
+        float(text) for text in re.findall(r"cpu MHz\s*:\s*([\d.]+)", _read_text("/proc/cpuinfo"))
+    ]
+    return max(clocks, default=None)
+
+
+def memory_bytes() -> Memory:
+    """Return main memory, or what a container may use of it."""
+    text = _read_text("/proc/meminfo")
+    total, available = (
+        int(found[1]) * 1024 if (found := re.search(rf"{name}:\s*(\d+) kB", text)) else 0
+        for name in ("MemTotal", "MemAvailable")
+    )
+    limit = _read_text("/sys/fs/cgroup/memory.max").strip()
+    if limit.isdigit() and 0 < int(limit) < total:
+        used = _read_text("/sys/fs/cgroup/memory.current").strip()
+        left = int(limit) - (int(used) if used.isdigit() else 0)
+        return Memory(int(limit), max(0, min(available, left)))
+    return Memory(total, available)
+
+
+def limit_memory() -> None:
+    """Let allocations beyond what is free fail in this process, instead of having it killed.
+
+    Linux promises more memory than there is, and ends a process that uses what it was promised.
+    """
+    try:
+        import resource
+    except ImportError:
+        return
+    available = memory_bytes().available
+    held = re.search(r"VmData:\s*(\d+) kB", _read_text("/proc/self/status"))
+    if not available or held is None:
+        return
+    limit = int(held[1]) * 1024 + int(LEFT_SHARE * available)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    for given in (soft, hard):
+        if given != resource.RLIM_INFINITY:
+            limit = min(limit, given)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _read_text(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
     except OSError:
         return ""

@@ -28,15 +28,10 @@ class Recorded(NamedTuple):
 
 
 def recording_command(command: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return a command that runs the same program with the recorder around it.
+    """Return a command that runs the same program with the recorder, told ``options``, around it.
 
-    Parameters
-    ----------
-    command : sequence of str
-        ``train.py ...``, ``python train.py ...``, ``torchrun ... train.py ...`` or with
-        ``-m package.module`` in the place of the script.
-    options : sequence of str
-        What the recorder is told.
+    The command is ``train.py ...``, ``python train.py ...``, ``torchrun ... train.py ...`` or one
+    with ``-m package.module`` in the place of the script.
     """
     place = _program(command)
     launcher = list(command[:place])
@@ -78,20 +73,11 @@ def record_command(
     overwrite: bool = False,
     output: TextIO | None = None,
 ) -> Recorded:
-    """Run a training command and record some of its iterations.
+    """Run a training command and record some of its iterations into a folder.
 
-    An iteration ends with the step of the first optimizer.
-
-    Parameters
-    ----------
-    command, options
-        As in `recording_command`.
-    folder : str or Path
-        Where the files go.
-    overwrite : bool
-        Whether a folder that holds a recording already is used; its traces are deleted.
-    output : file, optional
-        Where the command's own output goes, this process's by default.
+    An iteration ends with the step of the first optimizer. With ``overwrite`` a folder that holds a
+    recording already is used, and its traces are deleted. The command's own output goes to this
+    process's, unless to ``output``.
     """
     place = Path(folder)
     arguments = recording_command(command, ["--out", str(place), *options])

@@ -1,5 +1,7 @@
 """Real layers in torch's autograd, of the shapes that one rank of a job holds.
 
+Self-attention is grouped-query or latent, over tensor and context parallelism.
+
 Extents are divided over ranks as Megatron-LM divides them: columns of the first and rows of the
 second projection over TP, tokens outside these regions over TP too under sequence parallelism,
 the sequence over CP, experts over EP. Where it communicates, a layer calls its `Comm`.
@@ -11,13 +13,205 @@ from collections.abc import Callable
 from typing import Any
 
 from projector.measure import parts
-from projector.measure.attention_layers import GroupedAttention, LatentAttention
-from projector.measure.blocks import Builder, Columns, Linear, Norm, ceil_div
+from projector.measure.blocks import Builder, Columns, Linear, Mlp, Norm, ceil_div
 from projector.measure.comm import Comm
 from projector.measure.experts import Experts
-from projector.measure.mlp_layer import Mlp
-from projector.measure.parts import Kit, Tensor
+from projector.measure.parts import AttentionKernel, AttentionShape, Kit, Tensor
 from projector.measure.task import LayerKind, LayerSpec
+
+EXCHANGE_HEADS = 2
+"""Code of ``cp_type`` that exchanges heads for sequence."""
+
+
+class Core:
+    """softmax(QK')V of a rank, with what context parallelism moves.
+
+    A rank of a context-parallel group meets half of all keys on average, as the table has it: it
+    attends with its queries to so many gathered keys, without a mask. Rings are measured as
+    gathers. With head exchange a rank sees whole sequences of its share of the heads.
+    """
+
+    def __init__(self, builder: Builder, heads: int, key_heads: int) -> None:
+        """Choose a kernel."""
+        c = builder.columns
+        self.builder, self.columns = builder, c
+        self.exchanged = c.cp > 1 and c.cp_type == EXCHANGE_HEADS
+        self.divided = c.cp > 1 and not self.exchanged
+        shape = core_shape(builder.kit, c, heads, key_heads, builder.spec.dtype)
+        self.keys = shape.keys
+        self.kernel: AttentionKernel = parts.choose_attention(
+            builder.kit, shape, builder.spec.attention
+        )
+        builder.note(self.kernel.name)
+        if self.divided:
+            builder.note("keys gathered over CP")
+        if c.sinks:
+            builder.note("without sinks")
+        if c.fp8_attention:
+            builder.note("attention in 16 bits")
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attend: from [b, heads, s, d] to [b, s, heads, d_v]."""
+        if self.exchanged:
+            query, key, value = (self.to_heads(part) for part in (query, key, value))
+            return self.to_sequence(self.kernel.run(query, key, value)).transpose(1, 2)
+        if self.divided:
+            key, value = (self.gathered(part) for part in (key, value))
+        return self.kernel.run(query, key, value).transpose(1, 2)
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """Return the keys, or values, that the queries of this rank meet."""
+        rows = self.builder.comm.gather(x.permute(2, 0, 1, 3).contiguous(), group="cp")
+        return rows[: self.keys].permute(1, 2, 0, 3)
+
+    def to_heads(self, x: Tensor) -> Tensor:
+        """Give parts of the heads away for the rest of the sequence."""
+        cp = self.columns.cp
+        batch, heads, length, width = x.shape
+        if heads < cp:
+            x, heads = x.repeat_interleave(cp // heads, dim=1), cp
+        parted = x.view(batch, cp, heads // cp, length, width).transpose(0, 1).contiguous()
+        swapped = self.builder.comm.swap(parted.flatten(0, 1), group="cp")
+        swapped = swapped.view(cp, batch, heads // cp, length, width).permute(1, 2, 0, 3, 4)
+        return swapped.reshape(batch, heads // cp, cp * length, width)
+
+    def to_sequence(self, x: Tensor) -> Tensor:
+        """Take all heads back of the own part of the sequence."""
+        cp = self.columns.cp
+        batch, heads, length, width = x.shape
+        parted = x.view(batch, heads, cp, length // cp, width).permute(2, 0, 1, 3, 4).contiguous()
+        swapped = self.builder.comm.swap(parted.flatten(0, 1), group="cp")
+        swapped = swapped.view(cp, batch, heads, length // cp, width).transpose(0, 1)
+        return swapped.reshape(batch, cp * heads, length // cp, width)
+
+
+def core_shape(kit: Kit, c: Columns, heads: int, key_heads: int, dtype: str) -> AttentionShape:
+    """Return the extents of a rank's attention, those of the operation table."""
+    exchanged = c.cp > 1 and c.cp_type == EXCHANGE_HEADS
+    divided = c.cp > 1 and not exchanged
+    half = ceil_div(c.seq, 2)
+    seen = min(half, c.window) if c.window else half
+    return AttentionShape(
+        heads=heads // c.cp if exchanged else heads,
+        key_heads=max(1, key_heads // c.cp) if exchanged else key_heads,
+        queries=c.seq // c.cp if divided else c.seq,
+        keys=seen if divided else c.seq,
+        d_qk=c.d_qk,
+        d_v=c.d_v,
+        causal=not divided,
+        window=0 if divided else c.window,
+        dtype=kit.wide_type(dtype),
+    )
+
+
+class GroupedAttention:
+    """Multi-head and grouped-query attention."""
+
+    def __init__(self, builder: Builder) -> None:
+        """Make the projections of the rank's heads."""
+        c = builder.columns
+        self.builder, self.columns = builder, c
+        self.heads, self.key_heads = c.heads // c.tp, ceil_div(c.key_heads, c.tp)
+        self.query = self.heads * c.d_qk
+        self.key, self.value = self.key_heads * c.d_qk, self.key_heads * c.d_v
+        width = self.query + self.key + self.value
+        self.qkv = Linear(builder, c.hidden, width, bias=c.attention_bias >= 1, narrow=True)
+        self.proj = Linear(
+            builder, self.heads * c.d_v, c.hidden, bias=c.attention_bias == 2, narrow=True
+        )
+        self.length = c.seq // c.cp
+        self.rotations = parts.rotations(builder.kit, self.length, c.d_qk, builder.dtype)
+        whole = c.qk_norm != 1
+        self.norms = (
+            (
+                Norm(builder, self.query if whole else c.d_qk),
+                Norm(builder, self.key if whole else c.d_qk),
+            )
+            if c.qk_norm
+            else None
+        )
+        self.core = Core(builder, self.heads, self.key_heads)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Attend."""
+        torch, comm, c = self.builder.torch, self.builder.comm, self.columns
+        x = self.qkv.enter(x, comm, divided=c.divided)
+        query, key, value = x.split((self.query, self.key, self.value), dim=-1)
+        if self.norms is not None and c.qk_norm != 1:
+            query, key = self.norms[0](query), self.norms[1](key)
+        query, key, value = (
+            part.view(c.micro_batch, self.length, heads, -1)
+            for part, heads in ((query, self.heads), (key, self.key_heads), (value, self.key_heads))
+        )
+        if self.norms is not None and c.qk_norm == 1:
+            query, key = self.norms[0](query), self.norms[1](key)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        if c.rope:
+            query = parts.rotate(torch, query, *self.rotations)
+            key = parts.rotate(torch, key, *self.rotations)
+        out = self.core(query, key, value).reshape(c.tokens, self.heads * c.d_v)
+        return comm.leave(self.proj(out), group="tp", divided=c.divided)
+
+
+class LatentAttention:
+    """DeepSeek's attention over latents (DeepSeek-V2, arXiv 2405.04434, section 2.1)."""
+
+    def __init__(self, builder: Builder) -> None:
+        """Make down-projections, which every rank has, and up-projections of its heads."""
+        c = builder.columns
+        self.builder, self.columns = builder, c
+        self.heads = c.heads // c.tp
+        query = self.heads * c.d_qk
+        self.q_down = Linear(builder, c.hidden, c.q_lora, narrow=True) if c.q_lora else None
+        self.q_norm = Norm(builder, c.q_lora) if c.q_lora else None
+        self.q_up = Linear(builder, c.q_lora or c.hidden, query, narrow=True)
+        self.kv_down = Linear(builder, c.hidden, c.kv_lora + c.d_rope, narrow=True)
+        self.kv_norm = Norm(builder, c.kv_lora)
+        self.kv_up = Linear(builder, c.kv_lora, self.heads * (c.d_nope + c.d_v), narrow=True)
+        self.proj = Linear(
+            builder, self.heads * c.d_v, c.hidden, bias=c.attention_bias == 2, narrow=True
+        )
+        self.length = c.seq // c.cp
+        self.rotations = parts.rotations(builder.kit, self.length, c.d_rope, builder.dtype)
+        self.core = Core(builder, self.heads, self.heads)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Attend."""
+        comm, c = self.builder.comm, self.columns
+        latent, shared = self.kv_down(x).split((c.kv_lora, c.d_rope), dim=-1)
+        latent = self.kv_norm(latent)
+        queries = x
+        if self.q_down is not None and self.q_norm is not None:
+            queries = self.q_norm(self.q_down(x))
+        queries, latent, shared = (
+            comm.enter(part, group="tp", divided=c.divided)
+            for part in (queries, latent, shared.contiguous())
+        )
+        batch = (c.micro_batch, self.length)
+        query = self.q_up(queries).view(*batch, self.heads, c.d_qk).transpose(1, 2)
+        keys = self.kv_up(latent).view(*batch, self.heads, -1).transpose(1, 2)
+        key, value = keys.split((c.d_nope, c.d_v), dim=-1)
+        query, key = assemble(
+            self.builder.torch, query, key, shared.view(*batch, 1, -1).transpose(1, 2),
+            self.rotations,
+        )  # fmt: skip
+        out = self.core(query, key, value).reshape(c.tokens, self.heads * c.d_v)
+        return comm.leave(self.proj(out), group="tp", divided=c.divided)
+
+
+def assemble(
+    torch: parts.Torch, query: Tensor, key: Tensor, shared: Tensor, rotations: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Rotate the rope parts and copy the shared one to the key of every head.
+
+    ``query`` is [b, heads, s, d_nope + d_rope], ``key`` [b, heads, s, d_nope] and ``shared`` [b, 1,
+    s, d_rope].
+    """
+    width = shared.shape[-1]
+    plain, turned = query.split((query.shape[-1] - width, width), dim=-1)
+    query = torch.cat((plain, parts.rotate(torch, turned, *rotations)), dim=-1)
+    of_all = parts.rotate(torch, shared, *rotations).expand(-1, key.shape[1], -1, -1)
+    return query, torch.cat((key, of_all), dim=-1)
 
 
 class Layer:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from projector.measure import parts
-from projector.measure.attention_layers import assemble
 from projector.measure.blocks import Columns, ceil_div
 from projector.measure.experts import CLAMP, Routing, permute, sort_chunks, unpermute
+from projector.measure.layers import assemble
 from projector.measure.narrow import RECIPES, format_of
 from projector.measure.parts import Kit, Tensor, UnsupportedError
 from projector.measure.task import LayerSpec, OperationProgram

@@ -10,7 +10,7 @@ from typing import Any
 
 from projector.measure import parts
 from projector.measure.exchange import collective
-from projector.measure.grouped import choose_grouped, ends_of
+from projector.measure.experts import choose_grouped, ends_of
 from projector.measure.memory_operators import memory_operator
 from projector.measure.narrow import (
     RECIPES,
@@ -20,9 +20,9 @@ from projector.measure.narrow import (
     format_of,
     has_narrow_experts,
 )
+from projector.measure.pace import KernelRunner
 from projector.measure.parts import AttentionShape, Kit, Tensor, UnsupportedError
 from projector.measure.runners import Bench, Prepared
-from projector.measure.stopwatch import KernelRunner
 from projector.measure.task import OperationProgram
 
 COLD_BYTES = 64 * 2**20

@@ -1,5 +1,8 @@
 """How often something is run until its time counts: settling, taking turns, quartiles.
 
+The clock is that of events on a GPU, or the processor's on a CPU; torch is passed in, so that this
+module loads without it.
+
 Nothing here knows a device. A `Runner` says how long one of its runs took; clocks are passed in.
 Where several ranks measure together they must decide alike, or one would wait for another for
 ever: whatever decides how often something runs goes through ``agree`` first.
@@ -7,9 +10,10 @@ ever: whatever decides how often something runs goes through ``agree`` first.
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from projector.measure.task import Pace, Timing
 
@@ -78,12 +82,9 @@ def timing(
     clock_mhz: float | None = None,
     power_w: float | None = None,
 ) -> Timing:
-    """Return median and quartiles of some samples.
+    """Return median and quartiles of at least one sample.
 
-    Parameters
-    ----------
-    seconds : float[repeats]
-        At least one. A difference of two times may be below zero; it counts as zero.
+    A difference of two times may be below zero; it counts as zero.
     """
     kept = [max(0.0, value) for value in seconds]
     if len(kept) == 1:
@@ -102,14 +103,8 @@ def warm_up(
     """Run something until its time is stable, and find how many runs make a sample.
 
     It is stable when `IN_A_ROW` samples differ by less than ``pace.settled`` of the smallest, and
-    ``warm_up_s`` have gone by. After ``most_warm_up_s`` it counts all the same.
-
-    Parameters
-    ----------
-    now : callable
-        Seconds since some moment.
-    together : Together
-        With other ranks, whose slowest one decides.
+    ``warm_up_s`` have gone by. After ``most_warm_up_s`` it counts all the same. ``now`` gives
+    seconds. With other ranks, ``together``, the slowest one decides.
     """
     agree = (together or Together()).agree
     start = now()
@@ -140,13 +135,7 @@ def take_turns(
 
     What drifts, as a clock under load does, so meets all of them alike. A sample of several runs
     has one more before it that does not count, since another runner left the caches its data.
-
-    Parameters
-    ----------
-    now : callable
-        Seconds since some moment.
-    before_sample : callable, optional
-        Told the round and the number of the runner.
+    ``before_sample`` is told the round and the number of the runner.
     """
     samples = [Samples(each) for each in settled]
     for turn in range(repeats):
@@ -176,3 +165,106 @@ def groups_within(sizes: Sequence[float], budget: float) -> list[list[int]]:
         groups[-1].append(index)
         left -= size
     return groups
+
+
+Torch = Any
+Part = tuple[str, Callable[[], object]]
+"""Name of a part of a run, and what runs it."""
+
+SPIN_CYCLES_PER_S = 2.5e9
+"""Clocks that a GPU waits for each second that the host needs to queue what follows: more than any
+GPU of today makes, so that it waits for longer than that."""
+
+MOST_SPIN_S = 0.1
+
+
+class Stopwatch:
+    """Takes times on one device."""
+
+    def __init__(self, torch: Torch, device: Any) -> None:
+        """Choose events or the processor's clock by the kind of the device."""
+        self.torch, self.device = torch, device
+        self.has_events = device.type == "cuda"
+
+    def wait(self) -> None:
+        """Wait until the device has nothing left to do."""
+        if self.has_events:
+            self.torch.cuda.synchronize(self.device)
+
+    def mark(self) -> Any:
+        """Note a moment, on the device where it has a queue."""
+        if not self.has_events:
+            return time.perf_counter()
+        event = self.torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two moments that the device has passed."""
+        if self.has_events:
+            return float(start.elapsed_time(end)) * 1e-3
+        return float(end - start)
+
+    def hold_back(self, seconds: float) -> None:
+        """Keep a GPU waiting while the host queues runs, so that no gap lies between them.
+
+        The time is then that of kernels alone; what launching costs is a term of its own.
+        """
+        if self.has_events and hasattr(self.torch.cuda, "_sleep"):
+            cycles = int(SPIN_CYCLES_PER_S * min(seconds, MOST_SPIN_S))
+            self.torch.cuda._sleep(cycles)  # noqa: SLF001
+
+
+class KernelRunner:
+    """Times one operator by itself, run after run, on several sets of operands in turn."""
+
+    def __init__(self, watch: Stopwatch, sets: Sequence[Callable[[], object]]) -> None:
+        """Keep what runs the operator on each set of operands."""
+        self.watch, self.sets = watch, sets
+        self._next = 0
+        self._host_s = MOST_SPIN_S
+
+    def sample(self, runs: int) -> Seconds:
+        """Return the mean seconds of one run as ``time``."""
+        watch, sets = self.watch, self.sets
+        watch.wait()
+        # What the host needs for a run is known from the samples before; the shortest counts, since
+        # a host whose queue is full waits for the device.
+        watch.hold_back(self._host_s * runs)
+        start, host = watch.mark(), time.perf_counter()
+        for run in range(self._next, self._next + runs):
+            sets[run % len(sets)]()
+        end = watch.mark()
+        self._host_s = min(self._host_s, (time.perf_counter() - host) / runs)
+        watch.wait()
+        self._next = (self._next + runs) % len(sets)
+        return {"time": watch.between(start, end) / runs}
+
+
+class PartsRunner:
+    """Times the parts of something, such as forward and backward, the host's work included.
+
+    Parts without a name are run and not timed.
+    """
+
+    def __init__(self, watch: Stopwatch, parts: Sequence[Part]) -> None:
+        """Keep the parts in the order in which they run."""
+        self.watch, self.parts = watch, parts
+
+    def sample(self, runs: int) -> Seconds:
+        """Return the mean seconds of each part."""
+        watch = self.watch
+        watch.wait()
+        marks: list[list[Any]] = []
+        for _ in range(runs):
+            of_run = [watch.mark()]
+            for _, part in self.parts:
+                part()
+                of_run.append(watch.mark())
+            marks.append(of_run)
+        watch.wait()
+        return {
+            name: sum(watch.between(of_run[i], of_run[i + 1]) for of_run in marks) / runs
+            for i, (name, _) in enumerate(self.parts)
+            if name
+        }

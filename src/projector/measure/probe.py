@@ -160,18 +160,11 @@ def plan_probe(
     host: Processor | None = None,
     settings: ProbeSettings | None = None,
 ) -> Probe:
-    """Return what is measured of a device.
+    """Return what is measured of a device, from the environment of a worker that ran nothing yet.
 
-    Parameters
-    ----------
-    environment : Environment
-        Of a worker that ran nothing yet.
-    base : str, optional
-        Shipped device or profile that a GPU's own extends; that of its name unless given.
-    host : Processor, optional
-        What the system tells of the processor; asked for unless given.
-    settings : ProbeSettings, optional
-        Instead of those of its backend.
+    ``base`` is the shipped device or profile that a GPU's own extends, by default that of its name.
+    ``host`` is what the system tells of the processor. The settings are those of its backend unless
+    given.
     """
     settings = settings or settings_of(environment.backend)
     if environment.backend == "cpu":

@@ -24,9 +24,7 @@ from typing import Any
 from projector.distribution import install_command
 from projector.errors import MeasurementError
 from projector.measure import guard
-from projector.measure.answers import LOST_RANK, read_answer, read_error
-from projector.measure.progress import Progress, told
-from projector.measure.task import Answer, Task
+from projector.measure.task import LOST_RANK, Answer, Progress, Task, read_answer, read_error, told
 
 WORKER = (sys.executable, "-P", "-m", "projector.measure.worker")
 """The command that is given the paths of a task and of its answer."""
@@ -58,23 +56,10 @@ def run_task(
     silence_s: float = SILENCE_S,
     progress: Progress | None = None,
 ) -> Answer:
-    """Measure every program of a task.
+    """Measure every program of a task; the answer has one outcome for each.
 
-    Parameters
-    ----------
-    task : Task
-        What to measure, and with how many ranks.
-    timeout_s : float, optional
-        Seconds after which everything is ended.
-    silence_s : float
-        Seconds without a word of the worker after which it counts as hung.
-    progress : callable, optional
-        Called with one line of text whenever the worker starts something new.
-
-    Returns
-    -------
-    Answer
-        One outcome for each program.
+    All is ended after ``timeout_s``, and after ``silence_s`` without a word of the worker.
+    ``progress`` is called with one line whenever the worker starts something new.
     """
     if os.name != "posix":
         msg = f"measuring needs Linux or macOS, and this is {sys.platform}"

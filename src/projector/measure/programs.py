@@ -1,18 +1,20 @@
-"""What is measured of a benchmark job, and the record of what came out."""
+"""What is measured of a benchmark job: the job is reduced, measured, and kept as a record."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from projector.arrays import Ints
+from projector.config.adapter import refuse_adapter
 from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.batch import JobBatch, job_columns
 from projector.lower.stages import KINDS, Kind
 from projector.lower.workloads import Workloads, build_workloads, lay_out
 from projector.measure.keys import OperationKey, keys_of
+from projector.measure.process import run_task
 from projector.measure.record import (
     MeasuredLayer,
     MeasuredOperation,
@@ -20,7 +22,7 @@ from projector.measure.record import (
     MeasuredStep,
     Record,
 )
-from projector.measure.reduction import Reduction
+from projector.measure.reduction import Reduction, reduce_job
 from projector.measure.task import (
     Answer,
     ClockProgram,
@@ -31,6 +33,7 @@ from projector.measure.task import (
     OperationProgram,
     Pace,
     Program,
+    Sparing,
     StepProgram,
     Task,
 )
@@ -242,3 +245,50 @@ def _clocks(lowered: Lowered, pace: Pace) -> Iterator[ClockProgram]:
     for code in np.unique(lowered.table.dtype[gemms]):
         seconds = max(0.01, CLOCK_WARM_UPS * pace.warm_up_s)
         yield ClockProgram(dtype=MATRIX_TYPES[code], seconds=seconds)
+
+
+Tell = Callable[[str], None]
+"""Takes one line for people: a plan, progress, what was chosen."""
+
+
+def benchmark_record(
+    job: Job,
+    benchmark_gpus: int | None = None,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    pace: Pace | None = None,
+    threads: int | None = None,
+    timeout_s: float | None = None,
+    tell: Tell | None = None,
+) -> Record:
+    """Measure the layers of a job, however many devices it takes, on as many as there are.
+
+    ``benchmark_gpus`` are by default those of a node of the job. ``device`` is ``cpu``, ``cuda``
+    for GPUs of either vendor, or ``auto``. A processor uses all of its cores unless ``threads`` are
+    given. ``timeout_s`` is the longest time of all; ``tell`` is called with each line of progress.
+    """
+    refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
+    reduction = reduce_job(job, benchmark_gpus)
+    return measure_reduction(
+        reduction, device=device, pace=pace, threads=threads, timeout_s=timeout_s, tell=tell
+    )
+
+
+def measure_reduction(
+    reduction: Reduction,
+    *,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    pace: Pace | None = None,
+    threads: int | None = None,
+    timeout_s: float | None = None,
+    tell: Tell | None = None,
+) -> Record:
+    """Measure a job that was reduced; see `benchmark_record`."""
+    if tell is not None:
+        for line in reduction.lines():
+            tell(line)
+    task = task_of(reduction, device=device, pace=pace or Pace())
+    task = task.model_copy(update={"threads": threads})
+    progress = None if tell is None else Sparing(tell)
+    answer = run_task(task, timeout_s=timeout_s, progress=progress)
+    return record_of(reduction, task, answer)

@@ -1,12 +1,15 @@
-"""What was measured, kept as JSON: on which device, of which job, and every outcome."""
+"""What was measured, kept as JSON: on which device, of which job, and every outcome.
+
+JSON that a disk, an editor or a network may have spoilt is read with care.
+"""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -17,21 +20,78 @@ from projector.config.load import load_job
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
+from projector.config.yaml_file import check_nesting
 from projector.distribution import package_version
 from projector.errors import ConfigError, shown
-from projector.files import check_place, write_whole
-from projector.measure.described import DescribedReduction
+from projector.files import check_place, read_bounded, write_whole
 from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
-from projector.measure.eager import AS_MEASURED
-from projector.measure.json_file import read_object
 from projector.measure.keys import OperationKey
+from projector.measure.reduction import AS_MEASURED, DescribedReduction, reduction_lines
 from projector.measure.task import (
     ClockProgram,
     CopyProgram,
     Environment,
     LayerSpec,
     Outcome,
+    Timing,
 )
+from projector.units import MILLISECOND, to_gib
+
+MOST_BYTES = 64 * 1024**2
+"""A record of a large model has one or two MiB."""
+
+MOST_COLLECTIONS = 1_000_000
+
+
+def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Messages name the option ``key`` and say ``what`` the file should be: ``a record of
+    measurements``.
+    """
+
+    def no(why: str) -> NoReturn:
+        raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed=what)
+
+    try:
+        text = read_bounded(path, MOST_BYTES, key=key, allowed=what).decode()
+    except UnicodeDecodeError:
+        no("is no text in UTF-8")
+    if not text.strip():
+        no("is empty")
+    try:
+        data = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_finite, parse_float=_finite
+        )
+    except json.JSONDecodeError as error:
+        whole = text.strip()
+        ended = whole[-1] == "}" and error.pos < len(text.rstrip())
+        cut = whole[0] == "{" and not ended and error.msg != "Extra data"
+        where = f"{error.msg} (line {error.lineno}, column {error.colno})"
+        no(f"ends too early, it was cut off: {where}" if cut else f"is not valid JSON: {where}")
+    except (ValueError, RecursionError) as error:
+        no(f"is not valid JSON: {str(error) or type(error).__name__}")
+    check_nesting(data, name=str(path), most=MOST_COLLECTIONS)
+    if not isinstance(data, dict):
+        no(f"holds a {type(data).__name__}, not {what}")
+    return data
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {twice!r} is given twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number - number != 0.0:
+        raise ValueError(f"{text} is no number that can be measured")
+    return number
+
 
 RECORD_SCHEMA = 1
 """Version of the layout of a record; another one is refused."""
@@ -417,3 +477,111 @@ def _torch_at_hand() -> str:
         return installed_version("torch")
     except PackageNotFoundError:
         return ""
+
+
+LONGEST = 10
+"""Operations that the report shows."""
+
+
+def summary_of(record: Record) -> dict[str, Any]:
+    """Return what was measured where, with times in ms.
+
+    Keys are ``environment``, ``device``, ``precision``, ``model``, ``reduction``, ``layers``,
+    ``step`` (or null), ``clocks``, ``longest`` (operations that take longest, each once),
+    ``operations`` (by status) and ``unsettled`` (timings that did not settle while they warmed up).
+    """
+    longest = sorted(record.operations, key=lambda each: -_longest_s(each.outcome))
+    return {
+        "environment": record.environment.model_dump(mode="json"),
+        "device": record.device,
+        "precision": record.precision,
+        "model": _model(record),
+        "reduction": reduction_lines(record.reduction),
+        "layers": [
+            {"layer": layer_words(each.layer), **_outcome(each.outcome)} for each in record.layers
+        ],
+        "step": None if record.step is None else _outcome(record.step.outcome),
+        "clocks": [
+            {"dtype": each.program.dtype, **_outcome(each.outcome)}
+            for each in record.others
+            if isinstance(each.program, ClockProgram)
+        ],
+        "longest": [
+            {"label": each.key.label, "phase": each.key.phase, "shape": shape_words(each.key)}
+            | _outcome(each.outcome)
+            for each in longest[:LONGEST]
+            if each.outcome.status == "ok"
+        ],
+        "operations": dict(Counter(each.outcome.status for each in record.operations)),
+        "unsettled": sum(not timing.settled for timing in _timings(record)),
+    }
+
+
+def layer_words(layer: LayerSpec) -> str:
+    """Return what a layer is: ``dense, bf16, windowed``."""
+    words = [layer.kind, layer.dtype]
+    if layer.columns.get("window"):
+        words.append("windowed")
+    return ", ".join(words)
+
+
+def shape_words(key: OperationKey) -> str:
+    """Return the extents of an operation as a reader knows them."""
+    if key.kind == "gemm":
+        groups = f"{key.batch} x " if key.batch > 1 else ""
+        return f"{groups}{key.m} x {key.n} x {key.k} {key.dtype}"
+    if key.kind == "attention":
+        heads = f"{key.heads}/{key.key_heads} heads"
+        return f"{key.batch} x {heads}, {key.m} x {key.n}, {key.k}/{key.d_v} wide, {key.dtype}"
+    if key.kind in ("collective", "exchange"):
+        return f"{key.operation}, {key.bytes or key.tokens * key.token_bytes:,.0f} bytes"
+    return f"{key.bytes:,.0f} bytes"
+
+
+def _model(record: Record) -> str:
+    return str(record.job.get("model", {}).get("name", ""))
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    gib = {
+        f"{name.removesuffix('_bytes')}_gib": to_gib(value)
+        for name, value in outcome.numbers.items()
+        if name.endswith("_bytes")
+    }
+    numbers = {
+        name: value for name, value in outcome.numbers.items() if not name.endswith("_bytes")
+    }
+    return {
+        "status": outcome.status,
+        "message": outcome.message,
+        "times": {name: _timing(timing) for name, timing in outcome.times.items()},
+        "numbers": {**numbers, **gib},
+        "backend": outcome.backend,
+    }
+
+
+def _timing(timing: Timing) -> dict[str, Any]:
+    return {
+        "median_ms": timing.median_s / MILLISECOND,
+        "low_ms": timing.low_s / MILLISECOND,
+        "high_ms": timing.high_s / MILLISECOND,
+        "repeats": timing.repeats,
+        "settled": timing.settled,
+        "clock_mhz": timing.clock_mhz,
+        "power_w": timing.power_w,
+    }
+
+
+def _longest_s(outcome: Outcome) -> float:
+    return max((timing.median_s for timing in outcome.times.values()), default=0.0)
+
+
+def _timings(record: Record) -> Iterator[Timing]:
+    outcomes = [
+        *(each.outcome for each in record.operations),
+        *(each.outcome for each in record.layers),
+        *(each.outcome for each in record.others),
+    ]
+    outcomes += [record.step.outcome] if record.step else []
+    for outcome in outcomes:
+        yield from outcome.times.values()

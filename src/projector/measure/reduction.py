@@ -9,8 +9,9 @@ a rank computes, so that nothing of it would be measured.
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import lcm
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from projector.config._base import Config, Count, CountOrNone
 from projector.config.first_order import FirstOrderConfig
 from projector.config.job import Job
 from projector.config.load import load_job
@@ -19,8 +20,65 @@ from projector.config.run import RunConfig
 from projector.errors import ConfigError
 from projector.lower.rules import divisors, first_broken
 from projector.lower.workloads import layout_of
-from projector.measure.described import Dimension
-from projector.measure.eager import AS_MEASURED
+
+AS_MEASURED: dict[str, Any] = {
+    "parallelism.tp_comm_overlap": False,
+    "parallelism.overlap_moe_expert_parallel_comm": False,
+    "parallelism.moe_shared_expert_overlap": False,
+    "training.elementwise": "eager",
+    "training.torch_compile": False,
+    "training.cuda_graphs": False,
+    "training.moe.dispatcher": "alltoall",
+    "training.moe.dispatch_precision": "bf16",
+    "training.moe.permute_fusion": False,
+    "training.moe.fused_experts": False,
+}
+"""PyTorch's own kernels, one after the other. What the target does instead is scaled by the model,
+so that no time of another kernel is taken for that of a fused one."""
+
+
+Dimension = Literal["pp", "ep", "etp", "tp"]
+
+
+class DescribedJob(Config):
+    """Degrees and devices of a job."""
+
+    tp: Count
+    pp: Count
+    vpp: Count
+    cp: Count
+    ep: Count
+    etp: Count
+    dp: Count
+    nodes: Count
+    gpus: Count
+    num_experts: CountOrNone
+
+
+class DescribedStep(Config):
+    """One dimension given up."""
+
+    dimension: Dimension
+    before: Count
+    after: Count
+    gpus: Count
+    reason: str
+
+
+class DescribedReduction(Config):
+    """A job, its benchmark job, and the way from one to the other."""
+
+    target: DescribedJob
+    benchmark: DescribedJob
+    least_gpus: Count
+    available_gpus: Count
+    least_nodes: Count
+    min_dp: Count
+    target_dp: Count
+    steps: list[DescribedStep]
+    modelled: list[str]
+    stand_ins: list[str]
+
 
 WHOLE: dict[str, Any] = {
     "parallelism.pp": 1,
@@ -131,17 +189,12 @@ class Reduction:
     def closed_form_s(self, base_s: float, communication_s: float = 0.0) -> float:
         """Return the step of the target from that on the fewest nodes, by proportion.
 
-        ``base_s * min_dp / target_dp + communication_s``: as many times fewer microbatches as
-        there are more copies (Primus). It is exact without a pipeline. With one it shortens the
-        bubble as well, which is as long whatever the microbatches: with equal stages it falls
-        short of the replay by ``(1 - min_dp / target_dp)`` of the bubble.
-
-        Parameters
-        ----------
-        base_s : float
-            Step of `least_job` without data parallelism's communication and the optimizer.
-        communication_s : float
-            What the target adds once: exposed communication of its copies, optimizer.
+        ``base_s * min_dp / target_dp + communication_s``: as many times fewer microbatches as there
+        are more copies (Primus). It is exact without a pipeline. With one it shortens the bubble as
+        well, which is as long whatever the microbatches: with equal stages it falls short of the
+        replay by ``(1 - min_dp / target_dp)`` of the bubble. ``base_s`` is the step of `least_job`
+        without the communication of data parallelism and the optimizer; ``communication_s`` is what
+        the target adds once: exposed communication of its copies, optimizer.
         """
         return base_s * self.min_dp / self.target_dp + communication_s
 
@@ -196,13 +249,7 @@ class Reduction:
 
 
 def reduction_lines(described: Mapping[str, Any]) -> list[str]:
-    """Return what was reduced and why, one line each, from what a record keeps of it.
-
-    Parameters
-    ----------
-    described : mapping
-        `Reduction.to_dict`.
-    """
+    """Return what was reduced and why, one line each, from `Reduction.to_dict`."""
     steps, target = described["steps"], described["target"]
     least, offered = _gpus(described["least_gpus"]), described["available_gpus"]
     measured = described["benchmark"]["gpus"]
@@ -241,14 +288,9 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
 
 
 def reduction_to(job: Job, described: Mapping[str, Any]) -> Reduction:
-    """Return the reduction of a job to the benchmark job that a record has.
+    """Return the reduction of a job to the benchmark job of a record, given `Reduction.to_dict`.
 
     The record may be of a job with other degrees, on other nodes.
-
-    Parameters
-    ----------
-    described : mapping
-        `Reduction.to_dict` of what was measured.
     """
     try:
         measured = described["benchmark"]
@@ -269,15 +311,7 @@ def degrees_of(job: Job) -> Degrees:
 
 
 def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
-    """Return the benchmark job of a job for the devices at hand.
-
-    Parameters
-    ----------
-    job : Job
-        What is to be projected.
-    benchmark_gpus : int, optional
-        Devices to measure on, at most those of a node; a whole node by default.
-    """
+    """Return the benchmark job of a job for the devices at hand, by default a node."""
     broken = first_broken(job)
     if broken is not None:
         raise broken

@@ -90,18 +90,10 @@ class Restoration:
         times: Mapping[OperationKey, float],
         tp_rule: str = "ratio",
     ) -> "Restoration":
-        """Return the restoration from single operations alone.
+        """Return the restoration from single operations alone, of a table of the benchmark job.
 
-        Parameters
-        ----------
-        table, workloads
-            Of the benchmark job.
-        time_s : float64[rows]
-            Modelled seconds of all repeats of its rows.
-        times : mapping
-            Measured seconds of one run, by key.
-        tp_rule : str
-            One of `TP_RULES`.
+        ``time_s`` float64[rows] are modelled seconds of all repeats of its rows, and ``times``
+        measured seconds of one run, by key.
         """
         rule = next((name for name in TP_RULES if name == tp_rule), None)
         if rule is None:

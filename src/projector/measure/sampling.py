@@ -38,18 +38,9 @@ class RunSampler:
         self, path: Path, quantities: Sequence[Quantity], *, period_s: float,
         about: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """Write nothing yet.
+        """Write nothing yet; without quantities no file of JSON lines is written.
 
-        Parameters
-        ----------
-        path : Path
-            File of JSON lines; the first says what is sampled.
-        quantities : sequence of Quantity
-            Without any, no file is written.
-        period_s : float
-            Seconds from one sample to the next.
-        about : mapping, optional
-            What else the first line says, such as the rank.
+        Its first line says what is sampled, and what ``about`` adds, such as the rank.
         """
         self.path = path
         self._quantities = tuple(quantities)

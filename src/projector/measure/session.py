@@ -1,5 +1,7 @@
 """One worker's way through its programs: memory first, then times in rounds.
 
+The clock that a device sustains is measured under a load of GEMMs.
+
 Layers and steps are run once by themselves for what they take at their peak. Then all programs
 are timed, as many at a time as fit a part of the memory, in rounds in which each has its turn.
 What a program cannot do, or has no memory for, is its outcome, and the others go on.
@@ -10,9 +12,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projector.measure import clock
+from projector.measure.devices import clock_mhz, memory_bytes
 from projector.measure.exchange import InStep
-from projector.measure.machine import memory_bytes
+from projector.measure.keys import OperationKey
 from projector.measure.operators import operation_bytes, prepare_operation
 from projector.measure.pace import (
     Runner,
@@ -24,7 +26,6 @@ from projector.measure.pace import (
     warm_up,
 )
 from projector.measure.parts import UnsupportedError, is_out_of_memory
-from projector.measure.progress import tell
 from projector.measure.runners import (
     MEMORY,
     Bench,
@@ -44,8 +45,54 @@ from projector.measure.task import (
     Status,
     StepProgram,
     name_of,
+    tell,
 )
 from projector.measure.vendor import Sampler
+
+EXTENT = 8192
+CPU_EXTENT = 1024
+"""Extent of the square GEMM: large enough to keep a whole device busy."""
+
+SAMPLES = 20
+
+
+def measure_clock(bench: Bench, program: ClockProgram, sampler: Sampler) -> Outcome:
+    """Keep a device busy for some seconds; clock and rate are those of the second half.
+
+    The outcome has the ``time`` of one GEMM and its ``extent``, ``flop_per_s`` that the load
+    reached, and ``clock_mhz`` and ``power_w`` where the vendor's library reads them, of a CPU what
+    Linux says.
+    """
+    extent = EXTENT if bench.watch.has_events else CPU_EXTENT
+    key = OperationKey(
+        label="clock", phase="forward", kind="gemm", dtype=program.dtype,
+        m=extent, n=extent, k=extent,
+    )  # fmt: skip
+    prepared = prepare_operation(bench, OperationProgram(key=key))
+    runner = prepared.runner
+    one_s = max(1e-9, sum(runner.sample(1).values()))
+    runs = int(bench.ranks.agree(max(1.0, program.seconds / SAMPLES / one_s)))
+    samples, clocks = Samples(Settled(runs, settled=True)), []
+    end = time.perf_counter() + program.seconds
+    while not samples.seconds or time.perf_counter() < end:
+        start = time.perf_counter()
+        samples.seconds.append(runner.sample(runs))
+        samples.spans.append((start, time.perf_counter()))
+        clocks.append(None if bench.watch.has_events else clock_mhz())
+    half = len(samples.seconds) // 2
+    samples.seconds, samples.spans = samples.seconds[half:], samples.spans[half:]
+    load = sampler.load(samples.spans)
+    clock = load.clock_mhz if bench.watch.has_events else clocks[-1]
+    times = samples.timings(clock_mhz=clock, power_w=load.power_w)
+    numbers = {
+        "flop_per_s": 2.0 * extent**3 / times["time"].median_s,
+        "extent": float(extent),
+        "seconds": program.seconds,
+    }
+    numbers |= {} if clock is None else {"clock_mhz": clock}
+    numbers |= {} if load.power_w is None else {"power_w": load.power_w}
+    return Outcome(status="ok", times=times, numbers=numbers, backend=prepared.backend)
+
 
 GROUP_SHARE = 0.25
 """Of the memory that is left, what programs that take turns may hold together."""
@@ -226,7 +273,7 @@ class Session:
 
     def _run_clock(self, number: int, program: ClockProgram) -> None:
         try:
-            outcome = clock.run(self.bench, program, self.sampler)
+            outcome = measure_clock(self.bench, program, self.sampler)
         except FAILURES as error:
             self._fail(number, error)
         else:

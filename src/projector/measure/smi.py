@@ -385,13 +385,8 @@ def name_of_gpu() -> str:
 def open_library(index: int, pci: str | None = None) -> Library | None:
     """Return the library of the GPU's vendor, or None where there is none.
 
-    Parameters
-    ----------
-    index : int
-        Number of the device, as torch counts.
-    pci : str, optional
-        Its address, from `pci_address`: libraries count all devices of a machine, and torch those
-        that a process may see.
+    ``index`` is torch's number of the device. Libraries count all devices of a machine, and torch
+    those that a process may see: ``pci``, from `pci_address`, tells which it is.
     """
     makers: tuple[tuple[Callable[..., Library], Sequence[str], str], ...] = (
         (Nvml, NVML_NAMES, "CUDA_VISIBLE_DEVICES"),

@@ -1,4 +1,6 @@
-"""What the worker is asked to measure, and what it answers: JSON on both sides.
+"""What the worker is asked to measure, what it tells meanwhile, and what it answers.
+
+Task and answer are JSON; progress is marked lines on its standard output.
 
 The worker is a process of its own (`projector.measure.worker`), and no other process of ours
 imports torch. It reads one `Task` and writes one `Answer`; each program of the task has one
@@ -6,11 +8,18 @@ outcome, in the same order. A program that runs out of memory, or that the build
 run, is an outcome too.
 """
 
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from projector.config._base import Config
+from projector.errors import MeasurementError, ProjectorError
+from projector.files import write_whole
 from projector.measure.keys import OperationKey
 
 Status = Literal["ok", "out_of_memory", "unsupported", "failed"]
@@ -195,3 +204,88 @@ class Answer(Config):
     environment: Environment
     outcomes: list[Outcome]
     """One for each program, in their order; those of rank 0, times the slowest rank's."""
+
+
+LOST_RANK = 75
+"""Exit code of a rank that has waited in vain for another one: BSD's ``EX_TEMPFAIL``."""
+
+
+def write_answer(path: Path, answer: Answer) -> None:
+    """Write what was measured; the file appears whole."""
+    write_whole(path, answer.model_dump_json().encode(), key="answer")
+
+
+def write_error(path: Path, error: ProjectorError) -> None:
+    """Write why nothing could be measured; the worker then ends with an exit code above 0."""
+    write_whole(path, json.dumps(error.to_dict()).encode(), key="answer")
+
+
+def read_error(path: Path) -> MeasurementError | None:
+    """Return the error that a worker has written, None if it has written none."""
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        message = stated["error"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return MeasurementError(
+        str(message),
+        key=str(stated.get("key", "")),
+        value=stated.get("value"),
+        allowed=stated.get("allowed"),
+    )
+
+
+def read_answer(task: Task, path: Path) -> Answer:
+    """Return what a worker has answered."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        msg = "the worker ended without an answer"
+        raise MeasurementError(msg, key="worker", allowed="an answer") from None
+    try:
+        answer = Answer.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        why = f"{where}: {first['msg']}" if where else first["msg"]
+        msg = f"the worker's answer cannot be read: {why}"
+        raise MeasurementError(msg, key="worker", value=text, allowed="an answer") from None
+    asked, outcomes = len(task.programs), len(answer.outcomes)
+    if asked != outcomes:
+        msg = f"the worker answered {outcomes} programs of {asked}"
+        raise MeasurementError(msg, key="worker", value=outcomes, allowed=asked)
+    return answer
+
+
+Progress = Callable[[str], None]
+"""Told what is measured now, one line at a time."""
+
+MARK = "\x1e"
+"""First character of such a line: ASCII's record separator, which no library prints."""
+
+
+def tell(text: str) -> None:
+    """Say, from a worker, what it does now; a sign of life as well."""
+    sys.stdout.write(f"{MARK}{text}\n")
+    sys.stdout.flush()
+
+
+def told(line: str) -> str | None:
+    """Return what a line of a worker's output tells, None for any other line."""
+    return line[len(MARK) :].strip() if line.startswith(MARK) else None
+
+
+class Sparing:
+    """Passes progress on once something takes longer than a while, and then a line each while."""
+
+    def __init__(self, tell: Progress, every_s: float = 1.0) -> None:
+        """Start the clock."""
+        self._tell, self._every_s = tell, every_s
+        self._next = time.monotonic() + every_s
+
+    def __call__(self, text: str) -> None:
+        """Pass a line on, unless it comes too soon after the last one."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + self._every_s
+            self._tell(text)

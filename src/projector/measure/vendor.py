@@ -43,18 +43,9 @@ class Sampler:
         self, device_index: int | None, *, pci: str | None = None, period_s: float = 0.01,
         library: Library | None = None,
     ) -> None:  # fmt: skip
-        """Look for a library.
+        """Look for a library of a GPU, by torch's number or its PCI address; a CPU (None) has none.
 
-        Parameters
-        ----------
-        device_index : int, optional
-            Number of the GPU, as torch counts; None, a CPU, looks for no library.
-        pci : str, optional
-            Its address, from `projector.measure.smi.pci_address`.
-        period_s : float
-            Seconds from one reading to the next.
-        library : Library, optional
-            What to read, instead of looking.
+        ``period_s`` lies between two readings. A library that is given is not looked for.
         """
         self._device = device_index, pci
         self._library = library

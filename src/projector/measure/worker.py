@@ -13,17 +13,21 @@ from typing import Any, Literal
 import torch
 
 from projector.errors import ProjectorError
-from projector.measure.answers import LOST_RANK, write_answer, write_error
-from projector.measure.devices import cpu_name, driver_at_hand, gpus_at_hand
+from projector.measure.devices import (
+    cpu_name,
+    driver_at_hand,
+    gpus_at_hand,
+    limit_memory,
+    memory_bytes,
+)
 from projector.measure.exchange import LostRankError, Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
-from projector.measure.machine import limit_memory, memory_bytes
+from projector.measure.pace import Stopwatch
 from projector.measure.parts import Kit
 from projector.measure.runners import Bench
 from projector.measure.session import Session
 from projector.measure.smi import address_of
-from projector.measure.stopwatch import Stopwatch
-from projector.measure.task import Answer, Environment, Task
+from projector.measure.task import LOST_RANK, Answer, Environment, Task, write_answer, write_error
 from projector.measure.vendor import Sampler
 
 

@@ -201,8 +201,8 @@ def _nothing_to_measure(job: Job, why: str) -> MeasurementError:
 
 
 def _measure(job: Job, hand: AtHand, benchmark_gpus: int | None, tell: Tell | None) -> "Record":
-    from projector.measure.api import benchmark_record
     from projector.measure.process import check_torch
+    from projector.measure.programs import benchmark_record
 
     check_torch()
     node = job.cluster.gpus_per_node

@@ -12,9 +12,9 @@ import pytest
 
 import projector as pj
 from projector.cli.main import run
-from projector.measure import api, programs
+from projector.measure import programs
 from projector.measure.devices import cpu_name
-from projector.measure.eager import AS_MEASURED
+from projector.measure.reduction import AS_MEASURED
 from projector.measure.task import Pace
 from projector.projection.terms import BREAKDOWN
 
@@ -56,13 +56,13 @@ def quick():
     """Measure on one thread, and no copies that do not fit a cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(programs, "COPIES", (1 << 20,))
-        whole = api.task_of
+        whole = programs.task_of
 
         def task_of(reduction, device, pace):
             del pace
             return whole(reduction, device=device, pace=QUICK)
 
-        patch.setattr(api, "task_of", task_of)
+        patch.setattr(programs, "task_of", task_of)
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 

@@ -10,8 +10,7 @@ from measure.on_torch.layer_specs import BASE, spec  # noqa: E402
 from projector.measure import parts  # noqa: E402
 from projector.measure.comm import Alone  # noqa: E402
 from projector.measure.exchange import Ranks  # noqa: E402
-from projector.measure.experts import Routing  # noqa: E402
-from projector.measure.grouped import ends_of  # noqa: E402
+from projector.measure.experts import Routing, ends_of  # noqa: E402
 from projector.measure.layers import build_layer  # noqa: E402
 from projector.measure.narrow import (  # noqa: E402
     NarrowExperts,
@@ -19,9 +18,9 @@ from projector.measure.narrow import (  # noqa: E402
     format_of,
     has_narrow_experts,
 )
+from projector.measure.pace import Stopwatch  # noqa: E402
 from projector.measure.parts import AttentionShape, Kit, UnsupportedError  # noqa: E402
 from projector.measure.runners import Bench, LayerRunner  # noqa: E402
-from projector.measure.stopwatch import Stopwatch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

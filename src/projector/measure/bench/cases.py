@@ -84,21 +84,11 @@ def gemm_case(
     m: int, n: int, k: int, dtype: str, *, batch: int = 1, groups: int = 0, layout: str = "tn",
     pad: bool = True,
 ) -> Case:  # fmt: skip
-    """Return C[m, n] = A[m, k] @ B[k, n].
+    """Return C[m, n] = A[m, k] @ B[k, n], with both operands of a matrix type ``dtype``.
 
-    Parameters
-    ----------
-    m, n, k : int
-    dtype : str
-        Matrix type of both operands.
-    batch : int
-        Equal problems in one launch.
-    groups : int
-        Groups of a grouped GEMM, ``m`` rows each; 0 for a plain one.
-    layout : str
-        One of `LAYOUTS`.
-    pad : bool
-        Whether extents are padded to 16 bytes, as kernels of libraries and copy engines need it.
+    ``batch`` counts equal problems in one launch; ``groups`` those of a grouped GEMM, ``m`` rows
+    each (0 for a plain one). With ``pad`` extents are padded to 16 bytes, as kernels of libraries
+    and copy engines need it.
     """
     to = aligned_elements(dtype) if pad else 1
     padded = {name: -(-value // to) * to for name, value in (("m", m), ("n", n), ("k", k))}
@@ -158,10 +148,7 @@ def attention_case(shape: AttentionShape, dtype: str, phase: str, backend: str) 
 def collective_cases(operations: Sequence[str], sizes: Sequence[int], ranks: int) -> list[Case]:
     """Return collectives among all ranks, by operation and then by size.
 
-    Parameters
-    ----------
-    sizes : sequence of int
-        Bytes of the whole buffer, as `projector.single.times.collective_time` counts them.
+    A size is the bytes of the whole buffer, as `projector.collective_time` counts them.
     """
     for operation in operations:
         if operation not in MEASURED_COLLECTIVES:

@@ -1,19 +1,313 @@
-"""One benchmark from its first look at the machine to its last row."""
+"""One benchmark from its first look at the machine to its last row.
 
+Cases are measured in chunks, a process each. The table of results grows meanwhile, and is continued
+after an interruption.
+"""
+
+import csv
+import io
+import os
+import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.errors import ConfigError
+from projector.errors import ConfigError, MeasurementError
+from projector.files import check_place, not_written, open_table, write_whole
 from projector.measure.bench.cases import BenchKind, Case
-from projector.measure.bench.results import Results
-from projector.measure.bench.rows import Machine, Measured
-from projector.measure.bench.runner import Measuring, Run, Say, Settings, run_in, today
+from projector.measure.bench.rows import (
+    COLUMNS,
+    Machine,
+    Measured,
+    Row,
+    from_row,
+    identity,
+    identity_of,
+    is_readable,
+    measured,
+    status_of,
+)
 from projector.measure.devices import profile_of, stands_for
-from projector.measure.task import Environment
+from projector.measure.process import run_task
+from projector.measure.task import Answer, Environment, Outcome, Pace, Progress, Task
 from projector.measure.vendor import locked_clock
+
+KEY = "out"
+"""Option that names the file."""
+
+
+class Results:
+    """Rows of one CSV table, by what they measure; a new one is begun where there is none.
+
+    Without a path rows are kept in memory alone. ``overwrite`` drops the rows that are there.
+    """
+
+    def __init__(self, path: str | Path | None, kind: BenchKind, *, overwrite: bool) -> None:
+        self._path = None if path is None else Path(path)
+        self._kind = kind
+        self._rows: list[Row] = []
+        self._places: dict[tuple[str, ...], int] = {}
+        """Place of the last row of each identity; rows that nobody can read have none."""
+        if self._path is None:
+            return
+        check_place(self._path, key=KEY)
+        if self._path.exists() and not overwrite:
+            for row in self._read(self._path):
+                self._put(row)
+        self._write_all()
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self._rows)
+
+    def row(self, key: tuple[str, ...]) -> Row | None:
+        """Return the row of an `identity`; None where there is none, or one to be tried again.
+
+        Running out of memory counts as measured: it would be the same again, and takes long.
+        """
+        found = self.any_row(key)
+        tried = found is not None and status_of(found)[0] in ("failed", "unsupported")
+        return None if tried else found
+
+    def any_row(self, key: tuple[str, ...]) -> Row | None:
+        """Return the row of an `identity`, also of a case that failed."""
+        place = self._places.get(key)
+        return None if place is None else self._rows[place]
+
+    def add(self, rows: list[Row]) -> None:
+        """Append rows; they are on the disk when this returns."""
+        replaced = False
+        for row in rows:
+            place = self._places.get(identity(self._kind, row))
+            if place is None:
+                self._put(row)
+            else:
+                self._rows[place], replaced = row, True
+        if self._path is None:
+            return
+        if replaced:
+            self._write_all()
+            return
+        try:
+            with self._path.open("a", encoding="utf-8", newline="") as stream:
+                stream.write(self._text(rows))
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            raise not_written(self._path, error.strerror or str(error), key=KEY) from None
+
+    def _put(self, row: Row) -> None:
+        if is_readable(self._kind, row):
+            self._places[identity(self._kind, row)] = len(self._rows)
+        self._rows.append(row)
+
+    def _read(self, path: Path) -> list[Row]:
+        columns = COLUMNS[self._kind]
+        with open_table(path, key=KEY) as stream:
+            text = stream.read()
+        # A line that was cut off while it was written is measured again.
+        whole = text[: text.rfind("\n") + 1]
+        lines = csv.reader(io.StringIO(whole, newline=""))
+        header = tuple(next(lines, ()))
+        if header and header != columns:
+            msg = (
+                f"{path} is no table of this command: its columns are not {', '.join(columns)}; "
+                f"name another file, or --overwrite it"
+            )
+            raise ConfigError(msg, key=KEY, value=str(path), allowed="another file")
+        if not header and text.strip():
+            msg = f"{path} is no table; name another file, or --overwrite it"
+            raise ConfigError(msg, key=KEY, value=str(path), allowed="another file")
+        return [
+            dict(zip(columns, fields, strict=True))
+            for fields in lines
+            if len(fields) == len(columns)
+        ]
+
+    def _write_all(self) -> None:
+        assert self._path is not None
+        header = io.StringIO()
+        csv.writer(header, lineterminator="\n").writerow(COLUMNS[self._kind])
+        text = header.getvalue() + self._text(self._rows)
+        write_whole(self._path, text.encode(), key=KEY)
+
+    def _text(self, rows: list[Row]) -> str:
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
+        for row in rows:
+            writer.writerow([row[name] for name in COLUMNS[self._kind]])
+        return stream.getvalue()
+
+
+Run = Callable[[Task, Progress], Answer]
+"""Runs a task; `projector.measure.process.run_task`, or a stand-in."""
+
+Say = Callable[[str], None]
+
+SAID_EVERY_S = 10.0
+"""Seconds after which what a worker does now is said, if nothing else was."""
+
+CHUNK = 16
+"""Cases of one process, which take turns. An interruption loses those of one process at most."""
+
+MOST_DEATHS = 3
+"""Processes that end without an answer, one case each and in a row, before all is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How cases are measured."""
+
+    backend: str = "auto"
+    """``auto``, ``cpu`` or ``cuda``."""
+    ranks: int = 1
+    threads: int | None = None
+    pace: Pace = field(default_factory=Pace)
+    chunk: int = CHUNK
+    timeout_s: float | None = 600.0
+    """Longest time of one process."""
+
+    def task(self, cases: Sequence[Case]) -> Task:
+        """Return the task of some cases."""
+        return Task.parse(
+            {
+                "device": self.backend,
+                "ranks": self.ranks,
+                "tp": self.ranks,
+                "threads": self.threads,
+                "pace": self.pace.model_dump(),
+                "programs": [case.program.model_dump() for case in cases],
+            }
+        )
+
+
+@dataclass(slots=True)
+class Measuring:
+    """A list that is measured; what is there stays when it is interrupted.
+
+    Rows that ``results`` know are not measured again. ``say`` is told of progress, one line at a
+    time.
+    """
+
+    cases: Sequence[Case]
+    machine: Machine
+    results: Results
+    settings: Settings = field(default_factory=Settings)
+    run: Run | None = None
+    say: Say | None = None
+    _deaths: int = 0
+    _said_s: float = 0.0
+    _at_hand: int | None = None
+    """Place in its process of the case that the worker named last."""
+
+    def todo(self) -> list[Case]:
+        """Return the cases that no row has yet."""
+        return [case for case in self.cases if self._row(case) is None]
+
+    def finished(self) -> list[Measured]:
+        """Return what is there, in the order of the list."""
+        rows = (
+            (case, self.results.any_row(identity_of(case, self.machine))) for case in self.cases
+        )
+        return [from_row(case, row) for case, row in rows if row is not None]
+
+    def go(self) -> list[Measured]:
+        """Measure what is not there yet, and return the whole list."""
+        todo = self.todo()
+        begun, total = time.perf_counter(), len(todo)
+        known = len(self.cases) - total
+        if known:
+            self._tell(f"{known} of {len(self.cases)} are there already")
+        self._said_s = time.perf_counter()
+        for start in range(0, total, self.settings.chunk):
+            chunk = todo[start : start + self.settings.chunk]
+            self._measure(chunk)
+            done = start + len(chunk)
+            self._tell(_progress(done, total, time.perf_counter() - begun))
+        return self.finished()
+
+    def _tell(self, text: str) -> None:
+        self._said_s = time.perf_counter()
+        if self.say is not None:
+            self.say(text)
+
+    def _heard(self, text: str) -> None:
+        """Remember which case a worker names, and say so where nothing was said for long."""
+        found = re.match(r"(\d+) of \d+: ", text)
+        if found:
+            self._at_hand = int(found[1]) - 1
+        if time.perf_counter() - self._said_s > SAID_EVERY_S:
+            self._tell(f"in this process {text}")
+
+    def _row(self, case: Case) -> dict[str, str] | None:
+        return self.results.row(identity_of(case, self.machine))
+
+    def _measure(self, chunk: Sequence[Case]) -> None:
+        """Measure some cases; one that ends its process is found, and fails alone."""
+        self._at_hand = None
+        try:
+            outcomes = run_in(self.settings, chunk, self.run, self._heard).outcomes
+            self._deaths = 0
+        except MeasurementError as error:
+            if len(chunk) > 1:
+                for part in _parts(chunk, self._at_hand):
+                    self._measure(part)
+                return
+            self._deaths += 1
+            if self._deaths >= MOST_DEATHS:
+                raise
+            outcomes = [Outcome(status="failed", message=str(error))]
+        pairs = zip(chunk, outcomes, strict=True)
+        self.results.add([measured(case, outcome, self.machine).row for case, outcome in pairs])
+
+
+def _parts(chunk: Sequence[Case], at_hand: int | None) -> tuple[Sequence[Case], Sequence[Case]]:
+    """Return the cases of a process that ended, to be tried apart.
+
+    The one that the worker named last comes alone and after the others, for it may end its process
+    again, or hang again. Halves are tried where it named none.
+    """
+    if at_hand is not None and at_hand < len(chunk):
+        others = [case for place, case in enumerate(chunk) if place != at_hand]
+        return others, [chunk[at_hand]]
+    middle = len(chunk) // 2
+    return chunk[:middle], chunk[middle:]
+
+
+def run_in(settings: Settings, cases: Sequence[Case], run: Run | None, heard: Progress) -> Answer:
+    """Run some cases in one process; ``heard`` is told what the worker does."""
+    task = settings.task(cases)
+    if run is None:
+        answer = run_task(task, timeout_s=settings.timeout_s, progress=heard)
+    else:
+        answer = run(task, heard)
+    if len(answer.outcomes) != len(cases):
+        msg = f"the worker answered {len(answer.outcomes)} outcomes for {len(cases)} programs"
+        raise MeasurementError(msg, key="worker", value=len(answer.outcomes))
+    return answer
+
+
+def today() -> str:
+    """Return the date, as rows say it."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _progress(done: int, total: int, passed_s: float) -> str:
+    left_s = passed_s / done * (total - done)
+    left = f", about {_span(left_s)} left" if done < total else ""
+    return f"measured {done} of {total} in {_span(passed_s)}{left}"
+
+
+def _span(seconds: float) -> str:
+    if seconds < 120.0:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min"
+
 
 BACKENDS = ("auto", "cpu", "cuda")
 
@@ -60,23 +354,9 @@ def begin(
 ) -> Session:  # fmt: skip
     """Look at the machine, and at the rows that are there already.
 
-    Parameters
-    ----------
-    kind : str
-    cases : sequence of Case
-    device : str or None
-        Profile to model beside; that of the device at hand, if it ships, for None.
-    out : str or None
-        Table of results.
-    overwrite : bool
-        Whether its rows are dropped.
-    settings : Settings
-    lock_mhz : float, optional
-        Clock to hold while it is measured.
-    run : callable, optional
-        Stand-in for `projector.measure.process.run_task`.
-    say : callable, optional
-        Told of progress.
+    The profile to model beside is that of the device at hand, if it ships, unless named.
+    ``overwrite`` drops the rows of the table ``out``; ``lock_mhz`` is a clock to hold while it is
+    measured; ``run`` stands in for `projector.measure.process.run_task`.
     """
     profile = None if device is None else load_device(device, key="device")
     # Says what runs before anything is measured, and refuses what cannot run at all.

@@ -25,7 +25,7 @@ def record_report(summary: Mapping[str, Any]) -> list[RenderableType]:
     Parameters
     ----------
     summary : mapping
-        `projector.measure.summary.summary_of`.
+        `projector.measure.record.summary_of`.
     """
     return [*_title(summary), *_layers(summary), *_longest(summary)]
 
