@@ -75,20 +75,7 @@ HARMLESS: Final = frozenset(PREFIX + name for name in _HARMLESS)
 
 
 def read_deepspeed(data: Mapping[str, Any], *, name: str = "") -> ReadJob:
-    """Read a DeepSpeed file without the arguments of a trainer.
-
-    Parameters
-    ----------
-    data : mapping
-        The parsed JSON file.
-    name : str
-        Name of the job.
-
-    Returns
-    -------
-    ReadJob
-        Without model, sequence and device.
-    """
+    """Read a parsed DeepSpeed file alone: no trainer's arguments, no model, sequence or device."""
     stated = Stated(without_auto(data), TOOL, prefix=PREFIX)
     stated.put("name", name, origin="the file's name")
     stated.put("training.framework", "huggingface", origin="assumed: DeepSpeed under transformers")

@@ -187,13 +187,7 @@ KNOWN = ["a native job", "Megatron-LM arguments", "a TOML file of torchtitan"] +
 
 
 def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
-    """Read the text of a job file of any known kind.
-
-    Returns
-    -------
-    ReadJob or dict
-        What the reader of another tool's files made of it, or a native job as it was written.
-    """
+    """Return what the reader of another tool's files made of a text, or a native job as written."""
     by_ending = _BY_ENDING.get(path.suffix.lower())
     if by_ending is not None:
         return by_ending(text, path)

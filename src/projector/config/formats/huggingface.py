@@ -398,22 +398,11 @@ _MOST_NAMED: Final = 12
 def read_huggingface(
     data: Mapping[str, Any], *, name: str = "", key: str = "model"
 ) -> tuple[ModelConfig, list[str]]:
-    """Convert the contents of a ``config.json``.
+    """Return the architecture of a parsed ``config.json``, and what of it is not modelled.
 
-    Parameters
-    ----------
-    data : mapping
-        The parsed file; of a multimodal model only ``text_config`` is read.
-    name : str
-        Name shown in reports; the file's own ``_name_or_path`` or ``model_type`` by default.
-    key : str
-        Dotted position put before every key in an error.
-
-    Returns
-    -------
-    tuple of ModelConfig and list of str
-        The architecture, and a sentence for everything that would change the projection and
-        is not modelled.
+    That is a sentence for everything that would change the projection. Of a multimodal model only
+    ``text_config`` is read. Without ``name`` reports show the file's own ``_name_or_path`` or
+    ``model_type``; ``key`` is put before every key in an error.
     """
     config = _text_part(ConfigFile.of(data, key))
     model_type = config.text("model_type")

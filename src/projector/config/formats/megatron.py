@@ -86,21 +86,10 @@ _MOST_SHOWN = 12
 def read_megatron(
     text: str | Sequence[str], *, name: str = "", path: Path | None = None
 ) -> ReadJob:
-    """Read Megatron-LM arguments.
+    """Read Megatron-LM arguments: a shell script, a text of arguments, or the arguments one by one.
 
-    Parameters
-    ----------
-    text : str or sequence of str
-        A shell script or a text of arguments, or the arguments one by one.
-    name : str
-        Name of the job.
-    path : Path, optional
-        Where the script lies; files that it reads are looked for from there.
-
-    Returns
-    -------
-    ReadJob
-        Without a device; origins name values that are Megatron's defaults.
+    Files that a script reads are looked for beside ``path``. No device is set; origins name values
+    that are Megatron's defaults.
     """
     warnings: list[str] = []
     launch: Mapping[str, int] = {}

@@ -76,20 +76,10 @@ def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
-    """Read a Primus experiment.
+    """Read a parsed Primus experiment; origins name values that it does not state.
 
-    Parameters
-    ----------
-    data : mapping
-        The parsed YAML file.
-    path : Path
-        Where it lies; files that it extends and model files are looked for beside it, and a parent
-        folder named like a GPU is taken for the device.
-
-    Returns
-    -------
-    ReadJob
-        Origins name values that the file does not state.
+    Files that it extends and model files are looked for beside ``path``; a parent folder named like
+    a GPU is taken for the device.
     """
     around = Surroundings()
     data = whole_experiment(data, path, around)
@@ -321,16 +311,10 @@ _FP8: Final = re.compile(r"[-_]fp8$", re.IGNORECASE)
 def read_torchtitan_experiment(
     settings: Mapping[str, Any], *, model: str, degrees: Mapping[str, Any]
 ) -> ReadJob:
-    """Read the settings of an experiment.
+    """Read the sections of torchtitan's settings that an experiment states.
 
-    Parameters
-    ----------
-    settings : mapping
-        Sections of torchtitan's settings, as the experiment states them.
-    model : str
-        Name of the model preset: an architecture, which ``-fp8`` behind it trains in FP8.
-    degrees : mapping
-        Dotted field -> what the environment sets.
+    ``model`` is the preset of an architecture, which ``-fp8`` behind it trains in FP8; ``degrees``
+    maps dotted fields to what the environment sets.
     """
     stem = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
     name = _FP8.sub("", stem)

@@ -125,14 +125,8 @@ def _deep(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
 def preset_file(name: str, kind: str, experiment: Path) -> Path | None:
     """Return the file of a preset that an experiment names, None where it is not at hand.
 
-    Parameters
-    ----------
-    name : str
-        As the experiment writes it, maybe with a folder.
-    kind : str
-        ``models`` or ``modules``.
-    experiment : Path
-        Presets lie beside it, in a folder of that kind beside it, or in a checkout above it.
+    The name may have a folder; the kind is ``models`` or ``modules``. Presets lie beside the
+    experiment, in a folder of that kind beside it, or in a checkout above it.
     """
     own = {experiment.resolve(), *resources.index("models").values()}
     for candidate in _candidates(name, kind, experiment):
@@ -153,13 +147,10 @@ def _candidates(name: str, kind: str, experiment: Path) -> Iterator[Path]:
 def preset_settings(
     file: Path, around: Surroundings, above: tuple[Path, ...] = ()
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """Read a preset and what it extends.
+    """Return what a preset and what it extends set, over a shipped architecture if not None.
 
-    Returns
-    -------
-    tuple
-        The shipped architecture that stands for a preset which is not at hand, None where there is
-        none; and the settings, over it or describing all of the model.
+    That architecture stands for a preset which is not at hand. Without one the settings describe
+    all of the model.
     """
     above = around.enter(file, above)
     data = read_yaml(file, key="model")

@@ -67,18 +67,10 @@ _UNMODELLED = {
 
 
 def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
-    """Read a hardware file as overrides of a job.
+    """Read a hardware file as dotted overrides of a job, and warnings.
 
-    Parameters
-    ----------
-    path : str or Path
-        A Primus hardware file (top level ``hardware_config``), or a file with a partial
-        ``device`` and a partial ``network``.
-
-    Returns
-    -------
-    tuple
-        Dotted overrides such as ``cluster.network.nic_gbit_per_s``, and warnings.
+    It is Primus' own (top level ``hardware_config``), or has a partial ``device`` and a partial
+    ``network``. An override is such as ``cluster.network.nic_gbit_per_s``.
     """
     data = read_yaml(path, key="hardware_config")
     if "hardware_config" in data:

@@ -186,10 +186,7 @@ class Stated:
     def unmodelled(self, settings: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
         """Warn of settings that change a run and are not modelled.
 
-        Parameters
-        ----------
-        settings : mapping
-            Name -> the values without effect, and what is projected instead.
+        They are given by name: the values without effect, and what is projected instead.
         """
         for name, (without_effect, note) in settings.items():
             if self.has(name) and self.values[name] not in without_effect:
@@ -234,15 +231,10 @@ class Stated:
         derive: Callable[[dict[str, Any]], Derived] | None = None,
         least_nodes: bool = False,
     ) -> ReadJob:
-        """Return what was made of the file.
+        """Return what was made of the file; ``derive`` and ``least_nodes`` are as in `ReadJob`.
 
-        Parameters
-        ----------
-        harmless : frozenset of str
-            Settings, or beginnings of them that end with a point or a dash below, that cannot
-            change a projection.
-        derive, least_nodes
-            As in `ReadJob`.
+        ``harmless`` has settings that cannot change a projection, or beginnings of them that end
+        with a point or an underscore.
         """
         self.ask_for("cluster.device", "cluster.device=h100 (projector hardware lists them)")
         prefixes = tuple(name for name in harmless if name.endswith((".", "_")))

@@ -89,14 +89,10 @@ class ShapeRow:
 def shape_rows(
     path: str | Path, required: Sequence[str], optional: Sequence[str]
 ) -> Iterator[ShapeRow]:
-    """Yield the lines of a CSV table in order.
+    """Yield the lines of a CSV table (UTF-8, with or without a byte order mark) in order.
 
-    Parameters
-    ----------
-    path : str or Path
-        UTF-8 text, with or without a byte order mark; its first line has the headings.
-    required, optional : sequence of str
-        Headings in small letters: those it must have, and those it may have. Others are ignored.
+    ``required`` and ``optional`` are headings in small letters that the first line must have and
+    may have; others are ignored.
     """
     count = 0
     try:

@@ -94,20 +94,7 @@ HARMLESS: Final = frozenset(
 
 
 def read_strategy(data: Mapping[str, Any], *, title: str = "") -> ReadJob:
-    """Read a strategy.
-
-    Parameters
-    ----------
-    data : mapping
-        The parsed JSON file.
-    title : str
-        Name of the job.
-
-    Returns
-    -------
-    ReadJob
-        Without model and device.
-    """
+    """Read a parsed strategy as a job of this title, without model and device."""
     stated = Stated(data, TOOL)
     stated.put("name", title, origin="the file's name")
     stated.put("training.framework", "megatron_lm", origin="assumed: SimuMax follows Megatron-LM")

@@ -183,23 +183,11 @@ def read_torchtitan(
     assumed: Mapping[str, Any] | None = None,
     assumed_origin: str = "",
 ) -> ReadJob:
-    """Read the sections of a torchtitan job.
+    """Read the sections of a torchtitan job without a device.
 
-    Parameters
-    ----------
-    data : mapping
-        Sections of settings.
-    name : str
-        Name of the job where its description says nothing.
-    assumed : mapping, optional
-        Settings by dotted name that hold where the file says nothing.
-    assumed_origin : str
-        Where they come from.
-
-    Returns
-    -------
-    ReadJob
-        Without a device; nodes, the batch and what depends on the number of layers are derived.
+    Nodes, the batch and what depends on the number of layers are derived. ``name`` holds where the
+    description says nothing, ``assumed`` (settings by dotted name, from ``assumed_origin``) where
+    the file says nothing.
     """
     stated = Stated(data, TOOL, MOVED, assumed=assumed, assumed_origin=assumed_origin)
     stated.put("name", stated.word("job.description", name), "job.description")

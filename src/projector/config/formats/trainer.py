@@ -235,21 +235,10 @@ def read_accelerate(data: Mapping[str, Any], *, path: Path) -> ReadJob:
 
 
 def read_trainer(data: Mapping[str, Any], *, path: Path, default_batch: int = 8) -> ReadJob:
-    """Read the arguments of a trainer.
+    """Read the arguments of a trainer, by name, without a device.
 
-    Parameters
-    ----------
-    data : mapping
-        Arguments by name.
-    path : Path
-        The file; a DeepSpeed file and a model are looked for beside it.
-    default_batch : int
-        Sequences of a micro-batch where nothing is stated, 0 to ask for them.
-
-    Returns
-    -------
-    ReadJob
-        Without a device.
+    A DeepSpeed file and a model are looked for beside ``path``. ``default_batch`` is the sequences
+    of a micro-batch where nothing is stated, 0 to ask for them.
     """
     config = data.get("deepspeed", data.get("deepspeed_config"))
     rest = {

@@ -109,14 +109,10 @@ STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 
 
 def megatron_arguments(job: Job) -> dict[str, Arguments]:
-    """Return the settings of a job that Megatron has a name for.
+    """Return the settings of a job that Megatron has a name for, by group, none of them empty.
 
-    Switches are there whether they are on or off, so that no default of a tool decides.
-
-    Returns
-    -------
-    dict
-        Group -> its settings, without groups that have none. What Megatron cannot say is not there.
+    Switches are there whether they are on or off, so that no default of a tool decides. What
+    Megatron cannot say is not there.
     """
     found: dict[str, Arguments] = {}
     for group, sections in _GROUPS.items():

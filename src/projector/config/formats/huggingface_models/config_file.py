@@ -314,14 +314,7 @@ widths that a row of `FAMILIES` does not need."""
 def refusal(entry: Unsupported, value: Any, key: str) -> UnsupportedError | None:
     """Return the error of a key that makes another model, None if its value makes none.
 
-    Parameters
-    ----------
-    entry : Unsupported
-        What the key is of.
-    value : object
-        Its value.
-    key : str
-        The key as the user wrote it.
+    ``entry`` is what the key is of, ``key`` how the user wrote it.
     """
     if is_off(value) or any(value == one for one in entry.without_effect):
         return None

@@ -31,23 +31,10 @@ def translate(
     base: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> ReadJob:
-    """Turn Megatron settings into a native job mapping.
+    """Turn settings by Megatron's name in code, None for Megatron's own None, into a native job.
 
-    Parameters
-    ----------
-    stated : mapping
-        Settings by Megatron's name in code; None means Megatron's own None.
-    dialect : Dialect
-        Defaults and spelling of the tool the settings come from.
-    base : mapping, optional
-        A native architecture that the settings override; without it they describe all of it.
-    sources : mapping, optional
-        Setting -> where it came from, if not from the file.
-
-    Returns
-    -------
-    ReadJob
-        Without what needs the file around the settings.
+    They override the native architecture ``base``; without it they describe all of the model.
+    ``sources`` says where a setting came from, if not from the file.
     """
     settings = Settings(stated, dialect, base, sources or {})
     for rule in _RULES:

@@ -321,14 +321,9 @@ def both(left: Verdict, right: Verdict) -> Verdict:
 
 
 def judge(words: Sequence[str], *, patterns: bool) -> Verdict:
-    """Return the verdict on the words between brackets.
+    """Return the verdict on the words between brackets, with values filled in.
 
-    Parameters
-    ----------
-    words : sequence of str
-        Words of ``[ ... ]`` or ``[[ ... ]]``, with values filled in.
-    patterns : bool
-        Whether ``==`` compares with a pattern, as between double brackets.
+    With ``patterns``, as between double brackets, ``==`` compares with a pattern.
     """
     if len(words) > _MOST_WORDS:
         return None
@@ -400,12 +395,7 @@ def _compared(left: str, sign: str, right: str) -> Verdict:
 def printed(commands: Sequence[Sequence[str]], folder: Path | None) -> str | None:
     """Return what commands print one after the other, None where it is not known.
 
-    Parameters
-    ----------
-    commands : sequence of sequence of str
-        Words of each command.
-    folder : Path or None
-        Where the script runs, which is taken for the folder it lies in.
+    Each command is given by its words. The script is taken to run in the folder it lies in.
     """
     where = None if folder is None else str(folder)
     lines: list[str] = []
