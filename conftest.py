@@ -104,7 +104,8 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         return
     begin = time.perf_counter()
     command = [sys.executable, "-m", "projector", "warmup", "--quiet"]
-    subprocess.run(command, check=True)  # noqa: S603  # this Python, our own command
+    # Where it fails, so will tests, which say more.
+    subprocess.run(command, check=False)  # noqa: S603  # this Python, our own command
     report = config.pluginmanager.get_plugin("terminalreporter")
     if report is not None:
         report.write_line(f"kernels: ready after {time.perf_counter() - begin:.0f} s")
