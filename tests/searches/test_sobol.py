@@ -46,7 +46,6 @@ def by_field(indices):
     return {each.field: each for each in indices}
 
 
-@pytest.mark.thorough
 def test_what_changes_nothing_explains_nothing(found):
     index = by_field(found.indices)[UNUSED]
     assert (index.s1, index.st, index.s1_interval, index.st_interval) == (0.0, 0.0, 0.0, 0.0)
