@@ -10,11 +10,11 @@ import projector
 from projector.config import resources
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.inference import benchmark_routing, inference_memory, inference_operators
+from projector.config.engine import benchmark_routing, inference_memory, inference_operators
 from projector.config.network import load_network, load_transport
-from projector.config.restored import restored_memory
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
+from projector.projection.measured_memory import restored_memory
 from projector.validate import attention
 
 HARDWARE = resources.data_dir("hardware")

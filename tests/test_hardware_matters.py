@@ -13,10 +13,10 @@ import pytest
 
 import projector as pj
 from projector.config import resources
+from projector.config._base import merge
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.network import load_network
-from projector.config.sourced import merge
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from projector.config.device_file import load_device
-from projector.config.gemm import MATRIX_TYPES
+from projector.config.device_kernels import MATRIX_TYPES
 from projector.validate.names import device_of
 from projector.validate.run import validate
 

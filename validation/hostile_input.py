@@ -30,10 +30,10 @@ import numpy as np
 import projector as pj
 from projector.cli.main import run as run_command
 from projector.config.device_file import load_device
-from projector.config.expression import Expression
 from projector.config.load import parse_override
 from projector.config.model_file import load_model
 from projector.config.network import load_network
+from projector.config.space import Expression
 from projector.config.yaml_file import parse_yaml, read_yaml
 from projector.errors import ProjectorError
 from projector.sweeps import journal

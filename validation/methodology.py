@@ -115,7 +115,7 @@ def _cache(model: str, batch: int, seq: int) -> Computed:
 
 def _ridge(device: str, dtype: str) -> Computed:
     from projector.config.device_file import load_device
-    from projector.config.first_order_device import first_order_device
+    from projector.config.first_order import first_order_device
 
     view, profile, n = first_order_device(device), load_device(device), 16384
     sustained = 2.0 * n**3 / pj.gemm_time(n, n, n, device=device, dtype=dtype)

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from projector.calibrate.probed import Probed, fit_probe
+from projector.config._base import merge
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.sourced import merge
 from projector.lower.stages import KINDS
 from projector.measure.probe import identify, plan_probe, threads_of, whole_step
 from projector.measure.process import run_task

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from projector.config.load import load_job
-from projector.config.schedule_names import chunks_of, schedule_name
+from projector.config.training import chunks_of, schedule_name
 from projector.errors import ScheduleError
 from projector.projection.api import project_memory
 from projector.projection.job_pipeline import compare_job_schedules

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from projector.config import yaml_file
+from projector.config._base import merge
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import load_network, load_transport
-from projector.config.sourced import merge
 from projector.errors import ConfigError
 
 

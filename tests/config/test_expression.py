@@ -8,7 +8,7 @@ import random
 import pytest
 
 import projector as pj
-from projector.config.expression import LONGEST, MOST_BITS, Expression
+from projector.config.space import LONGEST, MOST_BITS, Expression
 from projector.errors import ConfigError
 
 BASE = {

@@ -3,13 +3,13 @@
 import pytest
 
 from projector.config import resources
-from projector.config.device_file import FIRST_ORDER, is_first_order, load_device
-from projector.config.first_order_device import first_order_device
+from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
+from projector.config.first_order import first_order_device
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
-NAMES = resources.shipped(FIRST_ORDER)
-ALIASES = read_yaml(resources.data_dir(FIRST_ORDER) / "aliases.yaml")
+NAMES = resources.shipped(FIRST_ORDER_DEVICES)
+ALIASES = read_yaml(resources.data_dir(FIRST_ORDER_DEVICES) / "aliases.yaml")
 
 
 def test_every_expected_device_ships():

@@ -1,7 +1,6 @@
 import pytest
 
-from projector.config.device_file import load_device
-from projector.config.origins import ASSUMED, OWN, origins_of, owner_of
+from projector.config.device_file import ASSUMED, OWN, load_device, origins_of, owner_of
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import pytest
 
 from projector.config.load import load_job
-from projector.config.run import RunConfig, WarmUpConfig
-from projector.config.run_defaults import run_default, run_default_source
+from projector.config.run import RunConfig, WarmUpConfig, run_default, run_default_source
 from projector.errors import ConfigError
 
 JOB = {

@@ -3,7 +3,7 @@
 import pytest
 
 from projector.config import resources
-from projector.config.sections import Sections
+from projector.config.resources import Sections
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 

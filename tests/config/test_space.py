@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.config.expression import Expression
 from projector.config.load import load_job
+from projector.config.space import Expression
 from projector.config.space_file import load_space
 from projector.errors import ConfigError
 

@@ -12,7 +12,7 @@ import yaml
 import projector as pj
 from projector.config import resources
 from projector.config.device_file import load_device
-from projector.config.first_order_device import first_order_device
+from projector.config.first_order import first_order_device
 from projector.config.load import parse_override
 from projector.config.model_file import load_model, read_json
 from projector.config.yaml_file import MAX_DEPTH, MAX_NODES, check_nesting, parse_yaml, read_text

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import projector as pj
-from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.first_order import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import FirstOrderJob, load_first_order_job
 from projector.errors import ConfigError
 from projector.first_order.results import project_performance

@@ -1,7 +1,7 @@
 """What a GEMM library offers for a type."""
 
 from projector.config.device_file import load_device
-from projector.config.gemm import GemmLibrary, GemmTile
+from projector.config.device_kernels import GemmLibrary, GemmTile
 from projector.lower.hardware import gemm_menu
 
 LARGE, SMALL, OTHER = (

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from projector.config.resources import data_dir
-from projector.config.run_defaults import run_default
+from projector.config.run import run_default
 
 TABLE = yaml.safe_load((data_dir("hardware") / "failures.yaml").read_text())
 GPUS_OF_A_NODE = 8

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from projector.config.expression import Expression
+from projector.config.space import Expression
 from projector.errors import ConfigError
 from projector.sweeps.computed import Unsupported, Values, evaluate
 

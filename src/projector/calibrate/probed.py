@@ -15,9 +15,9 @@ import yaml
 
 from projector.arrays import Floats
 from projector.calibrate.fit import Field, Fit, changed, field_of, fit
+from projector.config._base import merge
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.sourced import merge
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import device_record

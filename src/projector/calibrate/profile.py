@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from projector.config import resources
+from projector.config._base import merge
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.sourced import merge
 from projector.config.yaml_file import base_of, read_yaml
 from projector.distribution import package_version
 from projector.errors import ConfigError

@@ -9,7 +9,7 @@ from projector.errors import ConfigError
 
 if TYPE_CHECKING:
     from projector.config.device import Device
-    from projector.config.first_order_device import FirstOrderDevice
+    from projector.config.first_order import FirstOrderDevice
 
 
 @command()
@@ -49,15 +49,15 @@ def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
 def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
     """List the shipped devices, or show one with the source of each number."""
     from projector.config import resources
-    from projector.config.device_file import FIRST_ORDER, is_first_order, load_device
-    from projector.config.first_order_device import first_order_device
+    from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
+    from projector.config.first_order import first_order_device
 
     if name is not None and is_first_order(name, "device"):
         _show_first_order(name, printer)
         return
     names = resources.shipped("hardware") if name is None else [name]
     devices = {device_name: load_device(device_name, key="device") for device_name in names}
-    others = resources.shipped(FIRST_ORDER) if name is None else []
+    others = resources.shipped(FIRST_ORDER_DEVICES) if name is None else []
     simple = {other: first_order_device(other) for other in others}
     if printer.as_json:
         print_plain(_devices_to_dict(devices, simple, name))
@@ -71,7 +71,7 @@ def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None
 
 
 def _show_first_order(name: str, printer: Printer) -> None:
-    from projector.config.first_order_device import first_order_device
+    from projector.config.first_order import first_order_device
 
     device = first_order_device(name, key="device")
     if printer.as_json:
@@ -85,7 +85,7 @@ def _show_first_order(name: str, printer: Printer) -> None:
 def _devices_to_dict(
     devices: "dict[str, Device]", simple: "dict[str, FirstOrderDevice]", name: str | None
 ) -> dict[str, Any]:
-    from projector.config.origins import origins_of
+    from projector.config.device_file import origins_of
 
     if name is not None:
         fields = dict(origins_of(devices[name]).fields)

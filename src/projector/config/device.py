@@ -17,15 +17,14 @@ from projector.config._base import (
     Label,
     NotNegative,
     Positive,
+    Sourced,
 )
 from projector.config.device_kernels import (
+    MATRIX_TYPES,
+    MOST_TILES,
     AttentionKernel,
     ExpertExchange,
     ExpertLayerCosts,
-)
-from projector.config.gemm import (
-    MATRIX_TYPES,
-    MOST_TILES,
     GemmLibrary,
     GemmTile,
     MatrixType,
@@ -34,7 +33,6 @@ from projector.config.gemm import (
     Share,
     WsPersistent,
 )
-from projector.config.sourced import Sourced
 from projector.errors import ConfigError
 
 CollectiveAlgorithm = Literal[

@@ -1,22 +1,25 @@
-"""Reading a device: its file, what it extends, and what its architecture and families have."""
+"""Reading a device: its file, what it extends, what its families have, and whose numbers it has."""
 
+import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from projector.config import resources
+from projector.config._base import SOURCED, is_mapping, merge, of_fields, source_table
 from projector.config.device import Device
 from projector.config.device_kernels import Evidence
-from projector.config.sections import hardware_table
-from projector.config.sourced import SOURCED, is_mapping, merge, of_fields, source_table
+from projector.config.resources import hardware_table
 from projector.config.yaml_file import MOST_EXTENDS, base_of, extended, read_yaml
 from projector.errors import ConfigError
 
 TAKEN = "taken from "
 """How the source of a number begins that a device has from another one: ``taken from NAME: …``."""
 
-FIRST_ORDER = "hardware/first_order"
+FIRST_ORDER_DEVICES = "hardware/first_order"
 """Folder of devices that only the first-order model knows."""
 
 FIRST_ORDER_KIND = "first_order"
@@ -97,7 +100,7 @@ def is_first_order(name: Any, key: str, depth: int = 0) -> bool:
         return is_first_order(data if base is None else {**data, "extends": base}, key, depth)
     if not isinstance(name, str) or resources.normalise(name) in resources.index("hardware"):
         return False
-    return resources.normalise(name) in resources.index(FIRST_ORDER)
+    return resources.normalise(name) in resources.index(FIRST_ORDER_DEVICES)
 
 
 def refuse_first_order(called: str, key: str) -> NoReturn:
@@ -200,3 +203,58 @@ def attention_band(evidence: Evidence) -> float:
     """Return the relative error that 68 % of attentions stay within that are known like this."""
     bands = hardware_table(ATTENTION)["bands"]
     return float(bands[evidence]["value"])
+
+
+OWN, ASSUMED = "its own", "assumed"
+
+_OF_FAMILY = re.compile(r"(\w+ family): ")
+_IN_TEXT = re.compile(rf"{TAKEN}(?:the )?([A-Z]\w*(?: family)?)")
+_ASSUMED = re.compile(r"\b(assumed|not verified)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Fields of a device by whose number they have."""
+
+    fields: Mapping[str, tuple[str, ...]]
+    """`OWN`, `ASSUMED`, or the name of a device or family -> dotted fields with a source."""
+
+    @property
+    def borrowed(self) -> dict[str, tuple[str, ...]]:
+        """Fields that are neither the device's own nor assumed, by whose they are."""
+        return {
+            owner: fields for owner, fields in self.fields.items() if owner not in {OWN, ASSUMED}
+        }
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Fields that nobody measured or states."""
+        return self.fields.get(ASSUMED, ())
+
+
+def origins_of(device: Device) -> Origins:
+    """Sort the fields of a device that have a source by whose number they are."""
+    return _origins(tuple(device.sources.items()))
+
+
+@lru_cache(maxsize=64)
+def _origins(sources: tuple[tuple[str, str], ...]) -> Origins:
+    fields: dict[str, list[str]] = defaultdict(list)
+    for field, text in sources:
+        fields[owner_of(text)].append(field)
+    order = sorted(fields, key=lambda owner: ({OWN: 0, ASSUMED: 2}.get(owner, 1), owner))
+    return Origins({owner: tuple(fields[owner]) for owner in order})
+
+
+def owner_of(text: str) -> str:
+    """Return whose number one is that has this source.
+
+    What was assumed of another device is assumed; an estimate does not get better by being taken
+    over.
+    """
+    if _ASSUMED.search(text):
+        return ASSUMED
+    if text.startswith(TAKEN):
+        return text.removeprefix(TAKEN).partition(": ")[0]
+    found = _OF_FAMILY.match(text) or _IN_TEXT.search(text)
+    return found[1] if found else OWN

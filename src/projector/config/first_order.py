@@ -1,11 +1,21 @@
-"""Constants of the first-order model."""
+"""Constants of the first-order model, and devices as it sees them: no compute units."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from projector.config._base import AtLeastOne, Config, NotNegative
+from projector.config import resources
+from projector.config._base import AtLeastOne, Config, Count, NotNegative, Positive, Sourced, merge
+from projector.config.device import Device
+from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
+from projector.config.device_kernels import MatrixType
+from projector.config.network import Network, load_network
+from projector.config.yaml_file import base_of, extended, read_yaml
 from projector.errors import ConfigError
+from projector.units import GBIT, GIB, TB, TERA
 
 TILES, FIRST_ORDER = FIDELITIES = "tiles", "first-order"
 """Tile models and replays, or the closed forms of ``docs/first_order.md``."""
@@ -68,3 +78,163 @@ class FirstOrderConfig(Config):
 
     checkpointed_share: float = Field(default=0.30, ge=0, le=1)
     """What is left of the activations under checkpointing (section 2.3: 70 % are traded)."""
+
+
+GB_PER_S = 1e9
+
+
+class FirstOrderDevice(Sourced):
+    """An accelerator by its datasheet alone; rates are decimal, capacities binary."""
+
+    kind: Literal["first_order"] = "first_order"
+    """Tells its file from that of a device with compute units."""
+
+    name: str
+    """As its vendor calls it."""
+
+    vendor: str = "other"
+    """Who makes it."""
+
+    peak_tflops: dict[MatrixType, Positive] = Field(min_length=1)
+    """Dense peak by type."""
+
+    memory_gib: Positive
+    """Memory of one device."""
+
+    memory_tb_per_s: Positive
+    """Its bandwidth."""
+
+    devices_per_node: Count = 8
+    """Devices of one host."""
+
+    scale_up_domain: Count
+    """Devices that the fast links join."""
+
+    scale_up_gb_per_s: Positive
+    """Fast links of one device, one direction."""
+
+    scale_out_gb_per_s: Positive
+    """Network of one device, one direction."""
+
+    tdp_w: Positive | None = None
+    """Power limit, where it is published."""
+
+    capex_usd: Positive | None = None
+    """Price of one device with its share of host and network, where the user states it."""
+
+    def peak_flop_per_s(self, kind: str, *, key: str = "training.precision") -> float:
+        """Return the dense peak of a type."""
+        known: dict[str, float] = {str(name): rate for name, rate in self.peak_tflops.items()}
+        # 16-bit types run alike on all of these devices.
+        rate = known.get(kind, known.get("bf16") if kind == "fp16" else None)
+        if rate is None:
+            names = ", ".join(known)
+            msg = f"{key}: {self.name} has no peak of {kind}; it has {names}"
+            raise ConfigError(msg, key=key, value=kind, allowed=list(known))
+        return rate * TERA
+
+    @property
+    def memory_bytes(self) -> float:
+        """Memory of one device in bytes."""
+        return self.memory_gib * GIB
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Bandwidth of the memory."""
+        return self.memory_tb_per_s * TB
+
+    @property
+    def scale_up_bytes_per_s(self) -> float:
+        """Fast links of one device, one direction."""
+        return self.scale_up_gb_per_s * GB_PER_S
+
+    @property
+    def scale_out_bytes_per_s(self) -> float:
+        """Network of one device, one direction."""
+        return self.scale_out_gb_per_s * GB_PER_S
+
+
+def first_order_device(
+    device: "str | Path | Mapping[str, Any] | Device | FirstOrderDevice",
+    network: Network | None = None,
+    *,
+    key: str = "cluster.device",
+) -> FirstOrderDevice:
+    """Return a device as the first-order model sees it.
+
+    Parameters
+    ----------
+    device : str, Path, mapping, Device or FirstOrderDevice
+        A shipped name of either kind, a file, a mapping, or a device. An ordinary device gives its
+        datasheet peaks, its memory and the links of its network.
+    network : Network, optional
+        Instead of the usual one of an ordinary device.
+    key : str
+        What errors name.
+    """
+    if isinstance(device, FirstOrderDevice):
+        return device
+    if not isinstance(device, Device):
+        if is_first_order(device, key):
+            return _load(device, key)
+        try:
+            device = load_device(device, key=key)
+        except ConfigError as error:
+            raise _with_both_kinds(error, device, key) from None
+    return _view(device, network or load_network(device.network))
+
+
+def _with_both_kinds(error: ConfigError, device: Any, key: str) -> ConfigError:
+    """Return the error for an unknown name with the names of this kind of device too."""
+    if not isinstance(device, str) or not isinstance(error.allowed, list) or error.key != key:
+        return error
+    names = resources.shipped(FIRST_ORDER_DEVICES)
+    msg = f"{error.message}; first-order devices: {', '.join(names)}"
+    return ConfigError(msg, key=key, value=device, allowed=[*error.allowed, *names])
+
+
+def _view(device: Device, network: Network) -> FirstOrderDevice:
+    nic_gb_per_s = network.nic_gbit_per_s * GBIT / GB_PER_S
+    per_device = nic_gb_per_s * network.nics_per_node / network.gpus_per_node
+    return FirstOrderDevice(
+        kind="first_order",
+        name=device.name,
+        vendor=device.vendor,
+        peak_tflops={kind: device.peak_tflops(kind) for kind in device.matrix_peak_tflops},
+        memory_gib=device.hbm_gib,
+        memory_tb_per_s=device.hbm_peak_tb_per_s,
+        devices_per_node=network.gpus_per_node,
+        scale_up_domain=network.scale_up_gpus,
+        scale_up_gb_per_s=device.scale_up_gb_per_s,
+        scale_out_gb_per_s=per_device,
+        tdp_w=device.tdp_w,
+    )
+
+
+def _load(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:
+    return _shipped(device, key) if isinstance(device, str) else _read(device, key)
+
+
+@lru_cache(maxsize=64)
+def _shipped(name: str, key: str) -> FirstOrderDevice:
+    return _read(name, key)
+
+
+def _read(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:
+    return FirstOrderDevice.parse(_data(device, key, ()), path=key)
+
+
+def _data(
+    device: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
+) -> dict[str, Any]:
+    chain = extended(chain, device, key=key)
+    if isinstance(device, Mapping):
+        data = dict(device)
+        base = data.pop("extends", None)
+    elif isinstance(device, Path) or device.endswith((".yaml", ".yml")):
+        data = read_yaml(device, key=key)
+        base = base_of(data, device)
+    else:
+        data = read_yaml(resources.find(FIRST_ORDER_DEVICES, device, key=key), key=key)
+        base = data.pop("extends", None)
+    return data if base is None else merge(_data(base, key, chain), data)

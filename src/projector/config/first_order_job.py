@@ -8,8 +8,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from projector.config._base import Config
 from projector.config.device_file import is_first_order
-from projector.config.first_order import FirstOrderConfig
-from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.first_order import FirstOrderConfig, FirstOrderDevice, first_order_device
 from projector.config.job import Job, joined_notes, without_notes
 from projector.config.load import job_data, load_job
 from projector.config.model import ModelConfig

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 
 from projector.config._base import Config
 from projector.config.adapter import adapter_data
-from projector.config.chunks import decides_chunks, fit_chunks, states_chunks
 from projector.config.cluster import ClusterConfig
 from projector.config.first_order import FirstOrderConfig
 from projector.config.formats.carried import ORIGIN, carried_fields
@@ -17,7 +16,7 @@ from projector.config.formats.detect import read_job_text
 from projector.config.formats.read_job import ReadJob
 from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
 from projector.config.job import Job
-from projector.config.least_nodes import least_nodes
+from projector.config.left_open import decides_chunks, fit_chunks, least_nodes, states_chunks
 from projector.config.model import ModelConfig, settled
 from projector.config.model_file import load_model, model_data
 from projector.config.names import aliases_of, in_full, native_names

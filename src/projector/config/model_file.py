@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from projector.config import resources
-from projector.config._base import Config
+from projector.config._base import Config, merge
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
-from projector.config.sourced import merge
 from projector.config.yaml_file import base_of, check_nesting, extended, read_text, read_yaml
 from projector.errors import ConfigError
 

@@ -14,9 +14,9 @@ from projector.config._base import (
     Label,
     NotNegative,
     Positive,
+    Sourced,
 )
-from projector.config.sections import hardware_table
-from projector.config.sourced import Sourced
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 
 

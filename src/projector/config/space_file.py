@@ -7,11 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from projector.config.expression import Expression
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.names import is_field, job_field
-from projector.config.space import DERIVED, DERIVED_FROM, Axis, Space, flat_fields, readable_names
+from projector.config.space import (
+    DERIVED,
+    DERIVED_FROM,
+    Axis,
+    Expression,
+    Space,
+    flat_fields,
+    readable_names,
+)
 from projector.config.yaml_file import check_nesting, read_yaml
 from projector.errors import ConfigError, shown
 from projector.units import unwrapped

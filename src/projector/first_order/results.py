@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from projector.config._base import Config
-from projector.config.first_order import FIRST_ORDER, FirstOrderConfig
-from projector.config.first_order_device import FirstOrderDevice
+from projector.config.first_order import FIRST_ORDER, FirstOrderConfig, FirstOrderDevice
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import Price, load_prices
 from projector.envelope import envelope

@@ -9,8 +9,12 @@ import numpy as np
 
 from projector.arrays import Flags, Floats
 from projector.config.device import Device
-from projector.config.first_order import FIRST_ORDER, FirstOrderConfig
-from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.first_order import (
+    FIRST_ORDER,
+    FirstOrderConfig,
+    FirstOrderDevice,
+    first_order_device,
+)
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.yaml_file import beside, read_yaml

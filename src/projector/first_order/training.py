@@ -7,7 +7,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats
 from projector.config.adapter import refuse_adapter
-from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.first_order import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.job import Job
 from projector.errors import ConfigError

@@ -9,8 +9,13 @@ import numpy as np
 from projector.arrays import Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, TrainingClass
-from projector.config.device_kernels import AttentionKernel, ExpertKernels
-from projector.config.gemm import K_PARTS, GemmTile, MatrixType
+from projector.config.device_kernels import (
+    K_PARTS,
+    AttentionKernel,
+    ExpertKernels,
+    GemmTile,
+    MatrixType,
+)
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError
 from projector.kernels.device import (

@@ -8,8 +8,7 @@ from projector.config._base import values_of
 from projector.config.adapter import SITES, AdapterConfig, model_sites
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
-from projector.config.run import RunConfig
-from projector.config.run_defaults import run_default
+from projector.config.run import RunConfig, run_default
 from projector.config.training import (
     FUSED_UNITS,
     RECOMPUTE_MODULES,

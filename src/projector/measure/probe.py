@@ -17,12 +17,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from projector.config import resources
-from projector.config._base import Config
+from projector.config._base import Config, merge
 from projector.config.device_file import load_device
-from projector.config.gemm import MatrixType
+from projector.config.device_kernels import MatrixType
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.sourced import merge
 from projector.config.yaml_file import read_yaml
 from projector.distribution import package_version
 from projector.errors import ConfigError, MeasurementError

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config.inference import inference_operators
+from projector.config.engine import inference_operators
 from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_TO_ALL,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from projector.arrays import Ints
-from projector.config.inference import inference_operators
+from projector.config.engine import inference_operators
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
 from projector.lower.workload_columns import ADDS_NOTHING
 from projector.operations.communication import (

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.config.inference import inference_operators
+from projector.config.engine import inference_operators
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL, REDUCE_SCATTER
 from projector.kernels.moe_exchange import (
     BULK_COMBINE,

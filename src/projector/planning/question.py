@@ -10,11 +10,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from projector.config.amounts import read_amount
 from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
 from projector.config.names import in_full
 from projector.config.planning import PlanSettings
+from projector.config.run import read_amount
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, shown
 from projector.planning.fidelity import FIRST_ORDER, TILES, Fidelity, fidelity_named

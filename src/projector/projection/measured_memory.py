@@ -3,13 +3,31 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from projector.config.restored import restored_memory
+from projector.config import resources
+from projector.config._base import Config, NotNegative
+from projector.config.yaml_file import read_yaml
 from projector.measure.task import LayerSpec
 from projector.projection.bands import verdict_of
 from projector.projection.benchmark import Benchmark
 from projector.projection.memory import MemoryAnchor, MemoryProjection
 from projector.projection.results import DOES_NOT_FIT, OK
 from projector.units import GIB
+
+FILE = "measured.yaml"
+
+
+class RestoredMemory(Config):
+    """How far memory that was restored from a record may be off."""
+
+    margin: NotNegative
+    """Share of what no measured step held that the upper bound adds."""
+
+
+def restored_memory() -> RestoredMemory:
+    """Return what is assumed of restored memory."""
+    table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)["memory"]
+    values = {name: entry["value"] for name, entry in table.items()}
+    return RestoredMemory.parse(values, path=f"{FILE}: memory")
 
 
 def step_bytes(

@@ -8,11 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from projector.config.adapter import TARGETS, model_sites
+from projector.config.device_file import origins_of
 from projector.config.device_kernels import Evidence
 from projector.config.framework import framework_origins
 from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
-from projector.config.origins import origins_of
 from projector.envelope import envelope as plain_envelope
 from projector.lower.batch import data_parallel
 from projector.lower.hardware import attention_name

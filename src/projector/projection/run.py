@@ -10,7 +10,7 @@ import numpy as np
 from projector.arrays import Flags, Floats
 from projector.config.bands import Band
 from projector.config.job import Job
-from projector.config.run_defaults import run_default, run_default_source
+from projector.config.run import run_default, run_default_source
 from projector.errors import ConfigError
 from projector.projection.bands import time_band
 from projector.projection.evaluate import Evaluation

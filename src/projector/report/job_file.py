@@ -13,9 +13,8 @@ from pydantic import BaseModel
 
 from projector.config import resources
 from projector.config.cluster import ClusterConfig
-from projector.config.device_file import FIRST_ORDER, load_device
-from projector.config.first_order import FirstOrderConfig
-from projector.config.first_order_device import FirstOrderDevice, first_order_device
+from projector.config.device_file import FIRST_ORDER_DEVICES, load_device
+from projector.config.first_order import FirstOrderConfig, FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.load import load_job
 from projector.config.model_file import load_model
@@ -241,7 +240,7 @@ def _machines(job: AnyJob) -> dict[str, Any]:
     """Return device and network of a job; the network only where it is not the usual one."""
     device = job.cluster.device
     if isinstance(device, FirstOrderDevice):
-        name = _name_of(resources.shipped(FIRST_ORDER), first_order_device, device)
+        name = _name_of(resources.shipped(FIRST_ORDER_DEVICES), first_order_device, device)
         return {"device": name or device.model_dump(mode="json", exclude_unset=True)}
     name = _name_of(resources.shipped("hardware"), load_device, device)
     machines = {"device": name or device.model_dump(mode="json", exclude_unset=True)}

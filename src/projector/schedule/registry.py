@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from projector.arrays import Ints
-from projector.config.schedule_names import AUTO, chunks_of, schedule_name, spellings
+from projector.config.training import AUTO, chunks_of, schedule_name, spellings
 from projector.errors import ScheduleError
 from projector.schedule.order import (
     Order,

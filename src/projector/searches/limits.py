@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from projector.config.schedule_names import schedule_name
+from projector.config.training import schedule_name
 from projector.errors import ConfigError
 from projector.schedule import registry
 from projector.units import unwrapped

@@ -8,8 +8,8 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
+from projector.config.device_kernels import MatrixType
 from projector.config.engine import dequantising, weight_formats
-from projector.config.gemm import MatrixType
 from projector.config.model import ModelConfig
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator, mode
 
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
+from projector.config.device_kernels import MatrixType, SpelledMatrixType
 from projector.config.engine import (
     GENERIC,
     Engine,
@@ -18,7 +19,6 @@ from projector.config.engine import (
     engines,
     weight_formats,
 )
-from projector.config.gemm import MatrixType, SpelledMatrixType
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError

@@ -13,7 +13,7 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
 from projector.config.device_kernels import ExpertKernels
-from projector.config.inference import benchmark_routing
+from projector.config.engine import benchmark_routing
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import SIXTEEN_BIT_BYTES, expert_kernels, grouped_record

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config.inference import inference_memory
+from projector.config.engine import inference_memory
 from projector.errors import ConfigError
 from projector.lower.stages import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations

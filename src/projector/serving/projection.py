@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from projector.config.bands import DECODE, LATENCY, LOAD, PREFILL, Band, serving_band
-from projector.config.origins import origins_of
+from projector.config.device_file import origins_of
 from projector.envelope import envelope
 from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving.capacity import CapacityResult

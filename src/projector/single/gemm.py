@@ -13,7 +13,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.config.device import Device
-from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile, MatrixType
+from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile, MatrixType
 from projector.errors import ConfigError, shown
 from projector.kernels.device import (
     MATRIX_TYPES,

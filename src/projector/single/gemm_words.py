@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.config.device import Device
-from projector.config.gemm import GemmTile, MatrixType
+from projector.config.device_kernels import GemmTile, MatrixType
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import STEP_ELEMENT_BYTES
 from projector.units import GB, KIB, MEGA, MICROSECOND, TB, TERA

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from projector.arrays import Floats, Ints
 from projector.config.device import Device
 from projector.config.device_file import load_device
+from projector.config.device_kernels import MatrixType, matrix_type_named
 from projector.config.formats.shape_table import MAX_EXTENT
-from projector.config.gemm import MatrixType, matrix_type_named
 from projector.errors import ConfigError, shown
 from projector.lower.hardware import RUNS, Run
 from projector.units import unwrapped

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Flags, Ints
-from projector.config.expression import Expression
-from projector.config.space import DERIVED_FROM, Space, derived_number
+from projector.config.space import DERIVED_FROM, Expression, Space, derived_number
 from projector.errors import ProjectorError
 
 EXACT = float(1 << 53)

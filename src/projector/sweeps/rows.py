@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Ints32
-from projector.config.chunks import decides_chunks, states_chunks
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_fields import DeviceFields
-from projector.config.expression import Expression
 from projector.config.framework import decides_defaults
 from projector.config.job import Job
+from projector.config.left_open import decides_chunks, states_chunks
 from projector.config.load import Variants
 from projector.config.network import Network
-from projector.config.space import Space
+from projector.config.space import Expression, Space
 from projector.errors import ProjectorError
 from projector.kernels.best import best_of_groups
 from projector.kernels.results import PEAK_GIB, TOKENS_PER_S

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from projector.config.schedule_names import schedule_name
 from projector.config.space import Space
+from projector.config.training import schedule_name
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from projector.config import resources
-from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
-from projector.config.sourced import Sourced, merge
+from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive, Sourced, merge
 from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, extended, read_yaml
 from projector.errors import ConfigError, shown
 

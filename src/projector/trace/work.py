@@ -14,7 +14,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.config import resources
 from projector.config._base import Config
-from projector.config.gemm import MatrixType
+from projector.config.device_kernels import MatrixType
 from projector.trace.activity import ATTENTION, GEMM, Activities
 from projector.trace.names import Cited, Word
 

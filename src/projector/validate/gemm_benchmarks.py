@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from projector.config.gemm import MOST_ROWS, MOST_UNITS, GemmTile
+from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.gemm import MAX_SPLIT_K, STEP_ELEMENT_BYTES
 from projector.lower.hardware import Offer, Run
 from projector.validate.kind import Row

@@ -16,7 +16,7 @@ from projector.arrays import Floats, Ints
 from projector.config.bands import kernel_classes
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.inference import benchmark_routing
+from projector.config.engine import benchmark_routing
 from projector.lower.hardware import native_type
 from projector.serving.experts import (
     ExpertLayer,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from projector.config.formats.values import flag, integer, number, word, words
-from projector.config.least_nodes import devices_of_a_node
+from projector.config.left_open import devices_of_a_node
 from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError, UnsupportedError, shown
 

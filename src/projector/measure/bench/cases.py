@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from projector.config.gemm import MATRIX_TYPES, matrix_type_named
+from projector.config.device_kernels import MATRIX_TYPES, matrix_type_named
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.device import ALIGNED_BYTES, OPERAND_BYTES

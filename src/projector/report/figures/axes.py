@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from projector.config.expression import Expression
+from projector.config.space import Expression
 from projector.errors import ConfigError
 from projector.report.figures.words import HARDWARE, words_of
 from projector.sweeps.store import Plan

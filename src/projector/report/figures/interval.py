@@ -8,7 +8,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.job import Job
-from projector.config.run_defaults import run_default
+from projector.config.run import run_default
 from projector.errors import ConfigError
 from projector.projection.api import project_performance
 from projector.projection.run import RunProjection

@@ -7,12 +7,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from projector.config._base import Sourced
 from projector.config.device import Device
-from projector.config.first_order_device import FirstOrderDevice
+from projector.config.device_file import origins_of
+from projector.config.first_order import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.network import Network, load_network
-from projector.config.origins import origins_of
-from projector.config.sourced import Sourced
 from projector.operations.counts import ModelCounts
 from projector.report.terminal.grid import Grid
 from projector.report.terminal.tables import DIM, add_row, count, flatten, grid, plain, section

@@ -10,7 +10,7 @@ import numpy as np
 from projector.arrays import Ints
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.gemm import MATRIX_TYPES
+from projector.config.device_kernels import MATRIX_TYPES
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.distribution import package_version

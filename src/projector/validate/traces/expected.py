@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.config.gemm import MATRIX_TYPES
+from projector.config.device_kernels import MATRIX_TYPES
 from projector.config.job import Job
 from projector.lower.stages import KINDS, is_layer
 from projector.measure.keys import PHASES, OperationKey, keys_of
