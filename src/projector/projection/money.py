@@ -1,7 +1,7 @@
 """Watts, energy and cost of the runs of an evaluation; see docs/cost.md.
 
 A device runs at the highest clock that its power cap allows. Then a kernel of t seconds with F FLOP
-and B bytes draws, by the power model of the device (`config.device_kernels.Power`, docs/hardware.md),
+and B bytes draws, by the device's power model (`config.device_kernels.Power`, docs/hardware.md),
 
     watts = min(held, idle + (joules of a FLOP * F + joules of a byte * B) / t)
 
