@@ -23,25 +23,17 @@ _EXTENDS = ("extends", "bases", "includes")
 
 
 class Surroundings:
-    """What a file is read with: the environment, and what has been noticed.
-
-    Attributes
-    ----------
-    environ : mapping
-        Environment variables.
-    used : dict
-        Setting -> the variable that gave it.
-    warnings : list of str
-        What was left out.
-    files : int
-        Files that were read, each as often as it was.
-    """
+    """What a file is read with: the environment, and what has been noticed."""
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ = os.environ if environ is None else environ
+        """Environment variables."""
         self.used: dict[str, str] = {}
+        """Setting -> the variable that gave it."""
         self.warnings: list[str] = []
+        """What was left out."""
         self.files = 0
+        """Files that were read, each as often as it was."""
 
     def enter(self, file: Path, above: tuple[Path, ...]) -> tuple[Path, ...]:
         """Return the chain of files down to one that is read next."""

@@ -67,23 +67,7 @@ MOST_COMPARED = 100
 
 
 class Stated:
-    """Settings by dotted name, and the native job that a reader makes of them.
-
-    Attributes
-    ----------
-    tool : str
-        Whose settings they are, for messages and origins.
-    values : dict
-        Dotted name, as the newest release writes it -> value. Nulls are left out.
-    job : dict
-        Native job mapping.
-    notes : list of str
-        What is projected otherwise than stated.
-    origins : dict
-        Dotted field -> where its value came from, if not from the file.
-    missing : dict
-        Dotted field that nothing states -> the error where no override gives it.
-    """
+    """Settings by dotted name, and the native job that a reader makes of them."""
 
     def __init__(
         self,
@@ -101,11 +85,17 @@ class Stated:
         ``assumed`` has settings of presets, which hold where the file says nothing.
         """
         self.tool = tool
+        """Whose settings they are, for messages and origins."""
         self.values: dict[str, Any] = {}
+        """Dotted name, as the newest release writes it -> value. Nulls are left out."""
         self.job: dict[str, Any] = {}
+        """Native job mapping."""
         self.notes: list[str] = []
+        """What is projected otherwise than stated."""
         self.origins: dict[str, str] = {}
+        """Dotted field -> where its value came from, if not from the file."""
         self.missing: dict[str, ConfigError] = {}
+        """Dotted field that nothing states -> the error where no override gives it."""
         self._spelt: dict[str, str] = {}
         self._used: set[str] = set()
         for written, value in _flat(data, tool):

@@ -278,48 +278,20 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one tool writes Megatron's settings.
-
-    Attributes
-    ----------
-    spell : callable
-        Megatron's name -> how the user writes it.
-    defaults : mapping
-        What holds where nothing is stated.
-    origin : str
-        How a value from ``defaults`` is marked.
-    label : str
-        What a setting is called in messages.
-    """
+    """How one tool writes Megatron's settings."""
 
     spell: Callable[[str], str]
+    """Megatron's name -> how the user writes it."""
     defaults: Mapping[str, Any]
+    """What holds where nothing is stated."""
     origin: str
+    """How a value from ``defaults`` is marked."""
     label: str
+    """What a setting is called in messages."""
 
 
 class Settings:
-    """The settings of one job, read by Megatron's name, and what has been made of them.
-
-    Attributes
-    ----------
-    stated : dict
-        What the user's file states; None means Megatron's own None.
-    base : mapping or None
-        A native architecture that the settings override; without it they describe all of it.
-    job : dict
-        Native job mapping.
-    warnings : list of str
-        What is projected otherwise than stated.
-    origins : dict
-        Dotted field -> where its value came from, if not from the file.
-    ignored : list of str
-        Settings that cannot change a projection, as they are written.
-    missing : dict
-        Dotted field that is left open -> the error where nobody else gives it.
-    derived : list of callable
-        Fields that follow from others; each is called with the native job behind overrides.
-    """
+    """The settings of one job, read by Megatron's name, and what has been made of them."""
 
     def __init__(
         self,
@@ -330,13 +302,21 @@ class Settings:
     ) -> None:
         self.dialect = dialect
         self.base = base
+        """A native architecture that settings override; without it they describe all of it."""
         self.job: dict[str, Any] = {}
+        """Native job mapping."""
         self.warnings: list[str] = []
+        """What is projected otherwise than stated."""
         self.origins: dict[str, str] = {}
+        """Dotted field -> where its value came from, if not from the file."""
         self.ignored: list[str] = []
+        """Settings that cannot change a projection, as they are written."""
         self.missing: dict[str, ConfigError] = {}
+        """Dotted field that is left open -> the error where nobody else gives it."""
         self.derived: list[Callable[[dict[str, Any]], Derived]] = []
+        """Fields that follow from others; each is called with the native job behind overrides."""
         self.stated: dict[str, Any] = {}
+        """What the user's file states; None means Megatron's own None."""
         self._sources = sources
         for given, value in stated.items():
             name = ALIASES.get(given, given)

@@ -54,25 +54,7 @@ class _ReturnError(Exception):
 
 
 class Script:
-    """Commands of a shell script, with its own variables filled in.
-
-    Attributes
-    ----------
-    commands : list of list of str
-        Words of each command that is reached, without programs that train nothing.
-    variables : dict
-        What each variable holds at the end: text, or a list for an array.
-    skipped : list of str
-        Arguments in parts that hang on what is not known here, in the order of the script.
-    left_out : dict
-        Variable that is not set and that a condition looks at -> arguments left out by it.
-    loops : dict
-        Variable -> what it goes through in a loop that trains; the first counts.
-    not_read : list of str
-        Files that the script reads and that were not found.
-    launch : dict
-        ``nnodes`` and ``nproc_per_node`` as options of Slurm give them.
-    """
+    """Commands of a shell script, with its own variables filled in."""
 
     def __init__(self, text: str, *, path: Path | None = None) -> None:
         self._values = Variables(path)
@@ -83,11 +65,17 @@ class Script:
         self._functions: dict[str, list[Node]] = {}
         self._called: set[str] = set()
         self.commands: list[list[str]] = []
+        """Words of each command that is reached, without programs that train nothing."""
         self.skipped: list[str] = []
+        """Arguments in parts that hang on what is not known here, in the order of the script."""
         self.left_out: dict[str, list[str]] = {}
+        """Variable that is not set and that a condition looks at -> arguments left out by it."""
         self.loops: dict[str, list[str]] = {}
+        """Variable -> what it goes through in a loop that trains; the first counts."""
         self.not_read: list[str] = []
+        """Files that the script reads and that were not found."""
         self.launch: dict[str, int] = {}
+        """``nnodes`` and ``nproc_per_node`` as options of Slurm give them."""
         self._run_text(text)
         for name, body in list(self._functions.items()):
             if name not in self._called and not self.commands:

@@ -31,24 +31,17 @@ class UnknownValueError(Exception):
 
 
 class Variables:
-    """Variables of a script, and what words become with them.
-
-    Attributes
-    ----------
-    held : dict
-        What each variable holds: text, or a list for an array.
-    arguments : list of str
-        What ``$1`` and so on are.
-    taken_for_unset : set of str or None
-        While a condition is judged: variables that the script does not set, which count as empty.
-    """
+    """Variables of a script, and what words become with them."""
 
     def __init__(self, script: Path | None) -> None:
         self.held: dict[str, Value] = {}
+        """What each variable holds: text, or a list for an array."""
         self.arguments: list[str] = []
+        """What ``$1`` and so on are."""
         self.script = script
         self.folder = script.absolute().parent if script is not None else None
         self.taken_for_unset: set[str] | None = None
+        """Unset variables, which count as empty while a condition is judged; None otherwise."""
         self._expanded = 0
 
     def fields(self, word: Word, output: Printer) -> list[str]:
