@@ -379,7 +379,7 @@ def test_all_schedules_are_compared(projector_run):
 def test_the_first_run_says_that_it_compiles(tmp_path, monkeypatch, capsys):
     from projector.cli.output import announce_compilation
     from projector.kernels import _cache, step
-    from projector.kernels._sources import sources_digest
+    from projector.kernels._cache import sources_digest
 
     monkeypatch.setattr(_cache, "cache_dir", lambda: tmp_path)
     announce_compilation(quiet=True)

@@ -12,7 +12,7 @@ from projector.compiling.helpers import helper
 
 USED = """
 import sys
-from projector.kernels._cache import KernelCache
+from projector.kernels._numba import KernelCache
 used, load = set(), KernelCache.load_overload
 def noted(self, sig, context):
     used.add((self.name, str(sig)))

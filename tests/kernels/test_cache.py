@@ -12,7 +12,7 @@ import numba
 import pytest
 
 import projector
-from projector.kernels import _cache, _jit
+from projector.kernels import _cache, _jit, _numba
 
 PYCACHE = Path(projector.__file__).parent / "kernels" / "__pycache__"
 
@@ -157,7 +157,7 @@ TARGET = SimpleNamespace(codegen=_Codegen)
 
 
 def test_what_cannot_be_read_is_removed(folder, monkeypatch):
-    cache = _cache.KernelCache(function)
+    cache = _numba.KernelCache(function)
     assert cache.load_overload((), TARGET) is None
     folder.mkdir()
     path = cache._path((), _Codegen())
@@ -178,10 +178,10 @@ def test_what_cannot_be_written_is_not_kept(folder, monkeypatch):
     def fail(*_):
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(_cache, "_reduced", lambda _: "form")
+    monkeypatch.setattr(_numba, "_reduced", lambda _: "form")
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", fail)
-        cache = _cache.KernelCache(function)
+        cache = _numba.KernelCache(function)
         cache.save_overload((), COMPILED)
     assert list(folder.iterdir()) == []
     cache.save_overload((), COMPILED)  # disabled
@@ -195,7 +195,7 @@ def test_what_cannot_be_written_is_not_kept(folder, monkeypatch):
 
 
 def test_forms_of_other_settings_are_others(folder, monkeypatch):
-    cache = _cache.KernelCache(function)
+    cache = _numba.KernelCache(function)
     types = (numba.int64, numba.float64[::1])
     paths = {cache._path(types, _Codegen()), cache._path(types[:1], _Codegen())}
     monkeypatch.setattr(numba.config, "BOUNDSCHECK", not numba.config.BOUNDSCHECK)
@@ -205,12 +205,15 @@ def test_forms_of_other_settings_are_others(folder, monkeypatch):
 
 
 def test_where_there_is_no_home(monkeypatch):
-    monkeypatch.setattr(_cache, "cache_dir", lambda: Path("~/.cache/projector"))
+    for module in (_cache, _numba, _jit):
+        monkeypatch.setattr(module, "cache_dir", lambda: Path("~/.cache/projector"))
     assert not _cache.cache_is_writable()
-    cache = _cache.KernelCache(function)
+    cache = _numba.KernelCache(function)
     assert cache.load_overload((), TARGET) is None
     cache.save_overload((), COMPILED)
     assert not cache._enabled
+    assert _jit.kernel(function)(2) == 2
+    monkeypatch.setattr(_jit, "_INSIDES", None)
     assert _jit.kernel(function)(2) == 2
     assert not Path("~").exists()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import projector.kernels
-from projector.kernels import _sources
+from projector.kernels import _cache
 
 NAMES = [
     found.name for found in pkgutil.walk_packages(projector.kernels.__path__, "projector.kernels.")
@@ -47,13 +47,13 @@ def reference(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_sources_are_those_of_the_grammar(name):
     path = importlib.import_module(name).__file__
-    assert {*_sources.sources_of(path)} == reference(name)
+    assert {*_cache.sources_of(path)} == reference(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_a_kernel_calls_is_among_its_sources(name):
     module = importlib.import_module(name)
-    sources = _sources.sources_of(module.__file__)
+    sources = _cache.sources_of(module.__file__)
     for value in vars(module).values():
         home = getattr(value, "__module__", None)
         if isinstance(home, str) and home.startswith("projector."):
@@ -99,17 +99,17 @@ def project(tmp_path, monkeypatch):
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(_sources, "ROOT", str(root))
+    monkeypatch.setattr(_cache, "ROOT", str(root))
 
     def digests():
-        _sources.sources_of.cache_clear()
-        _sources._read.cache_clear()
+        _cache.sources_of.cache_clear()
+        _cache._read.cache_clear()
         files = (root / f"kernels/{name}.py" for name in MADE_OF)
-        return {file.stem: _sources.sources_digest(str(file)) for file in files}
+        return {file.stem: _cache.sources_digest(str(file)) for file in files}
 
     yield root, digests
-    _sources.sources_of.cache_clear()
-    _sources._read.cache_clear()
+    _cache.sources_of.cache_clear()
+    _cache._read.cache_clear()
 
 
 @pytest.mark.parametrize("edited", [name.removesuffix(".py") for name in SOURCES])
@@ -130,14 +130,14 @@ def test_a_digest_does_not_depend_on_the_folder(project, tmp_path, monkeypatch):
     before = digests()
     (tmp_path / "deep").mkdir()
     moved = root.rename(tmp_path / "deep" / "projector")
-    monkeypatch.setattr(_sources, "ROOT", str(moved))
-    _sources.sources_of.cache_clear()
-    _sources._read.cache_clear()
-    after = {name: _sources.sources_digest(str(moved / f"kernels/{name}.py")) for name in MADE_OF}
+    monkeypatch.setattr(_cache, "ROOT", str(moved))
+    _cache.sources_of.cache_clear()
+    _cache._read.cache_clear()
+    after = {name: _cache.sources_digest(str(moved / f"kernels/{name}.py")) for name in MADE_OF}
     assert after == before
 
 
 def test_a_source_in_an_archive_cannot_be_read(tmp_path):
     (tmp_path / "code.zip").touch()
     with pytest.raises(OSError, match=r"code\.zip"):
-        _sources.sources_digest(str(tmp_path / "code.zip" / "kernel.py"))
+        _cache.sources_digest(str(tmp_path / "code.zip" / "kernel.py"))

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from projector.compiling.helpers import GC_THRESHOLD
 from projector.kernels._cache import cache_dir, cache_is_writable
-from projector.kernels._interpreted import Wanted
-from projector.kernels._jit import interpret_what_others_compile
+from projector.kernels._interpreted import Wanted, interpret_what_others_compile
 
 if sys.platform != "win32":
     import fcntl

@@ -15,7 +15,7 @@ from importlib import import_module
 import numpy as np
 
 from projector.kernels._cache import cache_is_writable
-from projector.kernels._jit import interpret_what_others_compile
+from projector.kernels._interpreted import interpret_what_others_compile
 
 GC_THRESHOLD = 200_000
 """New objects between two garbage collections: compiling makes many that stay."""

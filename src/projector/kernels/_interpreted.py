@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.core.registry import CPUDispatcher
+from numba.extending import is_jitted
 
 LIMIT_S = 2.0
 """Seconds that a kernel may run as Python in all; to compile one that reaches them takes 1 to
@@ -32,6 +32,20 @@ class Wanted(NamedTuple):
     name: str
     signature: Any
     """Types of the arguments, as numba knows them."""
+
+
+class Waiting:
+    """Whether this process waits for a kernel that another process is just compiling."""
+
+    waits = True
+
+
+def interpret_what_others_compile() -> None:
+    """Run a kernel as Python while another process compiles it, for one that is there to compile.
+
+    It comes to the next kernel at once, instead of waiting for a result that nobody reads.
+    """
+    Waiting.waits = False
 
 
 _is_on: ContextVar[bool] = ContextVar("interpreting", default=False)
@@ -128,7 +142,7 @@ def _plain(function: Any) -> Callable[..., Any]:
     if names is None:
         names = _names[module] = dict(vars(sys.modules[module]))
         for each, value in names.items():
-            if isinstance(value, CPUDispatcher):
+            if is_jitted(value):
                 names[each] = _plain(value.py_func)
     closure = function.__closure__
     return FunctionType(function.__code__, names, name, function.__defaults__, closure)
