@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from projector.kernels.device_memory import RankBytes
+from projector.kernels.memory import RankBytes
 from projector.kernels.pipeline import Ends
 from projector.kernels.results import RANKED, Rated, ResultColumns, end_steps
 from projector.kernels.step import (

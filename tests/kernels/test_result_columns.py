@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kernels.endings import NOTHING, ending, run_results
 from projector.kernels import results
-from projector.kernels.device_memory import Devices, RankBytes, allocator_columns
+from projector.kernels.memory import Devices, RankBytes, allocator_columns
 from projector.kernels.results import BREAKDOWN_TERMS, FEW, UNEVEN
 from projector.kernels.step import (
     BUSIEST,

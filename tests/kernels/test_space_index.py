@@ -6,7 +6,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.kernels.space_index import REFUSED, UNKNOWN, choose_points
+from projector.kernels.space_index import (
+    REFUSED,
+    UNKNOWN,
+    Axes,
+    Found,
+    LookupColumns,
+    choose_points,
+)
 from reference.points import choose
 
 sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5)
@@ -60,22 +67,19 @@ def test_points_are_chosen_as_in_plain_python(data):
     wanted, entries = np.empty((count, 2), np.int64), np.array(table, np.int32)
     legal, unknown = choose_points(
         np.array(points),
-        np.array(size),
-        stride,
-        inner,
-        stride[outer:].T @ inner.astype(np.int64),
-        (stride[outer:] != 0).any(axis=0) | ~np.array(dense),
-        np.array(first),
-        entries,
-        np.array(slot),
-        np.array(of_points, np.int32).reshape(-1, count),
-        np.arange(len(asked)),
-        VALUES * np.arange(len(asked)),
-        row,
-        place,
-        found,
-        refusals,
-        wanted,
+        Axes(np.array(size), inner),
+        LookupColumns(
+            stride,
+            np.ascontiguousarray(stride[outer:].T @ inner.astype(np.int64)),
+            (stride[outer:] != 0).any(axis=0) | ~np.array(dense),
+            np.array(first),
+            entries,
+            np.array(slot),
+            np.array(of_points, np.int32).reshape(-1, count),
+            np.arange(len(asked)),
+            VALUES * np.arange(len(asked)),
+        ),
+        Found(row, place, found, refusals, wanted),
     )
     rows, expected_places, expected, refused, missing = choose(points, size, asked)
     assert row[:legal].tolist() == rows

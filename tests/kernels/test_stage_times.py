@@ -5,7 +5,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.kernels.layer_passes import first_forwards, run_layers
 from projector.kernels.replicas import Patterns, spread_segments
 from projector.kernels.stage_times import (
     EVERY_GATHER,
@@ -18,6 +17,8 @@ from projector.kernels.stage_times import (
     PassReplicas,
     SentLayers,
     StageTimes,
+    first_forwards,
+    run_layers,
     time_stages,
 )
 from reference import stage_times as reference

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projector.kernels.memory import Maxima, Replica, State, Sums, hold_state
 from projector.kernels.replicas import Patterns
-from projector.kernels.state_memory import MAXIMA, REPLICA, STATE, SUMS, hold_state
 from reference import state_memory as reference
 
 NF4 = 0.5625
@@ -16,14 +16,14 @@ RANKS = ("dense_ranks", "expert_ranks")
 numbers = st.one_of(st.just(0.0), st.floats(1.0, 1e6))
 replicas = st.fixed_dictionaries(
     {
-        **dict.fromkeys(REPLICA, numbers),
+        **dict.fromkeys(Replica._fields, numbers),
         **dict.fromkeys(FLAGS, st.sampled_from([0.0, 1.0])),
         **dict.fromkeys(RANKS, st.sampled_from([1.0, 2.0, 8.0])),
         "zero": st.sampled_from([0.0, 1.0, 2.0, 3.0]),
         "on_device": st.floats(0.0, 1.0),
     }
 )
-stages = st.fixed_dictionaries(dict.fromkeys((*SUMS, *MAXIMA), numbers))
+stages = st.fixed_dictionaries(dict.fromkeys((*Sums._fields, *Maxima._fields), numbers))
 ranks = st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=3), st.booleans())
 
 
@@ -48,18 +48,18 @@ def test_ranks_match_reference(rows, kinds, chosen):
         for own, pattern, first in chosen
         for held, joins in kinds[pattern]
     ]
-    found = np.full((len(STATE), len(expected)), -7.0)
+    found = np.full((len(State._fields), len(expected)), -7.0)
     hold_state(
         np.array([pattern for _, pattern, _ in chosen]),
         np.array([first for *_, first in chosen]),
-        np.array([[own[name] for own, *_ in chosen] for name in REPLICA]),
+        np.array([[own[name] for own, *_ in chosen] for name in Replica._fields]),
         patterns,
-        np.array([[row[name] for row in rows] for name in SUMS]),
-        np.array([[row[name] for row in rows] for name in MAXIMA]),
+        np.array([[row[name] for row in rows] for name in Sums._fields]),
+        np.array([[row[name] for row in rows] for name in Maxima._fields]),
         NF4,
         found,
     )
-    for name, column in zip(STATE, found, strict=True):
+    for name, column in zip(State._fields, found, strict=True):
         wanted = [each[name] for each in expected]
         # Differences of large numbers keep their rounding.
         assert column == pytest.approx(np.array(wanted), rel=1e-9, abs=1e-2), name

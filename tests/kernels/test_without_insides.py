@@ -23,7 +23,7 @@ CALLS = """
 import numpy as np
 from projector.kernels import _cache, _jit
 from projector.kernels._vectors import WIDTH, anywhere, larger, less, load, spread, store, total
-from projector.kernels.best import best_of_groups
+from projector.kernels.grouping import best_of_groups
 from projector.kernels.intervals import union
 
 SCALE = 1.0 / 3.0
@@ -63,7 +63,8 @@ print(union(start, end, segment, out, open_at), out.tolist())
 
 kernels = roots, lanes, best_of_groups, union
 print(sum(sum(each.stats.cache_hits.values()) for each in kernels))
-print(_jit._INSIDES is None, _cache.is_compiled("projector.kernels.best", _cache.kernel_files()))
+files = _cache.kernel_files()
+print(_jit._INSIDES is None, _cache.is_compiled("projector.kernels.grouping", files))
 """
 
 

@@ -7,7 +7,7 @@ def rank_state(own, stages, joins_ends, nf4):
     Parameters
     ----------
     own : mapping
-        What is known of the replica, as `kernels.state_memory.REPLICA` names it.
+        What is known of the replica, as `kernels.memory.Replica` names it.
     stages : list of mappings
         Columns of the stages that the rank holds.
     """

@@ -10,8 +10,8 @@ Units
 
 from typing import NamedTuple
 
-from ._jit import inlined
-from .spans import ceil_log2
+from projector.kernels._jit import inlined
+from projector.kernels.spans import ceil_log2
 
 OPERATIONS = (
     "all_reduce",

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints, Records
-
-from ._jit import inlined, kernel
-from .collective_algorithms import (
+from projector.kernels._jit import inlined, kernel
+from projector.kernels.collective_algorithms import (
     ALGORITHMS,
     ALL_REDUCE,
     BROADCAST,
@@ -51,8 +50,8 @@ from .collective_algorithms import (
     ring,
     tree,
 )
-from .columns import broadcast_columns, raise_first_invalid
-from .spans import far_links, is_span, span_of
+from projector.kernels.columns import broadcast_columns, raise_first_invalid
+from projector.kernels.spans import far_links, is_span, span_of
 
 ANY_ALGORITHM = 0
 """Value of ``algorithms`` that restricts nothing."""

@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from projector.arrays import Floats, Ints, Records
-
-from ._jit import kernel
+from projector.kernels._jit import kernel
 
 OK, INVALID = 0, 1
 

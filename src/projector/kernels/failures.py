@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from projector.arrays import Floats
-
-from ._jit import helper, kernel
+from projector.kernels._jit import helper, kernel
 
 OK, INVALID, ENDLESS = 0, 1, 2
 

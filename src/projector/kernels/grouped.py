@@ -15,8 +15,7 @@ import math
 import numpy as np
 
 from projector.arrays import Floats, Ints, Records
-
-from ._jit import helper, kernel
+from projector.kernels._jit import helper, kernel
 
 MAX_ROW_TILES = 8
 """Longest menu of tile heights."""

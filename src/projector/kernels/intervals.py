@@ -7,8 +7,7 @@ Units
 """
 
 from projector.arrays import Ints
-
-from ._jit import helper, kernel
+from projector.kernels._jit import helper, kernel
 
 UNSORTED = -1
 """Status: starts do not ascend where they must."""

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints, Records
-
-from ._jit import helper, kernel
-from .collectives import FABRIC, local_rates
-from .columns import broadcast_columns, raise_first_invalid
-from .spans import Span, ceil_log2, far_links, is_span, span_of
+from projector.kernels._jit import helper, kernel
+from projector.kernels.collectives import FABRIC, local_rates
+from projector.kernels.columns import broadcast_columns, raise_first_invalid
+from projector.kernels.spans import Span, ceil_log2, far_links, is_span, span_of
 
 DISPATCH, COMBINE, BULK_DISPATCH, BULK_COMBINE, LOW_LATENCY = range(5)
 """Operations: tokens to their experts and back again (DeepEP), the same with kernels whose copies

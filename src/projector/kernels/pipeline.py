@@ -22,8 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8, Ints32
-
-from ._jit import helper, kernel
+from projector.kernels._jit import helper, kernel
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 """Kinds of operation: forward, backward, gradient of the weights where it stands alone."""

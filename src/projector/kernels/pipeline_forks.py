@@ -24,12 +24,11 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Ints
-
-from ._jit import helper, kernel
-from ._vectors import WIDTH, anywhere, less, load, spread, store
-from .pipeline import OK, Ends, OperationTimes
-from .pipeline_lanes import LANES, load_times, run_lanes
-from .pipeline_periods import (
+from projector.kernels._jit import helper, kernel
+from projector.kernels._vectors import WIDTH, anywhere, less, load, spread, store
+from projector.kernels.pipeline import OK, Ends, OperationTimes
+from projector.kernels.pipeline_lanes import LANES, load_times, run_lanes
+from projector.kernels.pipeline_periods import (
     CYCLES,
     DONE,
     FRAME,

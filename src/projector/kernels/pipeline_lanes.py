@@ -21,10 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Ints, Ints32
-
-from ._jit import helper, kernel
-from ._vectors import WIDTH, anywhere, larger, largest, less, load, spread, store
-from .pipeline import (
+from projector.kernels._jit import helper, kernel
+from projector.kernels._vectors import WIDTH, anywhere, larger, largest, less, load, spread, store
+from projector.kernels.pipeline import (
     DEPENDENCY,
     DURATION,
     LATENCY,

@@ -37,9 +37,8 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Ints, Ints32
-
-from ._jit import helper
-from ._vectors import (
+from projector.kernels._jit import helper
+from projector.kernels._vectors import (
     WIDTH,
     anywhere,
     choose,
@@ -51,8 +50,8 @@ from ._vectors import (
     store,
     total,
 )
-from .pipeline import DEPENDENCY, DURATION, LATENCY, OUTPUT, PREVIOUS
-from .pipeline_lanes import LANES, run_lanes
+from projector.kernels.pipeline import DEPENDENCY, DURATION, LATENCY, OUTPUT, PREVIOUS
+from projector.kernels.pipeline_lanes import LANES, run_lanes
 
 LIVE, FRAME, FRAMES, MAX_CYCLE, ROWS, TAIL_ROWS = 0, 1, 2, 3, 4, 5
 """Entries of the sizes: ends of a state; rows of a frame, which holds a state and what is live

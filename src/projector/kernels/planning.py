@@ -29,8 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints8
-
-from ._jit import helper, kernel
+from projector.kernels._jit import helper, kernel
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 """Kinds of operation, as in `pipeline`."""

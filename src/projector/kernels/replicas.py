@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Ints
-
-from ._jit import kernel
+from projector.kernels._jit import kernel
 
 
 class Patterns(NamedTuple):

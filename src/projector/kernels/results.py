@@ -12,10 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints, Ints32
-
-from ._jit import helper, inlined, kernel
-from .device_memory import Devices, RankBytes, allocator_bytes
-from .step import (
+from projector.kernels._jit import helper, inlined, kernel
+from projector.kernels.memory import Devices, RankBytes, allocator_bytes
+from projector.kernels.step import (
     BREAKDOWN_TERMS,
     BUBBLE,
     BUSIEST,

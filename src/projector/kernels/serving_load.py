@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-
-from ._jit import helper, inlined, kernel
+from projector.kernels._jit import helper, inlined, kernel
 
 CHUNKED, WHOLE, FIRST = 0, 1, 2
 """Prompts: cut and beside decode; uncut and beside decode; uncut and in steps of their own."""

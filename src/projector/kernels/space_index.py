@@ -17,11 +17,12 @@ Shapes
     J   legal points of a stretch
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from projector.arrays import Flags, Ints, Ints32
-
-from ._jit import helper, inlined, kernel
+from projector.kernels._jit import helper, inlined, kernel
 
 UNKNOWN = 0
 """Entry of a combination that was not looked up yet."""
@@ -30,6 +31,53 @@ REFUSED = 1
 """Part of the entry of a value that no legal point has: ``2 + 2 * value + REFUSED``."""
 
 _WANTED = -1
+
+
+class Axes(NamedTuple):
+    """Axes of a factorial space."""
+
+    size: Ints
+    """``int64[A]``: values of each axis."""
+    inner_place: Ints32
+    """``int32[B, R]``: places of each combination of the inner axes."""
+
+
+class LookupColumns(NamedTuple):
+    """What look-ups depend on and what they know."""
+
+    stride: Ints
+    """``int64[A, L]``: what a step on an axis adds to the number of a combination."""
+    key: Ints
+    """``int64[L, R]``: what each combination of the inner axes adds to it."""
+    varies: Flags
+    """``bool[L]``: whether points of a stretch may have different entries."""
+    first: Ints
+    """``int64[L]``: entry of combination 0 in the table."""
+    entry: Ints32
+    """``int32[T]``: entries of combinations; `UNKNOWN` ones that are wanted are marked."""
+    slot: Ints
+    """``int64[L]``: row of ``entry_of_point``; -1 with a table."""
+    entry_of_point: Ints32
+    """``int32[S, N]``: entries of the points, of look-ups without a table; marked likewise."""
+    shown: Ints
+    """``int64[L]``: row of `Found.number`; -1 for look-ups that are not shown."""
+    value: Ints
+    """``int64[L]``: position of value 0 in `Found.refused`."""
+
+
+class Found(NamedTuple):
+    """What is found of points, overwritten."""
+
+    row: Ints
+    """``int64[N]``: position of each legal point."""
+    place: Ints32
+    """``int32[A, N]``: places of the legal points on the axes."""
+    number: Ints
+    """``int64[K, N]``: their values."""
+    refused: Ints
+    """``int64[V]``: how many points each value refuses; begins with zeros."""
+    wanted: Ints
+    """``int64[N, 2]``: look-up and position of a point, for each entry that is unknown."""
 
 
 @inlined
@@ -108,25 +156,26 @@ def _show(entry_LR: Ints32, varies_L: Flags, shown_L: Ints, legal_J: Ints, numbe
                 number_J[j] = number
 
 
+@inlined
+def _place(
+    legal_R: Ints, first: int, begin: int, inner: int, place_A: Ints, axes: Axes, found: Found
+) -> None:
+    """Write the positions of the legal points of a stretch, and their places on the axes."""
+    legal = legal_R.shape[0]
+    num_outer = place_A.shape[0] - axes.inner_place.shape[0]
+    for j in range(legal):
+        found.row[first + j] = begin + legal_R[j]
+    for axis in range(num_outer):
+        found.place[axis, first : first + legal] = place_A[axis]
+    for axis in range(num_outer, place_A.shape[0]):
+        for j in range(legal):
+            place = axes.inner_place[axis - num_outer, inner + legal_R[j]]
+            found.place[axis, first + j] = place
+
+
 @kernel
 def choose_points(
-    point_N: Ints,
-    size_A: Ints,
-    stride_AL: Ints,
-    inner_place_BR: Ints32,
-    key_LR: Ints,
-    varies_L: Flags,
-    first_L: Ints,
-    entry_T: Ints32,
-    slot_L: Ints,
-    entry_SN: Ints32,
-    shown_L: Ints,
-    value_L: Ints,
-    row_N: Ints,
-    place_AN: Ints32,
-    number_KN: Ints,
-    refused_V: Ints,
-    wanted_N2: Ints,
+    point_N: Ints, axes: Axes, lookups: LookupColumns, found: Found
 ) -> tuple[int, int]:
     """Find the points that no look-up refuses, and count the others by the first that does.
 
@@ -134,46 +183,19 @@ def choose_points(
     ----------
     point_N : int64[N]
         From 0 to the product of the sizes.
-    size_A : int64[A]
-        Values of each axis.
-    stride_AL : int64[A, L]
-        What a step on an axis adds to the number of a combination.
-    inner_place_BR : int32[B, R]
-        Places of each combination of the inner axes.
-    key_LR : int64[L, R]
-        What they add to the number of a combination.
-    varies_L : bool[L]
-        Whether points of a stretch may have different entries.
-    first_L : int64[L]
-        Entry of combination 0 in the table.
-    entry_T : int32[T]
-        Entries of combinations; `UNKNOWN` ones that are wanted are marked.
-    slot_L : int64[L]
-        Row of ``entry_SN``; -1 with a table.
-    entry_SN : int32[S, N]
-    shown_L : int64[L]
-        Row of ``number_KN``; -1 for look-ups that are not shown.
-    value_L : int64[L]
-        Position of value 0 in ``refused_V``.
-    row_N : int64[N]
-        Output: position of each legal point.
-    place_AN : int32[A, N]
-        Output: places of the legal points on the axes.
-    number_KN : int64[K, N]
-        Output: their values.
-    refused_V : int64[V]
-        Output: how many points each value refuses; begins with zeros.
-    wanted_N2 : int64[N, 2]
-        Output: look-up and position of a point whose entry is unknown, for each such entry.
+    axes : Axes
+    lookups : LookupColumns
+    found : Found
+        Output.
 
     Returns
     -------
     tuple of int
         Legal points, and entries that are wanted. Only where none are is the rest complete.
     """
-    num_axes, num_lookups = stride_AL.shape
-    num_outer = num_axes - inner_place_BR.shape[0]
-    num_inner = inner_place_BR.shape[1]
+    num_axes, num_lookups = lookups.stride.shape
+    num_outer = num_axes - axes.inner_place.shape[0]
+    num_inner = axes.inner_place.shape[1]
     place_A = np.zeros(num_axes, np.int64)
     entry_LR = np.zeros((num_lookups, num_inner), np.int32)
     legal_R = np.zeros(num_inner, np.int64)
@@ -183,37 +205,34 @@ def choose_points(
     while begin < point_N.shape[0]:
         inner = point_N[begin] % num_inner
         length = _stretch(point_N, begin, num_inner - inner)
-        _find_place(point_N[begin] // num_inner, num_outer, size_A, place_A)
+        _find_place(point_N[begin] // num_inner, num_outer, axes.size, place_A)
         for i in range(length):
             legal_R[i] = i
         legal = length
         for look in range(num_lookups):
-            at = first_L[look]
+            at = lookups.first[look]
             for axis in range(num_outer):
-                at += place_A[axis] * stride_AL[axis, look]
+                at += place_A[axis] * lookups.stride[axis, look]
             # What does not vary has one entry.
-            count = length if varies_L[look] else 1
-            key_R = key_LR[look, inner : inner + count]
+            count = length if lookups.varies[look] else 1
+            key_R = lookups.key[look, inner : inner + count]
             entry_R = entry_LR[look, :count]
-            slot = slot_L[look]
-            if _read_entries(entry_T, key_R, at, slot, entry_SN, begin, entry_R):
+            slot = lookups.slot[look]
+            if _read_entries(
+                lookups.entry, key_R, at, slot, lookups.entry_of_point, begin, entry_R
+            ):
                 continue
             known = num_wanted
+            refused_V = found.refused[lookups.value[look] :]
             legal, num_wanted = _sift(
-                look, entry_R, begin, legal_R[:legal], refused_V[value_L[look] :], wanted_N2, known
+                look, entry_R, begin, legal_R[:legal], refused_V, found.wanted, known
             )
             for new in range(known, num_wanted if slot < 0 else known):
-                entry_T[at + key_R[wanted_N2[new, 1] - begin]] = _WANTED
-        end = num_legal + legal
-        for j in range(legal):
-            row_N[num_legal + j] = begin + legal_R[j]
-        for axis in range(num_outer):
-            place_AN[axis, num_legal:end] = place_A[axis]
-        for axis in range(num_outer, num_axes):
-            for j in range(legal):
-                place = inner_place_BR[axis - num_outer, inner + legal_R[j]]
-                place_AN[axis, num_legal + j] = place
-        _show(entry_LR, varies_L, shown_L, legal_R[:legal], number_KN[:, num_legal:end])
+                lookups.entry[at + key_R[found.wanted[new, 1] - begin]] = _WANTED
+        legal_J, end = legal_R[:legal], num_legal + legal
+        _place(legal_J, num_legal, begin, inner, place_A, axes, found)
+        number_KJ = found.number[:, num_legal:end]
+        _show(entry_LR, lookups.varies, lookups.shown, legal_J, number_KJ)
         num_legal = end
         begin += length
     return num_legal, num_wanted

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Ints, Records
-
-from ._jit import inlined
+from projector.kernels._jit import inlined
 
 
 @inlined

@@ -26,10 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-
-from ._jit import helper, inlined
-from .pipeline import Ends
-from .timings import EACH, LEAST
+from projector.kernels._jit import helper, inlined
+from projector.kernels.pipeline import Ends
+from projector.kernels.timings import EACH, LEAST
 
 PS = 1e-12
 """Seconds of the tick of schedules."""

@@ -14,10 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Ints32
-
-from ._jit import helper, inlined, kernel
-from .grouping import SEED, free_slots, mixed
-from .pipeline import BACKWARD, FIRST, FORWARD, LAST, MAX_DURATION_PS, MIDDLE, WEIGHT
+from projector.kernels._jit import helper, inlined, kernel
+from projector.kernels.grouping import SEED, free_slots, mixed
+from projector.kernels.pipeline import (
+    BACKWARD,
+    FIRST,
+    FORWARD,
+    LAST,
+    MAX_DURATION_PS,
+    MIDDLE,
+    WEIGHT,
+)
 
 PS_PER_S = 1e12
 

@@ -17,8 +17,8 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.job import Job
 from projector.errors import ProjectorError
-from projector.kernels.device_memory import Devices
 from projector.kernels.grouping import group_rows
+from projector.kernels.memory import Devices
 from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, WEIGHT_ALONE
 from projector.lower.batch import Families, JobBatch, JobColumns, StepSizes, job_columns, step_sizes
 from projector.lower.rules import EVEN_STEP, RULES, broken_rules, first_broken

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Floats, Ints
-from projector.kernels import device_memory as kernels
-from projector.kernels.state_memory import MAXIMA, REPLICA, STATE, SUMS, hold_state
+from projector.kernels import memory as kernels
+from projector.kernels.memory import Maxima, Replica, State, Sums, hold_state
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.workload_columns import padded_vocab
 from projector.operations.linear import NF4_BYTES
@@ -59,27 +59,27 @@ def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     state = _state_memory(alike.replicas, costs)
     if alike.replicas is replicas:
         return state
-    columns = {name: getattr(state, name).take(alike.of_rank_kind) for name in STATE}
+    columns = {name: getattr(state, name).take(alike.of_rank_kind) for name in State._fields}
     return StateMemory(activations_bytes=None, **columns)
 
 
 def _state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
-    found = np.empty((len(STATE), int(replicas.first_rank_kind[-1])))
+    found = np.empty((len(State._fields), int(replicas.first_rank_kind[-1])))
     hold_state(
         replicas.pattern,
         replicas.row_first,
         _of_replicas(replicas),
         replicas.patterns,
-        np.stack([getattr(costs, name) for name in SUMS]),
-        np.stack([getattr(costs, name) for name in MAXIMA]),
+        np.stack([getattr(costs, name) for name in Sums._fields]),
+        np.stack([getattr(costs, name) for name in Maxima._fields]),
         NF4_BYTES,
         found,
     )
-    return StateMemory(activations_bytes=None, **dict(zip(STATE, found, strict=True)))
+    return StateMemory(activations_bytes=None, **dict(zip(State._fields, found, strict=True)))
 
 
 def _of_replicas(replicas: Replicas) -> Floats:
-    """Return what ranks of each replica have in common, float64[len(REPLICA), replicas]."""
+    """Return what ranks of each replica have in common, float64[len(OWN), replicas]."""
     columns, jobs = replicas.columns, replicas.jobs
     training, split = jobs.training, jobs.parallelism
     # Lowering gives the head of a pipeline a copy of a tied embedding; it may lie beside it.
@@ -98,34 +98,34 @@ def _of_replicas(replicas: Replicas) -> Floats:
     workspaces = 2.0 * jobs.cluster.workspace_bytes
     fsdp = split.fsdp > 0
 
-    own: dict[str, Array] = {
-        "zero": columns.zero_stage,
-        "fsdp": fsdp,
-        "waits": fsdp & (columns.pp > 1),
-        "again": split.regathers == 1,
-        "frozen": training.adapted == 1,
-        "keeps_quantised": training.keeps_quantised != 0,
-        "copied": copied,
-        "dense_ranks": dense_ranks,
-        "expert_ranks": expert_ranks,
-        "gradient_bytes": training.gradient_bytes,
-        "reduce_bytes": training.reduce_bytes,
-        "weight_bytes": training.weight_bytes,
-        "held_bytes": training.held_weight_bytes,
-        "quantised_bytes": training.quantised_copies,
-        "state_bytes": training.state_bytes,
-        "update_bytes": training.update_bytes,
-        "on_device": 1.0 - training.optimizer_offload,
-        "layers": 1.0 + np.maximum(split.forward_ahead, split.backward_ahead),
-        "bucket": bucket_parameters(split.bucket, ranks),
-        "staged_bytes": training.reduce_bytes * staged,
-        "fixed_bytes": messages + workspaces,
-    }
-    return np.stack([own[name] for name in REPLICA], dtype=np.float64)
+    own: Replica[Array] = Replica(
+        zero=columns.zero_stage,
+        fsdp=fsdp,
+        waits=fsdp & (columns.pp > 1),
+        again=split.regathers == 1,
+        frozen=training.adapted == 1,
+        keeps_quantised=training.keeps_quantised != 0,
+        copied=copied,
+        dense_ranks=dense_ranks,
+        expert_ranks=expert_ranks,
+        gradient_bytes=training.gradient_bytes,
+        reduce_bytes=training.reduce_bytes,
+        weight_bytes=training.weight_bytes,
+        held_bytes=training.held_weight_bytes,
+        quantised_bytes=training.quantised_copies,
+        state_bytes=training.state_bytes,
+        update_bytes=training.update_bytes,
+        on_device=1.0 - training.optimizer_offload,
+        layers=1.0 + np.maximum(split.forward_ahead, split.backward_ahead),
+        bucket=bucket_parameters(split.bucket, ranks),
+        staged_bytes=training.reduce_bytes * staged,
+        fixed_bytes=messages + workspaces,
+    )
+    return np.stack(own, dtype=np.float64)
 
 
 class AllocatorColumns(NamedTuple):
-    """Bytes of n ranks at their peaks, float64[n]; see `kernels.device_memory.AllocatorBytes`."""
+    """Bytes of n ranks at their peaks, float64[n]; see `kernels.memory.AllocatorBytes`."""
 
     pinned: Floats
     idle: Floats

@@ -9,8 +9,8 @@ import numpy as np
 
 from projector.arrays import Array, Flags, Floats, Ints, Ints32
 from projector.kernels import results as kernels
-from projector.kernels.device_memory import Devices, RankBytes
 from projector.kernels.grouping import group_rows
+from projector.kernels.memory import Devices, RankBytes
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model

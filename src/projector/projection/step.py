@@ -10,8 +10,8 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
 from projector.kernels.columns import as_compiled
-from projector.kernels.device_memory import RankBytes
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
+from projector.kernels.memory import RankBytes
 from projector.kernels.pipeline import LAST, MIDDLE, Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes

@@ -8,7 +8,14 @@ import numpy as np
 from projector.arrays import Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.kernels.space_index import REFUSED, UNKNOWN, choose_points
+from projector.kernels.space_index import (
+    REFUSED,
+    UNKNOWN,
+    Axes,
+    Found,
+    LookupColumns,
+    choose_points,
+)
 from projector.sweeps.computed import Compute, Computed, decoded
 
 DENSE_TABLE = 1 << 22
@@ -138,22 +145,30 @@ class Lookups:
         """Put look-ups together, in the order asked; those ``shown`` give values of points."""
         self._lookups = list(lookups)
         self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
-        self._strides = np.array([lookup.stride for lookup in lookups], np.int64).T.copy()
-        self._inner = _inner_places(self._sizes)
-        inner_strides = self._strides[len(self._sizes) - len(self._inner) :]
-        self._inner_keys = np.ascontiguousarray(inner_strides.T @ self._inner.astype(np.int64))
+        strides = np.array([lookup.stride for lookup in lookups], np.int64).T.copy()
+        inner = _inner_places(self._sizes)
+        self._axes = Axes(self._sizes, inner)
+        inner_strides = strides[len(self._sizes) - len(inner) :]
         sparse = [not lookup.is_dense for lookup in lookups]
-        self._varies = (inner_strides != 0).any(axis=0) | sparse
         dense = [lookup.combinations if lookup.is_dense else 0 for lookup in lookups]
-        self._first = np.concatenate([[0], np.cumsum(dense)])[:-1]
+        first_entry = np.concatenate([[0], np.cumsum(dense)])[:-1]
         # Pages that nobody writes take no memory.
-        self._table = np.zeros(sum(dense), np.int32)
-        for lookup, first, count in zip(lookups, self._first.tolist(), dense, strict=True):
+        table = np.zeros(sum(dense), np.int32)
+        for lookup, first, count in zip(lookups, first_entry.tolist(), dense, strict=True):
             if lookup.is_dense:
-                lookup.keep_in(self._table[first : first + count])
+                lookup.keep_in(table[first : first + count])
         self._sparse = [lookup for lookup in lookups if not lookup.is_dense]
-        self._slot = _positions(self._lookups, self._sparse)
-        self._column = _positions(self._lookups, shown)
+        self._known = LookupColumns(
+            stride=strides,
+            key=np.ascontiguousarray(inner_strides.T @ inner.astype(np.int64)),
+            varies=(inner_strides != 0).any(axis=0) | sparse,
+            first=first_entry,
+            entry=table,
+            slot=_positions(self._lookups, self._sparse),
+            entry_of_point=np.empty((0, 0), np.int32),
+            shown=_positions(self._lookups, shown),
+            value=np.empty(0, np.int64),
+        )
         self._shown = len(shown)
 
     def choose(self, points: Ints) -> Chosen:
@@ -172,22 +187,11 @@ class Lookups:
             begin = np.cumsum([0, *values])
             legal, unknown = choose_points(
                 points,
-                self._sizes,
-                self._strides,
-                self._inner,
-                self._inner_keys,
-                self._varies,
-                self._first,
-                self._table,
-                self._slot,
-                _stacked(self._sparse, keys, count),
-                self._column,
-                begin[:-1],
-                rows,
-                places,
-                numbers,
-                refused,
-                wanted,
+                self._axes,
+                self._known._replace(
+                    entry_of_point=_stacked(self._sparse, keys, count), value=begin[:-1]
+                ),
+                Found(rows, places, numbers, refused, wanted),
             )
             if not unknown:
                 break

@@ -26,7 +26,7 @@ from projector.config.load import Variants
 from projector.config.network import Network
 from projector.config.space import Expression, Space
 from projector.errors import ProjectorError
-from projector.kernels.best import best_of_groups
+from projector.kernels.grouping import best_of_groups
 from projector.kernels.results import PEAK_GIB, TOKENS_PER_S
 from projector.lower.batch import SECTIONS, JobBatch, Sections
 from projector.lower.columns import SectionTable

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kernels.devices import NUM_TYPES, RATES, ROUND, SHIPPED, device_dicts, record, scaled
 from projector.kernels import attention
-from projector.kernels.attention import attention_time_columns, tiles
+from projector.kernels.attention import attention_time_columns, passes
 from projector.kernels.attention import times as kernels
 from projector.kernels.device import MATRIX_TYPES
 from reference import attention as reference
@@ -80,8 +80,8 @@ def test_never_beats_the_exact_work(shape, causal, window, backward, code, devic
 def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
     assume(queries and keys)
     low, high = reference.span(queries, keys, causal, window)
-    clip = tiles.UNBOUNDED
-    got = tiles.visible_pairs(float(queries), float(keys), max(low, -clip), min(high, clip))
+    clip = passes.UNBOUNDED
+    got = passes.visible_pairs(float(queries), float(keys), max(low, -clip), min(high, clip))
     assert got == reference.visible_pairs(queries, keys, causal, window)
 
 
@@ -89,13 +89,13 @@ def test_visible_pairs_are_counted_exactly(queries, keys, causal, window):
 @given(st.integers(1, 40), st.integers(1, 24), st.integers(1, 60), st.floats(0, 2))
 def test_causal_makespan_is_close_to_list_scheduling(blocks, heads, units, block_s):
     length = 128.0 * blocks
-    walk = tiles.Walk(length, 128.0, length, 64.0, -1e18, 0.0, True, 1.0, 0.0)
-    costs = tiles.Costs(1.0, 1.0, 0.0, block_s, 0.8, 0.0)
-    work = tiles.schedule(walk, float(heads), float(units), costs)
+    walk = passes.Walk(length, 128.0, length, 64.0, -1e18, 0.0, True, 1.0, 0.0)
+    costs = passes.Costs(1.0, 1.0, 0.0, block_s, 0.8, 0.0)
+    work = passes.schedule(walk, float(heads), float(units), costs)
     groups_s = [2.0 * (block + 1) + block_s for block in range(blocks)]
     listed = reference.list_schedule(groups_s, heads, units)
     assert work.steps == blocks * (blocks + 1)
-    masked = [tiles.block_steps(walk, float(block), True)[1] for block in range(blocks)]
+    masked = [passes.block_steps(walk, float(block), True)[1] for block in range(blocks)]
     assert masked == [2.0] * blocks
     assert listed <= work.makespan_s * 4 / 3
     # At most the part of a wave that list scheduling fills.

@@ -11,8 +11,8 @@ from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import gemm_time_columns, sol_time_columns
 from projector.kernels.gemm import times as kernels
 from projector.kernels.gemm.model import LOWEST_CLOCK
+from projector.kernels.gemm.problem import COMPUTE
 from projector.kernels.gemm.search import SCRATCH
-from projector.kernels.gemm.terms import COMPUTE
 from reference import gemm as reference
 from thoroughness import examples
 

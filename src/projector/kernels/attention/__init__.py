@@ -1,12 +1,11 @@
 """Fused and unfused attention, forward and backward.
 
-`terms` says what a time is made of, `tiles` how work-groups share an attention, `passes` what
-forward and backward take; `times` has the kernels, `columns` what callers use.
+`passes` says how work-groups share an attention, what forward and backward take, and what a time
+is made of; `times` has the kernels, and columns for callers.
 """
 
-from projector.kernels.attention.columns import attention_term_columns, attention_time_columns
-from projector.kernels.attention.passes import HIDDEN_LOSS
-from projector.kernels.attention.terms import BOUNDS, TERMS, AttentionTerms
+from projector.kernels.attention.passes import BOUNDS, HIDDEN_LOSS, TERMS, AttentionTerms
+from projector.kernels.attention.times import attention_term_columns, attention_time_columns
 
 __all__ = [
     "BOUNDS",

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.kernels._jit import helper, inlined
-from projector.kernels.gemm.problem import Problem, Tile
-from projector.kernels.gemm.terms import (
+from projector.kernels.gemm.problem import (
     COMPUTE,
     EPILOGUE,
     ISSUE,
@@ -14,6 +13,8 @@ from projector.kernels.gemm.terms import (
     L2_FILL,
     MEMORY,
     OVERHEAD,
+    Problem,
+    Tile,
 )
 
 LOWEST_CLOCK = 0.05

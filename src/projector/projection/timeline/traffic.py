@@ -1,6 +1,6 @@
 """Data parallelism beside the layers of a stage, event by event.
 
-`kernels.layer_passes.run_layers` and `first_forwards` say how long a stage takes; here the same
+`kernels.stage_times.run_layers` and `first_forwards` say how long a stage takes; here the same
 recurrences say which layer waits for which gather, and when each collective runs.
 """
 
