@@ -92,6 +92,7 @@ def call(tmp_path_factory):
     return call
 
 
+@pytest.mark.thorough
 @compiles
 def test_results_are_equal_and_found_again_without_the_insides(call, tmp_path_factory):
     ours = tmp_path_factory.mktemp("ours")
