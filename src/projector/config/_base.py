@@ -138,12 +138,7 @@ class Config(BaseModel):
     def parse(cls, data: Any, *, path: str = "") -> Self:
         """Validate ``data``, turning pydantic's report into one `ConfigError`.
 
-        Parameters
-        ----------
-        data : mapping or instance
-            What the user wrote.
-        path : str
-            Dotted position of ``data`` in the job, put before every key.
+        ``path`` is its dotted position in the job, put before every key.
         """
         try:
             return cls.model_validate(data)

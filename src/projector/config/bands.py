@@ -120,18 +120,11 @@ def band_of(
     device: str | None = None,
     without: str | None = None,
 ) -> Band:
-    """Return the band of the narrowest class that is known.
+    """Return the band of the narrowest class that is known; ``classes`` begin with the narrowest.
 
-    Parameters
-    ----------
-    quantity : str
-        ``time``, ``memory``, or a kernel: ``gemm``, ``attention``, ``collective``, ``moe_layer``.
-    classes : sequence of str
-        Names of classes, the narrowest first.
-    device : str, optional
-        Name of the device; one without rows has a wider band.
-    without : str, optional
-        A source: the band as it is without the rows of that source.
+    Quantities are ``time``, ``memory`` and the kernels ``gemm``, ``attention``, ``collective`` and
+    ``moe_layer``. A named device without rows has a wider band. ``without`` names a source: the
+    band as it is without the rows of that source.
     """
     known = _without(without, quantity) if without else table(quantity)
     name = next((name for name in classes if name in known), None)
@@ -211,14 +204,9 @@ def collective_classes(device: Device, size_bytes: float | None) -> tuple[str, .
 
 
 def serving_classes(device: Device, phase: str) -> tuple[str, ...]:
-    """Return the classes of a time of serving, the narrowest first.
+    """Return the classes of a time of serving in a phase of `SERVING_PHASES`, the narrowest first.
 
     The phase comes before the family: rows of prefill say little about decode.
-
-    Parameters
-    ----------
-    phase : str
-        One of `SERVING_PHASES`.
     """
     family = family_of_device(device)
     return f"{family}.{phase}", phase, family, ALL
@@ -245,17 +233,10 @@ def collective_band(device: Device, size_bytes: float | None) -> Band:
 
 
 def attention_time_band(evidence: Evidence, basis: str) -> Band:
-    """Return the band of the time of an attention kernel.
+    """Return the band of the time of an attention kernel; ``basis`` is the evidence as a sentence.
 
     Rows exist for kernels that were measured at their head width alone; bands of others are as much
     wider as ``hardware/attention.yaml`` says.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        How near to the kernel one was measured.
-    basis : str
-        The same as a sentence.
     """
     factor = attention_band(evidence) / attention_band("width")
     band = band_of("attention", attention_classes("width")).stretched(factor, factor)

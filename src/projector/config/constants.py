@@ -115,14 +115,7 @@ class Changes:
         self._devices: dict[tuple[Any, ...], tuple[Device, Device]] = {}
 
     def of(self, job: Job, values: Mapping[str, float]) -> Job:
-        """Return a job with these values of those parameters that concern it.
-
-        Parameters
-        ----------
-        job : Job
-        values : mapping
-            Name of a parameter -> value.
-        """
+        """Return a job with values of those parameters, by their names, that concern it."""
         unknown = values.keys() - self._parameters.keys()
         if unknown:
             name = min(unknown)

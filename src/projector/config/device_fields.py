@@ -57,17 +57,8 @@ class DeviceFields:
     def replaced(self, given: Any, fields: Mapping[str, Any]) -> Device | None:
         """Return a device with some fields replaced, as a job that states them has it.
 
-        Parameters
-        ----------
-        given : Device, str or mapping
-            What the job says of its device.
-        fields : mapping
-            Dotted field, from the device on -> value.
-
-        Returns
-        -------
-        Device or None
-            None where all of it has to be read at once, perhaps to say what is wrong.
+        ``given`` is what the job says of its device, ``fields`` are dotted from the device on. None
+        where all of it has to be read at once, perhaps to say what is wrong.
         """
         values: dict[str, dict[str, Any]] = {}
         for field, value in fields.items():

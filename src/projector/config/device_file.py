@@ -155,15 +155,7 @@ def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]
 def _with_family(data: dict[str, Any], field: str, file: str, key: str) -> dict[str, Any]:
     """Return a device's data over what its family has, if it has one.
 
-    Parameters
-    ----------
-    data : dict
-    field : str
-        Which of the data names the family.
-    file : str
-        Table of ``hardware/`` that describes the family.
-    key : str
-        Dotted field of the device, for errors.
+    ``field`` of the data names the family, ``file`` of ``hardware/`` describes it.
     """
     name = _value(data, field)
     if name is None:

@@ -328,16 +328,7 @@ class AttentionKernel(Config):
     and other types have the same shares of their own matrix rate."""
 
     def evidence(self, device: str, width: int, *, backward: bool) -> Evidence:
-        """Return where a pass was measured.
-
-        Parameters
-        ----------
-        device : str
-            Name of the device, as its file gives it.
-        width : int
-            Width of a query and key head.
-        backward : bool
-        """
+        """Return where a pass was measured, for a device by its name and a width of its heads."""
         measured = self.backward_measured if backward else self.forward_measured
         if device in measured:
             return "width" if width in measured[device] else "device"

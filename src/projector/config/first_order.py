@@ -162,15 +162,8 @@ def first_order_device(
 ) -> FirstOrderDevice:
     """Return a device as the first-order model sees it.
 
-    Parameters
-    ----------
-    device : str, Path, mapping, Device or FirstOrderDevice
-        A shipped name of either kind, a file, a mapping, or a device. An ordinary device gives its
-        datasheet peaks, its memory and the links of its network.
-    network : Network, optional
-        Instead of the usual one of an ordinary device.
-    key : str
-        What errors name.
+    It is a shipped name of either kind, a file, a mapping, or a device. An ordinary device gives
+    its datasheet peaks, its memory and the links of ``network``, by default of its usual one.
     """
     if isinstance(device, FirstOrderDevice):
         return device

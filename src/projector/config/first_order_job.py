@@ -119,15 +119,7 @@ def load_first_order_job(
     source: str | Path | Mapping[str, Any] | AnyJob,
     overrides: Mapping[str, Any] | None = None,
 ) -> AnyJob:
-    """Read a job on a device of either kind.
-
-    Parameters
-    ----------
-    source : str, Path, mapping, Job or FirstOrderJob
-        As `load_job`.
-    overrides : mapping, optional
-        Dotted field -> value; applied last.
-    """
+    """Read a job on a device of either kind; arguments are those of `load_job`."""
     notes: tuple[str, ...] = ()
     if isinstance(source, FirstOrderJob):
         if not overrides:

@@ -211,14 +211,9 @@ def _overlap(field: str, other: str) -> bool:
 def defaults_of(
     framework: FrameworkConfig | None, architecture: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return for each section its fields, below it -> default, of a framework on a device.
+    """Return for each section its fields, below it -> default, of a framework on an architecture.
 
-    Parameters
-    ----------
-    framework : FrameworkConfig or None
-        Without one no default differs from those of the classes.
-    architecture : str
-        Of the device.
+    Without a framework no default differs from those of the classes.
     """
     if framework is None:
         return {}
@@ -237,18 +232,11 @@ def _defaults(name: str, release: str | None, architecture: str) -> Mapping[str,
 def with_defaults(
     section: Section, values: Mapping[str, Any], may_differ: Iterable[str]
 ) -> Section:
-    """Return a section whose unset fields have the defaults of a framework.
+    """Return a section whose unset fields have the defaults of a framework, by dotted field.
 
-    Which fields were set stays as it was, so that what states a job is not changed.
-
-    Parameters
-    ----------
-    section : Config
-        Perhaps with the defaults of another framework.
-    values : mapping
-        Dotted field, from the section on -> default.
-    may_differ : iterable of str
-        Fields that any framework sets; without a value they get the default of their class.
+    The section may have those of another one: fields of ``may_differ``, which any framework sets,
+    get the default of their class where ``values`` has none. Which fields were set stays as it was,
+    so that what states a job is not changed.
     """
     nested: dict[str, set[str]] = {}
     for dotted in may_differ:

@@ -183,15 +183,10 @@ class Variants:
         return self._base.model_copy(update={**sections, "origins": origins, "notes": notes})
 
     def section(self, name: str, overrides: Mapping[str, Any]) -> Any:
-        """Return one section of the base with some of its fields replaced.
+        """Return one section of the base, by its name, with some of its fields replaced.
 
-        Parameters
-        ----------
-        name : str
-            ``model``, ``parallelism``, ``training``, ``cluster``, ``run`` or ``first_order``.
-        overrides : mapping
-            Dotted field, from the job on -> value: of the section, those on which the defaults of
-            frameworks depend, and of ``parallelism`` the schedule.
+        ``overrides`` are dotted from the job on: of the section, those on which the defaults of
+        frameworks depend, and of ``parallelism`` the schedule.
         """
         own = {field: value for field, value in overrides.items() if _is_of(field, name)}
         if name == "parallelism":
@@ -408,12 +403,7 @@ _SWITCHED = {f"run.{name}": "enabled" for name in (*SWITCHED_TERMS, "cost.owned"
 def expanded(path: str, child: Any) -> Any:
     """Return a section as a mapping, so that one of its fields can be set.
 
-    Parameters
-    ----------
-    path : str
-        Dotted field of the section.
-    child : any
-        What gives the section: a name, a mapping, or the section itself.
+    ``path`` is its dotted field, ``child`` what gives it: a name, a mapping, or the section itself.
     """
     if child is None:
         return {}

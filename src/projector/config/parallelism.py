@@ -218,11 +218,7 @@ class ParallelismConfig(Config):
     def least_nodes(self, gpus_per_node: int, *, experts: bool) -> int:
         """Return the least number of nodes that the degrees divide; its multiples do as well.
 
-        Parameters
-        ----------
-        gpus_per_node : int
-        experts : bool
-            Whether the model has experts, so that ``etp * ep * pp`` has to divide the GPUs too.
+        With ``experts``, ``etp * ep * pp`` has to divide the GPUs too.
         """
         shared = self.sharding_group_size or self.num_distributed_optimizer_instances
         world = self.tp * self.pp * math.lcm(self.cp * (self.dp or 1), shared)

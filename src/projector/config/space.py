@@ -262,14 +262,9 @@ class Space:
         return self.overrides_at(dict(enumerate(self.places(index))), self.derived)
 
     def overrides_at(self, positions: Mapping[int, int], derived: Iterable[str]) -> dict[str, Any]:
-        """Return dotted field -> value at positions of some axes.
+        """Return dotted field -> value at positions of some axes, by their numbers.
 
-        Parameters
-        ----------
-        positions : mapping
-            Number of an axis -> position on it.
-        derived : iterable of str
-            Computed fields to add; `axes_of` says which axes they need.
+        ``derived`` are computed fields to add; `axes_of` says which axes they need.
         """
         overrides: dict[str, Any] = {}
         for number, position in sorted(positions.items()):

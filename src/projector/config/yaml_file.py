@@ -164,14 +164,8 @@ def yaml_mapping(text: str, path: str | Path, *, key: str = "config") -> dict[st
 def check_nesting(data: Any, *, name: str, most: int = MAX_NODES) -> None:
     """Refuse plain data of Python or JSON that is too deep to be walked through, or a circle.
 
-    Parameters
-    ----------
-    data : object
-        Mappings, lists, tuples and sets are looked into, whatever else they hold.
-    name : str
-        What it is, for messages.
-    most : int
-        Lists and mappings that it may have.
+    Mappings, lists, tuples and sets are looked into, whatever else they hold; it may have ``most``
+    of them. Messages call it ``name``.
     """
     found, within = 0, [data] if isinstance(data, _COLLECTIONS) else []
     for _ in range(MAX_DEPTH):
@@ -197,14 +191,8 @@ MOST_EXTENDS = 8
 def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
     """Return a chain of what extends what, one name longer.
 
-    Parameters
-    ----------
-    chain : tuple of str
-        The names before, of which the first is asked for.
-    name : object
-        A shipped name, the path of a file, or a mapping, which has no name.
-    key : str
-        Section that extends, for messages.
+    The first of the chain is what was asked for. A mapping has no name. ``key`` is the section that
+    extends, for messages.
     """
     if isinstance(name, Mapping):
         called = str(name.get("name", "a mapping"))
@@ -223,19 +211,9 @@ def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
 
 
 def base_of(data: dict[str, Any], path: str | Path) -> Any:
-    """Take ``extends`` out of what a file says; a file it names is found from that file's folder.
+    """Take ``extends`` out of what a file says, in place; None where there is none.
 
-    Parameters
-    ----------
-    data : dict
-        The mapping of the file, changed in place.
-    path : str or Path
-        The file.
-
-    Returns
-    -------
-    object
-        A name as given, the path of a file, or None where nothing is extended.
+    A file that it names is found from the folder of the file that says so.
     """
     base = data.pop("extends", None)
     is_file = isinstance(base, str) and base.endswith(FILE_SUFFIXES)

@@ -321,14 +321,10 @@ CONSTANT = "first_order."
 def project_deployment(
     source: str | Path | None, changes: Mapping[str, Any]
 ) -> tuple[FirstOrderServing, list[str]]:
-    """Project a serving file and options in closed form.
+    """Project a serving file and options (dotted field -> value) in closed form.
 
-    Parameters
-    ----------
-    source : str, Path or None
-        A serving file; what closed forms have no use for is named in a warning.
-    changes : mapping
-        Dotted field -> value; a field that closed forms have no use for is an error.
+    What closed forms have no use for is named in a warning if the file states it, an error in an
+    option.
     """
     stated = {} if source is None else _flat(read_yaml(source))
     ignored = sorted(name for name in stated if not _is_used(name))

@@ -343,14 +343,8 @@ class StepSizes(NamedTuple):
 def step_sizes(jobs: JobBatch, families: Families, round_samples: Ints, kind: Ints) -> StepSizes:
     """Return the sizes of steps, for each kind of family apart.
 
-    Parameters
-    ----------
-    jobs, families
-        A batch and its families.
-    round_samples : int64[families]
-        Samples of one microbatch of all data-parallel ranks.
-    kind : int64[families]
-        Numbers from 0 on.
+    ``round_samples`` are samples of one microbatch of all data-parallel ranks, ``kind`` numbers
+    from 0 on, both int64[families].
     """
     first_kind, kind = group_rows(round_samples, kind)
     sizes, batch_code = np.unique(
@@ -369,10 +363,8 @@ def step_sizes(jobs: JobBatch, families: Families, round_samples: Ints, kind: In
 def number_codes(code: Ints, size: int) -> tuple[Ints, Ints]:
     """Return the distinct ones of some codes, and the position of each code among them.
 
-    Parameters
-    ----------
-    code : int64[n]
-        From 0 on, below ``size``. Where that is not much larger than n they rise in the result.
+    Codes lie from 0 on, below ``size``. Where that is not much larger than their number they rise
+    in the result.
     """
     if size > 4 * len(code) + 64:
         first, number = group_rows(code)

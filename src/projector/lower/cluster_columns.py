@@ -97,11 +97,9 @@ def _words(cluster: ClusterConfig) -> Hashable:
 def largest_of_normals(count: int) -> float:
     """Return the expected largest of ``count`` independent standard normal numbers.
 
-    Notes
-    -----
-    ``E = integral of (1 - P(x)**n) over x > 0, less that of P(x)**n over x < 0`` with the normal
-    distribution P, by the trapezoid rule, which converges faster than any power of its step for
-    smooth integrands that vanish at both ends; each half has an end at 0 and its correction of
+    It is the integral of ``1 - P(x)**n`` over x > 0, less that of ``P(x)**n`` over x < 0, with the
+    normal distribution P, by the trapezoid rule, which converges faster than any power of its step
+    for smooth integrands that vanish at both ends; each half has an end at 0 and its correction of
     Euler and Maclaurin cancels that of the other. ``sqrt(2 ln n)`` is its limit for many.
     """
     if count < 2:

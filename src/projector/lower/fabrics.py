@@ -50,12 +50,7 @@ def tier_gpus(cluster: ClusterConfig, gpus: int) -> tuple[int, int]:
 
 
 def fabric_record(cluster: ClusterConfig) -> Records:
-    """Convert the links of one cluster.
-
-    Returns
-    -------
-    FABRIC[1]
-    """
+    """Return the links of one cluster as FABRIC[1]."""
     device, network = cluster.device, cluster.network
     record = np.zeros(1, FABRIC)
     row = record[0]
@@ -136,12 +131,7 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
 
 
 def exchange_record(device: Device) -> Records:
-    """Convert what exchanges between experts cost on a device.
-
-    Returns
-    -------
-    EXCHANGE[1]
-    """
+    """Return what exchanges between experts cost on a device as EXCHANGE[1]."""
     record = np.zeros(1, EXCHANGE)
     row, costs = record[0], device.expert_exchange
     for op, kernel in enumerate(

@@ -126,28 +126,19 @@ def device_record(
     rows_along_k: bool = False,
     run: Run = "training",
 ) -> Records:
-    """Convert one device.
+    """Return one device as DEVICE[1].
 
-    Parameters
-    ----------
-    clock_mhz : float, optional
-        Locks the clock of every type.
-    attention_kernel, gemm_library : str
-        Implementations that the device describes; its default ones for any other name.
-    gemm_type : str, optional
-        Matrix type whose menu a library has, where its menus differ by type; without one the
-        record serves all types, with the menu and the ``step_clk`` of bf16.
-    rows_along_k : bool
-        Whether A and B of GEMMs lie along K in memory, so that an odd K makes their rows unaligned.
-        In a job they do not where K is a number of tokens, the only K that may be odd.
-    run : str
-        At which clock single kernels run: ``training`` at the sustained one; ``loaded`` (a second
-        of the same kernel) and ``short`` (a few launches) at the highest that the power cap
-        allows, where the device has a power model. Attention has a clock of its own for short runs.
+    A stated clock locks that of every type. ``attention_kernel`` and ``gemm_library`` are
+    implementations that the device describes; its default ones for any other name. ``gemm_type``
+    chooses the menu of a library whose menus differ by type; without one the record serves all
+    types, with the menu and the ``step_clk`` of bf16.
 
-    Returns
-    -------
-    DEVICE[1]
+    ``rows_along_k`` says that A and B of GEMMs lie along K in memory, so that an odd K makes their
+    rows unaligned. In a job they do not where K is a number of tokens, the only K that may be odd.
+
+    ``run`` is the clock of single kernels: ``training`` the sustained one; ``loaded`` (a second of
+    the same kernel) and ``short`` (a few launches) the highest that the power cap allows, where the
+    device has a power model. Attention has a clock of its own for short runs.
     """
     record = np.zeros(1, DEVICE)
     row = record[0]
@@ -349,14 +340,10 @@ def grouped_record(
     clock_mhz: float | None = None,
     weights: str = "",
 ) -> Records:
-    """Convert what grouped GEMMs of one kind need of a device; ``dtype`` is native to it.
+    """Return what grouped GEMMs of one kind need of a device as GROUPED[1].
 
-    Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
+    Their ``dtype`` is native to it. Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
     Weights are stored in ``dtype`` unless their type is named; they are widened on their way.
-
-    Returns
-    -------
-    GROUPED[1]
     """
     record = np.zeros(1, GROUPED)
     row, layer = record[0], device.expert_layer

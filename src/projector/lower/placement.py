@@ -43,14 +43,9 @@ _FASTER = _faster()
 
 
 def strides(order: Ints, sizes: Mapping[str, Ints]) -> dict[str, Ints]:
-    """Return the distance between neighbouring ranks of each degree.
+    """Return the distance between neighbouring ranks of each degree, int64[jobs].
 
-    Parameters
-    ----------
-    order : int64[jobs]
-        Positions in `ORDERS`.
-    sizes : mapping
-        Each of `DEGREES`, int64[jobs].
+    ``order`` are positions in `ORDERS`, ``sizes`` each of `DEGREES`.
     """
     size = np.stack([sizes[name] for name in DEGREES], axis=1)[:, None, :]
     apart = np.where(_FASTER[order], size, 1).prod(axis=2)
@@ -315,14 +310,7 @@ def _tier(runs: Runs, block: Ints, near: Spread, world: Ints) -> Ints:
 def place_pairs(rank: Ints, other: Ints, stride: Ints, pp: Ints, blocks: Blocks) -> Place:
     """Return where pairs of pipeline ranks lie: the pair that blocks serve worst, of all pipelines.
 
-    Parameters
-    ----------
-    rank, other : int64[pairs]
-        Ranks of a pipeline.
-    stride : int64[pairs]
-        Distance between neighbouring ranks of it.
-    pp : int64[pairs]
-        Ranks of a pipeline.
+    All are int64[pairs]; ``stride`` is the distance between neighbouring ranks of a pipeline.
     """
     apart = np.abs(other - rank) * stride
     first = np.minimum(rank, other) * stride

@@ -377,15 +377,8 @@ def _shapes(
 ) -> tuple[Records, Ints]:
     """Return the distinct shapes of the layers of some jobs, and which each run has.
 
-    Parameters
-    ----------
-    batch, columns
-        The jobs.
-    kinds : KIND[n]
-    kind_of_run : int64[runs]
-        Row of ``kinds``, for the runs of one job after the other.
-    runs_of : int64[jobs]
-        Runs of each job.
+    ``kind_of_run`` are rows of KIND[n], for the runs of one job after the other; ``runs_of`` is how
+    many each job has.
     """
     job_of_run = np.repeat(np.arange(len(runs_of)), runs_of)
     piece, piece_of_run = group_rows(job_of_run, kind_of_run)

@@ -155,12 +155,7 @@ def cost_rows(
 ) -> RowCosts:
     """Cost the whole table on the devices and fabrics of its workloads.
 
-    Parameters
-    ----------
-    table : OperationTable
-    workloads : Workloads
-    measured : RowTimes, optional
-        Replaces times of rows before overlap is worked out.
+    ``measured`` replaces times of rows before overlap is worked out.
     """
     time_s, detail = time_rows(table, workloads)
     replaced = None
@@ -352,14 +347,9 @@ def hidden_times(
     A collective takes t seconds with exposed share e, beside compute of c seconds of which it may
     use the share p. Beside it a collective takes longer by the device's ``compute_comm_slowdown``
     r, so that it lengthens the step by ``e*t + max(0, (1-e)*t - p*c/(1+r))``. While they run beside
-    each other the compute takes longer by its ``comm_compute_slowdown``, or that of the network
-    for the share of hops that leave the domain.
-    The shares of one segment add up to at most one, so faster compute never makes a step slower.
-
-    Parameters
-    ----------
-    slowdown : float64[hiding rows, 3]
-        Of `hiding_slowdowns`.
+    each other the compute takes longer by its ``comm_compute_slowdown``, or that of the network for
+    the share of hops that leave the domain (``slowdown``, of `hiding_slowdowns`). The shares of one
+    segment add up to at most one, so faster compute never makes a step slower.
     """
     direction = (table.phase != FORWARD).astype(np.int64)
     slot = (table.workload * 2 + direction) * NUM_SEGMENTS
@@ -479,15 +469,7 @@ class SummedTimes(NamedTuple):
 def sum_times(
     slots: TimeSlots, workload: Ints, exposed_s: Floats, time_s: Floats, num: int
 ) -> SummedTimes:
-    """Add the times of the rows of ``num`` workloads up, in the order of the rows.
-
-    Parameters
-    ----------
-    slots : TimeSlots
-    workload : int64[rows]
-    exposed_s, time_s : float64[rows]
-        Of `RowCosts`.
-    """
+    """Add the times of rows, of `RowCosts`, up by their workloads, in the order of the rows."""
     terms, again = len(CATEGORIES), np.flatnonzero(slots.again)
     width = NUM_PHASES * terms
     summed = _sums(workload * width + slots.slot, exposed_s, num * width)

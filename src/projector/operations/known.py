@@ -256,11 +256,7 @@ class _Shapes:
     ) -> tuple[Floats, Ints]:
         """Time the rows that one part of a machine decides, once for each shape on each.
 
-        Returns
-        -------
-        time_s : float64[n]
-        begin : int64[workloads]
-            Where the times of each workload's rows begin.
+        Returned are float64[n] and int64[workloads], where the times of each workload's rows begin.
         """
         first, like = group_rows(placed.shape, device, fabric)
         parts = self.placed(placed, placed.shape[first], device[first], fabric[first])

@@ -64,33 +64,16 @@ def emit_linear(
 ) -> None:
     """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
 
-    Parameters
-    ----------
-    tokens, n_in, n_out : int or int64[workloads]
-        Extents on one rank; with ``groups`` > 1 tokens of one group (expert).
-    groups : int or int64[workloads]
-        Equal problems in one launch, each with its own weights.
-    saved_tokens : int or int64[workloads], optional
-        Rows of X kept for the weight gradient (fewer under sequence parallelism).
-    bias : int or int64[workloads]
-        1 where the layer has a bias.
-    wide : bool
-        Stay in 16 bits whatever the workload's linear type is.
-    saves_input : bool, bool[workloads] or float64[workloads]
-        Whether X is kept here, or how many times 16 bits.
-    adapter : int
-        1 for what is trained where weights are frozen.
-    parameters : float or float64[workloads], optional
-        Instead of ``groups * n_in * n_out`` plus the bias.
-    flop : float or float64[workloads], optional
-        Needed FLOP of one GEMM, where ``tokens`` is padded to whole rows.
-    out_bytes : float
-        Bytes of an element of Y.
+    Extents are those on one rank. ``groups`` are equal problems in one launch, each with its own
+    weights and its own ``tokens``. ``saved_tokens`` are the rows of X kept for the weight gradient
+    (fewer under sequence parallelism), ``saves_input`` says whether X is kept here, or how many
+    times 16 bits. A ``wide`` layer stays in 16 bits whatever the workload's linear type is;
+    ``adapter`` is 1 for what is trained where weights are frozen. ``parameters`` stand instead of
+    ``groups * n_in * n_out`` plus the bias, ``flop`` are those needed of one GEMM where ``tokens``
+    is padded to whole rows, ``out_bytes`` those of an element of Y.
 
-    Notes
-    -----
-    Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds
-    to the main gradient in place, which a kernel of its own adds to it, or which FSDP reduces. A
+    Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds to
+    the main gradient in place, which a kernel of its own adds to it, or which FSDP reduces. A
     narrow GEMM quantises X row- and column-wise for the forward and the weight gradient, and dY
     alike; scales that depend on the whole tensor or row cost one more read. Weights are quantised
     once a step, see the optimizer. A frozen weight has no gradient, and X is not kept for it.
@@ -272,19 +255,11 @@ def emit_adapted(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, outputs: Mapping[str, IntValues],
     split: int, *, keeps_input: bool | Flags = True, **layer: Unpack[LinearRow],
 ) -> None:  # fmt: skip
-    """Emit a linear layer, and the adapters beside it.
+    """Emit a linear layer as `emit_linear`, and the adapters beside it.
 
-    Parameters
-    ----------
-    outputs : mapping
-        Site of `SITES` -> the outputs on one rank that an adapter there adds to; the whole layer
-        comes first, its parts behind it.
-    split : int
-        `COLUMN`, `ROW` or `WHOLE`.
-    keeps_input : bool or bool[workloads]
-        Whether adapters have to keep X, which nothing else does.
-    **layer
-        As `emit_linear` takes it.
+    ``outputs`` are the outputs on one rank that an adapter adds to, by its site of `SITES`; the
+    whole layer comes first, its parts behind it. ``split`` is `COLUMN`, `ROW` or `WHOLE`.
+    ``keeps_input`` says whether adapters have to keep X, which nothing else does.
     """
     emit_linear(table, shapes, where, label, **layer)
     sites = shapes.adapter_sites

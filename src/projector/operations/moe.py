@@ -384,23 +384,15 @@ def part_pairs(
 ) -> Ints:
     """Return the expected pairs of token and expert of the fullest of ``parts``, int64[steps].
 
-    Parameters
-    ----------
-    tokens : int64[steps]
-        Of all attention groups; each picks ``topk`` distinct experts, all sets equally likely.
-    largest : float64[steps]
-        Expected largest of ``parts`` independent standard normal numbers.
-    load : float64[steps]
-        Factor on the pairs of the fullest part, for routing that is less even.
-
-    Notes
-    -----
-    The picks of a token that lie in one part are hypergeometric. The sum over tokens is taken as
-    normal, with equal correlation between the parts, as their total is fixed::
+    Each of the tokens of all attention groups picks ``topk`` distinct experts, all sets equally
+    likely, so its picks in one part are hypergeometric. The sum over tokens is taken as normal,
+    with equal correlation between the parts, as their total is fixed::
 
         fullest = t k / n + largest sqrt(t k (1/n) (1 - 1/n) (E - k) / (E - 1) n / (n - 1))
 
-    No part gets more than every pick that it has experts for.
+    ``largest`` is the expected largest of as many independent standard normal numbers as there are
+    parts, ``load`` a factor for routing that is less even. No part gets more than every pick that
+    it has experts for.
     """
     picks = (tokens * topk).astype(np.float64)
     chance = 1.0 / parts

@@ -218,17 +218,10 @@ class TableBuilder:
     _labels: dict[str, int] = field(default_factory=dict)
 
     def add(self, where: Ints, label: str, **row: Unpack[OperationRow]) -> None:
-        """Emit one row for each workload in ``where``.
+        """Emit one row for each workload in ``where``; labels are dotted: ``attention.qkv``.
 
-        Parameters
-        ----------
-        where : int64[rows]
-            Workloads that have this operation.
-        label : str
-            Dotted module path, e.g. ``attention.qkv``.
-        **row
-            Columns of `OperationTable`; arrays have one entry for every workload of the table,
-            not only for those in ``where``.
+        Arrays of ``row``, columns of `OperationTable`, have one entry for every workload of the
+        table, not only for those in ``where``.
         """
         if len(where) == 0 or (self.forward_only and row.get("phase", FORWARD) != FORWARD):
             return

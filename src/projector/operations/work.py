@@ -38,19 +38,11 @@ PASSES_OF_A_BUFFER = 2.0
 
 
 def work_of_workloads(table: OperationTable, again: Flags, workloads: Workloads) -> Floats:
-    """Return what one microbatch of each workload makes a device do, its seconds left 0.
+    """Return what one microbatch of each workload makes a device do, forward and backward together.
 
-    Operands of a GEMM are counted once, whatever its tiles load again; so are those of attention.
-
-    Parameters
-    ----------
-    again : bool[rows]
-        Rows that recomputation runs once more.
-
-    Returns
-    -------
-    float64[workloads, kinds, 3]
-        Seconds, FLOP and bytes, forward and backward together.
+    The result is float64[workloads, kinds, 3]: seconds, left 0, FLOP and bytes. Rows in ``again``
+    run once more. Operands of a GEMM are counted once, whatever its tiles load again; so are those
+    of attention.
     """
     num, kinds = len(workloads), kinds_of_rows(table, workloads)
     work = np.zeros((num, len(KINDS), 3))
