@@ -147,22 +147,22 @@ class InferenceOperators(Config):
     """What operators around the matrix products move and launch."""
 
     router_score_bytes: NotNegative
-    """Of a score of a token and an expert."""
+    """Traffic for each pair of a token and an expert: its score is read to pick from."""
 
     router_pick_bytes: NotNegative
-    """Of a pick of a token."""
+    """Traffic for each expert that a token picks."""
 
     router_kernels: NotNegative
-    """That pick experts and find the places of tokens."""
+    """Kernels that pick experts and find the places of tokens."""
 
     sample_logit_bytes: NotNegative
-    """Of a logit, moved to pick a token."""
+    """Traffic for each logit, to pick a token."""
 
     sample_kernels: NotNegative
-    """That do so."""
+    """Kernels that pick tokens."""
 
     decode_attention_kernels: NotNegative
-    """Of attention to the cache in a decode step."""
+    """Kernels of attention to the cache in a decode step."""
 
 
 class InferenceMemory(Config):
@@ -172,10 +172,10 @@ class InferenceMemory(Config):
     """Workspaces of GEMM libraries."""
 
     stream_bytes: NotNegative
-    """Of an element of the residual stream."""
+    """Held for each element of the residual stream."""
 
     logit_bytes: NotNegative
-    """Of a logit."""
+    """Held for each logit."""
 
 
 class BenchmarkRouting(Config):
@@ -191,7 +191,7 @@ class BenchmarkRouting(Config):
     """Largest such draw."""
 
     groups: int = Field(gt=0)
-    """Of experts, in group-limited routing."""
+    """Groups of experts, in group-limited routing."""
 
     kept_groups: int = Field(gt=0)
     """Groups that a token keeps."""

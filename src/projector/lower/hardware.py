@@ -342,8 +342,9 @@ def grouped_record(
 ) -> Records:
     """Return what grouped GEMMs of one kind need of a device as GROUPED[1].
 
-    Their ``dtype`` is native to it. Without a clock they run at the peak one: a launch alone is too short to meet the power cap.
-    Weights are stored in ``dtype`` unless their type is named; they are widened on their way.
+    Their ``dtype`` is native to it. Without a clock they run at the peak one: a launch alone is too
+    short to meet the power cap. Weights are stored in ``dtype`` unless their type is named; they
+    are widened on their way.
     """
     record = np.zeros(1, GROUPED)
     row, layer = record[0], device.expert_layer
