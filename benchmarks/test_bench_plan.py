@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 
 from projector.config.load import load_job
 from projector.projection.evaluate import evaluate
@@ -38,6 +39,7 @@ def repeated(owner, kind):
     return {name: np.resize(getattr(owner, name), PLANS) for name in names}
 
 
+@pytest.mark.thorough
 def test_a_million_plans(benchmark):
     """Time in closed form, with the best interval, then energy, emissions and cost."""
     runs = batch()

@@ -59,11 +59,13 @@ def test_help_process(benchmark):
     benchmark.pedantic(run, ([*COMMAND, "--help"],), rounds=10, warmup_rounds=1)
 
 
+@pytest.mark.thorough
 def test_warm_process(benchmark):
     """Kernels come from the disk cache."""
     benchmark.pedantic(run, (PERFORMANCE,), rounds=5, warmup_rounds=1)
 
 
+@pytest.mark.thorough
 def test_cold_process(benchmark, new_cache):
     """The first projection after an installation runs kernels as Python."""
 

@@ -37,6 +37,7 @@ def loads():
     return LoadGrid.of(deployments, deployment=owner, batch=batch, context=context, output=256)
 
 
+@pytest.mark.thorough
 def test_a_million_loads(benchmark, loads):
     """Time to the first and of each further token, throughput, and the largest batch."""
     assert len(loads) > 1_000_000

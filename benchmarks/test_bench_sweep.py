@@ -15,6 +15,7 @@ from projector.sweeps.store import chunk_points, writer_options
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ["llama70b", "schedules", "hardware_matrix"])
 def test_sweep_a_chunk(benchmark, name):
     """A chunk in the middle of an example space, its operations costed before."""

@@ -87,6 +87,7 @@ def test_altered_fields_are_recovered(calibrated):
     assert found.warnings == []
 
 
+@pytest.mark.thorough
 def test_wild_rows_move_little(tmp_path):
     rows = measured(gemm_rows(), noise=0.03)
     for position in (3, 11):
@@ -119,6 +120,7 @@ def test_the_order_of_the_table_changes_nothing(tmp_path, table, calibrated):
         assert value_of(turned, field["field"]) == pytest.approx(field["value"], rel=1e-3)
 
 
+@pytest.mark.thorough
 def test_default_fields_follow_the_types_of_the_rows(table):
     found = calibrate("gemm_measured", table, DEVICE)
     names = [field.field for field in found.fields]

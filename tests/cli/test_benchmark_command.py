@@ -27,6 +27,7 @@ def stand_in(monkeypatch):
     return worker
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_every_kind_prints_writes_and_draws(stand_in, capsys, tmp_path, kind):
     out, figure = tmp_path / "out.csv", tmp_path / "out.png"

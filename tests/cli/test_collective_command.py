@@ -63,6 +63,7 @@ def test_a_named_algorithm(collective):
     assert "pairwise" in found["allowed"]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 @pytest.mark.parametrize("more", [(), ("--algorithm", "ring"), ("--bytes", 0)])
 def test_a_picture_appears_whole(collective, tmp_path, suffix, more):

@@ -129,6 +129,7 @@ def report_of(command, monkeypatch):
     return parts
 
 
+@pytest.mark.thorough
 def test_a_terminal_and_a_pipe_have_widths_of_their_own(monkeypatch, capsys):
     longest = {}
     for columns in ("60", "120", None):

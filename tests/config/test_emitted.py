@@ -48,6 +48,7 @@ def read_again(emitted, folder):
     return load_job(path)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_reads_back_as_the_same_job(path, kind, tmp_path):

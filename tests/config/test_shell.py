@@ -289,6 +289,7 @@ def test_where_a_script_lies(tmp_path):
     assert Script("D=$(pwd)").variables == {"D": "$(...)"}
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(
     "text",
     [

@@ -96,6 +96,7 @@ def test_temporary_files_of_a_worker_go_with_its_folder(worker, folders):
     process.run_task(TASK)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize(
     ("code", "message"),
     [
@@ -221,6 +222,7 @@ process.run_task(Task.model_validate_json(sys.argv[3]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_when_the_caller_is_killed(worker, folders, tmp_path, how):
     worker(TREE + "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)")

@@ -275,6 +275,7 @@ ODD = {
 }
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("offered", [1, 2, 8])
 def test_odd_jobs_are_reduced_or_refused(name, offered):

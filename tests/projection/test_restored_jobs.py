@@ -168,6 +168,7 @@ def job_named(name: str) -> Job:
     return load_job({**COMMON, **sections}, fixed)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("gpus", [1, 4])
 def test_a_device_like_the_model_restores(name: str, gpus: int) -> None:
@@ -176,6 +177,7 @@ def test_a_device_like_the_model_restores(name: str, gpus: int) -> None:
     check_restored(job, synthetic_record(reduce_job(job, gpus)), evaluate([job]))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_schedule_is_replayed_from_restored_layers(schedule: str) -> None:
     job = job_named("multi-token prediction in FP8")

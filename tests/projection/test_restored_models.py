@@ -11,6 +11,7 @@ from projector.projection.measured import project_measured
 EXACT = 1e-9
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("offered", [1, 8])
 @pytest.mark.parametrize(
     ("model", "split"),

@@ -64,6 +64,7 @@ def exported(request, tmp_path_factory):
     return Exported(JOBS[request.param], tmp_path_factory.mktemp("export"))
 
 
+@pytest.mark.rotated
 def test_the_breakdown_comes_back_to_the_picosecond(exported):
     timeline = exported.timeline
     assert exported.trace.problems == ()

@@ -12,6 +12,7 @@ from projector.schedule.replay.order_times import compile_line, peak_in_flight
 from reference import pipeline as reference
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("pp", range(1, 17))
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"])
 def test_one_chunk_orders_are_legal(name, pp):
@@ -19,6 +20,7 @@ def test_one_chunk_orders_are_legal(name, pp):
         check_order(registry.SCHEDULES[name].order(pp, 1, microbatches))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("pp", range(2, 13))
 @pytest.mark.parametrize(
     ("name", "vpp"),

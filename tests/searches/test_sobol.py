@@ -84,6 +84,7 @@ def test_a_product_of_powers_has_indices_in_closed_form(one, monkeypatch):
         assert index.st == pytest.approx(expected, abs=max(0.02, index.st_interval))
 
 
+@pytest.mark.thorough
 def test_ranks_agree_with_finite_differences(one):
     fields = [HBM, MATRIX, START, OVERHEAD, UNUSED]
     slopes = {each.field: each.point_elasticity for each in sensitivity(JOB, fields=fields).effects}
@@ -125,6 +126,7 @@ def test_fields_that_move_together_are_one(one):
     assert job.effects[0].high_s == alone.iteration_time_s
 
 
+@pytest.mark.thorough
 def test_the_largest_effects_are_sampled_where_none_are_named(one):
     found = sobol_indices(one, samples=4)
     names = [each.field for each in found.indices]

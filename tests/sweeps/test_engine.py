@@ -219,6 +219,7 @@ def test_samples_are_the_same_every_time():
     assert all(0 <= point < 216 for point in first)
 
 
+@pytest.mark.thorough
 def test_a_sweep_loads_no_more_than_it_uses(tmp_path):
     # Arrow would load pandas to ask whether a column is one of its; numba SciPy's algebra, which it
     # loads to compile: here, so that the process below finds its kernels compiled.

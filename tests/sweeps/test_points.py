@@ -169,6 +169,7 @@ def test_points_are_jobs(space):
             assert values[place[row]] == overrides[field]
 
 
+@pytest.mark.rotated
 def test_a_point_does_not_depend_on_the_others(space):
     jobs, _ = expected(space)
     reader, mixed = PointReader(space), np.random.default_rng(1).permutation(space.size)

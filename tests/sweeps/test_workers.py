@@ -50,6 +50,7 @@ def small(*batches):
     return grid({**AXES, "training.global_batch_size": list(batches)})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("start_s", "number"), [(3600.0, 0), (1e-9, 2)])
 def test_others_join_where_it_takes_long(seen, monkeypatch, start_s, number):
     # Chunks of more points than where orders are planned.

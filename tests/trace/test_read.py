@@ -71,6 +71,7 @@ def test_every_event_of_a_device_is_read(
     assert not trace.problems
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", NAMES)
 def test_stamps_are_those_of_the_file_to_the_nanosecond(name: str) -> None:
     (rank,) = load_trace(DATA / f"{name}.json.gz").ranks
@@ -97,6 +98,7 @@ def test_pieces_of_any_size_give_the_same(size: int, monkeypatch: pytest.MonkeyP
     assert_same(load_trace(path).ranks[0], whole.ranks[0])
 
 
+@pytest.mark.thorough
 def test_processes_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     path = DATA / "b200_eager_rank0.json.gz"
     whole = load_trace(path)

@@ -39,6 +39,7 @@ def texts(trace: Trace) -> str:
     return " | ".join(f"{p.where}: {p.text}" for p in trace.problems)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_mutilated_traces_are_survived(chunk: int, tmp_path: Path) -> None:
     seeds = range(chunk, MUTILATIONS, CHUNKS)

@@ -110,13 +110,18 @@ def kept(quick, tmp_path_factory):
     return of
 
 
-@pytest.fixture(params=MODELS)
+ONE_OR_ALL = [
+    pytest.param(name, marks=() if name == "moe" else pytest.mark.thorough) for name in MODELS
+]
+
+
+@pytest.fixture(params=ONE_OR_ALL)
 def measured(request, kept):
     """A job, and the record of it that one process measured."""
     return pj.load_job(job_of(request.param)), kept(request.param).record
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ONE_OR_ALL)
 def test_what_is_reduced_is_said_first(kept, model):
     lines = kept(model).said.splitlines()
     plan = next(at for at, line in enumerate(lines) if "PP 4 -> 1" in line)
@@ -207,6 +212,7 @@ def test_measured_stands_beside_simulated(measured):
     assert compared.missing == ()
 
 
+@pytest.mark.thorough
 def test_the_command_keeps_what_it_measures_and_loads_it(kept, capsys):
     found = kept("llama")
     assert f"wrote {found.path}" in found.said

@@ -207,6 +207,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_dies_is_named_and_the_other_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     script(tmp_path, monkeypatch, DIES)

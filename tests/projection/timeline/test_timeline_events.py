@@ -30,6 +30,7 @@ def on(timeline, track):
     return timeline.track == TRACKS.index(track)
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", JOBS)
 def test_collectives_take_and_add_what_the_report_says(name):
     result, timeline = timeline_of(*JOBS[name])

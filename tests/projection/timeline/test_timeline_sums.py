@@ -82,6 +82,7 @@ def test_every_example(path):
     timeline_of_result(pj.project_performance(path))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_dense_model(name):
     timeline_of_result(pj.project_performance(load_job(BASE, LAYOUTS[name])))

@@ -170,6 +170,7 @@ def test_a_job_shows_what_is_always_held_and_its_limit():
     assert "does not fit in 128 GiB" in gantt_figure(small).texts[1].get_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["1f1b", "dense"])
 def test_the_figure_is_the_same_each_time(tmp_path, name):
     contents = []
@@ -179,6 +180,7 @@ def test_the_figure_is_the_same_each_time(tmp_path, name):
     assert contents[0] == contents[1]
 
 
+@pytest.mark.thorough
 def test_no_text_overlaps_another():
     for name in ("1f1b", "interleaved", "zerobubble", "many ranks", "gpipe"):
         figure = gantt_figure(run_of(name))

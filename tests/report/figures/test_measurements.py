@@ -95,6 +95,7 @@ def test_every_table_is_drawn_without_a_warning(tmp_path, name, suffix):
     assert figure.stat().st_size > 2_000
 
 
+@pytest.mark.thorough
 def test_the_figure_is_the_same_each_time(tmp_path):
     contents = []
     for name in ("a.svg", "b.svg"):

@@ -89,6 +89,7 @@ def test_every_sweep_is_drawn_without_a_warning(name, kind, tmp_path):
     assert ET.fromstring(path.read_bytes()).tag == "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("suffix", [".png", ".pdf"])
 def test_other_forms(suffix, tmp_path):
     path = tmp_path / f"figure{suffix}"
@@ -96,6 +97,7 @@ def test_other_forms(suffix, tmp_path):
     assert path.read_bytes()[:5] in {b"\x89PNG\r", b"%PDF-"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["pareto", "heat map"])
 def test_a_figure_is_the_same_each_time(kind, tmp_path):
     paths = [tmp_path / "a.svg", tmp_path / "b.svg"]

@@ -105,6 +105,7 @@ def test_phases_are_named():
     assert WEIGHT == 2
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("name", JOBS[1:])
 def test_every_job_is_drawn_without_a_warning(name, tmp_path):
     write_roofline(job(name), tmp_path / "a.svg")
@@ -125,6 +126,7 @@ def test_numbers_of_the_list_stand_in_the_figure():
     assert len(near_numbers) == len(set(near_numbers))
 
 
+@pytest.mark.thorough
 def test_operations_may_all_be_of_one_kind():
     found = read_roofline(job(JOBS[1]))
     for keep in (lambda each: each.dtype, lambda each: not each.dtype, lambda each: False):

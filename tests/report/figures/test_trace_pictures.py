@@ -119,6 +119,7 @@ def recorded():
     return load_trace(DATA / "mi300x_resnet_ddp8.json.gz")
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("kind", [kind for kind in DRAWN if kind not in {"cores", "clocks"}])
 def test_every_picture_of_a_real_trace_is_written(tmp_path, recorded, kind):
     path = tmp_path / f"{kind}.svg"

@@ -37,6 +37,7 @@ def numbers(text):
     return [float(each.replace(",", "")) for each in re.findall(r"[-+]?\d[\d,]*(?:\.\d+)?", text)]
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_number_is_cut(results, width):
     for result in results.values():
@@ -52,6 +53,7 @@ def test_no_number_is_cut(results, width):
             assert f"{entry.bytes / 1e9:,.2f}" in text
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("width", WIDTHS)
 def test_other_reports_keep_to_the_width(results, width):
     from projector.config import resources

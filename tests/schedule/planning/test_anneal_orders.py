@@ -30,6 +30,7 @@ def value(order, costs, objective="makespan"):
     return problems.objective_ps(*problems.begin(costs, order.microbatches, order, objective))
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("objective", ["makespan", "period"])
 @pytest.mark.parametrize("w_share", [0.5, 1.0])
 def test_steps_find_what_is_proven_to_be_the_best(objective, w_share):

@@ -130,6 +130,7 @@ def test_reference_search_matches_exhaustion(seed):
     )
 
 
+@pytest.mark.rotated
 @pytest.mark.parametrize("objective", ["makespan", "period"])
 @pytest.mark.parametrize(("pp", "microbatches"), [(1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3)])
 def test_optimum_of_small_pipelines(pp, microbatches, objective):
