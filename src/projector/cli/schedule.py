@@ -131,8 +131,7 @@ def schedule(
         comparison = _compare(numbers, algorithm, printer)
     # First, so that standard output has the result or the error of a file, never both.
     _write(comparison, job, plot, timeline, printer)
-    warnings = _print(comparison, job, printer)
-    printer.warn_beside_report(warnings)
+    _print(comparison, job, printer)
     return SUCCESS if comparison.fits else DOES_NOT_FIT
 
 
@@ -193,25 +192,23 @@ def _seconds(name: str, text: str | None) -> float | list[float]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def _print(
-    comparison: "ScheduleComparison", job: "Job | None", printer: Printer
-) -> tuple[str, ...]:
-    """Print the comparison and return the warnings; JSON already contains them."""
-    if job is None:
-        provenance = None
-    else:
-        from projector.projection.provenance import envelope, provenance_of
-
-        provenance = provenance_of(job)
+def _print(comparison: "ScheduleComparison", job: "Job | None", printer: Printer) -> None:
+    """Print the comparison, with the warnings of its job."""
     if not printer.as_json:
         from projector.report.terminal.schedule import schedule_report
 
         print_report(schedule_report(comparison, job))
-    elif job is None or provenance is None:
+    elif job is None:
         print_plain(comparison.to_dict())
-    else:
+    if job is None:
+        return
+    from projector.projection.provenance import envelope, provenance_of
+
+    provenance = provenance_of(job)
+    if printer.as_json:
         print_json({**envelope(provenance, _band(comparison, job)), **comparison.to_dict()})
-    return () if provenance is None else provenance.warnings
+    else:
+        printer.warn(provenance.warnings)
 
 
 def _band(comparison: "ScheduleComparison", job: "Job") -> dict[str, Any]:
