@@ -308,6 +308,19 @@ def test_a_head_takes_the_narrowest_tile_that_holds_it_else_the_widest(width, ro
     assert terms[0, attention.TERMS.index("rows")] == rows
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("backward", "widths"), [(0, 192 + 128), (1, 3 * 192 + 2 * 128)])
+def test_the_work_that_is_told_is_the_exact_one(causal, backward, widths):
+    terms = np.empty((1, len(attention.TERMS)))
+    columns = (
+        np.array([(2, 8, 2, 300, 500, 192, 128)]),
+        *np.array([[causal], [0], [backward], [BF16], [0]]),
+    )
+    kernels.attention_terms(*columns, record(ROUND), terms)
+    pairs = reference.visible_pairs(300, 500, causal, 0)
+    assert terms[0, attention.TERMS.index("flop")] == 2 * widths * pairs * 2 * 8
+
+
 def test_query_heads_that_share_keys_share_work_groups():
     packed = ROUND | {"attention_packs_heads": 1.0}
     terms = np.empty((2, len(attention.TERMS)))
