@@ -18,6 +18,8 @@ from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
 from projector.operations.emit import LAYERS, emit_operations
 from projector.operations.table import (
+    ATTENTION,
+    BACKWARD,
     COLLECTIVE,
     EXCHANGE,
     FORWARD,
@@ -109,6 +111,19 @@ def test_flop_of_a_dense_model_follow_six_n_plus_attention():
     attention = 12 * model.num_layers * 1024 * s / 2
     expected = s * (6 * linear + attention)
     assert count_model(job).flop_per_sequence == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("overrides", "share"), [({}, 1), ({"parallelism.tp": 2}, 2)])
+def test_flop_of_attention_count_both_widths_of_heads(overrides, share):
+    job, workloads, table = table_of(overrides, model="deepseek_v2_lite", gpus_per_node=share)
+    mla, heads = job.model.mla, job.model.num_attention_heads
+    widths = mla.qk_head_dim + mla.qk_pos_emb_head_dim + mla.v_head_dim
+    assert mla.qk_head_dim + mla.qk_pos_emb_head_dim != mla.v_head_dim
+    core = (table.kind == ATTENTION) & of_kind(workloads, table, Kind.DENSE)
+    # Two sequences, of which a token sees half on average; the backward multiplies twice as often.
+    forward = 2 * 2 * heads * (2048 * 2048 / 2) * widths / share
+    assert table.flop[core & (table.phase == FORWARD)].tolist() == [forward]
+    assert table.flop[core & (table.phase == BACKWARD)].tolist() == [2 * forward]
 
 
 def test_weight_gradients_mirror_the_forward():
