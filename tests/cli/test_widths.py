@@ -13,8 +13,7 @@ from projector.cli.main import COMMANDS as NAMES
 from projector.cli.main import cli, run
 from projector.report.terminal import console
 from projector.report.terminal.console import PIPED_WIDTH, render
-from projector.report.terminal.grid import Grid
-from projector.report.terminal.lines import Pasted
+from projector.report.terminal.grid import Grid, Pasted
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MIXTRAL = EXAMPLES / "mixtral_8x22b_mi355x.yaml"

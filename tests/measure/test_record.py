@@ -21,7 +21,7 @@ from projector.measure.record import Record, load_record, merge_by_job, merge_re
 from projector.measure.reduction import reduce_job
 from projector.measure.tables import tables_of
 from projector.measure.task import Environment
-from projector.report.terminal.record import record_report, tables_report
+from projector.report.terminal.measure import record_report, tables_report
 from thoroughness import examples
 
 ENVIRONMENT = {

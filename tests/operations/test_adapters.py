@@ -14,7 +14,7 @@ from projector.operations.emit import emit_operations
 from projector.operations.linear import NF4_BYTES
 from projector.operations.table import BACKWARD, COLLECTIVE, FORWARD, GEMM, WEIGHT
 from projector.projection.api import project_memory, project_performance
-from projector.report.terminal.memory import parameters
+from projector.report.terminal.step import parameters
 
 H, FFN, HEADS, GROUPS, WIDTH, LAYERS, VOCAB = 512, 1408, 8, 2, 64, 4, 1024
 DENSE = {

@@ -12,9 +12,9 @@ from projector.errors import ConfigError
 from projector.kernels import attention, gemm
 from projector.projection.evaluate import evaluate
 from projector.projection.terms import BREAKDOWN
-from projector.report.figures.bottleneck import COLOURS, map_figure
-from projector.report.terminal.bottleneck import map_report
+from projector.report.figures.sensitivity import COLOURS, map_figure
 from projector.report.terminal.console import render
+from projector.report.terminal.sensitivity import map_report
 from projector.searches import bottleneck
 from projector.searches.bottleneck import CLASSES, bottleneck_map, class_seconds, class_shares
 

@@ -12,8 +12,7 @@ from projector.projection.api import project_memory, project_performance
 from projector.projection.bands import DOES_NOT_FIT, FITS
 from projector.report.search import search_report, write_search_page
 from projector.report.terminal.console import render
-from projector.report.terminal.memory import memory_report
-from projector.report.terminal.performance import performance_report
+from projector.report.terminal.step import memory_report, performance_report
 from projector.report.terminal.suggestions import suggest
 from projector.searches.configurations import fitting_overrides, search
 from projector.searches.limits import Limits

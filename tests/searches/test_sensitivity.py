@@ -8,7 +8,7 @@ import pytest
 import projector as pj
 from projector.cli.main import run
 from projector.errors import ConfigError
-from projector.report.figures.tornado import tornado_figure
+from projector.report.figures.sensitivity import tornado_figure
 from projector.searches.sensitivity import sensitivity
 
 JOB = {

@@ -11,7 +11,7 @@ import pytest
 
 from projector.cli.main import run
 from projector.errors import ConfigError, UnsupportedError
-from projector.report.figures.sobol import sobol_figure
+from projector.report.figures.sensitivity import sobol_figure
 from projector.searches import sobol
 from projector.searches.multi_job import shared_sensitivity, workloads_of
 from projector.searches.sensitivity import sensitivity

@@ -253,7 +253,7 @@ def _run(
 
 
 def _show(benchmark: "Benchmark") -> None:
-    from projector.report.terminal.benchmark import benchmark_report
+    from projector.report.terminal.measure import benchmark_report
 
     print_report(benchmark_report(benchmark))
 
@@ -306,7 +306,7 @@ def record(
         left_out = {"left_out": found.left_out, "output": written, "warnings": warnings}
         print_plain({"records": summaries, "tables": rows, **left_out})
         return
-    from projector.report.terminal.record import record_report, tables_report
+    from projector.report.terminal.measure import record_report, tables_report
 
     for summary in summaries:
         print_report(record_report(summary))

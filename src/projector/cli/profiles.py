@@ -68,7 +68,7 @@ def calibrate(
         told = {"output": out, "warnings": calibration.warnings}
         print_plain({**calibration.to_dict(), **told})
         return
-    from projector.report.terminal.calibrate import report_of
+    from projector.report.terminal.measure import report_of
 
     print_report(report_of(calibration))
     printer.warn(calibration.warnings)
@@ -207,7 +207,7 @@ def probe(
     if printer.as_json:
         print_plain({**probed.to_dict(), "output": out, "warnings": warnings})
         return
-    from projector.report.terminal.probe import probe_report
+    from projector.report.terminal.measure import probe_report
 
     print_report(probe_report(probed))
     printer.warn(warnings)

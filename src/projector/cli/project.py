@@ -198,12 +198,10 @@ def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
 def _report(
     memory: "MemoryProjection", step: "PerformanceProjection | None", view: View
 ) -> "Iterable[RenderableType]":
-    if step is None:
-        from projector.report.terminal.memory import memory_report
+    from projector.report.terminal.step import both_report, memory_report, performance_report
 
+    if step is None:
         return memory_report(memory)
-    from projector.report.terminal.both import both_report
-    from projector.report.terminal.performance import performance_report
     from projector.report.terminal.suggestions import suggest
 
     # A change would need its own measurement, so models alone are no neighbour of one.

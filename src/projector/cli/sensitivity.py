@@ -136,15 +136,15 @@ class Answer:
     def draw(self, kind: str, path: str, top: int) -> None:
         """Write one figure."""
         if kind == "map":
-            from projector.report.figures.bottleneck import write_maps
+            from projector.report.figures.sensitivity import write_maps
 
             write_maps(self.maps, path)
         elif kind == "sobol" and self.indices is not None:
-            from projector.report.figures.sobol import write_sobol
+            from projector.report.figures.sensitivity import write_sobol
 
             write_sobol(self.indices, path)
         else:
-            from projector.report.figures.tornado import write_tornado
+            from projector.report.figures.sensitivity import write_tornado
 
             write_tornado(self.sensitivity, path, top)
 
@@ -178,11 +178,11 @@ class Answer:
 
         parts = sensitivity_report(self.sensitivity, top)
         if self.indices is not None:
-            from projector.report.terminal.sobol import sobol_report
+            from projector.report.terminal.sensitivity import sobol_report
 
             parts += sobol_report(self.indices)
         if self.maps:
-            from projector.report.terminal.bottleneck import map_report
+            from projector.report.terminal.sensitivity import map_report
 
             parts += [part for job_map in self.maps for part in map_report(job_map)]
         return parts

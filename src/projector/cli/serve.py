@@ -110,7 +110,7 @@ def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) 
     if printer.as_json:
         print_json({**result.to_dict(), "warnings": warnings})
     else:
-        from projector.report.terminal.first_order_plan import serve_report
+        from projector.report.terminal.first_order import serve_report
 
         print_report(serve_report(result))
         printer.warn(warnings)

@@ -46,13 +46,13 @@ def gemm(
 
     gemms = list_gemms(extents, table, **asdict(products))
     if plot is not None:
-        from projector.report.figures.gemm import write_gemm_figure
+        from projector.report.figures.roofline import write_gemm_figure
 
         write_gemm_figure(gemms, plot)
     if printer.as_json:
         print_plain(gemms.to_dict())
         return
-    from projector.report.terminal.gemm import gemm_report
+    from projector.report.terminal.single import gemm_report
 
     print_report(gemm_report(gemms, explain=explain))
 
@@ -96,7 +96,7 @@ def attention(
     """
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
-    from projector.report.terminal.attention import attention_report, read_shapes
+    from projector.report.terminal.single import attention_report, read_shapes
 
     columns = read_shapes(shape, table, asdict(shapes))
     from projector.single.attention import packed_time_s, project_attention
@@ -104,7 +104,7 @@ def attention(
     projection = project_attention(**columns)
     together_s = packed_time_s(projection) if packed else None
     if plot is not None:
-        from projector.report.figures.attention import write_attention_figure
+        from projector.report.figures.roofline import write_attention_figure
 
         write_attention_figure(projection, columns, plot)
     if printer.as_json:
@@ -161,6 +161,6 @@ def collective(
     if printer.as_json:
         print_plain(projection.to_dict())
         return
-    from projector.report.terminal.collective import collective_report
+    from projector.report.terminal.network import collective_report
 
     print_report(collective_report(projection))

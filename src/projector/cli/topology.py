@@ -45,7 +45,7 @@ def show(
     if printer.as_json:
         print_plain(shown)
         return
-    from projector.report.terminal.topology import cluster_report, node_report
+    from projector.report.terminal.network import cluster_report, node_report
 
     print_report(node_report(shown) if nodes is None else cluster_report(shown))
 
@@ -71,7 +71,7 @@ def matrix(
     if printer.as_json:
         print_plain(shown)
         return
-    from projector.report.terminal.topology import matrix_report
+    from projector.report.terminal.network import matrix_report
 
     print_report(matrix_report(shown))
 
@@ -106,7 +106,7 @@ def routes(
     if printer.as_json:
         print_plain(shown)
         return
-    from projector.report.terminal.topology import flow_report, route_report
+    from projector.report.terminal.network import flow_report, route_report
 
     print_report(flow_report(shown) if flows else route_report(shown))
 
@@ -134,7 +134,7 @@ def transfer(
     messages at the same time are shown, which share links fairly.
     """
     from projector.config.formats.shape_table import byte_count
-    from projector.report.terminal.transfer import sharing_report, transfer_report
+    from projector.report.terminal.network import sharing_report, transfer_report
     from projector.topology.build import load_topology
     from projector.topology.shown import check_choice, show_sharing, show_transfer
 

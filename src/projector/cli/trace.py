@@ -161,7 +161,7 @@ def summary(
     nanosecond: compute, exposed communication (nothing computes meanwhile), exposed copies (nothing
     computes or communicates meanwhile) and idle time.
     """
-    from projector.report.terminal.trace_summary import summary_report
+    from projector.report.terminal.trace import summary_report
 
     analysis = request.load(printer)
     request.show(analysis.summary(tokens), summary_report, printer, table=analysis)
@@ -176,7 +176,7 @@ def operations(*, by: str = _BY, request: TraceRequest, printer: Printer) -> Non
     changes the share and not the time. Launch is the time that nothing computes before the
     kernels. Overlap is the part of them that runs beside communication.
     """
-    from projector.report.terminal.trace_tables import operations_report
+    from projector.report.terminal.trace import operations_report
 
     result = request.load(printer).operations(by)
     request.show(result, operations_report, printer)
@@ -194,7 +194,7 @@ def overlap(
     D0 is the duration of runs beside no communication, D50 that at which half of all overlap is
     reached. D50/D0 above 1 says that communication slows the operation down.
     """
-    from projector.report.terminal.trace_tables import overlap_report
+    from projector.report.terminal.trace import overlap_report
 
     result = request.load(printer).overlap(cdf=cdf)
     request.show(result, overlap_report, printer)
@@ -207,7 +207,7 @@ def launch(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
     A bubble is time between two kernels that compute. Preparation is the part before the host calls
     the launch, call the part after it. Communication and copies in a bubble do not shorten it.
     """
-    from projector.report.terminal.trace_tables import launch_report
+    from projector.report.terminal.trace import launch_report
 
     result = request.load(printer).launch(by)
     request.show(result, launch_report, printer)
@@ -238,7 +238,7 @@ def plot(
     clocks     do clock, power and memory of the devices change during the run?
     """  # noqa: D301  click looks for the backspace
     from projector.report.figures.figure import check_figure
-    from projector.report.figures.trace.draw import DRAWN, read_trace_pictures, write_trace_picture
+    from projector.report.figures.trace import DRAWN, read_trace_pictures, write_trace_picture
 
     if not plots and out is None and html is None:
         msg = "say what to draw: --plot KIND=FIGURE, --out FOLDER or --html PAGE"
@@ -314,7 +314,7 @@ def compare(
     if printer.as_json:
         print_json(comparison.to_dict())
     else:
-        from projector.report.terminal.trace_compare import comparison_report
+        from projector.report.terminal.trace import comparison_report
 
         print_report(comparison_report(comparison))
         printer.warn(list(comparison.warnings))
@@ -398,7 +398,7 @@ def gap(
     else from the shapes in the trace. With --config, KEY=VALUE among the paths overrides a field
     of the job.
     """
-    from projector.report.terminal.trace_gap import gap_report
+    from projector.report.terminal.trace import gap_report
     from projector.validate.traces.api import gap_of
 
     check_files(plot)
@@ -412,7 +412,7 @@ def gap(
     found = gap_of(analysis, job, device, dtype)
     # Files first: where one cannot be written, standard output has the error alone.
     if plot is not None:
-        from projector.report.figures.trace.gap import write_gap
+        from projector.report.figures.trace import write_gap
 
         title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
         write_gap(found.operations, title, plot)

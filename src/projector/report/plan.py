@@ -22,14 +22,14 @@ from projector.report.figures.figure import (
     SOFT,
     WIDE,
     check_figure,
+    draw_list,
     head,
     new_figure,
+    number_points,
     number_ticks,
     save_figure,
 )
-from projector.report.figures.markers import draw_list, number_points
-from projector.report.pages.figures import plain_layout, round_ticks
-from projector.report.pages.page import write_page
+from projector.report.pages.page import plain_layout, round_ticks, write_page
 from projector.units import GIB
 
 if TYPE_CHECKING:

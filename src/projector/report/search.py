@@ -11,13 +11,11 @@ from rich.text import Text
 
 from projector.projection.bands import COVERED, FITS, VERDICTS, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, words
-from projector.report.figures.front import distinct
-from projector.report.figures.pareto import read_front
+from projector.report.figures.pareto import distinct, read_front
 from projector.report.figures.rows import configuration, merged, sample
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
-from projector.report.terminal.lines import Pasted, assignments
-from projector.report.terminal.tables import gib
+from projector.report.terminal.grid import Pasted, assignments, gib
 from projector.searches.ranking import NAMES, TIME, UNITS, Configuration
 from projector.searches.result import SearchResult
 from projector.units import to_gib, to_ms

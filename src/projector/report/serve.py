@@ -23,10 +23,8 @@ from projector.report.figures.figure import (
     number_ticks,
     save_figure,
 )
-from projector.report.pages.figures import log_ticks, plain_layout
-from projector.report.pages.page import write_page
-from projector.report.terminal.lines import entries, pairs
-from projector.report.terminal.tables import DIM, gib, milliseconds, percent, plain
+from projector.report.pages.page import log_ticks, plain_layout, write_page
+from projector.report.terminal.grid import DIM, entries, gib, milliseconds, pairs, percent, plain
 from projector.serving.front import ServingFront
 from projector.serving.projection import ServingProjection, degrees
 from projector.units import MILLISECOND, to_gib, to_ms

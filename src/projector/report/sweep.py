@@ -14,37 +14,34 @@ from projector.arrays import Floats
 from projector.distribution import package_version
 from projector.projection.bands import COVERED, VERDICTS, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
-from projector.report.figures.axes import (
-    is_hardware,
-    tied_fields,
-    untied,
-    workload_fields,
-)
-from projector.report.figures.best_cells import HeatMap, heat_maps
-from projector.report.figures.front import Front, distinct, layout_groups
-from projector.report.figures.names import title_of_sweep
-from projector.report.figures.one_workload import MOST_WORKLOADS, workloads_of
-from projector.report.figures.pareto import read_front
+from projector.report.figures.heat_map import HeatMap, heat_maps
+from projector.report.figures.pareto import Front, distinct, layout_groups, read_front
 from projector.report.figures.rows import (
     HIGH,
+    MOST_WORKLOADS,
     PEAK,
     RATE,
     VERDICT,
     Several,
     axes_of,
     configuration,
+    is_hardware,
     merged,
     rows_at,
     sample,
     short_name,
+    tied_fields,
+    title_of_sweep,
+    untied,
     value_text,
+    workload_fields,
+    workloads_of,
 )
 from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
-from projector.report.terminal.lines import Pasted
-from projector.report.terminal.tables import heading, percent, plain
+from projector.report.terminal.grid import Pasted, heading, percent, plain
 from projector.sweeps.engine import Estimate
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
 

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from made_sweeps import result, row
 
-from projector.report.figures.front import MEMORY_WORTH, distinct, layout_groups
-from projector.report.figures.pareto import pareto_figure, read_front
+from projector.report.figures.pareto import (
+    MEMORY_WORTH,
+    distinct,
+    layout_groups,
+    pareto_figure,
+    read_front,
+)
 from projector.report.figures.rows import Several, configuration, merged
 from projector.report.figures.scaling import read_scaling
 from projector.report.sweep import write_sweep_page

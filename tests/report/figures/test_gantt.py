@@ -11,9 +11,8 @@ import pytest
 
 import projector
 from projector.errors import ConfigError
-from projector.report.figures import gantt_chart
-from projector.report.figures.gantt import gantt_figure, phases, write_gantt
-from projector.report.figures.gantt_chart import corners
+from projector.report.figures import gantt
+from projector.report.figures.gantt import corners, gantt_figure, phases, write_gantt
 from projector.schedule.order import Order
 from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
@@ -138,7 +137,7 @@ def test_shares_of_many_operations_add_up_to_the_work():
     assert not boxes_of(gantt_figure(run))
     edges_s = np.linspace(0.0, run.makespan_s, 98)
     for rank in range(run.order.pp):
-        share, colour = gantt_chart._shares(run, rank, edges_s)
+        share, colour = gantt._shares(run, rank, edges_s)
         assert share.shape == (2 * run.order.vpp, 97)
         assert colour.shape == (2 * run.order.vpp, 4)
         assert share.min() >= 0.0
@@ -149,7 +148,7 @@ def test_shares_of_many_operations_add_up_to_the_work():
 
 def test_thinned_memory_keeps_its_peaks():
     time_ps, held = np.array([0.0, 10.0, 11.0, 50.0, 100.0]), np.array([1.0, 9.0, 2.0, 3.0, 3.0])
-    edges, most = gantt_chart._thinned(time_ps, held, 4)
+    edges, most = gantt._thinned(time_ps, held, 4)
     assert edges.tolist() == [0.0, 25.0, 50.0, 75.0, 100.0]
     assert most.tolist() == [9.0, 2.0, 3.0, 3.0, 3.0]
 

@@ -8,9 +8,8 @@ import pytest
 from made_sweeps import result, row
 
 from projector.projection.results import INT, TEXT
-from projector.report.figures.axes import tied_fields
-from projector.report.figures.one_workload import workloads_of
 from projector.report.figures.pareto import read_fronts, workloads_figure, write_pareto
+from projector.report.figures.rows import tied_fields, workloads_of
 from projector.report.figures.scaling import read_scaling
 from projector.report.sweep import write_sweep_page
 

@@ -18,11 +18,16 @@ from projector.projection.api import project_jobs
 from projector.projection.results import INT, TEXT
 from projector.report import sweep as sweep_page
 from projector.report.document import Column, Document, Section, Table
-from projector.report.figures import best_cells
-from projector.report.figures import front as front_module
-from projector.report.figures.best_cells import check_fields, heat_maps
-from projector.report.figures.heat_map import cell_text, heat_map_figure, write_heat_map
-from projector.report.figures.markers import _spread
+from projector.report.figures import heat_map as heat_map_module
+from projector.report.figures import pareto as front_module
+from projector.report.figures.figure import _spread
+from projector.report.figures.heat_map import (
+    cell_text,
+    check_fields,
+    heat_map_figure,
+    heat_maps,
+    write_heat_map,
+)
 from projector.report.figures.pareto import pareto_figure, read_front, write_pareto
 from projector.report.figures.pictures import read_pictures
 from projector.report.figures.rows import (
@@ -170,7 +175,7 @@ def test_empty_cells_are_told_apart_and_hold_no_number():
 
 
 def test_a_heat_map_without_bound_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(best_cells, "MOST_CELLS", 8)
+    monkeypatch.setattr(heat_map_module, "MOST_CELLS", 8)
     pair = ("parallelism.tp", "parallelism.pp", "mfu")
     assert heat_maps(SWEEPS["many"], [pair]) == [None]
     with pytest.raises(ConfigError, match="pairs of values"):

@@ -22,9 +22,14 @@ from projector.operations.table import (
     TableBuilder,
 )
 from projector.projection.api import project_performance
-from projector.report.figures.operations import read_roofline
-from projector.report.figures.roofline import roofline_figure, write_roofline
-from projector.report.figures.traffic import NOMINAL_FLOP_PER_BYTE, row_bytes, row_flop
+from projector.report.figures.roofline import (
+    NOMINAL_FLOP_PER_BYTE,
+    read_roofline,
+    roofline_figure,
+    row_bytes,
+    row_flop,
+    write_roofline,
+)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOBS = ("deepseek_v3_h800", "llama3.1_8b_fp8_mi325x", "mixtral_8x22b_mi355x")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from projector.config.load import load_job
-from projector.report.figures.sobol import limits, sobol_figure
+from projector.report.figures.sensitivity import limits, sobol_figure
 from projector.searches.multi_job import workloads_of
 from projector.searches.sobol import SobolIndex, SobolIndices
 

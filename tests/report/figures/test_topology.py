@@ -6,9 +6,7 @@ import pytest
 
 from projector.config import resources
 from projector.report.figures.figure import style
-from projector.report.figures.topology import node_figure
-from projector.report.figures.topology_circle import arranged
-from projector.report.figures.topology_parts import tier_styles
+from projector.report.figures.topology import arranged, node_figure, tier_styles
 from projector.topology.build import load_topology
 from projector.topology.node import KIND
 

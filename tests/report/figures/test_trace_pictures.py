@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from projector.errors import ConfigError
-from projector.report.figures.trace.contents import (
+from projector.report.figures.trace_contents import (
     launch_bars,
     overlap_panels,
     phase_bars,
@@ -24,8 +24,13 @@ from synthetic import activities, collective, compute
 pytest.importorskip("matplotlib")
 from projector.cli.trace import plot as command
 from projector.report.figures.figure import style
-from projector.report.figures.trace.draw import DRAWN, _zooms, write_trace_picture
-from projector.report.figures.trace.gap import gap_figure, write_gap
+from projector.report.figures.trace import (
+    DRAWN,
+    _zooms,
+    gap_figure,
+    write_gap,
+    write_trace_picture,
+)
 
 DATA = Path(__file__).parents[2] / "trace" / "data"
 MS = 1_000_000

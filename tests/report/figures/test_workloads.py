@@ -13,10 +13,20 @@ from matplotlib.colors import to_rgb
 
 from projector.errors import ConfigError
 from projector.projection.results import FLOAT, INT, TEXT
-from projector.report.figures.axes import check_apart, tied_fields, untied, workload_fields
-from projector.report.figures.best_cells import heat_maps
-from projector.report.figures.heat_map import NOTHING_FITS, SCALE, heat_map_figure, write_heat_map
-from projector.report.figures.names import title_of_sweep
+from projector.report.figures.heat_map import (
+    NOTHING_FITS,
+    SCALE,
+    heat_map_figure,
+    heat_maps,
+    write_heat_map,
+)
+from projector.report.figures.rows import (
+    check_apart,
+    tied_fields,
+    title_of_sweep,
+    untied,
+    workload_fields,
+)
 from projector.report.sweep import write_sweep_page
 
 UNITS, MEMORY = "cluster.device.compute_units", "cluster.device.hbm_peak_tb_per_s"

@@ -4,7 +4,7 @@ import pytest
 
 from projector.cli.main import run
 from projector.errors import ConfigError
-from projector.report.terminal.attention import read_shapes
+from projector.report.terminal.single import read_shapes
 from projector.single.attention import project_attention
 
 OPTIONS = {"gpu": "h100", "head_dim": 128, "kv_heads": None, "v_head_dim": None, "window": 0}

@@ -8,9 +8,15 @@ from rich.text import Text
 
 import projector.report.terminal as terminal
 from projector.report.terminal.console import NARROWEST, WIDEST, render
-from projector.report.terminal.grid import LEAST_KEY
-from projector.report.terminal.lines import Entries, Pasted, assignments, entries
-from projector.report.terminal.tables import add_row, bar, grid
+from projector.report.terminal.grid import (
+    LEAST_KEY,
+    Entries,
+    Grid,
+    Pasted,
+    assignments,
+    bar,
+    entries,
+)
 
 WIDTHS = range(NARROWEST, WIDEST + 1)
 
@@ -25,9 +31,9 @@ def tables(draw):
     kinds = draw(st.lists(st.sampled_from(sorted(CELLS)), min_size=1, max_size=12))
     heads = [f"{kind}{draw(st.text('xyz ', max_size=14)).strip()}" for kind in kinds]
     rows = draw(st.lists(st.tuples(*(CELLS[kind] for kind in kinds)), min_size=1, max_size=5))
-    table = grid(*heads, gap=draw(st.integers(1, 2)))
+    table = Grid(*heads, gap=draw(st.integers(1, 2)))
     for row in rows:
-        add_row(table, *row)
+        table.add_row(*row)
     return table
 
 
@@ -58,9 +64,9 @@ def test_numbers_of_a_row_stay_in_its_order(table, width):
 
 
 def wide_table(names):
-    table = grid("=stage", *(f"column {number}" for number in range(12)), "|")
+    table = Grid("=stage", *(f"column {number}" for number in range(12)), "|")
     for row, name in enumerate(names):
-        add_row(table, name, *(f"{row}{number:03}.25" for number in range(12)), bar(1.0))
+        table.add_row(name, *(f"{row}{number:03}.25" for number in range(12)), bar(1.0))
     return table
 
 
@@ -84,8 +90,8 @@ def test_rows_that_nothing_tells_apart_are_numbered():
 
 
 def test_bars_give_way_before_columns_do():
-    table = grid("=term", "ms", "<what it is", "|")
-    add_row(table, "a" * 20, "12,345.6", "a description of this term", bar(1.0))
+    table = Grid("=term", "ms", "<what it is", "|")
+    table.add_row("a" * 20, "12,345.6", "a description of this term", bar(1.0))
     assert "█" in render(table, width=100)
     narrow = render(table, width=50)
     assert "█" not in narrow

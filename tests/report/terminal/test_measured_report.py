@@ -8,12 +8,14 @@ from tests.measure.synthetic import synthetic_record
 import projector as pj
 from projector.measure.reduction import reduce_job
 from projector.measure.task import Outcome
-from projector.report.terminal.both import both_report
 from projector.report.terminal.console import render
-from projector.report.terminal.measured import MAX_OPERATIONS
-from projector.report.terminal.memory import memory_report
-from projector.report.terminal.performance import performance_report
-from projector.report.terminal.tables import gib, milliseconds
+from projector.report.terminal.grid import gib, milliseconds
+from projector.report.terminal.step import (
+    MAX_OPERATIONS,
+    both_report,
+    memory_report,
+    performance_report,
+)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOBS = [path.stem for path in sorted(EXAMPLES.glob("measure_*.yaml"))]

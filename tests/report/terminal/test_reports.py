@@ -8,14 +8,17 @@ import pytest
 import projector
 from projector.envelope import to_json
 from projector.report.search import search_report
-from projector.report.terminal.both import both_report
 from projector.report.terminal.compare import Comparison, compare_report
 from projector.report.terminal.console import render
+from projector.report.terminal.grid import count, flatten, milliseconds, plain
 from projector.report.terminal.inventory import device_list, device_report, model_list, model_report
-from projector.report.terminal.memory import fold, memory_report
-from projector.report.terminal.performance import performance_report
+from projector.report.terminal.step import (
+    both_report,
+    fold,
+    memory_report,
+    performance_report,
+)
 from projector.report.terminal.suggestions import MAX_CANDIDATES, MAX_SHOWN, suggest
-from projector.report.terminal.tables import count, flatten, milliseconds, plain
 from projector.searches.configurations import search
 from projector.searches.limits import Limits
 

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 import projector as pj
-from projector.report.terminal.run import duration, run_lines
+from projector.report.terminal.step import duration, run_lines
 
 JOB = {
     "model": "llama3.2_1b",

@@ -17,7 +17,7 @@ from projector.report.figures.figure import (
     number_ticks,
     save_figure,
 )
-from projector.report.terminal.collective import size_name, title
+from projector.report.terminal.network import size_name, title
 from projector.single.collective import FINE_BYTES, CollectiveProjection
 from projector.units import GB, MICROSECOND
 

@@ -23,7 +23,7 @@ from projector.report.figures.figure import (
     save_figure,
 )
 from projector.report.terminal.job import short_title
-from projector.report.terminal.run import duration
+from projector.report.terminal.step import duration
 from projector.runs.checkpoints import (
     Interruptions,
     best_interval_s,

@@ -7,14 +7,12 @@ from pathlib import Path
 from projector.config.job import Job
 from projector.config.space import Space
 from projector.errors import ConfigError
-from projector.report.figures.axes import check_apart
-from projector.report.figures.best_cells import check_fields
 from projector.report.figures.figure import check_figure
-from projector.report.figures.heat_map import write_heat_map
+from projector.report.figures.heat_map import check_fields, write_heat_map
 from projector.report.figures.interval import write_interval
 from projector.report.figures.pareto import write_pareto
 from projector.report.figures.roofline import write_roofline
-from projector.report.figures.rows import RATE
+from projector.report.figures.rows import RATE, check_apart
 from projector.report.figures.scaling import write_scaling
 from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult

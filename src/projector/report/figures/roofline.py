@@ -1,14 +1,31 @@
-"""The figure of a job's operations under the roofs of its device."""
+"""Operations under the roofs of their device: of a job, a list of GEMMs, attention kernels."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from projector.arrays import Floats
 from projector.config.job import Job
-from projector.operations.table import COMPUTE_ATTENTION, COMPUTE_GEMM, COMPUTE_OTHER
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
+from projector.lower.hardware import native_type
+from projector.lower.workloads import Workloads
+from projector.operations.table import (
+    ATTENTION,
+    BACKWARD,
+    COMPUTE_ATTENTION,
+    COMPUTE_GEMM,
+    COMPUTE_OTHER,
+    FORWARD,
+    GEMM,
+    MEMORY,
+    TP_COMM,
+    OperationTable,
+)
+from projector.operations.work import repeated_rows
+from projector.projection.evaluate import evaluate
 from projector.report.figures.figure import (
     FAINT,
     INK,
@@ -16,19 +33,184 @@ from projector.report.figures.figure import (
     SOFT,
     WIDE,
     check_figure,
+    draw_list,
     figure_of,
     head,
     new_figure,
+    number_points,
     number_ticks,
     save_figure,
 )
-from projector.report.figures.markers import draw_list, number_points
-from projector.report.figures.operations import Operation, Roofline, read_roofline
-from projector.units import TB, TERA
+from projector.report.terminal.job import short_title
+from projector.report.terminal.single import title
+from projector.single.attention import AttentionProjection, project_attention
+from projector.single.gemm_list import GemmList
+from projector.units import MEGA, TB, TERA
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# FLOP and compulsory memory traffic of rows of the operation table. *Compulsory* is what any
+# kernel must move: every operand once, whatever its tiles read again and whatever a cache keeps.
+# FLOP per compulsory byte therefore bounds what a row can reach.
+NOMINAL_FLOP_PER_BYTE = 0.5
+"""Memory-bound operators have no matrix FLOP. To have a place in a roofline they count one FLOP
+for each 16-bit element that they move; nothing but the place depends on it."""
+
+_OUTPUT_BYTES, _STATISTIC_BYTES = 2.0, 4.0
+"""Of an element of O or of a gradient, and of a log-sum, in fused attention."""
+
+
+def row_flop(table: OperationTable) -> Floats:
+    """Return the FLOP that the model needs for every row, nominal ones for memory-bound rows."""
+    nominal = NOMINAL_FLOP_PER_BYTE * table.bytes * table.repeats
+    return np.where(table.kind == MEMORY, nominal, table.flop)
+
+
+def row_bytes(table: OperationTable) -> Floats:
+    """Return the compulsory device-memory traffic of every row; 0 for collectives.
+
+    GEMM: ``batch * ((m + n) * k * w + m * n * out_bytes)`` with operands of ``w`` bytes.
+    Attention forward: Q, K and V in, O and the log-sums out; backward: these, dO and a second
+    statistic in, dQ, dK and dV out. Memory-bound rows state their traffic.
+    """
+    operand = OPERAND_BYTES[table.dtype]
+    m, n, k, batch = (
+        column.astype(np.float64) for column in (table.m, table.n, table.k, table.batch)
+    )
+    gemm = batch * ((m + n) * k * operand + m * n * table.out_bytes)
+    traffic = np.where(table.kind == GEMM, gemm, 0.0)
+    traffic = np.where(table.kind == ATTENTION, _attention(table, operand, m, n, k, batch), traffic)
+    return np.where(table.kind == MEMORY, table.bytes, traffic) * table.repeats
+
+
+def _attention(
+    table: OperationTable,
+    operand: Floats,
+    queries: Floats,
+    keys: Floats,
+    d_qk: Floats,
+    batch: Floats,
+) -> Floats:
+    query_rows = batch * table.heads * queries
+    # A window reaches back from the first query; with as many keys as queries it reaches all.
+    visible_keys = np.where(table.window > 0, np.minimum(keys, queries + table.window - 1.0), keys)
+    key_rows = batch * table.key_heads * visible_keys
+    inputs = query_rows * d_qk * operand + key_rows * (d_qk + table.d_v) * operand
+    output = query_rows * table.d_v * _OUTPUT_BYTES
+    forward = inputs + output + query_rows * _STATISTIC_BYTES
+    gradients = (query_rows * d_qk + key_rows * (d_qk + table.d_v)) * _OUTPUT_BYTES
+    backward = inputs + 2.0 * output + 2.0 * query_rows * _STATISTIC_BYTES + gradients
+    return np.asarray(np.where(table.phase == BACKWARD, backward, forward), np.float64)
+
+
+# The operations of a job: FLOP, traffic, time, and the roofs of its device.
+PHASES = ("forward", "input gradient", "weight gradient")
+BOTH_GRADIENTS = "backward"
+"""Name of the second phase of an operation without a separate weight gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a job in one phase, over all layers and microbatches of a step."""
+
+    name: str
+    phase: str
+    category: int
+    """One of the compute categories of the operation table."""
+    dtype: str
+    """Type of the operands of its matrix instructions; empty where it has none."""
+    flop: float
+    bytes: float
+    """Compulsory traffic, see `projector.report.figures.roofline`."""
+    time_s: float
+    """Together on all pipeline ranks."""
+    share: float
+    """Of the time of a step that a device spends with it, in the mean over pipeline ranks."""
+    roof: float
+    """FLOP/s that its intensity allows."""
+
+    @property
+    def intensity(self) -> float:
+        """FLOP per byte."""
+        return self.flop / self.bytes
+
+    @property
+    def rate(self) -> float:
+        """FLOP/s that it reaches."""
+        return self.flop / self.time_s
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Contents of the figure."""
+
+    title: str
+    operations: tuple[Operation, ...]
+    """The longest first."""
+    roofs: dict[str, float]
+    """Matrix type that the device has -> FLOP/s at its sustained clock."""
+    bytes_per_s: float
+    """Achievable rate of the device's memory."""
+
+
+def read_roofline(job: Job) -> Roofline:
+    """Return FLOP, traffic and time of every operation of one training step."""
+    evaluation = evaluate([job])
+    table, workloads = evaluation.table, evaluation.workloads
+    step_s = float(evaluation.steps.iteration_s[0]) * job.parallelism.pp
+    weight = _weights(table, workloads, int(evaluation.microbatches[0]))
+    flop, traffic = row_flop(table), row_bytes(table)
+    keep = (table.category < TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
+    sums: dict[tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    for row in np.flatnonzero(keep & (evaluation.rows.time_s > 0.0)).tolist():
+        names = (table.label, table.phase, table.category, table.dtype, table.kind)
+        key = tuple(int(column[row]) for column in names)
+        amounts = weight[row] * np.array([flop[row], traffic[row], evaluation.rows.time_s[row]])
+        sums[key] = sums.get(key, np.zeros(3)) + amounts
+    device = workloads.devices[workloads.device[0]]
+    memory = float(device["hbm_bytes_per_s"])
+    split_backward = {key[0] for key in sums if key[1] > 1}
+    operations = []
+    for (label, phase, category, dtype, kind), (flops, moved, seconds) in sums.items():
+        matrix = np.inf if kind == MEMORY else float(device["matrix_flop_per_s"][dtype])
+        operations.append(
+            Operation(
+                name=table.labels[label],
+                phase=PHASES[phase]
+                if phase == FORWARD or label in split_backward
+                else BOTH_GRADIENTS,
+                category=category,
+                dtype="" if kind == MEMORY else MATRIX_TYPES[dtype],
+                flop=float(flops),
+                bytes=float(moved),
+                time_s=float(seconds),
+                share=float(seconds) / step_s,
+                roof=min(matrix, memory * float(flops / moved)),
+            )
+        )
+    operations.sort(key=lambda operation: (-operation.time_s, operation.name, operation.phase))
+    profile = job.cluster.device
+    roofs = {
+        name: float(device["matrix_flop_per_s"][code])
+        for code, name in enumerate(MATRIX_TYPES)
+        if native_type(profile, name) == name
+    }
+    return Roofline(short_title(job), tuple(operations), roofs, memory)
+
+
+def _weights(
+    table: OperationTable, workloads: Workloads, microbatches: int
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return how often each row runs in a step, on all pipeline ranks together."""
+    layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
+    times = layers[table.workload] * float(microbatches)
+    repeated = repeated_rows(table, workloads)
+    return np.asarray(np.where(repeated, 2.0, 1.0) * times, np.float64)
+
+
+# The figure of a job.
 
 NAMED = 16
 """Operations that are named, the longest ones."""
@@ -259,3 +441,208 @@ def _list(side: "Axes", roofline: Roofline, named: Sequence[Operation]) -> None:
                ("operation", 0.45, "left"))  # fmt: skip
     colours = [_KINDS[operation.category][1] for operation in named]
     draw_list(side, columns, rows, notes=notes, colours=colours, wrap=44)
+
+
+# The figure of a list of matrix multiplications: their S-curve, and the roofline above them.
+_COLOURS = {
+    "compute": PALETTE[0], "memory": PALETTE[3], "overhead": PALETTE[6], "l2": PALETTE[1],
+    "l2_fill": PALETTE[4], "issue": PALETTE[5], "epilogue": PALETTE[2],
+}  # fmt: skip
+
+
+def write_gemm_figure(gemms: GemmList, path: str | Path) -> None:
+    """Draw a list of GEMMs; the file appears whole or not at all."""
+    save_figure(path, lambda: gemm_figure(gemms))
+
+
+def gemm_figure(gemms: GemmList) -> "Figure":
+    """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
+    case = gemms.case
+    figure = new_figure(WIDE[0], 5.6)
+    head(
+        figure,
+        f"GEMM, {case.dtype}, {case.device.name}",
+        f"model {case.model}, library {case.library}, run {case.run}, "
+        f"{len(gemms.reports):,} {'shape' if len(gemms.reports) == 1 else 'shapes'}",
+    )
+    curve, roof = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
+    device, code = case.device, MATRIX_TYPES.index(case.dtype)
+    per_clk = device.matrix_flop_per_clk_per_cu[case.dtype]
+    peak = per_clk * device.compute_units * device.peak_clock_mhz * MEGA
+    memory = device.hbm_peak_tb_per_s * TB
+    shown = [report for report in gemms.reports if report.time_s > 0.0]
+    m, n, k, batch = (
+        np.array([getattr(report, name) for report in shown], np.float64)
+        for name in ("m", "n", "k", "batch")
+    )
+    flop = 2.0 * m * n * k * batch
+    traffic = batch * ((m + n) * k * OPERAND_BYTES[code] + m * n * 2.0)
+    intensity = flop / traffic
+    rate = np.array([report.flop_per_s for report in shown])
+    bounds = np.array([report.bound for report in shown])
+    light = np.minimum(peak, intensity * memory)
+    _draw_curve(curve, rate / light, bounds)
+    _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)
+    return figure
+
+
+def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
+    order = np.argsort(share, kind="stable")
+    axes.bar(
+        np.arange(len(share)),
+        100.0 * share[order],
+        width=0.9,
+        color=[_COLOURS[name] for name in bounds[order]],
+    )
+    axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
+    axes.set_title("Share of the roofline")
+    axes.set_ylabel("share of the roof, %")
+    axes.set_xlabel("shapes, from the furthest below the roof to the nearest")
+    axes.set_xticks([])
+    axes.grid(axis="y", color=FAINT, lw=0.6)
+
+
+def _draw_roof(
+    axes: "Axes", intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
+    memory: float,
+) -> None:  # fmt: skip
+    ridge = peak / memory
+    low = min([*intensity, ridge]) / 2.0
+    high = max([*intensity, ridge]) * 2.0
+    floor = min([*rate, low * memory]) / 1.5
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, peak * 1.6))
+    number_ticks(axes.xaxis, low, high)
+    number_ticks(axes.yaxis, floor, peak * 1.6)
+    axes.plot([low, ridge, high], [low * memory, peak, peak], color=INK, lw=1.6)
+    axes.annotate(
+        f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), xytext=(-4, 4), fontsize=8.5,
+        textcoords="offset points", ha="right", va="bottom", color=SOFT,
+    )  # fmt: skip
+    for name in dict.fromkeys(bounds.tolist()):
+        rows = bounds == name
+        axes.scatter(
+            intensity[rows], rate[rows], s=34.0, color=_COLOURS[name], label=name, alpha=0.75,
+            linewidths=0.6, edgecolors="white", zorder=4,
+        )  # fmt: skip
+    if len(bounds):
+        axes.legend(title="bound by", loc="lower right", framealpha=0.9, edgecolor="none")
+    axes.set_title("Roofline")
+    axes.set_xlabel("FLOP per byte of compulsory memory traffic")
+    axes.set_ylabel("rate, TFLOP/s")
+    axes.grid(color=FAINT, lw=0.6)
+
+
+# The figure of attention kernels: their rates by length, and under the roofs of the device.
+LENGTHS = np.unique(np.round(2.0 ** np.arange(7.0, 17.01, 0.125) / 64.0).astype(np.int64) * 64)
+"""Lengths of the curves, 128 to 131,072 in steps of an eighth of an octave."""
+
+_LIMIT_COLOURS = {
+    "matrix": PALETTE[0],
+    "softmax": PALETTE[1],
+    "memory": PALETTE[2],
+    "atomics": PALETTE[3],
+    "overhead": PALETTE[5],
+}
+
+
+def write_attention_figure(
+    projection: AttentionProjection, arguments: Mapping[str, Any], path: str | Path
+) -> None:
+    """Draw attentions; ``arguments`` are those of `project_attention` that gave them."""
+    check_figure(path)
+    curves = _curves(projection, arguments)
+    save_figure(path, lambda: attention_figure(projection, curves))
+
+
+def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> dict[str, Floats]:
+    """Return the rate by length of the first shape, with and without a mask."""
+    if not len(projection):
+        return {}
+    batch, heads, kv_heads, _, _, width, v_width = (int(extent) for extent in projection.extents[0])
+    same = {
+        name: arguments[name]
+        for name in ("device", "dtype", "impl", "clock_mhz", "run", "backward")
+    }
+    return {
+        name: project_attention(
+            batch, heads, LENGTHS, kv_heads=kv_heads, head_dim=width, v_head_dim=v_width,
+            causal=causal, window=int(projection.window[0]), **same,
+        ).flop_per_s
+        for name, causal in (("causal", True), ("full", False))
+    }  # fmt: skip
+
+
+def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> "Figure":
+    """Draw the curves of the first shape, and all shapes under the roofs."""
+    figure = new_figure(12.5, 5.2)
+    head(
+        figure,
+        f"Attention: {title(projection)}",
+        f"at {projection.clock_mhz:,.0f} MHz; curves: the first shape at other lengths",
+    )
+    left, right = figure.subplots(1, 2)
+    _draw_curves(left, projection, curves)
+    _draw_roofline(right, projection)
+    return figure
+
+
+def _draw_curves(
+    axes: "Axes", projection: AttentionProjection, curves: Mapping[str, Floats]
+) -> None:
+    axes.set_xscale("log", base=2)
+    # A power of two in words of 1,024, as sequences are named.
+    ticks = [1 << power for power in range(7, 18, 2)]
+    axes.set_xticks(ticks, [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.grid(color=FAINT, lw=0.6)
+    for (name, rates), colour in zip(curves.items(), (PALETTE[0], PALETTE[3]), strict=False):
+        axes.plot(LENGTHS, rates / TERA, color=colour, lw=1.8, label=name)
+    if len(projection):
+        axes.scatter(
+            projection.extents[:, 4], projection.flop_per_s / TERA, color=INK, s=22, zorder=5,
+            label="given shapes",
+        )  # fmt: skip
+    axes.axhline(projection.peak_flop_per_s / TERA, color=INK, lw=1.0, ls=(0, (4, 3)))
+    axes.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
+    axes.set_xlabel("length of the keys, tokens")
+    axes.set_ylabel("rate of visible work, TFLOP/s")
+    axes.set_title("Rate by sequence length")
+    axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
+
+
+def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
+    peak = projection.peak_flop_per_s / TERA
+    slope = projection.device.hbm_peak_tb_per_s * projection.device.hbm_efficiency
+    moved = projection.terms["bytes"] + projection.terms["pass_bytes"]
+    drawn = (moved > 0.0) & (projection.flop_per_s > 0.0)
+    intensity = projection.terms["flop"][drawn] / moved[drawn]
+    rate = projection.flop_per_s[drawn] / TERA
+    ridge = peak / slope
+    low = float(np.min(intensity, initial=ridge / 8.0)) / 2.0
+    high = float(np.max(intensity, initial=ridge * 8.0)) * 2.0
+    floor = min(low * slope, float(np.min(rate, initial=peak))) / 1.5
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, peak * 1.6))
+    number_ticks(axes.xaxis, low, high)
+    number_ticks(axes.yaxis, floor, peak * 1.6)
+    axes.grid(color=FAINT, lw=0.6)
+    axes.plot([low, ridge, high], [low * slope, peak, peak], color=INK, lw=1.6)
+    axes.annotate(
+        f"{projection.dtype}  {peak:,.0f}", (high, peak), xytext=(-3, 3),
+        textcoords="offset points", ha="right", fontsize=8.5,
+    )  # fmt: skip
+    axes.annotate(
+        f"memory  {slope * TERA / TB:.2f} TB/s", (low, low * slope), xytext=(22, 2),
+        textcoords="offset points", ha="left", fontsize=8.5,
+    )  # fmt: skip
+    bounds = np.array(projection.bound)[drawn]
+    for name in dict.fromkeys(bounds.tolist()):
+        bounded_so = bounds == name
+        axes.scatter(
+            intensity[bounded_so], rate[bounded_so], color=_LIMIT_COLOURS[name], s=34,
+            alpha=0.75, edgecolors="white", linewidths=0.6, zorder=5, label=name,
+        )  # fmt: skip
+    axes.set_xlabel("FLOP per byte of memory traffic")
+    axes.set_ylabel("rate of visible work, TFLOP/s")
+    axes.set_title("Roofline, by limit")
+    if len(bounds):
+        axes.legend(title="bound by", loc="lower right", framealpha=0.9, edgecolor="none")

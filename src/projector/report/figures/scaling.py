@@ -9,22 +9,20 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.config.bands import Band
-from projector.report.figures.axes import untied, workload_fields
 from projector.report.figures.figure import (
     FAINT,
     PALETTE,
     SOFT,
     WIDE,
     check_figure,
+    draw_list,
     head,
     new_figure,
     number_ticks,
     save_figure,
     short_number,
 )
-from projector.report.figures.front import band_of_sweep
-from projector.report.figures.markers import draw_list
-from projector.report.figures.names import title_of_sweep
+from projector.report.figures.pareto import band_of_sweep
 from projector.report.figures.rows import (
     GPUS,
     RATE,
@@ -33,6 +31,9 @@ from projector.report.figures.rows import (
     differing,
     numbers,
     shared,
+    title_of_sweep,
+    untied,
+    workload_fields,
 )
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 

@@ -1,6 +1,5 @@
 """The figures of pages as Plotly objects: the same data as the drawn ones, with names to hover."""
 
-import math
 from collections.abc import Sequence
 from html import escape
 from typing import Any
@@ -9,24 +8,24 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.projection.bands import VERDICTS, WORDS
-from projector.report.figures.best_cells import HeatMap, Panel
-from projector.report.figures.figure import INK, PALETTE, short_number
-from projector.report.figures.front import Front
+from projector.report.figures.figure import INK, PALETTE
 from projector.report.figures.heat_map import (
     MOST_COLUMNS,
     MOST_WRITTEN,
     NOTHING_FITS,
     SCALE,
+    HeatMap,
+    Panel,
     axis_ticks,
     cell_text,
     panels_of,
 )
-from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, speed_band
+from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, Front, speed_band
 from projector.report.figures.rows import configuration, more_is_better
 from projector.report.figures.scaling import Scaling
 from projector.report.figures.words import Ticks, words_of
+from projector.report.pages.page import GRID, log_ticks, plain_layout
 
-_GRID = "#E6E6E6"
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square"}
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
 
@@ -294,10 +293,10 @@ def scaling(curve: Scaling) -> Any:
     layout["xaxis2"] = {**side, "domain": [0.56, 1.0], "anchor": "y2"}
     layout["yaxis2"] = {
         "title": {"text": "speed, tokens/s/GPU"},
-        "gridcolor": _GRID,
+        "gridcolor": GRID,
         "rangemode": "tozero",
         "anchor": "x2",
-        "zerolinecolor": _GRID,
+        "zerolinecolor": GRID,
     }
     return {"data": data, "layout": layout}
 
@@ -317,41 +316,3 @@ def _scaling_band(curve: Scaling, fits: Ints) -> list[dict[str, Any]]:
             "error_y": {**bar, "thickness": 1, "width": 4},
         }
     ]  # fmt: skip
-
-
-def log_ticks(low: float, high: float) -> dict[str, Any]:
-    """Return a logarithmic axis over a range, with ticks of one size."""
-    ticks = round_ticks(low, high, room=1.15)
-    low, high = low / 1.15, high * 1.15
-    return {
-        "type": "log",
-        "range": [math.log10(low), math.log10(high)],
-        "tickvals": ticks,
-        "ticktext": [short_number(tick) for tick in ticks],
-    }
-
-
-def round_ticks(low: float, high: float, room: float = 1.0) -> list[float]:
-    """Return round numbers in a range and in the room around it, few enough to be read."""
-    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if high < 6.0 * low else (1.0, 2.0, 5.0)
-    low, high = low / room, high * room
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [step * 10.0**decade for decade in decades for step in steps]
-    return [tick for tick in ticks if low <= tick <= high]
-
-
-def plain_layout(x: str, y: str) -> dict[str, Any]:
-    """Return the layout of a figure with two labelled axes."""
-    axis: dict[str, Any] = {"gridcolor": _GRID, "zerolinecolor": _GRID, "automargin": True}
-    return {
-        "xaxis": {**axis, "title": {"text": x}},
-        "yaxis": {**axis, "title": {"text": y}},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
-        "hovermode": "closest",
-        "font": {"color": "#222222"},
-        "margin": {"t": 40, "r": 40},
-        # Upright at the right it never lies on the legend.
-        "modebar": {"orientation": "v"},
-        "legend": {"orientation": "h", "y": 1.07, "yanchor": "bottom", "itemsizing": "constant"},
-    }

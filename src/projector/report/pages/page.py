@@ -5,6 +5,7 @@ once, so that it opens anywhere.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -16,6 +17,10 @@ from projector.distribution import install_command, package_version
 from projector.errors import ConfigError
 from projector.files import check_place, write_whole
 from projector.report.document import Document, Figure, Media, Table
+from projector.report.figures.figure import short_number
+
+GRID = "#E6E6E6"
+"""Colour of the lines behind a figure."""
 
 KEY = "html"
 SUFFIXES = (".html", ".htm")
@@ -134,6 +139,44 @@ def _plain(value: Any) -> Any:
         # Seven digits are more than a screen shows, and halve the page.
         return float(f"{value:.7g}") if np.isfinite(value) else None
     return value
+
+
+def log_ticks(low: float, high: float) -> dict[str, Any]:
+    """Return a logarithmic axis over a range, with ticks of one size."""
+    ticks = round_ticks(low, high, room=1.15)
+    low, high = low / 1.15, high * 1.15
+    return {
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [short_number(tick) for tick in ticks],
+    }
+
+
+def round_ticks(low: float, high: float, room: float = 1.0) -> list[float]:
+    """Return round numbers in a range and in the room around it, few enough to be read."""
+    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if high < 6.0 * low else (1.0, 2.0, 5.0)
+    low, high = low / room, high * room
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def plain_layout(x: str, y: str) -> dict[str, Any]:
+    """Return the layout of a figure with two labelled axes."""
+    axis: dict[str, Any] = {"gridcolor": GRID, "zerolinecolor": GRID, "automargin": True}
+    return {
+        "xaxis": {**axis, "title": {"text": x}},
+        "yaxis": {**axis, "title": {"text": y}},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "hovermode": "closest",
+        "font": {"color": "#222222"},
+        "margin": {"t": 40, "r": 40},
+        # Upright at the right it never lies on the legend.
+        "modebar": {"orientation": "v"},
+        "legend": {"orientation": "h", "y": 1.07, "yanchor": "bottom", "itemsizing": "constant"},
+    }
 
 
 STYLE = """

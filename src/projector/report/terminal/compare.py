@@ -16,8 +16,8 @@ from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS
 from projector.projection.terms import MEMORY_TERMS
+from projector.report.terminal.grid import DIM, Grid, flatten, heading, plain, section
 from projector.report.terminal.job import title, verdict
-from projector.report.terminal.tables import DIM, add_row, flatten, grid, heading, plain, section
 from projector.units import to_gib, to_ms
 
 HEADLINE = (
@@ -230,14 +230,13 @@ def _plain(changes: Mapping[str, Change]) -> dict[str, dict[str, float | None]]:
 def _changes(
     name: str, changes: Mapping[str, Change], *, unit: str = "", keep_all: bool = False
 ) -> list[RenderableType]:
-    table = grid(f"={unit}", "A", "B", "difference", "%")
+    table = Grid(f"={unit}", "A", "B", "difference", "%")
     for term, change in changes.items():
         if change.first == change.second == 0.0 and not keep_all:
             continue
         digits = 4 if term in _SHARES else 2
         relative = change.relative
-        add_row(
-            table,
+        table.add_row(
             term,
             f"{change.first:,.{digits}f}",
             f"{change.second:,.{digits}f}",
@@ -254,7 +253,7 @@ def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
     names = list(settings)
     device_differs = "cluster.device.name" in settings
     model_differs = "model" in settings
-    table = grid("=setting", "<A", "<B")
+    table = Grid("=setting", "<A", "<B")
     hidden = 0
     for key in names:
         detail = (
@@ -265,6 +264,6 @@ def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
             hidden += 1
             continue
         first, second = settings[key]
-        add_row(table, key, plain(first), plain(second))
+        table.add_row(key, plain(first), plain(second))
     note = f"{hidden} more of another model, device or network: --json lists them" if hidden else ""
     return section("Settings that differ", note, table)

@@ -10,8 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.report.document import Document, Media, Section, Table
-from projector.report.terminal.grid import Cell, Grid
-from projector.report.terminal.tables import Fitting, bar, heading
+from projector.report.terminal.grid import Cell, Fitting, Grid, bar, heading
 
 NARROWEST, WIDEST = 40, 120
 """Reports are laid out for widths in between; a narrower terminal wraps the lines itself."""

@@ -1,4 +1,4 @@
-"""The reports of first-order projections."""
+"""Reports of first-order projections and deployments."""
 
 from rich.console import RenderableType
 from rich.padding import Padding
@@ -7,14 +7,14 @@ from rich.text import Text
 from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import AnyJob
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance, FirstOrderRun
-from projector.report.terminal.lines import entries
-from projector.report.terminal.tables import (
+from projector.first_order.serving import FirstOrderServing
+from projector.report.terminal.grid import (
     DIM,
-    add_row,
+    Grid,
     bar,
     count,
+    entries,
     gib,
-    grid,
     milliseconds,
     percent,
     section,
@@ -111,26 +111,26 @@ def _verdict(result: FirstOrderMemory) -> Text:
 
 
 def _memory(result: FirstOrderMemory) -> list[RenderableType]:
-    table = grid("=term", "GiB")
+    table = Grid("=term", "GiB")
     for name, value in result.terms_bytes.items():
-        add_row(table, name, gib(value))
-    add_row(table, "total", gib(result.peak_bytes), style="bold")
+        table.add_row(name, gib(value))
+    table.add_row("total", gib(result.peak_bytes), style="bold")
     total, active = result.parameters_total, result.parameters_active
     note = f"{count(total)} parameters" + ("" if total == active else f", {count(active)} active")
     return section("Memory of one device", note, table)
 
 
 def _step(result: FirstOrderPerformance) -> list[RenderableType]:
-    table = grid("=term", "<", "ms", "share", "|")
+    table = Grid("=term", "<", "ms", "share", "|")
     terms = result.breakdown_s
     for name, seconds in terms.items():
         if seconds > 0.0:
             share = seconds / result.iteration_time_s
             what = Text(TERMS[name], DIM)
             length = bar(seconds / max(terms.values()))
-            add_row(table, name, what, milliseconds(seconds), percent(share), length)
+            table.add_row(name, what, milliseconds(seconds), percent(share), length)
     total = milliseconds(result.iteration_time_s)
-    add_row(table, "total", "", total, percent(1.0), "", style="bold")
+    table.add_row("total", "", total, percent(1.0), "", style="bold")
     return section("Time of one step", "max + (1 - overlap) min of compute and the others", table)
 
 
@@ -142,3 +142,32 @@ def constants(config: FirstOrderConfig) -> list[RenderableType]:
         "override with first_order.NAME=VALUE",
         Padding(values, (0, 0, 0, 2)),
     )
+
+
+# The report of first-order deployments.
+def serve_report(result: FirstOrderServing) -> list[RenderableType]:
+    """Return what a deployment reaches."""
+    c = result.columns
+    head = Text(f"{result.model.name} on {result.gpus:,} x {result.device.name}", style="bold")
+    head.append(
+        f", TP {int(c.tp[0])} PP {int(c.pp[0])}, batch {int(c.batch[0]):,}, "
+        f"{int(c.context[0]):,} tokens in, {int(c.output[0]):,} out",
+        style="not bold",
+    )
+    verdict = Text("FITS" if result.fits else "DOES NOT FIT", style="bold")
+    verdict.append(
+        f"  largest batch {result.max_batch:,}, cache {gib(result.kv_cache_bytes)} GiB a device",
+        style="not bold",
+    )
+    table = Grid("=phase", "ms", "<bound by")
+    table.add_row("prompt to first token", milliseconds(result.ttft_s), result.bound_prefill)
+    table.add_row("decode step", milliseconds(result.tpot_s), result.bound_decode)
+    note = f"{result.tokens_per_s_per_gpu:,.1f} tokens/s/GPU"
+    return [
+        head,
+        Text(PLAIN_WORDS, style="bold yellow"),
+        Text(),
+        verdict,
+        *section("Steps", note, table),
+        *constants(result.constants),
+    ]

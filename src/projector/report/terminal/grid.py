@@ -1,13 +1,16 @@
-"""Tables that follow the width of the terminal and never cut a number or a head."""
+"""Tables that follow the width of a terminal and never cut a number; numbers and lines in them."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from rich.bar import Bar
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +25,6 @@ LEAST_TEXT = 16
 LEAST_KEY = 12
 """The same of the text that names a row where the columns of a table stand below each other."""
 
-DIM = "dim"
 
 Cell = str | Text | Bar
 Kind = Literal["number", "word", "text", "bar"]
@@ -201,3 +203,167 @@ class Grid:
 
 def _length(cell: Cell) -> int:
     return 0 if isinstance(cell, Bar) else max(map(cell_len, str(cell).splitlines()), default=0)
+
+
+# Numbers, tables and paragraphs that all reports share.
+DIM = "dim"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The wide layout of some content where it has room, else the narrow one."""
+
+    wide: RenderableType
+    narrow: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the layout for the width at hand."""
+        unlimited = options.update(width=_UNLIMITED)
+        least = Measurement.get(console, unlimited, self.wide).minimum
+        yield self.wide if least <= options.max_width else self.narrow
+
+
+_UNLIMITED = 1000
+"""Columns that no report needs."""
+
+
+def section(title: str, note: str, table: RenderableType) -> list[RenderableType]:
+    """Return a headed, indented table with a blank line below."""
+    return [heading(title, note), Padding(table, (0, 0, 1, 2))]
+
+
+def heading(title: str, note: str = "") -> Text:
+    """Return the line above a section."""
+    line = Text(title, style="bold")
+    if note:
+        line.append(f"  {note}", style="not bold dim")
+    return line
+
+
+def bar(share: float) -> Bar:
+    """Return a bar of ``share`` of the width of its column."""
+    return Bar(size=1.0, begin=0.0, end=max(0.0, min(share, 1.0)), color="cyan")
+
+
+def gib(num_bytes: float) -> str:
+    """Format bytes as GiB."""
+    return f"{num_bytes / 2**30:,.2f}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Format a difference with its sign."""
+    return f"{value:+,.{digits}f}"
+
+
+def milliseconds(seconds: float) -> str:
+    """Format seconds as milliseconds, with more digits where they are few."""
+    value = seconds * 1e3
+    return f"{value:,.1f}" if abs(value) >= 10.0 or value == 0.0 else f"{value:,.3f}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Format a fraction as percent."""
+    return f"{share * 100:.{digits}f} %"
+
+
+def count(number: float) -> str:
+    """Format a number of parameters with four digits and a magnitude."""
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K")):
+        if number >= limit:
+            return f"{number / limit:.4g} {unit}"
+    return f"{number:.0f}"
+
+
+def plain(value: Any) -> str:
+    """Write a value as the job file would."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(plain(item) for item in value) + "]"
+    return str(value)
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as dotted keys."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[key] = value
+    return flat
+
+
+# Lines of reports: entries that stay whole, and text that is made for copying.
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Short texts side by side; a line ends between two of them and not within one."""
+
+    texts: tuple[Text, ...]
+    gap: int = 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines for the width at hand."""
+        line = Text()
+        for text in self.texts:
+            if line and line.cell_len + self.gap + text.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line.append(" " * self.gap if line else "").append_text(text)
+        yield line
+
+
+def entries(texts: Iterable[str | Text], style: str = "") -> Entries:
+    """Return short texts side by side."""
+    return Entries(tuple(each if isinstance(each, Text) else Text(each, style) for each in texts))
+
+
+def pairs(named: Iterable[tuple[str, str]], name_style: str = "dim") -> Entries:
+    """Return names, each with its value."""
+    return Entries(
+        tuple(Text(f"{name} ", name_style).append(value, "default") for name, value in named)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pasted:
+    """Text that is made for copying: one line, however long it is.
+
+    A terminal shows a long line below itself and copies it as one. A part of a report has to stand
+    by itself for this: what is padded is cut to the width.
+    """
+
+    text: str
+    indent: int = 2
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the line."""
+        yield Segment(" " * self.indent + self.text)
+        yield Segment.line()
+
+
+def assignment(name: str, value: Any) -> str:
+    """Write an override as a shell takes it: with quotes where it has other meanings there."""
+    return shlex.quote(f"{name}={_value(value)}")
+
+
+def assignments(overrides: Mapping[str, Any]) -> str:
+    """Write overrides as one piece of a command."""
+    return " ".join(assignment(name, value) for name, value in overrides.items())
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_value(each)}' for name, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_value, value))}]"
+    return str(value)

@@ -14,8 +14,7 @@ from projector.config.first_order import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.network import Network, load_network
 from projector.operations.counts import ModelCounts
-from projector.report.terminal.grid import Grid
-from projector.report.terminal.tables import DIM, add_row, count, flatten, grid, plain, section
+from projector.report.terminal.grid import DIM, Grid, count, flatten, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""
@@ -36,12 +35,11 @@ DITTO = "″"
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     """Return one line for each model."""
     heads = ("layers", "hidden", "heads", "kv", "ffn", "experts", "top-k", "vocab")
-    table = grid("=name", *heads, gap=1)
+    table = Grid("=name", *heads, gap=1)
     for name, model in models.items():
         moe = model.moe
         kv = "MLA" if model.mla else str(model.query_groups)
-        add_row(
-            table,
+        table.add_row(
             name,
             str(model.num_layers),
             f"{model.hidden_size:,}",
@@ -57,10 +55,10 @@ def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
 
 def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType]:
     """Return the size of a model and every field of it."""
-    table = grid("=field", "<value")
+    table = Grid("=field", "<value")
     for key, value in flatten(model.model_dump()).items():
         stated = key.partition(".")[0] in model.model_fields_set
-        add_row(table, key, _runs(value), style=None if stated else DIM)
+        table.add_row(key, _runs(value), style=None if stated else DIM)
     size = f"{counts.parameters_total:,} parameters ({count(counts.parameters_total)})"
     if counts.parameters_active != counts.parameters_total:
         size += f", {count(counts.parameters_active)} active for a token"
@@ -69,10 +67,9 @@ def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType
 
 def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
     """Return one line for each device."""
-    table = grid("=name", "<device", "GiB", "TB/s", *(kind.upper() for kind in CLASSES))
+    table = Grid("=name", "<device", "GiB", "TB/s", *(kind.upper() for kind in CLASSES))
     for name, device in devices.items():
-        add_row(
-            table,
+        table.add_row(
             name,
             device.name,
             f"{device.hbm_gib:,.1f}",
@@ -91,12 +88,11 @@ def device_report(device: Device) -> list[RenderableType]:
 
 def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[RenderableType]:
     """Return one line for each device that only the first-order model knows."""
-    table = grid("=name", "<device", "GiB", "TB/s", "BF16", "8 bits", "domain")
+    table = Grid("=name", "<device", "GiB", "TB/s", "BF16", "8 bits", "domain")
     for name, device in devices.items():
         peaks = device.peak_tflops
         narrow = peaks.get("fp8") or peaks.get("int8")
-        add_row(
-            table,
+        table.add_row(
             name,
             device.name,
             f"{device.memory_gib:,.1f}",
@@ -112,18 +108,18 @@ def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[Renderable
 def first_order_report(device: FirstOrderDevice) -> list[RenderableType]:
     """Return every number of a first-order device, with its source."""
     values = device.model_dump(exclude={"sources", "kind", "name", "vendor"}, exclude_none=True)
-    table = grid("=field", "<value", "<source")
+    table = Grid("=field", "<value", "<source")
     for key, value in flatten(values).items():
-        add_row(table, key, plain(value), Text(_source(device, key), DIM))
+        table.add_row(key, plain(value), Text(_source(device, key), DIM))
     return section(device.name, "first-order device: --fidelity first-order alone", table)
 
 
 def _owners(device: Device) -> list[RenderableType]:
     """Return a line for each device or family whose numbers a device has."""
-    table = grid("=whose", "numbers", "<fields")
+    table = Grid("=whose", "numbers", "<fields")
     for owner, fields in origins_of(device).fields.items():
         tops = dict.fromkeys(field.partition(".")[0] for field in fields)
-        add_row(table, owner, str(len(fields)), Text(", ".join(tops), DIM))
+        table.add_row(owner, str(len(fields)), Text(", ".join(tops), DIM))
     return section("Whose numbers these are", "counted with their parts", table)
 
 
@@ -141,13 +137,11 @@ def _sourced(title: str, note: str, owner: Device | Network) -> list[RenderableT
 
 
 def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> Grid:
-    table = grid("=field", "<value", "<source")
+    table = Grid("=field", "<value", "<source")
     above = ""
     for key, value in fields.items():
         source = _source(owner, f"{prefix}{key}")
-        add_row(
-            table, key, plain(value), Text(DITTO if source and source == above else source, DIM)
-        )
+        table.add_row(key, plain(value), Text(DITTO if source and source == above else source, DIM))
         above = source
     return table
 

@@ -10,8 +10,7 @@ from projector.lower.batch import data_parallel
 from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, WORDS
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Provenance
-from projector.report.terminal.lines import pairs
-from projector.report.terminal.tables import DIM, flatten, gib, heading, plain
+from projector.report.terminal.grid import DIM, flatten, gib, heading, pairs, plain
 from projector.units import to_gib
 
 LONG_ENTRY = 40

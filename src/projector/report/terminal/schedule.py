@@ -7,9 +7,8 @@ from rich.text import Text
 from projector.config.job import Job
 from projector.projection.bands import COVERED, FITS, WORDS
 from projector.projection.bands import DOES_NOT_FIT as NOT
+from projector.report.terminal.grid import Grid, gib, milliseconds, pairs, percent, section
 from projector.report.terminal.job import STYLES, risk, title
-from projector.report.terminal.lines import pairs
-from projector.report.terminal.tables import add_row, gib, grid, milliseconds, percent, section
 from projector.schedule.compare import DOES_NOT_FIT, OK, Candidate, ScheduleComparison
 from projector.schedule.registry import SCHEDULES
 
@@ -63,7 +62,7 @@ def _time(candidate: Candidate) -> str:
 def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableType]:
     times = ("step ms", "pipeline ms") if of_a_job else ("time s",)
     memory = ("peak GiB", "to GiB") if of_a_job else ("microbatches",)
-    table = grid("=schedule", "vpp", *times, "bubble", "in flight", *memory, "=status")
+    table = Grid("=schedule", "vpp", *times, "bubble", "in flight", *memory, "=status")
     ran = [
         (candidate, candidate.run)
         for candidate in comparison.candidates
@@ -74,8 +73,7 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
     for candidate, run in ran:
         makespan = milliseconds(run.makespan_s) if of_a_job else f"{run.makespan_s:.6g}"
         fits = candidate.status == OK
-        add_row(
-            table,
+        table.add_row(
             candidate.schedule,
             str(candidate.vpp),
             *([] if candidate.iteration_s is None else [milliseconds(candidate.iteration_s)]),
@@ -121,11 +119,11 @@ def _searches(comparison: ScheduleComparison) -> list[RenderableType]:
 
 def _left_out(comparison: ScheduleComparison) -> list[RenderableType]:
     """List the schedules that did not run, with the reason."""
-    table = grid("=schedule", "=status", "<why")
+    table = Grid("=schedule", "=status", "<why")
     not_run = [candidate for candidate in comparison.candidates if candidate.run is None]
     for candidate in not_run:
         status = "does not fit" if candidate.status == DOES_NOT_FIT else "cannot run"
         if SCHEDULES[candidate.schedule].on_request:
             status = "not tried"
-        add_row(table, candidate.schedule, status, candidate.reason)
+        table.add_row(candidate.schedule, status, candidate.reason)
     return section("Left out", "", table) if not_run else []

@@ -1,24 +1,17 @@
-"""The report of `sensitivity`."""
+"""Reports of `sensitivity`: effects, Sobol indices, the map of what bounds a step."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.report.terminal.grid import Grid
+from projector.report.terminal.grid import DIM, Grid, milliseconds, percent, plain, section, signed
 from projector.report.terminal.job import configuration, title
-from projector.report.terminal.tables import (
-    DIM,
-    add_row,
-    grid,
-    milliseconds,
-    percent,
-    plain,
-    section,
-    signed,
-)
+from projector.searches.bottleneck import CLASSES, BottleneckMap, MapAxis
 from projector.searches.multi_job import SharedEffect, SharedSensitivity
 from projector.searches.sensitivity import Effect, Sensitivity
+from projector.searches.sobol import SobolIndices
 
 LONGEST_COLUMNS = 4
 """Workloads with a column of their own."""
@@ -46,12 +39,11 @@ def _bound(result: Sensitivity) -> str:
 
 
 def _workloads(result: SharedSensitivity) -> list[RenderableType]:
-    table = grid("#", "=workload", "GPUs", "=device", "weight", "ms/step", "=bound by")
+    table = Grid("#", "=workload", "GPUs", "=device", "weight", "ms/step", "=bound by")
     for index, (workload, job_result) in enumerate(
         zip(result.workloads, result.sensitivities, strict=True)
     ):
-        add_row(
-            table,
+        table.add_row(
             str(index + 1),
             workload.name,
             f"{workload.job.cluster.gpus:,}",
@@ -81,11 +73,10 @@ def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[Renderab
 
 
 def _table(result: Sensitivity, top: int) -> Grid:
-    table = grid("<field", "value", "point", "elasticity", "step less", "step more")
+    table = Grid("<field", "value", "point", "elasticity", "step less", "step more")
     for effect in result.effects[:top]:
         low, high = (effect.low_s / effect.base_s - 1.0, effect.high_s / effect.base_s - 1.0)
-        add_row(
-            table,
+        table.add_row(
             short_field(effect.field),
             plain(effect.value),
             _point(effect),
@@ -99,11 +90,11 @@ def _table(result: Sensitivity, top: int) -> Grid:
 def _shared_table(result: SharedSensitivity, top: int) -> Grid:
     numbers = range(1, len(result.sensitivities) + 1)
     columns = [f"#{number}" for number in numbers] if len(numbers) <= LONGEST_COLUMNS else []
-    table = grid("<field", "point", "elasticity", *columns)
+    table = Grid("<field", "point", "elasticity", *columns)
     for effect in result.effects[:top]:
         slopes = [f"{slope:+.3f}" for slope in effect.by_workload] if columns else []
-        add_row(
-            table, short_field(effect.field), _point(effect), f"{effect.elasticity:+.3f}", *slopes
+        table.add_row(
+            short_field(effect.field), _point(effect), f"{effect.elasticity:+.3f}", *slopes
         )
     return table
 
@@ -148,3 +139,64 @@ def _common_length(texts: Sequence[str]) -> int:
     return next(
         (index for index in range(shortest) if len({text[index] for text in texts}) > 1), shortest
     )
+
+
+# Sobol indices as a table.
+MOST_PANELS = 5
+"""Columns of the table and panels of the figure: the mean, and workloads while there is room."""
+
+
+def sobol_report(result: SobolIndices) -> list[RenderableType]:
+    """Return the table of indices, below the effects."""
+    averaged = len(result.workloads) > 1
+    shown = result.by_workload if averaged and len(result.workloads) < MOST_PANELS else ()
+    columns = [f"ST #{panel + 1}" for panel in range(len(shown))]
+    table = Grid("=field", "S1", "±", "ST", "±", *columns)
+    for row, index in enumerate(result.indices):
+        numbers = (index.s1, index.s1_interval, index.st, index.st_interval)
+        totals = [f"{indices[row].st:.3f}" for indices in shown]
+        table.add_row(short_field(index.field), *(f"{number:.3f}" for number in numbers), *totals)
+    step = "mean ln(step)" if averaged else "ln(step)"
+    note = (
+        f"share of the variance of {step} a field explains alone (S1) and with the others (ST), "
+        "± 95 %"
+    )
+    text = (
+        f"each field between 1/{result.factor:g} and {result.factor:g} times its value; "
+        f"{result.samples:,} samples, {result.evaluations:,} projections, seed {result.seed}; "
+        f"standard deviation of {step} {result.spread:.3f}"
+    )
+    lines = [text]
+    if result.left_out:
+        lines.append(f"{len(result.left_out)} other fields were not sampled; --json says why")
+    return [Text(), *section("Sobol indices", note, table), *(Text(line, DIM) for line in lines)]
+
+
+# The map of what bounds a step, as a few lines.
+def map_report(found: BottleneckMap) -> list[RenderableType]:
+    """Say how much of the map each class bounds, and how long its steps are."""
+    cells = [each for row in found.cells for each in row if each is not None]
+    counts = Counter(each.bound for each in cells)
+    table = Grid("=bound by", "cells", "shortest ms", "longest ms")
+    for name in CLASSES:
+        times = [each.iteration_time_s for each in cells if each.bound == name]
+        if times:
+            shortest, longest = milliseconds(min(times)), milliseconds(max(times))
+            table.add_row(name, f"{counts[name]:,}", shortest, longest)
+    illegal = sum(found.infeasible.values())
+    if illegal:
+        table.add_row("no job", f"{illegal:,}", "", "")
+    note = f"{_span(found.x)}, {_span(found.y)}; --plot map=FILE draws it"
+    return [Text(), *section(f"Bottleneck map of {found.job.model.name}", note, table)]
+
+
+def _span(axis: MapAxis) -> str:
+    first, last = three_digits(axis.values[0]), three_digits(axis.values[-1])
+    return f"{short_field(axis.field)} {first} to {last}"
+
+
+def three_digits(value: float) -> str:
+    """Write whole numbers in full and others with three digits, never as powers of ten."""
+    if value.is_integer() and value < 1e7:
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):,.10g}"

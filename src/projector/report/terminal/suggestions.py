@@ -12,7 +12,7 @@ from projector.projection.api import project_jobs
 from projector.projection.bands import FITS, VERDICTS
 from projector.projection.memory import MemoryProjection
 from projector.projection.performance import PerformanceProjection
-from projector.report.terminal.lines import assignments
+from projector.report.terminal.grid import assignments
 
 MAX_CANDIDATES = 6
 """Jobs projected to find the suggestions of one report."""

@@ -1,14 +1,21 @@
-"""Names and numbers of traces, as reports write them."""
+"""Reports of `projector trace`: summary, operations, launch, overlap, gap, comparison."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.report.terminal.tables import percent
+from projector.report.terminal.grid import Fitting, Grid, percent, section
+from projector.units import NANOSECOND
+
+if TYPE_CHECKING:
+    from projector.projection.comparison import Pair
+    from projector.validate.traces.api import GapResult
+    from projector.validate.traces.result import Difference, Factor, TraceComparison, Unmatched
 
 LONGEST_NAME = 50
 """Characters of a name that a table shows."""
@@ -99,3 +106,524 @@ def runs_of(numbers: list[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+# Operations of traces as tables: durations, launch overhead, overlap.
+MANY = 30
+"""Rows that a terminal shows."""
+
+OUTSIDE = "(no operation)"
+"""What stands for an empty name."""
+
+WIDE = 10.0
+"""Spreads beyond this share of the median have no digits."""
+
+_NAME_WIDTHS = {
+    (False, True): LONGEST_NAME,
+    (False, False): 34,
+    (True, True): 28,
+    (True, False): 22,
+}
+"""Characters of a name, by whether it has other keys beside it and whether there is room."""
+
+_TYPES = {"communication": "comm."}
+"""Short names of types."""
+
+
+class _Column(NamedTuple):
+    """A column of a table."""
+
+    head: str
+    cell: Callable[[Mapping[str, Any]], str]
+    kept: bool = True
+    """Whether it also stands in a narrow terminal."""
+
+
+def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the report of `projector trace operations`."""
+    rows = shown["operations"]
+    columns = (
+        _Column("count", _count, kept=False),
+        _Column("share", lambda row: percent(row["share"])),
+        _Column("ms", _median_of("duration_ns")),
+        _Column("spread", lambda row: _spread(row["duration_ns"]), kept=False),
+        _Column("launch", _median_of("launch_ns")),
+        _Column("overlap", lambda row: _percent(row["overlap"])),
+    )
+    note = f"ms of one iteration of one rank: median, spread of the quartiles{_more(rows)}"
+    return section(f"By {shown['by'][0]}", note, _fitting(rows, shown["by"], columns))
+
+
+def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the report of `projector trace launch`."""
+    ranks = Grid("rank", "launch ms", "preparation", "call", "of kernel time")
+    for row in shown["ranks"][:MANY]:
+        spent = row["launch_ns"]["median"]
+        work = row["duration_ns"]["median"]
+        parts = (row["preparation_ns"]["median"], row["call_ns"]["median"])
+        ranks.add_row(str(row["rank"]), ms(spent), *map(ms, parts), share(spent, work))
+    rows = shown["operations"]
+    columns = (
+        _Column("count", _count, kept=False),
+        _Column("launch ms", _median_of("launch_ns")),
+        _Column("spread", lambda row: _spread(row["launch_ns"]), kept=False),
+        _Column("preparation", _median_of("preparation_ns")),
+        _Column("call", _median_of("call_ns")),
+    )
+    note = "of one iteration, median"
+    table = _fitting(rows, shown["by"], columns)
+    return [
+        *section("Launch overhead", f"ms {note}", ranks),
+        *section(f"By {shown['by'][0]}", f"ms {note}{_more(rows)}", table),
+    ]
+
+
+def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the report of `projector trace overlap`."""
+    rows = shown["operations"]
+    columns = (
+        _Column("compared", lambda row: f"{row['instances']:,}"),
+        _Column("us", lambda row: us(row["duration_ns"]["median"])),
+        _Column("overlap", lambda row: _quantile(row["overlap"], "median")),
+        _Column("25-75 %", _quartiles, kept=False),
+        _Column("correlation", lambda row: _known(row["correlation"], "+.2f"), kept=False),
+        _Column("D50/D0", lambda row: _known(row["ratio"], ".3f")),
+    )
+    note = "share of an operation during which communication runs" + _more(rows)
+    table = _fitting(rows, ("operation", "phase", "recompute"), columns)
+    return section("Overlap", note, table)
+
+
+def _fitting(
+    rows: Sequence[Mapping[str, Any]], by: Sequence[str], columns: Sequence[_Column]
+) -> Fitting:
+    """Return a table that drops columns, and shortens names, where there is no room."""
+    kept = [column for column in columns if column.kept]
+    return Fitting(_table(rows, by, columns, is_wide=True), _table(rows, by, kept, is_wide=False))
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]],
+    by: Sequence[str],
+    columns: Sequence[_Column],
+    *,
+    is_wide: bool,
+) -> RenderableType:
+    # What is recomputed is said beside the name.
+    names = [name for name in by if name != "recompute"]
+    width = _NAME_WIDTHS[len(names) > 1, is_wide]
+    table = Grid(*(f"={name}" for name in names), *(column.head for column in columns))
+    for row in rows[:MANY]:
+        again = " (again)" if row.get("recompute") else ""
+        cells = [_cell(row[name], name, width - len(again)) for name in names]
+        cells[0] += again
+        table.add_row(*cells, *(column.cell(row) for column in columns))
+    return table
+
+
+def _count(row: Mapping[str, Any]) -> str:
+    return f"{row['activities']:,}"
+
+
+def _median_of(key: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda row: ms(row[key]["median"])
+
+
+def _quantile(spread: Mapping[str, Any] | None, name: str) -> str:
+    return "" if spread is None else _percent(spread[name])
+
+
+def _quartiles(row: Mapping[str, Any]) -> str:
+    spread = row["overlap"]
+    return "" if spread is None else f"{_percent(spread['p25'])}-{_percent(spread['p75'])}"
+
+
+def _known(value: float | None, form: str) -> str:
+    return "" if value is None else f"{value:{form}}"
+
+
+def _cell(value: Any, name: str, width: int) -> str:
+    if isinstance(value, int):
+        return str(value) if value >= 0 else "outside"
+    if name == "type":
+        return _TYPES.get(str(value), str(value))
+    return short(value, width) if value else (OUTSIDE if name == "operation" else "")
+
+
+def _spread(spread: Mapping[str, Any]) -> str:
+    """Return half the distance of the quartiles as a share of the median."""
+    if spread["samples"] < 2 or not spread["median"]:
+        return ""
+    relative = (spread["p75"] - spread["p25"]) / 2.0 / spread["median"]
+    return f"±{percent(relative)}" if relative < WIDE else f">{percent(WIDE, 0)}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else percent(value, 0)
+
+
+def _more(rows: Sequence[Any], most: int = MANY) -> str:
+    """Say how many rows are not shown; behind a note."""
+    return f"; {len(rows) - most} more in --json" if len(rows) > most else ""
+
+
+# A run beside its projection, or beside another run.
+COMPARED = 20
+"""Operations that a terminal shows."""
+
+UNMATCHED = 8
+"""Unmatched operations that a terminal shows."""
+
+_SHORT_TYPES = {"communication": "comm.", "collective": "comm."}
+"""Short names of types."""
+
+SHOWN = 0.02
+"""A factor nearer to 1 is left out of a line."""
+
+
+def comparison_report(found: "TraceComparison") -> list[RenderableType]:
+    """Return the report of `projector trace compare`."""
+    names = found.names
+    return [
+        *_title(found),
+        *_step(found),
+        *_operations(found),
+        *_unmatched(f"Only {names.second}", found.only_second),
+        *_unmatched(f"Only {names.first}", found.only_first),
+    ]
+
+
+def _ms(seconds: float) -> str:
+    return ms(seconds / NANOSECOND)
+
+
+def _title(found: "TraceComparison") -> list[RenderableType]:
+    line = Text(found.title[:1].upper() + found.title[1:], style="bold")
+    steps = "step" if found.iterations == 1 else "steps"
+    ranks = "rank" if len(found.ranks) == 1 else "ranks"
+    line.append(f"  {found.iterations} {steps} of {len(found.ranks)} {ranks}", style="not bold")
+    first, second = found.names.first, found.names.second
+    below = (
+        f"compared: {percent(found.matched_second)} of {second} and "
+        f"{percent(found.matched_first)} of {first} time, durations added"
+    )
+    return [line, Padding(Text(below), (0, 0, 1, 2))]
+
+
+def _step(found: "TraceComparison") -> list[RenderableType]:
+    first, second = found.names.first, found.names.second
+    table = Grid("=term", f"{first} ms", f"{second} ms", "difference", "ratio")
+    for name, pair in found.step.items():
+        table.add_row(name, *_pair(pair))
+    return section("Step", "what the device did; only what nothing hides", table)
+
+
+def _pair(pair: "Pair") -> tuple[str, str, str, str]:
+    difference = pair.measured_s - pair.simulated_s
+    slower = _compact(pair.measured_s / pair.simulated_s) if pair.simulated_s else ""
+    sign = "+" if difference >= 0.0 else ""
+    return _ms(pair.simulated_s), _ms(pair.measured_s), f"{sign}{_ms(difference)}", slower
+
+
+def _operations(found: "TraceComparison") -> list[RenderableType]:
+    from projector.validate.traces.result import MEANINGS
+
+    names = found.names
+    # Names of operations of the models tell their types.
+    typed = ("=type",) * (names.first != "projected")
+    table = Grid(
+        "=operation", "=phase", *typed, names.first, names.second, "difference", "ratio", "<because"
+    )
+    for each in found.operations[:COMPARED]:
+        kind = (_SHORT_TYPES.get(each.kind, each.kind),) * len(typed)
+        table.add_row(short(each.operation, 28), each.phase, *kind, *_pair(each.pair),
+            Text(_factors(each)),
+        )  # fmt: skip
+    note = f"ms of a step; ratio: {names.second} over {names.first}"
+    note += _more(found.operations, COMPARED)
+    used = {factor.name for each in found.operations[:COMPARED] for factor in _told(each.factors)}
+    legend = "; ".join(f"{name}: {text}" for name, text in MEANINGS.items() if name in used)
+    lines: list[RenderableType] = section("Operations", note, table)
+    return [*lines, Padding(Text(legend, style="dim"), (0, 0, 1, 2))] if legend else lines
+
+
+def _told(factors: Sequence["Factor"]) -> list["Factor"]:
+    return [factor for factor in factors if abs(factor.value - 1.0) > SHOWN]
+
+
+def _factors(each: "Difference") -> str:
+    told = sorted(_told(each.factors), key=lambda factor: -factor.size)
+    return ", ".join(f"{factor.name} x{_compact(factor.value)}" for factor in told)
+
+
+def _compact(ratio: float) -> str:
+    """Format a ratio with two decimals, a large one with none."""
+    return f"{ratio:.2f}" if ratio < 100.0 else f"{ratio:,.0f}"
+
+
+def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableType]:
+    if not entries:
+        return []
+    table = Grid("=operation", "=phase", "=type", "ms", "runs", "<kernel")
+    for each in entries[:UNMATCHED]:
+        runs = f"{each.runs:,.3g}" if each.runs < 1000.0 else f"{each.runs:,.0f}"
+        table.add_row(short(each.operation, 34), each.phase, each.kind, _ms(each.time_s), runs,
+            short(each.kernel),
+        )  # fmt: skip
+    total = _ms(sum(each.time_s for each in entries))
+    note = f"{total} ms of a step"
+    note += _more(entries, UNMATCHED)
+    return section(title, note, table)
+
+
+# The gap between theory and measurement.
+SMALL_NS = 10_000
+"""Times below this have too few digits as milliseconds."""
+
+_SHORT = {"instruction": "instr.", "utilisation": "utilis.", "frequency": "freq."}
+"""Names of factors above their columns."""
+
+
+def _theory(time_ns: float) -> str:
+    """Format milliseconds; small ones keep two digits, as they are divided by."""
+    return ms(time_ns) if time_ns >= SMALL_NS else f"{time_ns / 1e6:.2g}"
+
+
+def gap_report(found: "GapResult") -> list[RenderableType]:
+    """Return the report of `projector trace gap`."""
+    from projector.trace.measures.gap import FACTORS, REST
+
+    columns = (*FACTORS, REST)
+    short_names = [_SHORT.get(name, name) for name in columns]
+    table = Grid("=operation", "=phase", "theory ms", "actual ms", "ratio", *short_names)
+    for each in found.operations[:COMPARED]:
+        theory = _theory(each.theory_ns) if each.theory_ns else ""
+        ratio = f"{each.ratio:.2f}" if each.ratio else ""
+        cells = [f"{each.factors[name]:.2f}" if name in each.factors else "" for name in columns]
+        table.add_row(short(each.operation, 30), each.phase, theory, ms(each.actual_ns), ratio,
+                *cells)  # fmt: skip
+    note = "mean of the steps; theory times all factors is the actual time"
+    if found.device:
+        note += f"; peaks of {found.device}"
+    note += _more(found.operations, COMPARED)
+    missing = dict.fromkeys(text for each in found.operations for text in each.missing)
+    lines: list[RenderableType] = section("Gap", note, table)
+    if missing:
+        text = f"not known, and so part of the rest: {'; '.join(missing)}"
+        lines.append(Padding(Text(text, style="dim"), (0, 0, 1, 2)))
+    return lines
+
+
+# The report of `projector trace summary`.
+SUMMARISED = 16
+"""Rows of a section; JSON has all of them."""
+
+DIFFERING = 5
+"""Operations in which ranks differ most."""
+
+_PARTS = (
+    ("compute_ns", "compute"),
+    ("exposed_communication_ns", "exposed comm."),
+    ("exposed_memcpy_ns", "exposed copies"),
+    ("idle_ns", "idle"),
+)
+"""What adds up to the span of a rank."""
+
+_KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")
+_PHASES = ("forward", "backward", "optimizer", "other")
+
+_UNITS = {"clock_mhz": "MHz", "memory_clock_mhz": "MHz of memory", "power_w": "W"}
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the report of `projector trace summary`."""
+    return [
+        *title(shown),
+        *_ranks(shown["ranks"], "operators" if shown["on_host"] else "kernels"),
+        *_iterations(shown["iteration_times"], shown["throughput"]),
+        *_phases(shown["phases"]),
+        *_communication(shown["communication"]),
+        *_sharding(shown["sharding"]),
+        *_stragglers(shown["stragglers"]),
+        *_rank_spreads(shown["rank_spreads"]),
+        *_gaps(shown["gaps"]),
+        *_beside(shown["cores"], shown["sampled"]),
+    ]
+
+
+def _ranks(ranks: Rows, counted: str) -> list[RenderableType]:
+    table = Grid("rank", "span ms", *(name for _, name in _PARTS), counted)
+    for each in ranks[:SUMMARISED]:
+        span = each["span_ns"]
+        table.add_row(
+            _place(each, ranks),
+            ms(span),
+            *(share(each[key], span) for key, _ in _PARTS),
+            f"{each[counted]:,}",
+        )
+    return section(
+        "Ranks", f"shares of the span, which they add up to{_more(ranks, SUMMARISED)}", table
+    )
+
+
+def _iterations(iterations: Rows, throughput: Mapping[str, Any] | None) -> list[RenderableType]:
+    known = [each for each in iterations if each["iteration"] >= 0]
+    if not known:
+        return []
+    table = Grid("rank", "count", "ms", *(name for _, name in _PARTS), "launch")
+    places = list(dict.fromkeys((each["rank"], each["device"]) for each in known))
+    keys = ("span_ns", *(key for key, _ in _PARTS), "launch_ns")
+    for place in places[:SUMMARISED]:
+        own = [each for each in known if (each["rank"], each["device"]) == place]
+        medians = (float(np.median([each[key] for each in own])) for key in keys)
+        table.add_row(_place(own[0], known), str(len(own)), *map(ms, medians))
+    note = f"ms of one, median; launch overhead lies in the other parts{_more(places, SUMMARISED)}"
+    parts = section("An iteration", note, table)
+    if throughput is not None:
+        rate, slowest = throughput["tokens_per_s"], throughput["slowest"]
+        named = ", ".join(f"rank {each['rank']} in {each['iterations']}" for each in slowest[:4])
+        text = f"{rate['median']:,.0f} tokens/s by the slowest rank of each iteration ({named})"
+        parts.append(Padding(Text(text), (0, 0, 1, 2)))
+    return parts
+
+
+def _phases(phases: Rows) -> list[RenderableType]:
+    if not phases:
+        return []
+    cells = {(each["phase"], each["type"]): each for each in phases}
+    types = [name for name in _KINDS_OF_WORK if any(key[1] == name for key in cells)]
+    table = Grid("=phase", *types, "launch", "share")
+    for phase in _PHASES:
+        row = [cells.get((phase, name)) for name in types]
+        found = [each for each in row if each is not None]
+        if found:
+            table.add_row(
+                phase,
+                *("" if each is None else ms(each["duration_ns"]["median"]) for each in row),
+                ms(sum(each["launch_ns"]["median"] for each in found)),
+                percent(sum(each["share"] for each in found)),
+            )
+    return section("Phases and types", "ms of kernels in an iteration of a rank, median", table)
+
+
+def _communication(rows: Rows) -> list[RenderableType]:
+    if not rows:
+        return []
+    table = Grid("<collective", "<group", "count", "MiB", "ms", "exposed", "us each", "GB/s")
+    for each in rows[:SUMMARISED]:
+        rate = each["bytes_per_s"]
+        table.add_row(
+            short(each["collective"], 32),
+            short(each["group"], 24),
+            f"{each['kernels']:,}",
+            "" if each["bytes"] is None else f"{each['bytes'] / 2**20:,.3g}",
+            ms(each["iteration_ns"]["median"]),
+            ms(each["exposed_ns"]["median"]),
+            us(each["kernel_ns"]["median"]),
+            "" if rate is None else f"{rate / 1e9:,.3g}",
+        )
+    note = (
+        f"ms of an iteration of a rank, median; counted over all of them{_more(rows, SUMMARISED)}"
+    )
+    return section("Communication", note, table)
+
+
+def _sharding(rows: Rows) -> list[RenderableType]:
+    known = [each for each in rows if each["communication_ns"]["median"]]
+    if not known:
+        return []
+    names = {"filling_ns": "begin", "between_ns": "between", "emptying_ns": "end"}
+    table = Grid("rank", *names.values())
+    for each in known[:SUMMARISED]:
+        table.add_row(_place(each, rows), *(ms(each[key]["median"]) for key in names))
+    note = "ms of an iteration: at its begin, between its matrix products, at its end"
+    return section("Exposed communication", f"{note}{_more(known, SUMMARISED)}", table)
+
+
+def _stragglers(rows: Rows) -> list[RenderableType]:
+    if len(rows) < 2:
+        return []
+    table = Grid("rank", "ms", "of median", "slowest in", "waits ms", "late us", "enters last")
+    for each in rows[:SUMMARISED]:
+        waiting, late = each["waiting_ns"], each["late_ns"]
+        table.add_row(
+            _place(each, rows),
+            ms(each["compute_ns"]["median"]),
+            "" if each["relative"] is None else percent(each["relative"]),
+            str(each["slowest"]),
+            "" if waiting is None else ms(waiting["median"]),
+            "" if late is None else us(late["median"]),
+            "" if each["last"] is None else percent(each["last"], 0),
+        )
+    note = f"computing of an iteration, median; waits in collectives{_more(rows, SUMMARISED)}"
+    return section("Ranks against each other", note, table)
+
+
+def _rank_spreads(rows: Rows) -> list[RenderableType]:
+    known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
+    if not known:
+        return []
+    table = Grid("<operation", "=phase", "ms", "slowest / fastest", "slowest rank", "fastest rank")
+    for each in known[:DIFFERING]:
+        table.add_row(
+            short(each["operation"], 36) or "(outside operations)",
+            each["phase"],
+            ms(each["median_ns"]),
+            f"{each['spread']:.2f}",
+            str(each["slowest"]),
+            str(each["fastest"]),
+        )
+    more = _more(known, DIFFERING)
+    return section("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
+
+
+def _gaps(rows: Rows) -> list[RenderableType]:
+    known = [each for each in rows if each["gaps"]]
+    if not known:
+        return []
+    table = Grid("rank", "idle ms", "host late", "called", "unknown", "longest", "<before")
+    for each in known[:SUMMARISED]:
+        longest = each["longest"][0]
+        table.add_row(
+            _place(each, rows),
+            *(ms(each[key]) for key in ("idle_ns", "late_ns", "called_ns", "unknown_ns")),
+            ms(longest["duration_ns"]),
+            short(longest["after"], 36),
+        )
+    note = (
+        f"ms: before the call of what came next, after it, launch unknown{_more(known, SUMMARISED)}"
+    )
+    return section("Idle time", note, table)
+
+
+def _beside(cores: Rows, sampled: Rows) -> list[RenderableType]:
+    if not cores and not sampled:
+        return []
+    table = Grid("=sampled", "<of", "median", "25-75 %", "min", "max")
+    for each in cores:
+        of = f"{each['cores']} logical cores"
+        for name in ("active", "minimum"):
+            table.add_row(f"{name} cores", of, *_quantiles(each[name]))
+        if each["physical"] is not None:
+            physical = each["physical"]
+            table.add_row("active cores", f"{physical['cores']} physical cores",
+                    *_quantiles(physical["active"]))  # fmt: skip
+    for each in sampled[:SUMMARISED]:
+        unit = _UNITS.get(str(each["what"]), str(each["what"]))
+        table.add_row(unit, str(each["column"]),
+                *_quantiles(each["spread"]))  # fmt: skip
+    return section("Sampled beside the run", "", table)
+
+
+def _quantiles(spread: Mapping[str, Any]) -> list[str]:
+    low, high = f"{spread['p25']:,.4g}", f"{spread['p75']:,.4g}"
+    return [f"{spread['median']:,.4g}", f"{low}-{high}", f"{spread['min']:,.4g}",
+            f"{spread['max']:,.4g}"]  # fmt: skip
+
+
+def _place(row: Mapping[str, Any], rows: Rows) -> str:
+    """Return the rank, with the device where a rank has several."""
+    several = {each["device"] for each in rows if each["rank"] == row["rank"]}
+    return f"{row['rank']}.{row['device']}" if len(several) > 1 else str(row["rank"])

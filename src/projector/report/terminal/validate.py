@@ -8,8 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.projection.bands import WORDS
-from projector.report.terminal.grid import Grid
-from projector.report.terminal.tables import DIM, Fitting, add_row, grid, heading, percent, section
+from projector.report.terminal.grid import DIM, Fitting, Grid, heading, percent, section
 from projector.validate.run import Result, Validation
 
 WORST = 10
@@ -64,9 +63,9 @@ def _verdicts(totals: Mapping[str, Any]) -> list[RenderableType]:
     """Return what the jobs of measured memory are told; all of them ran."""
     if "verdicts" not in totals:
         return []
-    table = grid("<", *WORDS.values(), "close to the limit", "of them fits")
+    table = Grid("<", *WORDS.values(), "close to the limit", "of them fits")
     for key, name in (("in_sample", "in-sample"), ("left_out", "left out")):
-        add_row(table, name, *(f"{number:,}" for number in totals["verdicts"][key].values()))
+        table.add_row(name, *(f"{number:,}" for number in totals["verdicts"][key].values()))
     return section("Verdicts", "all these runs ran", table)
 
 
@@ -95,21 +94,21 @@ def _scores(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
 def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
     """Return one line for each group, with its sources left out beside."""
     has_left_out = any(group["left_out"] for group in groups.values())
-    table = grid("<", "projected", *_ERRORS, *(_LEFT_OUT if has_left_out else ()))
+    table = Grid("<", "projected", *_ERRORS, *(_LEFT_OUT if has_left_out else ()))
     blank = [""] * (len(_LEFT_OUT) if has_left_out else 0)
     for name, group in groups.items():
         left_out = _errors(group["left_out"]) if group["left_out"] else blank
-        add_row(table, name, _projected(group), *_errors(group), *left_out)
+        table.add_row(name, _projected(group), *_errors(group), *left_out)
     return table
 
 
 def _narrow_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
     """Return a line for each group, and one below with its sources left out."""
-    table = grid("<", "projected", *_ERRORS)
+    table = Grid("<", "projected", *_ERRORS)
     for name, group in groups.items():
-        add_row(table, name, _projected(group), *_errors(group))
+        table.add_row(name, _projected(group), *_errors(group))
         if group["left_out"]:
-            add_row(table, "  source left out", "", *_errors(group["left_out"]), style=DIM)
+            table.add_row("  source left out", "", *_errors(group["left_out"]), style=DIM)
     return table
 
 
@@ -144,9 +143,9 @@ def _pair(first: float | None, second: float | None, digits: int) -> str:
 def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
     if not counts:
         return []
-    table = grid("rows", "<why")
+    table = Grid("rows", "<why")
     for why, number in list(counts.items())[:LONGEST]:
-        add_row(table, f"{number:,}", why)
+        table.add_row(f"{number:,}", why)
     rest = len(counts) - LONGEST
     return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 
@@ -168,10 +167,10 @@ def _worst(validation: Validation) -> list[RenderableType]:
         return [heading("No row could be projected"), Text()]
     projected.sort(key=_badness, reverse=True)
     worst = projected[:WORST]
-    notes = grid("line", "<note")
+    notes = Grid("line", "<note")
     for result in worst:
         if note := _note(result):
-            add_row(notes, str(result.line), note, style=DIM)
+            notes.add_row(str(result.line), note, style=DIM)
     below: list[RenderableType] = [Text(), notes] if notes else []
     narrow = Group(_worst_rows(worst, with_notes=False), *below)
     wide = _worst_rows(worst, with_notes=True)
@@ -181,7 +180,7 @@ def _worst(validation: Validation) -> list[RenderableType]:
 def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
     text = "=" if with_notes else "<"
     names = (f"{text}{name}" for name in ("model", "device", "precision"))
-    table = grid("line", *names, "predicted", "measured", "ratio")
+    table = Grid("line", *names, "predicted", "measured", "ratio")
     if with_notes:
         table.add_text("note", least=NOTE)
     for result in worst:
@@ -195,7 +194,7 @@ def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
             _number(outcome.measured),
             f"{outcome.ratio:.3f}",
         ]
-        add_row(table, *cells, *([Text(_note(result), DIM)] if with_notes else []))
+        table.add_row(*cells, *([Text(_note(result), DIM)] if with_notes else []))
     return table
 
 

@@ -1,15 +1,20 @@
-"""Attention kernels on the terminal, and the shapes that a table of them lists."""
+"""Reports of single kernels: attentions and matrix multiplications."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
 
 from projector.config.formats.shape_table import ShapeRow, read_extent, shape_rows
 from projector.errors import ConfigError
-from projector.report.terminal.tables import add_row, bar, grid, milliseconds, percent, section
+from projector.report.terminal.grid import Grid, bar, heading, milliseconds, percent, section
 from projector.single.attention import EXTENTS, AttentionProjection
+from projector.single.gemm import GemmReport
+from projector.single.gemm_list import GemmList
+from projector.units import MICROSECOND, TERA
 
 EXPLAINED = 8
 """Shapes whose terms are shown, the first ones; --json has all."""
@@ -69,7 +74,7 @@ def attention_report(
     projection: AttentionProjection, *, explain: bool, packed_s: float | None
 ) -> list[RenderableType]:
     """Return the shapes with their times, and with ``explain`` the terms of the first ones."""
-    table = grid(
+    table = Grid(
         "batch",
         "heads",
         "kv",
@@ -89,8 +94,7 @@ def attention_report(
             int(extent) for extent in projection.extents[row]
         )
         window = int(projection.window[row])
-        add_row(
-            table,
+        table.add_row(
             f"{batch:,}",
             f"{heads:,}",
             f"{kv:,}",
@@ -128,10 +132,10 @@ def _note(projection: AttentionProjection, packed_s: float | None) -> str:
 def _explained(projection: AttentionProjection, row: int) -> list[RenderableType]:
     terms = {name: float(column[row]) for name, column in projection.terms.items()}
     time_s = terms["time_s"]
-    table = grid("=term", "ms", "of time", "| ", "<what")
+    table = Grid("=term", "ms", "of time", "| ", "<what")
     for name, label, meaning in _TERMS:
         share = terms[name] / time_s if time_s else 0.0
-        add_row(table, label, milliseconds(terms[name]), percent(share), bar(share), meaning)
+        table.add_row(label, milliseconds(terms[name]), percent(share), bar(share), meaning)
     shape = ", ".join(
         f"{name} {value}" for name, value in zip(EXTENTS, projection.extents[row], strict=True)
     )
@@ -141,3 +145,102 @@ def _explained(projection: AttentionProjection, row: int) -> list[RenderableType
     moved = f"{(terms['bytes'] + terms['pass_bytes']) * 1e-9:,.3f} GB"
     note = f"{shape}: {projection.bound[row]} limits; {waves}, {tile}, {steps}; {moved}"
     return section(f"Row {row + 1}", note, table)
+
+
+# Matrix multiplications as tables: times, and the parts of each time.
+MANY = 200
+"""Rows that a table shows of a longer list."""
+
+_NAMES = {
+    "start_s": "start of the kernel",
+    "setup_s": "setup",
+    "first_load_s": "first load",
+    "matrix_s": "matrix pipe",
+    "scale_s": "block scales on the vector units",
+    "l2_fill_s": "loads into a compute unit",
+    "issue_s": "least time of the steps",
+    "wait_s": "waits of the steps",
+    "epilogue_s": "epilogues that are waited for",
+    "epilogues_s": "epilogues, one after another",
+    "l2_s": "L2 as a whole",
+    "memory_s": "memory",
+    "load_s": "loads of a wave",
+    "last_load_s": "loads of the last wave",
+    "last_epilogue_s": "epilogue of the last wave",
+    "loss_s": "overlap that is lost",
+    "reduce_s": "reduction of a split K",
+}
+
+_FACTORS = {
+    "ideal_s": "FLOP at the peak clock",
+    "padding": "padding to tiles and clusters",
+    "waves": "waves that are not full",
+    "frequency": "clock below the peak",
+    "utilisation": "everything else",
+}
+
+
+def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:
+    """Return the table of times, and with ``explain`` every term of each GEMM."""
+    case = gemms.case
+    title = f"GEMM, {case.dtype}, {case.device.name}"
+    note = f"model {case.model}, library {case.library}, run {case.run}, layout {gemms.layout}"
+    if gemms.band.words:
+        note += f"; times {gemms.band.words} for 68 %"
+    table = Grid("M", "N", "K", "batch", "us", "TFLOP/s", "=bound", "MHz", "W", "=kernel")
+    for row, report in enumerate(gemms.reports[:MANY]):
+        table.add_row(
+            f"{report.m:,}",
+            f"{report.n:,}",
+            f"{report.k:,}",
+            f"{report.batch:,}",
+            _us(gemms.total_s(row)),
+            f"{gemms.flop_per_s(row) / TERA:,.1f}",
+            report.bound,
+            f"{report.clock_mhz:,.0f}",
+            f"{report.power_w:,.0f}" if report.power_w is not None else "",
+            report.kernel,
+        )
+    rest = len(gemms.reports) - MANY
+    if rest > 0:
+        note += f"; {rest:,} more rows in --json"
+    parts = section(title, note, table)
+    if explain:
+        for row, report in enumerate(gemms.reports[:MANY]):
+            parts += _explained_products(report, gemms.copy_s[row], gemms.total_s(row))
+    return parts
+
+
+def _explained_products(report: GemmReport, copy_s: float, total_s: float) -> list[RenderableType]:
+    seconds = {name: value for name, value in report.terms.items() if name.endswith("_s")}
+    if copy_s:
+        seconds["copy_s"] = copy_s
+    longest = max(seconds.values(), default=0.0) or 1.0
+    terms = Grid("=term", "us", "|")
+    for name, value in seconds.items():
+        terms.add_row(_NAMES.get(name, "transposed copies"), _us(value), bar(value / longest))
+    facts = Grid("=", "", header=False)
+    for name, value in report.terms.items():
+        if not name.endswith("_s"):
+            facts.add_row(name.replace("_", " "), f"{value:,.0f}")
+    factors = Grid("=made of", "")
+    for name, value in report.factors.items():
+        text = f"{_us(value)} us" if name == "ideal_s" else f"x {value:.3f}"
+        factors.add_row(_FACTORS[name], text)
+    if copy_s:
+        factors.add_row("transposed copies", f"+ {_us(copy_s)} us")
+    size = f"{report.m:,} x {report.n:,} x {report.k:,}"
+    limit = f"{_us(total_s)} us, bound by {report.bound}"
+    words = [Padding(Text(each), (0, 0, 1, 2)) for each in report.explanation]
+    return [
+        heading(size, limit),
+        *words,
+        *section("Terms", "side by side or one after another", terms),
+        *section("Counts", "", facts),
+        *section("Time", "the product of", factors),
+    ]
+
+
+def _us(seconds: float) -> str:
+    value = seconds / MICROSECOND
+    return f"{value:,.1f}" if value >= 100.0 else f"{value:,.3f}"

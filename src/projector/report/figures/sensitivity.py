@@ -1,0 +1,296 @@
+"""Figures of `sensitivity`: the tornado, Sobol indices, the map of what bounds a step."""
+
+import itertools
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from projector.arrays import Floats
+from projector.report.figures.figure import INK, SOFT, WIDE, head, new_figure, save_figure
+from projector.report.figures.rows import title_of_jobs
+from projector.report.figures.words import label_of, labels_of, relative_ticks
+from projector.report.terminal.job import short_title
+from projector.report.terminal.sensitivity import MOST_PANELS, three_digits
+from projector.searches.bottleneck import CLASSES, BottleneckMap
+from projector.searches.multi_job import SharedSensitivity
+from projector.searches.sensitivity import Sensitivity
+from projector.searches.sobol import SobolIndex, SobolIndices
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+BETTER, WORSE = "#3A7D5C", "#C0663A"
+"""Bars: what shortens the step and what lengthens it."""
+
+BAR_IN = 0.3
+
+
+def write_tornado(sensitivity: Sensitivity | SharedSensitivity, path: str | Path, top: int) -> None:
+    """Draw the largest effects as bars around the step; the file appears whole or not at all."""
+    save_figure(path, lambda: tornado_figure(sensitivity, top))
+
+
+def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "Figure":
+    """Draw the tornado: one bar a field, from its shortest to its longest step."""
+    shown = [effect for effect in sensitivity.effects[:top] if effect.swing > 0.0]
+    figure = new_figure(9.0, 1.9 + BAR_IN * max(1, len(shown)), wspace=0.02)
+    jobs, mean = [], ""
+    if isinstance(sensitivity, SharedSensitivity):
+        jobs = [each.job for each in sensitivity.workloads]
+        mean = f", geometric mean of {len(jobs)} workloads"
+    else:
+        jobs = [sensitivity.job]
+    note = f"change of the time of a step with each number {100.0 * sensitivity.change:g} % less "
+    head(figure, f"What matters: {title_of_jobs(jobs)}", f"{note}and more{mean}")
+    axes = figure.subplots()
+    for row, effect in enumerate(shown):
+        for seconds, text in ((effect.low_s, "less"), (effect.high_s, "more")):
+            share = 100.0 * (seconds / effect.base_s - 1.0)
+            if share:
+                axes.barh(row, share, height=0.68, color=BETTER if share < 0.0 else WORSE)
+                axes.annotate(
+                    text, (share, row), xytext=(4 if share > 0.0 else -4, 0),
+                    textcoords="offset points", va="center", fontsize=8.5, color=SOFT,
+                    ha="left" if share > 0.0 else "right",
+                )  # fmt: skip
+    axes.axvline(0.0, color=INK, linewidth=0.8)
+    labels = labels_of([effect.field for effect in shown])
+    axes.set_yticks(
+        range(len(shown)), ["\n".join(textwrap.wrap(label, 44)) for label in labels], fontsize=9.5
+    )
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.margins(x=0.09)
+    axes.set_xlabel("change of the time of a step, %")
+    axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
+    return figure
+
+
+# Sobol indices as bars.
+ALONE, TOTAL = "#0072B2", "#E69F00"
+"""Bars of S1 and of ST."""
+
+ROW_IN = 0.44
+
+WIDE_INTERVAL = 0.1
+"""Half width of an interval from which samples are called few: a tenth of the variance."""
+
+
+def write_sobol(sobol: SobolIndices, path: str | Path) -> None:
+    """Draw the indices; the file appears whole or not at all."""
+    save_figure(path, lambda: sobol_figure(sobol))
+
+
+def sobol_figure(sobol: SobolIndices) -> "Figure":
+    """Draw S1 and ST of every field as bars with their intervals, a panel for each workload."""
+    panels: list[tuple[str, Sequence[SobolIndex]]] = []
+    jobs = [workload.job for workload in sobol.workloads]
+    if len(jobs) == 1:
+        panels.append(("", sobol.indices))
+    else:
+        panels.append(("geometric mean", sobol.indices))
+        if len(jobs) < MOST_PANELS:
+            panels += zip(_panel_titles(sobol), sobol.by_workload, strict=True)
+    width_in = min(WIDE[0], 4.6 + 3.2 * len(panels))
+    figure = new_figure(width_in, 2.5 + ROW_IN * len(sobol.indices), w_pad=0.1, wspace=0.02)
+    head(figure, f"What the time of a step depends on: {title_of_jobs(jobs)}", _note(sobol))
+    all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    for axes, (name, indices) in zip(all_axes, panels, strict=True):
+        _draw(axes, indices)
+        if name:
+            axes.set_title("\n".join(textwrap.wrap(name, 30)), fontsize=9.5)
+    first = all_axes[0]
+    # Axes are shared: limits are those of every panel, or some would be clipped.
+    first.set_xlim(limits(sobol))
+    labels = labels_of([index.field for index in sobol.indices])
+    first.set_yticks(
+        range(len(labels)), ["\n".join(textwrap.wrap(label, 30)) for label in labels], fontsize=9.5
+    )
+    first.set_ylim(len(sobol.indices) - 0.4, -0.6)
+    handles, names = first.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower right", ncols=2, frameon=False)
+    return figure
+
+
+def _panel_titles(sobol: SobolIndices) -> list[str]:
+    """Return model and devices of each workload, or its name where these do not tell it apart."""
+    titles = [short_title(workload.job) for workload in sobol.workloads]
+    if len(set(titles)) == len(titles):
+        return titles
+    return [Path(workload.name).name for workload in sobol.workloads]
+
+
+def limits(sobol: SobolIndices) -> tuple[float, float]:
+    """Return the ends of the axis: 0 to 1, and every bar with its interval in every panel."""
+    low, high = 0.0, 1.0
+    for index in itertools.chain(sobol.indices, *sobol.by_workload):
+        low = min(low, index.s1 - index.s1_interval, index.st - index.st_interval)
+        high = max(high, index.s1 + index.s1_interval, index.st + index.st_interval)
+    room = 0.02 * (high - low)
+    return low - room, high + room
+
+
+def _note(sobol: SobolIndices) -> str:
+    """Say what was varied, and whether the samples are too few to tell fields apart."""
+    widest = max((max(e.s1_interval, e.st_interval) for e in sobol.indices), default=0.0)
+    text = (
+        f"Sobol indices: each field from 1/{sobol.factor:g} to {sobol.factor:g} times its value; "
+        f"{sobol.samples:,} samples, lines are 95 % intervals"
+    )
+    if widest > WIDE_INTERVAL:
+        text += f"\nFew samples: intervals reach ±{widest:.2f}; more samples narrow them"
+    return text
+
+
+def _draw(axes: "Axes", indices: Sequence[SobolIndex]) -> None:
+    rows = range(len(indices))
+    for shift, color, label, values, intervals in (
+        (-0.19, ALONE, "S1, alone", [e.s1 for e in indices], [e.s1_interval for e in indices]),
+        (0.19, TOTAL, "ST, with others", [e.st for e in indices], [e.st_interval for e in indices]),
+    ):
+        axes.barh(
+            [row + shift for row in rows], values, height=0.36, color=color, label=label,
+            xerr=intervals, error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
+        )  # fmt: skip
+    axes.axvline(0.0, color=INK, linewidth=0.8)
+    axes.set_xlabel("share of the variance of ln(time of a step)", fontsize=9.5)
+    axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
+
+
+# The map of what bounds a step, as a picture.
+# Okabe and Ito's palette, which keeps apart for the colour-blind; idle is grey.
+COLOURS = {
+    "compute": "#56B4E9",
+    "memory": "#E69F00",
+    "communication": "#009E73",
+    "latency": "#CC79A7",
+    "bubble": "#A6A6A6",
+}
+NO_JOB = "#FFFFFF"
+
+MOST_PRINTED = 81
+"""Cells with their step printed in them; more have contours."""
+
+FEW_TICKS = 9
+
+LONG_S = 10.0
+"""Longest step of a map from which all of them are written in seconds."""
+
+
+def write_maps(maps: Sequence[BottleneckMap], path: str | Path) -> None:
+    """Draw maps side by side; the file appears whole or not at all."""
+    save_figure(path, lambda: map_figure(maps))
+
+
+def map_figure(maps: Sequence[BottleneckMap]) -> "Figure":
+    """Draw each map as cells in the colours of their classes, with the step and the job's place."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    figure = new_figure(min(1.2 + 6.4 * len(maps), max(WIDE[0], 4.4 * len(maps))), 6.2, wspace=0.02)
+    for axes, bottleneck_map in zip(
+        figure.subplots(1, len(maps), squeeze=False)[0], maps, strict=True
+    ):
+        _draw_bottleneck(axes, bottleneck_map)
+    cells = [cell for bottleneck_map in maps for row in bottleneck_map.cells for cell in row]
+    seen = {cell.bound for cell in cells if cell is not None}
+    handles = [
+        Patch(facecolor=COLOURS[name], label=f"{name}-bound") for name in CLASSES if name in seen
+    ]
+    if None in cells:
+        handles.append(Patch(facecolor=NO_JOB, edgecolor=SOFT, hatch="///", label="no job"))
+    job = Line2D([], [], marker="o", color=INK, markerfacecolor="white", linestyle="", label="job")
+    figure.legend(
+        handles=[*handles, job], loc="outside lower center", ncols=len(handles) + 1, frameon=False
+    )
+    return figure
+
+
+def _draw_bottleneck(axes: "Axes", bottleneck_map: BottleneckMap) -> None:
+    from matplotlib.colors import ListedColormap
+
+    codes = np.array(
+        [
+            [-1 if cell is None else CLASSES.index(cell.bound) for cell in row]
+            for row in bottleneck_map.cells
+        ]
+    )
+    seconds = np.array(
+        [
+            [np.nan if cell is None else cell.iteration_time_s for cell in row]
+            for row in bottleneck_map.cells
+        ]
+    )
+    colours = ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)])
+    axes.imshow(
+        codes, origin="lower", aspect="auto", cmap=colours, vmin=-1.5, vmax=len(CLASSES) - 0.5,
+        interpolation="nearest",
+    )  # fmt: skip
+    for y, x in np.argwhere(codes < 0).tolist():
+        axes.fill_between(
+            [x - 0.5, x + 0.5], y - 0.5, y + 0.5, facecolor="none", edgecolor="#D0D0D0",
+            hatch="///", linewidth=0.0,
+        )  # fmt: skip
+    if codes.size <= MOST_PRINTED or min(codes.shape) < 3:
+        _print_steps(axes, seconds)
+    else:
+        _draw_contours(axes, seconds)
+    job_cell = (
+        bottleneck_map.x.values.index(bottleneck_map.x.value),
+        bottleneck_map.y.values.index(bottleneck_map.y.value),
+    )
+    # Beside the number, where numbers are printed.
+    beside = -0.4 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
+    axes.plot(
+        job_cell[0] + beside, job_cell[1], marker="o", color=INK, markerfacecolor="white",
+        markersize=7,
+    )  # fmt: skip
+    for axis, which, set_label in (
+        (axes.xaxis, bottleneck_map.x, axes.set_xlabel),
+        (axes.yaxis, bottleneck_map.y, axes.set_ylabel),
+    ):
+        step = max(1, -(-len(which.values) // FEW_TICKS))
+        places = range(which.values.index(which.value) % step, len(which.values), step)
+        relative = relative_ticks(which.field, which.values, float(which.value))
+        texts = relative.texts if relative else [three_digits(value) for value in which.values]
+        axis.set_ticks(places, [texts[place] for place in places])
+        set_label(relative.label if relative else label_of(which.field))
+    title = f"What bounds the step: {short_title(bottleneck_map.job)}"
+    axes.set_title("\n".join(textwrap.wrap(title, 56)), fontsize=10.5)
+
+
+def step_text(seconds: float, longest: float) -> str:
+    """Write the time of a step in the unit of its map: ms, or seconds where steps are long."""
+    if longest >= LONG_S:
+        return f"{three_digits(seconds)} s"
+    return f"{three_digits(1e3 * seconds)} ms"
+
+
+def _print_steps(axes: "Axes", seconds: Floats) -> None:
+    for (y, x), step_s in np.ndenumerate(seconds):
+        if np.isfinite(step_s):
+            axes.text(
+                x,
+                y,
+                step_text(float(step_s), float(np.nanmax(seconds))),
+                ha="center",
+                va="center",
+                fontsize=8.0,
+                color=INK,
+            )
+
+
+def _draw_contours(axes: "Axes", seconds: Floats) -> None:
+    """Draw lines of equal step, evenly spaced in its logarithm."""
+    low, high = float(np.nanmin(seconds)), float(np.nanmax(seconds))
+    if high <= low * 1.001:
+        return
+    levels = np.geomspace(low, high, 9)[1:-1]
+    lines = axes.contour(
+        np.ma.masked_invalid(seconds), levels=levels, colors=INK, linewidths=0.8, alpha=0.75
+    )
+    axes.clabel(lines, fmt=lambda level: step_text(float(level), high), fontsize=8.0)

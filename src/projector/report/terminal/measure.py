@@ -1,0 +1,421 @@
+"""Reports of `record`, `probe`, `calibrate` and `benchmark`: what was measured, and where."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from projector.calibrate.probed import Probed
+from projector.calibrate.profile import Calibration, Change, Fitted, OwnCalibration
+from projector.measure.bench.rows import Measured
+from projector.measure.probe import threads_of
+from projector.measure.tables import Tables
+from projector.report.terminal.grid import DIM, Grid, percent, section
+from projector.units import GB, KIB, MICROSECOND, TERA
+from projector.validate.beside import Benchmark, Modelled, number_of, shape_of
+
+_STATUSES = {
+    "ok": "measured",
+    "out_of_memory": "out of memory",
+    "unsupported": "not supported",
+    "failed": "failed",
+}
+_TIMES = ("forward", "backward", "optimizer", "total", "time")
+
+
+def record_report(summary: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the parts of the report on one record.
+
+    Parameters
+    ----------
+    summary : mapping
+        `projector.measure.record.summary_of`.
+    """
+    return [*_title(summary), *_layers(summary), *_longest(summary)]
+
+
+def _title(summary: Mapping[str, Any]) -> list[RenderableType]:
+    where = summary["environment"]
+    ranks = where["ranks"]
+    line = Text("Record", style="bold")
+    line.append(f"  {summary['model']} {summary['precision']} on ", style="not bold")
+    line.append(f"{ranks} x {where['device']}" if ranks > 1 else where["device"])
+    runtime = {"cuda": "CUDA", "rocm": "ROCm"}.get(where["backend"], "")
+    found = {
+        "torch": where["torch"],
+        runtime: where["runtime"],
+        "driver": where["driver"],
+        **where["libraries"],
+    }
+    versions = ", ".join(f"{name} {text}" for name, text in found.items() if name and text)
+    lines = [f"profile {summary['device']}; {versions}", *summary["reduction"]]
+    return [line, Padding(Text("\n".join(lines)), (0, 0, 1, 2))]
+
+
+def _layers(summary: Mapping[str, Any]) -> list[RenderableType]:
+    rows = [(each["layer"], each) for each in summary["layers"]]
+    if summary["step"] is not None:
+        rows.append(("step of one layer each", summary["step"]))
+    rows += [(f"clock under {each['dtype']}", each) for each in summary["clocks"]]
+    if not rows:
+        return []
+    table = Grid("=layer", "=part", "ms", "spread", "MHz", "W", "peak GiB", "<by")
+    for name, outcome in rows:
+        times = [(part, outcome["times"].get(part)) for part in _TIMES]
+        known = [(part, timing) for part, timing in times if timing is not None]
+        for position, (part, timing) in enumerate(known or [("", None)]):
+            first = position == 0
+            cells = _cells(timing, outcome["numbers"] if first else {})
+            why = "" if outcome["status"] == "ok" else _why(outcome)
+            by = (why or outcome["backend"]) if first else ""
+            table.add_row(name if first else "", part, *cells, by)
+    return section("Layers", "median ± half of the distance between the quartiles", table)
+
+
+def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list[str]:
+    peak = numbers.get("peak_allocated_gib")
+    clock_mhz, power_w = numbers.get("clock_mhz"), numbers.get("power_w")
+    median = spread = ""
+    if timing is not None:
+        clock_mhz, power_w = timing["clock_mhz"] or clock_mhz, timing["power_w"] or power_w
+        median = f"{timing['median_ms']:,.4g}"
+        if timing["median_ms"]:
+            half_ms = (timing["high_ms"] - timing["low_ms"]) / 2.0
+            spread = f"±{percent(half_ms / timing['median_ms'])}"
+    return [
+        median,
+        spread,
+        *("" if value is None else f"{value:,.0f}" for value in (clock_mhz, power_w)),
+        "" if peak is None else f"{peak:,.4g}",
+    ]
+
+
+def _longest(summary: Mapping[str, Any]) -> list[RenderableType]:
+    if not summary["longest"]:
+        return []
+    table = Grid("=operation", "=phase", "<shape", "ms", "spread")
+    for each in summary["longest"]:
+        (timing,) = list(each["times"].values())[:1] or (None,)
+        median, spread, *_ = _cells(timing, {})
+        table.add_row(each["label"], each["phase"], each["shape"], median, spread)
+    counted = ", ".join(
+        f"{count:,} {_STATUSES[status]}" for status, count in summary["operations"].items()
+    )
+    note = f"the longest of {counted}"
+    if summary["unsettled"]:
+        note += f"; {summary['unsettled']:,} timings did not settle"
+    return section("Operations", note, table)
+
+
+def tables_report(tables: Tables) -> list[RenderableType]:
+    """Return how many rows each table has, and what has no table."""
+    table = Grid("=table", "rows")
+    for name, found in tables.tables.items():
+        table.add_row(name, f"{len(found.rows):,}")
+    left_out = "; ".join(f"{count:,} {why}" for why, count in tables.left_out.items())
+    parts = section("Measurement tables", "for projector validate and calibrate", table)
+    if left_out:
+        parts.append(Padding(Text(f"In no table: {left_out}"), (0, 0, 1, 2)))
+    return parts
+
+
+def _why(outcome: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (_STATUSES[outcome["status"]], outcome["message"])))
+
+
+# Report of a probe.
+WORST = 8
+"""Times that are shown because they differ most."""
+
+
+def probe_report(probed: Probed) -> list[RenderableType]:
+    """Return what was fitted, how well it holds, and where it holds least."""
+    environment = probed.probe.environment
+    table = Grid("=field", "start", "fitted", "error")
+    for field in probed.fields:
+        error = "at a bound" if field.standard_error is None else f"{field.standard_error:.2g}"
+        table.add_row(field.field, f"{field.start:.4g}", f"{field.value:.4g}", error)
+    note = f"{environment.backend}{threads_of(environment)}, torch {environment.torch}"
+    parts = section(environment.device, note, table)
+    table = Grid("=times", "n", "median error", "projected / measured")
+    for what, (rows, median, mean) in probed.errors().items():
+        table.add_row(what, f"{rows}", percent(median), f"{mean:.2f}")
+    parts += section("How well it holds", "of what was measured for the fit", table)
+    table = Grid("=time", "measured us", "projected us", "ratio")
+    for row in sorted(probed.rows, key=lambda row: max(row.ratio, 1.0 / row.ratio))[
+        : -WORST - 1 : -1
+    ]:
+        table.add_row(
+            row.name,
+            f"{1e6 * row.measured_s:,.1f}",
+            f"{1e6 * row.projected_s:,.1f}",
+            f"{row.ratio:.2f}",
+        )
+    return [*parts, *section("Where it holds least", "", table)]
+
+
+# Report of a calibration.
+def report_of(calibration: Calibration | OwnCalibration) -> list[RenderableType]:
+    """Return the report of either kind of calibration."""
+    if isinstance(calibration, OwnCalibration):
+        return own_report(calibration)
+    return calibration_report(calibration)
+
+
+def own_report(calibration: OwnCalibration) -> list[RenderableType]:
+    """Return how far each constant moved, and the runs before and after."""
+    table = Grid("=constant", "before", "after", "moved", "<still open")
+    for field in calibration.fields:
+        table.add_row(
+            field.field,
+            f"{field.prior:.4g}",
+            f"{field.value:.4g}",
+            f"{field.shift:+.2f}" if field.seen else "-",
+            f"{100.0 * field.width_left:.0f} %" if field.seen else "no run depends on it",
+            style=None if field.seen else DIM,
+        )
+    note = "moved in widths of the prior; share of the prior's width that the runs leave open"
+    parts = section(f"{calibration.base.device}: own runs", note, table)
+    table = Grid("=run", "measured ms", "before", "%", "after", "%")
+    for run in calibration.runs:
+        errors = [time_s / run.measured_s - 1.0 for time_s in (run.before_s, run.after_s)]
+        table.add_row(
+            run.name,
+            f"{1e3 * run.measured_s:,.1f}",
+            f"{1e3 * run.before_s:,.1f}",
+            f"{100.0 * errors[0]:+.1f}",
+            f"{1e3 * run.after_s:,.1f}",
+            f"{100.0 * errors[1]:+.1f}",
+        )
+    return [*parts, *section("Time of one step", "projected before and after", table)]
+
+
+def calibration_report(calibration: Calibration) -> list[RenderableType]:
+    """Return the fitted fields, and the errors before and after."""
+    fitted = calibration.fitted
+    table = Grid("=field", "shipped", "fitted", "error", "<folds", "<")
+    for field in calibration.fields:
+        error = "-" if field.standard_error is None else f"{field.standard_error:.2g}"
+        table.add_row(
+            field.field,
+            f"{field.prior:g}",
+            f"{field.value:g}",
+            error,
+            _folds(field),
+            "not seen" if not field.seen else f"at its {field.bound} bound" if field.bound else "",
+        )
+    note = f"{fitted.rows:,} rows of {fitted.groups:,} groups of {calibration.table}"
+    parts = section(f"{calibration.base.device}: {calibration.kind}", note, table)
+    table = Grid("=rows", "n", "median", "after", "p90", "after", "ratio", "after")
+    _add(table, "fitted", fitted)
+    for number, fold in enumerate(calibration.folds, start=1):
+        _add(table, f"fold {number}, fitted without it", fold)
+    if calibration.cross_validation is not None:
+        _add(table, "all folds", calibration.cross_validation)
+    if calibration.holdout is not None:
+        _add(table, "put aside", calibration.holdout)
+    parts += section("Errors of the time", "shipped, then fitted", table)
+    if calibration.left_out:
+        table = Grid("rows", "<why")
+        for why, count in calibration.left_out.items():
+            table.add_row(f"{count:,}", why)
+        parts += section("Left out", "", table)
+    return parts
+
+
+def _folds(field: Fitted) -> str:
+    if field.fold_least is None or field.fold_most is None:
+        return ""
+    return f"{field.fold_least:g} to {field.fold_most:g}"
+
+
+def _add(table: Grid, name: str, change: Change) -> None:
+    before, after = change.before, change.after
+    table.add_row(
+        name,
+        f"{change.rows:,}",
+        percent(before.median_ape),
+        percent(after.median_ape),
+        percent(before.p90_ape),
+        percent(after.p90_ape),
+        f"{before.geomean_ratio:.3f}",
+        f"{after.geomean_ratio:.3f}",
+    )
+
+
+# Measured operations as a table: time and spread, rate, and the model beside them.
+MANY = 200
+"""Rows that a table shows of a longer list."""
+
+LONGEST = 300
+"""Characters of a message about cases without a time."""
+
+_SHAPES = {
+    "gemm": ("=type", "M", "N", "K", "batch"),
+    "attention": ("=type", "=pass", "batch", "heads", "kv", "length", "d", "d_v"),
+    "collective": ("=operation", "ranks", "bytes"),
+    "memory": ("bytes",),
+}
+_RATES = {
+    "gemm": ("TFLOP/s", TERA),
+    "attention": ("TFLOP/s", TERA),
+    "collective": ("bus GB/s", GB),
+    "memory": ("GB/s", GB),
+}
+_TITLES = {
+    "gemm": "GEMMs",
+    "attention": "Attention",
+    "collective": "Collectives",
+    "memory": "Copies within memory",
+    "clock": "Clock under load",
+}
+
+
+def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
+    """Return the table of a list, and the errors of the model over it."""
+    where = benchmark.machine.environment
+    at = benchmark.machine.clock
+    note = f"{where.device}, torch {where.torch}, {at}"
+    if benchmark.device:
+        note += f"; modelled as {benchmark.device}"
+    table = _clock_table(benchmark) if benchmark.kind == "clock" else _table(benchmark)
+    rest = len(benchmark.measured) - MANY
+    if rest > 0:
+        note += f"; {rest:,} more rows in --json"
+    parts = section(_TITLES[benchmark.kind], note, table)
+    lines = _lines(benchmark)
+    if lines:
+        parts.append(Padding(Text("\n".join(lines)), (0, 0, 1, 2)))
+    return parts
+
+
+def _table(benchmark: Benchmark) -> RenderableType:
+    unit, scale = _RATES[benchmark.kind]
+    columns = [*_SHAPES[benchmark.kind], "us", "spread", unit]
+    clocked = any(each.spread.clock_mhz for each in benchmark.measured)
+    columns += ["MHz"] if clocked else []
+    columns += ["model us", "ratio"] if benchmark.modelled else []
+    noted = any(_words(benchmark, row) for row in range(len(benchmark.measured)))
+    table = Grid(*columns, *(["<"] if noted else []))
+    for row, each in enumerate(benchmark.measured[:MANY]):
+        cells = [*_shape(each), *_times(each, scale)]
+        if clocked:
+            cells.append(f"{each.spread.clock_mhz:,.0f}" if each.spread.clock_mhz else "")
+        if benchmark.modelled:
+            there, ratio = benchmark.modelled[row], benchmark.ratio(row)
+            cells.append(_us(there.time_s))
+            cells.append("" if ratio is None else f"{ratio:.2f}")
+        if noted:
+            cells.append(_words(benchmark, row))
+        table.add_row(*cells)
+    return table
+
+
+def _shape(each: Measured) -> list[str]:
+    shape = shape_of(each.case)
+    if each.case.kind == "gemm":
+        grouped = " grouped" if shape["grouped"] else ""
+        extents = [f"{shape[name]:,}" for name in ("m", "n", "k")]
+        return [shape["dtype"], *extents, f"{shape['batch']:,}{grouped}"]
+    if each.case.kind == "attention":
+        names = ("batch", "heads", "kv_heads", "seq", "head_dim", "v_head_dim")
+        return [shape["dtype"], shape["pass"], *(f"{shape[name]:,}" for name in names)]
+    if each.case.kind == "collective":
+        return [shape["operation"], f"{shape['ranks']}", _bytes(shape["bytes"])]
+    return [_bytes(shape["bytes"])]
+
+
+def _times(each: Measured, scale: float) -> list[str]:
+    rate = each.rate
+    return [
+        _us(each.time_s),
+        _spread(each),
+        "" if rate is None else _significant(rate / scale),
+    ]
+
+
+def _spread(each: Measured) -> str:
+    """Return half of what lies between the quartiles, as a share of the median."""
+    low, high = each.spread.low_s, each.spread.high_s
+    if low is None or high is None or not each.time_s:
+        return ""
+    return f"±{percent((high - low) / 2.0 / each.time_s)}"
+
+
+def _words(benchmark: Benchmark, row: int) -> str:
+    each = benchmark.measured[row]
+    if each.status != "ok":
+        return each.status.replace("_", " ")
+    words = [] if each.spread.settled else ["not settled"]
+    if each.case.asked:
+        asked = each.case.asked
+        words.append(f"padded from {asked['m']} x {asked['n']} x {asked['k']}")
+    if benchmark.modelled and benchmark.modelled[row].why_not:
+        words.append(f"not modelled: {benchmark.modelled[row].why_not}")
+    return "; ".join(words)
+
+
+def _clock_table(benchmark: Benchmark) -> RenderableType:
+    columns = ["=type", "seconds", "MHz", "W", "TFLOP/s"]
+    columns += ["model MHz", "model TFLOP/s"] if benchmark.modelled else []
+    table = Grid(*columns, "<")
+    for row, each in enumerate(benchmark.measured):
+        shape, rate = shape_of(each.case), each.rate
+        cells = [shape["dtype"], f"{shape['seconds']:g}"]
+        cells += [_plain(number_of(each.row, name)) for name in ("clock_mhz", "power_w")]
+        cells.append("" if rate is None else _significant(rate / TERA))
+        if benchmark.modelled:
+            cells += _modelled_clock(benchmark.modelled[row])
+        table.add_row(*cells, _words(benchmark, row))
+    return table
+
+
+def _modelled_clock(there: Modelled) -> list[str]:
+    rate = there.flop_per_s
+    return [_plain(there.clock_mhz), "" if rate is None else _significant(rate / TERA)]
+
+
+def _lines(benchmark: Benchmark) -> list[str]:
+    lines = []
+    whys = Counter((each.status, each.message) for each in benchmark.measured)
+    for (status, message), count in whys.items():
+        if status != "ok":
+            line = f"{count} {status.replace('_', ' ')}: {message}"
+            lines.append(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")
+    missing = benchmark.asked - len(benchmark.measured)
+    if missing > 0:
+        lines.append(f"not measured yet: {missing} of {benchmark.asked}")
+    totals = benchmark.totals
+    if totals is not None:
+        lines.append(
+            f"modelled over measured: {totals.geomean_ratio:.2f} in the mean of {totals.rows}; "
+            f"error {percent(totals.median_ape)} median, {percent(totals.p90_ape)} 90th percentile"
+        )
+    return lines
+
+
+def _us(seconds: float | None) -> str:
+    return "" if seconds is None else _significant(seconds / MICROSECOND)
+
+
+def _plain(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _significant(value: float) -> str:
+    """Write a number in about four digits."""
+    if value >= 100.0:
+        return f"{value:,.1f}" if value < 10_000.0 else f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 10.0 else f"{value:.3f}"
+
+
+def _bytes(value: float) -> str:
+    """Write bytes in the largest binary unit that leaves a whole number."""
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        size = float(KIB**power)
+        if value >= size and value % size == 0.0:
+            return f"{value / size:,.0f} {unit}"
+    return f"{value:,.0f} B"

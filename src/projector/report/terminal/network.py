@@ -1,0 +1,310 @@
+"""Reports of nodes and clusters: parts, matrices, routes, transfers, collectives."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import RenderableType
+
+from projector.report.terminal.grid import Grid, bar, section
+from projector.units import GB, GIB, KIB, MIB, MICROSECOND
+
+if TYPE_CHECKING:
+    from projector.single.collective import CollectiveProjection, Crossover
+
+MANY = 16
+"""Devices whose matrix a terminal shows."""
+
+MANY_ROUTES = 120
+"""Routes that a terminal shows."""
+
+
+def node_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return the tiers of a node, what hangs on what, and what collectives reach."""
+    tiers = Grid("=tier", "links", "GB/s", "latency us", "bundles", "<between")
+    for tier in shown["tiers"]:
+        links = [link for link in shown["links"] if link["tier"] == tier["tier"]]
+        tiers.add_row(
+            tier["tier"],
+            str(tier["links"]),
+            f"{tier['gb_per_s']:,.4g}",
+            f"{tier['latency_us']:,.3g}",
+            str(tier["bundles"]),
+            _some([f"{link['a']}-{link['b']}" for link in links]),
+        )
+    note = f"{len(shown['devices'])} devices: {shown['device']}"
+    parts = section(shown["node"], note, tiers)
+    if shown["rates"]:
+        rates = Grid("devices", "ring", "exchange", "slowest pair")
+        for row in shown["rates"]:
+            rates.add_row(
+                str(row["devices"]),
+                *(f"{row[f'{name}_gb_per_s']:,.4g}" for name in ("ring", "exchange", "pair")),
+            )
+        parts += section("Among the first devices", "GB/s of one device and direction", rates)
+    return parts
+
+
+def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return what a host of a cluster finds on its way to others."""
+    table = Grid("=to hosts in", "hosts", "switches", "latency us", "alone", "all at once")
+    for row in shown["reach"]:
+        table.add_row(
+            row["where"],
+            f"{row['hosts']:,}",
+            str(row["switches"]),
+            f"{row['latency_us']:,.3g}",
+            f"{row['alone_gb_per_s']:,.4g}",
+            f"{row['shared_gb_per_s']:,.4g}",
+        )
+    kind = "rail-optimised" if shown["rail_optimised"] else "plain"
+    sizes = ", ".join(
+        f"{shown[name]:,} {name if shown[name] > 1 else name[:-1]}"
+        for name in ("hosts", "pods", "zones")
+    )
+    parts = section(f"Cluster: {sizes}", f"{shown['network']}, {kind}; GB/s of one host", table)
+    tiers = Grid("=tier", "bundles", "adapters below", "GB/s in all")
+    for name in dict.fromkeys(link["tier"] for link in shown["links"]):
+        links = [link for link in shown["links"] if link["tier"] == name]
+        total = sum(link["gb_per_s"] for link in links)
+        width = sum(link["links"] for link in links)
+        tiers.add_row(name, str(len(links)), f"{width:,}", f"{total:,.5g}")
+    note = "a vertex stands for all hosts that look alike" if shown["folded"] else ""
+    return [*parts, *section("Graph", note, tiers)]
+
+
+def matrix_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return the three matrices of a node."""
+    route = f"along the {shown['route']} route"
+    if shown["engine"]:
+        route += f" by the engine {shown['engine']}"
+    return [
+        *_matrix("Hops", "along the shortest route", shown, "hops", "d"),
+        *_matrix("Bandwidth", f"GB/s per direction, {route}", shown, "bandwidth_gb_per_s", ".4g"),
+        *_matrix("Latency", f"us, {route}", shown, "latency_us", ".3g"),
+    ]
+
+
+def _matrix(
+    title: str, note: str, shown: dict[str, Any], key: str, form: str
+) -> list[RenderableType]:
+    devices = shown["devices"][:MANY]
+    table = Grid("", *(str(device) for device in devices))
+    for device in devices:
+        row = shown[key][device][:MANY]
+        table.add_row(str(device), *(_cell(row[other], device == other, form) for other in devices))
+    rest = len(shown["devices"]) - len(devices)
+    more = f"; {rest} more devices in --json" if rest else ""
+    return section(title, f"{note}{more}", table)
+
+
+def _cell(value: float | None, same: bool, form: str) -> str:
+    return "-" if same or value is None else format(value, form)
+
+
+def route_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return routes, one line for each pair where the widest is the shortest, else two."""
+    table = Grid("=pair", "=route", "=path", "hops", "GB/s", "us", "all routes")
+    for row in shown["routes"][:MANY_ROUTES]:
+        pair = f"{row['source']}-{row['target']}"
+        together = row["all_routes_gb_per_s"]
+        names = ("widest",) if row["widest_is_shortest"] else ("shortest", "widest")
+        for name in names:
+            route = row[name]
+            kind = "shortest, widest" if row["widest_is_shortest"] else name
+            table.add_row(
+                pair,
+                kind,
+                "-".join(map(str, route["path"])),
+                str(route["hops"]),
+                f"{route['gb_per_s']:,.4g}",
+                f"{route['latency_us']:,.3g}",
+                "" if together is None or name == "shortest" else f"{together:,.4g}",
+            )
+    rest = len(shown["routes"]) - MANY_ROUTES
+    note = "GB/s per direction of the narrowest link, and of all routes at once"
+    return section("Routes", f"{note}; {rest} more in --json" if rest > 0 else note, table)
+
+
+def flow_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return the rates of flows that run at once."""
+    table = Grid("=flow", "=path", "alone", "together")
+    for row in shown["flows"]:
+        table.add_row(
+            row["flow"],
+            "-".join(map(str, row["path"])),
+            f"{row['alone_gb_per_s']:,.4g}",
+            f"{row['gb_per_s']:,.4g}",
+        )
+    return section("Flows", f"GB/s, max-min fair, {shown['route']} routes", table)
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    rest = len(names) - most
+    return " ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# Transfers in a node as tables: engines, sizes, flows that share links.
+def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return the engines at one size, and where asked for the sizes and crossovers."""
+    both = "both ways, " if shown["both_directions"] else ""
+    times = f", read {shown['accesses']} times" if shown["accesses"] > 1 else ""
+    note = f"{size_name(shown['bytes'])}, {both}{_path(shown)}{times}"
+    table = Grid("=engine", "us", "GB/s", "total", "at most", "latency", "CUs", "| ", "<what")
+    fastest = shown["time_us"]
+    for row in shown["engines"]:
+        share = fastest / row["time_us"] if row["time_us"] else 1.0
+        table.add_row(
+            row["engine"],
+            _us(row["time_us"]),
+            f"{row['gb_per_s']:,.1f}",
+            f"{row['total_gb_per_s']:,.1f}",
+            _at_most(row),
+            f"{row['latency_us']:,.1f}",
+            f"{row['compute_units']:,}",
+            bar(share),
+            row["what"],
+        )
+    parts = section(f"{shown['node']}: {shown['from']} to {shown['to']}", note, table)
+    if "sizes" in shown:
+        parts += _sizes(shown)
+    return parts
+
+
+def sharing_report(shown: dict[str, Any]) -> list[RenderableType]:
+    """Return the rates of messages that move at the same time."""
+    table = Grid("=engine", "=from", "=to", "alone", "together", "total")
+    for engine in shown["engines"]:
+        for number, flow in enumerate(engine["flows"]):
+            table.add_row(
+                "" if number else engine["engine"],
+                flow["from"],
+                flow["to"],
+                f"{flow['alone_gb_per_s']:,.1f}",
+                f"{flow['gb_per_s']:,.1f}",
+                "" if number else f"{engine['total_gb_per_s']:,.1f}",
+            )
+    both = "GB/s per direction; totals of both" if shown["both_directions"] else "GB/s"
+    return section(f"{shown['node']}: at the same time", both, table)
+
+
+def _sizes(shown: dict[str, Any]) -> list[RenderableType]:
+    names = [row["engine"] for row in shown["engines"]]
+    table = Grid("size", "=fastest", *names)
+    for row in shown["sizes"]:
+        rates = (f"{row['engines'][name]['gb_per_s']:,.3g}" for name in names)
+        table.add_row(size_name(row["bytes"]), row["engine"], *rates)
+    parts = section("By size", "GB/s per direction", table)
+    if shown["crossovers"]:
+        points = Grid("size", "=before", "=after")
+        for point in shown["crossovers"]:
+            points.add_row(size_name(point["bytes"]), point["from"], point["to"])
+        parts += section("Crossovers", "where the fastest engine changes", points)
+    return parts
+
+
+def _path(shown: dict[str, Any]) -> str:
+    if len(shown["path"]) == 1:
+        return "within its memory"
+    return f"{'-'.join(map(str, shown['path']))} at {shown['link_gb_per_s']:,.4g} GB/s"
+
+
+def _at_most(row: dict[str, Any]) -> str:
+    low, high = row["low_gb_per_s"], row["high_gb_per_s"]
+    if low == high:
+        return f"{row['peak_gb_per_s']:,.1f}"
+    return f"{low:,.1f} to {high:,.1f}"
+
+
+def _us(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:,.1f}"
+
+
+# Collectives on the terminal: every algorithm at one size, all sizes, and the crossovers.
+def collective_report(projection: "CollectiveProjection") -> list[RenderableType]:
+    """Return the algorithms at the asked size, the sizes of a sweep, and the crossovers."""
+    parts = section(title(projection), _note(projection), _algorithms(projection))
+    if projection.is_sweep:
+        parts += section("By size", "us of each algorithm", _each_size(projection))
+    library, every = projection.crossovers, projection.crossovers_of_all
+    if library:
+        note = f"among what the library has: {', '.join(projection.served_by_library)}"
+        parts += section("Crossovers", note, _crossovers(library))
+    if every != library:
+        parts += section("Crossovers of all", "with any algorithm", _crossovers(every))
+    return parts
+
+
+def title(projection: "CollectiveProjection") -> str:
+    """Return a title that names the projection in one line."""
+    case = projection.case
+    far = f", {case.stride} apart" if case.stride > 1 else ""
+    return f"{case.operation}, {projection.ranks:,} x {case.cluster.device.name}{far}"
+
+
+def size_name(num_bytes: float) -> str:
+    """Return a size in the largest binary unit that leaves it at least 1, with three digits."""
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if num_bytes >= unit:
+            return f"{num_bytes / unit:,.3g} {name}"
+    return f"{num_bytes:,.0f} B"
+
+
+def _note(projection: "CollectiveProjection") -> str:
+    local = projection.local
+    where = "one scale-up domain" if local == projection.ranks else f"{local} in a scale-up domain"
+    network = projection.case.cluster.network.name
+    words = projection.band.words
+    band = f"; times {words} for 68 %" if words else ""
+    return f"{size_name(projection.num_bytes)}, {where}; {network}{band}"
+
+
+def _microseconds(seconds: float) -> str:
+    if not np.isfinite(seconds):
+        return "-"
+    value = seconds / MICROSECOND
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:,.1f}"
+
+
+def _algorithms(projection: "CollectiveProjection") -> Grid:
+    table = Grid("=algorithm", "us", "bus GB/s", "| of the fastest", "=")
+    row = projection.row
+    timed = [
+        (float(column[row]), name)
+        for name, column in projection.times.each_s.items()
+        if np.isfinite(column[row])
+    ]
+    if not timed or projection.algorithm is None:
+        table.add_row("nothing moves", _microseconds(projection.time_s), "0.0", bar(0.0), "")
+        return table
+    fastest = min(timed)[0]
+    for seconds, name in sorted(timed):
+        rate = float(projection.bus_bytes_per_s(projection.num_bytes, seconds)) / GB
+        if name == projection.algorithm:
+            remark = "asked for" if projection.asked else "chosen"
+        else:
+            remark = "" if name in projection.case.library else "not in the library"
+        table.add_row(name, _microseconds(seconds), f"{rate:,.1f}", bar(fastest / seconds), remark)
+    return table
+
+
+def _each_size(projection: "CollectiveProjection") -> Grid:
+    times = projection.times
+    table = Grid("size", "us", "bus GB/s", "=algorithm", *times.each_s)
+    rates = projection.bus_bytes_per_s(times.num_bytes, times.best_s) / GB
+    for row, size in enumerate(times.num_bytes):
+        table.add_row(
+            size_name(float(size)),
+            _microseconds(float(times.best_s[row])),
+            f"{rates[row]:,.1f}",
+            times.best[row] or "-",
+            *(_microseconds(float(column[row])) for column in times.each_s.values()),
+        )
+    return table
+
+
+def _crossovers(points: "tuple[Crossover, ...]") -> Grid:
+    table = Grid("size", "=before", "=after")
+    for point in points:
+        table.add_row(size_name(point.num_bytes), point.before, point.after)
+    return table

@@ -1,0 +1,570 @@
+"""Reports of a step: its time, its memory, what was measured of them, the run around it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from projector.measure.reduction import reduction_lines
+from projector.planning.question import number
+from projector.projection.bands import FITS, WORDS
+from projector.projection.comparison import ComparedOperation, Comparison, Pair, errors
+from projector.projection.memory import Component, MemoryProjection, StageMemoryProjection
+from projector.projection.performance import ELSEWHERE, PerformanceProjection
+from projector.projection.provenance import Origins
+from projector.projection.run import RunProjection
+from projector.projection.terms import LIMITS, MEMORY_TERMS
+from projector.report.terminal.grid import (
+    DIM,
+    Entries,
+    Fitting,
+    Grid,
+    Pasted,
+    bar,
+    count,
+    entries,
+    gib,
+    heading,
+    milliseconds,
+    percent,
+    section,
+    signed,
+)
+from projector.report.terminal.job import (
+    configuration,
+    filled_in,
+    risk,
+    search_hint,
+    title,
+    verdict,
+)
+from projector.report.terminal.suggestions import Suggestion
+from projector.units import HOUR
+
+MAX_COLLECTIVES = 10
+"""Collectives shown one by one; the others are summed."""
+
+
+def performance_report(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
+) -> list[RenderableType]:
+    """Return the parts of the report, in the order of printing."""
+    parts: list[RenderableType] = [
+        title(result.job),
+        configuration(result.job, result.schedule),
+        Text(),
+        verdict(result.memory),
+        headline(result),
+        limit(result),
+        *run_lines(result.run),
+        Text(),
+        *measurement(result.provenance.times),
+        *breakdown(result),
+        *communication(result),
+        *compared_benchmark(result.comparison),
+        *alternatives(result),
+        *next_steps(result, suggestions),
+        *filled_in(result.job, result.provenance),
+    ]
+    return parts
+
+
+def band(uncertainty: Mapping[str, Any]) -> str:
+    """Return the band of a figure, e.g. `` ± 9 %``; empty if it is unknown."""
+    relative = uncertainty["relative"]
+    return f" ± {100.0 * relative:.0f} %" if relative is not None else ""
+
+
+def headline(result: PerformanceProjection) -> Entries:
+    """Return the numbers that people ask for first."""
+    figures = (
+        f"{milliseconds(result.iteration_time_s)} ms/step",
+        f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU{band(result.uncertainty)}",
+        f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
+        f"MFU {percent(result.mfu)}",
+        f"HFU {percent(result.hfu)}",
+    )
+    return entries(figures, "bold")
+
+
+def limit(result: PerformanceProjection) -> Text:
+    """Name what limits the step."""
+    text = f"limited by {result.bound}"
+    if result.job.parallelism.pp > 1:
+        busiest = result.scalars["busiest_stage"]
+        text += f"; bubble {percent(result.bubble_fraction)} of the work of stage {busiest}"
+    return Text(text)
+
+
+def breakdown(result: PerformanceProjection) -> list[RenderableType]:
+    """Return where the step goes; the rows add up to the total."""
+    origins = result.origins
+    if result.comparison is not None:
+        return compared_step(result.comparison, origins)
+    marks = ["=from"] if origins else []
+    table = Grid("=term", "<", "ms", "share", *marks, "|")
+    largest = max(result.breakdown_s.values())
+    for name, seconds in result.breakdown_s.items():
+        if seconds > 0.0:
+            table.add_row(
+                name,
+                Text(LIMITS[name], DIM),
+                milliseconds(seconds),
+                percent(seconds / result.iteration_time_s),
+                *([mark(origins[name])] if origins else []),
+                bar(seconds / largest),
+            )
+    total = "total", "", milliseconds(result.iteration_time_s), percent(1.0)
+    table.add_row(*total, *([""] if origins else []), "", style="bold")
+    note = ""
+    if result.job.parallelism.pp > 1:
+        note = f"stage {result.ending_stage}, which ends it; pp_bubble: it waits for others"
+    return section("Time of one step", note, table)
+
+
+def communication(result: PerformanceProjection) -> list[RenderableType]:
+    """Return the collectives of the step, the longest first."""
+    entries = sorted(result.communication.items(), key=lambda item: -item[1].time_s)
+    waits_s = sum(entry.time_s for name, entry in entries if name.endswith(ELSEWHERE))
+    entries = [item for item in entries if item[1].time_s > 0.0 and not item[0].endswith(ELSEWHERE)]
+    if not entries:
+        return []
+    table = Grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
+    for name, entry in entries[:MAX_COLLECTIVES]:
+        table.add_row(
+            name,
+            entry.algorithm,
+            f"{entry.bytes / 1e9:,.2f}",
+            milliseconds(entry.time_s),
+            milliseconds(entry.exposed_s),
+        )
+    rest = [entry for _, entry in entries[MAX_COLLECTIVES:]]
+    if rest:
+        table.add_row(
+            f"{len(rest)} shorter ones",
+            "",
+            f"{sum(entry.bytes for entry in rest) / 1e9:,.2f}",
+            milliseconds(sum(entry.time_s for entry in rest)),
+            milliseconds(sum(entry.exposed_s for entry in rest)),
+            style=DIM,
+        )
+    note = f"stage {result.ending_stage}; exposed: what lengthens the step"
+    if waits_s:
+        note += f"; {milliseconds(waits_s)} ms more wait for others"
+    return section("Communication of one GPU", note, table)
+
+
+def alternatives(result: PerformanceProjection) -> list[RenderableType]:
+    """Return the other schedules that were compared, if any were, and why some were not."""
+    if not result.alternatives and not result.left_out:
+        return []
+    table = Grid("=schedule", "vpp", "ms", "bubble", "peak GiB", "<")
+    for other in (result, *result.alternatives):
+        table.add_row(
+            other.schedule,
+            str(other.degrees["vpp"]),
+            milliseconds(other.iteration_time_s),
+            percent(other.bubble_fraction),
+            gib(other.memory.peak_bytes),
+            Text("chosen") if other is result else risk(other.memory.verdict),
+        )
+    note = "bubble: idle time of the busiest stage over its work"
+    parts = section("Schedules", note, table)
+    if result.left_out:
+        left_out = Grid("=schedule", "<why")
+        for name, reason in result.left_out:
+            left_out.add_row(name, reason)
+        parts += section("Left out", "", left_out)
+    return parts
+
+
+def next_steps(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion]
+) -> list[RenderableType]:
+    """Return changes that help, with the gain of each."""
+    if not suggestions:
+        return search_hint(result.memory)
+    table = Grid("=change", "tokens/s", "peak GiB", "=")
+    stacked: list[RenderableType] = []
+    for suggestion in suggestions:
+        outcome = "trains differently" if suggestion.changes_training else ""
+        if result.memory.verdict != FITS:
+            still = "still " if suggestion.verdict == result.memory.verdict else ""
+            outcome = f"{still}{WORDS[suggestion.verdict]}"
+        speed = f"{signed(suggestion.speed * 100)} %"
+        peak = signed(suggestion.peak_bytes / 2**30)
+        table.add_row(suggestion.change, speed, peak, Text(outcome, style=DIM))
+        gains = [f"tokens/s {speed}", f"peak {peak} GiB", *([outcome] if outcome else [])]
+        stacked += [Pasted(suggestion.change), Padding(entries(gains, DIM), (0, 0, 0, 4))]
+    note = "each projected; append to the command"
+    if not result.memory.fits:
+        note += "; `projector search` ranks all layouts"
+    title, beside = section("What to try next", note, table)
+    return [title, Fitting(beside, Group(*stacked, Text()))]
+
+
+# Memory and performance of one job in one report, without repetition.
+def both_report(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
+) -> list[RenderableType]:
+    """Return the parts of the report, in the order of printing."""
+    return [
+        title(result.job),
+        configuration(result.job, result.schedule),
+        Text(),
+        verdict(result.memory),
+        headline(result),
+        limit(result),
+        parameters(result.memory),
+        Text(),
+        *measurement(result.provenance.times),
+        *stages(result.memory),
+        *anchored_memory(result.memory),
+        *components(result.memory),
+        *documented(result.memory),
+        *breakdown(result),
+        *communication(result),
+        *compared_benchmark(result.comparison),
+        *alternatives(result),
+        *next_steps(result, suggestions),
+        *filled_in(result.job, result.provenance),
+    ]
+
+
+# The report of `project_memory`.
+ALL_STAGES = 8
+"""Up to this many stages are shown one by one; beyond, equal neighbours are one row."""
+
+DEPTH = 2
+"""Levels of the module tree below a layer."""
+
+
+def memory_report(result: MemoryProjection) -> list[RenderableType]:
+    """Return the parts of the report, in the order of printing."""
+    job = result.job
+    return [
+        title(job),
+        configuration(job, result.schedule),
+        Text(),
+        verdict(result),
+        parameters(result),
+        Text(),
+        *search_hint(result),
+        *measurement(result.provenance.times),
+        *stages(result),
+        *anchored_memory(result),
+        *components(result),
+        *documented(result),
+        *filled_in(job, result.provenance),
+    ]
+
+
+def parameters(result: MemoryProjection) -> Text:
+    """Return the size of the model."""
+    total, active = result.counts.parameters_total, result.counts.parameters_active
+    text = f"{count(total)} parameters"
+    if active != total:
+        text += f", {count(active)} active for a token"
+    if result.job.training.adapter is not None:
+        text += f"; {count(result.counts.parameters_trained)} in adapters, which alone are trained"
+    return Text(text)
+
+
+def stages(result: MemoryProjection) -> list[RenderableType]:
+    """Return the memory of each pipeline rank, term by term."""
+    table = Grid("stage", "params", *(term.head for term in MEMORY_TERMS), "peak", "chunks", gap=1)
+    for first, last, stage in fold(result.stages, result.peak_stage):
+        table.add_row(
+            f"{first}" if first == last else f"{first}-{last}",
+            count(stage.parameters),
+            *(gib(term.of(stage)) for term in MEMORY_TERMS),
+            gib(stage.peak_bytes),
+            str(stage.in_flight_microbatches),
+            style="bold" if first <= result.peak_stage <= last else None,
+        )
+    return section(
+        "Memory of each stage", "GiB of one GPU; chunks: those whose activations are held", table
+    )
+
+
+def fold(
+    rows: Sequence[StageMemoryProjection], peak_stage: int
+) -> list[tuple[int, int, StageMemoryProjection]]:
+    """Join neighbours with the same text, if there are many stages.
+
+    The first, the last and the peak stage keep a row of their own.
+    """
+    folded: list[tuple[int, int, StageMemoryProjection]] = []
+    unfolded = {0, len(rows) - 1, peak_stage}
+    for index, row in enumerate(rows):
+        previous = folded[-1] if folded else None
+        joins = (
+            len(rows) > ALL_STAGES
+            and previous is not None
+            and index not in unfolded
+            and previous[1] not in unfolded
+            and _shown(previous[2]) == _shown(row)
+        )
+        if joins and previous is not None:
+            folded[-1] = (previous[0], index, previous[2])
+        else:
+            folded.append((index, index, row))
+    return folded
+
+
+def components(result: MemoryProjection) -> list[RenderableType]:
+    """Return the module tree: parameters of one rank, activations of one microbatch."""
+    table = Grid("=module", "parameters", "activations GiB")
+    for component in result.components:
+        _add_component(table, component, 0)
+    note = "one GPU, one microbatch, nothing recomputed"
+    return section("Modules", note, table)
+
+
+def documented(result: MemoryProjection) -> list[RenderableType]:
+    """Return the closed forms that Primus documents, kept for comparison."""
+    forms = result.documented
+    table = Grid("=", "", header=False)
+    for name, value in (
+        ("parameters", f"{forms.parameters_total:,}"),
+        ("parameters of one rank", f"{forms.parameters_per_rank:,}"),
+        ("parameters and optimizer, GiB", f"{forms.param_optimizer_gib:,.2f}"),
+        ("activations, GiB", f"{forms.activation_gib:,.2f}"),
+        ("total, GiB", f"{forms.total_gib:,.2f}"),
+    ):
+        table.add_row(name, value)
+    parts = Grid("=component", "parameters", "activations GiB")
+    for name, figures in forms.components.items():
+        parameters = int(figures["parameters"])
+        parts.add_row(
+            name,
+            f"{parameters:,}" if parameters else "-",
+            f"{figures['activation_gib']:,.4f}",
+        )
+    note = "coarse; the verdict does not use them"
+    if result.job.training.adapter is not None:
+        note = "they train every weight; the verdict does not use them"
+    return [*section("Documented closed forms", note, table), parts, Text()]
+
+
+def _shown(stage: StageMemoryProjection) -> tuple[str, ...]:
+    terms = (gib(term.of(stage)) for term in MEMORY_TERMS)
+    return (str(stage.parameters), *terms, str(stage.in_flight_microbatches))
+
+
+def _add_component(table: Grid, component: Component, depth: int) -> None:
+    name = Text("  " * depth + component.name, style="bold" if depth == 0 else "")
+    table.add_row(
+        name,
+        f"{component.parameters:,}" if component.parameters else "-",
+        f"{component.activation_bytes / 2**30:,.3f}" if component.activation_bytes else "-",
+        style=DIM if depth == DEPTH else None,
+    )
+    if depth < DEPTH:
+        for child in component.children:
+            _add_component(table, child, depth + 1)
+
+
+# What was measured, where each term comes from, and measured beside simulated.
+MAX_OPERATIONS = 16
+"""Operations shown one by one; the others are summed up."""
+
+MAX_NAMES = 3
+"""Operations named one by one that were not measured for the same reason."""
+
+STYLES = {"measured": "green", "scaled": "yellow", "analytic": ""}
+"""Colour of each origin."""
+
+OF_STEP = "total"
+"""Name of the sum among the pairs of a step."""
+
+
+def mark(origin: str) -> Text:
+    """Return the origin of a term as tables write it."""
+    return Text(origin, style=STYLES.get(origin, ""))
+
+
+def measurement(times: Origins | None) -> list[RenderableType]:
+    """Say on what was measured, what was reduced for it, and why; nothing without a record."""
+    if times is None:
+        return []
+    where = times.record["environment"]
+    runtime = f", {where['backend'].upper()} {where['runtime']}" if where["runtime"] else ""
+    note = f"torch {where['torch']}{runtime}"
+    lines = "\n".join(reduction_lines(times.record["reduction"]))
+    return [
+        heading(f"Measured on {where['ranks']} x {where['device']}", note),
+        Padding(Text(lines, style=DIM), (0, 0, 1, 2)),
+    ]
+
+
+def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
+    """Return what the peak is made of where it stands on a measured one."""
+    anchor, compared = result.anchor, result.comparison
+    if anchor is None:
+        return []
+    table = Grid("=of the fullest stage", "GiB", "=from")
+    for name, num_bytes, origin in (
+        ("modelled peak", anchor.analytic_bytes, "analytic"),
+        ("alive beyond the model", anchor.live_bytes, "scaled"),
+        ("idle in the allocator", anchor.idle_bytes, "measured"),
+        ("reserved peak", anchor.peak_bytes, ""),
+        ("upper bound", anchor.upper_bytes, ""),
+    ):
+        table.add_row(name, gib(num_bytes), mark(origin))
+    note = f"a step of the benchmark held {gib(anchor.measured_bytes)} GiB"
+    if compared is not None:
+        note += f", and {gib(compared.step.simulated_bytes)} simulated"
+    return section("Peak, anchored on a measured one", note, table)
+
+
+def compared_step(comparison: Comparison, origins: Mapping[str, str]) -> list[RenderableType]:
+    """Return the terms of the restored target's step beside the simulated ones."""
+    table = Grid("=term", "<", "ms", "simulated", "sim/meas", "=from")
+    for name, pair in comparison.target.items():
+        if name == OF_STEP or pair.measured_s > 0.0 or pair.simulated_s > 0.0:
+            cells = name, Text(LIMITS.get(name, ""), DIM)
+            style = "bold" if name == OF_STEP else None
+            table.add_row(*cells, *_numbers(pair), mark(origins.get(name, "")), style=style)
+    note = "restored from what was measured, beside the models alone"
+    return section("Time of one step", note, table)
+
+
+def compared_benchmark(comparison: Comparison | None) -> list[RenderableType]:
+    """Return layers, the step and operations of the benchmark, measured and simulated."""
+    if comparison is None:
+        return []
+    table = Grid("=of the benchmark", "ms", "simulated", "sim/meas")
+    for entry in comparison.layers:
+        table.add_row(f"{entry.layer} {entry.phase}", *_numbers(entry.pair))
+    for name, pair in comparison.step.items():
+        table.add_row(f"step of one layer each, {name}", *_numbers(pair))
+    parts = section("Layers", "forward and backward as autograd runs them", table)
+    parts += _operations(comparison.operations)
+    return [*parts, *_missing(comparison)]
+
+
+def _operations(operations: Sequence[ComparedOperation]) -> list[RenderableType]:
+    if not operations:
+        return []
+    ranked = sorted(operations, key=lambda entry: -entry.pair.measured_s * entry.runs)
+    table = Grid("=operation", "=phase", "<shape", "ms", "simulated", "sim/meas")
+    for entry in ranked[:MAX_OPERATIONS]:
+        name = f"{entry.layer} {entry.key.label}"
+        table.add_row(name, entry.key.phase, entry.shape, *_numbers(entry.pair))
+    rest = ranked[MAX_OPERATIONS:]
+    if rest:
+        pair = Pair(
+            sum(entry.pair.measured_s for entry in rest),
+            sum(entry.pair.simulated_s for entry in rest),
+        )
+        table.add_row(f"{len(rest)} shorter ones", "", "", *_numbers(pair), style=DIM)
+    return section("Operations", _summary(errors(entry.pair for entry in operations)), table)
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    if not found["count"]:
+        return "each by itself"
+    return (
+        f"each by itself; of {found['count']}, simulated is off by "
+        f"{percent(found['median_ape'])} in the median, {_ratio(found['geomean_ratio'])} on average"
+    )
+
+
+def _missing(comparison: Comparison) -> list[RenderableType]:
+    if not comparison.missing:
+        return []
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for entry in comparison.missing:
+        reasons.setdefault((entry.status, entry.message), []).append(entry.name)
+    table = Grid("<not measured", "=status", "<why")
+    for (status, message), names in reasons.items():
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        shown = ", ".join(names[:MAX_NAMES])
+        table.add_row(f"{shown}{more}", status.replace("_", " "), message)
+    return section("Not measured", "the models stand for it", table)
+
+
+def _numbers(pair: Pair) -> tuple[str, str, str]:
+    return milliseconds(pair.measured_s), milliseconds(pair.simulated_s), _ratio(pair.ratio)
+
+
+def _ratio(ratio: float | None) -> str:
+    """Format simulated over measured, with two digits also where it is small."""
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f}" if ratio >= 0.1 or ratio == 0.0 else f"{ratio:.2g}"
+
+
+# A whole training run, in the few lines that a report of a step has for it.
+_MINUTE = 60.0
+
+_WORDS = {
+    "compute": "steps",
+    "warm_up": "warm-up",
+    "lost_work": "lost work",
+    "restart": "restarts",
+    "spares": "waiting for spares",
+    "checkpoint": "checkpoints",
+}
+"""Terms whose name is no word."""
+
+
+def run_lines(run: RunProjection | None) -> list[RenderableType]:
+    """Return days, GPU-hours and what takes them; nothing for a job without tokens."""
+    if run is None:
+        return []
+    return [Text(), _run_headline(run), terms(run)]
+
+
+def _run_headline(run: RunProjection) -> Entries:
+    """Return the numbers that people ask for first."""
+    parts = [
+        f"{number(run.tokens)} tokens in {run.days:,.3g} days{_band(run)}",
+        f"{run.gpu_hours:,.0f} GPU-hours",
+        f"goodput {percent(run.goodput)}",
+    ]
+    if run.energy_mwh is not None:
+        parts.append(f"{_rounded(run.energy_mwh, 3)} MWh")
+    if run.cost_usd is not None:
+        parts.append(f"${run.cost_usd:,.0f}")
+    return entries(parts, "bold")
+
+
+def _band(run: RunProjection) -> str:
+    if run.days_low is None:
+        return ""
+    if run.days_high is None:
+        return f" ({run.days_low:,.3g} or more)"
+    return f" ({run.days_low:,.3g} to {run.days_high:,.3g})"
+
+
+def terms(run: RunProjection) -> Text:
+    """Return the days of each term, and what interrupts the run."""
+    shown = [
+        f"{_WORDS.get(name, name)} {days:,.3g}"
+        for name, days in run.terms_days.items()
+        if days > 0.0
+    ]
+    text = f"days: {', '.join(shown)}"
+    if run.failures > 0.0:
+        text += f"; {_rounded(run.failures, 2)} failures"
+    if run.checkpoint_interval_s is not None:
+        text += f"; a checkpoint every {duration(run.checkpoint_interval_s)}"
+    return Text(text, style=DIM)
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Write a number with a few digits that count, and without an exponent."""
+    return f"{float(f'{value:.{digits}g}'):,.15g}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: seconds, minutes or hours."""
+    if seconds >= 2.0 * HOUR:
+        return f"{seconds / HOUR:,.1f} hours"
+    if seconds >= 2.0 * _MINUTE:
+        return f"{seconds / _MINUTE:.3g} minutes"
+    return f"{seconds:,.0f} s"
