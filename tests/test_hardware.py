@@ -14,7 +14,7 @@ from projector.config.engine import benchmark_routing, inference_memory, inferen
 from projector.config.network import load_network, load_transport
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
-from projector.projection.measured_memory import restored_memory
+from projector.projection.measured import restored_memory
 from projector.validate import attention
 
 HARDWARE = resources.data_dir("hardware")

@@ -23,7 +23,7 @@ from projector.measure.task import (
 )
 from projector.projection.benchmark import Benchmark
 from projector.projection.evaluate import Evaluation, evaluate
-from projector.projection.measured_memory import step_bytes
+from projector.projection.measured import step_bytes
 
 SPREAD = 0.02
 """Quarters of the runs are so much faster and slower than the median."""

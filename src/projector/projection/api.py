@@ -234,8 +234,7 @@ def project_from(
     if source.record is None:
         result = project_jobs([job], schedule=schedule)[0]
         return _from(result, source) if source.why else result
-    from projector.projection.comparison import compare_record
-    from projector.projection.measured import Hybrid
+    from projector.projection.measured import Hybrid, compare_record
 
     overrides = _overrides(None, schedule)
     changed = load_job(job, overrides) if overrides else job
