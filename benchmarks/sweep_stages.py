@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from projector.sweeps.rows import Sweeper
-from projector.sweeps.space import axis_kinds, read_space
 from projector.sweeps.store import chunk_points
+from projector.sweeps.table import axis_kinds, read_space
 from projector.sweeps.workers import take_over
 
 STAGES = {

@@ -12,8 +12,8 @@ from projector.serving.load import Load, Scheduler
 from projector.serving.rates import LoadGrid, load_rates
 from projector.serving.simulation import longest_of, replica_of, serve_all
 from projector.sweeps.rows import Sweeper
-from projector.sweeps.space import axis_kinds, read_space
 from projector.sweeps.store import chunk_points
+from projector.sweeps.table import axis_kinds, read_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -9,8 +9,8 @@ import pytest
 
 from projector import search
 from projector.sweeps.rows import Projector, Sweeper
-from projector.sweeps.space import axis_kinds, read_space
 from projector.sweeps.store import chunk_points, writer_options
+from projector.sweeps.table import axis_kinds, read_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import projector as pj
 from projector.errors import ProjectorError, UnsupportedError
 from projector.report.figures.heat_map import write_heat_map
-from projector.searches.multi_job import workloads_of
-from projector.searches.sensitivity import sensitivity
+from projector.searches.sensitivity import sensitivity, workloads_of
 from projector.searches.sobol import sobol_indices
 
 DEVICE = "cluster.device."

@@ -17,10 +17,9 @@ from projector.searches import exploration
 from projector.searches.candidates import candidates
 from projector.searches.configurations import search
 from projector.searches.exploration import explore
-from projector.searches.limits import Limits
+from projector.searches.limits import ORDERS, OUT_OF_TIME, Limits, Watch
 from projector.searches.ranking import Goal, front, ranked
 from projector.searches.result import closest
-from projector.searches.watch import ORDERS, OUT_OF_TIME, Watch
 from thoroughness import examples
 
 JOB = {

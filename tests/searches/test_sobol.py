@@ -13,8 +13,7 @@ from projector.cli.main import run
 from projector.errors import ConfigError, UnsupportedError
 from projector.report.figures.sensitivity import sobol_figure
 from projector.searches import sobol
-from projector.searches.multi_job import shared_sensitivity, workloads_of
-from projector.searches.sensitivity import sensitivity
+from projector.searches.sensitivity import sensitivity, shared_sensitivity, workloads_of
 from projector.searches.sobol import sobol_indices
 
 HBM = "cluster.device.hbm_peak_tb_per_s"

@@ -7,13 +7,14 @@ from projector.errors import ConfigError
 from projector.lower.fabrics import fabric_record
 from projector.serving.columns import kv_cache_bytes
 from projector.serving.deployment import Deployment
-from projector.serving.disaggregated import (
+from projector.serving.generation import (
     DisaggregatedLoad,
     cache_transfers,
+    decode_time_s,
     disaggregated_times,
     exposed_transfer_s,
+    prefill_time_s,
 )
-from projector.serving.generation import decode_time_s, prefill_time_s
 from projector.serving.rates import LoadGrid, load_rates
 
 

@@ -13,8 +13,7 @@ from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.experts import random_loads
 from projector.serving.generation import decode_time_s, prefill_time_s
-from projector.serving.step import step_times
-from projector.serving.totals import BREAKDOWN
+from projector.serving.step import BREAKDOWN, step_times
 
 
 def deploy(model="deepseek_v3", device="h200", nodes=1, **settings):

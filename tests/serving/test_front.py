@@ -4,8 +4,8 @@ import pytest
 import projector as pj
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
-from projector.serving.front import batches_up_to, legal_deployments, serving_front
 from projector.serving.load import Traffic
+from projector.serving.rates import batches_up_to, legal_deployments, serving_front
 
 
 def deploy(model, device="h100", **fields):

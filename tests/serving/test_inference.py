@@ -13,8 +13,7 @@ from projector.serving.generation import (
     generation_times,
     prefill_time_s,
 )
-from projector.serving.step import step_times
-from projector.serving.totals import BREAKDOWN
+from projector.serving.step import BREAKDOWN, step_times
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

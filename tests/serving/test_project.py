@@ -8,10 +8,9 @@ import projector as pj
 from projector.config.bands import SERVING_PHASES, band_of
 from projector.config.device_file import load_device
 from projector.errors import ConfigError
-from projector.serving.api import LIMITS
+from projector.serving.api import LIMITS, read_case
 from projector.serving.deployment import Deployment
 from projector.serving.rates import LoadGrid, load_rates
-from projector.serving.read import read_case
 
 STABLE = (
     "ttft_ms",

@@ -8,7 +8,7 @@ from projector.serving.columns import Step
 from projector.serving.deployment import Deployment, SpeculativeConfig
 from projector.serving.generation import Generation, decode_time_s, generation_times
 from projector.serving.memory import serving_memory
-from projector.serving.speculation import draft_deployment, speculated_times
+from projector.serving.points import draft_deployment, speculated_times
 from projector.serving.step import step_times
 
 MTP = {"extends": "deepseek_v3", "mtp_num_layers": 1}

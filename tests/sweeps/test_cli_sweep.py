@@ -5,7 +5,7 @@ import json
 import pytest
 
 from projector.cli.main import run
-from projector.sweeps import space as space_module
+from projector.sweeps import table
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, grid
 
@@ -14,7 +14,7 @@ from sweeps.grid import AXES, grid
 def command(monkeypatch, capsys):
     def call(*arguments, space=None):
         found = space or grid()
-        monkeypatch.setattr(space_module, "read_space", lambda _: found)
+        monkeypatch.setattr(table, "read_space", lambda _: found)
         code = run(["sweep", "space.yaml", *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err

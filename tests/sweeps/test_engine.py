@@ -210,7 +210,7 @@ def test_progress_counts_points(monkeypatch):
 
 
 def test_samples_are_the_same_every_time():
-    from projector.sweeps.space import sample
+    from projector.sweeps.table import sample
 
     random.seed(1)
     first = sample(grid(), 10)

@@ -15,7 +15,7 @@ from projector.schedule import registry
 from projector.sweeps import rows
 from projector.sweeps.engine import sweep
 from projector.sweeps.rows import RESULTS, Projector, reason_of
-from projector.sweeps.space import axis_kinds, cell
+from projector.sweeps.table import axis_kinds, cell
 from sweeps.grid import AXES, every, grid
 
 WIDE = {

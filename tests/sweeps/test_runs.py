@@ -7,7 +7,7 @@ from projector import load_job, project_performance, sweep
 from projector.errors import ConfigError
 from projector.projection.run import RUN_SCALARS
 from projector.sweeps.rows import column_kinds
-from projector.sweeps.space import axis_kinds, states_run
+from projector.sweeps.table import axis_kinds, states_run
 from sweeps.grid import grid
 
 RUN = [scalar.name for scalar in RUN_SCALARS]

@@ -139,7 +139,7 @@ def _print(
 
 
 def _exit_code(result: "SearchResult") -> int:
-    from projector.searches.watch import INTERRUPTED as BY_USER
+    from projector.searches.limits import INTERRUPTED as BY_USER
 
     if result.stopped:
         return INTERRUPTED if result.stopped == BY_USER else OUT_OF_TIME

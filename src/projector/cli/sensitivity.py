@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from projector.config.job import Job
     from projector.searches.bottleneck import BottleneckMap
-    from projector.searches.multi_job import SharedSensitivity
-    from projector.searches.sensitivity import Sensitivity
+    from projector.searches.sensitivity import Sensitivity, SharedSensitivity
     from projector.searches.sobol import SobolIndices
 
 
@@ -94,7 +93,7 @@ def sensitivity(
         refuse_idle("weights", needs="several --config")
     jobs = [replace(request, config=config).load_scheduled() for config in configs]
     announce_compilation(quiet=printer.quiet)
-    from projector.searches.multi_job import sensitivity_of, workloads_of
+    from projector.searches.sensitivity import sensitivity_of, workloads_of
 
     named = fields or None
     ranges: dict[str, Any] = {} if factor is None else {"factor": factor}

@@ -88,8 +88,7 @@ def serve(
         return _first_order(config, changes, printer)
     check_files(plot, html)
     interpret_at_first(quiet=printer.quiet)
-    from projector.serving.api import project_case
-    from projector.serving.read import read_case
+    from projector.serving.api import project_case, read_case
 
     result = project_case(read_case(config, changes), front=front, gpus=gpus)
     _write_files(result, plot, html, printer)

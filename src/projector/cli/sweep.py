@@ -79,7 +79,7 @@ def sweep(
 
         take_over()
     pictures = read_pictures(plots, html, "OF_SWEEP")
-    from projector.sweeps.space import read_space
+    from projector.sweeps.table import read_space
 
     job_space = read_space(space)
     if pictures:

@@ -12,7 +12,17 @@ from projector.projection.bands import FITS
 from projector.schedule import registry
 from projector.searches.candidates import candidates
 from projector.searches.exploration import explore
-from projector.searches.limits import MICRO_BATCHES, PLACED, RECOMPUTE, Limits, check_top
+from projector.searches.limits import (
+    MICRO_BATCHES,
+    OUT_OF_TIME,
+    PLACED,
+    RECOMPUTE,
+    Limits,
+    Progress,
+    Watch,
+    check_seconds,
+    check_top,
+)
 from projector.searches.ranking import (
     TIME,
     Configuration,
@@ -23,7 +33,6 @@ from projector.searches.ranking import (
     roomy,
 )
 from projector.searches.result import SearchResult, closest, least_nodes
-from projector.searches.watch import OUT_OF_TIME, Progress, Watch, check_seconds
 
 
 def search(

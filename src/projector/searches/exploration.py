@@ -24,8 +24,7 @@ from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
 from projector.projection.schedules import NAMES, Setting
 from projector.searches.candidates import Candidates
-from projector.searches.ranking import TIME, Configuration, Goal, Standing, objective_values
-from projector.searches.watch import (
+from projector.searches.limits import (
     CONFIGURATIONS,
     INTERRUPTED,
     ORDERS,
@@ -33,6 +32,7 @@ from projector.searches.watch import (
     Progress,
     Watch,
 )
+from projector.searches.ranking import TIME, Configuration, Goal, Standing, objective_values
 from projector.units import GIB
 
 SAMPLED = 3

@@ -1,4 +1,8 @@
-"""Gain of a step from a faster, larger or quicker part of the hardware."""
+"""Gain of a step from a faster, larger or quicker part of the hardware, for one job or several.
+
+The step of several jobs is the weighted geometric mean of their steps, so that a job counts by
+its weight and not by how long its step is.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,11 +11,11 @@ from typing import Any
 
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.errors import ProjectorError
+from projector.errors import ConfigError, ProjectorError
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.searches.bottleneck import class_seconds, class_shares
 from projector.searches.fields import Lever, Number, check_factor, levers_of, project
-from projector.units import to_gib, to_ms
+from projector.units import to_gib, to_ms, unwrapped
 
 CHANGE = 0.1
 MOST_CHANGE = 10.0
@@ -237,3 +241,241 @@ def _effect(
         high_peak_bytes=more[1],
         near=near,
     )
+
+
+MOST_JOBS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A job with its name and its share of the mean."""
+
+    name: str
+    job: Job
+    weight: float
+    """Weights add up to 1."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the identity of a workload in ``--json``."""
+        return {
+            "workload": self.name,
+            "model": self.job.model.name,
+            "device": self.job.cluster.device.name,
+            "gpus": self.job.cluster.gpus,
+            "weight": self.weight,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SharedEffect:
+    """Effect of one field on several jobs; seconds are geometric means."""
+
+    field: str
+    low_s: float
+    high_s: float
+    base_s: float
+    elasticity: float
+    """Weighted mean over the workloads, which is the elasticity of the geometric mean."""
+    point_elasticity: float | None
+    uneven: bool
+    by_workload: tuple[float, ...]
+    """Elasticity of each workload."""
+
+    @property
+    def swing(self) -> float:
+        """Longest step over the shortest, less 1."""
+        times = (self.low_s, self.high_s, self.base_s)
+        return max(times) / min(times) - 1.0
+
+    @property
+    def gain(self) -> float:
+        """Share of the step that the better of the two values saves."""
+        return 1.0 - min(self.low_s, self.high_s) / self.base_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values under the names that an effect on one job has."""
+        return {
+            "field": self.field,
+            "low_ms": to_ms(self.low_s),
+            "high_ms": to_ms(self.high_s),
+            "elasticity": self.elasticity,
+            "point_elasticity": self.point_elasticity,
+            "uneven": self.uneven,
+            "swing": self.swing,
+            "gain": self.gain,
+            "elasticity_by_workload": list(self.by_workload),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSensitivity:
+    """Effects of one field at a time on several jobs, the largest on their mean first."""
+
+    workloads: tuple[Workload, ...]
+    sensitivities: tuple[Sensitivity, ...]
+    """Sensitivity of each workload alone."""
+    iteration_time_s: float
+    effects: tuple[SharedEffect, ...]
+    without_effect: tuple[str, ...]
+    """Fields that change nothing in any workload."""
+    illegal: Mapping[str, str]
+    """Fields that some workload cannot vary that far, with the reason."""
+
+    @property
+    def change(self) -> float:
+        """Relative change of the fields."""
+        return self.sensitivities[0].change
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``projector sensitivity --json`` prints, without its envelope."""
+        pairs = zip(self.workloads, self.sensitivities, strict=True)
+        return {
+            "iteration_time_ms": to_ms(self.iteration_time_s),
+            "change": self.change,
+            "point_step": self.sensitivities[0].step,
+            "effects": [effect.to_dict() for effect in self.effects],
+            "without_effect": list(self.without_effect),
+            "infeasible": dict(self.illegal),
+            "workloads": [{**workload.to_dict(), **result.to_dict()} for workload, result in pairs],
+        }
+
+
+def workloads_of(
+    jobs: Sequence[Job | Mapping[str, Any] | str],
+    weights: Sequence[float] | None = None,
+    names: Sequence[str] | None = None,
+) -> tuple[Workload, ...]:
+    """Read several jobs and share the mean out among them by weights above 0, of any sum.
+
+    In reports jobs are called by ``names`` or by their models; equal names get a number.
+    """
+    if not 1 <= len(jobs) <= MOST_JOBS:
+        msg = f"jobs: give from 1 to {MOST_JOBS} jobs, got {len(jobs)}"
+        raise ConfigError(msg, key="config", value=len(jobs), allowed=f"1 to {MOST_JOBS}")
+    if weights is not None and len(weights) != len(jobs):
+        msg = f"weight: {len(weights)} weights for {len(jobs)} jobs; give one for each, in order"
+        raise ConfigError(msg, key="weight", value=list(weights), allowed=f"{len(jobs)} numbers")
+    shares = [1.0] * len(jobs) if weights is None else [_weight(weight) for weight in weights]
+    loaded = [load_job(job) for job in jobs]
+    named = list(names) if names is not None else [job.model.name for job in loaded]
+    unique = [
+        name if named.count(name) == 1 else f"{name} #{1 + named[:index].count(name)}"
+        for index, name in enumerate(named)
+    ]
+    total = math.fsum(shares)
+    return tuple(
+        Workload(name, job, share / total)
+        for name, job, share in zip(unique, loaded, shares, strict=True)
+    )
+
+
+def shared_sensitivity(
+    workloads: Sequence[Workload],
+    *,
+    change: float = CHANGE,
+    step: float = STEP,
+    fields: Sequence[str] | None = None,
+) -> SharedSensitivity:
+    """Vary one field of several jobs at a time, and rank the effects on their mean step.
+
+    Parameters are those of `sensitivity`. A default field that only some jobs have, such as the
+    rate of a number format, changes nothing in the others; a named one must be in all.
+    """
+    check_fields(workloads, fields)
+    sensitivities = tuple(
+        sensitivity(workload.job, change=change, step=step, fields=fields) for workload in workloads
+    )
+    illegal: dict[str, str] = {}
+    varied: dict[str, None] = {}
+    for workload, result in zip(workloads, sensitivities, strict=True):
+        for field, reason in result.illegal.items():
+            where = f"{workload.name}: " if len(workloads) > 1 else ""
+            illegal.setdefault(field, f"{where}{reason}")
+        varied |= dict.fromkeys(
+            [*(effect.field for effect in result.effects), *result.without_effect]
+        )
+    by_field = [{effect.field: effect for effect in result.effects} for result in sensitivities]
+    weights = [workload.weight for workload in workloads]
+    logs = [math.log(result.iteration_time_s) for result in sensitivities]
+    mean_s = math.exp(_mean(weights, logs))
+    shared = [
+        _shared(field, mean_s, weights, [effects.get(field) for effects in by_field])
+        for field in varied
+        if field not in illegal
+    ]
+    # A field that only moves memory has no place in a ranking of the mean step.
+    effects = [effect for effect in shared if effect.swing > UNSEEN]
+    effects.sort(key=lambda effect: (-effect.swing, effect.field))
+    return SharedSensitivity(
+        workloads=tuple(workloads),
+        sensitivities=sensitivities,
+        iteration_time_s=mean_s,
+        effects=tuple(effects),
+        without_effect=tuple(effect.field for effect in shared if effect.swing <= UNSEEN),
+        illegal=illegal,
+    )
+
+
+def sensitivity_of(
+    workloads: Sequence[Workload],
+    *,
+    change: float = CHANGE,
+    step: float = STEP,
+    fields: Sequence[str] | None = None,
+) -> Sensitivity | SharedSensitivity:
+    """Return `sensitivity` of one workload, `shared_sensitivity` of several."""
+    if len(workloads) == 1:
+        return sensitivity(workloads[0].job, change=change, step=step, fields=fields)
+    return shared_sensitivity(workloads, change=change, step=step, fields=fields)
+
+
+def check_fields(workloads: Sequence[Workload], fields: Sequence[str] | None) -> None:
+    """Refuse a named field that some workload does not have, naming the workload."""
+    for workload in workloads:
+        try:
+            levers_of(workload.job, fields)
+        except ConfigError as error:
+            if len(workloads) == 1:
+                raise
+            msg = f"{workload.name}: {error.message}"
+            raise ConfigError(
+                msg, key=error.key, value=error.value, allowed=error.allowed
+            ) from None
+
+
+def _shared(
+    field: str, mean_s: float, weights: Sequence[float], effects: Sequence[Effect | None]
+) -> SharedEffect:
+    """Combine the effects of one field; None marks a job that it does not affect."""
+    lows = [0.0 if effect is None else math.log(effect.low_s / effect.base_s) for effect in effects]
+    highs = [
+        0.0 if effect is None else math.log(effect.high_s / effect.base_s) for effect in effects
+    ]
+    slopes = [0.0 if effect is None else effect.elasticity for effect in effects]
+    point_slopes = [0.0 if effect is None else effect.point_elasticity for effect in effects]
+    known_slopes = [slope for slope in point_slopes if slope is not None]
+    return SharedEffect(
+        field=field,
+        low_s=mean_s * math.exp(_mean(weights, lows)),
+        high_s=mean_s * math.exp(_mean(weights, highs)),
+        base_s=mean_s,
+        elasticity=_mean(weights, slopes),
+        point_elasticity=_mean(weights, known_slopes)
+        if len(known_slopes) == len(point_slopes)
+        else None,
+        uneven=any(effect is not None and effect.uneven for effect in effects),
+        by_workload=tuple(slopes),
+    )
+
+
+def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
+    return math.fsum(weight * value for weight, value in zip(weights, values, strict=True))
+
+
+def _weight(value: Any) -> float:
+    value = unwrapped(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0.0:
+        msg = f"weight: a weight is a number above 0, got {value!r}"
+        raise ConfigError(msg, key="weight", value=value, allowed="above 0")
+    return float(value)

@@ -19,7 +19,7 @@ from projector.distribution import install_command
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
-from projector.searches.multi_job import SharedEffect, Workload, check_fields, shared_sensitivity
+from projector.searches.sensitivity import SharedEffect, Workload, check_fields, shared_sensitivity
 from projector.units import unwrapped
 
 MOST_FIELDS = 8

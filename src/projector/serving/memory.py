@@ -13,7 +13,7 @@ from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
 from projector.serving.columns import Step, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
-from projector.serving.speculation import draft_deployment
+from projector.serving.points import draft_deployment
 from projector.units import GIB, MIB, to_gib
 
 

@@ -12,13 +12,12 @@ from projector.envelope import envelope
 from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import Deployment
-from projector.serving.disaggregated import DisaggregatedTimes
-from projector.serving.front import ServingFront
+from projector.serving.generation import DisaggregatedTimes
 from projector.serving.load import Traffic
 from projector.serving.memory import ServingMemory
-from projector.serving.rates import Rates
+from projector.serving.points import SpeculatedTimes
+from projector.serving.rates import Rates, ServingFront
 from projector.serving.simulation import LoadResult
-from projector.serving.speculation import SpeculatedTimes
 from projector.units import to_gib, to_ms
 
 HOUR = 3600.0

@@ -20,9 +20,8 @@ from projector.serving.deployment import Deployment
 from projector.serving.generation import cached_prefix_tokens
 from projector.serving.load import Drawn, Load, Scheduler
 from projector.serving.memory import serving_memory
-from projector.serving.speculation import speculated_times
-from projector.serving.step import step_times
-from projector.serving.totals import BREAKDOWN, hosts_of
+from projector.serving.points import speculated_times
+from projector.serving.step import BREAKDOWN, hosts_of, step_times
 from projector.units import MICROSECOND, to_ms
 
 _ATTENTION, _HOST = (BREAKDOWN.index(name) for name in ("attention", "host"))

@@ -16,8 +16,8 @@ from projector.errors import ConfigError, UnsupportedError, check_working_folder
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, column_kinds
-from projector.sweeps.space import SpaceLike, axis_kinds, read_space, sample, states_run
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
+from projector.sweeps.table import SpaceLike, axis_kinds, read_space, sample, states_run
 from projector.sweeps.workers import project_side_by_side, start_ahead
 from projector.units import unwrapped
 

@@ -46,9 +46,8 @@ from projector.projection.run import RUN_SCALARS, run_columns
 from projector.sweeps.computed import Computed, one_by_one
 from projector.sweeps.journal import Totals
 from projector.sweeps.lookups import MOST_VALUES, Lookup, Lookups, computed_field
-from projector.sweeps.space import sample, states_run
 from projector.sweeps.store import Part, Plan, encode, write_draft
-from projector.sweeps.table import Tables, arrow_column, count_text
+from projector.sweeps.table import Tables, arrow_column, count_text, sample, states_run
 
 if TYPE_CHECKING:
     import pyarrow as pa

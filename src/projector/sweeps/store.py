@@ -25,7 +25,6 @@ from projector.config.training import schedule_name
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
-from projector.projection.results import BOOL, FLOAT, INT, TEXT
 from projector.schedule.registry import SCHEDULES
 from projector.sweeps.journal import (
     JOURNAL,
@@ -38,7 +37,7 @@ from projector.sweeps.journal import (
     read_manifest,
     totals_of,
 )
-from projector.sweeps.space import optional_columns
+from projector.sweeps.table import arrow_types, optional_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,13 +144,6 @@ def chunk_points(space: Space) -> int:
         most = min(CHUNK_POINTS, max(LEAST_CHUNK_POINTS, fair))
     # Points of which one is kept stay together.
     return max(1, most // whole) * whole
-
-
-def arrow_types() -> dict[str, "pa.DataType"]:
-    """Return kind of a column -> its type."""
-    import pyarrow as pa
-
-    return {BOOL: pa.bool_(), INT: pa.int64(), FLOAT: pa.float64(), TEXT: pa.string()}
 
 
 class Draft(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 
 from projector.config.load import load_job
 from projector.report.figures.sensitivity import limits, sobol_figure
-from projector.searches.multi_job import workloads_of
+from projector.searches.sensitivity import workloads_of
 from projector.searches.sobol import SobolIndex, SobolIndices
 
 FIELD = "cluster.device.hbm_peak_tb_per_s"

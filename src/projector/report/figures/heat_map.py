@@ -50,8 +50,8 @@ from projector.report.figures.words import (
     words_of,
 )
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
-from projector.sweeps.space import cell
 from projector.sweeps.store import Plan
+from projector.sweeps.table import cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,8 +17,8 @@ from projector.report.figures.scaling import write_scaling
 from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import column_kinds
-from projector.sweeps.space import axis_kinds, states_run
 from projector.sweeps.store import Plan
+from projector.sweeps.table import axis_kinds, states_run
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"

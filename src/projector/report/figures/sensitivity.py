@@ -15,8 +15,7 @@ from projector.report.figures.words import label_of, labels_of, relative_ticks
 from projector.report.terminal.job import short_title
 from projector.report.terminal.sensitivity import MOST_PANELS, three_digits
 from projector.searches.bottleneck import CLASSES, BottleneckMap
-from projector.searches.multi_job import SharedSensitivity
-from projector.searches.sensitivity import Sensitivity
+from projector.searches.sensitivity import Sensitivity, SharedSensitivity
 from projector.searches.sobol import SobolIndex, SobolIndices
 
 if TYPE_CHECKING:

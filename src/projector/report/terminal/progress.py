@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from rich.progress import ProgressColumn
 
-    from projector.searches.watch import Progress
+    from projector.searches.limits import Progress
 
 SILENT_S = 1.0
 """Shorter runs show nothing."""

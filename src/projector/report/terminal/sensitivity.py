@@ -9,8 +9,7 @@ from rich.text import Text
 from projector.report.terminal.grid import DIM, Grid, milliseconds, percent, plain, section, signed
 from projector.report.terminal.job import configuration, title
 from projector.searches.bottleneck import CLASSES, BottleneckMap, MapAxis
-from projector.searches.multi_job import SharedEffect, SharedSensitivity
-from projector.searches.sensitivity import Effect, Sensitivity
+from projector.searches.sensitivity import Effect, Sensitivity, SharedEffect, SharedSensitivity
 from projector.searches.sobol import SobolIndices
 
 LONGEST_COLUMNS = 4
