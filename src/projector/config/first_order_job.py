@@ -8,14 +8,10 @@ from pydantic import Field, PositiveInt, model_validator
 
 from projector.config._base import Config
 from projector.config.device_file import is_first_order
-from projector.config.first_order import FirstOrderConfig, FirstOrderDevice, first_order_device
-from projector.config.job import Job, joined_notes, without_notes
+from projector.config.first_order import FirstOrderDevice, first_order_device
+from projector.config.job import Job, JobSections, without_notes
 from projector.config.load import job_data, load_job
-from projector.config.model import ModelConfig
-from projector.config.model_file import load_model, model_data
-from projector.config.parallelism import ParallelismConfig
-from projector.config.run import RunConfig
-from projector.config.training import TrainingConfig
+from projector.config.model_file import model_data
 
 
 class FirstOrderCluster(Config):
@@ -48,52 +44,14 @@ class FirstOrderCluster(Config):
         return self.nodes * self.gpus_per_node
 
 
-class FirstOrderJob(Config):
-    """A job without compute units: only the first-order model can project it."""
+class FirstOrderJob(JobSections):
+    """A job without compute units, in which a framework fills in nothing.
 
-    name: str = ""
-    """Title of reports."""
-
-    model: ModelConfig
-    """Architecture."""
-
-    parallelism: ParallelismConfig = ParallelismConfig()
-    """How the job is split."""
-
-    training: TrainingConfig
-    """What one step does; a framework fills in nothing here."""
+    Only the first-order model can project it.
+    """
 
     cluster: FirstOrderCluster
     """Where it runs."""
-
-    run: RunConfig = RunConfig()
-    """How much is trained."""
-
-    first_order: FirstOrderConfig = FirstOrderConfig()
-    """Constants of the model."""
-
-    notes: tuple[str, ...] = Field(default=(), exclude=True)
-    """Warnings of the reader that made this job."""
-
-    origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
-    """Where settings came from that the job file does not state itself."""
-
-    ignored: tuple[str, ...] = Field(default=(), exclude=True)
-    """Settings of the file that made this job which cannot change a projection."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _model_by_name(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or isinstance(data.get("model"), ModelConfig):
-            return data
-        return (
-            {**data, "model": load_model(data["model"], key="model")} if "model" in data else data
-        )
-
-    @model_validator(mode="after")
-    def _model_adds_its_notes(self) -> Self:
-        self.__dict__["notes"] = joined_notes(self.notes, self.model)
-        return self
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:

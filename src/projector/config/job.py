@@ -19,8 +19,8 @@ _MAPPINGS = ("parallelism", "training", "cluster", "run", "first_order")
 """Sections of which a file may state nothing but the name."""
 
 
-class Job(Config):
-    """Everything one projection depends on; nothing else changes its result."""
+class JobSections(Config):
+    """What a job says on devices of either kind, with compute units or without."""
 
     name: str = ""
     """Title of reports."""
@@ -34,7 +34,7 @@ class Job(Config):
     training: TrainingConfig
     """What one step does."""
 
-    cluster: ClusterConfig
+    cluster: Config
     """Where it runs."""
 
     run: RunConfig = RunConfig()
@@ -52,6 +52,23 @@ class Job(Config):
     ignored: tuple[str, ...] = Field(default=(), exclude=True)
     """Settings of the file that made this job which cannot change a projection."""
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _model_by_name(cls, value: Any) -> Any:
+        return value if isinstance(value, ModelConfig) else load_model(value, key="")
+
+    @model_validator(mode="after")
+    def _model_adds_its_notes(self) -> Self:
+        self.__dict__["notes"] = joined_notes(self.notes, self.model)
+        return self
+
+
+class Job(JobSections):
+    """Everything one projection depends on; nothing else changes its result."""
+
+    cluster: ClusterConfig
+    """Where it runs."""
+
     def __repr__(self) -> str:
         """Name the parts; the whole is long."""
         split, training = self.parallelism, self.training
@@ -61,11 +78,6 @@ class Job(Config):
             f"mbs={training.micro_batch_size} gbs={training.global_batch_size} "
             f"seq={training.seq_length} {training.precision})"
         )
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _model_by_name(cls, value: Any) -> Any:
-        return value if isinstance(value, ModelConfig) else load_model(value, key="")
 
     @model_validator(mode="before")
     @classmethod
@@ -79,11 +91,6 @@ class Job(Config):
     def _framework_sets_defaults(self) -> Self:
         # Fields stay unset: a job that is made of this one derives them anew.
         self.__dict__.update(self.with_framework_defaults().__dict__)
-        return self
-
-    @model_validator(mode="after")
-    def _model_adds_its_notes(self) -> Self:
-        self.__dict__["notes"] = joined_notes(self.notes, self.model)
         return self
 
     @property
