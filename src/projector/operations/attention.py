@@ -26,6 +26,7 @@ from projector.operations.linear import (
     ROWWISE,
     TENSORWISE,
     WHOLE,
+    Linear,
     emit_adapted,
     emit_linear,
     emit_memory,
@@ -99,8 +100,10 @@ def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     heads, _ = _local_heads(shapes)
     emit_adapted(
         table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
-        tokens=shapes.tokens, n_in=heads * shapes.d_v, n_out=shapes.hidden,
-        bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+        Linear(
+            tokens=shapes.tokens, n_in=heads * shapes.d_v, n_out=shapes.hidden,
+            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+        ),
         # The backward of fused attention keeps its output.
         keeps_input=shapes.flash == 0,
     )  # fmt: skip
@@ -118,10 +121,11 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     )
     outputs = {"qkv": query + key + value, "q": query, "k": key, "v": value}
     emit_adapted(
-        table, shapes, where, "attention.qkv", outputs, COLUMN, tokens=shapes.tokens,
-        n_in=shapes.hidden,
-        n_out=query + key + value, saved_tokens=shapes.outer_tokens,
-        bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
+        table, shapes, where, "attention.qkv", outputs, COLUMN,
+        Linear(
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + key + value,
+            saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
+        ),
     )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
     rotation = np.where(shapes.eager == 1, EAGER_ROTATION, 4.0) * rotated
@@ -181,12 +185,18 @@ def _emit_absorbed_projections(
     _emit_latent_keys(table, shapes, chunks, "attention.kv_up", steps.chunks * steps.chunk_tokens)
     decode = where[steps.sequences[where] > 0]
     emit_linear(
-        table, shapes, decode, "attention.absorb_k", tokens=steps.decode_tokens,
-        n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads, wide=True,
+        table, shapes, decode, "attention.absorb_k",
+        Linear(
+            tokens=steps.decode_tokens, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
+            wide=True,
+        ),
     )  # fmt: skip
     emit_linear(
-        table, shapes, decode, "attention.absorb_v", tokens=steps.decode_tokens,
-        n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads, wide=True,
+        table, shapes, decode, "attention.absorb_v",
+        Linear(
+            tokens=steps.decode_tokens, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
+            wide=True,
+        ),
     )  # fmt: skip
 
 
@@ -208,14 +218,14 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
     emit_adapted(
         table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, WHOLE,
-        tokens=outer, n_in=shapes.hidden, n_out=shapes.q_lora,
+        Linear(tokens=outer, n_in=shapes.hidden, n_out=shapes.q_lora),
     )  # fmt: skip
     latent = shapes.kv_lora + shapes.d_rope
     emit_adapted(
-        table, shapes, where, "attention.kv_down", {"kv_down": latent}, WHOLE, tokens=outer,
-        n_in=shapes.hidden, n_out=latent, keeps_input=shapes.adapter_sites & BITS["q_down"] == 0,
+        table, shapes, where, "attention.kv_down", {"kv_down": latent}, WHOLE,
         # The queries' down-projection already keeps this input, where there is one.
-        saves_input=shapes.q_lora == 0,
+        Linear(tokens=outer, n_in=shapes.hidden, n_out=latent, saves_input=shapes.q_lora == 0),
+        keeps_input=shapes.adapter_sites & BITS["q_down"] == 0,
     )  # fmt: skip
     normed = (shapes.q_lora + shapes.kv_lora) * outer.astype(np.float64)
     emit_memory(
@@ -223,14 +233,15 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         backward_bytes=6.0 * normed, launches=2.0, saved_bytes=2.0 * normed,
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
-    up = partial(
-        emit_adapted, table, shapes, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT
-    )
-    up(
-        compressed, "attention.q_up", {"q_up": query_width}, COLUMN, n_in=shapes.q_lora,
-        n_out=query_width,
+    up = partial(Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT)
+    emit_adapted(
+        table, shapes, compressed, "attention.q_up", {"q_up": query_width}, COLUMN,
+        up(n_in=shapes.q_lora, n_out=query_width),
     )  # fmt: skip
-    up(direct, "attention.q", {"q": query_width}, COLUMN, n_in=shapes.hidden, n_out=query_width)
+    emit_adapted(
+        table, shapes, direct, "attention.q", {"q": query_width}, COLUMN,
+        up(n_in=shapes.hidden, n_out=query_width),
+    )  # fmt: skip
 
 
 def _emit_latent_keys(
@@ -240,8 +251,11 @@ def _emit_latent_keys(
     heads, _ = _local_heads(shapes)
     n_out = heads * (shapes.d_nope + shapes.d_v)
     emit_adapted(
-        table, shapes, where, label, {"kv_up": n_out}, COLUMN, tokens=tokens, n_in=shapes.kv_lora,
-        n_out=n_out, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT,
+        table, shapes, where, label, {"kv_up": n_out}, COLUMN,
+        Linear(
+            tokens=tokens, n_in=shapes.kv_lora, n_out=n_out, segment=SEGMENT_QKV,
+            recompute_bit=MLA_UP_BIT,
+        ),
     )  # fmt: skip
 
 

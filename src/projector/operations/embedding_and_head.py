@@ -11,7 +11,7 @@ from projector.operations.communication import (
     emit_region_entry,
     emit_region_exit,
 )
-from projector.operations.linear import emit_linear, emit_memory
+from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.mlp import emit_norm
 from projector.operations.shapes import InferenceShapes, Shapes, ceil_div
 from projector.operations.table import FORWARD, TP_COMM, TableBuilder
@@ -57,10 +57,13 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     has_gradient = (shapes.accumulation != ADDS_NOTHING) & (shapes.frozen == 0)
     gradient = np.where(has_gradient, 2.0 * columns * shapes.hidden, 0.0)
     emit_linear(
-        table, shapes, where, "head.output", tokens=shapes.tokens, n_in=shapes.hidden,
-        n_out=columns, saved_tokens=shapes.outer_tokens, wide=True, segment=SEGMENT_HEAD,
-        transient_bytes=gradient + activations * np.where(shapes.tp > 1, 2.0, 1.0),
-        parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
+        table, shapes, where, "head.output",
+        Linear(
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=columns,
+            saved_tokens=shapes.outer_tokens, wide=True, segment=SEGMENT_HEAD,
+            transient_bytes=gradient + activations * np.where(shapes.tp > 1, 2.0, 1.0),
+            parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
+        ),
     )  # fmt: skip
     emit_memory(
         table,
@@ -88,8 +91,8 @@ def emit_sampling_head(table: TableBuilder, shapes: InferenceShapes, where: Ints
     emit_norm(table, last, where, "head.norm")
     columns = ceil_div(shapes.vocab, shapes.tp)
     emit_linear(
-        table, last, where, "head.output", tokens=last.tokens, n_in=shapes.hidden,
-        n_out=columns, wide=True,
+        table, last, where, "head.output",
+        Linear(tokens=last.tokens, n_in=shapes.hidden, n_out=columns, wide=True),
     )  # fmt: skip
     logits = last.tokens * columns * shapes.tp.astype(np.float64)
     emit_collective(
@@ -113,6 +116,6 @@ def emit_mtp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         return
     emit_norm(table, shapes, where, "mtp.norm", count=2)
     emit_linear(
-        table, shapes, where, "mtp.proj", tokens=shapes.outer_tokens, n_in=2 * shapes.hidden,
-        n_out=shapes.hidden,
+        table, shapes, where, "mtp.proj",
+        Linear(tokens=shapes.outer_tokens, n_in=2 * shapes.hidden, n_out=shapes.hidden),
     )  # fmt: skip

@@ -5,7 +5,7 @@ Low-rank adapters beside it are divided over tensor parallelism as the layer is.
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple, TypedDict, Unpack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,38 +39,40 @@ TENSORWISE, ROWWISE = 1, 2
 FP8 = MATRIX_TYPES.index("fp8")
 
 
-def emit_linear(
-    table: TableBuilder,
-    shapes: Shapes,
-    where: Ints,
-    label: str,
-    *,
-    tokens: IntValues,
-    n_in: IntValues,
-    n_out: IntValues,
-    groups: IntValues = 1,
-    saved_tokens: FloatValues | None = None,
-    bias: IntValues = 0,
-    wide: bool = False,
-    expert: int = 0,
-    segment: int = 0,
-    recompute_bit: int = 0,
-    saves_input: bool | Flags | Floats = True,
-    adapter: int = 0,
-    parameters: FloatValues | None = None,
-    transient_bytes: FloatValues = 0.0,
-    flop: FloatValues | None = None,
-    out_bytes: float = 2.0,
-) -> None:
-    """Emit ``Y[tokens, n_out] = X[tokens, n_in] @ W`` with its backward.
+class Linear(NamedTuple):
+    """``Y[tokens, n_out] = X[tokens, n_in] @ W`` on one rank, for every workload or for all."""
 
-    Extents are those on one rank. ``groups`` are equal problems in one launch, each with its own
-    weights and its own ``tokens``. ``saved_tokens`` are the rows of X kept for the weight gradient
-    (fewer under sequence parallelism), ``saves_input`` says whether X is kept here, or how many
-    times 16 bits. A ``wide`` layer stays in 16 bits whatever the workload's linear type is;
-    ``adapter`` is 1 for what is trained where weights are frozen. ``parameters`` stand instead of
-    ``groups * n_in * n_out`` plus the bias, ``flop`` are those needed of one GEMM where ``tokens``
-    is padded to whole rows, ``out_bytes`` those of an element of Y.
+    tokens: IntValues
+    n_in: IntValues
+    n_out: IntValues
+    groups: IntValues = 1
+    """Equal problems in one launch, each with its own weights and its own tokens (experts)."""
+    saved_tokens: FloatValues | None = None
+    """Rows of X kept for the weight gradient (fewer under sequence parallelism)."""
+    bias: IntValues = 0
+    """1 where the layer has a bias."""
+    wide: bool = False
+    """It stays in 16 bits whatever the workload's linear type is."""
+    expert: int = 0
+    segment: int = 0
+    recompute_bit: int = 0
+    saves_input: bool | Flags | Floats = True
+    """Whether X is kept here, or how many times 16 bits."""
+    adapter: int = 0
+    """1 for what is trained where weights are frozen."""
+    parameters: FloatValues | None = None
+    """Instead of ``groups * n_in * n_out`` plus the bias."""
+    transient_bytes: FloatValues = 0.0
+    flop: FloatValues | None = None
+    """Needed FLOP of one GEMM, where ``tokens`` is padded to whole rows."""
+    out_bytes: float = 2.0
+    """Bytes of an element of Y."""
+
+
+def emit_linear(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, layer: Linear
+) -> None:
+    """Emit a linear layer with its backward.
 
     Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds to
     the main gradient in place, which a kernel of its own adds to it, or which FSDP reduces. A
@@ -78,26 +80,35 @@ def emit_linear(
     alike; scales that depend on the whole tensor or row cost one more read. Weights are quantised
     once a step, see the optimizer. A frozen weight has no gradient, and X is not kept for it.
     """
-    frozen = (shapes.frozen == 1) & (adapter == 0)
+    tokens, n_in, n_out, groups, wide = (
+        layer.tokens,
+        layer.n_in,
+        layer.n_out,
+        layer.groups,
+        layer.wide,
+    )
+    recompute_bit, flop, parameters = layer.recompute_bit, layer.flop, layer.parameters
+    frozen = (shapes.frozen == 1) & (layer.adapter == 0)
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
     if flop is None:
         flop = 2.0 * np.asarray(tokens, np.float64) * size
-    stored_tokens = tokens if saved_tokens is None else saved_tokens
+    stored_tokens = tokens if layer.saved_tokens is None else layer.saved_tokens
     stored = np.where(shapes.narrow & (not wide), shapes.operand_bytes, 2.0)
-    saved = np.asarray(stored_tokens, np.float64) * np.multiply(groups, n_in) * stored * saves_input
+    saved = np.asarray(stored_tokens, np.float64) * np.multiply(groups, n_in) * stored
+    saved = saved * layer.saves_input
     saved = np.where(frozen, 0.0, saved)
     if parameters is None:
-        parameters = size + np.multiply(groups, np.multiply(n_out, bias))
+        parameters = size + np.multiply(groups, np.multiply(n_out, layer.bias))
     gemm = partial(
         table.add,
         kind=GEMM,
         category=COMPUTE_GEMM,
         dtype=shapes.wide_dtype if wide else shapes.dtype,
         batch=np.broadcast_to(groups, len(shapes)),
-        segment=segment,
+        segment=layer.segment,
         flop=flop,
-        expert=expert,
-        adapter=adapter,
+        expert=layer.expert,
+        adapter=layer.adapter,
     )
     _emit_unpacking(table, shapes, where[frozen[where]], label, size, recompute_bit)
     trained = where[~frozen[where]]
@@ -111,8 +122,8 @@ def emit_linear(
         saved_bytes=saved,
         parameters=parameters,
         recompute_bit=recompute_bit,
-        transient_bytes=transient_bytes,
-        out_bytes=out_bytes,
+        transient_bytes=layer.transient_bytes,
+        out_bytes=layer.out_bytes,
     )
     gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
     gemm(
@@ -220,23 +231,6 @@ DROPPED_BYTES = 5.0
 """Bytes of an element that dropout moves: it reads and writes 16 bits, and a mask of 8."""
 
 
-class LinearRow(TypedDict, total=False):
-    """What `emit_linear` is told of a layer that may have adapters."""
-
-    tokens: IntValues
-    n_in: IntValues
-    n_out: IntValues
-    groups: IntValues
-    saved_tokens: FloatValues | None
-    bias: IntValues
-    expert: int
-    segment: int
-    recompute_bit: int
-    saves_input: bool | Flags
-    transient_bytes: FloatValues
-    flop: FloatValues | None
-
-
 class _Beside(NamedTuple):
     """The layer that an adapter stands beside; values for every workload."""
 
@@ -253,7 +247,7 @@ class _Beside(NamedTuple):
 
 def emit_adapted(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, outputs: Mapping[str, IntValues],
-    split: int, *, keeps_input: bool | Flags = True, **layer: Unpack[LinearRow],
+    split: int, layer: Linear, *, keeps_input: bool | Flags = True,
 ) -> None:  # fmt: skip
     """Emit a linear layer as `emit_linear`, and the adapters beside it.
 
@@ -261,7 +255,7 @@ def emit_adapted(
     whole layer comes first, its parts behind it. ``split`` is `COLUMN`, `ROW` or `WHOLE`.
     ``keeps_input`` says whether adapters have to keep X, which nothing else does.
     """
-    emit_linear(table, shapes, where, label, **layer)
+    emit_linear(table, shapes, where, label, layer)
     sites = shapes.adapter_sites
     if not sites[where].any():
         return
@@ -278,22 +272,21 @@ def emit_adapted(
             kept = kept & (sites & BITS[site] == 0)
 
 
-def _beside(shapes: Shapes, split: int, layer: LinearRow) -> _Beside:
+def _beside(shapes: Shapes, split: int, layer: Linear) -> _Beside:
     """Describe a layer; one adapter stands beside all experts of a rank, or one beside each."""
 
     def column(value: FloatValues) -> Floats:
         return np.broadcast_to(np.asarray(value), len(shapes))
 
-    expert = layer.get("expert", 0)
-    groups = column(layer.get("groups", 1)).astype(np.int64)
+    groups = column(layer.groups).astype(np.int64)
     joined = np.where(shapes.adapter_each == 1, 1, groups)
-    tokens = column(layer["tokens"]).astype(np.int64)
+    tokens = column(layer.tokens).astype(np.int64)
     # Inputs that sequence parallelism divides are kept as they were gathered.
-    stored = layer.get("saved_tokens") if expert else None
+    stored = layer.saved_tokens if layer.expert else None
     kept = tokens.astype(np.float64) if stored is None else column(stored)
     return _Beside(
-        tokens * joined, kept * joined, column(layer["n_in"]).astype(np.int64), groups // joined,
-        split, expert, layer.get("segment", 0), layer.get("recompute_bit", 0),
+        tokens * joined, kept * joined, column(layer.n_in).astype(np.int64), groups // joined,
+        split, layer.expert, layer.segment, layer.recompute_bit,
     )  # fmt: skip
 
 
@@ -317,15 +310,16 @@ def _emit_adapter(
     # A dropped copy and its mask belong to one adapter alone.
     kept = np.where(before, 1.5, keeps_input * 1.0)
     matrix = partial(
-        emit_linear, table, shapes, where, tokens=tokens, groups=beside.groups, wide=True,
-        adapter=1, expert=beside.expert, segment=beside.segment,
-        recompute_bit=beside.recompute_bit,
+        Linear, tokens=tokens, groups=beside.groups, wide=True, adapter=1, expert=beside.expert,
+        segment=beside.segment, recompute_bit=beside.recompute_bit,
     )  # fmt: skip
-    matrix(
-        f"{label}.lora_a", n_in=n_in, n_out=rank if by_row else ceil_div(rank, tp),
-        saved_tokens=beside.kept_tokens, saves_input=kept,
+    first = matrix(
+        n_in=n_in, n_out=rank if by_row else ceil_div(rank, tp), saved_tokens=beside.kept_tokens,
+        saves_input=kept,
     )  # fmt: skip
-    matrix(f"{label}.lora_b", n_in=rank, n_out=ceil_div(n_out, tp) if by_row else n_out)
+    second = matrix(n_in=rank, n_out=ceil_div(n_out, tp) if by_row else n_out)
+    emit_linear(table, shapes, where, f"{label}.lora_a", first)
+    emit_linear(table, shapes, where, f"{label}.lora_b", second)
     rows = beside.groups * tokens.astype(np.float64)
     summed = rows
     if by_row and not beside.expert:

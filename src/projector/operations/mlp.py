@@ -7,7 +7,7 @@ import numpy as np
 
 from projector.arrays import Array, Floats, Ints
 from projector.operations.communication import emit_region_entry, emit_region_exit
-from projector.operations.linear import COLUMN, ROW, emit_adapted, emit_memory
+from projector.operations.linear import COLUMN, ROW, Linear, emit_adapted, emit_memory
 from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import TableBuilder
 
@@ -33,18 +33,22 @@ def emit_mlp(
     emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC1)
     outputs = {"fc1": inner * (1 + shapes.gated), "gate": inner, "up": inner}
     emit_adapted(
-        table, shapes, where, f"{label}.fc1", outputs, COLUMN, tokens=shapes.tokens,
-        n_in=shapes.hidden,
-        n_out=inner * (1 + shapes.gated), saved_tokens=shapes.outer_tokens, bias=shapes.mlp_bias,
-        segment=SEGMENT_FC1, recompute_bit=bit, transient_bytes=working_set,
+        table, shapes, where, f"{label}.fc1", outputs, COLUMN,
+        Linear(
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=inner * (1 + shapes.gated),
+            saved_tokens=shapes.outer_tokens, bias=shapes.mlp_bias, segment=SEGMENT_FC1,
+            recompute_bit=bit, transient_bytes=working_set,
+        ),
     )  # fmt: skip
     emit_activation(
         table, shapes, where, f"{label}.act", shapes.tokens * inner.astype(np.float64), bit
     )
     emit_adapted(
-        table, shapes, where, f"{label}.fc2", {"fc2": shapes.hidden}, ROW, tokens=shapes.tokens,
-        n_in=inner,
-        n_out=shapes.hidden, bias=shapes.mlp_bias, segment=SEGMENT_FC2, recompute_bit=bit,
+        table, shapes, where, f"{label}.fc2", {"fc2": shapes.hidden}, ROW,
+        Linear(
+            tokens=shapes.tokens, n_in=inner, n_out=shapes.hidden, bias=shapes.mlp_bias,
+            segment=SEGMENT_FC2, recompute_bit=bit,
+        ),
     )  # fmt: skip
     if reduces:
         emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC2)

@@ -23,7 +23,7 @@ from projector.operations.communication import (
     emit_collective,
     emit_region_exit,
 )
-from projector.operations.linear import COLUMN, ROW, emit_adapted, emit_linear, emit_memory
+from projector.operations.linear import COLUMN, ROW, Linear, emit_adapted, emit_linear, emit_memory
 from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_activation, emit_mlp
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
@@ -82,8 +82,11 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     )  # fmt: skip
     gate = where[(shapes.shared_gate[where] == 1) & (shapes.shared_ffn[where] > 0)]
     emit_linear(
-        table, shapes, gate, "moe.shared.gate", tokens=shapes.outer_tokens, n_in=shapes.hidden,
-        n_out=1, wide=True, saves_input=False, recompute_bit=SHARED_BIT | MOE_BIT,
+        table, shapes, gate, "moe.shared.gate",
+        Linear(
+            tokens=shapes.outer_tokens, n_in=shapes.hidden, n_out=1, wide=True, saves_input=False,
+            recompute_bit=SHARED_BIT | MOE_BIT,
+        ),
     )  # fmt: skip
     arriving_f = arriving.astype(np.float64)
     _emit_host(table, shapes, where)
@@ -91,25 +94,22 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_exchange(table, shapes, where)
     _emit_expert_tp(table, shapes, where, arriving_f)
     expert = partial(
-        emit_adapted, table, shapes, where, tokens=per_expert, groups=local_experts,
-        bias=shapes.mlp_bias, expert=1, recompute_bit=MOE_BIT,
-        saved_tokens=_ratio(arriving, local_experts),
+        Linear, tokens=per_expert, groups=local_experts, bias=shapes.mlp_bias, expert=1,
+        recompute_bit=MOE_BIT, saved_tokens=_ratio(arriving, local_experts),
     )  # fmt: skip
     outputs = {"fc1": width * (1 + shapes.gated), "gate": width, "up": width}
     working_set = 2.0 * arriving_f * (shapes.hidden + width * (2.0 + shapes.gated))
-    expert(
-        "moe.experts.fc1", outputs, COLUMN, n_in=shapes.hidden, n_out=width * (1 + shapes.gated),
-        transient_bytes=working_set,
+    fc1 = expert(
+        n_in=shapes.hidden, n_out=width * (1 + shapes.gated), transient_bytes=working_set,
         flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated),
     )  # fmt: skip
+    emit_adapted(table, shapes, where, "moe.experts.fc1", outputs, COLUMN, fc1)
     _emit_clamp(table, shapes, where, arriving_f * width)
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
-    expert(
-        "moe.experts.fc2", {"fc2": shapes.hidden}, ROW, n_in=width, n_out=shapes.hidden,
-        flop=2.0 * arriving_f * shapes.hidden * width,
-    )  # fmt: skip
+    fc2 = expert(n_in=width, n_out=shapes.hidden, flop=2.0 * arriving_f * shapes.hidden * width)
+    emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.hidden}, ROW, fc2)
     _emit_expert_bias(table, shapes, where, arriving_f * shapes.hidden)
 
 
@@ -122,8 +122,11 @@ def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit scores, top-k and auxiliary loss; the router itself stays in 16 bits."""
     scores = shapes.outer_tokens * shapes.experts.astype(np.float64)
     emit_linear(
-        table, shapes, where, "moe.router", tokens=shapes.outer_tokens, n_in=shapes.hidden,
-        n_out=shapes.experts, bias=shapes.router_bias, wide=True, recompute_bit=MOE_BIT,
+        table, shapes, where, "moe.router",
+        Linear(
+            tokens=shapes.outer_tokens, n_in=shapes.hidden, n_out=shapes.experts,
+            bias=shapes.router_bias, wide=True, recompute_bit=MOE_BIT,
+        ),
     )  # fmt: skip
     fused = shapes.permute_fusion == 1
     emit_memory(
@@ -356,10 +359,12 @@ def emit_served_experts(
     )
     inner = ceil_div(shapes.expert_ffn, np.maximum(1, shapes.etp))
     rows = ceil_div(pairs, active)
-    grouped = partial(emit_linear, layers, shapes, where, tokens=rows, groups=active, expert=1)
-    grouped("moe.experts.fc1", n_in=shapes.hidden, n_out=inner * (1 + shapes.gated))
+    grouped = partial(Linear, tokens=rows, groups=active, expert=1)
+    fc1 = grouped(n_in=shapes.hidden, n_out=inner * (1 + shapes.gated))
+    emit_linear(layers, shapes, where, "moe.experts.fc1", fc1)
     emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)
-    grouped("moe.experts.fc2", n_in=np.maximum(1, inner), n_out=shapes.hidden)
+    fc2 = grouped(n_in=np.maximum(1, inner), n_out=shapes.hidden)
+    emit_linear(layers, shapes, where, "moe.experts.fc2", fc2)
     emit_memory(
         layers,
         around,
@@ -421,8 +426,8 @@ def _emit_routing(table: TableBuilder, shapes: Shapes, where: Ints, experts: Int
     scores = shapes.tokens * experts.astype(np.float64)
     picks = (shapes.tokens * shapes.topk).astype(np.float64)
     emit_linear(
-        table, shapes, where, "moe.router", tokens=shapes.tokens, n_in=shapes.hidden,
-        n_out=experts, wide=True, out_bytes=4.0,
+        table, shapes, where, "moe.router",
+        Linear(tokens=shapes.tokens, n_in=shapes.hidden, n_out=experts, wide=True, out_bytes=4.0),
     )  # fmt: skip
     emit_memory(
         table, where, "moe.route", forward_bytes=costs.router_score_bytes * scores
