@@ -80,14 +80,9 @@ def emit_linear(
     alike; scales that depend on the whole tensor or row cost one more read. Weights are quantised
     once a step, see the optimizer. A frozen weight has no gradient, and X is not kept for it.
     """
-    tokens, n_in, n_out, groups, wide = (
-        layer.tokens,
-        layer.n_in,
-        layer.n_out,
-        layer.groups,
-        layer.wide,
-    )
-    recompute_bit, flop, parameters = layer.recompute_bit, layer.flop, layer.parameters
+    tokens, n_in, n_out, groups = layer[:4]
+    wide, recompute_bit = layer.wide, layer.recompute_bit
+    flop, parameters = layer.flop, layer.parameters
     frozen = (shapes.frozen == 1) & (layer.adapter == 0)
     size = np.multiply(groups, np.multiply(n_in, n_out)).astype(np.float64)
     if flop is None:
@@ -95,8 +90,7 @@ def emit_linear(
     stored_tokens = tokens if layer.saved_tokens is None else layer.saved_tokens
     stored = np.where(shapes.narrow & (not wide), shapes.operand_bytes, 2.0)
     saved = np.asarray(stored_tokens, np.float64) * np.multiply(groups, n_in) * stored
-    saved = saved * layer.saves_input
-    saved = np.where(frozen, 0.0, saved)
+    saved = np.where(frozen, 0.0, saved * layer.saves_input)
     if parameters is None:
         parameters = size + np.multiply(groups, np.multiply(n_out, layer.bias))
     gemm = partial(
