@@ -9,6 +9,7 @@ from pydantic import Field
 
 from projector.config import resources
 from projector.config._base import AtLeastOne, Config, Count, NotNegative, Positive, Sourced, merge
+from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
 from projector.config.device_kernels import MatrixType
@@ -211,6 +212,15 @@ def _load(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:
 @lru_cache(maxsize=64)
 def _shipped(name: str, key: str) -> FirstOrderDevice:
     return _read(name, key)
+
+
+def devices_of_a_node(cluster: Mapping[str, Any]) -> int:
+    """Return the devices of one host of a cluster, stated or those that its network says."""
+    device = cluster.get("device", cluster.get("gpu"))
+    if is_first_order(device, "cluster.device"):
+        given = cluster.get("gpus_per_node")
+        return given or first_order_device(device, key="cluster.device").devices_per_node
+    return ClusterConfig.parse(cluster, path="cluster").gpus_per_node
 
 
 def _read(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:

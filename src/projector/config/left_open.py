@@ -5,9 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from projector.config._base import Config
-from projector.config.cluster import ClusterConfig
-from projector.config.device_file import is_first_order
-from projector.config.first_order import first_order_device
+from projector.config.first_order import devices_of_a_node
 from projector.config.model import ModelConfig
 from projector.config.model_file import model_data
 from projector.config.names import native_names
@@ -38,15 +36,6 @@ def least_nodes(data: dict[str, Any], origins: dict[str, str]) -> list[str]:
     if nodes == 1:
         return []
     return [f"{nodes} nodes of {each} were taken, {ORIGIN}; cluster.nodes sets another number"]
-
-
-def devices_of_a_node(cluster: Mapping[str, Any]) -> int:
-    """Return the devices of one host of a cluster, stated or those that its network says."""
-    device = cluster.get("device", cluster.get("gpu"))
-    if is_first_order(device, "cluster.device"):
-        given = cluster.get("gpus_per_node")
-        return given or first_order_device(device, key="cluster.device").devices_per_node
-    return ClusterConfig.parse(cluster, path="cluster").gpus_per_node
 
 
 def _has_experts(model: Any) -> bool:

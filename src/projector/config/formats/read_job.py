@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
+from projector.config.first_order import devices_of_a_node
 from projector.config.formats.values import flag, integer, number, word, words
-from projector.config.left_open import devices_of_a_node
 from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError, UnsupportedError, shown
 
