@@ -209,10 +209,7 @@ def _stop(guarded: "subprocess.Popen[bytes]") -> None:
 
 
 def _follow(
-    guarded: "subprocess.Popen[bytes]",
-    ended: _Ended,
-    limits: _Limits,
-    progress: Progress | None,
+    guarded: "subprocess.Popen[bytes]", ended: _Ended, limits: _Limits, progress: Progress | None
 ) -> None:
     """Read both outputs until they close, or until a time limit has passed."""
     assert guarded.stdout is not None

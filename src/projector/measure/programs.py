@@ -39,14 +39,7 @@ from projector.measure.task import (
 )
 from projector.operations.cost import cost_rows
 from projector.operations.emit import emit_operations
-from projector.operations.table import (
-    ATTENTION,
-    COLLECTIVE,
-    CP_COMM,
-    GEMM,
-    MEMORY,
-    OperationTable,
-)
+from projector.operations.table import ATTENTION, COLLECTIVE, CP_COMM, GEMM, MEMORY, OperationTable
 
 LAYER_KINDS: dict[Kind, LayerKind] = {
     Kind.DENSE: "dense",
@@ -103,9 +96,7 @@ def layers_of(workloads: Workloads) -> list[LayerSpec]:
 
 
 def task_of(
-    reduction: Reduction,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    pace: Pace | None = None,
+    reduction: Reduction, device: Literal["auto", "cpu", "cuda"] = "auto", pace: Pace | None = None
 ) -> Task:
     """Return everything that is measured for a benchmark job.
 

@@ -313,10 +313,7 @@ def load_metrics() -> Metrics:
 
 
 def derive(
-    values: Mapping[str, Floats],
-    *,
-    device: Device | None = None,
-    duration_ps: Ints | None = None,
+    values: Mapping[str, Floats], *, device: Device | None = None, duration_ps: Ints | None = None
 ) -> dict[str, Derived]:
     """Return all metrics that follow from some counters, by name, but those without any value.
 

@@ -15,15 +15,7 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.activity import BACKWARD, FORWARD, OPTIMIZER
-from projector.trace.events import (
-    ANNOTATION,
-    LAUNCH,
-    MODULE,
-    NONE,
-    OPERATOR,
-    Events,
-    RankTrace,
-)
+from projector.trace.events import ANNOTATION, LAUNCH, MODULE, NONE, OPERATOR, Events, RankTrace
 from projector.trace.groups import begins, group, last_known, next_known
 
 _OUTSIDE_FIRST = {ANNOTATION: 0, MODULE: 1, OPERATOR: 2, LAUNCH: 3}

@@ -85,12 +85,7 @@ def _plan(head: Mapping[str, Any]) -> Plan:
 
 
 def _read_events(
-    source: Source,
-    opening: Opening,
-    found: "Found",
-    scanner: Scanner,
-    workers: Workers,
-    told: Told,
+    source: Source, opening: Opening, found: "Found", scanner: Scanner, workers: Workers, told: Told
 ) -> bytes:
     """Take all events, and return what stands behind them."""
     waiting: deque[tuple[Piece, Future[Batch | None]]] = deque()

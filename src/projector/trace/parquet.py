@@ -86,8 +86,5 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _stamped(table: "pa.Table") -> "pa.Table":
     return table.replace_schema_metadata(
-        {
-            "projector.version": package_version(),
-            "projector.schema_version": str(SCHEMA_VERSION),
-        }
+        {"projector.version": package_version(), "projector.schema_version": str(SCHEMA_VERSION)}
     )

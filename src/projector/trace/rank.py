@@ -23,15 +23,7 @@ from projector.trace.activity import (
     OTHER,
     VECTOR,
 )
-from projector.trace.events import (
-    ANNOTATION,
-    COPY,
-    LAUNCH,
-    NONE,
-    ON_DEVICE,
-    OPERATOR,
-    RankTrace,
-)
+from projector.trace.events import ANNOTATION, COPY, LAUNCH, NONE, ON_DEVICE, OPERATOR, RankTrace
 from projector.trace.groups import begins, group, last_known, next_known
 from projector.trace.host import (
     HostPhases,

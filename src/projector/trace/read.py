@@ -230,9 +230,7 @@ def _shifted(reading: Reading, zero_ns: int) -> Reading:
     events = replace(rank.events, start_ps=rank.events.start_ps + shift_ps)
     links = tuple(
         replace(
-            link,
-            forward_ps=link.forward_ps + shift_ps,
-            backward_ps=link.backward_ps + shift_ps,
+            link, forward_ps=link.forward_ps + shift_ps, backward_ps=link.backward_ps + shift_ps
         )
         for link in rank.links
     )

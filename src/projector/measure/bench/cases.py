@@ -9,12 +9,7 @@ from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.device import ALIGNED_BYTES, OPERAND_BYTES
 from projector.measure.keys import OperationKey, PhaseName
-from projector.measure.task import (
-    ClockProgram,
-    CopyProgram,
-    LayerSpec,
-    OperationProgram,
-)
+from projector.measure.task import ClockProgram, CopyProgram, LayerSpec, OperationProgram
 
 BenchKind = Literal["gemm", "attention", "collective", "memory", "clock"]
 

@@ -331,11 +331,7 @@ def _last(activities: Activities, found: Matches) -> Flags:
 
 
 def _in_collectives(
-    activities: Activities,
-    times: KernelTimes,
-    found: Matches,
-    last: Flags,
-    device: tuple[int, int],
+    activities: Activities, times: KernelTimes, found: Matches, last: Flags, device: tuple[int, int]
 ) -> dict[str, Any]:
     mine = (activities.rank[found.row] == device[0]) & (activities.device[found.row] == device[1])
     mine &= found.ranks > 1

@@ -24,13 +24,7 @@ from projector.config._base import Config
 from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
 from projector.trace.groups import group as group_rows
 from projector.trace.work import Work
-from projector.validate.traces.expected import (
-    DATA_PARALLEL,
-    PIPELINE,
-    Expected,
-    ExpectedRow,
-    Name,
-)
+from projector.validate.traces.expected import DATA_PARALLEL, PIPELINE, Expected, ExpectedRow, Name
 
 NEAR = 0.05
 """One extent may differ by this share, as vocabularies are padded."""
