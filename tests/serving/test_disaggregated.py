@@ -8,7 +8,7 @@ from projector.lower.fabrics import fabric_record
 from projector.serving.columns import kv_cache_bytes
 from projector.serving.deployment import Deployment
 from projector.serving.generation import (
-    DisaggregatedLoad,
+    Generation,
     cache_transfers,
     decode_time_s,
     disaggregated_times,
@@ -32,7 +32,7 @@ def deploy(model="llama3_70b", device="h100", nodes=1, tp=8, prefill=None, **set
 
 
 def load(deployment, batch=64, input_len=4000, output_len=1000):
-    return DisaggregatedLoad(deployment, batch, input_len, output_len)
+    return Generation(deployment, batch, input_len, output_len)
 
 
 @pytest.mark.parametrize("model", ["llama3_70b", "gemma2_27b"])

@@ -25,7 +25,8 @@ from projector.report.figures.figure import (
 )
 from projector.report.pages.page import log_ticks, plain_layout, write_page
 from projector.report.terminal.grid import DIM, entries, gib, milliseconds, pairs, percent, plain
-from projector.serving.projection import ServingProjection, degrees
+from projector.serving.deployment import degrees
+from projector.serving.projection import ServingProjection
 from projector.serving.rates import ServingFront
 from projector.units import MILLISECOND, to_gib, to_ms
 

@@ -19,9 +19,9 @@ from projector.lower.hardware import native_type
 from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
 from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import StepColumns
-from projector.serving.deployment import Deployment
+from projector.serving.deployment import DEGREES, Deployment
 from projector.serving.generation import (
-    DisaggregatedLoad,
+    Generation,
     disaggregated_times,
 )
 from projector.serving.load import MAX_LENGTH, Load, Scheduler, Traffic
@@ -273,7 +273,7 @@ def _of_case(case: ServingCase, front: ServingFront | None) -> ServingProjection
     prefill, decode = _projected(costed_steps(steps))
     disaggregated = None
     if deployment.disaggregated is not None and (traffic.output or 1) > 1:
-        load = DisaggregatedLoad(deployment, batch, traffic.context, traffic.output or 1)
+        load = Generation(deployment, batch, traffic.context, traffic.output or 1)
         disaggregated = disaggregated_times([load])
     return ServingProjection(
         deployment=deployment,
@@ -312,9 +312,6 @@ def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjecti
     targets = Targets.parse({name: getattr(traffic, name) for name in names})
     found = capacity(case.deployment, load, targets, case.scheduler)
     return replace(result, under_load=found.result, capacity=found)
-
-
-DEGREES = ("tp", "pp", "ep", "attention_dp")
 
 
 def _with_split(case: ServingCase) -> ServingCase:
@@ -454,13 +451,12 @@ def limit_seconds(costed: CostedSteps, times: StepTimes) -> Floats:
     """
     num = len(costed.columns)
     divided = np.zeros((num, len(LIMITS)))
-    for part in (costed.base, costed.core):
-        table = part.table
+    for table, row_s in costed.parts:
         compute_s, memory_s = _compute_s(table, costed.columns), _memory_s(table, costed.columns)
         code = np.where(compute_s > memory_s, COMPUTE, MEMORY)
         linked = (table.kind == COLLECTIVE) | (table.kind == EXCHANGE)
         slot = table.workload * len(LIMITS) + np.where(linked, COMMUNICATION, code)
-        seconds = np.bincount(slot, part.row_s * table.repeats, num * len(LIMITS))
+        seconds = np.bincount(slot, row_s * table.repeats, num * len(LIMITS))
         divided += seconds.reshape(num, len(LIMITS))
     divided[:, GAPS] = times.breakdown_s[:, LAUNCH]
     divided[:, WAITS] = times.breakdown_s[:, HOST]

@@ -11,7 +11,7 @@ from pydantic import Field
 from projector.arrays import Floats
 from projector.config._base import Config, Positive
 from projector.errors import ConfigError
-from projector.serving.deployment import Deployment
+from projector.serving.deployment import Deployment, degrees
 from projector.serving.load import Load, Scheduler
 from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
 from projector.units import MILLISECOND, to_ms
@@ -166,10 +166,7 @@ class FrontPoint:
         """Return what ``--json`` prints."""
         deployment = self.deployment
         return {
-            "tp": deployment.tp,
-            "pp": deployment.pp,
-            "ep": deployment.ep,
-            "attention_dp": deployment.attention_dp,
+            **degrees(deployment),
             "gpus": deployment.gpus,
             "concurrency": self.concurrency,
             "tpot_ms": self.tpot_ms,

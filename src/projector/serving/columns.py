@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +22,7 @@ from projector.lower.columns import SectionTable
 from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
 from projector.lower.hardware import device_records, expert_kernels, grouped_record, native_type
 from projector.lower.sections import ModelColumns
-from projector.lower.workload_columns import (
-    WORKLOAD,
-    WorkloadColumn,
-    WorkloadColumns,
-    expected_parts,
-)
+from projector.lower.workload_columns import WORKLOAD, expected_parts
 from projector.operations.moe import NO_EXCHANGE
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.deployment import Deployment, is_further_token_module
@@ -103,11 +98,6 @@ class Step:
     """Such prompts."""
     draft_tokens: int = 0
     """Proposed tokens of each sequence that a decode step verifies beside its own one."""
-
-    @property
-    def decodes(self) -> bool:
-        """Whether sequences decode."""
-        return self.batch > 0 and self.new_tokens == 1
 
     @property
     def chunks(self) -> tuple[int, int, int]:
@@ -217,95 +207,86 @@ def layer_rows(deployments: Sequence[Deployment]) -> Records:
     model = ModelColumns(SectionTable(models), index)
     domain = np.array([domain_gpus(deployment.cluster) for deployment in deployments], np.int64)
     tp = np.array([deployment.tp for deployment in deployments], np.int64)
-    pp = np.array([deployment.pp for deployment in deployments], np.int64)
-    of = WorkloadColumns
-    values: dict[WorkloadColumn, Ints | list[int]] = {
-        of.tp: tp,
-        of.ep: [deployment.ep for deployment in deployments],
-        of.etp: [deployment.expert_tp for deployment in deployments],
-        of.cp: np.ones_like(tp),
-        of.tp_local: local_members(tp, 1, domain),
-        of.hidden: model.hidden,
-        of.ffn: model.ffn,
-        of.gated: model.gated,
-        of.heads: model.heads,
-        of.key_heads: model.key_heads,
-        of.d_qk: model.d_qk,
-        of.d_v: model.d_v,
-        of.rope: model.rope,
-        of.qk_norm: model.qk_norm,
-        of.window: model.window,
-        of.norms: model.norms,
-        of.norm_parameters: model.norm_parameters,
-        of.attention_bias: model.attention_bias,
-        of.mlp_bias: model.mlp_bias,
-        of.sinks: model.sinks,
-        of.positions: model.max_positions * model.learned,
-        of.tied: model.tied * (pp == 1),
-        of.shared_gate: model.shared_gate,
-        of.router_bias: model.router_bias,
-        of.mla: model.is_mla,
-        of.q_lora: model.q_lora,
-        of.kv_lora: model.kv_lora,
-        of.d_nope: model.d_nope,
-        of.d_rope: model.d_rope,
-        of.experts: model.experts,
-        of.topk: model.topk,
-        of.expert_ffn: model.expert_ffn,
-        of.shared_ffn: model.shared_ffn,
-        of.vocab: model.vocab,
-        of.eager: [deployment.runs.is_eager for deployment in deployments],
-        of.dtype: [_type_code(deployment, deployment.dtype) for deployment in deployments],
-        of.wide_dtype: [_type_code(deployment, _wide(deployment)) for deployment in deployments],
-    }
     rows = np.zeros(len(deployments), WORKLOAD)
-    for column, value in values.items():
-        rows[column.name] = value
+    for name in OF_MODEL:
+        rows[name] = getattr(model, name)
+    rows["positions"] = model.max_positions * model.learned
+    rows["tied"] = model.tied * np.array([deployment.pp == 1 for deployment in deployments])
+    rows["mla"] = model.is_mla
+    rows["tp"], rows["cp"], rows["tp_local"] = tp, 1, local_members(tp, 1, domain)
+    rows["ep"] = [deployment.ep for deployment in deployments]
+    rows["etp"] = [deployment.expert_tp for deployment in deployments]
+    rows["eager"] = [deployment.runs.is_eager for deployment in deployments]
+    for row, deployment in enumerate(deployments):
+        # As the device computes them; attention, router and head in 16 bits.
+        wide: MatrixType = "fp16" if deployment.dtype == "fp16" else "bf16"
+        device = deployment.cluster.device
+        for name, dtype in (("dtype", deployment.dtype), ("wide_dtype", wide)):
+            rows[name][row] = MATRIX_TYPES.index(native_type(device, dtype))
     return rows
 
 
-def _type_code(deployment: Deployment, name: MatrixType) -> int:
-    """Return the type that the device computes ``name`` in."""
-    return MATRIX_TYPES.index(native_type(deployment.cluster.device, name))
-
-
-def _wide(deployment: Deployment) -> MatrixType:
-    return "fp16" if deployment.dtype == "fp16" else "bf16"
+OF_MODEL = (
+    "hidden", "ffn", "gated", "heads", "key_heads", "d_qk", "d_v", "rope", "qk_norm", "window",
+    "norms", "norm_parameters", "attention_bias", "mlp_bias", "sinks", "shared_gate", "router_bias",
+    "q_lora", "kv_lora", "d_nope", "d_rope", "experts", "topk", "expert_ffn", "shared_ffn", "vocab",
+)  # fmt: skip
+"""Columns of a workload that are those of its model."""
 
 
 def _step_shapes(
     deployments: Sequence[Deployment], counts: Mapping[str, Ints], codes: Ints
 ) -> StepShapes:
+    """Return the extents of each deployment's step, with how experts are divided and reached."""
     models = [deployment.model for deployment in deployments]
 
     def column(values: Iterable[int]) -> Ints:
         return np.array(list(values), np.int64)
 
-    cached = column(
-        elements_per_token(deployment.model, deployment.tp) for deployment in deployments
-    )
-    groups = column(deployment.attention_dp for deployment in deployments)
-    tp = column(deployment.tp for deployment in deployments)
+    def reached(deployment: Deployment, parts: float) -> float:
+        moe = deployment.model.moe
+        if moe is None:
+            return 1.0
+        return expected_parts(
+            parts, moe.num_experts, moe.router_topk, moe.num_groups, moe.group_topk
+        )
+
+    cached = column(elements_per_token(each.model, each.tp) for each in deployments)
+    groups = column(each.attention_dp for each in deployments)
+    tp = column(each.tp for each in deployments)
     stage = tp * groups
-    domain = column(domain_gpus(deployment.cluster) for deployment in deployments)
+    domain = column(domain_gpus(each.cluster) for each in deployments)
+    stage_local = local_members(stage, 1, domain)
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),
         **step_counts(counts, groups, codes),
         cached=cached,
-        cache_bytes=cached
-        * np.array([deployment.cached_element_bytes for deployment in deployments]),
+        cache_bytes=cached * np.array([each.cached_element_bytes for each in deployments]),
         layer_kernels=np.array([each.runs.layer_kernels for each in deployments], np.float64),
         layer_calls=np.array([each.runs.layer_calls for each in deployments], np.float64),
-        pp=column(deployment.pp for deployment in deployments),
+        pp=column(each.pp for each in deployments),
         # Neighbouring stages are as many ranks apart as a stage has.
         pp_local=np.where(2 * stage <= domain, 2, 1),
         joins=column(is_further_token_module(model) for model in models),
         attention_dp=groups,
         groups_local=local_members(groups, tp, domain),
-        stage_local=local_members(stage, 1, domain),
-        **_expert_columns(deployments, local_members(stage, 1, domain)),
+        stage_local=stage_local,
+        largest_part=np.array([largest_of_normals(each.ep) for each in deployments]),
+        part_load=np.array([each.expert_load for each in deployments]),
+        gathers=column(
+            each.attention_dp > 1 and each.model.moe is not None and not each.exchanges
+            for each in deployments
+        ),
+        exchange_units=column(each.dispatcher_sms for each in deployments),
+        ranks_reached=np.array([reached(each, each.ep) for each in deployments]),
+        domains_reached=np.array(
+            [
+                reached(each, each.ep / local)
+                for each, local in zip(deployments, stage_local.tolist(), strict=True)
+            ]
+        ),
     )
 
 
@@ -321,18 +302,7 @@ COUNTS = (
 """Fields of `Step` that count something."""
 
 
-class _StepColumns(TypedDict):
-    sequences: Ints
-    queries: Ints
-    context: Ints
-    chunks: Ints
-    chunk_tokens: Ints
-    chunk_context: Ints
-    stage_tokens: Ints
-    exchange: Ints
-
-
-def step_counts(counts: Mapping[str, Ints], groups: Ints, exchanges: Ints) -> _StepColumns:
+def step_counts(counts: Mapping[str, Ints], groups: Ints, exchanges: Ints) -> dict[str, Any]:
     """Return the columns of `StepShapes` that not only deployments decide.
 
     ``counts`` are `COUNTS`, those of the fullest of the attention ``groups``. ``exchanges``,
@@ -382,52 +352,13 @@ def _exchanges(deployments: Sequence[Deployment]) -> Ints:
     """Return int64[deployments, 2]: exchange of steps without and with prompts."""
     kernel = {"low_latency": LOW_LATENCY, "deepep": DISPATCH}
     codes = [
-        [kernel.get(each.dispatcher, usual) if each.exchanges else NO_EXCHANGE for usual in _USUAL]
+        [
+            kernel.get(each.dispatcher, usual) if each.exchanges else NO_EXCHANGE
+            for usual in (LOW_LATENCY, DISPATCH)
+        ]
         for each in deployments
     ]
     return np.array(codes, np.int64).reshape(-1, 2)
-
-
-_USUAL = (LOW_LATENCY, DISPATCH)
-
-
-class _ExpertColumns(TypedDict):
-    largest_part: Floats
-    part_load: Floats
-    gathers: Ints
-    exchange_units: Ints
-    ranks_reached: Floats
-    domains_reached: Floats
-
-
-def _expert_columns(deployments: Sequence[Deployment], local: Ints) -> _ExpertColumns:
-    """Return how routed experts are divided and reached, for each deployment."""
-
-    def reached(deployment: Deployment, parts: float) -> float:
-        moe = deployment.model.moe
-        if moe is None:
-            return 1.0
-        return expected_parts(
-            parts, moe.num_experts, moe.router_topk, moe.num_groups, moe.group_topk
-        )
-
-    several = np.array(
-        [each.attention_dp > 1 and each.model.moe is not None for each in deployments], np.bool_
-    )
-    exchanges = np.array([each.exchanges for each in deployments], np.bool_)
-    return {
-        "largest_part": np.array([largest_of_normals(each.ep) for each in deployments]),
-        "part_load": np.array([each.expert_load for each in deployments]),
-        "gathers": (several & ~exchanges).astype(np.int64),
-        "exchange_units": np.array([each.dispatcher_sms for each in deployments], np.int64),
-        "ranks_reached": np.array([reached(each, each.ep) for each in deployments]),
-        "domains_reached": np.array(
-            [
-                reached(each, each.ep / int(one))
-                for each, one in zip(deployments, local, strict=True)
-            ]
-        ),
-    }
 
 
 def _fabrics(deployments: Sequence[Deployment]) -> tuple[Records, Records, Ints]:

@@ -97,6 +97,9 @@ def is_further_token_module(model: ModelConfig) -> bool:
     return model.mtp_num_layers >= model.num_layers
 
 
+DEGREES = ("tp", "pp", "ep", "attention_dp")
+"""Fields that say how a replica is split."""
+
 CACHE_TYPES: dict[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5}
 """Types of a cached element, and its bytes without scales."""
 
@@ -477,3 +480,8 @@ class Deployment(Config):
         }
         given = {name: value for name, value in stated.items() if value is not None}
         return engines()[self.engine].model_copy(update=given)
+
+
+def degrees(deployment: Deployment) -> dict[str, int]:
+    """Return how a replica is split."""
+    return {name: getattr(deployment, name) for name in DEGREES}

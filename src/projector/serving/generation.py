@@ -93,10 +93,14 @@ def decode_time_s(deployment: Deployment, batch: int, context: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A batch of equal requests that start together, without new ones joining."""
+    """Equal requests on a deployment, whose prefill may have devices of its own.
+
+    `generation_times` has all start together, without new ones joining.
+    """
 
     deployment: Deployment
     batch: int
+    """Sequences that generate at once, of a decode replica where prefill lies apart."""
     input_len: int
     output_len: int
 
@@ -143,18 +147,6 @@ def _contexts(item: Generation) -> list[int]:
     last = item.input_len + item.output_len - 2
     points = np.linspace(item.input_len, last, DECODE_POINTS).round().astype(np.int64)
     return [int(point) for point in np.unique(points)]
-
-
-@dataclass(frozen=True, slots=True)
-class DisaggregatedLoad:
-    """Equal requests on a deployment whose prefill has devices of its own."""
-
-    deployment: Deployment
-    """What decodes; its ``disaggregated`` says what prefills."""
-    batch: int
-    """Sequences that a decode replica generates tokens for at once."""
-    input_len: int
-    output_len: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +218,7 @@ class DisaggregatedTimes:
         return int(prefill[best]), int(decode[best])
 
 
-def _settings(load: DisaggregatedLoad) -> DisaggregatedConfig:
+def _settings(load: Generation) -> DisaggregatedConfig:
     """Return what prefills for a load, or refuse it."""
     settings = load.deployment.disaggregated
     if settings is None:
@@ -235,7 +227,7 @@ def _settings(load: DisaggregatedLoad) -> DisaggregatedConfig:
     return settings
 
 
-def cache_transfers(loads: Sequence[DisaggregatedLoad]) -> CacheTransfers:
+def cache_transfers(loads: Sequence[Generation]) -> CacheTransfers:
     """Return what is sent of the prompts of one prefill step of each load, see `transfers_of`."""
     for load in loads:
         _settings(load)
@@ -298,7 +290,7 @@ def exposed_transfer_s(
     return np.where(layerwise, np.maximum(transfer_s / layers, left), transfer_s)
 
 
-def disaggregated_times(loads: Sequence[DisaggregatedLoad]) -> DisaggregatedTimes:
+def disaggregated_times(loads: Sequence[Generation]) -> DisaggregatedTimes:
     """Time loads on a prefill and a decode replica, and what rates these keep up.
 
     The first token comes from the prefill, decode steps give the others. A prefill replica waits
@@ -315,7 +307,17 @@ def disaggregated_times(loads: Sequence[DisaggregatedLoad]) -> DisaggregatedTime
             for step in prompt_steps(side, together, load.input_len)
         ]
     )
-    decodes = speculated_times([_decode_step(load) for load in loads])
+    # In the middle of a generation; with stages each has its part of the batch.
+    decodes = speculated_times(
+        [
+            Step(
+                load.deployment,
+                ceil(load.batch / load.deployment.pp),
+                context=load.input_len + max(0, load.output_len - 2) // 2,
+            )
+            for load in loads
+        ]
+    )
     transfers = cache_transfers(loads)
     layers = np.array([float(load.deployment.model.num_layers) for load in loads])
     stages = np.array([float(load.deployment.pp) for load in loads])
@@ -336,9 +338,3 @@ def disaggregated_times(loads: Sequence[DisaggregatedLoad]) -> DisaggregatedTime
         decode_gpus=np.array([float(load.deployment.gpus) for load in loads]),
         output_len=outputs,
     )
-
-
-def _decode_step(load: DisaggregatedLoad) -> Step:
-    """Return the step in the middle of a generation; with stages each has its part of the batch."""
-    middle = load.input_len + max(0, load.output_len - 2) // 2
-    return Step(load.deployment, ceil(load.batch / load.deployment.pp), 1, middle)

@@ -8,13 +8,15 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.engine import inference_memory
 from projector.errors import ConfigError
+from projector.lower.cluster_columns import ClusterColumns
+from projector.lower.columns import SectionTable
 from projector.lower.stages import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
 from projector.serving.columns import Step, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
 from projector.serving.points import draft_deployment
-from projector.units import GIB, MIB, to_gib
+from projector.units import GIB, to_gib
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +131,35 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
     """Return the memory of each deployment's ranks; parameters come from the operation table."""
     weights = _kind_weights_bytes(deployments)
     activations = _activation_bytes(deployments)
+    clusters = SectionTable([deployment.cluster for deployment in deployments])
+    columns = ClusterColumns(clusters, np.arange(len(deployments)))
+    workspace = inference_memory().gemm_workspaces * columns.workspace_bytes + activations
+    # What lies outside the engine's allocations: stated, or by groups of ranks.
+    communicators = [
+        sum(ranks > 1 for ranks in (each.tp, each.pp, each.attention_dp)) for each in deployments
+    ]
+    reserve = columns.context_bytes + communicators * columns.communicator_bytes
+    stated = columns.stated_reserve_bytes
+    reserve = np.where(np.isnan(stated), reserve, stated)
     return [
-        _of_deployment(deployment, weights[row], float(activations[row]))
-        for row, deployment in enumerate(deployments)
+        _of_deployment(deployment, *of_row)
+        for deployment, *of_row in zip(
+            deployments,
+            weights,
+            workspace.tolist(),
+            reserve.tolist(),
+            columns.memory_bytes.tolist(),
+            strict=True,
+        )
     ]
 
 
 def _of_deployment(
-    deployment: Deployment, kind_bytes: Floats, activations_bytes: float
+    deployment: Deployment,
+    kind_bytes: Floats,
+    workspace_bytes: float,
+    reserve_bytes: float,
+    memory_bytes: float,
 ) -> ServingMemory:
     layers = np.array([int(KIND_OF_LAYER[kind]) for kind in deployment.model.layer_kinds])
     stages = np.array_split(layers, deployment.pp)
@@ -150,31 +173,16 @@ def _of_deployment(
         weights[-1] += kind_bytes[Kind.MTP] + kind_bytes[layers[-1]]
     elif drafting is not None:
         weights[-1] += drafting.weights_bytes
-    device = deployment.cluster.device
-    workspace = (
-        inference_memory().gemm_workspaces * device.gemm_workspace_mib * MIB + activations_bytes
-    )
-    workspace += deployment.exchanges * deployment.exchange_buffer_gib * GIB
-    reserve = _reserve_bytes(deployment)
     return ServingMemory(
         deployment=deployment,
         stage_weights_bytes=weights,
         stage_layers=np.array([len(stage) for stage in stages]),
-        workspace_bytes=workspace,
-        reserve_bytes=reserve,
+        workspace_bytes=workspace_bytes
+        + deployment.exchanges * deployment.exchange_buffer_gib * GIB,
+        reserve_bytes=reserve_bytes,
         draft=drafting,
-        usable_bytes=device.hbm_gib * GIB * deployment.gpu_memory_utilization - reserve,
+        usable_bytes=memory_bytes * deployment.gpu_memory_utilization - reserve_bytes,
     )
-
-
-def _reserve_bytes(deployment: Deployment) -> float:
-    """Return what lies outside the engine's allocations; stated, or by groups of ranks."""
-    stated, device = deployment.cluster.memory_reserve_gib, deployment.cluster.device
-    if stated is not None:
-        return stated * GIB
-    groups = (deployment.tp, deployment.pp, deployment.attention_dp)
-    communicators = sum(ranks > 1 for ranks in groups)
-    return (device.context_gib + communicators * device.communicator_gib) * GIB
 
 
 def _kind_weights_bytes(deployments: Sequence[Deployment]) -> Floats:

@@ -5,8 +5,9 @@ deployment and number of tokens, and gathered. Attention to the cache is timed f
 Decode steps may verify proposed tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,21 +28,46 @@ from projector.serving.columns import (
     step_counts,
 )
 from projector.serving.deployment import MTP, Deployment, further_token_module
-from projector.serving.step import StepTimes, Totals, cost_rows, finished, hosts_of, totals_of
+from projector.serving.step import StepTimes, cost_rows, finished, hosts_of, totals_of
 
 CHUNK = 1 << 16
 """Steps whose operations lie in memory together."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepGrid:
-    """Steps as columns, int64[steps] each; the same fields as `Step`."""
+class Grid:
+    """Rows of deployments as columns, int64[rows] each."""
 
     deployments: tuple[Deployment, ...]
     """Each distinct one once."""
     deployment: Ints
     """Row in ``deployments``."""
     batch: Ints
+
+    usual: ClassVar[Mapping[str, int]]
+    """The columns in their order, with what they hold where nothing else is said."""
+
+    @classmethod
+    def of(cls, deployments: Sequence[Deployment], **columns: ArrayLike) -> Self:
+        """Return rows whose columns are broadcast like numpy and flattened."""
+        given = {**cls.usual, **columns}
+        each = np.broadcast_arrays(*(np.asarray(values, np.int64) for values in given.values()))
+        flat = (np.ascontiguousarray(values).ravel() for values in each)
+        return cls(tuple(deployments), **dict(zip(given, flat, strict=True)))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.batch)
+
+    def take(self, rows: Ints | slice) -> Self:
+        """Return some of the rows."""
+        return replace(self, **{name: getattr(self, name)[rows] for name in self.usual})
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrid(Grid):
+    """Steps as columns; the same fields as `Step`."""
+
     new_tokens: Ints
     context: Ints
     prefill_tokens: Ints
@@ -49,27 +75,10 @@ class StepGrid:
     prefill_batch: Ints
     draft_tokens: Ints
 
-    @classmethod
-    def of(
-        cls,
-        deployments: Sequence[Deployment],
-        *,
-        deployment: ArrayLike = 0,
-        batch: ArrayLike = 1,
-        new_tokens: ArrayLike = 1,
-        context: ArrayLike = 0,
-        prefill_tokens: ArrayLike = 0,
-        prefill_context: ArrayLike = 0,
-        prefill_batch: ArrayLike = 1,
-        draft_tokens: ArrayLike = 0,
-    ) -> "StepGrid":
-        """Return steps whose columns are broadcast like numpy and flattened."""
-        given = (
-            deployment, batch, new_tokens, context, prefill_tokens, prefill_context,
-            prefill_batch, draft_tokens,
-        )  # fmt: skip
-        columns = np.broadcast_arrays(*(np.asarray(each, np.int64) for each in given))
-        return cls(tuple(deployments), *(np.ascontiguousarray(each).ravel() for each in columns))
+    usual: ClassVar = {
+        "deployment": 0, "batch": 1, "new_tokens": 1, "context": 0, "prefill_tokens": 0,
+        "prefill_context": 0, "prefill_batch": 1, "draft_tokens": 0,
+    }  # fmt: skip
 
     @classmethod
     def of_steps(cls, steps: Sequence[Step]) -> "StepGrid":
@@ -79,26 +88,17 @@ class StepGrid:
         index = np.array([row[id(step.deployment)] for step in steps], np.int64)
         return cls(tuple(deployments.values()), index, **counts_of(steps))
 
-    def __len__(self) -> int:
-        """Return the number of steps."""
-        return len(self.batch)
-
     @property
     def counts(self) -> dict[str, Ints]:
         """The columns that count something, by name."""
         return {name: getattr(self, name) for name in COUNTS}
 
-    def take(self, rows: Ints | slice) -> "StepGrid":
-        """Return some of the steps."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in _COLUMNS})
-
     def step(self, row: int) -> Step:
         """Return one step."""
-        values = {name: int(getattr(self, name)[row]) for name in _COLUMNS}
+        values = {name: int(getattr(self, name)[row]) for name in self.usual}
         return Step(self.deployments[values.pop("deployment")], **values)
 
 
-_COLUMNS = ("deployment", *COUNTS)
 _CACHED = ("context", "prefill_context")
 
 
@@ -107,7 +107,9 @@ def grid_times(grid: StepGrid) -> StepTimes:
     _check_numbers(grid)
     columns = step_columns([Step(deployment, 1) for deployment in grid.deployments])
     first, of_step = _distinct(grid)
-    base = _totals(columns, _without_cache(grid.take(first)), core=False)
+    none = np.zeros(len(first), np.int64)
+    uncached = replace(grid.take(first), context=none, prefill_context=none)
+    base = _totals(columns, uncached, core=False)
     core = _totals(columns, grid, core=True)
     hosts = hosts_of(grid.deployments)
     return finished(base[of_step] + core, hosts, grid.deployment, grid.counts)
@@ -123,7 +125,7 @@ def _check_numbers(grid: StepGrid) -> None:
 
 def _distinct(grid: StepGrid) -> tuple[Ints, Ints]:
     """Return the first step of each distinct one but for its cache, and that of each step."""
-    keys = [getattr(grid, name) for name in _COLUMNS if name not in _CACHED]
+    keys = [getattr(grid, name) for name in grid.usual if name not in _CACHED]
     # To group equal columns would take longer than all the rest.
     keys = [key for key in keys if len(key) and key.min() < key.max()]
     if not keys:
@@ -131,12 +133,7 @@ def _distinct(grid: StepGrid) -> tuple[Ints, Ints]:
     return group_rows(*keys)
 
 
-def _without_cache(grid: StepGrid) -> StepGrid:
-    none = np.zeros(len(grid), np.int64)
-    return replace(grid, context=none, prefill_context=none)
-
-
-def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Totals:
+def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Floats:
     """Return the sums over the rows that attention to the cache has, or over all others."""
     parts = []
     for begin in range(0, max(1, len(grid)), CHUNK):
@@ -145,7 +142,7 @@ def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Totals:
         emit = emit_inference_core if core else emit_inference_base
         table = emit(spread.shapes, spread.extents)
         parts.append(totals_of(table, cost_rows(table, spread), len(chunk)))
-    return parts[0] if len(parts) == 1 else Totals.concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class _Gathered:

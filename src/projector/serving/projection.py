@@ -11,7 +11,7 @@ from projector.config.device_file import origins_of
 from projector.envelope import envelope
 from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving.capacity import CapacityResult
-from projector.serving.deployment import Deployment
+from projector.serving.deployment import Deployment, degrees
 from projector.serving.generation import DisaggregatedTimes
 from projector.serving.load import Traffic
 from projector.serving.memory import ServingMemory
@@ -289,8 +289,3 @@ class ServingProjection:
             )
         ]
         return html_table(repr(self), rows)
-
-
-def degrees(deployment: Deployment) -> dict[str, int]:
-    """Return how a replica is split."""
-    return {name: getattr(deployment, name) for name in ("tp", "pp", "ep", "attention_dp")}

@@ -3,35 +3,34 @@
 A front has the splits and batches that no other beats in both throughput and speed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
-from projector.serving.deployment import Deployment
+from projector.serving.deployment import Deployment, degrees
 from projector.serving.generation import cached_prefix, exposed_transfer_s, transfers_of
 from projector.serving.load import MAX_BATCH, Traffic
 from projector.serving.memory import serving_memories
-from projector.serving.points import SpeculatedTimes, StepGrid, grid_times, speculated_grid_times
+from projector.serving.points import (
+    Grid,
+    SpeculatedTimes,
+    StepGrid,
+    grid_times,
+    speculated_grid_times,
+)
 from projector.serving.step import StepTimes
 from projector.units import to_ms
 
 
 @dataclass(frozen=True, slots=True)
-class LoadGrid:
-    """Deployments under loads of equal requests, as columns: int64[points] each."""
+class LoadGrid(Grid):
+    """Deployments under loads of equal requests; ``batch`` sequences generate on a replica."""
 
-    deployments: tuple[Deployment, ...]
-    """Each distinct one once."""
-    deployment: Ints
-    """Row in ``deployments``."""
-    batch: Ints
-    """Sequences that generate at once, on the whole replica."""
     context: Ints
     """Tokens of a prompt."""
     output: Ints
@@ -39,36 +38,7 @@ class LoadGrid:
     prompts: Ints
     """Prompts that go through the model together; 0 means one in each attention group."""
 
-    @classmethod
-    def of(
-        cls,
-        deployments: Sequence[Deployment],
-        *,
-        deployment: ArrayLike = 0,
-        batch: ArrayLike = 1,
-        context: ArrayLike = 2048,
-        output: ArrayLike = 0,
-        prompts: ArrayLike = 0,
-    ) -> "LoadGrid":
-        """Return points whose columns are broadcast like numpy and flattened."""
-        given = (deployment, batch, context, output, prompts)
-        columns = np.broadcast_arrays(*(np.asarray(each, np.int64) for each in given))
-        return cls(tuple(deployments), *(np.ascontiguousarray(each).ravel() for each in columns))
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.batch)
-
-    def take(self, rows: Ints | slice) -> "LoadGrid":
-        """Return some of the points."""
-        return LoadGrid(
-            self.deployments,
-            self.deployment[rows],
-            self.batch[rows],
-            self.context[rows],
-            self.output[rows],
-            self.prompts[rows],
-        )
+    usual: ClassVar = {"deployment": 0, "batch": 1, "context": 2048, "output": 0, "prompts": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +198,11 @@ def _max_batch(grid: LoadGrid) -> Ints:
     owners, lengths = grid.deployment[first], longest[first]
     most = np.empty(len(first), np.int64)
     memories = serving_memories(grid.deployments)
-    for owner, rows in _by_owner(owners):
-        most[rows] = memories[owner].max_batch(lengths[rows])
+    order = np.argsort(owners, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+        most[rows] = memories[int(owners[rows[0]])].max_batch(lengths[rows])
     found: Ints = most[of_load]
     return found
-
-
-def _by_owner(owners: Ints) -> Iterator[tuple[int, Ints]]:
-    """Yield each owner with its rows."""
-    order = np.argsort(owners, kind="stable")
-    cuts = np.flatnonzero(np.diff(owners[order])) + 1
-    for rows in np.split(order, cuts):
-        yield int(owners[rows[0]]), rows
 
 
 LARGEST_BATCH = 1 << 16
@@ -267,9 +230,11 @@ class ServingFront:
 
     def overrides(self, row: int) -> dict[str, int]:
         """Return the split and the batch of a point."""
-        deployment = self.deployment(row)
-        names = [name for name in _DEGREES if name in {"tp", "pp"} or getattr(deployment, name) > 1]
-        split = {name: int(getattr(deployment, name)) for name in names}
+        split = {
+            name: degree
+            for name, degree in degrees(self.deployment(row)).items()
+            if name in {"tp", "pp"} or degree > 1
+        }
         return {**split, "load.batch": int(self.grid.batch[row])}
 
     def to_dict(self) -> dict[str, Any]:
@@ -286,7 +251,7 @@ class ServingFront:
         rates = self.rates
         deployment = self.deployment(row)
         return {
-            **{name: int(getattr(deployment, name)) for name in _DEGREES},
+            **degrees(deployment),
             "gpus": deployment.gpus,
             "batch": int(self.grid.batch[row]),
             "max_batch": int(rates.max_batch[row]),
@@ -296,9 +261,6 @@ class ServingFront:
             "tokens_per_s_per_gpu": float(rates.tokens_per_s_per_gpu[row]),
             "overrides": self.overrides(row),
         }
-
-
-_DEGREES = ("tp", "pp", "ep", "attention_dp")
 
 
 def serving_front(deployments: Sequence[Deployment], traffic: Traffic) -> ServingFront:

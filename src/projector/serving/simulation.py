@@ -53,8 +53,11 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
     its expected tokens has; beside prompts a sequence gets one token.
     """
     groups, stages = deployment.attention_dp, deployment.pp
-    batch, context = _spread(1, max_seqs), _doubling(longest)
-    tokens, chunk = _dense(2, max_tokens), _powers(2, max_tokens)
+    batch, context = (
+        _spread(1, max_seqs),
+        np.concatenate([[0], _closed(FIRST_CONTEXT << np.arange(40), FIRST_CONTEXT, longest)]),
+    )
+    tokens, chunk = _dense(2, max_tokens), _closed(2 << np.arange(40), 2, max_tokens)
     timed = _Timed(deployment)
     decoding = [max(1, -(-int(many) // stages)) for many in batch]
     decode = timed.add(
@@ -148,15 +151,6 @@ def _dense(first: int, last: int) -> Ints:
     points = np.rint(first * 2.0 ** (np.arange(8 * octaves + 1) / 8.0)).astype(np.int64)
     above = (1 << np.arange(FIRST_STEP_UP, FIRST_STEP_UP + octaves)) + 1
     return _closed(np.unique(np.concatenate([points, above])), first, last)
-
-
-def _powers(first: int, last: int) -> Ints:
-    return _closed(first << np.arange(40), first, last)
-
-
-def _doubling(longest: int) -> Ints:
-    """Return 0, ``FIRST_CONTEXT`` and its doubles."""
-    return np.concatenate([[0], _closed(FIRST_CONTEXT << np.arange(40), FIRST_CONTEXT, longest)])
 
 
 def _closed(grid: Ints, first: int, last: int) -> Ints:

@@ -56,53 +56,26 @@ class StepTimes:
     """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over the rows of steps."""
+def totals_of(table: OperationTable, row_s: Floats, steps: int) -> Floats:
+    """Add up the rows of each step, float64[steps, LAUNCH + 2].
 
-    terms_s: Floats
-    """float64[steps, LAUNCH]: terms that rows have."""
-    launches: Floats
-    """float64[steps]: kernels."""
-    calls: Floats
-    """float64[steps]: operators that launch nothing."""
+    These are the seconds of each term that rows have, then kernels, then operators that launch
+    nothing. ``row_s`` has the seconds of one repeat of each row.
+    """
 
-    def __getitem__(self, rows: Ints) -> "Totals":
-        """Return some of the steps."""
-        return Totals(self.terms_s[rows], self.launches[rows], self.calls[rows])
+    def added(slot: Ints, values: Floats, width: int) -> Floats:
+        # In the order of the rows; none are float64 zeros.
+        added = np.bincount(slot, values * table.repeats, steps * width)
+        return added.astype(np.float64).reshape(steps, width)
 
-    @classmethod
-    def concatenate(cls, parts: Sequence["Totals"]) -> "Totals":
-        """Return the sums of all steps of some parts."""
-        return cls(
-            np.concatenate([part.terms_s for part in parts]),
-            np.concatenate([part.launches for part in parts]),
-            np.concatenate([part.calls for part in parts]),
-        )
-
-    def __add__(self, other: "Totals") -> "Totals":
-        """Return the sums over the rows of both."""
-        return Totals(
-            self.terms_s + other.terms_s,
-            self.launches + other.launches,
-            self.calls + other.calls,
-        )
-
-
-def totals_of(table: OperationTable, row_s: Floats, steps: int) -> Totals:
-    """Add up the rows of each step; ``row_s`` has the seconds of one repeat of each."""
-    slot = table.workload * LAUNCH + table.category
-    terms_s = _sum(slot, row_s * table.repeats, steps * LAUNCH)
-    return Totals(
-        terms_s.reshape(steps, LAUNCH),
-        _sum(table.workload, table.launches * table.repeats, steps),
-        _sum(table.workload, table.calls * table.repeats, steps),
+    return np.concatenate(
+        [
+            added(table.workload * LAUNCH + table.category, row_s, LAUNCH),
+            added(table.workload, table.launches, 1),
+            added(table.workload, table.calls, 1),
+        ],
+        axis=1,
     )
-
-
-def _sum(slot: Ints, values: Floats, slots: int) -> Floats:
-    """Add up values by slot, in their order; none are float64 zeros."""
-    return np.bincount(slot, values, slots).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,22 +127,23 @@ def hosts_of(deployments: Sequence[Deployment]) -> Hosts:
 
 
 def finished(
-    totals: Totals, hosts: Hosts, deployment: Ints, counts: Mapping[str, Ints]
+    totals: Floats, hosts: Hosts, deployment: Ints, counts: Mapping[str, Ints]
 ) -> StepTimes:
     """Return the times of steps, each of a ``deployment`` (a row in ``hosts``) and some `COUNTS`.
 
+    ``totals`` are those of `totals_of`.
     A step with prompts is of no fixed size, so that it is captured where a prefill is.
     """
     prefill, decode = hosts.prefill_graph[deployment], hosts.decode_graph[deployment]
     captured = np.where(has_prompts(counts), prefill, decode)
     gap_s = np.where(captured, hosts.graph_gap_s[deployment], hosts.queue_gap_s[deployment])
     breakdown = np.empty((len(deployment), len(BREAKDOWN)))
-    breakdown[:, :LAUNCH] = totals.terms_s
-    breakdown[:, LAUNCH] = totals.launches * gap_s
+    breakdown[:, :LAUNCH] = totals[:, :LAUNCH]
+    launches, calls = totals[:, LAUNCH:].T
+    breakdown[:, LAUNCH] = launches * gap_s
     busy_s = _total_s(breakdown[:, :HOST])
-    operators = totals.launches + totals.calls
-    host_s = totals.launches * hosts.launch_s[deployment]
-    host_s = host_s + operators * hosts.operator_s[deployment]
+    host_s = launches * hosts.launch_s[deployment]
+    host_s = host_s + (launches + calls) * hosts.operator_s[deployment]
     waiting_s = np.where(captured, 0.0, np.maximum(0.0, host_s - busy_s))
     own_s = hosts.sequence_s[deployment] * scheduled(counts, hosts.groups[deployment])
     breakdown[:, HOST] = waiting_s + (hosts.step_s[deployment] + own_s)
@@ -192,36 +166,23 @@ def _total_s(breakdown: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class CostedRows:
-    """Operations with their times."""
-
-    table: OperationTable
-    row_s: Floats
-    """float64[rows of the table]: seconds of one repeat of each row."""
-
-
-@dataclass(frozen=True, slots=True)
 class CostedSteps:
     """Operations of steps with their times."""
 
     steps: Sequence[Step]
     columns: StepColumns
-    base: CostedRows
-    """What depends on tokens alone."""
-    core: CostedRows
-    """What depends on the cache."""
+    parts: tuple[tuple[OperationTable, Floats], ...]
+    """What depends on tokens alone, and what depends on the cache: operations, and float64[rows],
+    the seconds of one repeat of each."""
 
 
 def costed_steps(steps: Sequence[Step]) -> CostedSteps:
     """Emit and time the operations of inference steps."""
     columns = step_columns(steps)
-    base = emit_inference_base(columns.shapes, columns.extents)
-    core = emit_inference_core(columns.shapes, columns.extents)
+    emitted = (emit_inference_base, emit_inference_core)
+    tables = [emit(columns.shapes, columns.extents) for emit in emitted]
     return CostedSteps(
-        steps,
-        columns,
-        CostedRows(base, cost_rows(base, columns)),
-        CostedRows(core, cost_rows(core, columns)),
+        steps, columns, tuple((table, cost_rows(table, columns)) for table in tables)
     )
 
 
@@ -233,11 +194,9 @@ def step_times(steps: Sequence[Step]) -> StepTimes:
 def times_of(costed: CostedSteps) -> StepTimes:
     """Add up the rows of each step, its gaps between kernels, and its waits for the host."""
     steps = costed.steps
-    deployments = [step.deployment for step in steps]
-    counts = counts_of(steps)
-    parts = (costed.base, costed.core)
-    base, core = (totals_of(part.table, part.row_s, len(steps)) for part in parts)
-    return finished(base + core, hosts_of(deployments), np.arange(len(steps)), counts)
+    base, core = (totals_of(table, row_s, len(steps)) for table, row_s in costed.parts)
+    hosts = hosts_of([step.deployment for step in steps])
+    return finished(base + core, hosts, np.arange(len(steps)), counts_of(steps))
 
 
 def cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
