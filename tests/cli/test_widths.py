@@ -11,6 +11,7 @@ import yaml
 
 from projector.cli.main import COMMANDS as NAMES
 from projector.cli.main import cli, run
+from projector.report.document import Document
 from projector.report.terminal import console
 from projector.report.terminal.console import PIPED_WIDTH, render
 from projector.report.terminal.grid import Grid, Pasted
@@ -87,8 +88,14 @@ def test_the_summary_of_a_sweep_cuts_nothing(tmp_path, monkeypatch):
     check_widths(report_of(f"sweep {path} --out {tmp_path / 'rows'}", monkeypatch), monkeypatch)
 
 
+def opened(part):
+    """Return the parts of a document, which stand for it on a terminal."""
+    return console.parts_of(part) if isinstance(part, Document) else [part]
+
+
 def check_widths(parts, monkeypatch):
     """Check a report at every width."""
+    parts = [each for part in parts for each in opened(part)]
     tables = []
     lay_out = Grid.__rich_console__
 
