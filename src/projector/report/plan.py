@@ -21,12 +21,11 @@ from projector.report.figures.figure import (
     PALETTE,
     SOFT,
     WIDE,
-    check_figure,
     draw_list,
     head,
+    log_axes,
     new_figure,
     number_points,
-    number_ticks,
     save_figure,
 )
 from projector.report.pages.page import plain_layout, round_ticks, write_page
@@ -283,7 +282,6 @@ def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
 
 def write_plan_figure(result: PlanResult, path: str | Path) -> None:
     """Draw days against money of all choices; the file appears whole or not at all."""
-    check_figure(path)
     save_figure(path, lambda: plan_figure(result))
 
 
@@ -296,10 +294,7 @@ def plan_figure(result: PlanResult) -> "Figure":
         axes.set_axis_off()
         draw_list(side, (), (), notes=[result.answer])
         return figure
-    ranges = _ranges(result)
-    axes.set(xscale="log", yscale="log", xlim=ranges[0], ylim=ranges[1])
-    for axis, ends in zip((axes.xaxis, axes.yaxis), ranges, strict=True):
-        number_ticks(axis, *ends)
+    log_axes(axes, *_ranges(result))
     axes.set_xlabel("time of the run, days")
     axes.set_ylabel(spend_label(result))
     axes.grid(color=FAINT, lw=0.6)

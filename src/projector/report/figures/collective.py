@@ -11,7 +11,6 @@ from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
-    check_figure,
     head,
     new_figure,
     number_ticks,
@@ -31,7 +30,6 @@ _STRIP = 0.022
 
 def write_collective_figure(projection: CollectiveProjection, path: str | Path) -> None:
     """Draw a collective."""
-    check_figure(path)
     save_figure(path, lambda: collective_figure(projection))
 
 

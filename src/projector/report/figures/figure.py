@@ -109,16 +109,9 @@ def new_figure(
     wspace: float = 0.03,
     laid_out: bool = True,
 ) -> "Figure":
-    """Return an empty figure that lays its axes out itself, unless their places are given.
+    """Return an empty figure, its size in inches, that lays its axes out itself if ``laid_out``.
 
-    Parameters
-    ----------
-    width_in, height_in : float
-        Size in inches.
-    w_pad, wspace : float
-        Inches beside the axes, and their distance as a share of the width.
-    laid_out : bool
-        Whether it lays its axes out itself.
+    ``w_pad`` are inches beside the axes, ``wspace`` is their distance as a share of the width.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -165,6 +158,13 @@ def number_ticks(axis: "Axis", low: float, high: float) -> None:
 _FINE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 
+def log_axes(axes: "Axes", x: tuple[float, float], y: tuple[float, float]) -> None:
+    """Make both axes logarithmic between the ends given, with numbers at round values."""
+    axes.set(xscale="log", yscale="log", xlim=x, ylim=y)
+    number_ticks(axes.xaxis, *x)
+    number_ticks(axes.yaxis, *y)
+
+
 def short_number(value: float) -> str:
     """Return a number in three digits, thousands as k, M, G and T."""
     text = f"{value:.3g}"
@@ -192,18 +192,10 @@ _BOX_PX = np.array([21.0, 17.0])
 def number_points(
     axes: "Axes", points: Floats, clear_px: Floats, texts: Sequence[str] | None = None
 ) -> None:
-    """Write numbers beside points so that none lies on another number or point.
+    """Write 1, 2, ... or texts beside points so that none lies on another number or point.
 
-    Parameters
-    ----------
-    axes : Axes
-        Its limits and scales are final.
-    points : float64[points, 2]
-        In data coordinates.
-    clear_px : float64[points]
-        Radius of each marker.
-    texts : sequence of str, optional
-        Instead of 1, 2, ...
+    The limits and scales of the axes are final. Points are float64[points, 2] in data coordinates,
+    ``clear_px`` float64[points] the radii of their markers.
     """
     if not len(points):
         return
@@ -258,22 +250,11 @@ def draw_list(
     colours: Sequence[str] | None = None,
     wrap: int = 46,
 ) -> None:
-    """Write a small table into axes that show nothing else.
+    """Write a small table into axes that show nothing else, and paragraphs of notes below it.
 
-    Parameters
-    ----------
-    axes : Axes
-        Where; its frame goes.
-    columns : sequence of (head, place, side)
-        Place is a share of the width, side ``left`` or ``right``; the last column may be wrapped.
-    rows : sequence of sequence of str
-        Cells; the first column is bold.
-    notes : sequence of str
-        Paragraphs below the table.
-    colours : sequence of str, optional
-        Of the first cell of each row.
-    wrap : int
-        Characters of a line of the last column; notes have half as many again.
+    A column is its head, its place as a share of the width and its side, ``left`` or ``right``. The
+    first is bold, in ``colours`` of the rows where these are given; the last may be wrapped after
+    ``wrap`` characters, notes after half as many again.
     """
     axes.set_axis_off()
     axes.set(xlim=(0.0, 1.0))
@@ -317,12 +298,9 @@ def draw_list(
 def _that_fit(
     rows: Sequence[Sequence[str]], notes: Sequence[Sequence[str]], wrap: int, room: float
 ) -> tuple[list[tuple[Sequence[str], list[str]]], int]:
-    """Return the first rows that leave room for the lines of notes, and how many are left.
+    """Return the first rows that leave room for the notes, and how many are left.
 
-    Parameters
-    ----------
-    room : float
-        Lines below the head.
+    ``room`` counts lines below the head.
     """
     below = sum(len(lines) + 0.5 for lines in notes)
     written: list[tuple[Sequence[str], list[str]]] = []

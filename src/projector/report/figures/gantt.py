@@ -55,14 +55,7 @@ def phases(run: PipelineRun) -> Phases:
 def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Draw a run as PNG, SVG or PDF; the file appears whole or not at all.
 
-    Parameters
-    ----------
-    run : PipelineRun
-        What is drawn.
-    path : str or Path
-        File to write.
-    title : str
-        Whose pipeline it is, such as the name of a job.
+    The title says whose pipeline it is, such as the name of a job.
     """
     save_figure(path, lambda: gantt_figure(run, title))
 
@@ -348,19 +341,9 @@ _DARK = 0.3
 
 
 def corners(run: PipelineRun, top: float = 0.0, bottom: float = 1.0) -> Floats:
-    """Return the box of every operation.
+    """Return the corners of every operation's box, float64[ops, 4, 2]: seconds and row.
 
-    Parameters
-    ----------
-    run : PipelineRun
-        What is drawn.
-    top, bottom : float
-        Ends of the boxes in their row, which reaches from ``rank`` to ``rank + 1``.
-
-    Returns
-    -------
-    float64[ops, 4, 2]
-        Seconds and row of each corner, in the rows of the order.
+    Top and bottom are ends of the boxes in their row, which reaches from ``rank`` to ``rank + 1``.
     """
     start_s, end_s = run.timeline.start_ps / PS_PER_S, run.timeline.end_ps / PS_PER_S
     rank = run.order.rank.astype(np.float64)

@@ -394,19 +394,9 @@ def write_heat_map(
     """Draw the best of a column over two axes; the file appears whole or not at all.
 
     Rows of several workloads (models, sequence lengths) are never compared with each other: each
-    workload has a panel of its own, in multiples, beside the geometric mean of them.
-
-    Parameters
-    ----------
-    result : SweepResult
-        Rows of a sweep.
-    fields : sequence of str
-        Two axes of the space or whole-number results such as ``gpus``; the last part of a dotted
-        name is enough where it is clear.
-    path : str or Path
-        File to write.
-    column : str
-        Column of numbers.
+    workload has a panel of its own, in multiples, beside the geometric mean of them. Fields are two
+    axes of the space or whole-number results such as ``gpus``; the last part of a dotted name is
+    enough where it is clear.
     """
     check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)

@@ -36,9 +36,9 @@ from projector.report.figures.figure import (
     draw_list,
     figure_of,
     head,
+    log_axes,
     new_figure,
     number_points,
-    number_ticks,
     save_figure,
 )
 from projector.report.terminal.job import short_title
@@ -307,9 +307,7 @@ def _draw(
     """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, ceiling))
-    number_ticks(axes.xaxis, low, high)
-    number_ticks(axes.yaxis, floor, ceiling)
+    log_axes(axes, (low, high), (floor, ceiling))
     axes.set_xlabel("FLOP per byte of compulsory memory traffic")
     axes.grid(color=FAINT, lw=0.6)
     slope = roofline.bytes_per_s / TERA
@@ -510,9 +508,7 @@ def _draw_roof(
     low = min([*intensity, ridge]) / 2.0
     high = max([*intensity, ridge]) * 2.0
     floor = min([*rate, low * memory]) / 1.5
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, peak * 1.6))
-    number_ticks(axes.xaxis, low, high)
-    number_ticks(axes.yaxis, floor, peak * 1.6)
+    log_axes(axes, (low, high), (floor, peak * 1.6))
     axes.plot([low, ridge, high], [low * memory, peak, peak], color=INK, lw=1.6)
     axes.annotate(
         f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), xytext=(-4, 4), fontsize=8.5,
@@ -621,9 +617,7 @@ def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
     low = float(np.min(intensity, initial=ridge / 8.0)) / 2.0
     high = float(np.max(intensity, initial=ridge * 8.0)) * 2.0
     floor = min(low * slope, float(np.min(rate, initial=peak))) / 1.5
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(floor, peak * 1.6))
-    number_ticks(axes.xaxis, low, high)
-    number_ticks(axes.yaxis, floor, peak * 1.6)
+    log_axes(axes, (low, high), (floor, peak * 1.6))
     axes.grid(color=FAINT, lw=0.6)
     axes.plot([low, ridge, high], [low * slope, peak, peak], color=INK, lw=1.6)
     axes.annotate(

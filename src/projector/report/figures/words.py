@@ -156,19 +156,8 @@ class Ticks(NamedTuple):
 def relative_ticks(field: str, values: Sequence[Any], base: float | None) -> Ticks | None:
     """Return the values of a number of hardware as multiples of the base chip's.
 
-    Parameters
-    ----------
-    field : str
-        Dotted field, several joined by ``+`` where they move together.
-    values : sequence
-        Values of the axis.
-    base : float, optional
-        What the base chip has of it.
-
-    Returns
-    -------
-    Ticks or None
-        None where the field is not a number of hardware, or the base has none of it.
+    None where the field is not a number of hardware, or the base has none of it. Fields that move
+    together are joined by ``+``.
     """
     numbers = all(isinstance(value, int | float) for value in values)
     if not field.startswith(HARDWARE) or not numbers or not base or base <= 0.0:

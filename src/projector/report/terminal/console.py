@@ -22,16 +22,10 @@ PIPED_WIDTH = 100
 def render(
     *parts: Document | RenderableType, file: TextIO | None = None, width: int | None = None
 ) -> str:
-    """Lay out a report as text, with escape codes only where ``file`` is a terminal.
+    """Lay out a report as text for a file, by default standard output.
 
-    Parameters
-    ----------
-    *parts : Document or renderable
-        What to print, one below the other.
-    file : text file, optional
-        Where the text will go; standard output when left out.
-    width : int, optional
-        Columns; by default those of the terminal, within reason.
+    Escape codes stand only where the file is a terminal. Its columns are the width where none is
+    given, within reason.
     """
     file = sys.stdout if file is None else file
     target = Console(file=file)

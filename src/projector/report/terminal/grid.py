@@ -74,16 +74,8 @@ class Grid:
     Where its columns have no room beside each other, bars go first. Then the columns stand in
     several tables below each other, and each of them begins with what names the rows.
 
-    Parameters
-    ----------
-    *heads : str
-        Heads of the columns; a first character says what is in them. ``<`` is text, which is
-        folded where there is little room, ``=`` text that stays on one line, ``|`` bars. The
-        others are right-aligned numbers.
-    header : bool
-        Whether the heads are shown.
-    gap : int
-        Blanks between two columns.
+    The first character of a head says what is in its column: ``<`` text, which is folded where
+    there is little room, ``=`` text that stays on one line, ``|`` bars, else right-aligned numbers.
     """
 
     def __init__(self, *heads: str, header: bool = True, gap: int = 2) -> None:

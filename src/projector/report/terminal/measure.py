@@ -27,13 +27,7 @@ _TIMES = ("forward", "backward", "optimizer", "total", "time")
 
 
 def record_report(summary: Mapping[str, Any]) -> list[RenderableType]:
-    """Return the parts of the report on one record.
-
-    Parameters
-    ----------
-    summary : mapping
-        `projector.measure.record.summary_of`.
-    """
+    """Return the report on one record, as `projector.measure.record.summary_of` sums it up."""
     return [*_title(summary), *_layers(summary), *_longest(summary)]
 
 

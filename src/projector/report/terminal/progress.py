@@ -22,14 +22,8 @@ LONG_S = 5.0
 class SweepProgress:
     """A bar with rate and remaining time, after a second and where standard error is a terminal.
 
-    Call it with the points done, the points to do and the rows found.
-
-    Parameters
-    ----------
-    quiet : bool
-        Whether nothing is shown.
-    unit, found : str
-        What the points and the rows are called.
+    Call it with the points done, the points to do and the rows found; ``unit`` and ``found`` are
+    what points and rows are called.
     """
 
     def __init__(self, *, quiet: bool, unit: str = "points", found: str = "rows") -> None:
@@ -97,13 +91,8 @@ class SweepProgress:
 class SearchProgress(SweepProgress):
     """The same for searches: call it with what `search` tells.
 
-    Parameters
-    ----------
-    quiet : bool
-        Whether nothing is shown.
-    say : callable
-        Takes a line that says beforehand how long a search takes, where it takes long; also where
-        standard error is no terminal.
+    ``say`` takes a line that says beforehand how long a search takes, where it takes long; also
+    where standard error is no terminal.
     """
 
     def __init__(self, *, quiet: bool, say: "Callable[[str], None]") -> None:
