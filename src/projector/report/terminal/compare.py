@@ -185,10 +185,7 @@ def _ratio_line(comparison: Comparison) -> Text:
         return line.append(f"; {band.basis}", style=DIM)
     texts = [
         f"{ratio * low:.3f} to {ratio * high:.3f} ({share} %)"
-        for share, low, high in (
-            (68, band.low_68, band.high_68),
-            (90, band.low_90, band.high_90),
-        )
+        for share, low, high in ((68, band.low_68, band.high_68), (90, band.low_90, band.high_90))
     ]
     line.append(f"; {', '.join(texts)}", style="default")
     if ratio * band.low_68 < 1.0 < ratio * band.high_68:

@@ -138,9 +138,7 @@ def constants(config: FirstOrderConfig) -> list[RenderableType]:
     """Return what the closed forms assume."""
     values = entries((f"{name}={value:g}" for name, value in config.model_dump().items()), DIM)
     return section(
-        "Constants",
-        "override with first_order.NAME=VALUE",
-        Padding(values, (0, 0, 0, 2)),
+        "Constants", "override with first_order.NAME=VALUE", Padding(values, (0, 0, 0, 2))
     )
 
 

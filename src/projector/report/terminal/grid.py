@@ -90,10 +90,10 @@ class Grid:
         """Add a column of text that wants so many characters, before there are rows."""
         self.columns.append(Column("text", head, roomy=least))
 
-    def add_row(self, *cells: Cell, style: str | None = None) -> None:
-        """Add a cell to every column."""
+    def add_row(self, *cells: Cell | int, style: str | None = None) -> None:
+        """Add a cell to every column; thousands of a number are set apart."""
         for column, cell in zip(self.columns, cells, strict=True):
-            column.cells.append(cell)
+            column.cells.append(cell if isinstance(cell, Cell) else f"{cell:,}")
         self.styles.append(style)
 
     def __bool__(self) -> bool:

@@ -42,13 +42,13 @@ def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
         table.add_row(
             name,
             str(model.num_layers),
-            f"{model.hidden_size:,}",
+            model.hidden_size,
             str(model.num_attention_heads),
             kv,
-            f"{moe.ffn_hidden_size if moe else model.ffn_hidden_size:,}",
+            moe.ffn_hidden_size if moe else model.ffn_hidden_size,
             str(moe.num_experts) if moe else "",
             str(moe.router_topk) if moe else "",
-            f"{model.vocab_size:,}",
+            model.vocab_size,
         )
     return section("Models", "`projector models NAME` shows one in full", table)
 
@@ -99,7 +99,7 @@ def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[Renderable
             f"{device.memory_tb_per_s:.2f}",
             f"{peaks['bf16']:,.1f}" if "bf16" in peaks else "-",
             f"{narrow:,.1f}" if narrow else "-",
-            f"{device.scale_up_domain:,}",
+            device.scale_up_domain,
         )
     note = "for --fidelity first-order alone; FP8, or INT8 without it"
     return section("First-order devices", note, table)

@@ -108,7 +108,7 @@ def tables_report(tables: Tables) -> list[RenderableType]:
     """Return how many rows each table has, and what has no table."""
     table = Grid("=table", "rows")
     for name, found in tables.tables.items():
-        table.add_row(name, f"{len(found.rows):,}")
+        table.add_row(name, len(found.rows))
     left_out = "; ".join(f"{count:,} {why}" for why, count in tables.left_out.items())
     parts = section("Measurement tables", "for projector validate and calibrate", table)
     if left_out:
@@ -215,7 +215,7 @@ def calibration_report(calibration: Calibration) -> list[RenderableType]:
     if calibration.left_out:
         table = Grid("rows", "<why")
         for why, count in calibration.left_out.items():
-            table.add_row(f"{count:,}", why)
+            table.add_row(count, why)
         parts += section("Left out", "", table)
     return parts
 
@@ -230,7 +230,7 @@ def _add(table: Grid, name: str, change: Change) -> None:
     before, after = change.before, change.after
     table.add_row(
         name,
-        f"{change.rows:,}",
+        change.rows,
         percent(before.median_ape),
         percent(after.median_ape),
         percent(before.p90_ape),
@@ -324,11 +324,7 @@ def _shape(each: Measured) -> list[str]:
 
 def _times(each: Measured, scale: float) -> list[str]:
     rate = each.rate
-    return [
-        _us(each.time_s),
-        _spread(each),
-        "" if rate is None else _significant(rate / scale),
-    ]
+    return [_us(each.time_s), _spread(each), "" if rate is None else _significant(rate / scale)]
 
 
 def _spread(each: Measured) -> str:

@@ -51,7 +51,7 @@ def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
     for row in shown["reach"]:
         table.add_row(
             row["where"],
-            f"{row['hosts']:,}",
+            row["hosts"],
             str(row["switches"]),
             f"{row['latency_us']:,.3g}",
             f"{row['alone_gb_per_s']:,.4g}",
@@ -68,7 +68,7 @@ def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
         links = [link for link in shown["links"] if link["tier"] == name]
         total = sum(link["gb_per_s"] for link in links)
         width = sum(link["links"] for link in links)
-        tiers.add_row(name, str(len(links)), f"{width:,}", f"{total:,.5g}")
+        tiers.add_row(name, str(len(links)), width, f"{total:,.5g}")
     note = "a vertex stands for all hosts that look alike" if shown["folded"] else ""
     return [*parts, *section("Graph", note, tiers)]
 
@@ -161,7 +161,7 @@ def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
             f"{row['total_gb_per_s']:,.1f}",
             _at_most(row),
             f"{row['latency_us']:,.1f}",
-            f"{row['compute_units']:,}",
+            row["compute_units"],
             bar(share),
             row["what"],
         )

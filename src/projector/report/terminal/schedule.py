@@ -79,7 +79,7 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
             *([] if candidate.iteration_s is None else [milliseconds(candidate.iteration_s)]),
             makespan,
             percent(run.bubble_fraction),
-            f"{max(run.peak_in_flight):,}",
+            max(run.peak_in_flight),
             *([gib(candidate.peak)] if of_a_job else [f"{candidate.peak:,.6g}"]),
             *([] if run.memory_band is None else [gib(run.memory_band.high_bytes)]),
             _status(candidate),

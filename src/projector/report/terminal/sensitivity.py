@@ -45,7 +45,7 @@ def _workloads(result: SharedSensitivity) -> list[RenderableType]:
         table.add_row(
             str(index + 1),
             workload.name,
-            f"{workload.job.cluster.gpus:,}",
+            workload.job.cluster.gpus,
             workload.job.cluster.device.name,
             percent(workload.weight),
             milliseconds(job_result.iteration_time_s),
@@ -181,10 +181,10 @@ def map_report(found: BottleneckMap) -> list[RenderableType]:
         times = [each.iteration_time_s for each in cells if each.bound == name]
         if times:
             shortest, longest = milliseconds(min(times)), milliseconds(max(times))
-            table.add_row(name, f"{counts[name]:,}", shortest, longest)
+            table.add_row(name, counts[name], shortest, longest)
     illegal = sum(found.infeasible.values())
     if illegal:
-        table.add_row("no job", f"{illegal:,}", "", "")
+        table.add_row("no job", illegal, "", "")
     note = f"{_span(found.x)}, {_span(found.y)}; --plot map=FILE draws it"
     return [Text(), *section(f"Bottleneck map of {found.job.model.name}", note, table)]
 

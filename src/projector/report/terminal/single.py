@@ -74,35 +74,13 @@ def attention_report(
     projection: AttentionProjection, *, explain: bool, packed_s: float | None
 ) -> list[RenderableType]:
     """Return the shapes with their times, and with ``explain`` the terms of the first ones."""
-    table = Grid(
-        "batch",
-        "heads",
-        "kv",
-        "queries",
-        "keys",
-        "d",
-        "d_v",
-        "window",
-        "ms",
-        "TFLOP/s",
-        "of peak",
-        "=bound",
-    )
+    table = Grid("batch", "heads", "kv", "queries", "keys", "d", "d_v", "window", "ms", "TFLOP/s",
+                 "of peak", "=bound")  # fmt: skip
     for row in range(len(projection)):
         rate = float(projection.flop_per_s[row])
-        batch, heads, kv, queries, keys, width, v_width = (
-            int(extent) for extent in projection.extents[row]
-        )
-        window = int(projection.window[row])
         table.add_row(
-            f"{batch:,}",
-            f"{heads:,}",
-            f"{kv:,}",
-            f"{queries:,}",
-            f"{keys:,}",
-            f"{width:,}",
-            f"{v_width:,}",
-            f"{window:,}" if window else "-",
+            *projection.extents[row].tolist(),
+            int(projection.window[row]) or "-",
             milliseconds(float(projection.time_s[row])),
             f"{rate * 1e-12:,.1f}",
             percent(rate / projection.peak_flop_per_s),
@@ -190,10 +168,10 @@ def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:
     table = Grid("M", "N", "K", "batch", "us", "TFLOP/s", "=bound", "MHz", "W", "=kernel")
     for row, report in enumerate(gemms.reports[:MANY]):
         table.add_row(
-            f"{report.m:,}",
-            f"{report.n:,}",
-            f"{report.k:,}",
-            f"{report.batch:,}",
+            report.m,
+            report.n,
+            report.k,
+            report.batch,
             _us(gemms.total_s(row)),
             f"{gemms.flop_per_s(row) / TERA:,.1f}",
             report.bound,

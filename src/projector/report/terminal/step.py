@@ -338,11 +338,7 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
     parts = Grid("=component", "parameters", "activations GiB")
     for name, figures in forms.components.items():
         parameters = int(figures["parameters"])
-        parts.add_row(
-            name,
-            f"{parameters:,}" if parameters else "-",
-            f"{figures['activation_gib']:,.4f}",
-        )
+        parts.add_row(name, parameters or "-", f"{figures['activation_gib']:,.4f}")
     note = "coarse; the verdict does not use them"
     if result.job.training.adapter is not None:
         note = "they train every weight; the verdict does not use them"
@@ -358,7 +354,7 @@ def _add_component(table: Grid, component: Component, depth: int) -> None:
     name = Text("  " * depth + component.name, style="bold" if depth == 0 else "")
     table.add_row(
         name,
-        f"{component.parameters:,}" if component.parameters else "-",
+        component.parameters or "-",
         f"{component.activation_bytes / 2**30:,.3f}" if component.activation_bytes else "-",
         style=DIM if depth == DEPTH else None,
     )

@@ -461,7 +461,7 @@ def _ranks(ranks: Rows, counted: str) -> list[RenderableType]:
             _place(each, ranks),
             ms(span),
             *(share(each[key], span) for key, _ in _PARTS),
-            f"{each[counted]:,}",
+            each[counted],
         )
     return section(
         "Ranks", f"shares of the span, which they add up to{_more(ranks, SUMMARISED)}", table
@@ -517,7 +517,7 @@ def _communication(rows: Rows) -> list[RenderableType]:
         table.add_row(
             short(each["collective"], 32),
             short(each["group"], 24),
-            f"{each['kernels']:,}",
+            each["kernels"],
             "" if each["bytes"] is None else f"{each['bytes'] / 2**20:,.3g}",
             ms(each["iteration_ns"]["median"]),
             ms(each["exposed_ns"]["median"]),

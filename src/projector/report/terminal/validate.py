@@ -65,7 +65,7 @@ def _verdicts(totals: Mapping[str, Any]) -> list[RenderableType]:
         return []
     table = Grid("<", *WORDS.values(), "close to the limit", "of them fits")
     for key, name in (("in_sample", "in-sample"), ("left_out", "left out")):
-        table.add_row(name, *(f"{number:,}" for number in totals["verdicts"][key].values()))
+        table.add_row(name, *totals["verdicts"][key].values())
     return section("Verdicts", "all these runs ran", table)
 
 
@@ -145,7 +145,7 @@ def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
         return []
     table = Grid("rows", "<why")
     for why, number in list(counts.items())[:LONGEST]:
-        table.add_row(f"{number:,}", why)
+        table.add_row(number, why)
     rest = len(counts) - LONGEST
     return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 
