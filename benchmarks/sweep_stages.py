@@ -19,7 +19,7 @@ from projector.sweeps.table import axis_kinds, read_space
 from projector.sweeps.workers import take_over
 
 STAGES = {
-    "reading points": ["sweeps.points.PointReader.read"],
+    "reading points": ["sweeps.rows.PointReader.read"],
     "legality": ["sweeps.rows.find_legal"],
     "workloads and pipelines": ["projection.known.KnownPipelines.of"],
     "replicas and step inputs": [
