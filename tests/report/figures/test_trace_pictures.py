@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from projector.errors import ConfigError
-from projector.report.figures.trace_contents import (
+from projector.report.figures.trace import (
     launch_bars,
     overlap_panels,
     phase_bars,

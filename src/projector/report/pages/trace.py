@@ -7,13 +7,16 @@ from typing import Any
 
 from projector.report.document import Column, Document, Section, Table, words
 from projector.report.figures.figure import PALETTE
-from projector.report.figures.trace import COLOURS, SPREAD_COLOURS, TRAFFIC, title_of
-from projector.report.figures.trace_contents import (
+from projector.report.figures.trace import (
+    COLOURS,
+    SPREAD_COLOURS,
+    TRAFFIC,
     OverlapPanel,
     launch_bars,
     overlap_panels,
     phase_bars,
     rank_spread,
+    title_of,
 )
 from projector.report.pages.page import check_page, plain_layout, write_page
 from projector.trace.analysis import TraceAnalysis
