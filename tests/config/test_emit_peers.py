@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from projector import emit_job, load_job
-from projector.config.formats.carried import carried_fields
+from projector.config.formats.detect import carried_fields
 from projector.errors import ConfigError
 
 JOB = {

@@ -7,7 +7,7 @@ from threading import Thread
 import pytest
 
 from projector import emit_job, load_job, project_performance
-from projector.config.formats.carried import MARK, carried_fields, comment_lines
+from projector.config.formats.detect import MARK, carried_fields, comment_lines
 from projector.config.formats.emit.emitted import FORMATS
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, UnsupportedError

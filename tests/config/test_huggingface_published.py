@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projector.config.formats.huggingface import FAMILIES, REFUSED, read_huggingface
-from projector.config.formats.huggingface_models.config_file import UNSUPPORTED
+from projector.config.formats.huggingface_file import UNSUPPORTED
 from projector.config.load import load_job
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, UnsupportedError

@@ -6,8 +6,8 @@ import pytest
 
 from config.megatron_jobs import SMALL, read, read_megatron
 from projector.config.formats import megatron
-from projector.config.formats._expression import int_or_list, integer
 from projector.config.formats.megatron_settings.model import layout_stages
+from projector.config.formats.values import int_expression, int_or_list
 from projector.errors import ConfigError, UnsupportedError
 
 
@@ -152,7 +152,7 @@ def test_layer_frequency_is_never_evaluated(text):
 @pytest.mark.parametrize("text", ["+".join(["1"] * 4000), "-" * 5000 + "1", "(" * 4000, "1" * 9000])
 def test_expressions_are_bounded(text):
     try:
-        integer(text)
+        int_expression(text)
     except ValueError:
         pass
     else:
@@ -160,10 +160,10 @@ def test_expressions_are_bounded(text):
 
 
 def test_arithmetic():
-    assert integer("2 * (3 + 5) / 4 - 1") == 3
+    assert int_expression("2 * (3 + 5) / 4 - 1") == 3
     assert int_or_list("[1]*2+[0]") == [1, 1, 0]
     with pytest.raises(ValueError, match="zero"):
-        integer("1 / 0")
+        int_expression("1 / 0")
 
 
 @pytest.mark.parametrize(

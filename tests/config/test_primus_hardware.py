@@ -3,7 +3,7 @@
 import pytest
 
 from projector.config.device_file import load_device
-from projector.config.formats.primus_hardware import read_hardware_config
+from projector.config.formats.primus_files import read_hardware_config
 from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.api import project_performance

@@ -198,7 +198,7 @@ class JobRequest:
     def _hardware(self) -> tuple[dict[str, Any], list[str]]:
         if self.hardware_config is None:
             return {}, []
-        from projector.config.formats.primus_hardware import read_hardware_config
+        from projector.config.formats.primus_files import read_hardware_config
 
         return read_hardware_config(self.hardware_config)
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from projector.config._base import Config
-from projector.config.formats.peft import read_peft
 from projector.config.model import ModelConfig
 from projector.config.model_file import read_json
 from projector.errors import ConfigError, UnsupportedError
@@ -223,3 +222,66 @@ def refuse_adapter(adapter: AdapterConfig | None, why: str) -> None:
     if adapter is not None:
         msg = f"training.adapter is not modelled here: {why}"
         raise UnsupportedError(msg, key="training.adapter", value=adapter.kind, allowed="none")
+
+
+# The ``adapter_config.json`` of Hugging Face's PEFT.
+
+_PEFT_FIELDS: Final = {
+    "r": "rank",
+    "lora_alpha": "alpha",
+    "lora_dropout": "dropout",
+    "target_modules": "targets",
+}
+"""Key -> our field."""
+
+_PEFT_DEFAULTS: Final = {"rank": 8, "expert_adapters": "each"}
+"""What PEFT has where a file says nothing: its rank, and an adapter beside each module."""
+
+_PEFT_HARMLESS_TEXT = """
+alpha_pattern auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
+fan_in_fan_out inference_mode init_lora_weights layers_pattern loftq_config lora_ga_config
+megatron_config megatron_core peft_type peft_version qalora_group_size revision runtime_config
+task_type use_rslora
+"""
+_PEFT_HARMLESS: Final = frozenset(_PEFT_HARMLESS_TEXT.split())
+"""Keys that change neither what is trained nor what it costs."""
+
+_PEFT_REFUSED: Final = {
+    "exclude_modules": "modules are named, not left out",
+    "layer_replication": "layers are trained once",
+    "layers_to_transform": "all layers have adapters, or none",
+    "lora_bias": "adapters have no bias",
+    "modules_to_save": "no module is trained in full beside adapters",
+    "rank_pattern": "all adapters outside experts have one rank",
+    "target_parameters": "adapters stand beside modules",
+    "trainable_token_indices": "no token of the embedding is trained",
+    "use_dora": "it finds the norm of each adapted weight anew in every forward",
+    "use_qalora": "inputs of adapters are not pooled",
+}
+"""Keys that make another training of it -> what is modelled."""
+
+
+def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of ``training.adapter`` that a file of PEFT describes."""
+    kind = data["peft_type"]
+    adapter: dict[str, Any] = {"kind": kind}
+    if str(kind).upper() != "LORA":
+        return adapter
+    for key, value in data.items():
+        off = value in (None, False, 0, "none") or value in ({}, [], ())
+        if key in _PEFT_FIELDS:
+            if value is not None:
+                adapter[_PEFT_FIELDS[key]] = value
+        elif key == "bias":
+            if not off:
+                _refuse_peft(key, value, "biases are frozen")
+        elif key not in _PEFT_HARMLESS and not off:
+            _refuse_peft(key, value, _PEFT_REFUSED.get(key, "it is not known"))
+    if "targets" not in adapter:
+        msg = "names no module: PEFT then takes those of a table by model"
+        raise ConfigError(msg, key="target_modules", allowed="a list of modules")
+    return {**_PEFT_DEFAULTS, **adapter}
+
+
+def _refuse_peft(key: str, value: Any, why: str) -> None:
+    raise UnsupportedError(f"{key} is not modelled: {why}", key=key, value=value, allowed=None)

@@ -11,8 +11,7 @@ from projector.config._base import Config
 from projector.config.adapter import adapter_data
 from projector.config.cluster import ClusterConfig
 from projector.config.first_order import FirstOrderConfig
-from projector.config.formats.carried import ORIGIN, carried_fields
-from projector.config.formats.detect import read_job_text
+from projector.config.formats.detect import ORIGIN, carried_fields, read_job_text
 from projector.config.formats.read_job import ReadJob
 from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
 from projector.config.job import Job

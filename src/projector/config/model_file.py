@@ -41,7 +41,7 @@ def _without_other_models(data: Mapping[str, Any], kind: type[Config], key: str)
 
 def _makes_no_other_model(name: str, value: Any, key: str) -> bool:
     """Whether a setting belongs to other models and is off; raise its error where it is on."""
-    from projector.config.formats.huggingface_models.config_file import UNSUPPORTED, refusal
+    from projector.config.formats.huggingface_file import UNSUPPORTED, refusal
 
     if name not in UNSUPPORTED:
         return False

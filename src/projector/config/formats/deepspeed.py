@@ -7,8 +7,14 @@ deepspeedai/DeepSpeed (2026). The file names neither model, sequence nor devices
 from collections.abc import Mapping
 from typing import Any, Final
 
-from projector.config.formats.carried import KEY
-from projector.config.formats.read_job import Derived, ReadJob, Stated, data_parallel, nodes_for
+from projector.config.formats.detect import KEY
+from projector.config.formats.read_job import (
+    Derived,
+    ReadJob,
+    Stated,
+    data_parallel,
+    nodes_for,
+)
 from projector.config.formats.values import integer, number
 
 TOOL: Final = "DeepSpeed"

@@ -9,8 +9,8 @@ property of the architecture, the key is required.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from projector.config.formats.huggingface_models import experts, parts
-from projector.config.formats.huggingface_models.config_file import (
+from projector.config.formats import huggingface_parts as parts
+from projector.config.formats.huggingface_file import (
     HARMLESS,
     MAX_HEADS,
     MAX_LAYERS,
@@ -109,19 +109,19 @@ _GEMMA3: Final = _GEMMA | {
 _QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
 _QWEN2_VL: Final = _family(_LLAMA, parts.last_layers_windowed, parts.seen, attention_bias="qkv")
 _QWEN3_VL: Final = _family(_QWEN3, kv_channels=optional("head_dim", 128))
-_QWEN3_VL_MOE: Final = _family(_QWEN3, experts.QWEN3, kv_channels=optional("head_dim", 128))
+_QWEN3_VL_MOE: Final = _family(_QWEN3, parts.QWEN3, kv_channels=optional("head_dim", 128))
 _GLM_BIAS: Final = {"attention_bias": _bias("attention_bias", "qkv", default=True)}
 _NORMED: Final = {"qk_norm": "head"}
 _ONE_BIAS: Final = {
     "attention_bias": _bias("use_bias", default=False),
     "mlp_bias": switch("use_bias", default=False),
 }
-_LATENT_MOE: Final = (parts.latent_attention, experts.deepseek("noaux_tc"), parts.token_prediction)
+_LATENT_MOE: Final = (parts.latent_attention, parts.deepseek("noaux_tc"), parts.token_prediction)
 
 FAMILIES: Final[Mapping[str, Family]] = {
     "llama": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
     "mistral": _family(_LLAMA, parts.every_layer_windowed(4096)),
-    "mixtral": _family(_LLAMA, parts.every_layer_windowed(None), experts.MIXTRAL),
+    "mixtral": _family(_LLAMA, parts.every_layer_windowed(None), parts.MIXTRAL),
     "ministral": _family(_LLAMA, parts.listed_windows),
     "ministral3": _family(_LLAMA, parts.every_layer_windowed(None)),
     "qwen2": _QWEN2,
@@ -135,28 +135,28 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "qwen2_moe": _family(
         _LLAMA,
         parts.last_layers_windowed,
-        experts.QWEN2,
+        parts.QWEN2,
         attention_bias=_bias("qkv_bias", "qkv", default=True),
     ),
     "qwen3": _family(_QWEN3, parts.last_layers_windowed, kv_channels=optional("head_dim", 128)),
-    "qwen3_moe": _family(_QWEN3, parts.last_layers_windowed, experts.QWEN3),
+    "qwen3_moe": _family(_QWEN3, parts.last_layers_windowed, parts.QWEN3),
     "qwen3_vl_text": _QWEN3_VL,
     "qwen3_vl_moe_text": _QWEN3_VL_MOE,
-    "deepseek": _family(_LLAMA | _BIAS, experts.deepseek("greedy")),
+    "deepseek": _family(_LLAMA | _BIAS, parts.deepseek("greedy")),
     "deepseek_v2": _family(
-        _LATENT, parts.latent_attention, experts.deepseek("greedy"), parts.token_prediction
+        _LATENT, parts.latent_attention, parts.deepseek("greedy"), parts.token_prediction
     ),
     "deepseek_v3": _family(_LATENT, *_LATENT_MOE),
     "kimi_k2": _family(_LATENT, *_LATENT_MOE),
     "glm4_moe": _family(
         _LLAMA,
-        experts.deepseek("noaux_tc"),
+        parts.deepseek("noaux_tc"),
         parts.token_prediction,
         attention_bias=_bias("attention_bias", "qkv", default=False),
         qk_norm=_qk_norm("head"),
     ),
     "glm4v_moe_text": _family(
-        _LLAMA, experts.deepseek("noaux_tc"), parts.token_prediction, **_GLM_BIAS
+        _LLAMA, parts.deepseek("noaux_tc"), parts.token_prediction, **_GLM_BIAS
     ),
     "glm4_moe_lite": _family(_LATENT, *_LATENT_MOE),
     "glm": _family(_LLAMA, **_GLM_BIAS),
@@ -172,28 +172,28 @@ FAMILIES: Final[Mapping[str, Family]] = {
         attention_bias=_bias("add_qkv_bias", "qkv", default=False),
         tied_embeddings=switch("tie_word_embeddings", default=False),
     ),
-    "dots1": _family(_LLAMA | _BIAS | _NORMED, parts.listed_windows, experts.deepseek("noaux_tc")),
+    "dots1": _family(_LLAMA | _BIAS | _NORMED, parts.listed_windows, parts.deepseek("noaux_tc")),
     "youtu": _family(_LATENT | _TIED, parts.latent_attention),
-    "minimax_m2": _family(_LLAMA, parts.minimax_prediction, experts.minimax),
+    "minimax_m2": _family(_LLAMA, parts.minimax_prediction, parts.minimax),
     "solar_open": _family(
         _LLAMA | _BIAS,
-        experts.deepseek("noaux_tc", dense=0),
+        parts.deepseek("noaux_tc", dense=0),
         # No layer is dense, and files may leave that width out.
         ffn_hidden_size=lambda config: config.integer(
             config.first("intermediate_size", "moe_intermediate_size")
         ),
     ),
     "hunyuan_v1_dense": _family(_LLAMA | _BIAS | _NORMED),
-    "hunyuan_v1_moe": _family(_LLAMA | _BIAS | _NORMED, experts.hunyuan),
+    "hunyuan_v1_moe": _family(_LLAMA | _BIAS | _NORMED, parts.hunyuan),
     "ernie4_5": _family(_ROPE | _TIED | _SILU | _ONE_BIAS),
-    "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, experts.ernie),
+    "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, parts.ernie),
     "exaone4": _family(_LLAMA | _NORMED, parts.exaone_windows),
     "exaone_moe": _family(
-        _LLAMA | _NORMED, parts.exaone_windows, experts.exaone, parts.token_prediction
+        _LLAMA | _NORMED, parts.exaone_windows, parts.exaone, parts.token_prediction
     ),
     "granite": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
-    "granitemoe": _family(_LLAMA | _BIAS, experts.MIXTRAL),
-    "granitemoeshared": _family(_LLAMA | _BIAS, experts.granite_shared),
+    "granitemoe": _family(_LLAMA | _BIAS, parts.MIXTRAL),
+    "granitemoeshared": _family(_LLAMA | _BIAS, parts.granite_shared),
     "seed_oss": _family(
         _LLAMA | _MLP_BIAS, parts.biases("attention_bias", "attention_out_bias", default=True)
     ),
@@ -204,7 +204,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gpt_oss": _family(
         _LLAMA,
         parts.one_full_layer_in(2, 128),
-        experts.GPT_OSS,
+        parts.GPT_OSS,
         kv_channels=integer("head_dim", 64),
         attention_bias=_bias("attention_bias", default=True),
         mlp_bias=True,
@@ -214,7 +214,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "llama4_text": _family(
         _LLAMA | _BIAS,
         parts.chunked_attention,
-        experts.LLAMA4,
+        parts.LLAMA4,
         # intermediate_size is the width of an expert there.
         ffn_hidden_size=integer("intermediate_size_mlp"),
     ),
@@ -233,7 +233,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "olmo": _family(_LLAMA | _BIAS, parts.plain_norms),
     "olmo2": _family(_LLAMA | _BIAS, qk_norm="full"),
     "olmo3": _family(_LLAMA | _BIAS, parts.one_full_layer_in(4, 4096), qk_norm="full"),
-    "olmoe": _family(_LLAMA | _BIAS, experts.OLMOE, qk_norm="full"),
+    "olmoe": _family(_LLAMA | _BIAS, parts.OLMOE, qk_norm="full"),
     "internlm": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
     "internlm2": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
     "internlm3": _family(
@@ -260,14 +260,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "phimoe": _family(
         _LLAMA | _LAYERNORM | _BIAS,
         parts.every_layer_windowed(None),
-        experts.MIXTRAL,
+        parts.MIXTRAL,
         parts.head_bias,
     ),
     "dbrx": _family(
         # Its LayerNorm has the gain only, which is what RMSNorm counts.
         _widths("n_layers", "d_model", "n_heads"),
         parts.dbrx,
-        experts.dbrx,
+        parts.dbrx_experts,
         tied_embeddings=switch("tie_word_embeddings", default=False),
         max_position_embeddings=integer("max_seq_len", 2048),
     ),

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from projector.config import resources
+from projector.config.formats.megatron import translate
 from projector.config.formats.megatron_settings.fields import Dialect
-from projector.config.formats.megatron_settings.translate import translate
 from projector.config.formats.primus_files import (
     BASES,
     PRIMUS_DEFAULTS,

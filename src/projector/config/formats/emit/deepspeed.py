@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from projector.config.formats.carried import KEY
+from projector.config.formats.detect import KEY
 from projector.config.formats.emit.emitted import model_words, recompute_words
 from projector.config.job import Job
 

@@ -35,7 +35,7 @@ class Emitted(NamedTuple):
 
     carried: Mapping[str, Any]
     """Dotted field -> value, of what the framework has no words for. The text carries it too,
-    where the framework does not read it (`projector.config.formats.carried`)."""
+    where the framework does not read it (`projector.config.formats.detect`)."""
 
 
 class Writer(Protocol):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import Any, Final
 
-from projector.config.formats.carried import comment_lines
+from projector.config.formats.detect import comment_lines
 from projector.config.job import Job
 from projector.distribution import package_version
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import yaml
 
 from projector.config.adapter import MEGATRON_TARGETS
-from projector.config.formats.carried import comment_lines
+from projector.config.formats.detect import comment_lines
 from projector.config.formats.emit.megatron import Arguments, megatron_arguments
 from projector.config.job import Job
 from projector.distribution import package_version

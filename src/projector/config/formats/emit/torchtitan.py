@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
-from projector.config.formats.carried import comment_lines
+from projector.config.formats.detect import comment_lines
 from projector.config.formats.emit.emitted import model_words, recompute_words, same_model
 from projector.config.formats.torchtitan import (
     COMM_TYPES,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from projector.config.formats._expression import integer
 from projector.config.formats.shell.nodes import Node, Output, Parameter, Sum, Text, Word
+from projector.config.formats.values import int_expression
 from projector.errors import ConfigError
 
 UNKNOWN = "$(...)"
@@ -201,7 +201,7 @@ class Variables:
             return value if isinstance(value, str) else " "
 
         try:
-            return str(integer(_SUM_NAME.sub(fill, text)))
+            return str(int_expression(_SUM_NAME.sub(fill, text)))
         except ValueError:
             return UNKNOWN
 
@@ -369,7 +369,7 @@ def judge_sum(text: str) -> Verdict:
     match = _SUM_COMPARISON.fullmatch(text)
     if match is None:
         try:
-            return integer(text) != 0
+            return int_expression(text) != 0
         except ValueError:
             return None
     return _compared(match[1], _SIGNS[match[2]], match[3])
@@ -377,7 +377,7 @@ def judge_sum(text: str) -> Verdict:
 
 def _compared(left: str, sign: str, right: str) -> Verdict:
     try:
-        return _COMPARISONS[sign](integer(left or "0"), integer(right or "0"))
+        return _COMPARISONS[sign](int_expression(left or "0"), int_expression(right or "0"))
     except ValueError:
         return None
 

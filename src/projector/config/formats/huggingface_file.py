@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from projector.config.formats.megatron_settings.others import UNSUPPORTED as _OF_MEGATRON
+from projector.config.formats.megatron_settings.fields import UNSUPPORTED as _OF_MEGATRON
 from projector.config.formats.read_job import Unsupported
 from projector.config.formats.values import is_off
 from projector.errors import ConfigError, UnsupportedError, shown

@@ -1,1 +1,0 @@
-"""How the ``config.json`` of each Hugging Face architecture is read."""
