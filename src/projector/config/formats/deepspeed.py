@@ -7,8 +7,8 @@ deepspeedai/DeepSpeed (2026). The file names neither model, sequence nor devices
 from collections.abc import Mapping
 from typing import Any, Final
 
-from projector.config.formats.detect import KEY
 from projector.config.formats.read_job import (
+    CARRIED,
     Derived,
     ReadJob,
     Stated,
@@ -72,7 +72,7 @@ _HARMLESS: Final = frozenset(
         "weight_quantization.", "nebula.", "timers.", "dataloader_drop_last", "torch_autocast.",
         "load_universal_checkpoint", "use_node_local_storage", "sparse_attention.",
         "data_efficiency.", "curriculum_learning.", "compression_training.", "hybrid_engine.",
-        "progressive_layer_drop.", "eigenvalue.", f"{KEY}.",
+        "progressive_layer_drop.", "eigenvalue.", f"{CARRIED}.",
     }
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from projector.config.formats.read_job import ReadJob
+from projector.config.formats.read_job import CARRIED, ReadJob
 from projector.config.model_file import json_object
 from projector.config.resources import known
 from projector.config.yaml_file import parse_yaml, yaml_mapping
@@ -236,8 +236,8 @@ def _fits(marks: tuple[Keys, ...], keys: Iterable[str]) -> bool:
 
 # Fields that a file of another tool carries along, in comments which that tool does not read: a
 # line ``# projector: cluster.device=h100 training.elementwise=eager`` sets the fields that the tool
-# has no words for, as overrides of the command line do. JSON has no comments: a key `KEY` at the
-# top holds them there.
+# has no words for, as overrides of the command line do. JSON has no comments: `CARRIED` at the top
+# holds them there.
 
 MARK: Final = "# projector:"
 """How a line begins that carries fields."""
@@ -246,9 +246,6 @@ ORIGIN: Final = "comment of the file"
 
 WIDTH: Final = 96
 """Columns of a line, where one field does not need more."""
-
-KEY: Final = "projector"
-"""What carries fields in JSON."""
 
 
 def carried_fields(text: str, path: Path) -> dict[str, Any]:
@@ -275,10 +272,10 @@ def comment_lines(fields: Mapping[str, Any]) -> str:
 
 
 def _of_json(text: str, path: Path) -> dict[str, Any]:
-    fields = json_object(text, path).get(KEY, {})
+    fields = json_object(text, path).get(CARRIED, {})
     if not isinstance(fields, Mapping):
-        msg = f"{path}: {KEY} should be a mapping of fields (got {shown(fields)})"
-        raise ConfigError(msg, key=KEY, value=fields, allowed="a mapping")
+        msg = f"{path}: {CARRIED} should be a mapping of fields (got {shown(fields)})"
+        raise ConfigError(msg, key=CARRIED, value=fields, allowed="a mapping")
     return {str(field): value for field, value in fields.items()}
 
 

@@ -2,12 +2,15 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from projector.config.first_order import devices_of_a_node
 from projector.config.formats.values import flag, integer, number, word, words
 from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError, UnsupportedError, shown
+
+CARRIED: Final = "projector"
+"""What carries fields of ours in the JSON files of another tool; see `detect`."""
 
 Derived = Mapping[str, tuple[Any, str]]
 """Dotted field -> its value and where that comes from."""

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from projector.config.formats.detect import KEY
 from projector.config.formats.emit.emitted import model_words, recompute_words
+from projector.config.formats.read_job import CARRIED
 from projector.config.job import Job
 
 SUFFIX: Final = ".json"
@@ -52,7 +52,7 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
             "expert_tensor_parallel_size": split.expert_tp,
         }
     if carried:
-        config[KEY] = dict(carried)
+        config[CARRIED] = dict(carried)
     return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
 
 
