@@ -26,8 +26,7 @@ from projector.validate.bands import (
 )
 from projector.validate.kind import kind_of
 from projector.validate.names import device_of
-from projector.validate.run import DEVICE, Result, validate, without
-from projector.validate.table import Table
+from projector.validate.run import DEVICE, Result, Table, validate, without
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).with_name("data")

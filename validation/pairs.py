@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from projector.projection.pairs import SETTINGS, SEVERAL
+from projector.projection.bands import SETTINGS, SEVERAL
 from projector.validate.pairs import (
     ONE,
     Pair,

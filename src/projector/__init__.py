@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from projector.searches.result import SearchResult as SearchResult
     from projector.serving.api import project_serving as project_serving
     from projector.serving.projection import ServingProjection as ServingProjection
-    from projector.single.times import attention_time as attention_time
-    from projector.single.times import collective_time as collective_time
-    from projector.single.times import gemm_time as gemm_time
+    from projector.single.attention import attention_time as attention_time
+    from projector.single.collective import collective_time as collective_time
+    from projector.single.gemm import gemm_time as gemm_time
     from projector.sweeps.engine import sweep as sweep
     from projector.sweeps.result import SweepResult as SweepResult
     from projector.trace.analysis import TraceAnalysis as TraceAnalysis
@@ -67,7 +67,9 @@ _PUBLIC = {
     "projector.searches.result": "SearchResult",
     "projector.serving.api": "project_serving",
     "projector.serving.projection": "ServingProjection",
-    "projector.single.times": "attention_time collective_time gemm_time",
+    "projector.single.attention": "attention_time",
+    "projector.single.collective": "collective_time",
+    "projector.single.gemm": "gemm_time",
     "projector.sweeps.engine": "sweep",
     "projector.sweeps.result": "SweepResult",
     "projector.trace.analysis": "TraceAnalysis TraceResult load_trace",

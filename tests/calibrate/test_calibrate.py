@@ -13,7 +13,7 @@ from projector.cli.main import run
 from projector.config import resources
 from projector.config.device_file import load_device
 from projector.errors import ConfigError, ProjectorError
-from projector.single.times import gemm_time
+from projector.single.gemm import gemm_time
 from projector.validate import attention, collectives, gemm
 
 DEVICE = "h100"

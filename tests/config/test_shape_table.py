@@ -7,7 +7,7 @@ from projector.config.formats import shape_table
 from projector.config.formats.shape_table import read_extent, shape_rows
 from projector.errors import ConfigError
 from projector.report.terminal.single import read_shapes
-from projector.single.gemm_list import list_gemms
+from projector.single.gemm import list_gemms
 
 OPTIONS = {"gpu": "h100", "head_dim": 64, "kv_heads": None, "v_head_dim": None, "window": 0}
 

@@ -18,8 +18,7 @@ from projector.errors import NumericError, ScheduleError
 from projector.kernels import pipeline as kernels
 from projector.schedule import order as order_module
 from projector.schedule import registry
-from projector.schedule.legality import check_complete, check_order
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, check_complete, check_order
 from projector.schedule.orders.forward_backward import interleaved
 from projector.schedule.replay.order_times import (
     compile_line,

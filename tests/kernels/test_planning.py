@@ -10,8 +10,7 @@ from projector.errors import NumericError, ScheduleError
 from projector.kernels import planning as kernels
 from projector.kernels.planning import Candidates
 from projector.schedule import registry
-from projector.schedule.legality import check_order
-from projector.schedule.order import round_robin_stages, v_shape
+from projector.schedule.order import check_order, round_robin_stages, v_shape
 from projector.schedule.planning import candidates as planning
 from projector.schedule.planning.costs import Costs
 from projector.schedule.replay.order_times import replay

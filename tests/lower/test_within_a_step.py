@@ -4,7 +4,7 @@ import pytest
 
 from projector.config.load import load_job
 from projector.projection.api import project_performance
-from projector.single.times import attention_time
+from projector.single.attention import attention_time
 
 JOB = {
     "model": "llama3.2_1b",

@@ -6,8 +6,7 @@ import pytest
 
 from projector.config.bands import Band
 from projector.config.load import load_job
-from projector.projection.bands import ratio_band
-from projector.projection.pairs import SETTINGS, SEVERAL, changed_settings, name_of
+from projector.projection.bands import SETTINGS, SEVERAL, changed_settings, name_of, ratio_band
 
 BASE = {
     "model": "llama3.1_8b",

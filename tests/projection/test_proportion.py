@@ -7,8 +7,8 @@ from projector import load_job
 from projector.errors import ConfigError
 from projector.measure.reduction import reduce_job, reduction_to
 from projector.projection.api import project_performance
+from projector.projection.comparison import by_proportion
 from projector.projection.evaluate import evaluate
-from projector.projection.proportion import by_proportion
 
 
 def _job(**overrides):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.runs.checkpoints import (
+from projector.runs.time import (
     Interruptions,
     best_interval_s,
     daly_interval_s,

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from projector.errors import ConfigError, NumericError
-from projector.runs.checkpoints import Interruptions, best_interval_s, expected_s
 from projector.runs.time import (
+    Interruptions,
     Spread,
     band_of,
+    best_interval_s,
+    expected_s,
     interruptions_of,
     run_times,
     simulate_runs,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from kernels.pipelines import random_costs
 from projector.errors import ScheduleError
 from projector.schedule import registry
-from projector.schedule.legality import check_memory, check_order
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, check_memory, check_order
 from projector.schedule.planning.costs import Costs
 from projector.schedule.replay.order_times import peak_bytes, replay
 

@@ -5,8 +5,7 @@ import pytest
 
 from projector.errors import ScheduleError
 from projector.schedule import registry
-from projector.schedule.legality import check_order
-from projector.schedule.order import Order
+from projector.schedule.order import Order, check_order
 from projector.schedule.planning.costs import uniform_costs
 from projector.schedule.replay.order_times import compile_line, peak_in_flight
 from reference import pipeline as reference

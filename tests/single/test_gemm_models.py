@@ -7,8 +7,7 @@ import pytest
 import projector as pj
 from projector.config.device_file import load_device
 from projector.errors import ConfigError
-from projector.single.gemm import MODELS, gemm_case
-from projector.single.gemm_list import list_gemms
+from projector.single.gemm import MODELS, gemm_case, list_gemms
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOCKED = EXAMPLES / "devices" / "b200_1300mhz.yaml"

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from projector.config.device_file import load_device
-from projector.single.gemm import gemm_case
-from projector.single.gemm_list import list_gemms
+from projector.single.gemm import gemm_case, list_gemms
 
 
 def words(*shape, device, dtype="bf16", batch=1, **kind):

@@ -22,7 +22,6 @@ from projector.errors import ProjectorError
 from projector.lower.batch import SECTIONS, JobBatch
 from projector.lower.stages import stage_layout
 from projector.operations import counts
-from projector.projection.documented import documented_forms
 from projector.projection.evaluate import (
     Evaluation,
     check_exists,
@@ -31,6 +30,7 @@ from projector.projection.evaluate import (
     find_legal,
 )
 from projector.projection.known import KnownPipelines
+from projector.projection.provenance import documented_forms
 from projector.projection.results import Coded, Results
 from projector.schedule.registry import SCHEDULES
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from projector.config.device_file import load_device
-from projector.single.times import attention_time
+from projector.single.attention import attention_time
 from projector.validate.attention import KIND, default_or_name
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 

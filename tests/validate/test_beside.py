@@ -14,7 +14,7 @@ from projector.measure.bench.lists import (
 from projector.measure.bench.rows import TABLES
 from projector.measure.bench.session import begin, settings_of
 from projector.measure.task import Outcome
-from projector.single.times import collective_time
+from projector.single.collective import collective_time
 from projector.validate.beside import benchmark_of
 from projector.validate.run import validate
 

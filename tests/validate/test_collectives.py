@@ -13,7 +13,7 @@ from projector.kernels.moe_exchange import (
 )
 from projector.lower.fabrics import exchange_record, fabric_record
 from projector.lower.workload_columns import expected_parts
-from projector.single.times import collective_time
+from projector.single.collective import collective_time
 from projector.validate.collectives import KIND
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from projector.config.device_file import load_device
-from projector.single.times import gemm_time
+from projector.single.gemm import gemm_time
 from projector.validate.gemm import KIND, case_times, read_case
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK
 

@@ -1,7 +1,7 @@
 import pytest
 
 from projector.errors import ConfigError
-from projector.validate.table import Table
+from projector.validate.run import Table
 
 
 def written(tmp_path, text):

@@ -21,7 +21,7 @@ from projector.lower.hardware import native_type
 from projector.validate.attention import default_or_name
 from projector.validate.kind import Kind, Readings, Row, integer, kind_of
 from projector.validate.names import PROFILES, device_of, precision_of
-from projector.validate.table import Table
+from projector.validate.run import Table
 
 ANOTHER_DEVICE = "another device"
 

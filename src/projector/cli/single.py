@@ -42,7 +42,7 @@ def gemm(
     """
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
-    from projector.single.gemm_list import list_gemms
+    from projector.single.gemm import list_gemms
 
     gemms = list_gemms(extents, table, **asdict(products))
     if plot is not None:

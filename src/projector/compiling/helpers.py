@@ -91,13 +91,13 @@ _JOB = {
 
 
 def _collectives() -> None:
-    from projector.single.times import collective_time
+    from projector.single.collective import collective_time
 
     collective_time("all_reduce", 1e6, 8, device="mi300x")
 
 
 def _attention() -> None:
-    from projector.single.times import attention_time
+    from projector.single.attention import attention_time
 
     attention_time(1, 16, 2048, head_dim=128, device="mi300x")
 

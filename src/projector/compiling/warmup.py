@@ -17,9 +17,8 @@ from projector.serving.api import project_serving
 from projector.serving.deployment import Deployment
 from projector.serving.generation import prefill_time_s
 from projector.single.attention import project_attention
-from projector.single.gemm import MODELS
-from projector.single.gemm_list import list_gemms
-from projector.single.times import collective_time
+from projector.single.collective import collective_time
+from projector.single.gemm import MODELS, list_gemms
 from projector.sweeps.engine import sweep
 from projector.trace.intervals import cover, difference, intersection, union
 

@@ -256,7 +256,7 @@ def _with_reduction(result: PerformanceProjection, hybrid: "Hybrid") -> Performa
     The record itself may be that of a job with other degrees, on other nodes.
     """
     from projector.measure.reduction import reduction_to
-    from projector.projection.proportion import by_proportion
+    from projector.projection.comparison import by_proportion
 
     reduction = reduction_to(result.job, hybrid.record.reduction)
     told = reduction.to_dict() | {"benchmark": hybrid.record.reduction["benchmark"]}

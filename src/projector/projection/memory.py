@@ -11,9 +11,14 @@ from projector.config.job import Job
 from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
-from projector.projection.documented import DocumentedMemory, documented_components
 from projector.projection.evaluate import Evaluation
-from projector.projection.provenance import Provenance, envelope, provenance_of
+from projector.projection.provenance import (
+    DocumentedMemory,
+    Provenance,
+    documented_components,
+    envelope,
+    provenance_of,
+)
 from projector.projection.results import MEMORY_SCALARS, Results, json_object
 from projector.projection.terms import MEMORY_TERMS, MemoryTerms
 from projector.units import GIB, to_gib

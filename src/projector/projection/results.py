@@ -15,13 +15,13 @@ from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
 from projector.projection.bands import VERDICTS, memory_factors, verdict_codes
-from projector.projection.documented import (
+from projector.projection.evaluate import Evaluation
+from projector.projection.provenance import (
     DocumentedTotals,
     documented_forms,
     documented_microbatches,
     documented_states_gib,
 )
-from projector.projection.evaluate import Evaluation
 from projector.projection.terms import BREAKDOWN, LIMITS
 from projector.units import GIB, to_gib
 

@@ -11,8 +11,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.config.job import Job
 from projector.config.listed import listed_price
 from projector.errors import ConfigError
-from projector.projection.bands import FITS, ratio_band
-from projector.projection.pairs import settings_of
+from projector.projection.bands import FITS, ratio_band, settings_of
 from projector.projection.results import Results
 from projector.projection.run import project_runs
 from projector.searches.limits import Limits

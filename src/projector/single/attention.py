@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats, Ints, Records
 from projector.config.bands import Band, attention_time_band
 from projector.config.device import Device
 from projector.config.device_file import attention_band
-from projector.config.device_kernels import AttentionKernel, Evidence
+from projector.config.device_kernels import AttentionKernel, Evidence, MatrixType
 from projector.errors import ConfigError
 from projector.kernels.attention import (
     BOUNDS,
@@ -23,13 +23,16 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import device_record
 from projector.single.inputs import (
     DeviceLike,
+    broadcast,
     clock_within,
     device_from,
+    extents_of,
+    is_text,
     matrix_type,
     run_named,
+    shaped,
     whole_number,
 )
-from projector.single.times import attention_columns, check_impl, kernel_columns
 from projector.units import MEGA
 
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
@@ -154,6 +157,68 @@ class AttentionProjection:
         }
 
 
+def attention_time(
+    batch: ArrayLike,
+    heads: ArrayLike,
+    seq_q: ArrayLike,
+    seq_kv: ArrayLike | None = None,
+    *,
+    head_dim: ArrayLike,
+    device: DeviceLike,
+    kv_heads: ArrayLike | None = None,
+    v_head_dim: ArrayLike | None = None,
+    causal: bool = True,
+    window: ArrayLike = 0,
+    backward: bool = False,
+    dtype: str = "bf16",
+    impl: str = "default",
+    clock_mhz: float | None = None,
+    run: str = "training",
+) -> float | Floats:
+    """Return the seconds of attention, forward or backward.
+
+    Parameters
+    ----------
+    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window : int or int array
+        Extents, broadcast like numpy. Keys default to the queries' length, key heads to the
+        query heads, the value width to ``head_dim``; ``window`` 0 sees everything.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    causal : bool
+        Whether a query sees only earlier keys.
+    backward : bool
+        Whether to time the backward instead of the forward.
+    dtype : str
+        Type of Q, K and V. An implementation that is described for no type in particular is known
+        for 16 bits; other types have the same shares of their own matrix rate.
+    impl : str
+        Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
+        default is the best that the device's stack offers for training.
+    clock_mhz : float, optional
+        Instead of the clock that ``run`` implies.
+    run : str
+        ``training``: the clock of attention in a training step, also of ``loaded`` (long) runs.
+        ``short`` (benchmarks): its boost clock.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown device, type or implementation, a type that the implementation does not take,
+        an invalid extent, key heads that do not divide the query heads, a clock beyond
+        the boost clock, or an unknown run.
+    """
+    sizes = (batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window)
+    _, _, columns, shape = _prepared(
+        sizes, device, dtype, impl, clock_mhz, run, causal=causal, backward=backward
+    )
+    return shaped(attention_time_columns(*columns)[0], shape)
+
+
 def project_attention(
     batch: ArrayLike,
     heads: ArrayLike,
@@ -173,28 +238,13 @@ def project_attention(
     run: str = "training",
 ) -> AttentionProjection:
     """Return attentions with every term of their time; see `projector.attention_time`."""
-    profile = device_from(device)
-    kind = matrix_type(profile, dtype)
-    code = MATRIX_TYPES.index(kind)
-    check_impl(profile, impl, kind)
-    clock = clock_within(profile, clock_mhz, attention=True)
-    extents, windows, _ = attention_columns(
-        batch,
-        heads,
-        seq_q,
-        seq_kv,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        v_head_dim=v_head_dim,
-        window=window,
-        causal=causal,
-        backward=backward,
+    sizes = (batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window)
+    profile, kind, columns, _ = _prepared(
+        sizes, device, dtype, impl, clock_mhz, run, causal=causal, backward=backward
     )
-    record = device_record(profile, clock, impl, run=run_named(run))
-    columns = kernel_columns(extents, windows, record, code, causal=causal, backward=backward)
     _, bound = attention_time_columns(*columns)
     terms = attention_term_columns(*columns)
-    rate = float(record["attention_flop_per_s"][0][code])
+    rate = float(columns[-1]["attention_flop_per_s"][0][MATRIX_TYPES.index(kind)])
     per_clk = profile.matrix_flop_per_clk_per_cu[kind] * profile.compute_units
     return AttentionProjection(
         profile,
@@ -202,13 +252,58 @@ def project_attention(
         kind,
         bool(backward),
         rate / per_clk / MEGA,
-        extents,
+        columns[0],
         bool(causal),
-        windows,
+        columns[2],
         terms,
         tuple(BOUNDS[limiter] for limiter in bound),
         rate,
     )
+
+
+_Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]
+"""Arguments of `attention_time_columns`."""
+
+
+def _prepared(
+    sizes: tuple[Any, ...],
+    device: DeviceLike,
+    dtype: str,
+    impl: str,
+    clock_mhz: float | None,
+    run: str,
+    *,
+    causal: bool,
+    backward: bool,
+) -> tuple[Device, MatrixType, _Columns, tuple[int, ...]]:
+    """Return device, type, columns and the shape that sizes were broadcast to, all checked."""
+    profile = device_from(device)
+    kind = matrix_type(profile, dtype)
+    _check_impl(profile, impl, kind)
+    clock = clock_within(profile, clock_mhz, attention=True)
+    for key, switch in (("causal", causal), ("backward", backward)):
+        if not isinstance(switch, bool | np.bool_):
+            msg = f"{key} must be True or False, got {switch!r}"
+            raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
+    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window = sizes
+    columns, shape = broadcast(
+        batch=batch,
+        heads=heads,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        seq_q=seq_q,
+        seq_kv=seq_q if seq_kv is None else seq_kv,
+        head_dim=head_dim,
+        v_head_dim=head_dim if v_head_dim is None else v_head_dim,
+        window=window,
+    )
+    extents = extents_of(columns, EXTENTS)
+    _check_groups(extents[:, 1], extents[:, 2])
+    windows = extents_of(columns, ("window",))[:, 0]
+    record = device_record(profile, clock, impl, run=run_named(run))
+    rows = len(extents)
+    each = (int(causal), int(backward), MATRIX_TYPES.index(kind), 0)
+    masks, passes, codes, devices = (np.full(rows, value, np.int64) for value in each)
+    return profile, kind, (extents, masks, windows, passes, codes, devices, record), shape
 
 
 def packed_time_s(documents: AttentionProjection) -> float:
@@ -273,3 +368,32 @@ def context_parallel_shapes(
     own_part = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
     halves = [(heads, kv_heads, chunk, 2 * chunk, False)] * (ranks - 1)
     return own_part + halves
+
+
+def _check_impl(device: Device, impl: str, dtype: str) -> None:
+    """Refuse an attention implementation that a device does not describe, or not for a type."""
+    legal = ["default", *device.attention_kernels]
+    if not is_text(impl) or impl not in legal:
+        msg = f"{device.name} has no attention implementation {impl!r}; it has {', '.join(legal)}"
+        raise ConfigError(msg, key="impl", value=impl, allowed=legal)
+    types = device.attention_kernels.get(impl, device.attention).dtypes
+    if types and dtype not in types:
+        others = [
+            name
+            for name, kernel in device.attention_kernels.items()
+            if not kernel.dtypes or dtype in kernel.dtypes
+        ]
+        msg = (
+            f"attention {impl!r} of {device.name} takes {', '.join(types)}, not {dtype}; "
+            f"{dtype} has {', '.join(others)}"
+        )
+        raise ConfigError(msg, key="dtype", value=dtype, allowed=list(types))
+
+
+def _check_groups(heads: Ints, kv_heads: Ints) -> None:
+    wrong = np.flatnonzero((heads > 0) & (heads % np.maximum(kv_heads, 1) + (kv_heads < 1) > 0))
+    if wrong.size:
+        row = wrong[0]
+        msg = f"kv_heads ({kv_heads[row]}) does not divide heads ({heads[row]})"
+        allowed = f"a divisor of {heads[row]}"
+        raise ConfigError(msg, key="kv_heads", value=int(kv_heads[row]), allowed=allowed)

@@ -34,12 +34,58 @@ from projector.topology.transfers import NodeLike, topology_of, transfers_of
 from projector.units import GB, MICROSECOND
 
 
+def collective_time(
+    operation: str,
+    num_bytes: ArrayLike,
+    ranks: ArrayLike,
+    *,
+    device: DeviceLike,
+    network: str | Mapping[str, Any] | None = None,
+    stride: int = 1,
+    algorithm: str | None = None,
+) -> float | Floats:
+    """Return the seconds of a collective, with the best algorithm or with a named one.
+
+    Parameters
+    ----------
+    operation : str
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
+        ``send_recv``, ``reduce`` or ``all_to_all_v`` (blocks of unequal size).
+    num_bytes : float or float array
+        The whole buffer: what every rank holds (all-reduce), the gathered output, the input of
+        one rank (reduce-scatter, all-to-all), the message.
+    ranks : int or int array
+        Group size.
+    device : str, Path, mapping or Device
+        Accelerator, as in a job.
+    network : str or mapping, optional
+        Cluster network; the device's usual one when left out.
+    stride : int
+        Distance between neighbouring ranks of the group, in devices.
+    algorithm : str, optional
+        The only algorithm, whether or not the device's library has it; else the fastest that the
+        library has.
+
+    Returns
+    -------
+    float or float64 array
+        Seconds.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown name, an invalid size, or an algorithm that cannot serve a group.
+    """
+    given = collective_case(operation, device=device, network=network, stride=stride)
+    return given.times_s(num_bytes, ranks, algorithm)
+
+
 def mpi_collective_time(
     operation: str, num_bytes: ArrayLike, ranks: ArrayLike, *, node: NodeLike
 ) -> float | Floats:
     """Return the seconds of an MPI collective among the first devices of a node.
 
-    It is the time of the collective library (see `projector.collective_time`) times the ratio in
+    It is the time of the collective library times the ratio in
     the node's file (``transfers.mpi_over_library``).
     """
     topology = topology_of(node)

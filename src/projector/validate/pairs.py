@@ -16,7 +16,7 @@ from projector.arrays import Floats
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ProjectorError
-from projector.projection.pairs import SETTINGS, changed_settings, name_of
+from projector.projection.bands import SETTINGS, changed_settings, name_of
 from projector.validate import training
 from projector.validate.jobs import JobRow
 from projector.validate.kind import Row
@@ -56,7 +56,7 @@ class Pair:
     first: Run
     second: Run
     settings: tuple[str, ...]
-    """What differs, by name; several stand in the order of `projector.projection.pairs`."""
+    """What differs, by name; several stand in the order of `projector.projection.bands`."""
 
     @property
     def name(self) -> str:

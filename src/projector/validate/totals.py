@@ -16,8 +16,7 @@ from projector.errors import ConfigError
 from projector.projection.bands import FITS, VERDICTS
 from projector.validate.kind import Outcome
 from projector.validate.names import device_name, model_name, precision_name, vendor_name
-from projector.validate.run import Result, Validation, validate
-from projector.validate.table import Line
+from projector.validate.run import Line, Result, Validation, validate
 
 CLOSE_TO_LIMIT = 0.97
 """Share of the limit from which a measured run of memory counts as close to it."""

@@ -8,8 +8,7 @@ import pytest
 
 from projector.errors import ScheduleError
 from projector.schedule import registry
-from projector.schedule.legality import check_order
-from projector.schedule.order import Order
+from projector.schedule.order import Order, check_order
 from projector.schedule.planning import bounds, ilp, optimise
 from projector.schedule.planning import problem as problems
 from projector.schedule.planning.costs import costs_from, uniform_costs

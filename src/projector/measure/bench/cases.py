@@ -19,7 +19,7 @@ PASSES = ("fwd", "bwd")
 """Passes of an attention."""
 
 LAYOUTS: dict[str, PhaseName] = {"tn": "forward", "nn": "backward", "nt": "weight"}
-"""How operands lie, as `projector.single.gemm_list` names it, and the pass of a linear layer whose
+"""How operands lie, as `projector.single.gemm` names it, and the pass of a linear layer whose
 GEMM has them so."""
 
 ATTENTION_BACKENDS = ("flash", "sdpa", "math")

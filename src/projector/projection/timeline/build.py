@@ -14,8 +14,7 @@ from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.blocks import Block, Labels, lay_out_block, single, whole_block
 from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Ranges, Timeline
-from projector.projection.timeline.ending import Ending, waits_of
-from projector.projection.timeline.held import held_over_time
+from projector.projection.timeline.ending import Ending, held_over_time, waits_of
 from projector.projection.timeline.layers import Layers
 from projector.projection.timeline.ranks import PS_PER_S, Line, Moved, Place, Placed, kept, lanes
 from projector.projection.timeline.traffic import BlockTraffic, Left, Traffic

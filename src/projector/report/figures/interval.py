@@ -24,14 +24,15 @@ from projector.report.figures.figure import (
 )
 from projector.report.terminal.job import short_title
 from projector.report.terminal.step import duration
-from projector.runs.checkpoints import (
+from projector.runs.time import (
     Interruptions,
     best_interval_s,
     daly_interval_s,
     expected_s,
+    interruptions_of,
+    simulate_segments,
     young_interval_s,
 )
-from projector.runs.time import interruptions_of, simulate_segments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

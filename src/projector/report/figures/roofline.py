@@ -44,7 +44,7 @@ from projector.report.figures.figure import (
 from projector.report.terminal.job import short_title
 from projector.report.terminal.single import title
 from projector.single.attention import AttentionProjection, project_attention
-from projector.single.gemm_list import GemmList
+from projector.single.gemm import GemmList
 from projector.units import MEGA, TB, TERA
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from projector.config.bands import SHARES, Band
 from projector.config.job import Job
-from projector.projection.bands import ratio_band
+from projector.projection.bands import changed_settings, ratio_band
 from projector.projection.memory import StageMemoryProjection
-from projector.projection.pairs import changed_settings
 from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS

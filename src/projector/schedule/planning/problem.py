@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from projector.arrays import Ints
 from projector.errors import NumericError, ScheduleError
-from projector.schedule.legality import check_order
-from projector.schedule.order import FORWARD, Order
+from projector.schedule.order import FORWARD, Order, check_order
 from projector.schedule.planning.costs import OBJECTIVES, Costs, Objective
 from projector.schedule.replay.order_times import Timeline, peak_bytes, replay
 from projector.schedule.replay.programs import compile_line

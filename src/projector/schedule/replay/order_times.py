@@ -14,8 +14,7 @@ from projector.kernels import pipeline_lanes
 from projector.kernels.grouping import rows_by_number
 from projector.kernels.pipeline import Ends, OperationTimes, Replays
 from projector.kernels.pipeline_forks import replay_forks
-from projector.schedule.legality import check_complete
-from projector.schedule.order import Order, Series, kept_by_operations, of_order
+from projector.schedule.order import Order, Series, check_complete, kept_by_operations, of_order
 from projector.schedule.replay.programs import (
     MIN_PERIODS,
     ForkingOrder,

@@ -12,8 +12,7 @@ from projector.kernels.pipeline import Ends, Line, OperationTimes, Replays
 from projector.kernels.pipeline_forks import MOST_RUNS, Forks
 from projector.kernels.pipeline_lanes import LaneProgram
 from projector.kernels.pipeline_periods import PeriodicProgram
-from projector.schedule.legality import check_complete
-from projector.schedule.order import FORWARD, Order, kept_by_operations, of_order
+from projector.schedule.order import FORWARD, Order, check_complete, kept_by_operations, of_order
 
 
 @kept_by_operations(of_order)
