@@ -225,3 +225,9 @@ def test_counters_come_with_the_trace(tmp_path):
     trace = load_trace(path, counters=[table])
     assert trace.counters[0].values["SQ_WAVES"].tolist() == [5.0]
     assert join_counters(align(trace), trace.counters).share == 1.0
+
+
+def test_folder_without_samples_is_named_as_it_was_given(tmp_path):
+    with pytest.raises(ConfigError, match="ends in .samples.jsonl") as raised:
+        read_samples([f"{tmp_path}/"], zero_ns=ZERO_NS)
+    assert raised.value.value == f"{tmp_path}/"

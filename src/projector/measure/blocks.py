@@ -24,12 +24,10 @@ class Columns:
     """The columns of a workload, 0 where it states none; degrees are 1 at least."""
 
     def __init__(self, values: dict[str, int]) -> None:
-        """Keep the columns."""
         degrees = {name: max(1, values.get(name, 1)) for name in ("tp", "cp", "ep", "etp")}
         self._values = values | degrees
 
     def __getattr__(self, name: str) -> int:
-        """Return a column by its name."""
         if name.startswith("_"):
             raise AttributeError(name)
         return self._values.get(name, 0)
@@ -59,7 +57,6 @@ class Builder:
     """Makes weights and remembers them."""
 
     def __init__(self, kit: Kit, comm: Comm, spec: LayerSpec) -> None:
-        """Begin with no weights."""
         self.kit, self.comm, self.spec = kit, comm, spec
         self.torch = kit.torch
         self.columns = Columns(spec.columns)

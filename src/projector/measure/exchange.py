@@ -43,7 +43,6 @@ class Collectives:
     """The collectives of one process group, on tensors whose first dimension is divided."""
 
     def __init__(self, torch: Torch, handle: Any) -> None:
-        """Take the names that this version of torch has."""
         distributed = torch.distributed
         self.torch, self.distributed, self.handle = torch, distributed, handle
         self.size = distributed.get_world_size(handle)

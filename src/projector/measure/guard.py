@@ -110,18 +110,14 @@ def _end_all(child: "subprocess.Popen[bytes]") -> None:
         for process in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-        _reap(child)
+        # Children that have ended are taken leave of, adopted ones too.
+        child.poll()
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         if not left:
             return
         time.sleep(0.02)
-
-
-def _reap(child: "subprocess.Popen[bytes]") -> None:
-    """Take leave of children that have ended, adopted ones too."""
-    child.poll()
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def _descendants() -> list[int]:

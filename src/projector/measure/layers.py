@@ -32,7 +32,6 @@ class Core:
     """
 
     def __init__(self, builder: Builder, heads: int, key_heads: int) -> None:
-        """Choose a kernel."""
         c = builder.columns
         self.builder, self.columns = builder, c
         self.exchanged = c.cp > 1 and c.cp_type == EXCHANGE_HEADS
@@ -133,7 +132,6 @@ class GroupedAttention:
         self.core = Core(builder, self.heads, self.key_heads)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Attend."""
         torch, comm, c = self.builder.torch, self.builder.comm, self.columns
         x = self.qkv.enter(x, comm, divided=c.divided)
         query, key, value = x.split((self.query, self.key, self.value), dim=-1)
@@ -176,7 +174,6 @@ class LatentAttention:
         self.core = Core(builder, self.heads, self.heads)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Attend."""
         comm, c = self.builder.comm, self.columns
         latent, shared = self.kv_down(x).split((c.kv_lora, c.d_rope), dim=-1)
         latent = self.kv_norm(latent)
@@ -218,7 +215,6 @@ class Layer:
     """What every kind of layer has."""
 
     def __init__(self, builder: Builder) -> None:
-        """Keep the weights and the shape."""
         self.builder, self.columns = builder, builder.columns
         self.torch, self.comm = builder.torch, builder.comm
 
@@ -250,7 +246,6 @@ class TransformerLayer(Layer):
     """
 
     def __init__(self, builder: Builder) -> None:
-        """Make all parts."""
         super().__init__(builder)
         c = self.columns
         if c.compiled:
@@ -264,7 +259,6 @@ class TransformerLayer(Layer):
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the stream after the layer."""
         before, between, *behind = self.norms
         attended = self.attention(before(x))
         x = x + (behind[0](attended) if behind else attended)
@@ -276,7 +270,6 @@ class Embedding(Layer):
     """Rows of the rank's part of the vocabulary, and learned positions where the model has them."""
 
     def __init__(self, builder: Builder) -> None:
-        """Make the table."""
         super().__init__(builder)
         c = self.columns
         self.rows = ceil_div(c.vocab, c.tp)
@@ -325,7 +318,6 @@ class Head(Layer):
         builder.note("loss in place" if self.fused else "loss on FP32 logits")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the loss."""
         x, c = self.norm(x), self.columns
         if c.tp > 1:
             logits = self.comm.enter_linear(x, self.table, None, group="tp", divided=c.divided)
@@ -369,7 +361,6 @@ class Delayed(Layer):
     """A layer that sleeps in every forward: a slowdown of known length."""
 
     def __init__(self, layer: Layer, delay_s: float, wait: Callable[[], None]) -> None:
-        """Keep the layer."""
         super().__init__(layer.builder)
         self.layer, self.delay_s, self.wait = layer, delay_s, wait
 

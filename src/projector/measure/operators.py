@@ -186,7 +186,9 @@ def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
     """Make an FP8 GEMM of operands that are quantised already."""
     kit, key = bench.kit, program.key
     check_extents(key.m, key.n, key.k)
-    fmt = format_of(kit, key.dtype, program_recipe(program))
+    # Scaled as the layer says, by whole tensors unless stated.
+    code = 1 if program.layer is None else program.layer.columns.get("fp8_recipe", 1)
+    fmt = format_of(kit, key.dtype, RECIPES[code])
     if key.expert and key.batch > 1:
         n_in, n_out = (key.n, key.m) if key.phase == "weight" else (key.k, key.n)
         if has_narrow_experts(kit, fmt, n_in, n_out):
@@ -222,13 +224,6 @@ def _narrow_grouped_gemm(bench: Bench, program: OperationProgram, fmt: Format) -
         return lambda: experts.multiply(left, right)
 
     return _prepared(bench, make, f"torch._scaled_grouped_mm, {fmt.recipe}")
-
-
-def program_recipe(program: OperationProgram) -> str:
-    """Return how an FP8 GEMM is scaled: as its layer says, by whole tensors unless stated."""
-    if program.layer is None:
-        return "tensorwise"
-    return RECIPES[program.layer.columns.get("fp8_recipe", 1)]
 
 
 def _integer_gemm(bench: Bench, program: OperationProgram) -> Prepared:

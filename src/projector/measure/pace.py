@@ -48,7 +48,6 @@ class Settled:
     """What warming up found."""
 
     runs: int
-    """Runs of one sample."""
     settled: bool
     """Whether samples agreed before the time was up."""
 
@@ -219,7 +218,6 @@ class KernelRunner:
     """Times one operator by itself, run after run, on several sets of operands in turn."""
 
     def __init__(self, watch: Stopwatch, sets: Sequence[Callable[[], object]]) -> None:
-        """Keep what runs the operator on each set of operands."""
         self.watch, self.sets = watch, sets
         self._next = 0
         self._host_s = MOST_SPIN_S
@@ -248,7 +246,6 @@ class PartsRunner:
     """
 
     def __init__(self, watch: Stopwatch, parts: Sequence[Part]) -> None:
-        """Keep the parts in the order in which they run."""
         self.watch, self.parts = watch, parts
 
     def sample(self, runs: int) -> Seconds:

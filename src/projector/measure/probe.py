@@ -73,7 +73,6 @@ class ProbeSettings(Config):
     gemms: dict[MatrixType, list[tuple[int, int, int]]]
     """m, n, k of GEMMs that are swept, by matrix type."""
     common: dict[str, Any]
-    """What all jobs share."""
     jobs: dict[str, dict[str, Any]]
     """Small jobs that the rest is fitted to."""
     fields: list[str]
@@ -204,7 +203,9 @@ def read_off(probe: Probe, answer: Answer) -> dict[str, Any]:
         msg = f"neither copies nor GEMMs could be measured: {failed}"
         raise MeasurementError(msg, key="device", value=probe.environment.device)
     if probe.base is not None:
-        return _of_gpu(probe, max(copies)[1])
+        peak = load_device(probe.data).hbm_peak_tb_per_s * TERA
+        share = number(min(1.0, max(copies)[1] / peak), MEASURED, "largest copy")
+        return merge(probe.data, {"hbm_efficiency": share})
     data = merge(_of_cpu(probe.data, copies, rates), probe.data)
     return merge(data, _first_guesses(pairs, max(rate for _, rate in copies), rates, data))
 
@@ -392,13 +393,6 @@ def _attention_flop(key: OperationKey) -> float:
     products = 3.0 * key.k + 2.0 * key.d_v if key.phase == "backward" else key.k + key.d_v
     pairs = key.batch * key.heads * key.m * key.n * (0.5 if key.causal else 1.0)
     return 2.0 * products * pairs
-
-
-def _of_gpu(probe: Probe, largest: float) -> dict[str, Any]:
-    """Return the profile of a GPU with the memory rate that its largest copy reaches."""
-    peak = load_device(probe.data).hbm_peak_tb_per_s * TERA
-    share = number(min(1.0, largest / peak), MEASURED, "largest copy")
-    return merge(probe.data, {"hbm_efficiency": share})
 
 
 def _text(path: Path) -> str:

@@ -83,7 +83,6 @@ def run_task(
 
 
 def _folder() -> "tempfile.TemporaryDirectory[str]":
-    """Return a temporary folder for a task and its answer."""
     try:
         return tempfile.TemporaryDirectory(prefix="projector-")
     except OSError as error:
@@ -127,7 +126,6 @@ class _Ended:
     late: MeasurementError | None = None
     """Set where it was ended because of a time limit."""
     errors: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
-    """Last lines of its error output."""
     now: str = ""
     """What it said last that it measured."""
 

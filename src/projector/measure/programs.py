@@ -106,7 +106,10 @@ def task_of(
     pace = Pace() if pace is None else pace
     lowered = lower_job(reduction.job)
     layers = layers_of(lowered.workloads)
-    order = _model_order(lowered.workloads)
+    # Each workload once, as a token meets them first; the head is last.
+    met = list(dict.fromkeys(lowered.workloads.run_workload.tolist()))
+    heads = lowered.workloads.columns.kind == Kind.HEAD
+    order = sorted(met, key=lambda number: bool(heads[number]))
     degrees = reduction.degrees
     operations = list(_operations(lowered, layers))
     known = {program.key for program in operations}
@@ -211,13 +214,6 @@ def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]
         local=2, bytes=size,
     )  # fmt: skip
     yield OperationProgram(key=key)
-
-
-def _model_order(workloads: Workloads) -> list[int]:
-    """Return each workload once, as a token meets them first; the head is last."""
-    met = list(dict.fromkeys(workloads.run_workload.tolist()))
-    heads = workloads.columns.kind == Kind.HEAD
-    return sorted(met, key=lambda number: bool(heads[number]))
 
 
 def _step(job: Job, layers: list[LayerSpec]) -> StepProgram:

@@ -167,7 +167,6 @@ class Record(Config):
     device: str
     """Name of the profile that the job had, which stands for the device measured."""
     precision: str
-    """Training precision of the job."""
     reduction: dict[str, Any]
     """Degrees of the target and of the benchmark job, and the steps from one to the other."""
     job: dict[str, dict[str, Any]]
@@ -490,7 +489,10 @@ def summary_of(record: Record) -> dict[str, Any]:
     ``step`` (or null), ``clocks``, ``longest`` (operations that take longest, each once),
     ``operations`` (by status) and ``unsettled`` (timings that did not settle while they warmed up).
     """
-    longest = sorted(record.operations, key=lambda each: -_longest_s(each.outcome))
+    longest = sorted(
+        record.operations,
+        key=lambda each: -max((t.median_s for t in each.outcome.times.values()), default=0.0),
+    )
     return {
         "environment": record.environment.model_dump(mode="json"),
         "device": record.device,
@@ -570,10 +572,6 @@ def _timing(timing: Timing) -> dict[str, Any]:
         "clock_mhz": timing.clock_mhz,
         "power_w": timing.power_w,
     }
-
-
-def _longest_s(outcome: Outcome) -> float:
-    return max((timing.median_s for timing in outcome.times.values()), default=0.0)
 
 
 def _timings(record: Record) -> Iterator[Timing]:

@@ -143,7 +143,6 @@ class Reduction:
     job: Job
     """What is measured: legal, and of one copy."""
     available: int
-    """Devices that were offered."""
     steps: tuple[Step, ...]
     """What was given up, in order; none where the target fits as it is."""
     degrees: Degrees
@@ -224,7 +223,11 @@ class Reduction:
             "sends between stages": split.pp > 1,
             f"{recompute} recomputation, as its forward": recompute != "none",
             "offloading to the host": offloads > 0.0,
-            "what hides behind compute": _overlaps(self.target),
+            "what hides behind compute": (split.tp > 1 and split.tp_overlap != "none")
+            or (
+                split.ep > 1
+                and (split.overlap_moe_expert_parallel_comm or split.moe_shared_expert_overlap)
+            ),
             "graphs": training.cuda_graphs,
         }
         return [name for name, is_so in left_out.items() if is_so]
@@ -471,12 +474,6 @@ def _too_few(job: Job, available: int, least: int) -> ConfigError:
         f"{why}; at least {least} would do"
     )
     return ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
-
-
-def _overlaps(job: Job) -> bool:
-    split = job.parallelism
-    of_experts = split.overlap_moe_expert_parallel_comm or split.moe_shared_expert_overlap
-    return (split.tp > 1 and split.tp_overlap != "none") or (split.ep > 1 and of_experts)
 
 
 def _model_parallel(job: Job) -> int:

@@ -52,7 +52,6 @@ class _Counterparts(NamedTuple):
     row: Ints
     """int64[rows]: row of the same operation; -1 without one."""
     keys: list[OperationKey]
-    """Of each row."""
     same: Flags
     """bool[workloads, phases]: whether the layer of the benchmark job runs the same kernels."""
 
@@ -64,7 +63,6 @@ class Restoration:
     table: OperationTable
     """Rows of the benchmark job."""
     workloads: Workloads
-    """Its workloads."""
     modelled_s: Floats
     """float64[rows]: modelled seconds of one run of each row."""
     times: Mapping[OperationKey, float]

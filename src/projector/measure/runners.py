@@ -24,13 +24,9 @@ from projector.measure.task import CopyProgram, LayerProgram, LayerSpec, StepPro
 class Meter(Protocol):
     """Counts from its beginning to its end."""
 
-    def __enter__(self) -> Any:
-        """Begin."""
-        ...
+    def __enter__(self) -> Any: ...
 
-    def __exit__(self, *error: object) -> None:
-        """End."""
-        ...
+    def __exit__(self, *error: object) -> None: ...
 
     def numbers(self) -> dict[str, float]:
         """Return what was counted, by names of `Outcome.numbers`."""
@@ -87,7 +83,7 @@ def _of_tensors(torch: Torch) -> Meter:
 
         def __exit__(self, *error: object) -> None:
             super().__exit__(*error)
-            self.resident_after = _resident_peak()
+            self.resident_after = _status("VmHWM")
 
         def __torch_dispatch__(
             self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -145,10 +141,6 @@ def _resident(*, reset: bool) -> int | None:
         except OSError:
             return None
     return _status("VmRSS")
-
-
-def _resident_peak() -> int | None:
-    return _status("VmHWM")
 
 
 class SavedBytes:

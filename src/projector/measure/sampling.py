@@ -50,7 +50,6 @@ class RunSampler:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Begin to sample."""
         if self._quantities:
             head = {
                 "format": OWN_FORMAT,
@@ -70,7 +69,6 @@ class RunSampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

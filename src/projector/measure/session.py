@@ -118,7 +118,6 @@ class Session:
     """Measures programs in one process."""
 
     def __init__(self, bench: Bench, pace: Pace, sampler: Sampler) -> None:
-        """Begin without outcomes."""
         self.bench, self.pace, self.sampler = bench, pace, sampler
         self.outcomes: dict[int, Outcome] = {}
         self.memory: dict[int, dict[str, float]] = {}
@@ -306,7 +305,6 @@ class Session:
 
 
 def _prepare(bench: Bench, program: Program) -> Prepared:
-    """Make a program ready to run."""
     match program:
         case OperationProgram():
             return prepare_operation(bench, program)

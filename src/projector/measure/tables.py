@@ -25,7 +25,6 @@ from projector.measure.task import OperationProgram, Outcome
 from projector.units import to_gib
 
 KEY = "tables"
-"""Option that names the folder."""
 
 SOURCE = "projector-record"
 """First word of ``source``, by which fits weigh rows."""

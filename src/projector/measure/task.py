@@ -161,7 +161,6 @@ class Outcome(Config):
 
     status: Status
     message: str = ""
-    """Why there is no time."""
     times: dict[str, Timing] = Field(default_factory=dict)
     """``time`` of an operation or copy; ``forward``, ``backward`` and, where the layer can tell
     them apart, ``input_gradient`` and ``weight_gradient`` of a layer; of a step also
@@ -187,7 +186,6 @@ class Environment(Config):
     memory_bytes: int
     ranks: int = Field(1, gt=0)
     threads: int | None = None
-    """Threads of a CPU."""
     torch: str
     runtime: str = ""
     """Version of CUDA or ROCm."""
@@ -279,7 +277,6 @@ class Sparing:
     """Passes progress on once something takes longer than a while, and then a line each while."""
 
     def __init__(self, tell: Progress, every_s: float = 1.0) -> None:
-        """Start the clock."""
         self._tell, self._every_s = tell, every_s
         self._next = time.monotonic() + every_s
 

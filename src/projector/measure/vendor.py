@@ -55,7 +55,6 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        """Begin to read."""
         index, pci = self._device
         if self._library is None and index is not None:
             self._library = open_library(index, pci)
@@ -71,7 +70,6 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the thread and let go of the library."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -62,17 +62,12 @@ def measure(task: Task, ranks: Ranks | None = None) -> Answer:
     """Run all programs of a task in this process, one rank of those that measure together."""
     if task.threads:
         torch.set_num_threads(task.threads)
-    device = torch.device(_device_type(task.device))
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(found if task.device == "auto" else task.device)
     bench = Bench(Kit(torch, device, task.seed), Stopwatch(torch, device), ranks or Ranks(torch))
     with _sampler(device) as sampler:
         outcomes = Session(bench, task.pace, sampler).measure(task.programs)
     return Answer(environment=environment(device, task), outcomes=outcomes)
-
-
-def _device_type(asked: str) -> str:
-    if asked == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return asked
 
 
 def _sampler(device: Any) -> Sampler:

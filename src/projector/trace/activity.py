@@ -87,5 +87,4 @@ class Activities:
     """What the traces do not tell and was inferred, or was left open."""
 
     def __len__(self) -> int:
-        """Return the number of activities."""
         return len(self.rank)

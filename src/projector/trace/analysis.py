@@ -83,7 +83,6 @@ class TraceResult:
         write_parquet(self.to_arrow(), path)
 
     def __repr__(self) -> str:
-        """Return the title and the number of rows."""
         return f"<{self.title}: {len(self.rows)} {self.rows_key}>"
 
     def _repr_html_(self) -> str:
@@ -277,7 +276,6 @@ class TraceAnalysis:
         write_parquet(self.to_arrow(), path)
 
     def __repr__(self) -> str:
-        """Return the number of ranks and events."""
         events = sum(len(rank.events) for rank in self.trace.ranks)
         return f"<trace of {len(self.trace.ranks)} ranks, {events:,} events>"
 

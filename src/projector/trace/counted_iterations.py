@@ -56,7 +56,8 @@ def match(timed: Sequence[int], counted: Sequence[int], iterations: Sequence[Int
     fits: dict[Tokens, list[_Fit]] = {}
     seen: Counter[Tokens] = Counter()
     # What lies between iterations may be a part of one, as at the start of a trace.
-    for places in (*inside, *_stretches(outside)):
+    stretches = np.split(outside, np.flatnonzero(np.diff(outside) != 1) + 1)
+    for places in (*inside, *(stretches if len(outside) else ())):
         tokens = tuple(timed[i] for i in places.tolist())
         if tokens not in fits:
             fits[tokens] = _fits(tokens, counted, parts)
@@ -65,12 +66,6 @@ def match(timed: Sequence[int], counted: Sequence[int], iterations: Sequence[Int
     fitting = {place for each in fits.values() for fit in each for place in fit.row} - {NONE}
     repeats = np.array(sorted(fitting), np.int64)
     return Match(row, uncertain, repeats, len(inside), len(parts))
-
-
-def _stretches(places: Ints) -> list[Ints]:
-    """Return the parts of some places that follow one another."""
-    cuts = np.flatnonzero(np.diff(places) != 1) + 1
-    return np.split(places, cuts) if len(places) else []
 
 
 class _Fit(NamedTuple):

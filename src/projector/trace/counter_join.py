@@ -40,7 +40,6 @@ class JoinedRun:
     path: str
     rank: int
     device: int
-    """Number of the device in the timed run."""
     names: str
     """What of the names was compared: one of ``kernel_spelling.LEVELS``."""
     kernels: int

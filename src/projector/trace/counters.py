@@ -265,7 +265,6 @@ class Way(Cited):
     """One way to get a metric."""
 
     of: str
-    """Equation."""
 
 
 class Metric(Config):
@@ -293,7 +292,6 @@ class Derived:
     values: Floats
     """float64[kernels], NaN where its counters were not collected."""
     ways: tuple[str, ...]
-    """Equations that were used."""
     sources: tuple[str, ...]
     """Where each of `ways` comes from."""
     notes: tuple[str, ...]

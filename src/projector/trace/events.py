@@ -25,7 +25,6 @@ KINDS = (
 ON_DEVICE = (KERNEL, COPY, FILL)
 
 NS_PS = 1_000
-"""Picoseconds of a nanosecond."""
 
 NONE = -1
 """What stands where an event does not have something."""
@@ -58,7 +57,6 @@ class Events:
     """Row of ``RankTrace.details``; `NONE` where nothing more is known."""
 
     def __len__(self) -> int:
-        """Return the number of events."""
         return len(self.kind)
 
     def take(self, rows: Any) -> "Events":
@@ -167,7 +165,6 @@ class Trace:
     """The traces of a run's ranks, and what was sampled and counted beside them."""
 
     ranks: tuple[RankTrace, ...]
-    """By rank."""
     counters: tuple[Counters, ...] = ()
     samples: tuple[Samples, ...] = ()
 

@@ -179,7 +179,8 @@ class Found:
         """Take what begins and ends as two events (``B`` and ``E``) as one."""
         open_edges: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
         whole = []
-        for edge in sorted(filter(_has_stamp, self._edges), key=_stamp):
+        stamped = (edge for edge in self._edges if number(edge.get("ts")) is not None)
+        for edge in sorted(stamped, key=_stamp):
             line = identity(edge.get("pid", -1)), identity(edge.get("tid", -1))
             if edge["ph"] == "B":
                 open_edges.setdefault(line, []).append(edge)
@@ -197,10 +198,6 @@ class Found:
         self._edges = []
         if whole:
             self.add(self._collect(whole))
-
-
-def _has_stamp(edge: Mapping[str, Any]) -> bool:
-    return number(edge.get("ts")) is not None
 
 
 def _stamp(edge: Mapping[str, Any]) -> Decimal:

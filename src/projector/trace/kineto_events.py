@@ -127,7 +127,6 @@ class Plan:
     """How events are to be taken."""
 
     grid_ps: int = NS_PS
-    """Grid of the clock."""
     exact: bool = False
     """Whether numbers come as decimals."""
 
@@ -565,7 +564,6 @@ def identity(value: Any) -> int:
 
 
 def _integer(value: Any) -> int | None:
-    """Return an integer of 64 bits, or None."""
     try:
         whole = int(value, 0) if isinstance(value, str) else int(value)
     except (ValueError, TypeError, OverflowError, ArithmeticError):

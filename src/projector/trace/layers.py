@@ -188,7 +188,6 @@ MOST_FORWARDS = 0.25
 
 
 def _usual(between: Sequence[Ints]) -> Ints:
-    """Return what stands between most pairs of attentions."""
     count = Counter(part.tobytes() for part in between)
     return np.frombuffer(count.most_common(1)[0][0], np.int64)
 
@@ -319,7 +318,6 @@ def _ordinals(
 def _labels(
     trace: RankTrace, modules: Modules, instance: Ints, name: Ints, inside: Ints, ordinal: Ints
 ) -> tuple[Ints, list[str]]:
-    """Return the row of the text that names each event's operation, and the texts."""
     own = np.unique(instance[instance >= 0])
     triples = np.stack([name[own], inside[own], ordinal[own]], axis=1)
     width = int(triples[:, 2].max(initial=0)) + 2

@@ -192,7 +192,9 @@ class Scanner:
             assert found is not None
             at = found.end()
             if at == len(self._text):
-                self._end_of_text(at)
+                if self._last and not self._bare:
+                    self._notes.add(BREAKS_OFF, self._byte(at, BREAKS_OFF))
+                self._drop(at)
                 return
             if self._text[at] == "]" and _BEHIND.match(self._text, at + 1):
                 self.ended, self.behind, self._text = True, self._text[at + 1 :], ""
@@ -236,11 +238,6 @@ class Scanner:
         self.behind = behind if self._last else ""
         self._drop(len(self._text))
         return None
-
-    def _end_of_text(self, at: int) -> None:
-        if self._last and not self._bare:
-            self._notes.add(BREAKS_OFF, self._byte(at, BREAKS_OFF))
-        self._drop(at)
 
     def _drop(self, at: int) -> None:
         """Forget the text before a place."""
@@ -368,7 +365,6 @@ class Workers:
         return process
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(

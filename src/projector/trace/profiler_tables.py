@@ -116,7 +116,6 @@ class Table:
     problems: tuple[Problem, ...]
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.lines)
 
     def has(self, *quantities: str) -> bool:
@@ -177,7 +176,8 @@ def read_table(path: Path, *, heading: Sequence[str]) -> Table:
         _whole_column([chunk[place] for chunk in reader.chunks])
         for place in range(len(reader.headings))
     )
-    reader.tell_rest()
+    if reader.untold:
+        reader.problems.append(Problem(str(path), "", f"{reader.untold:,} more rows left out"))
     if not reader.headings:
         reader.tell(0, "no heading that is known, nothing read")
     lines = np.array(reader.lines, np.int64)
@@ -200,7 +200,7 @@ class _Reader:
         self.chunks: list[list[Column]] = []
         self.lines: list[int] = []
         self.problems: list[Problem] = []
-        self._untold = 0
+        self.untold = 0
         self._known: dict[str, str] = {}
         """Texts by themselves: the same one is kept once."""
 
@@ -217,14 +217,9 @@ class _Reader:
     def tell(self, line: int, text: str) -> None:
         where = f"line {line:,}" if line else ""
         if len(self.problems) == MOST_PROBLEMS:
-            self._untold += 1
+            self.untold += 1
             return
         self.problems.append(Problem(str(self.path), where, text))
-
-    def tell_rest(self) -> None:
-        if self._untold:
-            text = f"{self._untold:,} more rows left out"
-            self.problems.append(Problem(str(self.path), "", text))
 
     def _take(self, before: int, lines: list[str]) -> None:
         """Take some lines, of which `before` stand before them.

@@ -494,16 +494,9 @@ def of_details(
     """Return what details tell of communication: whether it is any, its group, its bytes."""
     is_collective = np.array(["collective" in detail for detail in details], np.int64)
     named = [group_name(detail, groups) if "collective" in detail else None for detail in details]
-    moved = np.array(
-        [
-            collective_bytes(detail) if "collective" in detail else _copied(detail)
-            for detail in details
-        ],
-        np.int64,
-    )
-    return is_collective, named, moved
-
-
-def _copied(detail: Mapping[str, Any]) -> int:
-    value = detail.get("bytes")
-    return value if isinstance(value, int) and 0 <= value < MOST else -1
+    moved = []
+    for detail in details:
+        value = collective_bytes(detail) if "collective" in detail else detail.get("bytes")
+        known = "collective" in detail or (isinstance(value, int) and 0 <= value < MOST)
+        moved.append(value if known else -1)
+    return is_collective, named, np.array(moved, np.int64)

@@ -54,14 +54,19 @@ def load_trace(
     """
     files = named_files(paths, "trace", _inside)
     counted = counter_files(counters)
-    sampled = sample_files(samples or _folders_with_samples(paths))
+    sampled = sample_files(
+        samples or [folder for folder in map(Path, paths) if any(folder.glob(f"*{OWN_ENDING}"))]
+    )
     told = _Told(progress, sum(map(_size, files)))
     readings: list[Reading] = []
     left: list[Problem] = []
     with Workers(_workers(files)) as workers:
         for group in group_files(files):
             try:
-                readings += _read_group(group, workers, told)
+                if format_of(group[0]):
+                    readings += [Reading(r, (), len(r.events)) for r in read_rocprof(group)]
+                else:  # those of Kineto stand alone
+                    readings.append(_read(group[0], workers, told))
             except NoTraceError as error:
                 if any(files[path] for path in group):
                     raise
@@ -82,11 +87,6 @@ def _of_ranks(trace: Trace, found: Iterable[Beside]) -> tuple[Beside, ...]:
     """Return what is of a rank that the trace has, or of no certain one."""
     ranks = {NONE, *(rank.rank for rank in trace.ranks)}
     return tuple(each for each in found if each.rank in ranks)
-
-
-def _folders_with_samples(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the folders into which our recorder wrote samples beside the traces."""
-    return [folder for folder in map(Path, paths) if any(folder.glob(f"*{OWN_ENDING}"))]
 
 
 def _sampled(trace: Trace, paths: Sequence[Path]) -> tuple[Samples, ...]:
@@ -136,15 +136,7 @@ class _Told:
         self._events = 0
 
 
-def _read_group(group: Sequence[Path], workers: Workers, told: _Told) -> list[Reading]:
-    """Return what the files hold that belong together; those of Kineto stand alone."""
-    if format_of(group[0]):
-        return [Reading(rank, (), len(rank.events)) for rank in read_rocprof(group)]
-    return [_read(group[0], workers, told)]
-
-
 def _read(path: Path, workers: Workers, told: _Told) -> Reading:
-    """Return what a file holds."""
     notes = Notes()
     with Source(path, notes) as source:
         first = source.read(BLOCK_BYTES)
@@ -200,7 +192,8 @@ def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | No
     kept = [r for r in readings if wanted is None or r.rank.rank in wanted]
     if not kept:
         ranks = [r.rank.rank for r in readings]
-        msg = f"ranks: {sorted(wanted or ())} are not among those of the trace: {_few(ranks)}"
+        few = ", ".join(map(str, ranks[:20])) + (" ..." if len(ranks) > 20 else "")
+        msg = f"ranks: {sorted(wanted or ())} are not among those of the trace: {few}"
         raise ConfigError(msg, key="ranks", value=sorted(wanted or ()), allowed=ranks)
     zero_ns = min(reading.rank.zero_ns for reading in kept)
     if any(reading.rank.zero_ns - zero_ns > _FAR_NS for reading in kept):
@@ -214,11 +207,6 @@ def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | No
     return Trace(
         ranks=(first, *others), samples=tuple(s for reading in kept for s in reading.samples)
     )
-
-
-def _few(ranks: Sequence[int]) -> str:
-    """Name some ranks."""
-    return ", ".join(map(str, ranks[:20])) + (" ..." if len(ranks) > 20 else "")
 
 
 def _shifted(reading: Reading, zero_ns: int) -> Reading:
@@ -244,7 +232,6 @@ def _later(samples: Samples, shift_ps: int) -> Samples:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return the traces of a folder."""
     try:
         return sorted(path for path in folder.iterdir() if _is_trace(path))
     except OSError as error:
@@ -253,7 +240,6 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def _is_trace(path: Path) -> bool:
-    """Whether a file of a folder is a trace; other tables than traces lie beside them."""
     if path.name.endswith(TABLES):
         return bool(format_of(path))
     return path.name.endswith(ENDINGS) and path.is_file()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,14 +85,15 @@ def read_samples(
 
 def sample_files(paths: Sequence[str | Path]) -> list[Path]:
     """Return the files that files, folders and patterns stand for."""
-    return list(named_files(paths, "samples", _inside))
+    found = (named_files([each], "samples", partial(_inside, str(each))) for each in paths)
+    return list(dict.fromkeys(path for files in found for path in files))
 
 
-def _inside(folder: Path) -> list[Path]:
+def _inside(given: str, folder: Path) -> list[Path]:
     inside = sorted(folder.glob(f"*{OWN_ENDING}"))
     if not inside:
         msg = f"samples: no file of {folder} ends in {OWN_ENDING}; name the files"
-        raise ConfigError(msg, key="samples", value=str(folder), allowed="files of samples")
+        raise ConfigError(msg, key="samples", value=given, allowed="files of samples")
     return inside
 
 
@@ -289,7 +291,10 @@ def _sysstat(path: Path, problems: list[Problem]) -> list[_Read]:
                 if load.get("core") not in (None, ""):
                     physical[str(load["cpu"])] = (str(load.get("socket")), str(load["core"]))
         if rows:
-            found.append(_cores(_past_midnight(times), rows, physical, local=not utc))
+            # A day is added wherever the time of the day falls back.
+            stamps = np.array(times, np.int64)
+            stamps += np.cumsum(np.diff(stamps, prepend=stamps[:1]) < -DAY_NS // 2) * DAY_NS
+            found.append(_cores(stamps, rows, physical, local=not utc))
     return found
 
 
@@ -328,13 +333,6 @@ def time_of(text: str) -> int | None:
             continue
         return (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1000
     return None
-
-
-def _past_midnight(times: Sequence[int]) -> Ints:
-    """Add a day wherever the time of the day falls back."""
-    stamps = np.array(times, np.int64)
-    falls = np.diff(stamps, prepend=stamps[:1]) < -DAY_NS // 2
-    return stamps + np.cumsum(falls) * DAY_NS
 
 
 def _cores(

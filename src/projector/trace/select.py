@@ -27,7 +27,6 @@ class Selection:
     """Some of `TYPES`."""
 
     def __post_init__(self) -> None:
-        """Check the names."""
         _check_names("phase", self.phases, PHASES)
         _check_names("type", self.types, TYPES)
         if self.skip_warmup < 0:

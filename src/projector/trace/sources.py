@@ -30,7 +30,6 @@ class Notes:
         self._notes: dict[str, _Note] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything was wrong."""
         return bool(self._notes)
 
     def wants(self, text: str) -> bool:
@@ -213,7 +212,6 @@ class Source:
         self._file.close()
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(
@@ -222,7 +220,6 @@ class Source:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the file."""
         self.close()
 
 

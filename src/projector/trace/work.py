@@ -4,7 +4,7 @@ A trace that was recorded with shapes (``record_shapes``) has the extents of the
 operator was called with. Those of matrix products and of attention give their FLOP.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -225,7 +225,9 @@ def works_of(activities: Activities) -> Works:
     works: dict[Work, int] = {}
     of_detail = np.full(len(activities.details) + 1, -1, np.int64)
     for number, detail in enumerate(activities.details):
-        work = _of_detail(detail)
+        if "dims" not in detail or "operator" not in detail:
+            continue
+        work = work_of(str(detail["operator"]), detail["dims"], detail.get("types", ()))
         if work is not None:
             of_detail[number] = works.setdefault(work, len(works))
     of = of_detail[activities.detail]
@@ -247,9 +249,3 @@ def _main(activities: Activities, of: Ints, works: int) -> Flags:
     told = np.zeros(works + 1, np.bool_)
     told[of[multiplies]] = True
     return np.asarray(np.where(told[of], multiplies, candidates))
-
-
-def _of_detail(detail: Mapping[str, Any]) -> Work | None:
-    if "dims" not in detail or "operator" not in detail:
-        return None
-    return work_of(str(detail["operator"]), detail["dims"], detail.get("types", ()))

@@ -16,7 +16,6 @@ BenchKind = Literal["gemm", "attention", "collective", "memory", "clock"]
 CaseProgram = OperationProgram | CopyProgram | ClockProgram
 
 PASSES = ("fwd", "bwd")
-"""Passes of an attention."""
 
 LAYOUTS: dict[str, PhaseName] = {"tn": "forward", "nn": "backward", "nt": "weight"}
 """How operands lie, as `projector.single.gemm` names it, and the pass of a linear layer whose
@@ -188,4 +187,3 @@ def clock_cases(dtypes: Sequence[str], seconds: float) -> list[Case]:
 
 
 MOST_LOAD_S = 600.0
-"""Longest load."""

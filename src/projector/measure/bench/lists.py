@@ -22,7 +22,6 @@ from projector.measure.bench.cases import (
 )
 
 MOST_SIZES = 10_000
-"""Most sizes of one sweep."""
 
 FORMS = "N,N,...; LOW:HIGH, doubling; LOW:HIGH:xF, times F; LOW:HIGH:N, adding N"
 """How sizes may be written."""
@@ -104,7 +103,6 @@ def _growing(key: str, part: str, low: int, high: int, factor: str) -> list[int]
 
 
 MOST_CASES = 100_000
-"""Most cases of one command."""
 
 GEMM_COLUMNS = ("m", "n", "k")
 GEMM_MORE = ("batch", "groups", "dtype")
@@ -117,7 +115,6 @@ class GemmOptions:
     """What a list of GEMMs is made of."""
 
     table: str | None = None
-    """CSV file."""
     sizes: str = ""
     """Sizes of the extents that are not given."""
     m: str = ""
@@ -137,7 +134,6 @@ class AttentionOptions:
 
     table: str | None = None
     sizes: str = ""
-    """Sequence lengths."""
     batch: int = 1
     heads: int = 32
     kv_heads: int | None = None
@@ -317,7 +313,6 @@ def _positive(row: ShapeRow, name: str) -> int:
 
 
 def _limited(cases: list[Case]) -> list[Case]:
-    """Return cases, each once."""
     kept = once(cases)
     if len(kept) > MOST_CASES:
         msg = f"{len(kept):,} cases are more than {MOST_CASES:,}"

@@ -74,7 +74,6 @@ class Machine:
     environment: Environment
     locked_mhz: float | None = None
     day: str = ""
-    """Date, for the source of a row."""
 
     @property
     def source(self) -> str:

@@ -38,7 +38,6 @@ from projector.measure.task import Answer, Environment, Outcome, Pace, Progress,
 from projector.measure.vendor import locked_clock
 
 KEY = "out"
-"""Option that names the file."""
 
 
 class Results:
@@ -62,7 +61,6 @@ class Results:
         self._write_all()
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self._rows)
 
     def row(self, key: tuple[str, ...]) -> Row | None:
@@ -170,7 +168,6 @@ class Settings:
     pace: Pace = field(default_factory=Pace)
     chunk: int = CHUNK
     timeout_s: float | None = 600.0
-    """Longest time of one process."""
 
     def task(self, cases: Sequence[Case]) -> Task:
         """Return the task of some cases."""
@@ -360,7 +357,7 @@ def begin(
     """
     profile = None if device is None else load_device(device, key="device")
     # Says what runs before anything is measured, and refuses what cannot run at all.
-    environment = run_in(settings, [], run, _unheard).environment
+    environment = run_in(settings, [], run, lambda _: None).environment
     gpu, modelled, warnings = _named(environment, device, profile)
     if lock_mhz is not None:
         _check_lock(lock_mhz, environment)
@@ -368,10 +365,6 @@ def begin(
     machine = Machine(gpu, environment, lock_mhz, day=today())
     measuring = Measuring(cases, machine, results, settings, run, say)
     return Session(kind, measuring, modelled, warnings=warnings)
-
-
-def _unheard(text: str) -> None:
-    del text
 
 
 def _check_lock(clock_mhz: float, environment: Environment) -> None:

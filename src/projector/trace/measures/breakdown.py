@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Array, Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.trace.activity import CLASSES, COMMUNICATION, COMPUTE, PHASES, TYPES, Activities
 from projector.trace.events import NS_PS
@@ -96,7 +96,8 @@ def breakdown(
     sample = group(*(getattr(activities, n)[rows] for n in ("rank", "device", "iteration")))
     both = group(parts.of, sample.of)
     spreads: dict[str, list[Any]] = {
-        name: _spreads(values[rows], both, parts.count) for name, values in _values(times).items()
+        name: bands(both.sums(values[rows]), both.keys[0], parts.count, NS_PS)
+        for name, values in _values(times).items()
     }
     duration = times.duration_ps[rows]
     spreads["each_ns"] = bands(duration, parts.of, parts.count, NS_PS)
@@ -136,10 +137,6 @@ def _shared(activities: Activities, times: KernelTimes) -> Ints:
     return np.where(communicating, times.under_compute_ps, times.under_communication_ps)
 
 
-def _spreads(values: Array, both: Groups, count: int) -> list[Any]:
-    return bands(both.sums(values), both.keys[0], count, NS_PS)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
     """Runs of operations, in the order of the table; columns of equal length."""
@@ -165,7 +162,6 @@ class Instances:
     """How many there are of its kind on its device, with itself."""
 
     def __len__(self) -> int:
-        """Return the number of runs."""
         return len(self.row)
 
 

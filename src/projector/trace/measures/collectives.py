@@ -11,7 +11,7 @@ reduce-scatters; per-parameter sharding (FSDP 2) copies around collectives in li
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,16 +94,14 @@ def _labels(activities: Activities, row: Ints) -> tuple[tuple[str, ...], Ints]:
     """Return names of collectives, and the name of each row: its kernel's where it has none."""
     pairs = group(activities.detail[row], activities.name[row])
     words = [
-        _collective(activities.details[detail] if detail >= 0 else {}, activities.names[name])
+        str(
+            (detail >= 0 and activities.details[detail].get("collective")) or activities.names[name]
+        )
         for detail, name in zip(*(key.tolist() for key in pairs.keys), strict=True)
     ]
     labels = tuple(sorted(set(words)))
     place = np.array([labels.index(word) for word in words], np.int64)
     return labels, place[pairs.of] if len(row) else np.zeros(0, np.int64)
-
-
-def _collective(detail: Mapping[str, Any], kernel: str) -> str:
-    return str(detail.get("collective") or kernel)
 
 
 def _place(of: Ints, start: Ints) -> Ints:

@@ -252,7 +252,10 @@ def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
     kept = ends > begins
     begins, ends = begins[kept], ends[kept]
     after = rows.start + np.minimum(np.searchsorted(start, ends), len(start) - 1)
-    before = rows.start + _ending(end, begins)
+    # A row that ends where the gap begins, or the last before that.
+    order = np.argsort(end, kind="stable")
+    ending = np.maximum(np.searchsorted(end[order], begins, side="right") - 1, 0)
+    before = rows.start + order[ending]
     launch = activities.launch_ps[after]
     late = np.where(launch == NONE, -1, np.clip(launch - begins, 0, ends - begins))
     length = ends - begins
@@ -272,12 +275,6 @@ def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
             for g in order.tolist()
         ),
     )
-
-
-def _ending(end: Ints, times: Ints) -> Ints:
-    """Return a row that ends at each time, or the last before it."""
-    order = np.argsort(end, kind="stable")
-    return order[np.maximum(np.searchsorted(end[order], times, side="right") - 1, 0)]
 
 
 def _gap(activities: Activities, start: int, length: int, late: int, rows: tuple[int, int]) -> Gap:

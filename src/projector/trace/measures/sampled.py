@@ -69,7 +69,6 @@ class CpuUse(Measured):
     """How many cores of one host a run uses."""
 
     path: str
-    """What was read."""
     cores: int
     """Logical cores."""
     active: Band

@@ -100,14 +100,8 @@ def band(values: Sequence[float] | Array, unit: float = 1) -> Band | None:
 
 def device_slices(activities: Activities) -> Iterator[slice]:
     """Yield the rows of each device of each rank, in the order of the table."""
-    borders = device_borders(activities)
-    for begin, end in zip(borders[:-1].tolist(), borders[1:].tolist(), strict=True):
-        yield slice(begin, end)
-
-
-def device_borders(activities: Activities) -> Ints:
-    """Return where the rows of each device begin, and after them the number of rows."""
-    return np.append(np.flatnonzero(begins(activities.rank, activities.device)), len(activities))
+    borders = np.flatnonzero(begins(activities.rank, activities.device)).tolist()
+    yield from map(slice, borders, [*borders[1:], len(activities)])
 
 
 def in_iterations(activities: Activities) -> Flags:

@@ -65,7 +65,10 @@ class Compared:
             stages = activities.device
         else:
             stages = _stages(activities.rank, job)
-        self.expected = expect(job, _compared_stage(stages, job))
+        # The pipeline rank that ends the step, or where some are not there the last of the others.
+        present = np.unique(stages).tolist()
+        last = None if len(present) == job.parallelism.pp else int(present[-1])
+        self.expected = expect(job, last)
         self.warnings = _other_stages(stages, self.expected.rank)
         self.activities = take(activities, stages == self.expected.rank)
         self.works = works_of(self.activities)
@@ -114,7 +117,8 @@ class Compared:
                 self.matching.tokens, self.matching.scale, self.matching.parts,
             )  # fmt: skip
             steps = len(np.unique(part.iteration))
-            for name, seconds in step_terms(part, own, self.expected, steps).items():
+            terms = _terms(part, own, self.expected)
+            for name, seconds in added_terms(part, terms, steps).items():
                 total[name] += seconds / len(self.ranks)
         return dict(total)
 
@@ -210,12 +214,6 @@ def _stages(rank: Ints, job: Job) -> Ints:
     gpus = max(job.cluster.nodes * job.cluster.gpus_per_node, 1)
     pp = job.parallelism.pp
     return np.minimum(rank * pp // gpus, pp - 1)
-
-
-def _compared_stage(stages: Ints, job: Job) -> int | None:
-    """Return the pipeline rank to compare; None for the one that ends the step, if it is there."""
-    present = np.unique(stages).tolist()
-    return None if len(present) == job.parallelism.pp else int(present[-1])
 
 
 def _other_stages(stages: Ints, compared: int) -> list[str]:
@@ -380,7 +378,13 @@ class _Run:
         total: dict[str, float] = defaultdict(float)
         for rank in self.ranks:
             part = take(self.activities, self.activities.rank == rank)
-            for name, seconds in added_terms(part, plain_terms(part), self.steps).items():
+            # No job is needed: communication is one term.
+            terms = (
+                *_computing(part),
+                (ALL_COMM, np.flatnonzero(part.klass == COMMUNICATION)),
+                (COPIES, np.flatnonzero(part.klass == MEMCPY)),
+            )
+            for name, seconds in added_terms(part, terms, self.steps).items():
                 total[name] += seconds
         return dict(total)
 
@@ -430,13 +434,6 @@ IDLE, COPIES, OTHER_COMM, ALL_COMM = "idle", "copies", "other_comm", "communicat
 
 _IDLE_TERMS = ("pp_bubble", "launch", "stragglers")
 _EXPOSED = (*CATEGORIES[3:], "pp_comm", "dp_comm", OTHER_COMM)
-
-
-def step_terms(
-    activities: Activities, matching: Matching, expected: Expected, iterations: int
-) -> dict[str, float]:
-    """Return the seconds of each term of a rank's mean step, as `added_terms` tells them."""
-    return added_terms(activities, _terms(activities, matching, expected), iterations)
 
 
 def added_terms(
@@ -490,13 +487,6 @@ def _computing(activities: Activities) -> Iterator[tuple[str, Ints]]:
     yield "compute_attention", np.flatnonzero(computes & ~update & attention)
     yield "compute_other", np.flatnonzero(computes & ~update & ~gemm & ~attention)
     yield "optimizer", np.flatnonzero(computes & update)
-
-
-def plain_terms(activities: Activities) -> Iterator[tuple[str, Ints]]:
-    """Yield the activities of each term that needs no job: communication is one term."""
-    yield from _computing(activities)
-    yield ALL_COMM, np.flatnonzero(activities.klass == COMMUNICATION)
-    yield COPIES, np.flatnonzero(activities.klass == MEMCPY)
 
 
 def paired(measured: Mapping[str, float], expected: Expected) -> dict[str, Pair]:

@@ -75,7 +75,6 @@ class Expected:
     job: Job
     performance: PerformanceProjection
     rank: int
-    """Rank of the pipeline."""
     rows: tuple[ExpectedRow, ...]
     layers: tuple[tuple[str, ...], ...]
     """Labels of each kind of layer that the rank holds, in the order of the table."""

@@ -97,7 +97,6 @@ class Products:
     """
 
     def __init__(self, rows: Sequence[ExpectedRow], seen: Mapping[Work, float]) -> None:
-        """Match all of them."""
         self.rows = rows
         self.tokens = _tokens_scale(rows, seen)
         """Tokens of the trace over those of the job."""
@@ -145,7 +144,6 @@ class Products:
         return Fraction(1) if row.key.expert else self.tokens
 
     def _match(self) -> None:
-        """Match every row, with the runs that are assumed."""
         self.parts = {
             extents: [Part(row) for row in self.by_extents[extents]]
             for extents in self.count

@@ -246,7 +246,6 @@ class TraceComparison:
         }
 
     def __repr__(self) -> str:
-        """Return how much of both sides is compared."""
         first, second = self.names.first, self.names.second
         return (
             f"<{self.title}: {len(self.operations)} operations, {self.matched_first:.1%} of "
