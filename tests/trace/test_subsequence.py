@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from projector.trace import counted_iterations
-from projector.trace.counted_iterations import pairs
+from projector.trace import counter_join
+from projector.trace.counter_join import pairs
 
 row = st.lists(st.integers(0, 4), max_size=24)
 
@@ -43,11 +43,11 @@ def test_the_latest_of_several_is_taken(second, places):
 
 @given(first=row, second=row)
 def test_rows_that_are_too_long_pair_by_occurrence(first, second):
-    limit, counted_iterations.MOST_CELLS = counted_iterations.MOST_CELLS, 0
+    limit, counter_join.MOST_CELLS = counter_join.MOST_CELLS, 0
     try:
         found = pairs(first, second)
     finally:
-        counted_iterations.MOST_CELLS = limit
+        counter_join.MOST_CELLS = limit
     assert all(first[i] == second[j] for i, j in found)
     assert len({j for _, j in found}) == len(found)
     common = sum(min(first.count(token), second.count(token)) for token in set(first))

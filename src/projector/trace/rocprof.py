@@ -138,14 +138,15 @@ def _take_kernels(table: Table, rows: Rows) -> None:
     rows.add(
         kind=ev.KERNEL,
         names=[name.removesuffix(".kd") for name in table.text("kernel") or ()],
-        start_ns=table.ints("start_ns"),
-        end_ns=table.ints("end_ns"),
         process=table.ints("device"),
         thread=stream,
-        correlation=table.ints("correlation"),
         detail=rows.grids(_work_items(table, "grid"), _work_items(table, "block")),
-        table=table,
+        **_spans(table),
     )
+
+
+def _spans(table: Table) -> dict[str, Any]:
+    return {n: table.ints(n) for n in ("start_ns", "end_ns", "correlation")} | {"table": table}
 
 
 def _work_items(table: Table, what: str) -> Ints:
@@ -164,12 +165,9 @@ def _take_copies(table: Table, rows: Rows) -> None:
     rows.add(
         kind=ev.COPY,
         names=copy_names(directions),
-        start_ns=table.ints("start_ns"),
-        end_ns=table.ints("end_ns"),
         process=np.where(to_host, source, target),
         thread=table.ints("stream"),
-        correlation=table.ints("correlation"),
-        table=table,
+        **_spans(table),
     )
 
 
@@ -194,13 +192,10 @@ def _take_calls(table: Table, rows: Rows) -> None:
     rows.add(
         kind=kinds,
         names=names,
-        start_ns=table.ints("start_ns"),
-        end_ns=table.ints("end_ns"),
         process=table.ints("process"),
         thread=table.ints("thread"),
-        correlation=table.ints("correlation"),
-        table=table,
         keep=kinds != NONE,
+        **_spans(table),
     )
 
 
