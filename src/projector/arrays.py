@@ -36,6 +36,17 @@ def bytes_of_rows(rows: Ints) -> Iterator[bytes]:
     return (whole[begin : begin + size] for begin in range(0, len(whole), size))
 
 
+def front_rows(first: Floats, second: Floats) -> Ints:
+    """Return the rows that no other beats in both, where less is better, by rising ``first``.
+
+    Of equal rows it is the first one.
+    """
+    order = np.lexsort((second, first))
+    best = np.minimum.accumulate(np.concatenate([[np.inf], second[order]]))[:-1]
+    rows: Ints = order[second[order] < best]
+    return rows
+
+
 class KnownKeys:
     """Whole numbers, and in which row each was added."""
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from projector.arrays import front_rows
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice, RunFigures
-from projector.planning.ranking import excess, front_of, knee_of, rank, status_of
+from projector.planning.ranking import excess, knee_of, rank, status_of
 
 BAND = Band(0.9, 1.1, 0.85, 1.2, 20, "for a test")
 
@@ -128,7 +129,7 @@ def test_nothing_is_ranked_as_nothing():
 @given(st.lists(st.tuples(st.floats(1, 100), st.floats(1, 100)), min_size=1, max_size=30))
 def test_the_front_has_what_no_other_beats(points):
     days, spent = np.array(points).T
-    front = front_of(days, spent).tolist()
+    front = front_rows(days, spent).tolist()
     for row in range(len(points)):
         beaten = any(
             (days[other] <= days[row] and spent[other] <= spent[row])

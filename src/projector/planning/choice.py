@@ -1,7 +1,7 @@
 """One cluster with one layout, and what the run takes on it: what a plan ranks and shows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from projector.config.bands import Band
@@ -70,20 +70,11 @@ class RunFigures:
 
 def run_figures(run: RunProjection) -> RunFigures:
     """Return the figures of a projected run."""
-    days = run.days
+    names = {each.name for each in fields(RunFigures)} - {"has_band", "assumptions", *_BAND}
     return RunFigures(
-        tokens=run.tokens,
-        days=days,
-        days_low=days if run.days_low is None else run.days_low,
-        days_high=days if run.days_high is None else run.days_high,
-        gpu_hours=run.gpu_hours,
-        energy_mwh=run.energy_mwh,
-        co2_t=run.co2_t,
-        cost_usd=run.cost_usd,
-        goodput=run.goodput,
-        failures=run.failures,
-        checkpoint_interval_s=run.checkpoint_interval_s,
-        terms_days=run.terms_days,
+        **{name: getattr(run, name) for name in names},
+        days_low=run.days if run.days_low is None else run.days_low,
+        days_high=run.days if run.days_high is None else run.days_high,
         assumptions=tuple(run.assumptions),
     )
 
@@ -116,8 +107,6 @@ MEETS, UNCERTAIN, MISSES = "meets", "uncertain", "misses"
 class Choice:
     """One cluster with one layout."""
 
-    label: str
-    """What the kind of cluster is called."""
     job: AnyJob = field(repr=False)
     """The job of the choice, ready to be projected."""
     overrides: Mapping[str, Any] = field(repr=False)
@@ -138,6 +127,8 @@ class Choice:
     """What limits the step."""
     band: Band = field(repr=False)
     """Of the step time."""
+    label: str = ""
+    """What the kind of cluster is called."""
     warnings: tuple[str, ...] = field(default=(), repr=False)
     """What may not be as it was meant."""
     status: str = MEETS

@@ -1,8 +1,7 @@
 """The two models that a plan may ask: tiles, or the closed forms of the first order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from projector.config.bands import Band
 from projector.config.first_order_job import AnyJob, load_first_order_job
@@ -16,7 +15,7 @@ from projector.first_order.results import (
     run_of_steps,
 )
 from projector.operations.counts import count_model
-from projector.planning.choice import RunFigures, first_order_figures, run_figures
+from projector.planning.choice import Choice, RunFigures, first_order_figures, run_figures
 from projector.projection import api
 from projector.projection.bands import FITS
 from projector.projection.performance import PerformanceProjection
@@ -40,45 +39,6 @@ SHARDED: dict[str, Any] = {
 """A layout whose ranks hold one copy of the states together."""
 
 STATES = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """One layout of one cluster, projected."""
-
-    job: AnyJob
-    overrides: Mapping[str, Any]
-    """Dotted fields of the layout."""
-    run: RunFigures
-    step: PerformanceProjection | FirstOrderPerformance
-    peak_bytes: tuple[float, float, float]
-    """Lower end of the band, middle, upper end."""
-    usable_bytes: float
-    verdict: str
-    band: Band
-    """Of the step time."""
-
-
-class Fidelity(Protocol):
-    """What a plan asks of a model."""
-
-    def load(self, source: Any, overrides: Mapping[str, Any]) -> AnyJob:
-        """Read a job."""
-
-    def parameters(self, job: AnyJob) -> int:
-        """Return the parameters of a model."""
-
-    def flop_and_peak(self, job: AnyJob) -> tuple[float, float]:
-        """Return FLOP of one sequence, and FLOP/s of one device at its peak."""
-
-    def states_and_room(self, job: AnyJob) -> tuple[float, float]:
-        """Return bytes of one copy of the states, and what one device may hold."""
-
-    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
-        """Return the number of legal layouts of a size, and the ones worth showing."""
-
-    def run(self, job: AnyJob) -> RunFigures:
-        """Return what the run of a job takes."""
 
 
 class Tiles:
@@ -107,13 +67,16 @@ class Tiles:
         state_bytes = sum(float(getattr(memory.stages[0], name)) for name in STATES)
         return state_bytes * job.cluster.gpus_per_node, memory.usable_bytes
 
-    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
-        """Search all layouts; return the fastest that fits, and a faster one at risk before it."""
+    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Choice]]:
+        """Search all layouts of a size; return their number and the ones worth showing.
+
+        That is the fastest that fits, and before it a faster one at risk.
+        """
         found = search(_tiled(job), nodes=nodes, top=1, allow_risk=True)
         layouts = _worth_showing(found)
         steps = api.project_jobs([load_job(found.job, each.overrides) for each in layouts])
         return found.evaluated, [
-            _offer(layout, step) for layout, step in zip(layouts, steps, strict=True)
+            _tiled_choice(each, step) for each, step in zip(layouts, steps, strict=True)
         ]
 
     def run(self, job: AnyJob) -> RunFigures:
@@ -128,18 +91,48 @@ def _tiled(job: AnyJob) -> Job:
     return job
 
 
-def _offer(layout: Configuration, step: PerformanceProjection) -> Offer:
+def _tiled_choice(layout: Configuration, step: PerformanceProjection) -> Choice:
     memory = step.memory
     assert step.run is not None
-    return Offer(
+    return _choice(
+        step,
+        layout.overrides,
+        run_figures(step.run),
+        (memory.peak_low_bytes, memory.peak_bytes, memory.peak_high_bytes),
+        memory.usable_bytes,
+        memory.verdict,
+        step.band,
+    )
+
+
+def _choice(
+    step: PerformanceProjection | FirstOrderPerformance,
+    overrides: Mapping[str, Any],
+    run: RunFigures,
+    peaks: tuple[float, float, float],
+    usable_bytes: float,
+    verdict: str,
+    band: Band,
+) -> Choice:
+    """Return a projected layout; ``peaks`` are lower end of the band, middle and upper end."""
+    low_bytes, peak_bytes, high_bytes = peaks
+    return Choice(
         job=step.job,
-        overrides=layout.overrides,
-        run=run_figures(step.run),
-        step=step,
-        peak_bytes=(memory.peak_low_bytes, memory.peak_bytes, memory.peak_high_bytes),
-        usable_bytes=memory.usable_bytes,
-        verdict=memory.verdict,
-        band=step.band,
+        overrides=overrides,
+        run=run,
+        iteration_time_s=step.iteration_time_s,
+        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
+        mfu=step.mfu,
+        peak_bytes=peak_bytes,
+        peak_low_bytes=low_bytes,
+        peak_high_bytes=high_bytes,
+        usable_bytes=usable_bytes,
+        verdict=verdict,
+        degrees=step.degrees,
+        schedule=step.schedule,
+        bound=step.bound,
+        band=band,
+        warnings=step.warnings,
     )
 
 
@@ -178,11 +171,11 @@ class FirstOrder:
         state_bytes = float(step.results.states.total[step.row]) * step.gpus
         return state_bytes, step.memory.device_memory_bytes
 
-    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Offer]]:
-        """Project all layouts of a grid; return the fastest that fits."""
+    def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Choice]]:
+        """Project all layouts of a grid; return their number and the fastest that fits."""
         sized = self.load(job, {"cluster.nodes": nodes})
         step = fastest_layout(sized)
-        offers = [] if step is None else [_closed_offer(step)]
+        offers = [] if step is None else [_closed_choice(step)]
         return len(legal_layouts(sized)), offers
 
     def run(self, job: AnyJob) -> RunFigures:
@@ -200,24 +193,19 @@ def _run_of(step: FirstOrderPerformance) -> FirstOrderRun:
     return run_of_steps(step.job, step.iteration_time_s)
 
 
-def _closed_offer(step: FirstOrderPerformance) -> Offer:
+def _closed_choice(step: FirstOrderPerformance) -> Choice:
     peak_bytes, split = step.memory.peak_bytes, step.job.parallelism
-    degrees = {f"parallelism.{name}": step.degrees[name] for name in ("tp", "pp", "ep")}
-    return Offer(
-        job=step.job,
-        overrides={
-            **UNSPLIT,
-            **degrees,
-            "parallelism.zero_stage": split.zero_stage,
-            "training.recompute": step.job.training.recompute.granularity,
-        },
-        run=first_order_figures(_run_of(step)),
-        step=step,
-        peak_bytes=(peak_bytes, peak_bytes, peak_bytes),
-        usable_bytes=step.memory.device_memory_bytes,
-        verdict=FITS,
-        band=NO_BAND,
-    )
+    overrides = {
+        **UNSPLIT,
+        **{f"parallelism.{name}": step.degrees[name] for name in ("tp", "pp", "ep")},
+        "parallelism.zero_stage": split.zero_stage,
+        "training.recompute": step.job.training.recompute.granularity,
+    }
+    run, room = first_order_figures(_run_of(step)), step.memory.device_memory_bytes
+    return _choice(step, overrides, run, (peak_bytes,) * 3, room, FITS, NO_BAND)
+
+
+Fidelity = Tiles | FirstOrder
 
 
 def fidelity_named(name: str) -> Fidelity:

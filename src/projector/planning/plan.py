@@ -16,7 +16,6 @@ from projector.errors import ConfigError
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
 from projector.planning.fidelity import FIRST_ORDER, TILES
 from projector.planning.question import (
-    ClusterKind,
     Question,
     ask,
     days_number,
@@ -113,13 +112,15 @@ def _other_sizes(
     known = set(surveyor.sites)
     surveyor.question = replace(question, gpus=())
     limited = question.deadline_days is not None or question.budget_usd is not None
-    search_sizes = _climb if limited or fits else fewest_that_fit
     for kind in question.kinds:
         if not any(
             each.label == kind.label and each.gpus[1] == question.settings.most_gpus
             for each in skipped
         ):
-            search_sizes(surveyor, kind)
+            if limited or fits:
+                climb(surveyor, kind, [])
+            else:
+                fewest_that_fit(surveyor, kind)
     surveyor.question = question
     sites: list[Site] = [site for key, site in surveyor.sites.items() if key not in known]
     answers = [
@@ -137,10 +138,6 @@ def _other_sizes(
         best = min(answers, key=lambda each: value_of(each, spend))
         if best is not fewest:
             yield Remedy(GPUS, best.gpus, best)
-
-
-def _climb(surveyor: Surveyor, kind: ClusterKind) -> None:
-    climb(surveyor, kind, [])
 
 
 def _later(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:

@@ -354,7 +354,8 @@ def _with_batch(
 ) -> tuple[AnyJob, str]:
     """Return the job of a model, with a global batch by its size where none is stated."""
     base = answers.load(source, {**changes, **kind.overrides})
-    if _states_batch(changes):
+    names = [key.removeprefix("training.").replace("-", "_") for key in changes]
+    if any(TrainingConfig.aliases.get(name, name) == "global_batch_size" for name in names):
         return base, "as asked"
     # Any batch that the devices of a node divide: what is counted does not depend on it.
     counted = answers.load(base, {"training.global_batch_size": 1 << 10})
@@ -368,8 +369,3 @@ def _with_batch(
         size = f"more than {number(settings.batch_tokens[-2][0])}"
     basis = f"our rule for models of {size} parameters"
     return answers.load(base, {"training.global_batch_size": batch}), basis
-
-
-def _states_batch(changes: Mapping[str, Any]) -> bool:
-    names = [key.removeprefix("training.").replace("-", "_") for key in changes]
-    return any(TrainingConfig.aliases.get(name, name) == "global_batch_size" for name in names)

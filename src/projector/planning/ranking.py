@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from projector.arrays import Floats
+from projector.arrays import Floats, front_rows
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
 from projector.planning.question import Question, days_number
 from projector.projection.bands import ratio_band
@@ -108,24 +108,13 @@ def _with_front(choices: list[Choice]) -> list[Choice]:
     spend = spend_of(choices)
     days = np.array([choices[row].run.days for row in rows])
     spent = np.array([value_of(choices[row], spend) for row in rows])
-    front = front_of(days, spent)
+    front = front_rows(days, spent)
     knee = knee_of(days[front], spent[front])
     marked = list(choices)
     for place, index in enumerate(front.tolist()):
         row = rows[index]
         marked[row] = replace(choices[row], on_front=True, is_knee=place == knee)
     return marked
-
-
-def front_of(days: Floats, spent: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the rows that no other beats in both, the fastest first."""
-    order = np.lexsort((spent, days))
-    least, kept = np.inf, []
-    for row in order.tolist():
-        if spent[row] < least:
-            least = spent[row]
-            kept.append(row)
-    return np.array(kept, np.int64)
 
 
 def knee_of(days: Floats, spent: Floats) -> int | None:

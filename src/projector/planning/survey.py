@@ -5,13 +5,12 @@ Bounds that no layout can beat spare a plan the search of hopeless sizes.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import load_prices
 from projector.errors import ConfigError, ProjectorError
 from projector.planning.choice import Choice
-from projector.planning.fidelity import Offer
 from projector.planning.question import ClusterKind, Question, days_number, usd
 from projector.units import DAY, HOUR
 
@@ -177,40 +176,21 @@ class Surveyor:
         job = self.job_on(kind)
         gpus = nodes * job.cluster.gpus_per_node
         try:
-            legal, offers = self.question.model.offers(job, nodes)
+            legal, found = self.question.model.offers(job, nodes)
         except ProjectorError as error:
             # Layouts that cannot be are counted by the search; what is left concerns the run.
             return Site(kind, nodes, gpus, (), 0, error)
         self.layouts += legal
-        return Site(kind, nodes, gpus, tuple(_choice(kind, offer) for offer in offers), legal)
-
-
-def _choice(kind: ClusterKind, offer: Offer) -> Choice:
-    step, cluster = offer.step, offer.job.cluster
-    low_bytes, peak_bytes, high_bytes = offer.peak_bytes
-    return Choice(
-        label=kind.label,
-        job=offer.job,
-        overrides={
-            **{key: _name(value) for key, value in kind.overrides.items()},
-            "cluster.nodes": cluster.nodes,
-            **offer.overrides,
-        },
-        run=offer.run,
-        iteration_time_s=step.iteration_time_s,
-        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
-        mfu=step.mfu,
-        peak_bytes=peak_bytes,
-        peak_low_bytes=low_bytes,
-        peak_high_bytes=high_bytes,
-        usable_bytes=offer.usable_bytes,
-        verdict=offer.verdict,
-        degrees=step.degrees,
-        schedule=step.schedule,
-        bound=step.bound,
-        band=offer.band,
-        warnings=step.warnings,
-    )
+        stated = {key: _name(value) for key, value in kind.overrides.items()}
+        choices = [
+            replace(
+                each,
+                label=kind.label,
+                overrides={**stated, "cluster.nodes": each.job.cluster.nodes, **each.overrides},
+            )
+            for each in found
+        ]
+        return Site(kind, nodes, gpus, tuple(choices), legal)
 
 
 def _name(value: object) -> object:
@@ -346,7 +326,8 @@ def climb(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None
     _skip_small(question, kind, bounds, first, skipped)
     sites: list[Site] = []
     beyond = 0
-    enough = question.settings.sizes if _is_open(question) else MOST_DOUBLINGS
+    is_open = question.deadline_days is None and question.budget_usd is None
+    enough = question.settings.sizes if is_open else MOST_DOUBLINGS
     for nodes in (first << power for power in range(MOST_DOUBLINGS)):
         gpus = nodes * bounds.gpus_per_node
         if gpus > question.settings.most_gpus:
@@ -407,10 +388,6 @@ def _skip_small(
             least = 100.0 * bounds.days(most) / deadline
             reason = f"in time only with an MFU of {least:.0f} % or more"
         skipped.append(Skipped(kind.label, (holding * per_node, most), reason))
-
-
-def _is_open(question: Question) -> bool:
-    return question.deadline_days is None and question.budget_usd is None
 
 
 def _is_beyond(question: Question, site: Site) -> bool:

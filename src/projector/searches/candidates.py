@@ -126,7 +126,13 @@ def _layouts(job: Job, limits: Limits, kept: Overrides) -> Iterator[dict[str, An
     model, gpus = job.model, job.cluster.gpus
     most_tp = job_domain_gpus(job.cluster, gpus) if limits.tp_inside_node else gpus
     experts = model.moe.num_experts if model.moe else 1
-    layers, slices = _counted_layers(job), _slices(job.training.seq_length)
+    split, seq = job.parallelism, job.training.seq_length
+    # What stages share; embedding and loss are layers where the job says so.
+    layers = model.num_layers
+    layers += split.account_for_embedding_in_pipeline_split
+    layers += split.account_for_loss_in_pipeline_split
+    # Ranks of context parallelism have enough tokens each.
+    slices = [cp for cp in divisors(seq) if cp == 1 or seq // cp >= LEAST_TOKENS_OF_A_CP_RANK]
     (etp,) = _tried(kept, "parallelism.etp", (1 if model.moe else None,))
     for tp in _tried(kept, "parallelism.tp", divisors(model.num_attention_heads, most_tp)):
         if gpus % tp:
@@ -170,21 +176,6 @@ def _kept(job: Job, limits: Limits) -> dict[str, Any]:
     if kept.get("parallelism.fsdp"):
         kept["parallelism.zero_stage"] = _STAGE_OF_FSDP
     return kept
-
-
-def _slices(seq: int) -> list[int]:
-    """Return the degrees of context parallelism whose ranks have enough tokens each."""
-    return [cp for cp in divisors(seq) if cp == 1 or seq // cp >= LEAST_TOKENS_OF_A_CP_RANK]
-
-
-def _counted_layers(job: Job) -> int:
-    """Return the layers that stages share, with the embedding and the loss where they count."""
-    split = job.parallelism
-    counted = (
-        split.account_for_embedding_in_pipeline_split,
-        split.account_for_loss_in_pipeline_split,
-    )
-    return job.model.num_layers + sum(counted)
 
 
 def _chunks(layers: int, pp: int) -> list[int]:

@@ -243,7 +243,9 @@ class _Explorer:
         for error, count in zip(self.legal.errors, refused.tolist(), strict=True):
             self._refuse(error, count)
         rows = np.flatnonzero(self.legal.refused < 0)
-        planned = self._are_planned(rows)
+        schedules = self.legal.schedules
+        are_planned = [isinstance(each, Setting) and each.planned for each in schedules.outcomes]
+        planned = np.array(are_planned, np.bool_)[schedules.of_job[rows]]
         self.static, self.planned = rows[~planned], rows[planned]
         self.known = KnownPipelines()
         self.found: dict[int, Configuration] = {}
@@ -253,12 +255,6 @@ class _Explorer:
         self.open: OpenOrders | None = None
         """Planned orders, once all are bounded."""
         self.num_planned = 0
-
-    def _are_planned(self, rows: Ints) -> Flags:
-        """Return which legal rows have an order that is planned."""
-        schedules = self.legal.schedules
-        planned = [isinstance(each, Setting) and each.planned for each in schedules.outcomes]
-        return np.array(planned, np.bool_)[schedules.of_job[rows]]
 
     def _refuse(self, error: ProjectorError, count: int = 1) -> None:
         if count:

@@ -1,6 +1,6 @@
 """What a search found; where nothing fits, what comes closest, and the least hosts for one."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -50,7 +50,9 @@ def least_nodes(job: Job, find: Find) -> Least | None:
     More hosts are no guarantee: the batch must divide, and it stays. ``find`` ranks the layouts of
     a job.
     """
-    for nodes in _doubled(job):
+    most = min(job.cluster.nodes * MOST_TIMES, MOST_GPUS // job.cluster.gpus_per_node)
+    nodes = job.cluster.nodes
+    while (nodes := 2 * nodes) <= most:
         found = _on(job, nodes, find)
         if found is None:
             continue
@@ -59,14 +61,6 @@ def least_nodes(job: Job, find: Find) -> Least | None:
         between = (_on(job, fewer, find) for fewer in range(half + step, nodes, step))
         return next((each for each in between if each is not None), found)
     return None
-
-
-def _doubled(job: Job) -> Iterator[int]:
-    nodes, per_node = job.cluster.nodes, job.cluster.gpus_per_node
-    times = 2
-    while times <= MOST_TIMES and nodes * times * per_node <= MOST_GPUS:
-        yield nodes * times
-        times *= 2
 
 
 def _on(job: Job, nodes: int, find: Find) -> Least | None:

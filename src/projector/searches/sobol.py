@@ -9,7 +9,7 @@ extra ``sensitivity``, lays the samples out and estimates the indices.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,10 @@ def sampled_fields(
     """
     if fields is not None:
         check_fields(workloads, fields)
-        return _checked_names(fields), {}
+        if not 1 <= len(fields) <= MOST_NAMED:
+            msg = f"field: 1 to {MOST_NAMED} fields can be sampled, got {len(fields)}"
+            raise ConfigError(msg, key="field", value=len(fields), allowed=f"1 to {MOST_NAMED}")
+        return tuple("+".join(part.strip() for part in name.split("+")) for name in fields), {}
     result = shared_sensitivity(workloads, change=factor - 1.0)
     # Of fields with the same effect, such as a rate and its efficiency, the rate comes first.
     ranked = sorted(
@@ -53,7 +56,12 @@ def sampled_fields(
     for effect in ranked:
         parts = effect.field.split("+")
         others = [varied_by[part] for part in parts if part in varied_by]
-        equal = [name for name, other in chosen.items() if _same_effect(effect, other)]
+        equal = [
+            name
+            for name, other in chosen.items()
+            if math.isclose(effect.low_s, other.low_s, rel_tol=SAME)
+            and math.isclose(effect.high_s, other.high_s, rel_tol=SAME)
+        ]
         missing = [workload.name for workload in workloads if not _has(workload, effect.field)]
         if others:
             left_out[effect.field] = f"is varied by {others[0]}"
@@ -70,18 +78,6 @@ def sampled_fields(
         msg = "no field changes the step over this range; name others"
         raise ConfigError(msg, key="field", value=[], allowed="a dotted field")
     return tuple(chosen), left_out
-
-
-def _same_effect(effect: SharedEffect, other: SharedEffect) -> bool:
-    pairs = ((effect.low_s, other.low_s), (effect.high_s, other.high_s))
-    return all(math.isclose(a, b, rel_tol=SAME) for a, b in pairs)
-
-
-def _checked_names(fields: Sequence[str]) -> tuple[str, ...]:
-    if not 1 <= len(fields) <= MOST_NAMED:
-        msg = f"field: 1 to {MOST_NAMED} fields can be sampled, got {len(fields)}"
-        raise ConfigError(msg, key="field", value=len(fields), allowed=f"1 to {MOST_NAMED}")
-    return tuple("+".join(part.strip() for part in name.split("+")) for name in fields)
 
 
 def _has(workload: Workload, field: str) -> bool:
@@ -119,13 +115,7 @@ class SobolIndex:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "field": self.field,
-            "s1": self.s1,
-            "s1_interval": self.s1_interval,
-            "st": self.st,
-            "st_interval": self.st_interval,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

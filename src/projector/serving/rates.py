@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, front_rows
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.serving.deployment import Deployment, degrees
@@ -272,8 +272,7 @@ def serving_front(deployments: Sequence[Deployment], traffic: Traffic) -> Servin
     grid = _grid(deployments, traffic)
     rates = load_rates(grid)
     fits = np.flatnonzero(rates.fits)
-    rows = fits[_unbeaten(rates.tokens_per_s_per_gpu[fits], rates.tokens_per_s_per_user[fits])]
-    rows = rows[np.argsort(-rates.tokens_per_s_per_gpu[rows], kind="stable")]
+    rows = fits[front_rows(-rates.tokens_per_s_per_gpu[fits], -rates.tokens_per_s_per_user[fits])]
     product = rates.tokens_per_s_per_gpu[rows] * rates.tokens_per_s_per_user[rows]
     knee = int(np.argmax(product)) if len(rows) else -1
     return ServingFront(grid, rates, rows, knee, len(fits))
@@ -313,15 +312,6 @@ def _grid(deployments: Sequence[Deployment], traffic: Traffic) -> LoadGrid:
         batch=np.concatenate(batches) if batches else np.zeros(0, np.int64),
         **load,
     )
-
-
-def _unbeaten(first: Floats, second: Floats) -> Flags:
-    """Return which points no other beats in one and equals in the other; of equal ones one."""
-    order = np.lexsort((np.arange(len(first)), -second, -first))
-    best = np.maximum.accumulate(np.concatenate([[-np.inf], second[order]]))[:-1]
-    kept = np.zeros(len(first), np.bool_)
-    kept[order] = second[order] > best
-    return kept
 
 
 def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:
