@@ -207,10 +207,9 @@ def _assumptions(result: PlanResult) -> list[Section]:
     if of_run:
         short = "; ".join(text.removeprefix("run.").partition(":")[0] for text in of_run)
         shown.append(f"{OF_RUN} {short} (sources: --json, --html).")
-    title = "Assumed"
     return [
-        Section(title, items=shown, media=Media.TERMINAL),
-        *_listed(title, result.assumptions, media=Media.PAGE),
+        Section("Assumed", items=shown, media=Media.TERMINAL),
+        *_listed("What the figures rest on", result.assumptions, media=Media.PAGE),
     ]
 
 
