@@ -6,14 +6,13 @@ the stamps of a Kineto trace are, so that both lie on one axis.
 
 import json
 import platform
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from projector.measure.smi import Library
+from projector.measure.vendor import ReadingThread
 from projector.trace.samples import OWN_FORMAT
 
 VERSION = 1
@@ -31,7 +30,7 @@ class Quantity(NamedTuple):
     read: Reader
 
 
-class RunSampler:
+class RunSampler(ReadingThread):
     """Writes samples from a thread of its own until it is left."""
 
     def __init__(
@@ -42,12 +41,10 @@ class RunSampler:
 
         Its first line says what is sampled, and what ``about`` adds, such as the rank.
         """
+        super().__init__(period_s)
         self.path = path
         self._quantities = tuple(quantities)
-        self._period_s = period_s
         self._about = dict(about or {})
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         if self._quantities:
@@ -59,24 +56,12 @@ class RunSampler:
                 "columns": {each.name: each.columns for each in self._quantities},
             }
             self.path.write_text(json.dumps(head) + "\n", encoding="utf-8")
-            self._thread = threading.Thread(target=self._sample, daemon=True, name="samples")
-            self._thread.start()
+            self.begin(self._sample, "samples")
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
 
     def _sample(self) -> None:
         with self.path.open("a", encoding="utf-8", buffering=1) as stream:
-            while not self._stop.wait(self._period_s):
+            while not self.stop.wait(self.period_s):
                 line: dict[str, Any] = {"time_ns": time.time_ns()}
                 for quantity in self._quantities:
                     values = quantity.read()

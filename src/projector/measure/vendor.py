@@ -5,8 +5,8 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import NamedTuple, NoReturn, Self
 
 from projector.errors import MeasurementError
@@ -32,7 +32,28 @@ class Load(NamedTuple):
     reasons: tuple[str, ...]
 
 
-class Sampler:
+class ReadingThread:
+    """Reads beside what runs, in a thread, until it is left."""
+
+    def __init__(self, period_s: float) -> None:
+        self.period_s = period_s
+        self.stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, target: Callable[[], None], name: str) -> None:
+        """Start the thread; the target ends soon after `stop` is set."""
+        self.stop.clear()
+        self._thread = threading.Thread(target=target, daemon=True, name=name)
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+
+class Sampler(ReadingThread):
     """Reads clock and power of one device in a thread, beside the load.
 
     Without a vendor's library, or on a CPU, it reads nothing and every span is ``(None, None)``.
@@ -47,33 +68,21 @@ class Sampler:
 
         ``period_s`` lies between two readings. A library that is given is not looked for.
         """
+        super().__init__(period_s)
         self._device = device_index, pci
         self._library = library
-        self._period_s = period_s
         self._samples: list[Sample] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         index, pci = self._device
         if self._library is None and index is not None:
             self._library = open_library(index, pci)
         if self._library is not None:
-            self._stop.clear()
-            self._thread = threading.Thread(target=self._read, daemon=True, name="clock")
-            self._thread.start()
+            self.begin(self._read, "clock")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         if self._library is not None:
             self._library.close()
             self._library = None
@@ -88,7 +97,7 @@ class Sampler:
 
         A span that is shorter than the time between two readings has those next to it.
         """
-        reach_s = 2.0 * self._period_s
+        reach_s = 2.0 * self.period_s
         samples = list(self._samples)
         within: list[Sample] = []
         for start_s, end_s in spans:
@@ -112,7 +121,7 @@ class Sampler:
                     library.temperature_c(), library.reasons(),
                 )
             )  # fmt: skip
-            if self._stop.wait(self._period_s):
+            if self.stop.wait(self.period_s):
                 return
 
 

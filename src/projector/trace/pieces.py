@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
-from types import TracebackType
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from projector.trace.events import NS_PS
@@ -367,12 +366,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End the processes, whatever they are doing."""
         self._ended = True
         for process in self._processes:
