@@ -13,7 +13,7 @@ from projector.config.formats.read_job import (
     ReadJob,
     Stated,
     data_parallel,
-    nodes_for,
+    nodes_of_ranks,
 )
 from projector.config.formats.values import integer, number
 
@@ -273,12 +273,7 @@ class Batch:
 
     def derive(self, data: dict[str, Any]) -> Derived:
         """Return the nodes, or the part of the batch that is open."""
-        fields: dict[str, Any] = {}
-        split = data.get("parallelism") or {}
-        if self.data_parallel and not (data.get("cluster") or {}).get("nodes"):
-            each = [split.get(name) or 1 for name in ("tp", "pp", "cp")]
-            if all(isinstance(degree, int) for degree in each):
-                fields |= nodes_for(self.data_parallel * each[0] * each[1] * each[2], data)
+        fields: dict[str, Any] = {**nodes_of_ranks(self.data_parallel, data)}
         ranks, training = data_parallel(data), data.get("training") or {}
         steps = self.steps or 1
         micro, whole = training.get("micro_batch_size"), training.get("global_batch_size")

@@ -107,7 +107,7 @@ _GEMMA3: Final = _GEMMA | {
 }
 
 _QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
-_QWEN2_VL: Final = _family(_LLAMA, parts.last_layers_windowed, parts.seen, attention_bias="qkv")
+_QWEN2_VL: Final = _family(_LLAMA, parts.last_layers_windowed, parts.SEEN, attention_bias="qkv")
 _QWEN3_VL: Final = _family(_QWEN3, kv_channels=optional("head_dim", 128))
 _QWEN3_VL_MOE: Final = _family(_QWEN3, parts.QWEN3, kv_channels=optional("head_dim", 128))
 _GLM_BIAS: Final = {"attention_bias": _bias("attention_bias", "qkv", default=True)}
@@ -186,10 +186,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "hunyuan_v1_dense": _family(_LLAMA | _BIAS | _NORMED),
     "hunyuan_v1_moe": _family(_LLAMA | _BIAS | _NORMED, parts.hunyuan),
     "ernie4_5": _family(_ROPE | _TIED | _SILU | _ONE_BIAS),
-    "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, parts.ernie),
+    "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, parts.ERNIE),
     "exaone4": _family(_LLAMA | _NORMED, parts.exaone_windows),
     "exaone_moe": _family(
-        _LLAMA | _NORMED, parts.exaone_windows, parts.exaone, parts.token_prediction
+        _LLAMA | _NORMED, parts.exaone_windows, parts.EXAONE, parts.token_prediction
     ),
     "granite": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
     "granitemoe": _family(_LLAMA | _BIAS, parts.MIXTRAL),
@@ -220,17 +220,17 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "gemma": _family(_GEMMA),
     "gemma2": _family(
-        _GEMMA, parts.one_full_layer_in(2, 4096), parts.logit_softcap, norms_per_layer=4
+        _GEMMA, parts.one_full_layer_in(2, 4096), parts.LOGIT_SOFTCAP, norms_per_layer=4
     ),
     "gemma3_text": _family(
         _GEMMA3,
         parts.one_full_layer_in(6, 4096),
-        parts.logit_softcap,
+        parts.LOGIT_SOFTCAP,
         norms_per_layer=4,
         qk_norm="head",
     ),
     "phi3": _family(_LLAMA, parts.every_layer_windowed(None)),
-    "olmo": _family(_LLAMA | _BIAS, parts.plain_norms),
+    "olmo": _family(_LLAMA | _BIAS, parts.PLAIN_NORMS),
     "olmo2": _family(_LLAMA | _BIAS, qk_norm="full"),
     "olmo3": _family(_LLAMA | _BIAS, parts.one_full_layer_in(4, 4096), qk_norm="full"),
     "olmoe": _family(_LLAMA | _BIAS, parts.OLMOE, qk_norm="full"),
@@ -243,15 +243,15 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "stablelm": _family(
         _LLAMA | _LAYERNORM,
-        parts.no_head_norms("qk_layernorm"),
+        parts.no_head_norms,
         parts.stablelm,
         attention_bias=_bias("use_qkv_bias", "qkv", default=False),
     ),
     "phi": _family(
         _UNTIED | _LAYERNORM,
-        parts.no_head_norms("qk_layernorm"),
-        parts.always_parallel,
-        parts.head_bias,
+        parts.no_head_norms,
+        parts.ALWAYS_PARALLEL,
+        parts.HEAD_BIAS,
         norms_per_layer=1,
         attention_bias="qkv+out",
         mlp_bias=True,
@@ -261,26 +261,25 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _LLAMA | _LAYERNORM | _BIAS,
         parts.every_layer_windowed(None),
         parts.MIXTRAL,
-        parts.head_bias,
+        parts.HEAD_BIAS,
     ),
     "dbrx": _family(
         # Its LayerNorm has the gain only, which is what RMSNorm counts.
         _widths("n_layers", "d_model", "n_heads"),
         parts.dbrx,
-        parts.dbrx_experts,
         tied_embeddings=switch("tie_word_embeddings", default=False),
         max_position_embeddings=integer("max_seq_len", 2048),
     ),
     "cohere2": _family(
         _ROPE | _TIED | _SILU | _BIAS,
-        parts.always_parallel,
+        parts.ALWAYS_PARALLEL,
         parts.one_full_layer_in(4, 4096),
         norms_per_layer=1,
     ),
     "cohere": _family(
         # Its LayerNorm has the gain only, which is what RMSNorm counts.
         _ROPE | _TIED | _SILU | _BIAS,
-        parts.always_parallel,
+        parts.ALWAYS_PARALLEL,
         norms_per_layer=1,
         qk_norm=_qk_norm("full"),
     ),
@@ -294,7 +293,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "gpt_neox": _family(
         _UNTIED | _LAYERNORM,
-        parts.parallel_block("use_parallel_residual", default=True),
+        parts.PARALLEL,
         mlp_bias=True,
         activation=_plain("gelu"),
         attention_bias=_bias("attention_bias", default=True),
@@ -310,7 +309,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gpt_bigcode": _family(
         _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
         parts.gpt2_mlp,
-        parts.bigcode,
+        num_query_groups=switch("multi_query", default=True, on=1, off=None),
         max_position_embeddings=integer("n_positions"),
         attention_bias="qkv+out",
         mlp_bias=True,

@@ -128,6 +128,11 @@ class ConfigFile:
         msg = f"{self.key(name)} = {value!r:.60}: {why}"
         return UnsupportedError(msg, key=self.key(name), value=value, allowed=allowed)
 
+    def refuse_unless(self, name: str, why: str, *, usual: bool) -> None:
+        """Refuse a flag that is not as it is where it is absent."""
+        if self.flag(name, usual) is not usual:
+            raise self.unsupported(name=name, why=why, allowed=usual)
+
     def _value(self, name: str, default: Any) -> Any:
         self.used.add(name)
         value = self.data.get(name, default)

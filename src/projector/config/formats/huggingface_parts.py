@@ -7,9 +7,11 @@ from projector.config.formats.huggingface_file import (
     MAX_LAYERS,
     REQUIRED,
     ConfigFile,
+    Fields,
     Reader,
     integer,
     read_fields,
+    switch,
 )
 
 # Which layers are mixtures of experts, and their dimensions.
@@ -171,11 +173,13 @@ def minimax(config: ConfigFile) -> dict[str, Any]:
     return {"moe": MIXTRAL(config)["moe"] | {"router_bias": biased}}
 
 
-def dbrx_experts(config: ConfigFile) -> dict[str, Any]:
-    """DBRX: experts have a mapping of their own."""
+def dbrx(config: ConfigFile) -> dict[str, Any]:
+    """DBRX: attention and experts have mappings of their own."""
+    groups = config.child("attn_config").integer("kv_n_heads", 1)
     experts = config.child("ffn_config", required=True)
     width = experts.integer("ffn_hidden_size")
     return {
+        "num_query_groups": groups,
         "ffn_hidden_size": width,
         **_mixture(
             [True] * config.integer("n_layers", most=MAX_LAYERS),
@@ -186,28 +190,30 @@ def dbrx_experts(config: ConfigFile) -> dict[str, Any]:
     }
 
 
-def ernie(config: ConfigFile) -> dict[str, Any]:
-    """Ernie: routed and shared experts of one width."""
-    return _mixture(
-        _ernie(config),
-        num_experts=config.integer("moe_num_experts"),
-        router_topk=config.integer("moe_k"),
-        **_of_one_width(config, "moe_num_shared_experts"),
-    )
-
-
-def _of_one_width(config: ConfigFile, shared_key: str) -> dict[str, Any]:
+def _of_one_width(shared_key: str) -> Fields:
     """Return what routed and shared experts of one width have, behind a router with a bias."""
-    width = config.integer("moe_intermediate_size")
-    shared = config.integer(shared_key, 0, least=0)
+    width, shared = integer("moe_intermediate_size"), integer(shared_key, 0, least=0)
     return {
         "ffn_hidden_size": width,
-        "shared_expert_ffn_hidden_size": shared * width,
+        "shared_expert_ffn_hidden_size": lambda config: shared(config) * width(config),
         "num_shared_experts": shared,
         "router_bias": True,
     }
 
 
+ERNIE: Final = _experts(
+    _ernie,
+    num_experts=integer("moe_num_experts"),
+    router_topk=integer("moe_k"),
+    **_of_one_width("moe_num_shared_experts"),
+)
+# K-EXAONE: as DeepSeek, in Qwen's words.
+EXAONE: Final = _experts(
+    _behind_dense,
+    num_experts=integer("num_experts"),
+    router_topk=integer("num_experts_per_tok"),
+    **_of_one_width("num_shared_experts"),
+)
 LLAMA4: Final = _experts(
     _interleaved,
     ffn_hidden_size=integer("intermediate_size"),
@@ -216,16 +222,6 @@ LLAMA4: Final = _experts(
     shared_expert_ffn_hidden_size=integer("intermediate_size"),
     num_shared_experts=1,
 )
-
-
-def exaone(config: ConfigFile) -> dict[str, Any]:
-    """K-EXAONE: as DeepSeek, in Qwen's words."""
-    return _mixture(
-        _behind_dense(config),
-        num_experts=config.integer("num_experts"),
-        router_topk=config.integer("num_experts_per_tok"),
-        **_of_one_width(config, "num_shared_experts"),
-    )
 
 
 def deepseek(topk_method: str, *, dense: Any = REQUIRED) -> Reader:
@@ -340,6 +336,31 @@ def chunked_attention(config: ConfigFile) -> dict[str, Any]:
     return {}
 
 
+def warned(what: str, where: Reader = lambda _: True) -> Part:
+    """Say what is not modelled, where a file has it."""
+
+    def part(config: ConfigFile) -> dict[str, Any]:
+        if where(config):
+            config.warn(what)
+        return {}
+
+    return part
+
+
+# Qwen's first vision models: the language model lies beside the vision part in one mapping.
+SEEN: Final = warned(OTHER_PART, lambda config: config.has("vision_config"))
+PLAIN_NORMS: Final = warned("norms without weights; they are counted with H weights each")
+HEAD_BIAS: Final = warned(
+    "the bias of the output layer, one number for each word", switch("lm_head_bias", default=True)
+)
+LOGIT_SOFTCAP: Final = warned(
+    "the soft cap of the attention logits (attn_logit_softcapping)",
+    lambda config: config.has("attn_logit_softcapping") and config.data["attn_logit_softcapping"],
+)
+ALWAYS_PARALLEL: Final = warned(_PARALLEL)
+PARALLEL: Final = warned(_PARALLEL, switch("use_parallel_residual", default=True))
+
+
 def latent_attention(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek: the ranks and widths of multi-head latent attention."""
     if config.flag("attention_bias", default=False):
@@ -388,13 +409,6 @@ def _leave_out(config: ConfigFile, modules: int) -> None:
     )
 
 
-def seen(config: ConfigFile) -> dict[str, Any]:
-    """Qwen's first vision models: the language model lies beside the vision part in one mapping."""
-    if config.has("vision_config"):
-        config.warn(OTHER_PART)
-    return {}
-
-
 def biases(query: str, output: str, *, default: bool) -> Part:
     """Attention whose output projection has a flag of its own for its bias."""
 
@@ -408,28 +422,10 @@ def biases(query: str, output: str, *, default: bool) -> Part:
     return part
 
 
-def no_head_norms(name: str) -> Part:
+def no_head_norms(config: ConfigFile) -> dict[str, Any]:
     """Refuse norms with a weight for each head, which are not modelled."""
-
-    def part(config: ConfigFile) -> dict[str, Any]:
-        if config.flag(name, default=False):
-            why = "a norm of queries and keys with weights for each head is not modelled"
-            raise config.unsupported(name=name, why=why, allowed=False)
-        return {}
-
-    return part
-
-
-def plain_norms(config: ConfigFile) -> dict[str, Any]:
-    """OLMo: norms without weights are projected as norms with them."""
-    config.warn("norms without weights; they are counted with H weights each")
-    return {}
-
-
-def head_bias(config: ConfigFile) -> dict[str, Any]:
-    """Phi: a bias of the output layer is left out of every count."""
-    if config.flag("lm_head_bias", default=True):
-        config.warn("the bias of the output layer, one number for each word")
+    why = "a norm of queries and keys with weights for each head is not modelled"
+    config.refuse_unless("qk_layernorm", why, usual=False)
     return {}
 
 
@@ -441,49 +437,13 @@ def stablelm(config: ConfigFile) -> dict[str, Any]:
     return {"norms_per_layer": 1}
 
 
-def bigcode(config: ConfigFile) -> dict[str, Any]:
-    """StarCoder: one key/value head for all queries."""
-    return {"num_query_groups": 1} if config.flag("multi_query", default=True) else {}
-
-
-def dbrx(config: ConfigFile) -> dict[str, Any]:
-    """DBRX: attention has a mapping of its own."""
-    return {"num_query_groups": config.child("attn_config").integer("kv_n_heads", 1)}
-
-
 def chatglm(config: ConfigFile) -> dict[str, Any]:
     """ChatGLM: key/value heads, and kinds of norms that other architectures fix."""
-    if not config.flag("rmsnorm", default=True):
-        raise config.unsupported(name="rmsnorm", why="LayerNorm is not modelled", allowed=True)
-    if config.flag("add_bias_linear", default=False):
-        why = "biases of all linear layers are not modelled for this type"
-        raise config.unsupported(name="add_bias_linear", why=why, allowed=False)
+    config.refuse_unless("rmsnorm", "LayerNorm is not modelled", usual=True)
+    why = "biases of all linear layers are not modelled for this type"
+    config.refuse_unless("add_bias_linear", why, usual=False)
     grouped = config.flag("multi_query_attention", default=False)
     return {"num_query_groups": config.integer("multi_query_group_num") if grouped else None}
-
-
-def logit_softcap(config: ConfigFile) -> dict[str, Any]:
-    """Gemma: the soft cap is not modelled."""
-    if config.has("attn_logit_softcapping") and config.data["attn_logit_softcapping"]:
-        config.warn("the soft cap of the attention logits (attn_logit_softcapping)")
-    return {}
-
-
-def parallel_block(name: str, *, default: bool) -> Part:
-    """GPT-NeoX: a flag puts attention and MLP side by side."""
-
-    def part(config: ConfigFile) -> dict[str, Any]:
-        if config.flag(name, default):
-            config.warn(_PARALLEL)
-        return {}
-
-    return part
-
-
-def always_parallel(config: ConfigFile) -> dict[str, Any]:
-    """Cohere: attention and MLP are side by side."""
-    config.warn(_PARALLEL)
-    return {}
 
 
 def gpt2_mlp(config: ConfigFile) -> dict[str, Any]:
@@ -498,9 +458,8 @@ def opt(config: ConfigFile) -> dict[str, Any]:
     if config.integer("word_embed_proj_dim", hidden) != hidden:
         why = f"an embedding projected to hidden_size ({hidden}) is not modelled"
         raise config.unsupported(name="word_embed_proj_dim", why=why, allowed=hidden)
-    if not config.flag("do_layer_norm_before", default=True):
-        why = "norms behind the block, without a final one, are not modelled"
-        raise config.unsupported(name="do_layer_norm_before", why=why, allowed=True)
+    why = "norms behind the block, without a final one, are not modelled"
+    config.refuse_unless("do_layer_norm_before", why, usual=True)
     biased = config.flag("enable_bias", default=True)
     return {
         # OPT's table of positions has an offset of 2.

@@ -1,6 +1,7 @@
 """What a reader of a foreign file hands on, and the settings of a file with sections."""
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -277,7 +278,7 @@ def _flat(data: Mapping[str, Any], tool: str) -> list[tuple[str, Any]]:
 def gpus_per_node(data: Mapping[str, Any]) -> int | None:
     """Return the devices of a node of a native layout; None where its cluster cannot be read."""
     try:
-        return devices_of_a_node(_section(data, "cluster"))
+        return devices_of_a_node(section_of(data, "cluster"))
     except ConfigError:
         return None
 
@@ -285,12 +286,12 @@ def gpus_per_node(data: Mapping[str, Any]) -> int | None:
 def data_parallel(data: Mapping[str, Any]) -> int | None:
     """Return the data-parallel degree of a native layout; None where it does not come out even."""
     try:
-        split = ParallelismConfig.parse(_section(data, "parallelism"), path="parallelism")
+        split = ParallelismConfig.parse(section_of(data, "parallelism"), path="parallelism")
     except ConfigError:
         return None
     if split.dp is not None:
         return split.dp
-    nodes, size = _section(data, "cluster").get("nodes"), gpus_per_node(data)
+    nodes, size = section_of(data, "cluster").get("nodes"), gpus_per_node(data)
     if size is None or not isinstance(nodes, int):
         return None
     dp, rest = divmod(nodes * size, split.tp * split.pp * split.cp)
@@ -302,11 +303,25 @@ def nodes_for(gpus: int, data: Mapping[str, Any]) -> dict[str, int]:
     size = gpus_per_node(data)
     if size is None:
         return {}
-    if gpus < size and _section(data, "cluster").get("gpus_per_node") is None:
+    if gpus < size and section_of(data, "cluster").get("gpus_per_node") is None:
         return {"cluster.nodes": 1, "cluster.gpus_per_node": gpus}
     return {"cluster.nodes": -(-gpus // size)}
 
 
-def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def nodes_of_ranks(ranks: int, data: Mapping[str, Any]) -> dict[str, int]:
+    """Return the fields of a cluster that hold this many data-parallel ranks.
+
+    Nothing where there is no such number, or where nodes or other degrees are given otherwise.
+    """
+    split = data.get("parallelism") or {}
+    degrees = [split.get(name) or 1 for name in ("tp", "pp", "cp")]
+    given = (data.get("cluster") or {}).get("nodes")
+    if not ranks or given or not all(isinstance(degree, int) for degree in degrees):
+        return {}
+    return nodes_for(ranks * math.prod(degrees), data)
+
+
+def section_of(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a native job, an empty one where it is missing or a name."""
     section = data.get(name)
     return section if isinstance(section, Mapping) else {}

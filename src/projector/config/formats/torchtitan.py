@@ -5,14 +5,19 @@ from the releases of 2024 to those of January 2026; later ones write recipes as 
 of a setting (`_MOVED`) are read as new ones.
 """
 
-import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from projector.config import resources
-from projector.config.formats.read_job import Derived, ReadJob, Stated, data_parallel, nodes_for
+from projector.config.formats.read_job import (
+    Derived,
+    ReadJob,
+    Stated,
+    data_parallel,
+    nodes_of_ranks,
+)
 from projector.config.formats.values import integer
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, shown
@@ -554,12 +559,7 @@ class _Rest:
 
     def derive(self, data: dict[str, Any]) -> Derived:
         """Return nodes, batch, recomputed layers and stages."""
-        fields: dict[str, Any] = {}
-        split = data.get("parallelism") or {}
-        if self.data_parallel and not (data.get("cluster") or {}).get("nodes"):
-            degrees = [split.get(name) or 1 for name in ("tp", "pp", "cp")]
-            if all(isinstance(degree, int) for degree in degrees):
-                fields |= nodes_for(self.data_parallel * math.prod(degrees), data)
+        fields: dict[str, Any] = {**nodes_of_ranks(self.data_parallel, data)}
         dp = data_parallel(data) or self.data_parallel
         if dp:
             fields["training.global_batch_size"] = self.local * dp
@@ -570,7 +570,7 @@ class _Rest:
             fields["training.recompute"] = kind
         schedule = (data.get("training") or {}).get("schedule")
         if layers is not None and self.stages is not None and schedule == self.schedule:
-            fields |= self.stages.fields(layers, split)
+            fields |= self.stages.fields(layers, data.get("parallelism") or {})
         return {name: (value, ASSUMED) for name, value in fields.items()}
 
 

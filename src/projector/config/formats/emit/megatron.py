@@ -130,18 +130,17 @@ def layer_list(pattern: tuple[int, ...]) -> str:
     return f"({'+'.join(runs)})"
 
 
+def _same(section: Any, names: str) -> Arguments:
+    """Return the fields of a section that Megatron calls the same, without those of no value."""
+    found = {name: getattr(section, name) for name in names.split()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _model(job: Job) -> Arguments:
-    model, settings = job.model, Arguments()
-    settings["num_layers"] = model.num_layers
-    settings["hidden_size"] = model.hidden_size
-    settings["ffn_hidden_size"] = model.ffn_hidden_size
-    settings["num_attention_heads"] = model.num_attention_heads
+    model = job.model
+    settings = _same(model, "num_layers hidden_size ffn_hidden_size num_attention_heads")
     settings["group_query_attention"] = model.num_query_groups is not None
-    if model.num_query_groups is not None:
-        settings["num_query_groups"] = model.num_query_groups
-    if model.kv_channels is not None:
-        settings["kv_channels"] = model.kv_channels
-    settings["max_position_embeddings"] = model.max_position_embeddings
+    settings |= _same(model, "num_query_groups kv_channels max_position_embeddings")
     kind = model.position_embedding
     settings["position_embedding_type"] = POSITIONS.get(kind, kind)
     settings["normalization"] = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[
@@ -158,17 +157,10 @@ def _model(job: Job) -> Arguments:
     settings["qk_layernorm"] = model.qk_norm != "none"
     if model.mtp_num_layers:
         settings["mtp_num_layers"] = model.mtp_num_layers
-    return settings | _vocabulary(job) | _attention(job)
-
-
-def _vocabulary(job: Job) -> Arguments:
-    model = job.model
-    settings: Arguments = {"vocab_size": model.vocab_size}
+    settings |= _same(model, "vocab_size make_vocab_size_divisible_by")
     if model.make_vocab_size_divisible_by is None:
         settings["padded_vocab_size"] = model.vocab_size
-    else:
-        settings["make_vocab_size_divisible_by"] = model.make_vocab_size_divisible_by
-    return settings
+    return settings | _attention(job)
 
 
 def _attention(job: Job) -> Arguments:
@@ -188,8 +180,7 @@ def _attention(job: Job) -> Arguments:
         settings["multi_latent_attention"] = True
         if model.mla.q_lora_rank:
             settings["q_lora_rank"] = model.mla.q_lora_rank
-        for name in ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim"):
-            settings[name] = getattr(model.mla, name)
+        settings |= _same(model.mla, "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim")
     return settings
 
 
@@ -240,18 +231,10 @@ def _parallelism(job: Job) -> Arguments:
         settings["pipeline_model_parallel_layout"] = layout
     elif split.vpp > 1:
         settings["num_virtual_stages_per_pipeline_rank"] = split.vpp
-    for name in (
-        "decoder_first_pipeline_num_layers",
-        "decoder_last_pipeline_num_layers",
-        "ddp_bucket_size",
-        "microbatch_group_size_per_vp_stage",
-    ):
-        if getattr(split, name) is not None:
-            settings[name] = getattr(split, name)
-    settings["account_for_embedding_in_pipeline_split"] = (
-        split.account_for_embedding_in_pipeline_split
-    )
-    settings["account_for_loss_in_pipeline_split"] = split.account_for_loss_in_pipeline_split
+    settings |= _same(split, "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers")
+    settings |= _same(split, "ddp_bucket_size microbatch_group_size_per_vp_stage")
+    settings |= _same(split, "account_for_embedding_in_pipeline_split")
+    settings |= _same(split, "account_for_loss_in_pipeline_split")
     if split.cp > 1:
         settings["cp_comm_type"] = split.cp_comm_type
     settings["use_tp_pp_dp_mapping"] = split.rank_order == "tp-cp-ep-pp-dp"
@@ -298,24 +281,15 @@ def _sharding(job: Job) -> Arguments:
     own = settings["use_distributed_optimizer"] or settings["use_megatron_fsdp"]
     settings["overlap_param_gather"] = split.overlap_param_gather and own
     settings["tp_comm_overlap"] = split.tp_overlap == "user_buffers"
-    settings["overlap_moe_expert_parallel_comm"] = split.overlap_moe_expert_parallel_comm
-    settings["moe_shared_expert_overlap"] = split.moe_shared_expert_overlap
-    return settings
-
-
-def _batch(job: Job) -> Arguments:
-    training = job.training
-    return {
-        "micro_batch_size": training.micro_batch_size,
-        "global_batch_size": training.global_batch_size,
-        "seq_length": training.seq_length,
-    }
+    return settings | _same(split, "overlap_moe_expert_parallel_comm moe_shared_expert_overlap")
 
 
 def _precision(job: Job) -> Arguments:
+    """Return the batch and the number formats."""
     training = job.training
     narrow = training.precision not in {"fp32", "fp16", "bf16"}
     settings: Arguments = {
+        **_same(training, "micro_batch_size global_batch_size seq_length"),
         "bf16": narrow or training.precision == "bf16",
         "fp16": training.precision == "fp16",
     }
@@ -380,6 +354,6 @@ _GROUPS: dict[str, tuple[Callable[[Job], Arguments], ...]] = {
     "model": (_model,),
     "experts": (_experts,),
     "parallelism": (_parallelism, _sharding),
-    "training": (_batch, _precision, _recompute, _optimizer, _kernels),
+    "training": (_precision, _recompute, _optimizer, _kernels),
 }
 """What the groups are made of."""

@@ -445,12 +445,6 @@ class Settings:
         return self.base.get("mla") is not None
 
 
-def section_of(job: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a native job, an empty one where it is missing or a name."""
-    section = job.get(name)
-    return section if isinstance(section, Mapping) else {}
-
-
 # Settings that are not taken over: the warning about each, if any.
 
 _OFFLOADED = "activation offload is set by training.activation_offload_fraction"

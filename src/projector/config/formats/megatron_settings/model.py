@@ -14,9 +14,8 @@ from projector.config.formats.megatron_settings.fields import (
     OPEN,
     REQUIRED,
     Settings,
-    section_of,
 )
-from projector.config.formats.read_job import Derived
+from projector.config.formats.read_job import Derived, section_of
 from projector.config.formats.values import (
     bad,
     integer,
