@@ -89,7 +89,9 @@ def read_deepspeed(data: Mapping[str, Any], *, name: str = "") -> ReadJob:
     stated.ask_for("training.seq_length", "training.seq_length=4096")
     batch = Batch(stated)
     zero(stated)
-    if _asks_trainer(data):
+    sections = [data.get(each) for each in ("bf16", "fp16")]
+    kinds = [each.get("enabled") for each in sections if isinstance(each, Mapping)]
+    if AUTO in kinds and True not in kinds:
         precision(stated, "bf16")
         del stated.job["training"]["precision"]
         stated.ask_for("training.precision", "training.precision=bf16: the trainer fills it in")
@@ -103,13 +105,6 @@ def read_deepspeed(data: Mapping[str, Any], *, name: str = "") -> ReadJob:
         )
     unmodelled(stated)
     return stated.read_job(HARMLESS, derive=batch.derive, least_nodes=batch.data_parallel == 0)
-
-
-def _asks_trainer(data: Mapping[str, Any]) -> bool:
-    """Whether the type of training is left to the trainer."""
-    sections = [data.get(name) for name in ("bf16", "fp16")]
-    values = [each.get("enabled") for each in sections if isinstance(each, Mapping)]
-    return AUTO in values and True not in values
 
 
 _CHECKPOINTS: Final = ("partition_activations", "cpu_checkpointing", "number_checkpoints")
@@ -227,8 +222,7 @@ def degrees(stated: Stated) -> None:
         ("etp", (f"{PREFIX}expert_parallel.expert_tensor_parallel_size",)),
     ):
         for name in names:
-            if stated.has(name):
-                stated.put(f"parallelism.{field}", stated.integer(name, 1, least=1), name)
+            stated.take(f"parallelism.{field}", name)
     split = stated.job.get("parallelism", {})
     if split.get("cp", 1) > 1:
         # Ulysses exchanges heads.

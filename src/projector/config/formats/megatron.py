@@ -30,43 +30,28 @@ _MARKERS = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-mod
 
 _ARGUMENT = {"fp8": "fp8_format", "fp4": "fp4_format"}
 
-_NEGATED = {
+_NEGATED_TEXT = """
+gradient_accumulation_fusion masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion
+bias_dropout_fusion async_tensor_model_parallel_allreduce accumulate_allreduce_grads_in_fp32
+torch_fsdp2_reshard_after_forward moe_permute_fusion overlap_grad_reduce overlap_param_gather
+sequence_parallel use_distributed_optimizer cross_entropy_loss_fusion
+check_for_nan_in_loss_and_grad mmap_bin_files create_attention_mask_in_dataloader
+scatter_gather_tensors_in_pipeline ckpt_fully_parallel_save data_sharding align_grad_reduce
+align_param_gather use_tokenizer_model_from_checkpoint_args gradient_reduce_div_fusion
+"""
+_NEGATED = {f"no_{setting}": setting for setting in _NEGATED_TEXT.split()} | {
     "disable_bias_linear": "add_bias_linear",
     "no_position_embedding": "add_position_embedding",
-    "no_gradient_accumulation_fusion": "gradient_accumulation_fusion",
-    "no_masked_softmax_fusion": "masked_softmax_fusion",
-    "no_bias_gelu_fusion": "bias_gelu_fusion",
-    "no_bias_swiglu_fusion": "bias_swiglu_fusion",
-    "no_bias_dropout_fusion": "bias_dropout_fusion",
     "no_rope_fusion": "apply_rope_fusion",
-    "no_async_tensor_model_parallel_allreduce": "async_tensor_model_parallel_allreduce",
     "no_overlap_p2p_communication": "overlap_p2p_comm",
-    "no_accumulate_allreduce_grads_in_fp32": "accumulate_allreduce_grads_in_fp32",
-    "no_torch_fsdp2_reshard_after_forward": "torch_fsdp2_reshard_after_forward",
     "torch_fsdp2_no_reshard_after_forward": "torch_fsdp2_reshard_after_forward",
-    "no_moe_permute_fusion": "moe_permute_fusion",
-    "no_overlap_grad_reduce": "overlap_grad_reduce",
-    "no_overlap_param_gather": "overlap_param_gather",
-    "no_sequence_parallel": "sequence_parallel",
-    "no_use_distributed_optimizer": "use_distributed_optimizer",
     "no_flash_attn": "use_flash_attn",
-    "no_cross_entropy_loss_fusion": "cross_entropy_loss_fusion",
-    "no_check_for_nan_in_loss_and_grad": "check_for_nan_in_loss_and_grad",
-    "no_mmap_bin_files": "mmap_bin_files",
-    "no_create_attention_mask_in_dataloader": "create_attention_mask_in_dataloader",
     "no_initialization": "perform_initialization",
     "no_barrier_with_level_1_timing": "log_barrier",
     "no_log_loss_scale_to_tensorboard": "log_loss_scale",
     "no_log_learnig_rate_to_tensorboard": "log_learning_rate",
     "no_log_learning_rate_to_tensorboard": "log_learning_rate",
-    "no_scatter_gather_tensors_in_pipeline": "scatter_gather_tensors_in_pipeline",
-    "no_ckpt_fully_parallel_save": "ckpt_fully_parallel_save",
-    "no_data_sharding": "data_sharding",
     "no_one_logger": "one_logger_on",
-    "no_align_grad_reduce": "align_grad_reduce",
-    "no_align_param_gather": "align_param_gather",
-    "no_use_tokenizer_model_from_checkpoint_args": "use_tokenizer_model_from_checkpoint_args",
-    "no_gradient_reduce_div_fusion": "gradient_reduce_div_fusion",
     "disable_gloo_process_groups": "enable_gloo_process_groups",
     "disable_msc": "enable_msc",
 }

@@ -335,36 +335,25 @@ _COUNTS = {
     ),
     "nics_per_node": ("cluster.network.nics_per_node",),
 }
-_SPECIAL = (
-    "node_bw",
-    "node_topology",
-    "kernel_launch_latency",
-    "rccl_overhead_us",
-    "cluster_bw",
-    "cluster_lat",
-    "pod_size",
-    "switch_topology",
-    "a2a_peer_lat",
-)
+_SPECIAL_TEXT = """
+node_bw node_topology kernel_launch_latency rccl_overhead_us cluster_bw cluster_lat pod_size
+switch_topology a2a_peer_lat
+"""
+_SPECIAL = tuple(_SPECIAL_TEXT.split())
 _POSITIVE = {"node_bw", "pod_bw", "cluster_bw", "vector_flops", "bw_eff", "p2p_bw_eff"}
 _SHARES = {"bw_eff", "p2p_bw_eff"}
 
 _DEFAULTS = {"node_size": 8, "pod_bw": 50.0, "pod_lat": 2.0}
 """What Primus takes for a key that is left out (``CollectiveArgs``), where another needs it."""
 
-_UNMODELLED = {
-    "write_latency": "it is part of the latency of one hop",
-    "write_resp": "it is part of the latency of one hop",
-    "ar_overlap_factor": "",
-    "ar_warmup_chunk_bytes": "",
-    "nic_rdma_setup_us": "",
-    "nic_warmup_bytes": "",
-    "a2a_intra_sync_overhead": "",
-    "a2a_intra_node_peer_lat": "",
-    "a2a_mesh_contention": "",
-    "a2a_rccl_overhead_us": "",
-    "a2a_remote_contention": "",
-}
+_UNMODELLED_TEXT = """
+ar_overlap_factor ar_warmup_chunk_bytes nic_rdma_setup_us nic_warmup_bytes a2a_intra_sync_overhead
+a2a_intra_node_peer_lat a2a_mesh_contention a2a_rccl_overhead_us a2a_remote_contention
+"""
+_OF_A_HOP = "it is part of the latency of one hop"
+_UNMODELLED = {"write_latency": _OF_A_HOP, "write_resp": _OF_A_HOP} | dict.fromkeys(
+    _UNMODELLED_TEXT.split(), ""
+)
 
 
 def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
@@ -375,13 +364,16 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     """
     data = read_yaml(path, key="hardware_config")
     if "hardware_config" in data:
-        body = _mapping(data, "hardware_config")
+        body = data["hardware_config"]
+        if not isinstance(body, Mapping):
+            msg = f"hardware_config should be a mapping of keys to numbers (got {body!r})"
+            raise ConfigError(msg, key="hardware_config", value=body, allowed="a mapping")
         warnings = [
             f"{key}: unknown key of a hardware file was ignored"
             for key in data
             if key != "hardware_config"
         ]
-        return _primus(body, warnings)
+        return _primus({str(key): item for key, item in body.items()}, warnings)
     if data.keys() <= {"device", "network"}:
         overrides: dict[str, Any] = {}
         for section, owner in (("device", Device), ("network", Network)):
@@ -528,14 +520,6 @@ def _partial(value: Any, section: str, owner: type[Config]) -> dict[str, Any]:
                 raise ConfigError(msg, key=dotted, value=number, allowed="a number >= 0")
             overrides[f"cluster.{dotted}"] = entry
     return overrides
-
-
-def _mapping(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = data[key]
-    if not isinstance(value, Mapping):
-        msg = f"{key} should be a mapping of keys to numbers (got {value!r})"
-        raise ConfigError(msg, key=key, value=value, allowed="a mapping")
-    return {str(name): item for name, item in value.items()}
 
 
 def _number(key: str, value: Any) -> float:

@@ -172,6 +172,16 @@ class Stated:
         elif all(name in self._assumed for name in held):
             self.origins[target] = self._assumed_origin
 
+    def take(self, target: str, name: str) -> None:
+        """Set a dotted field to a whole number, where the file states it."""
+        if self.has(name):
+            self.put(target, self.integer(name, 1), name)
+
+    def take_on(self, target: str, *names: str) -> None:
+        """Set a dotted field where the first of some switches is on."""
+        if self.on(names[0]):
+            self.put(target, True, *names)
+
     def warn(self, text: str) -> None:
         """Add a warning, once."""
         if text not in self.notes:

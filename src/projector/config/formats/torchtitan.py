@@ -272,9 +272,7 @@ def _precision(stated: Stated) -> None:
         stated.put("training.gradient_dtype", "fp32")
         stated.put("training.grad_reduce_dtype", stated.choice(reduce, types, "float32"), reduce)
     stated.put("training.precision", kind, *names)
-    name = "primus_turbo.enable_attention_float8"
-    if stated.on(name):
-        stated.put("training.fp8_attention", True, name)
+    stated.take_on("training.fp8_attention", "primus_turbo.enable_attention_float8")
 
 
 def _float8(stated: Stated) -> None:
@@ -282,8 +280,7 @@ def _float8(stated: Stated) -> None:
     name = "quantize.linear.float8.recipe_name"
     stated.put("training.fp8_recipe", stated.choice(name, recipes, "tensorwise"), name)
     gather = "quantize.linear.float8.enable_fsdp_float8_all_gather"
-    if stated.on(gather):
-        stated.put("training.fp8_param_gather", True, gather)
+    stated.take_on("training.fp8_param_gather", gather)
     if stated.word(name) == "rowwise_with_gw_hp":
         stated.warn(f"{stated.spell(name)} rowwise_with_gw_hp is projected as rowwise")
 
@@ -345,9 +342,7 @@ def _degrees(stated: Stated) -> None:
         ("pipeline_parallel_degree", "pp"),
         ("context_parallel_degree", "cp"),
     ):
-        setting = f"parallelism.{name}"
-        if stated.has(setting):
-            stated.put(f"parallelism.{field}", stated.integer(setting, 1), setting)
+        stated.take(f"parallelism.{field}", f"parallelism.{name}")
     name = "parallelism.context_parallel_rotate_method"
     kind = stated.choice(name, COMM_TYPES, "allgather")
     if stated.integer("parallelism.context_parallel_degree", 1) > 1:

@@ -65,22 +65,20 @@ MOVED: Final[Mapping[str, str]] = {
 
 SEQUENCE: Final = "max_seq_length"
 
-OPTIMIZERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "adamw_torch": {"name": "adam", "update_bytes": 4.0},
-    "adamw_hf": {"name": "adam", "update_bytes": 4.0},
-    "adamw": {"name": "adam", "update_bytes": 4.0},
-    "adamw_torch_fused": {"name": "adam"},
-    "adamw_apex_fused": {"name": "adam"},
-    "adamw_anyprecision": {"name": "adam"},
-    "adamw_8bit": {"name": "adam", "moment_dtype": "fp8"},
-    "adamw_bnb_8bit": {"name": "adam", "moment_dtype": "fp8"},
-    "adamw_torch_8bit": {"name": "adam", "moment_dtype": "fp8"},
-    "paged_adamw_8bit": {"name": "adam", "moment_dtype": "fp8"},
-    "paged_adamw_32bit": {"name": "adam"},
-    "paged_adamw": {"name": "adam"},
-    "sgd": {"name": "sgd"},
-    "muon": {"name": "muon"},
-}
+_OPTIMIZERS: Final[tuple[tuple[Mapping[str, Any], str], ...]] = (
+    ({"name": "adam", "update_bytes": 4.0}, "adamw_torch adamw_hf adamw"),
+    (
+        {"name": "adam"},
+        "adamw_torch_fused adamw_apex_fused adamw_anyprecision paged_adamw_32bit paged_adamw",
+    ),
+    (
+        {"name": "adam", "moment_dtype": "fp8"},
+        "adamw_8bit adamw_bnb_8bit adamw_torch_8bit paged_adamw_8bit",
+    ),
+    ({"name": "sgd"}, "sgd"),
+    ({"name": "muon"}, "muon"),
+)
+OPTIMIZERS: Final = {name: states for states, names in _OPTIMIZERS for name in names.split()}
 """``optim`` -> ``training.optimizer``: foreach kernels have an intermediate of 4 bytes, states of
 8 bits are one byte."""
 
@@ -355,18 +353,13 @@ def shipped_model(name: str) -> str | None:
 def _sharding(stated: Stated) -> None:
     """Set FSDP of PyTorch, or plain data parallelism."""
     names = stated.words("fsdp")
-    version = (
-        "fsdp_config.fsdp_version" if stated.has("fsdp_config.fsdp_version") else "fsdp_version"
-    )
-    if (
-        not names
-        and not stated.has("fsdp_config.fsdp_sharding_strategy")
-        and not stated.has(version)
-    ):
+    strategy, version = "fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_version"
+    if not stated.has(version):
+        version = "fsdp_version"
+    if not names and not stated.has(strategy) and not stated.has(version):
         stated.put("parallelism.zero_stage", 0, "fsdp")
         return
     stated.put("parallelism.fsdp", min(2, stated.integer(version, 1)), "fsdp", version)
-    strategy = "fsdp_config.fsdp_sharding_strategy"
     gathered = "shard_grad_op" in names or stated.word(strategy).upper() in {"SHARD_GRAD_OP", "2"}
     name = "fsdp_config.fsdp_reshard_after_forward"
     if stated.has(name) and str(stated.values[name]).upper() not in {"FULL_SHARD", "SHARD_GRAD_OP"}:
@@ -412,14 +405,12 @@ def _optimizer(stated: Stated, *, flat: bool) -> None:
 
 
 def _degrees(stated: Stated) -> None:
-    for name, field in (("tp_size", "tp"), ("cp_size", "cp")):
-        if stated.has(name):
-            stated.put(f"parallelism.{field}", stated.integer(name, 1), name)
+    stated.take("parallelism.tp", "tp_size")
+    stated.take("parallelism.cp", "cp_size")
+    stated.take("parallelism.cp", "sp_size")
     if stated.has("sp_size"):
-        stated.put("parallelism.cp", stated.integer("sp_size", 1), "sp_size")
         stated.put("parallelism.cp_comm_type", "a2a", "sp_size")
-    if stated.has("num_nodes"):
-        stated.put("cluster.nodes", stated.integer("num_nodes", 1), "num_nodes")
+    stated.take("cluster.nodes", "num_nodes")
 
 
 def _recompute(stated: Stated) -> None:
@@ -436,13 +427,12 @@ def _recompute(stated: Stated) -> None:
 
 
 def _kernels(stated: Stated) -> None:
-    if stated.on("torch_compile"):
-        stated.put("training.torch_compile", True, "torch_compile")
+    stated.take_on("training.torch_compile", "torch_compile")
     for name in ("attn_implementation", "flash_attn"):
         if stated.has(name) and str(stated.values[name]).lower() in UNFUSED:
             stated.put("training.flash_attention", False, name)
+    stated.take_on("training.cross_entropy_fusion", "use_liger_kernel")
     if stated.on("use_liger_kernel"):
-        stated.put("training.cross_entropy_fusion", True, "use_liger_kernel")
         stated.put("training.elementwise", "fused", "use_liger_kernel")
 
 

@@ -447,63 +447,55 @@ class Settings:
 
 # Settings that are not taken over: the warning about each, if any.
 
-_OFFLOADED = "activation offload is set by training.activation_offload_fraction"
-_FSDP_BUFFERS = "gathered weights are projected in buffers that are taken anew"
-_PACKED = "every sequence is projected as one document"
-_PADDED = "batches of experts are projected without padding"
-_REGISTERED = "registered buffers are not modelled"
-_ROLLOUTS = "only the training step is projected, without rollouts"
 _WHERE_ON = {
-    "cpu_offload": _OFFLOADED,
-    "cpu_offloading": _OFFLOADED,
-    "cpu_offloading_num_layers": _OFFLOADED,
-    "defer_embedding_wgrad_compute": "the output layer's weight gradient is not deferred",
-    "delay_wgrad_compute": "weight gradients are computed with the input gradients",
-    "distribute_saved_activations": "saved activations are not divided over TP again",
-    "enable_1f1b_v": "this schedule is not available",
-    "enable_fused_linear_ce": "the loss is projected on logits that are written out",
-    "enable_odc": "parameters and gradients are projected to travel in collectives",
-    "enable_packed_sequences": _PACKED,
-    "enable_turbo_attention_float8": "attention is projected in 16 bits",
-    "fine_grained_activation_offloading": _OFFLOADED,
-    "fp32_residual_connection": "the residual stream is projected in 16 bits",
-    "fp8_dot_product_attention": "attention is projected in 16 bits",
-    "fp8_multi_head_attention": "attention is projected in 16 bits",
-    "fsdp_double_buffer": _FSDP_BUFFERS,
-    "grpo_prompts_per_step": _ROLLOUTS,
-    "keep_fp8_transpose_cache": "FSDP is projected without it",
-    "mla_use_nope": "RoPE is projected on every layer",
-    "moe_extended_tp": "use expert_tensor_parallel_size",
-    "moe_router_fusion": "the router is projected as separate kernels",
-    "moe_router_padding_for_fp8": _PADDED,
-    "moe_router_padding_for_quantization": _PADDED,
-    "moe_split_feature_routing": "the router is projected with one gate",
-    "moe_upcycling_granularity": "training from the first step is projected",
-    "moe_use_fused_router_with_aux_score": "the router is projected as separate kernels",
-    "moe_use_legacy_grouped_gemm": "experts are projected with the current grouped GEMM",
-    "nccl_ub": _REGISTERED,
-    "no_rope_freq": "RoPE is projected on every layer",
-    "no_persist_layer_norm": "norms are projected as one kernel",
-    "offload_chunk_num": _OFFLOADED,
-    "overlap_cpu_optimizer_d2h_h2d": "optimizer offload is projected without overlap",
-    "overlap_p2p_comm_warmup_flush": "pipeline transfers follow the schedule",
-    "overlap_param_gather_with_optimizer_step": "the gather starts after the optimizer step",
-    "patch_moe_overlap": "use overlap_moe_expert_parallel_comm",
-    "packing": _PACKED,
-    "perform_rl_step": _ROLLOUTS,
-    "qk_l2_norm": "the parameter-free norm of queries and keys is not projected",
-    "standalone_embedding_stage": "use pipeline_model_parallel_layout",
-    "turbo_fused_grouped_gemm": "experts are projected with separate grouped GEMMs",
-    "use_checkpoint_args": "the checkpoint's arguments are not read",
-    "use_nccl_ub": _REGISTERED,
-    "use_packed_attention": _PACKED,
-    "use_rocmoe": "experts are projected with grouped GEMMs",
-    "use_sharp": "the network does not reduce",
-    "use_turbo_mega_moe": "experts are projected with grouped GEMMs",
-    "use_turbo_permute_padding": _PADDED,
-    "use_turbo_rms_norm": "the norm's kernel is the device's usual one",
+    "activation offload is set by training.activation_offload_fraction": (
+        "cpu_offload cpu_offloading cpu_offloading_num_layers "
+        "fine_grained_activation_offloading offload_chunk_num"
+    ),
+    "the output layer's weight gradient is not deferred": "defer_embedding_wgrad_compute",
+    "weight gradients are computed with the input gradients": "delay_wgrad_compute",
+    "saved activations are not divided over TP again": "distribute_saved_activations",
+    "this schedule is not available": "enable_1f1b_v",
+    "the loss is projected on logits that are written out": "enable_fused_linear_ce",
+    "parameters and gradients are projected to travel in collectives": "enable_odc",
+    "every sequence is projected as one document": (
+        "enable_packed_sequences packing use_packed_attention"
+    ),
+    "attention is projected in 16 bits": (
+        "enable_turbo_attention_float8 fp8_dot_product_attention fp8_multi_head_attention"
+    ),
+    "the residual stream is projected in 16 bits": "fp32_residual_connection",
+    "gathered weights are projected in buffers that are taken anew": "fsdp_double_buffer",
+    "only the training step is projected, without rollouts": (
+        "grpo_prompts_per_step perform_rl_step"
+    ),
+    "FSDP is projected without it": "keep_fp8_transpose_cache",
+    "RoPE is projected on every layer": "mla_use_nope no_rope_freq",
+    "use expert_tensor_parallel_size": "moe_extended_tp",
+    "the router is projected as separate kernels": (
+        "moe_router_fusion moe_use_fused_router_with_aux_score"
+    ),
+    "batches of experts are projected without padding": (
+        "moe_router_padding_for_fp8 moe_router_padding_for_quantization use_turbo_permute_padding"
+    ),
+    "the router is projected with one gate": "moe_split_feature_routing",
+    "training from the first step is projected": "moe_upcycling_granularity",
+    "experts are projected with the current grouped GEMM": "moe_use_legacy_grouped_gemm",
+    "registered buffers are not modelled": "nccl_ub use_nccl_ub",
+    "norms are projected as one kernel": "no_persist_layer_norm",
+    "optimizer offload is projected without overlap": "overlap_cpu_optimizer_d2h_h2d",
+    "pipeline transfers follow the schedule": "overlap_p2p_comm_warmup_flush",
+    "the gather starts after the optimizer step": "overlap_param_gather_with_optimizer_step",
+    "use overlap_moe_expert_parallel_comm": "patch_moe_overlap",
+    "the parameter-free norm of queries and keys is not projected": "qk_l2_norm",
+    "use pipeline_model_parallel_layout": "standalone_embedding_stage",
+    "experts are projected with separate grouped GEMMs": "turbo_fused_grouped_gemm",
+    "the checkpoint's arguments are not read": "use_checkpoint_args",
+    "experts are projected with grouped GEMMs": "use_rocmoe use_turbo_mega_moe",
+    "the network does not reduce": "use_sharp",
+    "the norm's kernel is the device's usual one": "use_turbo_rms_norm",
 }
-"""What is done where a switch is on, or a number is not 0."""
+"""What is done -> settings, where a switch is on or a number is not 0."""
 
 _WHERE_OFF = {
     "apply_rope_fusion": "RoPE is projected as one kernel",
@@ -514,16 +506,6 @@ _WHERE_OFF = {
     "fp8_wgrad": "weight gradients are projected in FP8",
 }
 """What is done where a switch is off."""
-
-_WHERE_SEVERAL = {
-    "num_seq_splits": "a sequence is not divided within the pipeline",
-}
-"""What is done where a number is not 1."""
-
-_WHERE_OTHER_FORMAT = {
-    "megatron_fsdp_main_params_dtype": "master weights are projected in FP32",
-}
-"""What is done where a number format is not the usual one."""
 
 _WHERE_STATED = {
     "activation_func": "use swiglu, quick_geglu or squared_relu",
@@ -541,10 +523,13 @@ _WHERE_STATED = {
 UNMODELLED: dict[str, tuple[tuple[Any, ...], str]] = {
     name: (without_effect, note)
     for without_effect, table in (
-        ((False, 0), _WHERE_ON),
+        ((False, 0), {name: note for note, names in _WHERE_ON.items() for name in names.split()}),
         ((True, 1), _WHERE_OFF),
-        ((1, "1"), _WHERE_SEVERAL),
-        (("auto", "fp32"), _WHERE_OTHER_FORMAT),
+        ((1, "1"), {"num_seq_splits": "a sequence is not divided within the pipeline"}),
+        (
+            ("auto", "fp32"),
+            {"megatron_fsdp_main_params_dtype": "master weights are projected in FP32"},
+        ),
         ((), _WHERE_STATED),
     )
     for name, note in table.items()

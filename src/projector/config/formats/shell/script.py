@@ -339,9 +339,8 @@ class Script:
         fields = self._values.fields(word, self._output)
         self._words_seen += len(fields)
         if self._words_seen > _MAX_WORDS:
-            msg = (
-                f"the script expands to more than {_MAX_WORDS} words, too many for a launch script"
-            )
+            what = f"more than {_MAX_WORDS} words, too many for a launch script"
+            msg = f"the script expands to {what}"
             raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
         return fields
 
@@ -349,16 +348,15 @@ class Script:
         """Return what commands within ``$(...)`` print, None where it is not known."""
         commands: list[list[str]] = []
         for node in body:
-            links = [part for _, part in node.links] if isinstance(node, shell.Chain) else [node]
-            if any(_operators(node) - {"", "&&"}) or not all(
-                isinstance(part, shell.Simple) for part in links
-            ):
+            links = node.links if isinstance(node, shell.Chain) else [("", node)]
+            simple = [part for _, part in links if isinstance(part, shell.Simple)]
+            if len(simple) < len(links) or any(sign not in {"", "&&"} for sign, _ in links):
                 return None
-            for part in links:
-                items = part.items if isinstance(part, shell.Simple) else []
-                if any(isinstance(item, ASSIGNMENTS) for item in items):
+            for part in simple:
+                if any(isinstance(item, ASSIGNMENTS) for item in part.items):
                     return None
-                commands.append([field for item in items for field in self._printed_fields(item)])
+                fields = [field for item in part.items for field in self._printed_fields(item)]
+                commands.append(fields)
         return printed(commands, self._values.folder)
 
     def _printed_fields(self, item: Word | shell.Assign | shell.AssignArray) -> list[str]:
@@ -483,10 +481,6 @@ _SLURM_SETS = {
     "nproc_per_node": ("SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"),
 }
 """Variables that Slurm sets by its options."""
-
-
-def _operators(node: Node) -> set[str]:
-    return {operator for operator, _ in node.links} if isinstance(node, shell.Chain) else set()
 
 
 def _split_quietly(text: str) -> list[str]:
