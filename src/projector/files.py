@@ -58,13 +58,8 @@ def is_file(path: Path) -> bool:
 def read_bounded(path: str | Path, most_bytes: int, *, key: str, allowed: str) -> bytes:
     """Return the content of a file, or of a pipe that somebody writes into.
 
-    Parameters
-    ----------
-    path : str or Path
-    most_bytes : int
-        A larger file is refused. No more is read of one that does not know its size.
-    key, allowed : str
-        Option that named the file, and what the file should be, for messages.
+    A larger file than ``most_bytes`` is refused; no more is read of one that does not know its
+    size. Messages name the option ``key``, and say what is ``allowed``.
     """
 
     def no(why: str) -> NoReturn:

@@ -118,10 +118,7 @@ PARTS = {
 def compile_kernels(tell: Callable[[str], None] | None = None) -> None:
     """Call everything once that runs a kernel, on all cores; what is compiled stays on disk.
 
-    Parameters
-    ----------
-    tell : callable, optional
-        Called with the name of each part of `PARTS` before it is called.
+    ``tell`` is called with the name of each part of `PARTS` before it is called.
     """
     with ExitStack() as started:
         for first in range(min(possible_helpers(), len(PARTS) - 1)):

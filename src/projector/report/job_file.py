@@ -69,14 +69,8 @@ def fitting_job_file(
 ) -> JobFile:
     """Return a job file whose job fits, or say that none does.
 
-    The layout is the default one where it fits, else the fastest of a small search.
-
-    Parameters
-    ----------
-    model, device : str
-        Names as a job file gives them.
-    nodes : int, optional
-        Hosts; left out, one where a layout fits on one, else the least on which one does.
+    The layout is the default one where it fits, else the fastest of a small search. Without
+    ``nodes`` it is one where a layout fits on one, else the least hosts on which one does.
     """
     job = load_job(_stated(model, device, 1 if nodes is None else nodes))
     memory = project_memory(job)
@@ -118,14 +112,7 @@ def job_file(
 ) -> str:
     """Return a job file with every field explained, its default behind a comment sign.
 
-    Parameters
-    ----------
-    model, device : str
-        Names as a job file gives them.
-    nodes : int
-        Hosts.
-    layout : mapping, optional
-        Dotted field -> value, stated in the file too; ``cluster.nodes`` among them is meant.
+    The file also states ``layout``, by dotted field; ``cluster.nodes`` among them is meant.
     """
     stated = _stated(model, device, nodes)
     chip = load_device(device)
@@ -207,14 +194,7 @@ def _scalar(value: Any) -> str:
 def write_job(job: AnyJob, path: str | Path, note: str = "") -> None:
     """Write a job as a native job file; it appears whole or not at all.
 
-    Parameters
-    ----------
-    job : Job
-        The job. What it leaves to defaults is left out.
-    path : str or Path
-        The file.
-    note : str
-        What stands above it as a comment.
+    What the job leaves to defaults is left out. The note stands above it as a comment.
     """
     text = yaml.safe_dump(job_mapping(job), sort_keys=False, width=WIDTH)
     head = "".join(f"# {line}\n" for line in textwrap.wrap(note, WIDTH - 2))

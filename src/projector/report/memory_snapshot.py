@@ -105,16 +105,9 @@ def save_snapshot(snapshot: dict[str, Any], path: str | Path) -> None:
 def snapshot_of(
     allocations: Iterable[Allocation], devices: Sequence[Device], **settings: Any
 ) -> dict[str, Any]:
-    """Return a snapshot as torch makes it.
+    """Return a snapshot as torch makes it, of allocations in any order.
 
-    Parameters
-    ----------
-    allocations : iterable of Allocation
-        In any order.
-    devices : sequence of Device
-        One for each device.
-    settings
-        What ``allocator_settings`` says besides.
+    Further settings are what ``allocator_settings`` says besides.
     """
     of_device: list[list[Allocation]] = [[] for _ in devices]
     for allocation in allocations:
@@ -261,15 +254,7 @@ def _blocks(kept: list[tuple[int, Allocation]], base: int, total: int) -> list[d
 
 
 def step_snapshot(result: PerformanceProjection, timeline: Timeline) -> dict[str, Any]:
-    """Return the snapshot of a step, each pipeline rank a device.
-
-    Parameters
-    ----------
-    result : PerformanceProjection
-        The projection.
-    timeline : Timeline
-        What `build_timeline` made of it.
-    """
+    """Return the snapshot of a step and its timeline, each pipeline rank a device."""
     allocations = [
         *_always(result), *_working(timeline), *_activations(result, timeline)
     ]  # fmt: skip
