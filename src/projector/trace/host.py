@@ -320,18 +320,12 @@ def host_phases(trace: RankTrace, stack: Stack, modules: Modules) -> HostPhases:
     recompute = inside & (within_forward | named) & (phase == BACKWARD)
     learned = ~inside & within_forward & (phase != OPTIMIZER)
     phase = np.where(learned, FORWARD, phase)
-    phase = np.where(
-        (phase == NONE) & _autograd_threads(stack.thread, engine, learned), BACKWARD, phase
-    )
+    # Threads that run the backward and no forward of their own.
+    backward = np.zeros(int(stack.thread.max(initial=0)) + 1, np.bool_)
+    backward[stack.thread[engine]] = True
+    backward[stack.thread[learned]] = False
+    phase = np.where((phase == NONE) & backward[stack.thread], BACKWARD, phase)
     return HostPhases(phase, recompute, engine, mark)
-
-
-def _autograd_threads(thread: Ints, engine: Flags, forward: Flags) -> Flags:
-    """Return which events stand on threads that run the backward and no forward of their own."""
-    runs = np.zeros(int(thread.max(initial=0)) + 1, np.bool_)
-    runs[thread[engine]] = True
-    runs[thread[forward]] = False
-    return runs[thread]
 
 
 UNKNOWN = -2

@@ -281,7 +281,11 @@ def _sysstat(path: Path, problems: list[Problem]) -> list[_Read]:
         utc = False
         for entry in host.get("statistics", ()):
             loads = entry.get("cpu-load") or entry.get("cpu-load-all") or ()
-            stamp, utc = _sysstat_time(entry.get("timestamp"), date)
+            # A mapping, or of mpstat the time of the day.
+            said = entry.get("timestamp")
+            said = said if isinstance(said, dict) else {"time": said}
+            stamp = time_of(f"{said.get('date', date)} {said.get('time', '')}")
+            utc = bool(said.get("utc"))
             if stamp is None or not loads:
                 problems.append(Problem(str(path), "", "an entry without time or cores, left out"))
                 continue
@@ -306,14 +310,6 @@ def _busy(load: Mapping[str, Any]) -> float:
     except (StopIteration, TypeError, ValueError):
         return np.nan
     return max(0.0, 100.0 - idle - waiting)
-
-
-def _sysstat_time(stamp: Any, date: str) -> tuple[int | None, bool]:
-    """Return ns since 1970 and whether they are UTC; mpstat writes the time of the day."""
-    if isinstance(stamp, dict):
-        text = f"{stamp.get('date', date)} {stamp.get('time', '')}"
-        return time_of(text), bool(stamp.get("utc"))
-    return time_of(f"{date} {stamp}"), False
 
 
 _PATTERNS = (

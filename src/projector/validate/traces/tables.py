@@ -8,9 +8,8 @@ long it took. With a job, its step is a row of a table of runs.
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -153,7 +152,8 @@ def _with_helpers(
 def _collectives(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[Case, Floats]]:
     """Yield the collectives that all ranks of their group were traced in, the shortest of each."""
     chosen = np.flatnonzero(activities.klass == COMMUNICATION)
-    sizes = [_group_size(detail) for detail in activities.details] + [0]
+    members = [detail.get("group_ranks") or () for detail in activities.details]
+    sizes = [len(each) if isinstance(each, Sequence) else 0 for each in (*members, ())]
     ranks = np.array(sizes, np.int64)[activities.detail[chosen]]
     known = (ranks > 1) & (activities.bytes[chosen] > 0)
     left_out["a collective of which ranks or bytes are not known"] = int(np.count_nonzero(~known))
@@ -184,11 +184,6 @@ def _collectives(activities: Activities, left_out: Counter[str]) -> Iterator[tup
             size, many = int(activities.bytes[rows[members[0]]]), int(ranks[members[0]])
             (case,) = collective_cases([kind], [size], many)
             yield case, least_s[same.of[members]]
-
-
-def _group_size(detail: Mapping[str, Any]) -> int:
-    members = detail.get("group_ranks") or ()
-    return len(members) if isinstance(members, Sequence) else 0
 
 
 def _kind(activities: Activities, row: int) -> str:
