@@ -4,9 +4,11 @@ import os
 import select
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import FileIO, StringIO
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from projector.errors import ConfigError, shown
 
@@ -140,6 +142,13 @@ def made_folder(path: str | Path, *, key: str) -> Path:
 
 def write_whole(target: Path, content: bytes, *, key: str) -> None:
     """Write a file beside its place and rename it; ``key`` is the option that named it."""
+    with written_whole(target, key=key) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def written_whole(target: Path, *, key: str) -> Iterator[BinaryIO]:
+    """Open a file beside its place, and rename it once it is written without an error."""
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:
@@ -147,8 +156,8 @@ def write_whole(target: Path, content: bytes, *, key: str) -> None:
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        temporary.chmod(0o666 & ~_umask())
+            yield stream
+        temporary.chmod(0o666 & ~umask())
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -164,7 +173,8 @@ def not_written(target: Path, why: str, *, key: str) -> ConfigError:
     return ConfigError(msg, key=key, value=str(target))
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Return which rights new files do not get."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -8,7 +8,7 @@ from projector.config.load import load_job
 from projector.config.training import chunks_of, schedule_name
 from projector.errors import ScheduleError
 from projector.projection.api import project_memory
-from projector.projection.job_pipeline import compare_job_schedules
+from projector.projection.performance import compare_job_schedules
 from projector.schedule.registry import SCHEDULES, resolve
 from projector.searches.limits import Limits
 

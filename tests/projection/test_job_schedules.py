@@ -12,7 +12,7 @@ from projection.jobs import jobs
 from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.projection.api import project_jobs, project_performance
-from projector.projection.job_pipeline import compare_job_schedules, under_schedule
+from projector.projection.performance import compare_job_schedules, under_schedule
 from projector.schedule.order import check_memory, check_order
 from projector.schedule.registry import SCHEDULES
 from thoroughness import examples

@@ -15,8 +15,8 @@ from projector.measure.reduction import Reduction, reduce_job
 from projector.operations.cost import ANALYTIC, MEASURED, SCALED
 from projector.operations.table import EP_COMM
 from projector.projection.evaluate import Evaluation, evaluate
-from projector.projection.job_pipeline import under_schedule
 from projector.projection.measured import Hybrid
+from projector.projection.performance import under_schedule
 from projector.schedule.registry import SCHEDULES
 from thoroughness import examples
 

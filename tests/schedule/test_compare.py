@@ -8,7 +8,7 @@ import pytest
 import projector
 from projector.errors import ScheduleError
 from projector.projection.evaluate import evaluate
-from projector.projection.job_pipeline import compare_job_schedules, pipeline_run_of
+from projector.projection.performance import compare_job_schedules, pipeline_run_of
 from projector.schedule import registry
 from projector.schedule.compare import DOES_NOT_FIT, NOT_APPLICABLE, OK, compare_schedules
 from projector.schedule.simulate import simulate_schedule

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from projector import project_performance
 from projector.config.load import load_job
 from projector.validate.jobs import JobRow
-from projector.validate.sharding import fields, sharding_of
+from projector.validate.sharding import sharding_fields, sharding_of
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_texts_of_sharding(text, expected):
         expected = {
             "fsdp": 2, "fsdp_reshard_after_forward": True, "sharding_group_size": expected
         }  # fmt: skip
-    assert fields(sharding_of(text), 2, 256, 8) == expected
+    assert sharding_fields(sharding_of(text), 2, 256, 8) == expected
 
 
 @given(
@@ -63,7 +63,7 @@ def test_every_spelling_of_a_group_and_its_copies(shard, copies, words):
 
 @given(st.text(max_size=40), st.integers(1, 4096), st.integers(1, 8))
 def test_any_text_makes_legal_fields(text, ranks, node):
-    found = fields(sharding_of(text), 2, ranks, node)
+    found = sharding_fields(sharding_of(text), 2, ranks, node)
     assert ranks % found.get("sharding_group_size", 1) == 0
 
 

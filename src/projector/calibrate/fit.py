@@ -181,10 +181,7 @@ class Fit:
 
 
 def fit(
-    fields: Sequence[Field],
-    times_s: Times,
-    measured_s: Floats,
-    evaluations: int = MAX_EVALUATIONS,
+    fields: Sequence[Field], times_s: Times, measured_s: Floats, evaluations: int = MAX_EVALUATIONS
 ) -> Fit:
     """Fit fields to rows.
 

@@ -7,7 +7,7 @@ framework add, and weigh as much as any operation. `projector.measure.probe` say
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,15 +112,7 @@ class Probed:
             "environment": environment.model_dump(mode="json"),
             "device": self.device.name,
             "base": self.probe.base,
-            "fields": [
-                {
-                    "field": each.field,
-                    "start": each.start,
-                    "value": each.value,
-                    "standard_error": each.standard_error,
-                }
-                for each in self.fields
-            ],
+            "fields": [asdict(each) for each in self.fields],
             "errors": {
                 what: {"rows": rows, "median_ape": median, "geomean_ratio": mean}
                 for what, (rows, median, mean) in self.errors().items()

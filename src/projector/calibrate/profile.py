@@ -3,7 +3,7 @@
 import math
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from projector.config.device_file import load_device
 from projector.config.yaml_file import base_of, read_yaml
 from projector.distribution import package_version
 from projector.errors import ConfigError
+from projector.files import umask
 
 FURTHEST = 3.0
 """Widths of a prior beyond which a run is not explained by its constants."""
@@ -276,30 +277,33 @@ def load_base(name: str) -> Base:
 
 def profile_text(calibration: Calibration) -> str:
     """Return the new profile: the shipped device with each fitted field and where it came from."""
-    base = calibration.base
-    data: dict[str, Any] = dict(base.overrides)
     change = calibration.fitted
     source = (
         f"fit of {len(calibration.fields)} fields to {calibration.table} "
         f"(sha256 {calibration.digest[:DIGEST_DIGITS]}) by projector {package_version()}"
     )
-    for field in calibration.fields:
-        if field.seen:
-            entry = {
-                "value": field.value,
-                "source": source,
-                "note": f"{change.rows} rows of {change.groups} groups; {_note(field)}",
-            }
-            data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
-    body = yaml.safe_dump(
-        {**_extended(base), **data}, sort_keys=False, width=100, allow_unicode=True
-    )
-    return "".join(f"# {line}\n" for line in _header(calibration)) + body
+    rows = f"{change.rows} rows of {change.groups} groups"
+    notes = [(field, f"{rows}; {_note(field)}") for field in calibration.fields if field.seen]
+    data = _overlaid(calibration.base, source, notes)
+    return _profile_text(calibration.base, data, _header(calibration))
 
 
-def _extended(base: Base) -> dict[str, str]:
-    """Return what a new profile extends; one of its own is written whole."""
-    return {} if base.device.endswith(SUFFIXES) else {"extends": base.device}
+def _overlaid(
+    base: Base, source: str, notes: Iterable[tuple[Fitted | Moved, str]]
+) -> dict[str, Any]:
+    """Return what a profile says over its base: fields with a note on each."""
+    data: dict[str, Any] = dict(base.overrides)
+    for field, note in notes:
+        entry = {"value": field.value, "source": source, "note": note}
+        data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
+    return data
+
+
+def _profile_text(base: Base, data: Mapping[str, Any], lines: Sequence[str]) -> str:
+    """Return a profile that extends its base; one of its own is written whole."""
+    extended = {} if base.device.endswith(SUFFIXES) else {"extends": base.device}
+    body = yaml.safe_dump({**extended, **data}, sort_keys=False, width=100, allow_unicode=True)
+    return "".join(f"# {line}\n" for line in lines) + body
 
 
 def write_profile(
@@ -312,28 +316,24 @@ def write_profile(
 
 def own_profile_text(calibration: OwnCalibration) -> str:
     """Return the profile of a device that was calibrated to a user's own runs."""
-    base = calibration.base
-    data: dict[str, Any] = dict(base.overrides)
-    count = len(calibration.runs)
+    base, count = calibration.base, len(calibration.runs)
     source = f"fit to {count} own run{'s' * (count > 1)} by projector {package_version()}"
-    for field in calibration.fields:
-        if field.seen:
-            note = f"was {field.prior:g}, moved by {field.shift:+.2f} widths of its prior"
-            entry = {"value": field.value, "source": source, "note": note}
-            data = merge(data, _nested(data, base.profile, field.field.split("."), entry))
+    notes = [
+        (field, f"was {field.prior:g}, moved by {field.shift:+.2f} widths of its prior")
+        for field in calibration.fields
+        if field.seen
+    ]
+    data = _overlaid(base, source, notes)
     known = dict.fromkeys([*base.profile.calibrated_to, *calibration.classes])
     if known:
         data["calibrated_to"] = list(known)
-    body = yaml.safe_dump(
-        {**_extended(base), **data}, sort_keys=False, width=100, allow_unicode=True
-    )
     lines = [f"{base.profile.name}, calibrated to own runs."]
     lines += [
         f"{run.name}: measured {1e3 * run.measured_s:.1f} ms, projected {1e3 * run.before_s:.1f} "
         f"-> {1e3 * run.after_s:.1f} ms."
         for run in calibration.runs
     ]
-    return "".join(f"# {line}\n" for line in lines) + body
+    return _profile_text(base, data, lines)
 
 
 def write_own_profile(calibration: OwnCalibration, out: str | Path, *, force: bool = False) -> None:
@@ -357,7 +357,7 @@ def _save(text: str, target: Path, *, force: bool) -> None:
             temporary = Path(stream.name)
             stream.write(text)
         load_device(temporary, key="out")
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(0o666 & ~umask())
         if force:
             temporary.replace(target)
         else:
@@ -449,13 +449,3 @@ def _sourced(device: Device, path: str, value: Any) -> Any:
 def _taken(target: Path) -> ConfigError:
     msg = f"out: {target} exists; choose another file, or overwrite it with --force"
     return ConfigError(msg, key="out", value=str(target), allowed="a new file")
-
-
-def _shipped() -> list[str]:
-    return resources.shipped("hardware")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

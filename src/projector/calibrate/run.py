@@ -22,6 +22,7 @@ from projector.validate.attention import default_or_name
 from projector.validate.kind import Kind, Readings, Row, integer, kind_of
 from projector.validate.names import PROFILES, device_of, precision_of
 from projector.validate.run import Table
+from projector.validate.totals import errors_of
 
 ANOTHER_DEVICE = "another device"
 
@@ -32,10 +33,8 @@ class _Kind:
 
     group: Callable[[Row], str]
     """Rows of one group are held out together, so that no shape is both fitted and judged."""
-
     fields: Callable[[Device, Sequence[Row]], tuple[str, ...]]
     """What is fitted unless the user says."""
-
     rule: Callable[[Row], str]
     """Why a row that can be projected says nothing about these fields, or ``""``."""
 
@@ -50,7 +49,6 @@ class Rows:
     """SHA-256 of the file."""
     readings: Readings
     groups: tuple[str, ...]
-    """Group of each row."""
     fields: tuple[str, ...]
     """Default fields for these rows."""
     left_out: dict[str, int]
@@ -84,10 +82,12 @@ def read_rows(kind_name: str, path: str | Path, device: str, shipped: Device) ->
         msg = f"device: {path} has no row that {device} can be fitted to ({has})"
         raise ConfigError(msg, key="device", value=device, allowed=devices)
     used = [rows[position] for position in readings.positions]
+    with Path(path).open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Rows(
         kind=kind.name,
         table=Path(path).name,
-        digest=_digest(Path(path)),
+        digest=digest,
         readings=readings,
         groups=tuple(how.group(row) for row in used),
         fields=how.fields(shipped, used),
@@ -124,20 +124,6 @@ def _named(text: str, device: str, profile: Device) -> str:
     return device if same else name
 
 
-def _digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _any_row(row: Row) -> str:
-    del row
-    return ""
-
-
-def _gemm_group(row: Row) -> str:
-    return f"n={integer(row, 'n')} k={integer(row, 'k')}"
-
-
 def _gemm_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
     kinds = sorted({native_type(device, precision_of(row.get("in_dtype") or "")) for row in rows})
     return (
@@ -150,10 +136,6 @@ def _gemm_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
     )
 
 
-def _attention_group(row: Row) -> str:
-    return f"head_dim={integer(row, 'head_dim')} {(row.get('pass') or '').strip().lower()}"
-
-
 def _attention_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
     names = ("forward_efficiency", "backward_efficiency", "softmax_exposed", "tile_overhead_us")
     kernels = sorted({default_or_name(row, device) for row in rows})
@@ -163,18 +145,12 @@ def _attention_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(f"{parent}.{name}" for parent in parents for name in names)
 
 
-def _collective_group(row: Row) -> str:
-    return (row.get("collective") or "").strip()
-
-
-def _collective_fields(device: Device, rows: Sequence[Row]) -> tuple[str, ...]:
-    del device, rows
-    return (
-        "scale_up_efficiency",
-        "collective_start_us",
-        "scale_up_latency_us",
-        "collective_self_copy_share",
-    )
+_COLLECTIVE_FIELDS = (
+    "scale_up_efficiency",
+    "collective_start_us",
+    "scale_up_latency_us",
+    "collective_self_copy_share",
+)
 
 
 def _one_node_rule(row: Row) -> str:
@@ -186,9 +162,21 @@ def _one_node_rule(row: Row) -> str:
 
 
 _KINDS = {
-    "gemm_measured": _Kind(_gemm_group, _gemm_fields, _any_row),
-    "attention_measured": _Kind(_attention_group, _attention_fields, _any_row),
-    "collectives_measured": _Kind(_collective_group, _collective_fields, _one_node_rule),
+    "gemm_measured": _Kind(
+        lambda row: f"n={integer(row, 'n')} k={integer(row, 'k')}", _gemm_fields, lambda _: ""
+    ),
+    "attention_measured": _Kind(
+        lambda row: (
+            f"head_dim={integer(row, 'head_dim')} {(row.get('pass') or '').strip().lower()}"
+        ),
+        _attention_fields,
+        lambda _: "",
+    ),
+    "collectives_measured": _Kind(
+        lambda row: (row.get("collective") or "").strip(),
+        lambda _device, _rows: _COLLECTIVE_FIELDS,
+        _one_node_rule,
+    ),
 }
 
 
@@ -262,7 +250,7 @@ def calibrate(
     if used < len(chosen):
         msg = f"fields: {used} rows cannot fit {len(chosen)} fields; name fewer"
         raise ConfigError(msg, key="fields", value=used, allowed=f"at most {used} fields")
-    return _Calibrator(base, rows, chosen, say or _silent).run(aside)
+    return _Calibrator(base, rows, chosen, say or (lambda _: None)).run(aside)
 
 
 class _Calibrator:
@@ -345,19 +333,7 @@ class _Calibrator:
         groups = Counter(
             group for group, chosen in zip(self._rows.groups, which, strict=True) if chosen
         )
-        before = _errors(self._before_s[which] / measured_s)
-        return Change(int(which.sum()), len(groups), before, _errors(after_s[which] / measured_s))
-
-
-def _errors(ratio: Floats) -> Errors:
-    error = np.abs(ratio - 1.0)
-    return Errors(
-        median_ape=float(np.median(error)),
-        p90_ape=float(np.percentile(error, 90.0)),
-        mean_ape=float(np.mean(error)),
-        geomean_ratio=float(np.exp(np.mean(np.log(ratio)))),
-    )
-
-
-def _silent(text: str) -> None:
-    del text
+        before, after = (
+            Errors(**errors_of(time_s[which] / measured_s)) for time_s in (self._before_s, after_s)
+        )
+        return Change(int(which.sum()), len(groups), before, after)

@@ -353,7 +353,9 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
     fitted = fit_runs(runs, parameters, noise=noise, source_weight=float(len(runs)))
     slopes = fitted.at_start.slopes
     widths = np.array([each.log_width for each in parameters])
-    left = _widths_left(slopes, widths, noise)
+    # The standard deviation of each coordinate given the runs, over that of its prior.
+    information = np.diag(widths**-2.0) + slopes.T @ slopes / noise**2
+    left = np.sqrt(np.diag(np.linalg.inv(information))) / widths
     fields = tuple(
         _moved(parameter, fitted, float(share))
         for parameter, share in zip(parameters, left, strict=True)
@@ -385,13 +387,6 @@ def _explained(runs: Sequence[Run], needed: Floats, after_s: Floats) -> tuple[st
         is_explained = bool(widths <= FURTHEST and rest <= UNEXPLAINED)
         explained[name] = explained.get(name, True) and is_explained
     return tuple(name for name, is_explained in explained.items() if is_explained)
-
-
-def _widths_left(slopes: Floats, widths: Floats, noise: float) -> Floats:
-    """Return the standard deviation of each coordinate given the runs, over that of its prior."""
-    information = np.diag(widths**-2.0) + slopes.T @ slopes / noise**2
-    left: Floats = np.sqrt(np.diag(np.linalg.inv(information))) / widths
-    return left
 
 
 def _moved(parameter: Parameter, fitted: RunFit, width_left: float) -> Moved:

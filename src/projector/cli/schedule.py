@@ -124,7 +124,7 @@ def schedule(
     if config is not None:
         job = replace(request, config=config).load()
         interpret_at_first(quiet=printer.quiet)
-        from projector.projection.job_pipeline import compare_job_schedules
+        from projector.projection.performance import compare_job_schedules
 
         comparison = compare_job_schedules(job, algorithm)
     else:
@@ -215,7 +215,7 @@ def _band(comparison: "ScheduleComparison", job: "Job") -> dict[str, Any]:
     """Return the band of the best schedule's step, or of the job's where none can run."""
     from projector.projection.api import project_performance
     from projector.projection.bands import uncertainty
-    from projector.projection.job_pipeline import under_schedule
+    from projector.projection.performance import under_schedule
 
     if comparison.best is None:
         return uncertainty(job, "time")

@@ -15,9 +15,12 @@ from projector.first_order import results as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.measure.options import AUTO, BOTH, SIMULATE
 from projector.projection.evaluate import check_placed, evaluate
-from projector.projection.job_pipeline import under_schedule
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.performance import PerformanceProjection, performance_projection
+from projector.projection.performance import (
+    PerformanceProjection,
+    performance_projection,
+    under_schedule,
+)
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
@@ -264,7 +267,11 @@ def _with_reduction(result: PerformanceProjection, hybrid: "Hybrid") -> Performa
         proportion = by_proportion(reduction, hybrid.evaluate, result.breakdown_s)
         told |= {} if proportion is None else {"closed_form": proportion.to_dict()}
     provenance, of_memory = (
-        replace(each, times=each.times and each.times.of_reduction(told))
+        replace(
+            each,
+            times=each.times
+            and replace(each.times, record={**each.times.record, "reduction": told}),
+        )
         for each in (result.provenance, result.memory.provenance)
     )
     memory = replace(result.memory, provenance=of_memory)

@@ -5,7 +5,7 @@ The target's step also follows from the proportion of copies, as Primus restores
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -54,7 +54,6 @@ class ComparedOperation:
     runs: float
     """How often a microbatch runs it in one such layer."""
     backend: str = ""
-    """What ran it."""
 
     @property
     def shape(self) -> str:
@@ -135,7 +134,7 @@ class NotMeasured:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the program as ``--json`` prints it."""
-        return {"name": self.name, "status": self.status, "message": self.message}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,6 @@ class Proportion:
     step_s: float
     """The closed form."""
     replayed_s: float
-    """The step as it is replayed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that stands under ``closed_form`` in ``--json``."""

@@ -148,7 +148,7 @@ def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups"
     workloads, columns, jobs = replicas.workloads, replicas.columns, replicas.jobs
     parameters = (
         costs.dense_parameters, costs.expert_parameters, costs.trained_dense,
-        costs.trained_experts, costs.packed_parameters,
+        costs.trained_experts, costs.packed_parameters
     )  # fmt: skip
     first_layer, of_workload = group_rows(
         *(np.ascontiguousarray(each).view(np.int64) for each in parameters),

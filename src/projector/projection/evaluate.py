@@ -99,7 +99,6 @@ class Evaluation:
     orders: list[ChosenOrder]
     order_of_job: Ints
     steps: Steps
-    """The step of each job."""
     details: tuple[OperationTable, RowCosts] | None = None
     """Every operation, where they were all costed for this batch."""
 

@@ -19,9 +19,9 @@ from projector.projection.provenance import (
     envelope,
     provenance_of,
 )
-from projector.projection.results import MEMORY_SCALARS, Results, json_object
+from projector.projection.results import MEMORY_SCALARS, Results, Told, from_gib, json_object
 from projector.projection.terms import MEMORY_TERMS, MemoryTerms
-from projector.units import GIB, to_gib
+from projector.units import to_gib
 
 if TYPE_CHECKING:
     from projector.projection.comparison import ComparedMemory
@@ -132,10 +132,7 @@ class MemoryProjection:
     comparison: "ComparedMemory | None" = None
     """Peaks measured beside simulated, where both were asked for."""
 
-    @property
-    def schedule(self) -> str:
-        """Name of the schedule."""
-        return str(self.scalars["schedule"])
+    schedule = Told(str)
 
     @property
     def documented(self) -> DocumentedMemory:
@@ -143,76 +140,46 @@ class MemoryProjection:
         totals = json_object(self.scalars, MEMORY_SCALARS)["documented"]
         return DocumentedMemory(**totals, components=documented_components(self.job))
 
-    @property
-    def device_memory_bytes(self) -> float:
-        """Memory of the device as its driver reports it."""
-        return self._bytes("device_memory_gib")
-
-    @property
-    def peak_stage(self) -> int:
-        """Pipeline rank with the highest peak."""
-        return int(self.scalars["peak_stage"])
-
-    @property
-    def peak_bytes(self) -> float:
-        """Allocated peak of the fullest rank."""
-        return self._bytes("peak_gib")
-
-    @property
-    def usable_bytes(self) -> float:
-        """Device memory less the reserve and what the allocator loses to fragmentation."""
-        return self._bytes("usable_gib")
-
-    @property
-    def reserve_bytes(self) -> float:
-        """Driver context and communicators, which lie outside the allocator."""
-        return self._bytes("reserve_gib")
-
-    @property
-    def allocator_bytes(self) -> float:
-        """What the allocator of the fullest rank holds in idle blocks at the peak."""
-        return self._bytes("allocator_gib")
-
-    @property
-    def headroom_bytes(self) -> float:
-        """What is left at the peak; negative where the job does not fit."""
-        return self._bytes("headroom_gib")
-
-    @property
-    def peak_low_bytes(self) -> float:
-        """Lower end of the band of the peak."""
-        return self._bytes("peak_gib_low")
-
-    @property
-    def peak_high_bytes(self) -> float:
-        """Upper end of the band of the peak."""
-        return self._bytes("peak_gib_high")
+    device_memory_bytes = Told(from_gib, "device_memory_gib")
+    """Memory of the device as its driver reports it."""
+    peak_stage = Told(int)
+    """Pipeline rank with the highest peak."""
+    peak_bytes = Told(from_gib, "peak_gib")
+    """Allocated peak of the fullest rank."""
+    usable_bytes = Told(from_gib, "usable_gib")
+    """Device memory less the reserve and what the allocator loses to fragmentation."""
+    reserve_bytes = Told(from_gib, "reserve_gib")
+    """Driver context and communicators, which lie outside the allocator."""
+    allocator_bytes = Told(from_gib, "allocator_gib")
+    """What the allocator of the fullest rank holds in idle blocks at the peak."""
+    headroom_bytes = Told(from_gib, "headroom_gib")
+    """What is left at the peak; negative where the job does not fit."""
+    peak_low_bytes = Told(from_gib, "peak_gib_low")
+    """Lower end of the band of the peak."""
+    peak_high_bytes = Told(from_gib, "peak_gib_high")
+    """Upper end of the band of the peak."""
 
     @property
     def peak_band(self) -> str:
         """Both ends of the band of the peak in GiB, as reports write them."""
         return f"{COVERED} %: " + band_text(self.peak_low_bytes, self.peak_high_bytes)
 
-    def _bytes(self, name: str) -> float:
-        # A power of two apart, so that nothing is rounded.
-        return float(self.scalars[name]) * GIB
-
-    @property
-    def fits(self) -> bool:
-        """Whether the peak stays below the usable memory."""
-        return bool(self.scalars["fits"])
-
-    @property
-    def verdict(self) -> str:
-        """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
-        return str(self.scalars["verdict"])
+    fits = Told(bool)
+    """Whether the peak stays below the usable memory."""
+    verdict = Told(str)
+    """``fits``, ``at_risk`` or ``does_not_fit``, by the band of the peak."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What may not be as it was meant, and that memory is at risk."""
         found = self.provenance.warnings
         if self.sharding_excess_bytes > 0.0:
-            found = (*found, _excess_text(self.sharding_excess_bytes))
+            less = to_gib(self.sharding_excess_bytes)
+            excess = (
+                f"ZeRO 2 would need {less:.2f} GiB less than ZeRO 3 or FSDP: a rank has so few "
+                "layers that its gathered weights lie nearly whole beside its shards"
+            )
+            found = (*found, excess)
         if self.verdict != AT_RISK:
             return found
         ends = self.peak_low_bytes, self.peak_high_bytes
@@ -273,13 +240,6 @@ class MemoryProjection:
 
         rows = [stage.to_dict() for stage in self.stages]
         return html_table(repr(self), rows)
-
-
-def _excess_text(excess_bytes: float) -> str:
-    return (
-        f"ZeRO 2 would need {to_gib(excess_bytes):.2f} GiB less than ZeRO 3 or FSDP: a rank has so "
-        "few layers that its gathered weights lie nearly whole beside its shards"
-    )
 
 
 def memory_projection(results: Results, row: int) -> MemoryProjection:

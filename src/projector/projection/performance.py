@@ -1,4 +1,7 @@
-"""Time of one job's step as users see it: every term, what limits it, what it reaches."""
+"""Time of one job's step as users see it: every term, what limits it, what it reaches.
+
+Beside it stands the pipeline, operation by operation, and its schedules compared.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -8,20 +11,23 @@ import numpy as np
 
 from projector.config.bands import Band
 from projector.config.job import Job
+from projector.config.load import load_job
 from projector.kernels.collective_algorithms import ALGORITHMS
+from projector.lower.batch import data_parallel
 from projector.operations.counts import ModelCounts
 from projector.operations.table import CATEGORIES, COLLECTIVE, EXCHANGE
 from projector.operations.work import repeated_rows
-from projector.projection.bands import WORDS, time_band
-from projector.projection.evaluate import Evaluation
-from projector.projection.job_pipeline import pipeline_run_of
+from projector.projection.bands import WORDS, time_band, verdict_of
+from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.replicas import tied_embedding_bytes
-from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
+from projector.projection.results import PERFORMANCE_SCALARS, Results, Told, json_object
 from projector.projection.run import RunProjection, project_runs
 from projector.projection.terms import BREAKDOWN
+from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
 from projector.schedule.order import Placement
+from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
 from projector.schedule.replay.run import PipelineRun
 from projector.units import to_gib, to_ms
 
@@ -125,10 +131,7 @@ class PerformanceProjection:
         """Whether each term was measured, scaled or is analytic; empty with models alone."""
         return {} if self.provenance.times is None else self.provenance.times.terms
 
-    @property
-    def schedule(self) -> str:
-        """Name of the schedule."""
-        return str(self.scalars["schedule"])
+    schedule = Told(str)
 
     @property
     def counts(self) -> ModelCounts:
@@ -140,60 +143,36 @@ class PerformanceProjection:
         """Terms of the step in seconds."""
         return self.breakdown_s
 
-    @property
-    def gpus(self) -> int:
-        """Devices of the job."""
-        return int(self.scalars["gpus"])
-
-    @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Trained tokens per second and device."""
-        return float(self.scalars["tokens_per_s_per_gpu"])
-
-    @property
-    def tflops_per_gpu(self) -> float:
-        """Needed TFLOP/s of each device, the numerator of MFU."""
-        return float(self.scalars["tflops_per_gpu"])
+    gpus = Told(int)
+    """Devices of the job."""
+    tokens_per_s_per_gpu = Told(float)
+    """Trained tokens per second and device."""
+    tflops_per_gpu = Told(float)
+    """Needed TFLOP/s of each device, the numerator of MFU."""
 
     @property
     def peak_tflops(self) -> float:
         """Dense datasheet peak of the training precision."""
         return self.job.cluster.device.peak_tflops(self.job.training.precision)
 
-    @property
-    def mfu(self) -> float:
-        """Model FLOP utilisation."""
-        return float(self.scalars["mfu"])
-
-    @property
-    def hfu(self) -> float:
-        """Hardware FLOP utilisation: MFU with the recomputed FLOP."""
-        return float(self.scalars["hfu"])
-
-    @property
-    def bubble_fraction(self) -> float:
-        """Idle time of the busiest pipeline rank relative to its work."""
-        return float(self.scalars["bubble_fraction"])
-
-    @property
-    def busiest_stage(self) -> int:
-        """Pipeline rank with the most work."""
-        return int(self.scalars["busiest_stage"])
-
-    @property
-    def microbatches(self) -> int:
-        """Microbatches of one data-parallel rank in one step."""
-        return int(self.scalars["microbatches"])
+    mfu = Told(float)
+    """Model FLOP utilisation."""
+    hfu = Told(float)
+    """Hardware FLOP utilisation: MFU with the recomputed FLOP."""
+    bubble_fraction = Told(float)
+    """Idle time of the busiest pipeline rank relative to its work."""
+    busiest_stage = Told(int)
+    """Pipeline rank with the most work."""
+    microbatches = Told(int)
+    """Microbatches of one data-parallel rank in one step."""
 
     @property
     def degrees(self) -> dict[str, int]:
         """Every parallel degree."""
         return dict(json_object(self.scalars, PERFORMANCE_SCALARS)["parallelism"])
 
-    @property
-    def bound(self) -> str:
-        """Name what limits the step: its largest term, or too few microbatches."""
-        return str(self.scalars["bound"])
+    bound = Told(str)
+    """Name what limits the step: its largest term, or too few microbatches."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -455,3 +434,67 @@ def _pipeline_communication(
     own = min(exposed, seconds)
     sends = Communication("send_recv", messages * float(p2p.bytes[replica]), seconds, own)
     return {"pp:send_recv": sends, **_elsewhere("pp", exposed - own, exposed)}
+
+
+SCHEDULE = "training.schedule"
+
+
+def pipeline_run_of(evaluation: Evaluation, row: int) -> PipelineRun:
+    """Return what the ranks of one evaluated job do, and what they hold.
+
+    It fits where `MemoryProjection` says so: the limit is the usable memory of the device, and
+    everything but activations counts for the whole step.
+    """
+    inputs, job = evaluation.inputs, evaluation.job(row)
+    limit_bytes = evaluation.usable_bytes(row)
+    replicas, pipeline = inputs.replicas, evaluation.pipeline(row)
+    replica, timings = int(replicas.of_job[row]), pipeline.timings
+    sends_ps = None
+    if timings.blocks[0]:
+        sends_ps = pipeline.replayed.rank_busy_ps[0] - pipeline.alone.rank_busy_ps[0]
+    return PipelineRun(
+        schedule=evaluation.schedule(row),
+        order=evaluation.order(row),
+        duration_ps=timings.duration_ps[0],
+        p2p_ps=timings.latency_ps[0],
+        activation_bytes=pipeline.activation_bytes,
+        w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
+        static_bytes=inputs.held.static[replicas.kinds_of_ranks(replica)],
+        limit_bytes=limit_bytes,
+        memory_band=verdict_of(job, float(evaluation.steps.peak_bytes[row]), limit_bytes),
+        sends_ps=sends_ps,
+    )
+
+
+def under_schedule(job: Job, name: str) -> Job:
+    """Return a job under another schedule, its layers in as many chunks as that needs."""
+    overrides: dict[str, Any] = {SCHEDULE: name}
+    chunks = SCHEDULES[name].chunks(job.parallelism.vpp)
+    if chunks != job.parallelism.vpp and job.parallelism.pp > 1:
+        overrides["parallelism.vpp"] = chunks
+    return load_job(job, overrides)
+
+
+def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
+    """Run one schedule of a job (a name or ``auto``) or ``all`` of them.
+
+    A schedule that needs another number of chunks has the layers laid out in them.
+    """
+    split, training = job.parallelism, job.training
+    check_placed(job)  # A job that cannot exist is no fault of the schedules.
+    compare_all = algorithm == ALL
+
+    def candidate(name: str) -> Candidate:
+        def run() -> tuple[PipelineRun, float]:
+            if compare_all:
+                refuse_on_request(name)
+            evaluation = evaluate([under_schedule(job, name)])
+            return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
+
+        chunks = SCHEDULES[name].chunks(split.vpp)
+        return attempt(name, chunks, run, excuse=compare_all)
+
+    names = SCHEDULES if compare_all else [resolve(algorithm, split.vpp).name]
+    candidates = ranked(map(candidate, names))
+    microbatches = training.global_batch_size // (training.micro_batch_size * data_parallel(job))
+    return ScheduleComparison(split.pp, split.vpp, microbatches, candidates)

@@ -7,8 +7,7 @@ multiplies the embedding too. The physical form is in `projector.projection.memo
 """
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -54,10 +53,6 @@ class Origins:
             term: max(order, key=lambda origin: shares.get(origin, 0.0))
             for term, shares in self.shares.items()
         }
-
-    def of_reduction(self, told: Mapping[str, Any]) -> "Origins":
-        """Return the same with the reduction of the job itself in place of the record's."""
-        return replace(self, record={**self.record, "reduction": told})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``provenance`` of ``--json`` says of times."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Array, Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_REDUCE, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
@@ -65,14 +65,12 @@ def _pattern(placement: Placement, stage_like: tuple[int, ...]) -> Patterns:
 def _end_to_end(parts: list[Patterns]) -> Patterns:
     """Put patterns one after the other."""
     columns: dict[str, Any] = {
-        name: _offsets(values) if name.endswith("_first") else np.concatenate(values)
+        name: offsets(np.concatenate([np.diff(column) for column in values]))
+        if name.endswith("_first")
+        else np.concatenate(values)
         for name, values in zip(Patterns._fields, zip(*parts, strict=True), strict=True)
     }
     return Patterns(**columns)
-
-
-def _offsets(columns: tuple[Array, ...]) -> Ints:
-    return offsets(np.concatenate([np.diff(column) for column in columns]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -351,6 +351,32 @@ def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column
 def _number(which: int) -> Callable[[Results], Floats]:
     """Declare one of the numbers that the jobs of a family do not share."""
     return lambda results: results.number(which)
+
+
+T = TypeVar("T")
+
+
+class Told(Generic[T]):
+    """A scalar as an attribute of a projection, which keeps it in ``scalars`` by its column."""
+
+    def __init__(self, read: Callable[[Any], T], column: str = "") -> None:
+        """Read the column of this name, or that of the attribute's."""
+        self._read, self._column = read, column
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute for that of the column unless one was given."""
+        self._column = self._column or name
+
+    def __get__(self, projection: Any, owner: type | None = None) -> T:
+        """Return the value; of the class, the attribute itself."""
+        if projection is None:
+            return self  # type: ignore[return-value]
+        return self._read(projection.scalars[self._column])
+
+
+def from_gib(gib: Any) -> float:
+    """Return bytes; a power of two apart, so that nothing is rounded."""
+    return float(gib) * GIB
 
 
 PERFORMANCE_SCALARS = (

@@ -1,6 +1,5 @@
 """Whole training runs: how long jobs train that state how much."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -413,25 +412,23 @@ class RunScalar:
     """One number of a run as a column of a sweep."""
 
     name: str
-    """Column of a sweep, and key of ``run`` of ``performance --json``."""
+    """Column of a sweep, key of ``run`` of ``performance --json``, name in `RunProjections`."""
     unit: str
-    column: Callable[[RunProjections], Floats]
-    """Computes it for each job of a batch; NaN counts as missing."""
     more_is_better: bool = False
 
 
 RUN_SCALARS = (
-    RunScalar("days", "days", lambda r: r.days),
-    RunScalar("gpu_hours", "GPU-hours", lambda r: r.gpu_hours),
-    RunScalar("energy_mwh", "MWh", lambda r: r.energy_mwh),
-    RunScalar("co2_t", "t", lambda r: r.co2_t),
-    RunScalar("cost_usd", "USD", lambda r: r.cost_usd),
-    RunScalar("goodput", "1", lambda r: r.goodput, True),
+    RunScalar("days", "days"),
+    RunScalar("gpu_hours", "GPU-hours"),
+    RunScalar("energy_mwh", "MWh"),
+    RunScalar("co2_t", "t"),
+    RunScalar("cost_usd", "USD"),
+    RunScalar("goodput", "1", True),
 )
-"""The columns of a sweep whose jobs state how much is trained."""
+"""The columns of a sweep whose jobs state how much is trained; NaN counts as missing."""
 
 
 def run_columns(results: Results) -> dict[str, Floats]:
     """Return every column of `RUN_SCALARS`, one entry for each job."""
     runs = project_runs(results)
-    return {scalar.name: scalar.column(runs) for scalar in RUN_SCALARS}
+    return {scalar.name: getattr(runs, scalar.name) for scalar in RUN_SCALARS}

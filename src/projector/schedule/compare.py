@@ -147,11 +147,7 @@ def compare_schedules(
 
 
 def attempt(
-    name: str,
-    vpp: int,
-    run: Callable[[], tuple[PipelineRun, float | None]],
-    *,
-    excuse: bool,
+    name: str, vpp: int, run: Callable[[], tuple[PipelineRun, float | None]], *, excuse: bool
 ) -> Candidate:
     """Return what becomes of one schedule.
 

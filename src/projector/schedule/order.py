@@ -103,10 +103,7 @@ def v_shape(pp: int) -> Ints:
 
 
 def order_from_codes(
-    codes: list[Ints],
-    stage_of: Ints,
-    microbatches: int,
-    directions: int = 1,
+    codes: list[Ints], stage_of: Ints, microbatches: int, directions: int = 1
 ) -> Order:
     """Build an order with B and W apart from what each rank does.
 

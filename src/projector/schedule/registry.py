@@ -31,18 +31,23 @@ MOST = {"pp": 1024, "vpp": 64}
 """As in a job: time and memory of a replay grow with their squares."""
 
 
-def _as_given(vpp: int) -> int:
-    """Keep the chunks that the work comes in."""
-    return vpp
+def _never(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Orders of different lengths have nothing in common."""
+    return 0, 1
+
+
+def _each(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Each microbatch repeats, once every rank has begun with one."""
+    return 1, pp
+
+
+def _each_later(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
+    """Each microbatch repeats, once a second warm-up is whole, or both chunks have enough."""
+    return 1, 2 * pp - 1
 
 
 def _v_stages(pp: int, vpp: int) -> Ints:  # noqa: ARG001
     return v_shape(pp)
-
-
-def _never(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
-    """Orders of different lengths have nothing in common."""
-    return 0, 1
 
 
 class Entry(NamedTuple):
@@ -59,7 +64,7 @@ class Entry(NamedTuple):
     most_held: Callable[[int], int] | None = None
     """Microbatches, of all chunks, that a planned order lets each of ``pp`` ranks hold at most,
     where the room for them is not the only limit."""
-    chunks: Callable[[int], int] = _as_given
+    chunks: Callable[[int], int] = lambda vpp: vpp
     """Chunks a rank for this schedule, from those that another schedule uses for the same work."""
     stages: Callable[[int, int], Ints] = round_robin_stages
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
@@ -77,10 +82,6 @@ class Entry(NamedTuple):
     def planned(self) -> bool:
         """Whether the order depends on times and memory."""
         return self.plan is not None
-
-
-def _one_chunk(name: str) -> Callable[..., None]:
-    return partial(one_chunk_of_any, name)
 
 
 def _planner(where: str, *arguments: Any) -> Callable[[int, int, int, Costs], Order]:
@@ -101,15 +102,15 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "gpipe",
             "all forwards, then all backwards",
-            _one_chunk("gpipe"),
+            partial(one_chunk_of_any, "gpipe"),
             forward_backward.gpipe,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
-            _one_chunk("1f1b"),
+            partial(one_chunk_of_any, "1f1b"),
             forward_backward.one_f_one_b,
-            repeats=forward_backward.repeat_pairs,
+            repeats=_each,
         ),
         Entry(
             "interleaved",
@@ -122,16 +123,16 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "zerobubble",
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
-            _one_chunk("zerobubble"),
+            partial(one_chunk_of_any, "zerobubble"),
             zerobubble.order,
-            repeats=zerobubble.repeats,
+            repeats=_each,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
-            _one_chunk("zerobubble-h2"),
+            partial(one_chunk_of_any, "zerobubble-h2"),
             zerobubble.order_h2,
-            repeats=zerobubble.repeats_h2,
+            repeats=_each_later,
         ),
         Entry(
             "zbv-formatted",
@@ -139,7 +140,7 @@ SCHEDULES: dict[str, Entry] = {
             partial(two_chunks, "zbv-formatted"),
             zerobubble.order_v,
             stages=_v_stages,
-            repeats=zerobubble.repeats_v,
+            repeats=_each_later,
         ),
         *(
             Entry(
@@ -168,13 +169,13 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "seaailab",
             "zero bubble planned with the times and memory at hand",
-            _one_chunk("seaailab"),
+            partial(one_chunk_of_any, "seaailab"),
             plan=_planner("seaailab.plan"),
         ),
         Entry(
             "seaailab-ilp",
             "the same, made better by an integer linear program in limited time",
-            _one_chunk("seaailab-ilp"),
+            partial(one_chunk_of_any, "seaailab-ilp"),
             plan=_planner("seaailab.plan_searched"),
             on_request=True,
         ),

@@ -265,24 +265,13 @@ class GemmCase:
                 "memory_s": traffic / float(record[0]["hbm_bytes_per_s"]),
                 "hbm_bytes": traffic,
             }
-            factors = {"frequency": self.device.peak_clock_mhz / clock_mhz}
-            seconds = float(time_s[row])
+            seconds, factors = float(time_s[row]), {"ideal_s": 0.0}
+            if seconds:
+                frequency = {"frequency": self.device.peak_clock_mhz / clock_mhz}
+                factors = self._factors(m, n, k, batch, seconds, frequency)
+            limit = BOUNDS[bound[row]]
             reports.append(
-                GemmReport(
-                    m,
-                    n,
-                    k,
-                    batch,
-                    seconds,
-                    BOUNDS[bound[row]],
-                    "",
-                    clock_mhz,
-                    None,
-                    terms,
-                    self._factors(m, n, k, batch, seconds, factors)
-                    if seconds
-                    else {"ideal_s": 0.0},
-                )
+                GemmReport(m, n, k, batch, seconds, limit, "", clock_mhz, None, terms, factors)
             )
         return reports
 
@@ -322,20 +311,10 @@ class GemmCase:
             if time_s:
                 frequency = {"frequency": self.device.peak_clock_mhz / clock_mhz}
                 factors = self._factors(m, n, k, batch, time_s, frequency)
+            limit = max(parts, key=lambda name: parts[name])
+            label = self._label(int(choice[row]), 1) if choice[row] >= 0 else ""
             reports.append(
-                GemmReport(
-                    m,
-                    n,
-                    k,
-                    batch,
-                    time_s,
-                    max(parts, key=lambda name: parts[name]),
-                    self._label(int(choice[row]), 1) if choice[row] >= 0 else "",
-                    clock_mhz,
-                    None,
-                    terms,
-                    factors,
-                )
+                GemmReport(m, n, k, batch, time_s, limit, label, clock_mhz, None, terms, factors)
             )
         return reports
 

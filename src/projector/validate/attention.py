@@ -25,20 +25,18 @@ from projector.validate.kind import (
     Outcome,
     Readings,
     Row,
-    integer,
-    number,
+    missing,
     outcomes,
     read_cases,
     readings,
+    time_or_rate,
+    whole,
     why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
 
 MAX_EXTENT = 1 << 26
 """Largest extent of an attention."""
-
-MIN_VALUE, MAX_VALUE = 1e-9, 1e15
-"""Range of measured times and rates."""
 
 SLOWS_AFTER_S = 0.02
 """Benchmarks run at the boost clock while their kernels are short. Of the way down to the clock of
@@ -221,7 +219,9 @@ def read_case(row: Row) -> AttentionCase:
         f"{kind} runs as {native}" if native != kind else "",
         "" if described else f"{profile.name} does not describe it: its default kernel",
     ]
-    batch, heads, kv_heads, length, d_qk, d_v = (_extent(row, column) for column in _EXTENTS)
+    batch, heads, kv_heads, length, d_qk, d_v = (
+        whole(row, column, MAX_EXTENT, what="an extent") for column in _EXTENTS
+    )
     if heads % kv_heads:
         raise ValueError(f"{heads} heads do not share {kv_heads} key heads evenly")
     flop = 2.0 * batch * heads * float(length) ** 2 * (d_qk + d_v)
@@ -257,22 +257,11 @@ def _kernel(row: Row, device: Device) -> str:
     return next((name for name in candidates if name in device.attention_kernels), "")
 
 
-def _extent(row: Row, column: str) -> int:
-    value = integer(row, column)
-    if value is None or not 1 <= value <= MAX_EXTENT:
-        raise ValueError(f"{column} is {row.get(column)!r}, not an extent")
-    return value
-
-
 def _measured_ms(row: Row, forward_flop: float, name: str, *, causal: bool) -> float:
-    time_ms, tflops = number(row, "time_ms"), number(row, "tflops")
-    for value in (time_ms, tflops):
-        if value is not None and not MIN_VALUE <= value <= MAX_VALUE:
-            raise ValueError(f"a time or rate of {value:g}")
+    time_ms, tflops = time_or_rate(row, "time_ms")
     if time_ms is not None:
         return time_ms
-    if tflops is None:
-        raise ValueError("neither time_ms nor tflops")
+    assert tflops is not None
     factor = _flop_factor(row.get("flops_convention") or "", name, causal=causal)
     return forward_flop * factor / tflops / TERA / MILLISECOND
 
@@ -298,9 +287,8 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
 
 
 def _why_not_eligible(row: Row) -> str:
-    missing = [name for name in _EXTENTS if not (row.get(name) or "").strip()]
-    if missing:
-        return f"no {', '.join(missing)}"
+    if empty := missing(row, _EXTENTS):
+        return empty
     if not (row.get("impl") or "").startswith(IMPLEMENTATIONS):
         return "no mature implementation"
     return why_not_measured(row)

@@ -33,7 +33,6 @@ class Residual:
     """One measured row."""
 
     source: str
-    """What is left out together."""
     classes: tuple[str, ...]
     """Names of its classes, the narrowest first."""
     error: float
@@ -61,14 +60,9 @@ class Method:
     """Sources that the wider class counts as."""
     centred: frozenset[str] | None = None
     """Classes that have a centre of their own; None means all."""
-
     is_symmetric: bool = False
     """Whether both sides have one quantile, of absolute scores: sides of their own take more
     sources."""
-
-    def has_centre(self, name: str) -> bool:
-        """Whether a class has a centre of its own."""
-        return self.centred is None or name in self.centred
 
 
 def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
@@ -136,7 +130,7 @@ def centre_and_spread(
         weights, sources = source_weights(members)
         errors = np.array([each.error for each in members])
         own = sources / (sources + method.pull)
-        if method.has_centre(name):
+        if method.centred is None or name in method.centred:
             centre += own * (weighted_quantile(errors, weights, 0.5) - centre)
         distance = max(LEAST_SPREAD, weighted_quantile(np.abs(errors - centre), weights, 0.68))
         spread = distance if spread == 0.0 else spread ** (1.0 - own) * distance**own

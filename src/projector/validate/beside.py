@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -171,14 +171,7 @@ class Benchmark:
             "environment": self.machine.environment.model_dump(mode="json"),
             "asked": self.asked,
             "statuses": self.statuses,
-            "errors": None
-            if totals is None
-            else {
-                "rows": totals.rows,
-                "median_ape": totals.median_ape,
-                "p90_ape": totals.p90_ape,
-                "geomean_ratio": totals.geomean_ratio,
-            },
+            "errors": None if totals is None else asdict(totals),
             "rows": [self._row(row) for row in range(len(self.measured))],
         }
 

@@ -222,13 +222,10 @@ class Loop:
 
     name: str
     """Shown with the row."""
-
     rows: re.Pattern[str]
     """Found in the source or the library of its rows."""
-
     added_us: float = 0.0
     """Time of every call, whatever it does."""
-
     least_us: tuple[tuple[str, float], ...] = ()
     """Vendor, and what one thread takes to launch a call on one of the devices that it drives."""
 
@@ -324,7 +321,6 @@ class _Case:
     work: tuple[str, float] | Routing
     """Operation and bytes of the whole buffer, or an exchange."""
     loop: Loop | None
-    """Of the benchmark."""
     measured: float
     """In us."""
     note: str
@@ -362,7 +358,6 @@ class Joined(NamedTuple):
     """Each row's record among `fabrics`."""
     fabrics: Records
     networks: tuple[Network, ...]
-    """Network of each record."""
     times_s: Callable[[Records], Floats]
     """Projected times with changed records."""
 

@@ -52,20 +52,18 @@ from projector.validate.kind import (
     Outcome,
     Readings,
     Row,
-    integer,
-    number,
+    missing,
     outcomes,
     read_cases,
     readings,
+    time_or_rate,
+    whole,
     why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
 
 MAX_EXTENT = 1 << 40
 """Largest extent of a matrix."""
-
-MIN_VALUE, MAX_VALUE = 1e-9, 1e15
-"""Range of measured times and rates."""
 
 SIXTEEN_BITS = 2.0
 """Bytes of an element of what is quantised, and of a gradient."""
@@ -82,7 +80,7 @@ class Setup(NamedTuple):
 
     device: str
     clock_mhz: float | None
-    """Locked."""
+    """The clock that is locked, if it is."""
     run: Run
     library: str
     member: str
@@ -115,7 +113,7 @@ class Case:
     gemms: tuple[Gemm, ...]
     """In the order in which they run, one after the other."""
     code: int
-    """Of the type that runs."""
+    """Place of the type that runs in `MATRIX_TYPES`."""
     setup: Setup
     kernel: NamedKernel | None
     """The kernel that the row names."""
@@ -126,7 +124,6 @@ class Case:
     accumulated: tuple[int, ...]
     """Elements of each gradient that is added to the one before."""
     loop: Loop
-    """Of the benchmark."""
     beside_collective: bool
     """Whether a collective of the same node runs at the same time."""
     measured: float
@@ -173,7 +170,11 @@ def case_times(
         device = device_for(case.setup.device)
         if case.beside_collective:
             total_s[position] *= 1.0 + slowdowns(device)[0]
-        total_s[position] += _quantise_s(device, case) + _accumulate_s(device, case)
+        # Two gradients are read and one is written.
+        moved = 3.0 * SIXTEEN_BITS * sum(case.accumulated)
+        rate = device.hbm_peak_tb_per_s * (device.elementwise_efficiency or device.hbm_efficiency)
+        start_s = len(case.accumulated) * device.kernel_start_us * MICROSECOND
+        total_s[position] += _quantise_s(device, case) + (start_s + moved / (rate * TB))
         total_s[position] += case.loop.added_us * MICROSECOND
     least_s = [case.loop.least_us * MICROSECOND for case in cases]
     time_s: Floats = np.maximum(total_s, least_s)
@@ -237,14 +238,6 @@ def _quantise_s(device: Device, case: Case) -> float:
         return elements * passes / rate + count * device.kernel_start_us * MICROSECOND
     moved = elements * kernel.bytes_per_element
     return count * kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
-
-
-def _accumulate_s(device: Device, case: Case) -> float:
-    """Seconds of the kernels that add gradients: two are read and one is written."""
-    efficiency = device.elementwise_efficiency or device.hbm_efficiency
-    moved = 3.0 * SIXTEEN_BITS * sum(case.accumulated)
-    start_s = len(case.accumulated) * device.kernel_start_us * MICROSECOND
-    return start_s + moved / (device.hbm_peak_tb_per_s * efficiency * TB)
 
 
 def _record(device: Device, setup: Setup, kernel: NamedKernel | None, of_weight: bool) -> Records:
@@ -335,8 +328,9 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
     The gradient of the input is ``dA[m, k] = dC[m, n] @ B[n, k]``, that of the weight
     ``dB[n, k] = dC[m, n].T @ A[m, k]``.
     """
-    m, n, k = (_extent(row, column) for column in ("m", "n", "k"))
-    groups = _extent(row, "groups") if (row.get("groups") or "").strip() else 0
+    extent = partial(whole, row, most=MAX_EXTENT, what="an extent")
+    m, n, k = (extent(column) for column in ("m", "n", "k"))
+    groups = extent("groups") if (row.get("groups") or "").strip() else 0
     # Accumulating reads the output first.
     accumulates = "accumulate=true" in (row.get("kernel_config") or "").lower()
     out_bytes *= 1.0 + accumulates
@@ -391,13 +385,6 @@ def _accumulated(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
     return tuple(gemm.m * gemm.n * gemm.groups for gemm in gemms)
 
 
-def _extent(row: Row, column: str) -> int:
-    value = integer(row, column)
-    if value is None or not 1 <= value <= MAX_EXTENT:
-        raise ValueError(f"{column} is {row.get(column)!r}, not an extent")
-    return value
-
-
 def _locked_clock(row: Row, device: Device) -> float | None:
     """Return the MHz of ``locked 1300 MHz``, None where the clock is free."""
     match = re.search(r"\blocked (\S+?) *MHz", row.get("clock_note") or "")
@@ -412,23 +399,16 @@ def _locked_clock(row: Row, device: Device) -> float | None:
 
 
 def _measured_us(row: Row, gemms: tuple[Gemm, ...]) -> float:
-    time_us, tflops = number(row, "runtime_us"), number(row, "tflops")
-    if time_us is None and tflops is None:
-        raise ValueError("neither runtime_us nor tflops")
-    for value in (time_us, tflops):
-        if value is not None and not MIN_VALUE <= value <= MAX_VALUE:
-            raise ValueError(f"a time or rate of {value:g}")
+    time_us, tflops = time_or_rate(row, "runtime_us")
     flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
     return time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND
 
 
 def _why_not_eligible(row: Row) -> str:
-    missing = [name for name in ("m", "n", "k") if not (row.get(name) or "").strip()]
-    return f"no {', '.join(missing)}" if missing else why_not_measured(row)
+    return missing(row, ("m", "n", "k")) or why_not_measured(row)
 
 
 def _classes(row: Row) -> tuple[str, ...]:
-    """Return the classes of a row that bands are kept for."""
     kind = precision_of(row.get("in_dtype") or "")
     return kernel_classes(load_device(device_of(row.get("gpu") or "")), kind)
 

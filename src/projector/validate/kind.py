@@ -34,45 +34,32 @@ class Outcome:
 
     status: str
     """`OK`, or why the row could not be projected."""
-
     predicted: float | None = None
     """In the unit of the row."""
-
     measured: float | None = None
     """In the unit of the row."""
-
     ratio: float | None = None
     """Predicted over measured time (memory: GiB; serving: the row's unit)."""
-
     mark: str = FROM_ROW
     """`FROM_ROW`, `FROM_RECIPE` or `FROM_RULE`."""
-
     note: str = ""
     """Rules that filled settings in, for a reader."""
-
     as_named: float | None = None
     """Prediction for the kernel that the row names, in the unit of the row, where ``predicted`` is
     that of the model's own choice."""
-
     is_rate: bool = False
     """Whether the unit of the row is work over time, so that ``ratio`` is measured over predicted
     in that unit."""
-
     is_inverse: bool = False
     """Whether ``ratio`` is that of a rate; its inverse is that of the times."""
-
     band: Band = NOTHING
     """Where measured over predicted time (memory: GiB) of comparable rows lies."""
-
     classes: tuple[str, ...] = ()
     """Classes of the row that bands are kept for, the narrowest first."""
-
     verdict: str = ""
     """Of a row of memory, what its job is told: one of `projector.projection.bands.VERDICTS`."""
-
     of_limit: float | None = None
     """Of a row of memory, the measured value as a share of what would just fit."""
-
     left_out: "Outcome | None" = None
     """The same row with constants and band that have not seen its source; None where the source has
     no part in any."""
@@ -122,13 +109,10 @@ class Readings:
 
     positions: tuple[int, ...]
     """Positions of the rows that could be read."""
-
     measured_s: Floats
     """Measured time of each row that could be read."""
-
     times_s: Callable[[DeviceFor], Floats]
     """Projected time of the same rows, by the path that `Kind.project` takes."""
-
     failures: tuple[str, ...]
     """Reason for each of the other rows."""
 
@@ -139,37 +123,26 @@ class Kind:
 
     name: str
     """The ``KIND`` of the command line and the stem of the published table."""
-
     columns: tuple[str, ...]
     """Columns that a table of this kind must have."""
-
     why_not_eligible: Callable[[Row], str]
     """The rule that leaves a row out, ``""`` where it counts. It looks at the table alone."""
-
     project: Callable[[Sequence[Row]], list[Outcome]]
     """Project eligible rows, one outcome each, in their order."""
-
     device: str = "gpu"
     """Column that names the device."""
-
     precision: str = "precision"
     """Column that names the precision; ``""`` where the table has none."""
-
     quantity: str = ""
     """Name of its bands in ``hardware/uncertainty.yaml``; ``""`` where there are none."""
-
     classes: Callable[[Row], tuple[str, ...]] | None = None
     """Classes of a row that bands are kept for, where `project` does not say."""
-
     project_without: Callable[[Sequence[Row], Sequence[Without]], list[Outcome]] | None = None
     """Project rows, each with the constants beside it; None where a kind has no such path."""
-
     phase: Callable[[Row], str] | None = None
     """What a row times, which totals are kept for; None where a kind has one alone."""
-
     doubt: Callable[[Row], str] | None = None
     """Why a row contradicts itself, ``""`` where it does not; None where a column says so."""
-
     read: Callable[[Sequence[Row]], Readings] | None = None
     """Read eligible rows for a calibration; None where a kind has no such path."""
 
@@ -213,9 +186,7 @@ def read_cases(rows: Sequence[Row], read: Callable[[Row], CaseT]) -> list[CaseT 
 
 
 def outcomes(
-    parsed: Sequence[CaseT | str],
-    times_s: Callable[[list[CaseT]], Floats],
-    unit_s: float,
+    parsed: Sequence[CaseT | str], times_s: Callable[[list[CaseT]], Floats], unit_s: float
 ) -> list[Outcome]:
     """Project the result of `read_cases` in one call of ``times_s``, in units of ``unit_s``."""
     cases = [case for case in parsed if not isinstance(case, str)]
@@ -284,8 +255,40 @@ def integer(row: Row, column: str) -> int | None:
 MIN_VALUE, MAX_VALUE = 1e-9, 1e18
 """Range of measured sizes, rates and times."""
 
+MAX_KERNEL_VALUE = 1e15
+"""Longest time, or highest rate, of a kernel."""
+
 SECONDS = {"us": MICROSECOND, "ms": MILLISECOND, "s": 1.0}
 BYTES_PER_S = {"MB/s": MEGA, "GB/s": GB, "TB/s": TB, "Gb/s": GBIT, "Gbit/s": GBIT}
+
+
+def whole(
+    row: Row, column: str, most: int, default: int | None = None, *, what: str = "a count"
+) -> int:
+    """Return a column as an integer from 1 to ``most``; ``default`` where it is empty."""
+    value = integer(row, column)
+    if value is None:
+        value = default
+    if value is None or not 1 <= value <= most:
+        raise ValueError(f"{column} is {row.get(column)!r}, not {what}")
+    return value
+
+
+def time_or_rate(row: Row, column: str) -> tuple[float | None, float | None]:
+    """Return the time of a kernel in ``column`` and its TFLOP/s; at least one is stated."""
+    time, tflops = number(row, column), number(row, "tflops")
+    if time is None and tflops is None:
+        raise ValueError(f"neither {column} nor tflops")
+    for value in (time, tflops):
+        if value is not None and not MIN_VALUE <= value <= MAX_KERNEL_VALUE:
+            raise ValueError(f"a time or rate of {value:g}")
+    return time, tflops
+
+
+def missing(row: Row, columns: Sequence[str]) -> str:
+    """Return that a row leaves columns empty, ``""`` where it does not."""
+    empty = [name for name in columns if not (row.get(name) or "").strip()]
+    return f"no {', '.join(empty)}" if empty else ""
 
 
 def positive(row: Row, column: str) -> float:

@@ -34,10 +34,10 @@ from projector.validate.kind import (
     Kind,
     Outcome,
     Row,
-    integer,
     number,
     outcomes,
     read_cases,
+    whole,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -50,6 +50,7 @@ SEED = 0
 RANDOM_TOKENS = 1 << 14
 """Tokens that all random draws of one row have together, or those of one draw."""
 
+MAX_COUNT = 1 << 30
 MAX_TOKENS = 1 << 22
 MAX_EXPERTS = 1 << 14
 MAX_PICKS = 1 << 26
@@ -89,7 +90,7 @@ def _times_s(cases: Sequence[LayerCase]) -> Floats:
 
 def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
     """Read a row; ``devices`` keeps the devices that rows before it named."""
-    counts = {name: _count(row, name) for name in _COUNTS}
+    counts = {name: whole(row, name, MAX_COUNT) for name in _COUNTS}
     measured_us = number(row, "time_us")
     if measured_us is None or measured_us <= 0.0:
         raise ValueError("time_us is not a positive time")
@@ -181,13 +182,6 @@ def _loads(
             loads = group_limited_loads(picks_of_loads(loads, tokens), experts)
         draws.append(loads[:local])
     return np.stack(draws)
-
-
-def _count(row: Row, column: str) -> int:
-    value = integer(row, column)
-    if value is None or not 1 <= value <= 1 << 30:
-        raise ValueError(f"{column} is {row.get(column)!r}, not a count")
-    return value
 
 
 def _why_not_eligible(row: Row) -> str:  # noqa: ARG001

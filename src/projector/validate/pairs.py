@@ -18,6 +18,7 @@ from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.projection.bands import SETTINGS, changed_settings, name_of
 from projector.validate import training
+from projector.validate.bands import weighted_quantile
 from projector.validate.jobs import JobRow
 from projector.validate.kind import Row
 from projector.validate.names import source_of
@@ -146,7 +147,7 @@ def spread_of(pairs: Sequence[Pair]) -> Spread:
     weights = _weights(pairs)
     count = _differences(pairs)
     widths = [
-        float(np.expm1(_quantile(errors, weights, min(1.0, share * (count + 1) / count))))
+        float(np.expm1(weighted_quantile(errors, weights, min(1.0, share * (count + 1) / count))))
         for share in (0.68, 0.90)
     ]
     return Spread(
@@ -225,10 +226,3 @@ def _weights(pairs: Sequence[Pair]) -> Floats:
         for source, some in of_source.items()
     }
     return np.array([each[pair.first.source] for pair in pairs])
-
-
-def _quantile(values: Floats, weights: Floats, share: float) -> float:
-    order = np.argsort(values)
-    sums = np.cumsum(weights[order])
-    position = int(np.searchsorted(sums, share * sums[-1] * (1.0 - 1e-12)))
-    return float(values[order][min(position, len(values) - 1)])

@@ -9,7 +9,7 @@ from typing import Any
 
 from projector.config.cluster import ClusterConfig
 from projector.validate.clusters import Stated, cluster_of, network_of
-from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer
+from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer, whole
 from projector.validate.names import device_of, model_name, model_of, precision_of
 from projector.validate.recipes import (
     OF_RECIPE,
@@ -18,8 +18,7 @@ from projector.validate.recipes import (
     paxml_settings,
     virtual_stages,
 )
-from projector.validate.sharding import fields as sharding_fields
-from projector.validate.sharding import sharding_of
+from projector.validate.sharding import sharding_fields, sharding_of
 
 MAX_COUNT = 1 << 28
 """Largest size of a job; larger ones would not fit into memory."""
@@ -58,10 +57,7 @@ class RowText:
 
     def count(self, column: str) -> int:
         """Return a column that must hold a positive whole number."""
-        value = integer(self.row, column)
-        if value is None or not 1 <= value <= _LARGEST.get(column, MAX_COUNT):
-            raise ValueError(f"{column} is {self.row.get(column)!r}, not a count")
-        return value
+        return whole(self.row, column, _LARGEST.get(column, MAX_COUNT))
 
     def weaken(self, mark: str, note: str = "") -> None:
         """Record that a setting came from ``mark``."""
@@ -200,7 +196,8 @@ class RowLayout(RowText):
         if stated and int(stated[1]) % world == 0:
             self.weaken(FROM_RECIPE)
             return int(stated[1])
-        steps = _accumulation(f"{self.flags}; {self.other}")
+        found = _ACCUMULATION.search(f"{self.flags}; {self.other}")
+        steps = int(next(filter(None, found.groups()))) if found else 0
         if steps:
             self.weaken(FROM_ROW, f"{steps} microbatches, as the row says")
             return world * steps
@@ -303,17 +300,17 @@ class RowLayout(RowText):
         if self.is_moe and "shared_expert_overlap" in self.recipe("moe_overlap"):
             split["moe_shared_expert_overlap"] = True
             self.weaken(FROM_RECIPE)
-        elif self.is_moe and self._overlaps_shared_experts():
-            split["moe_shared_expert_overlap"] = True
-            self.weaken(FROM_RULE, "shared experts beside the exchange, as in Primus' preset")
+        elif (
+            self.is_moe
+            and self._primus
+            and not self.recipe("moe_overlap").lower().startswith("false")
+        ):
+            # Primus' preset of DeepSeek sets what DeepEP does not allow.
+            name = str(self.model.get("name", "")).lower()
+            if name.startswith("deepseek") and not self._deep()[0]:
+                split["moe_shared_expert_overlap"] = True
+                self.weaken(FROM_RULE, "shared experts beside the exchange, as in Primus' preset")
         return split
-
-    def _overlaps_shared_experts(self) -> bool:
-        """Read what Primus' preset of DeepSeek sets, and DeepEP does not allow."""
-        if not self._primus or self.recipe("moe_overlap").lower().startswith("false"):
-            return False
-        name = str(self.model.get("name", "")).lower()
-        return name.startswith("deepseek") and not self._deep()[0]
 
     def _deep(self) -> tuple[bool, str]:
         """Return whether the dispatcher is a fused exchange, and what says so."""
@@ -428,12 +425,6 @@ class RowLayout(RowText):
             return False
         self.weaken(FROM_RULE, "data-parallel overlap on")
         return True
-
-
-def _accumulation(text: str) -> int:
-    """Return the microbatches of a step that remarks state, 0 where they state none."""
-    found = _ACCUMULATION.search(text)
-    return int(next(group for group in found.groups() if group)) if found else 0
 
 
 def _layout_text(counts: list[int], mtp: int) -> str:

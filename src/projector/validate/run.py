@@ -31,9 +31,7 @@ class Line:
 
     number: int
     """Line of the file it ends on, the header being line 1."""
-
     row: Row
-
     error: str = ""
     """Error of the line itself, ``""`` if it has the table's columns."""
 

@@ -37,6 +37,7 @@ from projector.validate.kind import (
     failed,
     integer,
     number,
+    whole,
 )
 from projector.validate.names import device_of, precision_of
 
@@ -191,17 +192,17 @@ def _read(row: Row, shared: _Shared, without: Without) -> _Case:
     measured = number(row, "value")
     if measured is None or measured <= 0.0:
         raise ValueError(f"value is {row.get('value')!r}, not a positive number")
-    tp, pp = _count(row, "tp", default=1), _count(row, "pp", default=1)
-    gpus = _count(row, "n_gpus", default=tp * pp)
+    tp, pp = whole(row, "tp", _MAX_LENGTH, 1), whole(row, "pp", _MAX_LENGTH, 1)
+    gpus = whole(row, "n_gpus", _MAX_LENGTH, tp * pp)
     replicas = gpus // (tp * pp)
     if replicas * tp * pp != gpus:
         raise ValueError(f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}")
     deployment = _deployment(row, tp, pp, shared, without, notes)
-    batch = -(-_count(row, "batch_or_concurrency") // replicas)
+    batch = -(-whole(row, "batch_or_concurrency", _MAX_LENGTH) // replicas)
     given_in, given_out = integer(row, "input_len"), integer(row, "output_len")
-    input_len = _count(row, "input_len", default=PROMPT_TOKENS)
+    input_len = whole(row, "input_len", _MAX_LENGTH, PROMPT_TOKENS)
     prefill_only = "decode" not in (row.get("phase") or "").lower() and given_out is None
-    output_len = _count(row, "output_len", default=1 if prefill_only else NEW_TOKENS)
+    output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else NEW_TOKENS)
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
     waves = _waves(row, deployment, batch, input_len + output_len, notes)
@@ -336,15 +337,6 @@ def _settings(precision: str, notes: list[str]) -> dict[str, object]:
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"
     return {"dtype": dtype, "kv_cache_bytes": 1 if narrow_cache else 2}
-
-
-def _count(row: Row, column: str, default: int | None = None) -> int:
-    value = integer(row, column)
-    if value is None:
-        value = default
-    if value is None or not 1 <= value <= _MAX_LENGTH:
-        raise ValueError(f"{column} is {row.get(column)!r}, not a count")
-    return value
 
 
 KIND = Kind(

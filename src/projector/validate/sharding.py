@@ -61,7 +61,7 @@ def sharding_of(text: str) -> Sharding:
     )
 
 
-def fields(sharding: Sharding, generation: int, ranks: int, node: int) -> dict[str, Any]:
+def sharding_fields(sharding: Sharding, generation: int, ranks: int, node: int) -> dict[str, Any]:
     """Return the fields of ``parallelism`` that a text of `sharding_of` sets.
 
     ``generation`` is that of FSDP, 1 or 2. ``ranks`` are those of data and context parallelism, and

@@ -1,18 +1,18 @@
 """Totals of a validated table: coverage and errors, whole and by group; as a file and as JSON."""
 
 import csv
-import os
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.config.bands import SHARES
-from projector.errors import ConfigError
+from projector.files import written_whole
 from projector.projection.bands import FITS, VERDICTS
 from projector.validate.kind import Outcome
 from projector.validate.names import device_name, model_name, precision_name, vendor_name
@@ -77,6 +77,17 @@ class LeftOut:
     coverage_90: float | None
 
 
+def errors_of(ratio: Floats) -> dict[str, Any]:
+    """Return errors of projected over measured times by name; no mean of ratios that reach 0."""
+    error = np.abs(ratio - 1.0)
+    return {
+        "median_ape": float(np.median(error)),
+        "p90_ape": float(np.percentile(error, 90.0)),
+        "mean_ape": float(np.mean(error)),
+        "geomean_ratio": float(np.exp(np.mean(np.log(ratio)))) if np.all(ratio > 0.0) else None,
+    }
+
+
 def totals(results: Iterable[Result]) -> Totals:
     """Return the totals of some rows."""
     total = eligible = 0
@@ -91,17 +102,11 @@ def totals(results: Iterable[Result]) -> Totals:
             shown.append(result.outcome)
     if not ratios:
         return Totals(total, eligible, 0, None, None, None, None)
-    ratio = np.array(ratios)
-    error = np.abs(ratio - 1.0)
-    positive = bool(np.all(ratio > 0.0))
     return Totals(
         total_rows=total,
         rows=eligible,
         projected=len(ratios),
-        median_ape=float(np.median(error)),
-        p90_ape=float(np.percentile(error, 90.0)),
-        mean_ape=float(np.mean(error)),
-        geomean_ratio=float(np.exp(np.mean(np.log(ratio)))) if positive else None,
+        **errors_of(np.array(ratios)),
         coverage_68=_coverage(shown, 68),
         coverage_90=_coverage(shown, 90),
         left_out=_left_out(shown),
@@ -119,14 +124,9 @@ def _left_out(outcomes: Sequence[Outcome]) -> LeftOut | None:
     projected = [each for each in others if each.ratio is not None and each.ratio > 0.0]
     if not projected:
         return None
-    ratio = np.array([each.ratio for each in projected])
-    error = np.abs(ratio - 1.0)
     return LeftOut(
         projected=len(projected),
-        median_ape=float(np.median(error)),
-        p90_ape=float(np.percentile(error, 90.0)),
-        mean_ape=float(np.mean(error)),
-        geomean_ratio=float(np.exp(np.mean(np.log(ratio)))),
+        **errors_of(np.array([each.ratio for each in projected])),
         coverage_68=_coverage(projected, 68),
         coverage_90=_coverage(projected, 90),
     )
@@ -277,29 +277,15 @@ def write_results(
     """Validate a table and, with ``out``, write it with the outcome of each row.
 
     ``by`` names the columns whose text makes the group of a row.
-
-    The file appears whole or not at all: it is written under another name and then renamed.
+    The file appears whole or not at all.
     """
     if out is None:
         return validate(kind, path, by=by)
-    target = Path(out)
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise _not_written(target, error) from None
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
-            validation = _write(kind, path, stream, by)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(target)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise _not_written(target, error) from None
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    return validation
+    with (
+        written_whole(Path(out), key="out") as stream,
+        TextIOWrapper(stream, encoding="utf-8", newline="") as text,
+    ):
+        return _write(kind, path, text, by)
 
 
 def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[str, Any]:
@@ -377,14 +363,3 @@ def _write(kind: str, path: str | Path, stream: TextIO, by: Sequence[str]) -> Va
 
 def _text(value: float | None) -> str:
     return "" if value is None else repr(value)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _not_written(target: Path, error: OSError) -> ConfigError:
-    msg = f"{target} cannot be written: {error.strerror or error}"
-    return ConfigError(msg, key="out", value=str(target))

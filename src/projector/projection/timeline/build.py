@@ -41,10 +41,7 @@ class Detail:
 
 
 def build_timeline(
-    result: PerformanceProjection,
-    detail: Detail | None = None,
-    *,
-    record: "Record | None" = None,
+    result: PerformanceProjection, detail: Detail | None = None, *, record: "Record | None" = None
 ) -> Timeline:
     """Lay out the step of a projection.
 
@@ -97,7 +94,7 @@ class _Builder:
     def __init__(
         self, evaluation: Evaluation, row: int, detail: Detail, run: PipelineRun | None
     ) -> None:
-        from projector.projection.job_pipeline import pipeline_run_of
+        from projector.projection.performance import pipeline_run_of
 
         self.evaluation, self.row = evaluation, row
         self.replica, self.placement = replica_of(evaluation, row)
@@ -319,7 +316,7 @@ class _Builder:
             element = line.add(told, place=place)
             if left:
                 found.lefts[chunk] = left
-            if kind == FORWARD and microbatch == 0 and chunk_direction(order, rank, chunk) == 0:
+            if kind == FORWARD and microbatch == 0 and place.stage < order.num_stages:
                 found.firsts.append(element)
             within = Place(chunk, place.stage, microbatch)
             name = self.labels("send.backward" if kind else "send.forward")
@@ -360,7 +357,7 @@ class _Builder:
         """Add gradient traffic that runs on behind the last backward of each chunk."""
         ending, after, channel_s = self.ending, [], 0.0
         end_s = ending.end_s(rank)
-        for chunk in ending.chunks_by_end(rank):
+        for chunk in np.argsort(ending.last_ps[rank], kind="stable").tolist():
             channel_s = max(channel_s, ending.last_s(rank, chunk))
             for left in found.lefts.get(chunk, ()):
                 begin_s, channel_s = channel_s, channel_s + left.seconds
@@ -471,8 +468,3 @@ class _Operations:
     firsts: list[int]
     """Forwards of the first microbatch, of the first copy of the model."""
     last: int
-
-
-def chunk_direction(order: Order, rank: int, chunk: int) -> int:
-    """Return which copy of the model a chunk of a rank belongs to."""
-    return int(order.stage_of[rank, chunk]) // order.num_stages

@@ -112,10 +112,6 @@ class Ending:
         """Return when the last backward of a chunk ends."""
         return float(self.last_ps[rank, chunk]) * PS
 
-    def chunks_by_end(self, rank: int) -> list[int]:
-        """Return the chunks of a rank in the order in which their last backwards end."""
-        return [int(chunk) for chunk in np.argsort(self.last_ps[rank], kind="stable")]
-
     def tied(self, rank: int) -> float:
         """Return what a rank takes to sum the gradients of tied embeddings."""
         return self.tied_s if rank in (0, len(self.finish_s) - 1) else 0.0

@@ -195,19 +195,14 @@ def execution_order(table: OperationTable, rows: Ints) -> Ints:
     def rank(at: int) -> int:
         label = labels[at]
         if label.startswith("moe.shared."):
-            label = f"moe.shared.{_part_of_shared(table, int(rows[at]))}"
+            second = "exit" if table.kind[rows[at]] == COLLECTIVE else "second"
+            first = table.segment[rows[at]] == SEGMENT_FC1
+            label = f"moe.shared.{'first' if first else second}"
         return next(number for number, part in enumerate(order) if label.startswith(part))
 
     ordered = rows.copy()
     ordered[places] = rows[sorted(places, key=lambda at: (rank(at), at))]
     return ordered
-
-
-def _part_of_shared(table: OperationTable, row: int) -> str:
-    """Return which part of the shared experts a row belongs to."""
-    if table.segment[row] == SEGMENT_FC1:
-        return "first"
-    return "exit" if table.kind[row] == COLLECTIVE else "second"
 
 
 def _backward_order(

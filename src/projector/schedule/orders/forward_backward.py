@@ -18,11 +18,6 @@ def gpipe(pp: int, vpp: int, microbatches: int) -> Order:
     )
 
 
-def repeat_pairs(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
-    """Repeat each pair of F and B, once every rank has begun with them."""
-    return 1, pp
-
-
 def one_f_one_b(pp: int, vpp: int, microbatches: int) -> Order:
     """Return 1F1B without interleaving (PipeDream-Flush, Narayanan et al., 2021).
 

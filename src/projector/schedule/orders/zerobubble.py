@@ -20,11 +20,6 @@ from projector.schedule.order import (
 )
 
 
-def repeats(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
-    """Repeat F, B and W, once every rank has begun with them."""
-    return 1, pp
-
-
 def order(pp: int, vpp: int, microbatches: int) -> Order:
     """Return ZB-H1: the warm-up of 1F1B, and no more memory than its first rank.
 
@@ -34,11 +29,6 @@ def order(pp: int, vpp: int, microbatches: int) -> Order:
     """
     rank = np.arange(pp)
     return _order(rank[::-1], rank, round_robin_stages(pp, vpp), microbatches)
-
-
-def repeats_h2(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
-    """Repeat as ZB-H1, once the second warm-up is whole."""
-    return 1, 2 * pp - 1
 
 
 def order_h2(pp: int, vpp: int, microbatches: int) -> Order:
@@ -64,12 +54,7 @@ def order_h2(pp: int, vpp: int, microbatches: int) -> Order:
     )
 
 
-def _order(
-    ahead: Ints,
-    put_off: Ints,
-    stage_of: Ints,
-    microbatches: int,
-) -> Order:
+def _order(ahead: Ints, put_off: Ints, stage_of: Ints, microbatches: int) -> Order:
     """Build an order from the forwards ahead of the first pair of F and B, and the W's put off."""
     pp = len(stage_of)
     step = np.arange(microbatches)
@@ -99,11 +84,6 @@ def _order(
         stage_of=stage_of,
         splits_backward=True,
     )
-
-
-def repeats_v(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
-    """Repeat F, B and W of both chunks, once there are enough for every rank."""
-    return 1, 2 * pp - 1
 
 
 def order_v(pp: int, vpp: int, microbatches: int) -> Order:

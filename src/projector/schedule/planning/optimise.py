@@ -169,11 +169,7 @@ class Optimised:
 
 @lru_cache(maxsize=128)
 def solve(
-    costs: Costs,
-    microbatches: int,
-    start: Order,
-    *,
-    objective: Objective = "makespan",
+    costs: Costs, microbatches: int, start: Order, *, objective: Objective = "makespan"
 ) -> Optimised:
     """Return the best order of F, B and W that some work can find; never one that is worse.
 

@@ -386,16 +386,12 @@ def _forking(series: Series, counts: Ints, runs: int) -> list[ForkingOrder]:
     found = []
     for rest in np.unique(counts % series.every).tolist():
         alike = counts[counts % series.every == rest]
-        longest = _compiled_length(series, rest)
+        # The microbatches of an order that repeats itself often enough to be seen to do so.
+        ramps = series.least + 3 * max(series.pp, series.every)
+        longest = series.alike(ramps + (MIN_PERIODS + 1) * series.every, rest)
         if alike.sum() > longest and alike.sum() * 3 * series.pp * series.vpp > few:
             found.append(_compiled(series, longest))
     return [forking for forking in found if forking is not None]
-
-
-def _compiled_length(series: Series, rest: int) -> int:
-    """Return the microbatches of an order that repeats itself often enough to be seen to do so."""
-    ramps = series.least + 3 * max(series.pp, series.every)
-    return series.alike(ramps + (MIN_PERIODS + 1) * series.every, rest)
 
 
 @lru_cache(maxsize=512)

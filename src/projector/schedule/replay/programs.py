@@ -231,14 +231,10 @@ def _operations(order: Order, line: Line) -> Operations:
     row = np.arange(len(line.slot))
     columns = line.line[line.slot - 1].astype(np.int64)
     latency = columns[:, kernels.LATENCY]
-    waits_for = np.where(latency > 0, _rows_of_slots(line)[columns[:, kernels.DEPENDENCY]], row)
+    row_of_slot = np.zeros(len(line.slot) + 1, np.int64)
+    row_of_slot[line.slot] = row
+    waits_for = np.where(latency > 0, row_of_slot[columns[:, kernels.DEPENDENCY]], row)
     return Operations(order.rank, columns[:, kernels.DURATION], latency, waits_for)
-
-
-def _rows_of_slots(line: Line) -> Ints:
-    row = np.zeros(len(line.slot) + 1, np.int64)
-    row[line.slot] = np.arange(len(line.slot))
-    return row
 
 
 def _find_period(order: Order, line: Line, operations: Operations) -> Period | None:
