@@ -263,7 +263,9 @@ def comment_lines(fields: Mapping[str, Any]) -> str:
     """Return the lines that carry fields, as `carried_fields` reads them."""
     lines: list[str] = []
     for field, value in fields.items():
-        word = shlex.quote(f"{field}={_as_yaml(value)}")
+        text: str = yaml.dump(value, Dumper=_OneLine, default_flow_style=True, width=1 << 20)
+        text = text.removesuffix("\n").removesuffix("...").removesuffix("\n")
+        word = shlex.quote(f"{field}={text}")
         if lines and len(lines[-1]) + 1 + len(word) <= WIDTH:
             lines[-1] += f" {word}"
         else:
@@ -305,8 +307,3 @@ class _OneLine(yaml.SafeDumper):
 
 
 _OneLine.add_representer(str, _OneLine.represent_text)
-
-
-def _as_yaml(value: Any) -> str:
-    text: str = yaml.dump(value, Dumper=_OneLine, default_flow_style=True, width=1 << 20)
-    return text.removesuffix("\n").removesuffix("...").removesuffix("\n")

@@ -406,8 +406,13 @@ def read_huggingface(
     config = _text_part(ConfigFile.of(data, key))
     model_type = config.text("model_type")
     family = _family_of(model_type, config)
-    _check_layer_types(config)
-    _refuse_other_models(config)
+    other = set(config.sequence("layer_types", str)) - _ATTENTION_KINDS
+    if other:
+        why = f"layers of kind {', '.join(sorted(other))} are not supported"
+        raise config.unsupported(name="layer_types", why=why, allowed=sorted(_ATTENTION_KINDS))
+    for key_of_another, entry in UNSUPPORTED.items():
+        if key_of_another in config.data:
+            _refuse(config, key_of_another, entry)
     if config.has("quantization_config"):
         config.warn("the quantised weights of the checkpoint; the training precision decides")
 
@@ -417,7 +422,8 @@ def read_huggingface(
     _refuse_other_families(config, fields)
     _warn_of_unknown(config)
     fields = {target: value for target, value in fields.items() if value is not None}
-    fields["name"] = name or _own_name(data) or model_type
+    own = data.get("_name_or_path")
+    fields["name"] = name or (own if isinstance(own, str) else "") or model_type
     fields["source"] = f"Hugging Face config.json ({model_type})"
     return ModelConfig.parse(fields, path=key), config.warnings
 
@@ -448,25 +454,6 @@ def _family_of(model_type: str, config: ConfigFile) -> Family:
     hint = f"did you mean {close[0]!r}? " if close else ""
     why = REFUSED.get(model_type, f"unknown model type; {hint}known: {', '.join(known)}")
     raise config.unsupported(name="model_type", why=why, allowed=known)
-
-
-def _own_name(data: Mapping[str, Any]) -> str:
-    name = data.get("_name_or_path")
-    return name if isinstance(name, str) else ""
-
-
-def _check_layer_types(config: ConfigFile) -> None:
-    other = set(config.sequence("layer_types", str)) - _ATTENTION_KINDS
-    if other:
-        why = f"layers of kind {', '.join(sorted(other))} are not supported"
-        raise config.unsupported(name="layer_types", why=why, allowed=sorted(_ATTENTION_KINDS))
-
-
-def _refuse_other_models(config: ConfigFile) -> None:
-    """Refuse what makes a model that no type describes."""
-    for name, entry in UNSUPPORTED.items():
-        if name in config.data:
-            _refuse(config, name, entry)
 
 
 def _refuse_other_families(config: ConfigFile, fields: Mapping[str, Any]) -> None:

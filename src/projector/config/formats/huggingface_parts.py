@@ -124,11 +124,6 @@ def _gpt_oss_topk(config: ConfigFile) -> int:
     return config.integer("num_experts_per_tok" if stated else "experts_per_token")
 
 
-def _num_experts(config: ConfigFile) -> int:
-    # Some files of the same models follow Mixtral's spelling.
-    return config.integer(config.first("num_experts", "num_local_experts"))
-
-
 MIXTRAL: Final = _experts(
     _every_layer,
     num_experts=integer("num_local_experts", 8),
@@ -142,8 +137,9 @@ GPT_OSS: Final = _experts(
     ffn_hidden_size=integer("intermediate_size"),
     router_bias=True,
 )
-_QWEN: Final = {
-    "num_experts": _num_experts,
+_QWEN: Final[Fields] = {
+    # Some files of the same models follow Mixtral's spelling.
+    "num_experts": lambda config: config.integer(config.first("num_experts", "num_local_experts")),
     "router_topk": integer("num_experts_per_tok"),
     "ffn_hidden_size": integer("moe_intermediate_size"),
 }
@@ -156,12 +152,11 @@ QWEN2: Final = _experts(
     shared_expert_gate=True,
 )
 OLMOE: Final = _experts(_every_layer, **_QWEN | {"ffn_hidden_size": integer("intermediate_size")})
-_SHARED_WIDTH: Final = integer("shared_intermediate_size", 0, least=0)
 
 
 def granite_shared(config: ConfigFile) -> dict[str, Any]:
     """Granite: experts as Mixtral's, and one expert that every token visits."""
-    width = _SHARED_WIDTH(config)
+    width = config.integer("shared_intermediate_size", 0, least=0)
     fields: dict[str, Any] = MIXTRAL(config)["moe"]
     shared = {"shared_expert_ffn_hidden_size": width, "num_shared_experts": 1} if width else {}
     return {"moe": fields | shared}

@@ -70,9 +70,11 @@ def emit_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's na
         If the file would not give the same job; the message names what differs.
     """
     writer = _writer(format)
+    titles = {"name": job.name, "model.name": job.model.name}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"job{writer.SUFFIX}")
-        known = {"cluster.device": _device_name(job)} | writer.own(job) | _titles(job)
+        known = {"cluster.device": _device_name(job)} | writer.own(job)
+        known |= {field: title for field, title in titles.items() if title}
         again = _read(writer, file, job, known)
         framework = job.training.framework
         if again.training.framework != framework:
@@ -121,12 +123,6 @@ def _read(writer: Writer, file: Path, job: Job, carried: Mapping[str, Any]) -> J
     except ProjectorError as error:
         msg = f"this job cannot be written: {error}"
         raise UnsupportedError(msg, key="emit", value=error.key) from error
-
-
-def _titles(job: Job) -> dict[str, str]:
-    """Return the names that reports show."""
-    titles = {"name": job.name, "model.name": job.model.name}
-    return {field: title for field, title in titles.items() if title}
 
 
 def _device_name(job: Job) -> Any:

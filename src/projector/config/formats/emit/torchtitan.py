@@ -55,9 +55,11 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     title = "".join(char for char in job.name or job.model.name if char.isprintable())
     name, flavor = _flavor(job)
     compiled = {"model": job.training.torch_compile, "loss": job.training.cross_entropy_fusion}
+    narrow = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
+    converters = narrow.get(job.training.precision, [])
     sections: dict[str, dict[str, Any]] = {
         "job": {"description": title},
-        "model": {"name": name, "flavor": flavor, "converters": _converters(job)},
+        "model": {"name": name, "flavor": flavor, "converters": converters},
         "optimizer": _optimizer(job),
         "training": _training(job),
         "parallelism": {**_sharding(job), **_degrees(job), **_pipeline(job)},
@@ -97,11 +99,6 @@ def _architectures() -> dict[tuple[str, str], ModelConfig]:
         for name, flavors in FLAVORS.items()
         for flavor, known in flavors.items()
     }
-
-
-def _converters(job: Job) -> list[str]:
-    names = {"fp8": ["quantize.linear.float8"], "mxfp8": ["quantize.linear.mx"]}
-    return names.get(job.training.precision, [])
 
 
 def _float8(job: Job) -> dict[str, Any]:

@@ -52,7 +52,9 @@ def mlp(settings: Settings) -> None:
     """Set activation and width of the dense MLP."""
     names = ("swiglu", "squared_relu", "quick_geglu")
     if settings.applies(*names):
-        settings.put("model.activation", _activation(settings), *names)
+        meanings = {"swiglu": "swiglu", "quick_geglu": "geglu", "squared_relu": "squared_relu"}
+        kind = next((ours for name, ours in meanings.items() if settings.on(name)), "gelu")
+        settings.put("model.activation", kind, *names)
     if settings.base is not None or settings.has("ffn_hidden_size"):
         return
     if settings.has("hidden_size"):
@@ -73,11 +75,6 @@ def _derived_width(settings: Settings, job: dict[str, Any]) -> Derived:
     if not isinstance(hidden, int):
         return {}
     return {"model.ffn_hidden_size": (_usual_width(settings, hidden), settings.dialect.origin)}
-
-
-def _activation(settings: Settings) -> str:
-    meanings = {"swiglu": "swiglu", "quick_geglu": "geglu", "squared_relu": "squared_relu"}
-    return next((ours for name, ours in meanings.items() if settings.on(name)), "gelu")
 
 
 def biases(settings: Settings) -> None:

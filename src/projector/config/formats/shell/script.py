@@ -76,7 +76,9 @@ class Script:
         """Files that the script reads and that were not found."""
         self.launch: dict[str, int] = {}
         """``nnodes`` and ``nproc_per_node`` as options of Slurm give them."""
-        self._run_text(text)
+        self._take_launch(batch_options(text))
+        with suppress(_ExitError, _ReturnError):
+            self._follow(Parser(text, self._budget).parse())
         for name, body in list(self._functions.items()):
             if name not in self._called and not self.commands:
                 with suppress(_ExitError, _ReturnError):
@@ -86,11 +88,6 @@ class Script:
     def variables(self) -> dict[str, Value]:
         """What each variable holds at the end."""
         return self._values.held
-
-    def _run_text(self, text: str) -> None:
-        self._take_launch(batch_options(text))
-        with suppress(_ExitError, _ReturnError):
-            self._follow(Parser(text, self._budget).parse())
 
     def _follow(self, body: Iterable[Node]) -> None:
         for node in body:

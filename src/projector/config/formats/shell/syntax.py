@@ -383,15 +383,9 @@ class Parser:
             self._at = end.end() if end else len(self._text)
             word: Word = (Text(body, quoted=True),)
             if plain and ("$" in body or "`" in body or "\\" in body):
-                word = self._text_within(body)
+                # Only ``$``, back quotes and backslashes have a meaning there.
+                word = Parser(body, self._budget, self._depth + 1).whole()
             command.documents.append(Document(word))
-
-    def _text_within(self, body: str) -> Word:
-        """Return a text in which only ``$``, back quotes and backslashes have a meaning."""
-        return Parser(body, self._budget, self._depth + 1).whole()
-
-    def _commands_within(self, body: str) -> list[Node]:
-        return Parser(body, self._budget, self._depth).parse()
 
     # Words.
 
@@ -488,7 +482,8 @@ class Parser:
             if end < 0:
                 raise self._unclosed(start)
             self._at = end + 1
-            return Output(tuple(self._commands_within(text[start + 1 : end])), quoted)
+            body = Parser(text[start + 1 : end], self._budget, self._depth).parse()
+            return Output(tuple(body), quoted)
         if text.startswith("$((", start):
             return Sum(self._arithmetic(start + 3), quoted)
         if text.startswith("$(", start):

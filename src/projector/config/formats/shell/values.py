@@ -403,17 +403,15 @@ def printed(commands: Sequence[Sequence[str]], folder: Path | None) -> str | Non
         elif name == "pwd" and where is not None:
             lines.append(where)
         elif name in _PRINTING:
-            line = _PRINTING[name]([word for word in arguments if not _is_option(word)], where)
+            line = _PRINTING[name](
+                [word for word in arguments if word == "-" or word[:1] != "-"], where
+            )
             if line is None:
                 return None
             lines.append(line)
         else:
             return None
     return "\n".join(lines)
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1
 
 
 def _folder_of(arguments: list[str], _: str | None) -> str | None:
