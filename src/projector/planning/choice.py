@@ -124,7 +124,6 @@ class Choice:
     degrees: Mapping[str, int]
     schedule: str
     bound: str
-    """What limits the step."""
     band: Band = field(repr=False)
     """Of the step time."""
     label: str = ""

@@ -56,7 +56,6 @@ class Remedy:
     """``deadline_days``, ``budget_usd``, ``usd_per_gpu_hour``, ``gpus`` or ``tokens``."""
     value: float
     choice: Choice
-    """What would answer."""
 
     @property
     def text(self) -> str:
@@ -232,13 +231,11 @@ class PlanResult:
     choices: tuple[Choice, ...]
     """All that were found, in order."""
     top: int
-    """Choices that reports show."""
     skipped: tuple[Skipped, ...]
     """Clusters that offered no choice, or were not searched, and why."""
     would_do: tuple[Remedy, ...]
     """Where nothing keeps the limits: what would."""
     layouts: int
-    """Legal layouts that were projected."""
     seconds: float
 
     @property
@@ -331,7 +328,6 @@ class PlanResult:
         }
 
     def __repr__(self) -> str:
-        """Give the answer in one line."""
         return f"PlanResult({self.answer})"
 
     def _repr_html_(self) -> str:

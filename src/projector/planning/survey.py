@@ -27,7 +27,6 @@ class Bounds:
     run_flop: float
     """FLOP of the whole run, as MFU counts them."""
     peak_flop_per_s: float
-    """Of one device."""
     state_bytes: float
     """One copy of weights, gradients and optimizer states."""
     usable_bytes: float
@@ -92,7 +91,6 @@ class Site:
     """The fastest layout that fits, and before it a faster one at risk that noise cannot explain;
     none where nothing fits or nothing is legal."""
     legal: int
-    """Legal layouts."""
     refusal: ProjectorError | None = None
     """What makes the run impossible there, such as failures that come faster than it gets on."""
 
@@ -119,7 +117,6 @@ class Skipped:
 
     label: str
     gpus: tuple[int, int]
-    """The least and the most."""
     reason: str
 
     @property
@@ -136,7 +133,6 @@ class Surveyor:
     """Searches sizes of clusters for one question, each once."""
 
     def __init__(self, question: Question, progress: Progress | None = None) -> None:
-        """Search nothing yet."""
         self.question = question
         self.sites: dict[tuple[str, int], Site] = {}
         self.layouts = 0

@@ -42,7 +42,6 @@ class Candidates:
     """Configurations left out, by the field that refuses them."""
 
     def __len__(self) -> int:
-        """Return the number of configurations."""
         return len(self.batch)
 
     def overrides(self, row: int) -> dict[str, Any]:

@@ -104,7 +104,6 @@ class OpenOrders(NamedTuple):
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def __len__(self) -> int:
-        """Return the number of configurations."""
         return len(self.row)
 
     def take(self, index: Ints | Flags) -> "OpenOrders":
@@ -142,7 +141,6 @@ class Pace:
     """How long planning takes, by what was planned so far."""
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
         self._seconds = np.zeros(len(NAMES))
         self._work = np.zeros(len(NAMES))
 
@@ -178,7 +176,6 @@ class Pace:
 
 
 BATCH = 8192
-"""Configurations that are evaluated together."""
 
 FIRST_BATCHES = 128, 1024
 """The first of many, or where time is limited; fewer than the first are not worth a batch then."""
@@ -202,7 +199,6 @@ class Explored:
     illegal: Counter[str]
     """What cannot exist, by the field that refuses it."""
     planned: int
-    """Orders that were planned."""
     ruled_out: int
     """Legal ones that are proven to be neither among the best nor on the front."""
     left_out: int

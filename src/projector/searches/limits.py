@@ -36,7 +36,6 @@ SEARCHED = (
     "training.recompute",
     "training.schedule",
 )
-"""Fields that a search sets."""
 
 RECOMPUTE = ("none", "selective", "full")
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -94,7 +93,6 @@ CONFIGURATIONS, ORDERS = "configurations", "orders"
 """What is counted: static orders and bounds first, then orders that are planned one by one."""
 
 OUT_OF_TIME, INTERRUPTED = "out of time", "interrupted"
-"""Why a search was stopped."""
 
 
 class Progress(NamedTuple):
@@ -106,7 +104,6 @@ class Progress(NamedTuple):
     """What is counted, ``configurations`` or ``orders``; of orders at most so many are planned, as
     those found so far rule others out."""
     found: int
-    """Configurations evaluated so far."""
     left_s: float
     """Seconds that the rest of them should take, by what was measured so far."""
 

@@ -20,7 +20,6 @@ from projector.units import GIB
 OBJECTIVES = TIME, COST, ENERGY, CO2 = "time", "cost", "energy", "co2"
 
 NAMES = {TIME: "speed", COST: "cost", ENERGY: "energy", CO2: "CO2"}
-"""What reports call them."""
 
 UNITS = {COST: "USD", ENERGY: "MWh", CO2: "t CO2"}
 """Of the values of the objectives, time apart."""
@@ -98,7 +97,6 @@ class Goal(NamedTuple):
     limits: Limits
     objective: str
     top: int
-    """How many of the best."""
 
 
 def roomy(evaluated: Iterable[Configuration], limits: Limits) -> list[Configuration]:
@@ -135,7 +133,6 @@ class Standing:
     """The best of what was found so far."""
 
     def __init__(self, goal: Goal) -> None:
-        """Begin with nothing found."""
         self._goal = goal
         self._best: list[float] = []
         """Values of the best that fit, negative, a heap whose first is the worst."""

@@ -20,7 +20,6 @@ MOST_TIMES = 1 << 10
 """Hosts are doubled up to this many times those of the job."""
 
 MOST_GPUS = 1 << 16
-"""More devices are not tried."""
 
 STEPS = 8
 """Numbers of hosts tried between those of which the larger fits and the smaller does not."""
@@ -79,7 +78,6 @@ class SearchResult:
     job: Job
     limits: Limits
     best: tuple[PerformanceProjection, ...]
-    """The best ones in full."""
     pareto: tuple[Configuration, ...]
     """Configurations that no other beats in both the objective and memory, the best first."""
     configurations: tuple[Configuration, ...]
@@ -92,7 +90,6 @@ class SearchResult:
     illegal: Mapping[str, int]
     """Illegal configurations, counted by the field that refuses them."""
     seconds: float
-    """Wall clock of the search."""
     objective: str = TIME
     """What is ranked by: ``time``, ``cost``, ``energy`` or ``co2``."""
     closest: Configuration | None = None
@@ -103,7 +100,6 @@ class SearchResult:
     """Dotted fields in which every configuration differs from the job that was given: the number
     of nodes that was asked for, and settings of its own layout that would not suit another."""
     planned: int = 0
-    """Orders that were planned."""
     ruled_out: int = 0
     """Configurations that are legal, and proven to be neither among the best nor on the front;
     their orders were not planned."""

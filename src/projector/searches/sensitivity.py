@@ -24,7 +24,6 @@ STEP = 0.001
 """Far above the rounding of a step to picoseconds, far below what moves a tile or an algorithm."""
 
 UNSEEN = 1e-6
-"""Relative effects below are rounding."""
 
 UNEVEN, UNEVEN_LEAST = 0.25, 0.02
 """Relative and absolute difference from which two slopes count as uneven."""
@@ -51,7 +50,6 @@ class Effect:
     """The field less the change."""
     high: float
     low_s: float
-    """Step with the low value."""
     high_s: float
     base_s: float
     low_peak_bytes: float
@@ -279,7 +277,6 @@ class SharedEffect:
     point_elasticity: float | None
     uneven: bool
     by_workload: tuple[float, ...]
-    """Elasticity of each workload."""
 
     @property
     def swing(self) -> float:
@@ -313,7 +310,6 @@ class SharedSensitivity:
 
     workloads: tuple[Workload, ...]
     sensitivities: tuple[Sensitivity, ...]
-    """Sensitivity of each workload alone."""
     iteration_time_s: float
     effects: tuple[SharedEffect, ...]
     without_effect: tuple[str, ...]

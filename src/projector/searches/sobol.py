@@ -94,7 +94,6 @@ SAMPLES, MOST_SAMPLES = 512, 1 << 16
 SEED, MOST_SEED = 1, (1 << 32) - 1
 
 RESAMPLES = 100
-"""Bootstrap samples behind the intervals."""
 
 CONSTANT = 1e-9
 """A smaller standard deviation of ln(step) is rounding and has no causes."""
@@ -128,7 +127,6 @@ class SobolIndices:
     samples: int
     seed: int
     evaluations: int
-    """Jobs that were projected."""
     spread: float
     """Standard deviation of ln(step) over the samples."""
     indices: tuple[SobolIndex, ...]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from projector.operations.moe import NO_EXCHANGE
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.deployment import Deployment, is_further_token_module
 from projector.units import TERA
+
+T = TypeVar("T")
 
 
 def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
@@ -71,7 +73,6 @@ def deployment_cache_bytes(deployment: Deployment, batch: int, context: int) -> 
 
 
 MAX_TOKENS = 1 << 34
-"""Most tokens of one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +127,12 @@ class StepColumns:
     exchanges: Records
     """Costs of exchanges between experts, a record beside that of each fabric."""
     grouped: Records
-    """Grouped GEMMs."""
     grouped_class: Ints
     """int64[steps]: row of each step in ``grouped``."""
     exchange_codes: Ints
     """int64[steps, 2]: exchange between experts, without and with prompts."""
 
     def __len__(self) -> int:
-        """Return the number of steps."""
         return len(self.weight_share)
 
 
@@ -196,15 +195,20 @@ def check_counts(counts: Mapping[str, Ints]) -> None:
         raise ConfigError(msg, key="new_tokens", value=value, allowed=[1])
 
 
+def each_once(sections: Sequence[T]) -> tuple[SectionTable[T], Ints]:
+    """Return the table of distinct objects, and the row of each."""
+    distinct = {id(section): section for section in sections}
+    row = {key: position for position, key in enumerate(distinct)}
+    index = np.array([row[id(section)] for section in sections], np.int64)
+    return SectionTable([*distinct.values()]), index
+
+
 def layer_rows(deployments: Sequence[Deployment]) -> Records:
     """Return WORKLOAD[deployments]: a layer of each, with its dense and its sparse part.
 
     Batch and sequence are left to the caller.
     """
-    models = list({id(deployment.model): deployment.model for deployment in deployments}.values())
-    position = {id(model): row for row, model in enumerate(models)}
-    index = np.array([position[id(deployment.model)] for deployment in deployments], np.int64)
-    model = ModelColumns(SectionTable(models), index)
+    model = ModelColumns(*each_once([deployment.model for deployment in deployments]))
     domain = np.array([domain_gpus(deployment.cluster) for deployment in deployments], np.int64)
     tp = np.array([deployment.tp for deployment in deployments], np.int64)
     rows = np.zeros(len(deployments), WORKLOAD)

@@ -158,9 +158,7 @@ class CacheTransfers:
     wire_bytes: Floats
     """What the decode ranks take; more where several of them hold the same elements."""
     sent_bytes: Floats
-    """Of each sending rank."""
     received_bytes: Floats
-    """Of each receiving rank."""
     transfer_s: Floats
     """Time of the slower end of the links."""
 
@@ -179,7 +177,6 @@ class DisaggregatedTimes:
     prefill_requests_per_s: Floats
     """Of a prefill replica, whose links may hold it up."""
     decode_requests_per_s: Floats
-    """Of a decode replica."""
     prefill_gpus: Floats
     decode_gpus: Floats
     output_len: Floats

@@ -15,7 +15,6 @@ MAX_TOKENS = 1 << 24
 """Longest prompt or output."""
 
 MAX_REQUESTS = 1 << 22
-"""Most requests of one simulation."""
 
 _ARRIVALS, _INPUTS, _OUTPUTS, _PAIRS = range(4)
 """Streams of random numbers; each draws alike whatever the others draw."""
@@ -292,7 +291,6 @@ MAX_LENGTH = 1 << 27
 """Longest sequence, in tokens."""
 
 MAX_BATCH = 1 << 20
-"""Most sequences at once."""
 
 
 _OF_RATE = ("ttft_ms", "tpot_ms", "percentile", "requests")

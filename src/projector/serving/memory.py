@@ -9,11 +9,16 @@ from projector.arrays import Floats, Ints
 from projector.config.engine import inference_memory
 from projector.errors import ConfigError
 from projector.lower.cluster_columns import ClusterColumns
-from projector.lower.columns import SectionTable
 from projector.lower.stages import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
-from projector.serving.columns import Step, elements_per_token, layer_rows, step_columns
+from projector.serving.columns import (
+    Step,
+    each_once,
+    elements_per_token,
+    layer_rows,
+    step_columns,
+)
 from projector.serving.deployment import MTP, Deployment
 from projector.serving.points import draft_deployment
 from projector.units import GIB, to_gib
@@ -131,8 +136,7 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
     """Return the memory of each deployment's ranks; parameters come from the operation table."""
     weights = _kind_weights_bytes(deployments)
     activations = _activation_bytes(deployments)
-    clusters = SectionTable([deployment.cluster for deployment in deployments])
-    columns = ClusterColumns(clusters, np.arange(len(deployments)))
+    columns = ClusterColumns(*each_once([deployment.cluster for deployment in deployments]))
     workspace = inference_memory().gemm_workspaces * columns.workspace_bytes + activations
     # What lies outside the engine's allocations: stated, or by groups of ranks.
     communicators = [

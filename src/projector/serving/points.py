@@ -56,7 +56,6 @@ class Grid:
         return cls(tuple(deployments), **dict(zip(given, flat, strict=True)))
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.batch)
 
     def take(self, rows: Ints | slice) -> Self:

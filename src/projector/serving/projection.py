@@ -270,7 +270,6 @@ class ServingProjection:
         }
 
     def __repr__(self) -> str:
-        """Give the load in one line."""
         return (
             f"ServingProjection({self.deployment.model.name} on {self.gpus} x "
             f"{self.deployment.cluster.device.name}, batch {self.batch}: TTFT "

@@ -216,13 +216,11 @@ class ServingFront:
     grid: LoadGrid
     """Every point that was evaluated."""
     rates: Rates
-    """Of these."""
     rows: Ints
     """int64[front]: those that no other beats in throughput and speed."""
     knee: int
     """Place in ``rows`` of the point that is named; -1 where the front is empty."""
     fitting: int
-    """Points that fit."""
 
     def deployment(self, row: int) -> Deployment:
         """Return the deployment of a point."""

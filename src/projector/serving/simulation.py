@@ -162,6 +162,12 @@ def _closed(grid: Ints, first: int, last: int) -> Ints:
 
 PERCENTILES = (50, 90, 99)
 
+_ENGINE = (
+    "makespan_s", "mean_batch", "utilisation", "prompt_share", "cache_peak", "preemptions",
+    "recomputed_share", "steps",
+)  # fmt: skip
+"""Attributes of a result that say what the engine did."""
+
 SATURATED = 0.05
 """A load counts as more than the replica holds where the work that arrives exceeds what is served
 by more than this share, over the counted time."""
@@ -188,7 +194,6 @@ class LoadResult:
     requests: int
     """Simulated, counted or not."""
     window_s: float
-    """The counted time."""
     output_tokens_per_s: float
     """Generated in the counted time, of the replica."""
     requests_per_s: float
@@ -207,7 +212,6 @@ class LoadResult:
     cache_peak: float
     """Most of the cache that is held, as a share."""
     preemptions: int
-    """Of all requests."""
     recomputed_share: float
     """Tokens computed again after a preemption, over all computed."""
     steps: int
@@ -252,14 +256,7 @@ class LoadResult:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "offered_tokens_per_s": offered if np.isfinite(offered) else None,
             "saturated": self.saturated,
-            "makespan_s": self.makespan_s,
-            "mean_batch": self.mean_batch,
-            "utilisation": self.utilisation,
-            "prompt_share": self.prompt_share,
-            "cache_peak": self.cache_peak,
-            "preemptions": self.preemptions,
-            "recomputed_share": self.recomputed_share,
-            "steps": self.steps,
+            **{name: getattr(self, name) for name in _ENGINE},
         }
 
 

@@ -43,6 +43,12 @@ VERDICT_COLUMNS = ("fits", "verdict")
 
 BEST_BY = "tokens_per_s_per_gpu"
 
+SHOWN = (
+    "rows", "does_not_fit", "at_risk", "evaluated", "infeasible", "not_best", "rate_per_s",
+    "seconds", "output",
+)  # fmt: skip
+"""Attributes of a result that ``--json`` prints under their names."""
+
 
 @dataclass(repr=False)
 class SweepResult:
@@ -115,15 +121,7 @@ class SweepResult:
             "schema_version": SCHEMA_VERSION,
             "version": package_version(),
             "warnings": list(self.warnings),
-            "rows": self.rows,
-            "does_not_fit": self.does_not_fit,
-            "at_risk": self.at_risk,
-            "evaluated": self.evaluated,
-            "infeasible": self.infeasible,
-            "not_best": self.not_best,
-            "rate_per_s": self.rate_per_s,
-            "seconds": self.seconds,
-            "output": self.output,
+            **{name: getattr(self, name) for name in SHOWN},
         }
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> "pa.Table":
@@ -288,7 +286,6 @@ class SweepResult:
         return self._take(rows)
 
     def __repr__(self) -> str:
-        """Give the sweep in one line."""
         where = f" in {self.output}" if self.output else ""
         left_out = sum(self.totals.infeasible.values())
         return (

@@ -86,7 +86,10 @@ class PointReader:
         self._derived = {field: computed_field(space, field) for field in space.derived}
         constraints = [self._constraint(constraint) for constraint in space.constraints]
         self._fields_of = {name: self._read_by(name) for name in SECTIONS}
-        self._sections = [self._read_section(name) for name in SECTIONS]
+        self._sections = [
+            self._lookup(fields, partial(self._section, name))
+            for name, fields in self._fields_of.items()
+        ]
         other = [field for field in space.fields if field.partition(".")[0] not in SECTIONS]
         shown = [*self._sections, *self._derived.values()]
         self._refusing = [*self._derived.values(), *constraints, *self._sections]
@@ -113,9 +116,6 @@ class PointReader:
             ),
             is_legal=lambda value: value is True,
         )
-
-    def _read_section(self, name: str) -> Lookup:
-        return self._lookup(self._fields_of[name], partial(self._section, name))
 
     def _read_by(self, section: str) -> list[str]:
         """Return the fields of a space that change a section."""
@@ -243,13 +243,13 @@ class PointReader:
     def read(self, points: Ints) -> PointBatch:
         """Return some points, int64[points], as jobs."""
         rows, places, numbers, refused = self._lookups.choose(points)
-        left_out = [(self._reason(*which), count) for *which, count in refused]
+        left_out: list[tuple[ProjectorError | str, int]] = []
+        for number, value, count in refused:
+            why = self._refusing[number].values[value]
+            is_error = isinstance(why, ProjectorError)
+            left_out.append((why if is_error else self._broken[number], count))
         sections, derived = numbers[: len(SECTIONS)], numbers[len(SECTIONS) :]
         return PointBatch(rows, self._batch(sections), self._columns(places, derived), left_out)
-
-    def _reason(self, number: int, value: int) -> ProjectorError | str:
-        why = self._refusing[number].values[value]
-        return why if isinstance(why, ProjectorError) else self._broken[number]
 
     def _batch(self, numbers: Ints) -> JobBatch:
         tables = Sections(
@@ -301,7 +301,6 @@ class _Table:
 
 
 LONGEST_REASON = 200
-"""Characters of a reason."""
 
 LEARNED = 32
 """One in so many points of a chunk's number teaches what most chunks need, in an eighth of its
@@ -414,7 +413,6 @@ class Merits(NamedTuple):
     rate: Floats
     """Tokens per second and device."""
     peak: Floats
-    """Memory."""
 
     @classmethod
     def of(cls, results: Results, group: Ints) -> "Merits":

@@ -290,7 +290,11 @@ class Store:
         if not path.parent.is_dir():
             raise _refused(path, f"there is no folder {path.parent}")
         path.mkdir(exist_ok=True)
-        if not (path / MANIFEST).exists() and any(not _leftover(entry) for entry in path.iterdir()):
+        if not (path / MANIFEST).exists() and any(
+            # A run that ended before it had said its name leaves these.
+            entry.name != LOCK and not entry.name.startswith(NEW)
+            for entry in path.iterdir()
+        ):
             raise _refused(path, "the folder holds something else than a sweep")
         read_only = self._take_lock()
         manifest = read_manifest(path)
@@ -359,13 +363,11 @@ class Store:
             raise read_only
         if not all_good:
             self._rewrite_journal()
-        names = {part_path(self.path, chunk).name for chunk in self._written()}
+        done = (chunk for chunk, is_done in enumerate(self._done) if is_done)
+        names = {part_path(self.path, chunk).name for chunk in done}
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             if old.name not in names:
                 old.unlink()
-
-    def _written(self) -> Iterator[int]:
-        return (chunk for chunk, done in enumerate(self._done) if done)
 
     def _rewrite_journal(self) -> None:
         """Leave only the lines of finished chunks."""
@@ -448,15 +450,14 @@ def _other(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
         old, new = _flat(stored), _flat(json.loads(_json(wanted)))
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
         told = [key for key in keys if key not in {"digest", "points"}] or keys
-        parts = [f"{_shown(key)} was {_value(old, key)}, is {_value(new, key)}" for key in told[:3]]
+        parts = [
+            f"{key.removeprefix('space.')} was {_value(old, key)}, is {_value(new, key)}"
+            for key in told[:3]
+        ]
         rest = f", and {len(told) - 3} more differences" if len(told) > 3 else ""
         what = f"it holds another sweep: {'; '.join(parts)}{rest}"
     msg = f"{path} cannot be written: {what}. Overwrite it or take another folder"
     return ConfigError(msg, key=KEY, value=str(path), allowed="another folder, or overwrite")
-
-
-def _shown(key: str) -> str:
-    return key.removeprefix("space.")
 
 
 def _value(flat: Mapping[str, Any], key: str) -> str:
@@ -478,11 +479,6 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     for name, item in value.items():
         flat |= _flat(item, f"{prefix}.{name}" if prefix else str(name))
     return flat
-
-
-def _leftover(path: Path) -> bool:
-    """Whether a run that ended before it had said its name left this."""
-    return path.name == LOCK or path.name.startswith(NEW)
 
 
 def _write_whole(target: Path, content: bytes) -> None:
