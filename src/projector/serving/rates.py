@@ -4,6 +4,7 @@ A front has the splits and batches that no other beats in both throughput and sp
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -315,7 +316,7 @@ def _grid(deployments: Sequence[Deployment], traffic: Traffic) -> LoadGrid:
 def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:
     """Return every way to serve a model with replicas on at most ``gpus`` devices.
 
-    Tensor and pipeline degrees are those that divide heads and stay within the layers. Models with
+    Tensor and pipeline split are those that divide heads and stay within the layers. Models with
     routed experts are also split over ``ep`` and ``attention_dp`` of the devices of a stage.
     Replicas of other sizes than a power of two are left out.
     """
@@ -324,27 +325,20 @@ def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:
         raise ConfigError(msg, key="gpus", value=gpus, allowed=">= 1")
     sizes = [1 << power for power in range(gpus.bit_length()) if 1 << power <= gpus]
     groups = sizes if base.model.moe is not None else [1]
+    stated = {name: getattr(base, name) for name in base.model_fields_set}
     found = []
     for tp in sizes:
         for pp in sizes:
             for attention_dp in groups:
-                if tp * pp * attention_dp <= gpus:
-                    found += _split(base, tp, pp, attention_dp)
+                if tp * pp * attention_dp > gpus:
+                    continue
+                # Experts are whole on a device, or divided over those of a stage.
+                stage = tp * attention_dp
+                for ep in dict.fromkeys((1, stage)) if base.model.moe is not None else (1,):
+                    split = {"tp": tp, "pp": pp, "attention_dp": attention_dp, "ep": ep}
+                    with suppress(ConfigError):
+                        found.append(Deployment.parse({**stated, **split}))
     return found
-
-
-def _split(base: Deployment, tp: int, pp: int, attention_dp: int) -> list[Deployment]:
-    """Return the legal deployments of some degrees: experts whole on a device, or divided."""
-    stage = tp * attention_dp
-    fields = {name: getattr(base, name) for name in base.model_fields_set}
-    legal = []
-    for ep in dict.fromkeys((1, stage)) if base.model.moe is not None else (1,):
-        degrees = {"tp": tp, "pp": pp, "attention_dp": attention_dp, "ep": ep}
-        try:
-            legal.append(Deployment.parse({**fields, **degrees}))
-        except ConfigError:
-            continue
-    return legal
 
 
 assert LARGEST_BATCH <= MAX_BATCH

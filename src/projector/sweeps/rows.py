@@ -429,8 +429,8 @@ class Merits(NamedTuple):
 
     def take(self, rows: Ints) -> "Merits":
         """Return those of some rows."""
-        group, fits, safe, rate, peak = self
-        return Merits(group[rows], fits[rows], safe[rows], rate[rows], peak[rows])
+        columns: tuple[Any, ...] = self
+        return Merits(*(column[rows] for column in columns))
 
     def best(self) -> Ints:
         """Return the best row of each group, in the order of the groups, which may be mixed.

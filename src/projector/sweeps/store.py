@@ -16,7 +16,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
@@ -219,7 +219,8 @@ class Store:
         self._journal: BinaryIO | None = None
         self._lock: BinaryIO | None = None
         self._done = bytearray()
-        self._totals: Totals = Totals()
+        self.totals = Totals()
+        """Counts of all finished chunks."""
         self.drafts = path / f"{NEW}{uuid.uuid4().hex}-"
         """How the names of drafts begin."""
         try:
@@ -236,11 +237,6 @@ class Store:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def totals(self) -> Totals:
-        """Counts of all finished chunks."""
-        return self._totals
 
     def todo(self) -> Iterator[int]:
         """Yield the chunks that are not finished, in order."""
@@ -261,12 +257,8 @@ class Store:
                 _write_whole(part_path(self.path, chunk), content)
             line = {
                 "chunk": chunk,
-                "points": totals.points,
-                "rows": totals.rows,
-                "fit": totals.fit,
-                "at_risk": totals.at_risk,
                 "bytes": len(content) if draft is None else draft.size,
-                "infeasible": totals.infeasible,
+                **asdict(totals),
             }
             if self._journal is None:
                 self._journal = (self.path / JOURNAL).open("ab", buffering=0)
@@ -274,7 +266,7 @@ class Store:
         except OSError as error:
             raise not_written(self.path, error) from None
         self._done[chunk] = 1
-        self._totals.add(totals)
+        self.totals.add(totals)
 
     def close(self) -> None:
         """Let others write."""
@@ -356,7 +348,7 @@ class Store:
                 self.warnings.append(f"{name} is computed again: {wrong}")
                 continue
             self._done[entry["chunk"]] = 1
-            self._totals.add(totals_of(entry))
+            self.totals.add(totals_of(entry))
         if self.finished:
             return
         if read_only is not None:
