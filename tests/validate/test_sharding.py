@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from projector import project_performance
 from projector.config.load import load_job
 from projector.validate.jobs import JobRow
-from projector.validate.sharding import sharding_fields, sharding_of
+from projector.validate.row_layout import sharding_fields, sharding_of
 
 
 @pytest.mark.parametrize(

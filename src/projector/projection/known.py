@@ -97,7 +97,8 @@ class KnownPipelines:
             run_count=self._take("run_count", rows.run),
             run_copies=self._take("run_copies", rows.run),
         )
-        parts = {name: self._take(name, rows.of_cost(name)) for name in _COSTS}
+        other = dict.fromkeys(_OF_RUNS, rows.run) | dict.fromkeys(_OF_PIPELINES, rows.pipeline)
+        parts = {name: self._take(name, other.get(name, rows.stage)) for name in _COSTS}
         return workloads, costs, PipelineCosts(**parts)
 
     def _length(self, name: str) -> int:
@@ -191,9 +192,3 @@ class _Rows(NamedTuple):
             pipeline, stages, stage, runs,
             concatenated_ranges(columns["first_run"].all().take(stage), runs),
         )  # fmt: skip
-
-    def of_cost(self, name: str) -> Ints:
-        """Return the rows of a column of `PipelineCosts`."""
-        if name in _OF_RUNS:
-            return self.run
-        return self.pipeline if name in _OF_PIPELINES else self.stage

@@ -1,6 +1,6 @@
 """Which schedule each job of a batch runs, and where that places the stages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -130,15 +130,10 @@ class Placements(NamedTuple):
 
     def of_replicas(self, read: Callable[[Placement], NDArray[Any]]) -> NDArray[Any]:
         """Return what ``read`` finds in the placement of each replica, one after the other."""
-        return end_to_end([read(placement) for placement in self.unique], self.of)
-
-
-def end_to_end(parts: Sequence[NDArray[Any]], of: Ints) -> NDArray[Any]:
-    """Return ``parts[of[0]]``, ``parts[of[1]]``, ... in one array."""
-    sizes = np.array([len(values) for values in parts], np.int64)
-    return np.concatenate(parts).take(
-        concatenated_ranges(offsets(sizes).take(of), sizes.take(of)), axis=0
-    )
+        parts = [read(placement) for placement in self.unique]
+        sizes = np.array([len(values) for values in parts], np.int64)
+        places = concatenated_ranges(offsets(sizes).take(self.of), sizes.take(self.of))
+        return np.concatenate(parts).take(places, axis=0)
 
 
 def place_replicas(names: list[str], code: Ints, pp: Ints, vpp: Ints) -> Placements:

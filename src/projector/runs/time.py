@@ -63,14 +63,6 @@ def segment_s(interruptions: Interruptions, interval_s: Floats) -> Floats:
         return again * expm1_over(interruptions.rate_per_s, interval_s + interruptions.stall_s)
 
 
-def last_write_s(interruptions: Interruptions) -> Floats:
-    """Return the expected time from the last step until its checkpoint is complete."""
-    # Runs that never end have none, which says the same.
-    with np.errstate(over="ignore", invalid="ignore"):
-        again = np.exp(interruptions.rate_per_s * interruptions.restart_s)
-        return again * expm1_over(interruptions.rate_per_s, interruptions.write_s)
-
-
 def expected_s(
     interruptions: Interruptions, work_s: Floats, interval_s: Floats
 ) -> tuple[Floats, Floats]:
@@ -84,8 +76,11 @@ def expected_s(
     whole_s = np.zeros_like(work_s)
     # No segment of infinite time takes none, where the product is no number.
     np.multiply(segments - 1.0, segment_s(interruptions, interval_s), whole_s, where=segments > 1.0)
-    total_s = whole_s + segment_s(interruptions, rest_s) + last_write_s(interruptions)
-    return total_s, segments
+    # From the last step until its checkpoint is complete; runs that never end have no such time.
+    with np.errstate(over="ignore", invalid="ignore"):
+        again = np.exp(interruptions.rate_per_s * interruptions.restart_s)
+        last_s = again * expm1_over(interruptions.rate_per_s, interruptions.write_s)
+    return whole_s + segment_s(interruptions, rest_s) + last_s, segments
 
 
 def young_interval_s(interruptions: Interruptions) -> Floats:

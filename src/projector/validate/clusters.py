@@ -97,7 +97,10 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
         around = text[max(0, match.start() - 28) : match.end() + 12]
         unit = match["unit"]
         count = int(match["count"] or 0) * int(match["cards"] or 1)
-        gbit = float(match["rate"]) * _factor(unit)
+        # A large B behind G or T is a byte.
+        is_byte = unit[0] in "GT" and unit[1:2] == "B"
+        scale = 1000.0 if unit[0] in "Tt" else 1.0
+        gbit = float(match["rate"]) * (scale * (8.0 if is_byte else 1.0))
         if match["count"] and not (count and gbit):
             raise ValueError(f"{match[0].strip()!r} states no adapters")
         if _SCALE_UP.search(around) or (unit in {"G", "Gb", "Gbit"} and not count):
@@ -124,13 +127,6 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
             return Adapters(int(counted[1]), generation)
     generation = _generation(text)
     return Adapters(usual.number, generation) if generation else None
-
-
-def _factor(unit: str) -> float:
-    """Return Gbit/s of a unit of a rate; a large B behind G or T is a byte."""
-    scale = 1000.0 if unit[0] in "Tt" else 1.0
-    is_byte = unit[0] in "GT" and unit[1:2] == "B"
-    return scale * (8.0 if is_byte else 1.0)
 
 
 def _generation(text: str, *, at_start: bool = False) -> float:

@@ -114,11 +114,6 @@ def is_exchange(row: Row) -> bool:
     return _MOE.match(row.get("collective") or "") is not None
 
 
-def why_not_an_exchange(row: Row) -> str:
-    """Return why an exchange cannot be projected; empty where it can."""
-    return "" if _sizes(row.get("notes") or "") else "no tokens, hidden and top-k"
-
-
 def read_exchange(row: Row, ranks: int, local: int) -> tuple[Routing, float, str]:
     """Return the exchange of a row, its measured time in s and the rules that complete it."""
     routing, rules = _routing(row, one_node=ranks == local)
@@ -515,7 +510,7 @@ def _collective_s(row: Row, operation: str, size: float, ranks: int) -> float:
 
 def _why_not_eligible(row: Row) -> str:
     if is_exchange(row):
-        return why_not_an_exchange(row)
+        return "" if _sizes(row.get("notes") or "") else "no tokens, hidden and top-k"
     if why := why_not_measured(row):
         return why
     if _plain(row.get("collective") or "") not in _OPERATIONS:

@@ -256,7 +256,9 @@ def model_of(
     positions are as long as the longest sequence needs (llm-foundry sizes them by it); ``seq_len``
     and the printed ``gpu`` also help to resolve ambiguous names.
     """
-    data = dict(_architecture(name.strip(), num_layers, _is_2021(seq_len, gpu)))
+    # GPT-1.7B is a row of two tables: A100 with 2048 tokens, and H100 with 4096.
+    from_2021 = seq_len == 2048 or gpu.upper().startswith("A100")
+    data = dict(_architecture(name.strip(), num_layers, from_2021))
     if seq_len is not None and data.get("position_embedding") == "learned":
         is_mpt = bool(re.match(r"mpt", name.strip(), re.IGNORECASE))
         table = int(data.get("max_position_embeddings", 0))
@@ -292,11 +294,6 @@ def model_name(text: str) -> str:
     if proxy:
         return f"{stem}, {proxy[1] or proxy[2]} layers"
     return f"{stem}, proxy" if re.search(r"\bproxy\b", text, re.IGNORECASE) else stem
-
-
-def _is_2021(seq_len: int | None, gpu: str) -> bool:
-    """GPT-1.7B is a row of two tables: A100 with 2048 tokens, and H100 with 4096."""
-    return seq_len == 2048 or gpu.upper().startswith("A100")
 
 
 @lru_cache(maxsize=4096)

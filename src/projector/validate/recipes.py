@@ -119,17 +119,14 @@ def _nearest(recipes: list[Mapping[str, Any]], layout: Layout) -> Mapping[str, A
             recipe.get("ep", 1) == layout.ep,
             layout.precision in recipe.get("types", (layout.precision,)),
         ]
-        return sum(equal), -_away(recipe, layout.release), _number(recipe["since"])
+        since = _number(recipe["since"])
+        if not layout.release:
+            return sum(equal), 0.0, since
+        # How far the release lies outside of those that have the recipe.
+        release = _number(layout.release)
+        return sum(equal), -max(0.0, since - release, release - _number(recipe["until"])), since
 
     return max(recipes, key=closeness)
-
-
-def _away(recipe: Mapping[str, Any], release: str) -> float:
-    """Return how far a release lies outside of those that have a recipe."""
-    if not release:
-        return 0.0
-    number = _number(release)
-    return max(0.0, _number(recipe["since"]) - number, number - _number(recipe["until"]))
 
 
 def _number(release: str) -> float:
