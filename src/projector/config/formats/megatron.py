@@ -28,7 +28,8 @@ _FLAG = re.compile(r"--?[A-Za-z]")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+", re.ASCII)
 _MARKERS = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size")
 
-_ARGUMENT = {"fp8": "fp8_format", "fp4": "fp4_format"}
+ARGUMENT = {"fp8": "fp8_format", "fp4": "fp4_format"}
+"""Name in code -> argument, where it is another one."""
 
 _NEGATED_TEXT = """
 gradient_accumulation_fusion masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion
@@ -39,7 +40,7 @@ check_for_nan_in_loss_and_grad mmap_bin_files create_attention_mask_in_dataloade
 scatter_gather_tensors_in_pipeline ckpt_fully_parallel_save data_sharding align_grad_reduce
 align_param_gather use_tokenizer_model_from_checkpoint_args gradient_reduce_div_fusion
 """
-_NEGATED = {f"no_{setting}": setting for setting in _NEGATED_TEXT.split()} | {
+NEGATED = {f"no_{setting}": setting for setting in _NEGATED_TEXT.split()} | {
     "disable_bias_linear": "add_bias_linear",
     "no_position_embedding": "add_position_embedding",
     "no_rope_fusion": "apply_rope_fusion",
@@ -107,11 +108,11 @@ def read_megatron(
         stated.setdefault(key, count)
     _resolve_world(stated, warnings)
     spelling = {
-        setting: switch for switch, setting in _NEGATED.items() if stated.get(setting) is False
+        setting: switch for switch, setting in NEGATED.items() if stated.get(setting) is False
     }
 
     def spell(setting: str) -> str:
-        return "--" + spelling.get(setting, _ARGUMENT.get(setting, setting)).replace("_", "-")
+        return "--" + spelling.get(setting, ARGUMENT.get(setting, setting)).replace("_", "-")
 
     dialect = Dialect(spell, MEGATRON_DEFAULTS, "Megatron default", "argument")
     read = translate(stated, dialect)
@@ -236,7 +237,7 @@ def _set(settings: dict[str, Any], argument: str, values: list[str]) -> None:
 def _setting(argument: str) -> tuple[str, bool]:
     """Return the setting of an argument, and whether the argument switches it on."""
     setting = argument.replace("-", "_")
-    return (_NEGATED[setting], False) if setting in _NEGATED else (setting, True)
+    return (NEGATED[setting], False) if setting in NEGATED else (setting, True)
 
 
 def _resolve_world(stated: dict[str, Any], warnings: list[str]) -> None:

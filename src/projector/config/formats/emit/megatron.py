@@ -6,24 +6,21 @@ from itertools import groupby
 from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
+from projector.config.formats.megatron import ARGUMENT, NEGATED
 from projector.config.job import Job
 from projector.distribution import package_version
 
 SUFFIX: Final = ".sh"
 
-_SPELLINGS: Final = {
-    "fp8": "fp8_format",
-    "fp4": "fp4_format",
+_SPELLINGS: Final = ARGUMENT | {
     "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
 }
-"""Name in code -> argument, where it is another one."""
 
-_SWITCHES_OFF: Final = {
-    "add_bias_linear": "disable_bias_linear",
-    "gradient_accumulation_fusion": "no_gradient_accumulation_fusion",
-    "overlap_p2p_comm": "no_overlap_p2p_communication",
-    "torch_fsdp2_reshard_after_forward": "torch_fsdp2_no_reshard_after_forward",
-}
+_ON: Final = (
+    "add_bias_linear gradient_accumulation_fusion overlap_p2p_comm "
+    "torch_fsdp2_reshard_after_forward"
+)
+_SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in _ON.split()}
 """Settings that are on unless this argument turns them off; others are off unless given."""
 
 _HEAD: Final = """\
