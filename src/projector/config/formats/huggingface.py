@@ -38,7 +38,6 @@ class Family(NamedTuple):
     fields: Fields
     """Fields with their own key, and fields that the architecture fixes."""
     parts: tuple[parts.Part, ...]
-    """What several keys decide together."""
 
 
 def _family(fields: Fields, *further: parts.Part, **renamed: Any) -> Family:

@@ -18,10 +18,9 @@ from projector.errors import ConfigError, UnsupportedError
 
 
 class Field(NamedTuple):
-    """One setting that is one field here."""
+    """One setting, by the name that Megatron gives it, that is one field here."""
 
     name: str
-    """Megatron's name."""
     section: str
     """Dotted mapping of a native job that has the field."""
     convert: Converter
@@ -101,8 +100,6 @@ EXPERT_FIELDS = (
     Field("moe_router_group_topk", "model.moe", integer, "group_topk"),
     Field("num_shared_experts", "model.moe", integer),
 )
-"""Settings of a mixture of experts."""
-
 LATENT_FIELDS = (
     Field("q_lora_rank", "model.mla", integer),
     Field("kv_lora_rank", "model.mla", integer, default=32),
@@ -110,8 +107,6 @@ LATENT_FIELDS = (
     Field("qk_pos_emb_head_dim", "model.mla", integer, default=64),
     Field("v_head_dim", "model.mla", integer, default=128),
 )
-"""Settings of multi-head latent attention."""
-
 NONE_MEANS: dict[str, Any] = {
     "kv_channels": None,
     "mtp_num_layers": 0,
