@@ -350,7 +350,7 @@ def gemm_time(
     clock_mhz : float, optional
         Instead of the clock that ``run`` implies.
     model : str
-        ``tile``, ``ws_persistent`` or ``sol`` (see the module).
+        ``tile``, ``ws_persistent`` or ``sol`` (`projector.single.gemm`).
     library : str
         ``default``, or a GEMM library that the device describes.
     run : str
