@@ -30,6 +30,14 @@ Array = NDArray[Any]
 """A column of any type."""
 
 
+def bits(values: Floats) -> Ints:
+    """Return floats as the integers of their bits: rows are grouped by those.
+
+    What has equal bits is equal, NaN included; zeros of both signs are two.
+    """
+    return np.ascontiguousarray(values).view(np.int64)
+
+
 def bytes_of_rows(rows: Ints) -> Iterator[bytes]:
     """Yield each row of int64[n, width] as a key that can be hashed."""
     size, whole = rows.itemsize * rows.shape[1], rows.tobytes()

@@ -13,7 +13,7 @@ from typing import Self, overload
 
 import numpy as np
 
-from projector.arrays import Array, Flags, Floats, Ints, Records
+from projector.arrays import Array, Flags, Floats, Ints, Records, bits
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, JobColumns
@@ -135,7 +135,7 @@ def _loads(pieces: Pieces) -> Ints:
     rows = np.flatnonzero(pieces.is_moe)
     batch, ep = pieces.batch.take(rows), pieces.jobs.ep[rows]
     experts, exponent, capacity = batch.model.experts, batch.training.zipf, batch.training.capacity
-    first, group = group_rows(experts, ep, exponent.view(np.int64), capacity.view(np.int64))
+    first, group = group_rows(experts, ep, bits(exponent), bits(capacity))
     loads = []
     for row in first.tolist():
         load = 1.0
@@ -203,7 +203,7 @@ def _parts_reached(pieces: Pieces, parts_of: Callable[["JobColumns"], Floats]) -
     model, jobs = pieces.batch.take(rows).model, pieces.jobs.take(rows)
     columns = (model.experts, model.topk, model.groups, model.group_topk)
     parts = parts_of(jobs)
-    first, group = group_rows(parts.view(np.int64), *columns)
+    first, group = group_rows(bits(parts), *columns)
     reached = [
         expected_parts(float(parts[row]), *(int(column[row]) for column in columns))
         for row in first.tolist()

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, bits
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
@@ -271,9 +271,7 @@ def _cost_gemms(
     efficiency *= _software_shares(workloads, table.workload[rows], table.dtype[rows], is_grouped)
     dtype, out_bytes, of_device = table.dtype[rows], table.out_bytes[rows], device[rows]
     # Layers that differ in what they recompute have the same GEMMs.
-    first, same = group_rows(
-        extents, dtype, out_bytes.view(np.int64), efficiency.view(np.int64), of_device
-    )
+    first, same = group_rows(extents, dtype, bits(out_bytes), bits(efficiency), of_device)
     seconds, limiter, _ = gemm_time_columns(
         extents[first], dtype[first], out_bytes[first], efficiency[first], of_device[first],
         workloads.devices,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, bits
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows
@@ -150,14 +150,12 @@ def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups"
         costs.dense_parameters, costs.expert_parameters, costs.trained_dense,
         costs.trained_experts, costs.packed_parameters
     )  # fmt: skip
-    first_layer, of_workload = group_rows(
-        *(np.ascontiguousarray(each).view(np.int64) for each in parameters),
-    )
+    first_layer, of_workload = group_rows(*map(bits, parameters))
     rates = (jobs.training.reduce_bytes, jobs.training.weight_bytes, jobs.parallelism.bucket)
     # Sections that are one say all of this at once.
     few, of_few = group_rows(
         jobs.parallelism.index, jobs.cluster.index, jobs.model.index, replicas.placements.of,
-        *(each.view(np.int64) for each in rates[:2]),
+        *map(bits, rates[:2]),
     )  # fmt: skip
     machine = workloads.device.take(replicas.pipeline)
     rate = workloads.devices["elementwise_bytes_per_s"][machine]
@@ -167,7 +165,7 @@ def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups"
         replicas.fabric[few],
         columns.zero_stage[few],
         *(column[few] for pair in groups for place in pair for column in place),
-        *(np.ascontiguousarray(each[few]).view(np.int64) for each in (*rates, rate, passes)),
+        *(bits(each[few]) for each in (*rates, rate, passes)),
     )
     sharing = sharing.take(of_few)
     layer = of_workload.take(workloads.run_workload)

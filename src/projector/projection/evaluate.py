@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats, Ints, bits
 from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
@@ -496,7 +496,7 @@ def _orders(
             np.where(planned, column, -1)
             for column in (
                 of_job,
-                *(limit.take(family).view(np.int64) for limit in limits),
+                *(bits(limit.take(family)) for limit in limits),
                 most_pending,
                 post_validation,
                 solver_work,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, Floats, Ints
+from projector.arrays import Array, Floats, Ints, bits
 from projector.kernels import memory as kernels
 from projector.kernels.memory import Maxima, Replica, State, Sums, hold_state
 from projector.lower.batch import JobBatch, JobColumns
@@ -55,7 +55,7 @@ class RankMemory(MemoryTerms[Floats, Floats]):
 
 def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     """Compute everything that does not depend on the schedule's order."""
-    alike = replicas.alike(replicas.jobs.cluster.workspace_bytes.view(np.int64))
+    alike = replicas.alike(bits(replicas.jobs.cluster.workspace_bytes))
     state = _state_memory(alike.replicas, costs)
     if alike.replicas is replicas:
         return state

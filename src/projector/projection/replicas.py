@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, bits
 from projector.kernels.collective_algorithms import ALL_REDUCE, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets, segment_sums
@@ -337,7 +337,7 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     # Few replicas differ in all that messages depend on.
     first, like = group_rows(
         replicas.placements.of, columns.stage_stride, columns.domain, columns.pod, columns.zone,
-        columns.gpus, fabric, num_bytes.view(np.int64),
+        columns.gpus, fabric, bits(num_bytes),
     )  # fmt: skip
     placements = Placements(replicas.placements.unique, replicas.placements.of.take(first))
     # A second copy of the model has stages of its own.
