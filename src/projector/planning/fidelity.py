@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from projector.config.bands import Band
+from projector.config.first_order import FIRST_ORDER
 from projector.config.first_order_job import AnyJob, load_first_order_job
 from projector.config.job import Job
 from projector.config.load import load_job
@@ -23,8 +24,6 @@ from projector.searches.configurations import search
 from projector.searches.ranking import Configuration, pair_noise
 from projector.searches.result import SearchResult
 from projector.units import TERA
-
-TILES, FIRST_ORDER = "tiles", "first-order"
 
 SHARDED: dict[str, Any] = {
     "cluster.nodes": 1,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from projector.config.bands import NOTHING
+from projector.config.first_order import FIRST_ORDER, TILES
 from projector.config.planning import PlanSettings
 from projector.envelope import envelope
 from projector.errors import ConfigError
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
-from projector.planning.fidelity import FIRST_ORDER, TILES
 from projector.planning.question import (
     Question,
     ask,

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from projector.config.first_order import FIDELITIES
 from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
 from projector.config.names import in_full
@@ -17,7 +18,7 @@ from projector.config.planning import PlanSettings
 from projector.config.run import read_amount
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, shown
-from projector.planning.fidelity import FIRST_ORDER, TILES, Fidelity, fidelity_named
+from projector.planning.fidelity import Fidelity, fidelity_named
 from projector.projection.api import JobLike
 from projector.units import unwrapped
 
@@ -162,8 +163,6 @@ def read_prices(value: Any, kinds: Sequence[ClusterKind]) -> dict[str, float]:
         prices[label] = price
     return prices
 
-
-FIDELITIES = TILES, FIRST_ORDER
 
 ROUND = 64
 """A global batch that no power of two gives is a multiple of this, so that replicas divide it."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from projector.config.first_order import FIRST_ORDER
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
-from projector.planning.fidelity import FIRST_ORDER
 from projector.planning.plan import PlanResult
 from projector.planning.question import days_number, number, usd
 from projector.planning.ranking import COST, value_of

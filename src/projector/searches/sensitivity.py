@@ -40,8 +40,29 @@ class Near:
     above_s: float
 
 
+class BothWays:
+    """The steps with both values of a field, and with its own."""
+
+    __slots__ = ()
+
+    low_s: float
+    high_s: float
+    base_s: float
+
+    @property
+    def swing(self) -> float:
+        """Longest step over the shortest, less 1: the width of a bar of the tornado."""
+        times = (self.low_s, self.high_s, self.base_s)
+        return max(times) / min(times) - 1.0
+
+    @property
+    def gain(self) -> float:
+        """Share of the step that the better of the two values saves."""
+        return 1.0 - min(self.low_s, self.high_s) / self.base_s
+
+
 @dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(BothWays):
     """Effect of one field on a job."""
 
     field: str
@@ -87,17 +108,6 @@ class Effect:
         )
         spread = max(slopes) - min(slopes)
         return spread > max(UNEVEN_LEAST, UNEVEN * max(abs(slope) for slope in slopes))
-
-    @property
-    def swing(self) -> float:
-        """Longest step over the shortest, less 1: the width of a bar of the tornado."""
-        times = (self.low_s, self.high_s, self.base_s)
-        return max(times) / min(times) - 1.0
-
-    @property
-    def gain(self) -> float:
-        """Share of the step that the better of the two values saves."""
-        return 1.0 - min(self.low_s, self.high_s) / self.base_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values under the units of ``--json``."""
@@ -265,7 +275,7 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedEffect:
+class SharedEffect(BothWays):
     """Effect of one field on several jobs; seconds are geometric means."""
 
     field: str
@@ -277,17 +287,6 @@ class SharedEffect:
     point_elasticity: float | None
     uneven: bool
     by_workload: tuple[float, ...]
-
-    @property
-    def swing(self) -> float:
-        """Longest step over the shortest, less 1."""
-        times = (self.low_s, self.high_s, self.base_s)
-        return max(times) / min(times) - 1.0
-
-    @property
-    def gain(self) -> float:
-        """Share of the step that the better of the two values saves."""
-        return 1.0 - min(self.low_s, self.high_s) / self.base_s
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values under the names that an effect on one job has."""
