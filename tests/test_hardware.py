@@ -3,6 +3,7 @@
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 import pytest
 
@@ -10,6 +11,7 @@ import projector
 from projector.config import resources
 from projector.config.device import Device
 from projector.config.device_file import load_device
+from projector.config.device_kernels import MatrixType
 from projector.config.engine import benchmark_routing, inference_memory, inference_operators
 from projector.config.network import load_network, load_transport
 from projector.config.yaml_file import read_yaml
@@ -50,6 +52,12 @@ NARROWER = [
 def sustained_tflops(device: Device, kind: str) -> float:
     per_clk = device.compute_units * device.matrix_flop_per_clk_per_cu[kind]
     return per_clk * device.sustained_clock_mhz[kind] * device.gemm_efficiency[kind] * 1e-6
+
+
+def test_settings_and_kernels_list_the_same_matrix_types():
+    # Neither may import the other, so that the list stands twice; a place in it is a code.
+    assert get_args(MatrixType) == MATRIX_TYPES
+    assert len(OPERAND_BYTES) == len(MATRIX_TYPES)
 
 
 def operand_bytes(kind: str) -> float:
