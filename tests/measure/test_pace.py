@@ -11,7 +11,6 @@ from projector.measure.pace import (
     IN_A_ROW,
     MOST_RUNS,
     Settled,
-    Together,
     groups_within,
     take_turns,
     timing,
@@ -74,7 +73,7 @@ def test_ranks_run_equally_often():
         return 10.0 * value
 
     runner = Made(1e-4)
-    settled = warm_up(runner, Pace(warm_up_s=0.0, most_warm_up_s=1.0), runner.now, Together(agree))
+    settled = warm_up(runner, Pace(warm_up_s=0.0, most_warm_up_s=1.0), runner.now, agree)
     assert settled.runs == 2
     assert asked
 

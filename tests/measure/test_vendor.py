@@ -29,9 +29,9 @@ def test_nvml_reads_its_units() -> None:
     library = FakeNvml(1755)
     device = Nvml(library, 1)
     assert device.name() == "NVIDIA H100 80GB HBM3"
-    assert device.clock_mhz() == 1755.0
-    assert device.power_w() == 695.5
-    assert device.temperature_c() == 61.0
+    assert device.read("clock_mhz") == 1755.0
+    assert device.read("power_w") == 695.5
+    assert device.read("temperature_c") == 61.0
     assert device.reasons() == ("power cap",)
     device.close()
     assert library.open == 0
@@ -42,16 +42,16 @@ def test_rocm_smi_reads_its_units(recent: bool) -> None:
     library = FakeRocmSmi(recent=recent)
     device = RocmSmi(library, 0)
     assert device.name() == "AMD Instinct MI300X"
-    assert device.clock_mhz() == 1950.0
-    assert device.power_w() == 742.0
-    assert device.temperature_c() == 71.0
+    assert device.read("clock_mhz") == 1950.0
+    assert device.read("power_w") == 742.0
+    assert device.read("temperature_c") == 71.0
     assert device.reasons() == ()
     device.close()
     assert library.open == 0
 
 
 def test_current_power_stands_in_for_the_average() -> None:
-    assert RocmSmi(FakeRocmSmi(average=False), 0).power_w() == 750.0
+    assert RocmSmi(FakeRocmSmi(average=False), 0).read("power_w") == 750.0
 
 
 @pytest.mark.parametrize("supported", range(1, 33))
@@ -72,7 +72,7 @@ def test_frequencies_that_make_no_sense_are_none() -> None:
 
 def test_device_is_found_by_its_address() -> None:
     assert pci_address(0, 0x1B, 0) == "00000000:1b:00.0"
-    assert Nvml(FakeNvml(), 5, pci_address(0, 0x1B, 0)).clock_mhz() == 1755.0
+    assert Nvml(FakeNvml(), 5, pci_address(0, 0x1B, 0)).read("clock_mhz") == 1755.0
     found = RocmSmi(FakeRocmSmi(), 5, pci_address(1, 0x75, 0))
     assert found._device.value == 1
 
@@ -96,8 +96,8 @@ def test_functions_that_a_library_has_not_read_nothing() -> None:
             return 0
 
     device = Nvml(Old(), 0)
-    assert (device.name(), device.clock_mhz(), device.power_w()) == ("", None, None)
-    assert (device.temperature_c(), device.reasons()) == (None, ())
+    assert (device.name(), device.read("clock_mhz"), device.read("power_w")) == ("", None, None)
+    assert (device.read("temperature_c"), device.reasons()) == (None, ())
 
 
 def test_former_name_of_reasons() -> None:
@@ -156,10 +156,19 @@ def test_sensors_of_amds_driver(tmp_path: Path) -> None:
         freq1_input=1_950_000_000, power1_input=750_000_000, temp2_input=71_000,
     )  # fmt: skip
     sensors(tmp_path, "0000:95:00.0", "0x1002", freq1_input=132_000_000, power1_average=140_000_000)
+    wanted = ("clock_mhz", "power_w", "temperature_c")
     device = Hwmon(0, root=tmp_path)
-    assert (device.clock_mhz(), device.power_w(), device.temperature_c()) == (1950.0, 750.0, 71.0)
+    assert tuple(map(device.read, wanted)) == (
+        1950.0,
+        750.0,
+        71.0,
+    )
     device = Hwmon(5, pci_address(0, 0x95, 0), tmp_path)
-    assert (device.clock_mhz(), device.power_w(), device.temperature_c()) == (132.0, 140.0, None)
+    assert tuple(map(device.read, wanted)) == (
+        132.0,
+        140.0,
+        None,
+    )
     assert (device.name(), device.reasons()) == ("", ())
     with pytest.raises(OSError, match="no device 2"):
         Hwmon(2, root=tmp_path)

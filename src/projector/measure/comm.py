@@ -1,27 +1,34 @@
 """What a layer asks of the ranks that share it, and the answer of a rank that is alone.
 
 Layers call an object of this shape where Megatron-LM communicates. With several ranks it holds
-process groups; `Alone` gives tensors of the same shapes without any, so that the compute of one
-rank of a split layer can be measured without the others. Every method is part of autograd: its
-backward does the reverse. Tensors are those of torch, whose rows are tokens.
+process groups (`projector.measure.exchange.Together`); a `Comm` itself gives tensors of the same
+shapes without any, so that the compute of one rank of a split layer can be measured without the
+others. Every method is part of autograd: its backward does the reverse. Tensors are those of torch,
+whose rows are tokens.
 """
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 Tensor = Any
 Group = Literal["tp", "etp", "cp", "ep"]
 
 
-class Comm(Protocol):
-    """Collectives of one layer."""
+class Comm:
+    """Collectives of one layer, here on one rank without peers.
+
+    Shapes are those of its part of a group of any degree: its own rows stand for those of others.
+    """
+
+    def __init__(self, degrees: dict[Group, int] | None = None) -> None:
+        self._degrees = degrees or {}
 
     def degree(self, group: Group) -> int:
-        """Return the ranks of a group."""
-        ...
+        """Return the ranks of a group, 1 unless stated."""
+        return self._degrees.get(group, 1)
 
-    def rank(self, group: Group) -> int:
+    def rank(self, group: Group) -> int:  # noqa: ARG002
         """Return which of them this one is."""
-        ...
+        return 0
 
     def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Bring activations into a tensor-parallel region.
@@ -29,7 +36,7 @@ class Comm(Protocol):
         Where tokens are ``divided`` over the group (sequence parallelism) they are gathered, and
         the backward scatters the sum of gradients. Else they pass, and the backward sums.
         """
-        ...
+        return self.gather(x, group=group) if divided else x
 
     def enter_linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, group: Group, divided: bool
@@ -39,73 +46,27 @@ class Comm(Protocol):
         What is exchanged in the backward runs beside the GEMM of the weight gradient, and of
         divided tokens only the own ones are kept.
         """
-        ...
-
-    def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
-        """Sum partial results of a region; the reverse of `enter`."""
-        ...
-
-    def swap(self, x: Tensor, *, group: Group) -> Tensor:
-        """Exchange equal parts of the rows with every rank of the group: an all-to-all."""
-        ...
-
-    def gather(self, x: Tensor, *, group: Group) -> Tensor:
-        """Return the rows of all ranks; the backward scatters the sum of gradients."""
-        ...
-
-    def total(self, x: Tensor, *, group: Group) -> Tensor:
-        """Return the sum over the ranks; the backward passes."""
-        ...
-
-    def largest(self, x: Tensor, *, group: Group) -> Tensor:
-        """Return the maximum over the ranks; it has no backward."""
-        ...
-
-
-class Alone:
-    """One rank without peers: shapes are those of its part of a group of any degree."""
-
-    def __init__(self, degrees: dict[Group, int] | None = None) -> None:
-        """Take the degrees that layers are split by; 1 unless stated."""
-        self._degrees = degrees or {}
-
-    def degree(self, group: Group) -> int:
-        """Return the ranks that the group would have."""
-        return self._degrees.get(group, 1)
-
-    def rank(self, group: Group) -> int:  # noqa: ARG002
-        """Return 0."""
-        return 0
-
-    def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
-        """Repeat the own tokens in place of those of others."""
-        return self.gather(x, group=group) if divided else x
-
-    def enter_linear(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, *, group: Group, divided: bool
-    ) -> Tensor:
-        """Multiply the own tokens, repeated in place of those of others."""
         out = self.enter(x, group=group, divided=divided) @ weight.t()
         return out if bias is None else out + bias
 
     def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
-        """Keep the own tokens."""
+        """Sum partial results of a region, and keep the own tokens; the reverse of `enter`."""
         degree = self.degree(group)
         return x[: x.shape[0] // degree] if divided and degree > 1 else x
 
     def swap(self, x: Tensor, *, group: Group) -> Tensor:  # noqa: ARG002
-        """Keep everything."""
+        """Exchange equal parts of the rows with every rank of the group: an all-to-all."""
         return x
 
     def gather(self, x: Tensor, *, group: Group) -> Tensor:
-        """Repeat the own rows."""
+        """Return the rows of all ranks; the backward scatters the sum of gradients."""
         degree = self.degree(group)
         return x.repeat(degree, *[1] * (x.dim() - 1)) if degree > 1 else x
 
     def total(self, x: Tensor, *, group: Group) -> Tensor:  # noqa: ARG002
-        """Return what is there."""
+        """Return the sum over the ranks; the backward passes."""
         return x
 
     def largest(self, x: Tensor, *, group: Group) -> Tensor:  # noqa: ARG002
-        """Return what is there."""
+        """Return the maximum over the ranks; it has no backward."""
         return x

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from projector.errors import MeasurementError
-from projector.measure.comm import Alone, Comm, Group, Tensor
+from projector.measure.comm import Comm, Group, Tensor
 from projector.measure.devices import GpusAtHand
 from projector.measure.keys import OperationKey
 from projector.measure.pace import Runner, Seconds
@@ -125,38 +126,28 @@ class Collectives:
         return x
 
 
-def _first(module: Any, *names: str) -> Any:
-    """Return the first of some functions that a module has."""
-    return next(getattr(module, name) for name in names if hasattr(module, name))
+OfGroup = Callable[[Collectives, Tensor], Tensor]
 
 
-class Together:
+class Together(Comm):
     """A `Comm` over process groups. What a group of one rank is asked for changes nothing."""
 
     def __init__(self, torch: Torch, groups: dict[Group, Any], degrees: dict[Group, int]) -> None:
-        """Take the process groups that layers of these degrees are split over."""
-        self._groups: dict[Group, Collectives] = {
-            group: Collectives(torch, groups[group])
-            for group, degree in degrees.items()
-            if degree > 1
-        }
+        super().__init__({group: degree for group, degree in degrees.items() if degree > 1})
+        self._groups = {group: Collectives(torch, groups[group]) for group in self._degrees}
         self._apply = _both_ways(torch)
         self._linear = _entering_linear(torch)
         self._plain_linear = torch.nn.functional.linear
 
-    def degree(self, group: Group) -> int:
-        """Return the ranks of a group."""
-        return self._groups[group].size if group in self._groups else 1
-
     def rank(self, group: Group) -> int:
-        """Return which of them this one is."""
+        """Return which of the ranks this one is."""
         return self._groups[group].rank if group in self._groups else 0
 
     def enter(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Gather divided tokens; else pass them and sum their gradients."""
-        if divided or group not in self._groups:
+        if divided:
             return self.gather(x, group=group)
-        return self._apply(x, _unchanged, self._groups[group].reduce_all)
+        return self._both(x, group, _unchanged, Collectives.reduce_all)
 
     def enter_linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, *, group: Group, divided: bool
@@ -168,37 +159,36 @@ class Together:
 
     def leave(self, x: Tensor, *, group: Group, divided: bool) -> Tensor:
         """Sum partial results, and keep the own tokens where they are divided."""
-        if not divided or group not in self._groups:
+        if not divided:
             return self.total(x, group=group)
-        of_group = self._groups[group]
-        return self._apply(x, of_group.scatter, of_group.gather)
+        return self._both(x, group, Collectives.scatter, Collectives.gather)
 
     def swap(self, x: Tensor, *, group: Group) -> Tensor:
         """Exchange equal parts of the rows with every rank."""
-        if group not in self._groups:
-            return x
-        swap = self._groups[group].swap
-        return self._apply(x, swap, swap)
+        return self._both(x, group, Collectives.swap, Collectives.swap)
 
     def gather(self, x: Tensor, *, group: Group) -> Tensor:
         """Return the rows of all ranks; the backward scatters the sum of gradients."""
-        if group not in self._groups:
-            return x
-        of_group = self._groups[group]
-        return self._apply(x, of_group.gather, of_group.scatter)
+        return self._both(x, group, Collectives.gather, Collectives.scatter)
 
     def total(self, x: Tensor, *, group: Group) -> Tensor:
         """Return the sum over the ranks; the backward passes."""
-        if group not in self._groups:
-            return x
-        return self._apply(x, self._groups[group].reduce_all, _unchanged)
+        return self._both(x, group, Collectives.reduce_all, _unchanged)
 
     def largest(self, x: Tensor, *, group: Group) -> Tensor:
         """Return the maximum over the ranks; it has no backward."""
         return self._groups[group].maximum(x) if group in self._groups else x
 
+    def _both(self, x: Tensor, group: Group, there: OfGroup, back: OfGroup) -> Tensor:
+        """Run one collective of a group forward and another backward."""
+        if group not in self._groups:
+            return x
+        of_group = self._groups[group]
+        return self._apply(x, partial(there, of_group), partial(back, of_group))
 
-def _unchanged(x: Tensor) -> Tensor:
+
+def _unchanged(of_group: Collectives, x: Tensor) -> Tensor:
+    del of_group
     return x
 
 
@@ -338,7 +328,7 @@ class Ranks:
         asked = {group: degree for group, degree in degrees.items() if degree > 1}
         if asked and all(self.degrees.get(group) == degree for group, degree in asked.items()):
             return Together(self.torch, self.groups, degrees)
-        return Alone(degrees)
+        return Comm(degrees)
 
     def agree(self, value: float) -> float:
         """Return the largest value of all ranks."""

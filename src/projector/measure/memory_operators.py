@@ -50,11 +50,6 @@ class Context:
         """Type of activations."""
         return self.kit.wide_type(self.spec.dtype)
 
-    @property
-    def is_backward(self) -> bool:
-        """Whether the row is of a backward."""
-        return self.program.key.phase != "forward"
-
     def leaf(self, *shape: int, dtype: Any = None) -> Tensor:
         """Return an operand that wants a gradient."""
         return self.kit.random(*shape, dtype=dtype or self.dtype).requires_grad_()

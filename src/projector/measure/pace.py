@@ -36,14 +36,6 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
-    """What ranks that measure together say to each other; alone there is nothing to say."""
-
-    agree: Callable[[float], float] = lambda value: value
-    """The largest value of all ranks."""
-
-
-@dataclass(frozen=True, slots=True)
 class Settled:
     """What warming up found."""
 
@@ -97,15 +89,15 @@ def timing(
 
 
 def warm_up(
-    runner: Runner, pace: Pace, now: Callable[[], float], together: Together | None = None
-) -> Settled:
+    runner: Runner, pace: Pace, now: Callable[[], float],
+    agree: Callable[[float], float] = lambda value: value,
+) -> Settled:  # fmt: skip
     """Run something until its time is stable, and find how many runs make a sample.
 
     It is stable when `IN_A_ROW` samples differ by less than ``pace.settled`` of the smallest, and
     ``warm_up_s`` have gone by. After ``most_warm_up_s`` it counts all the same. ``now`` gives
-    seconds. With other ranks, ``together``, the slowest one decides.
+    seconds, ``agree`` the largest value of all ranks: the slowest one decides.
     """
-    agree = (together or Together()).agree
     start = now()
     runs, last = 1, [math.inf]
     while True:

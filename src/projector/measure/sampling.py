@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from projector.measure.smi import Library
+from projector.measure.smi import Library, Reading
 from projector.measure.vendor import ReadingThread
 from projector.trace.samples import OWN_FORMAT
 
@@ -112,13 +112,9 @@ def device_quantities(library: Library | None, label: str) -> list[Quantity]:
     """Return clocks and power of one device, those that its library knows."""
     if library is None:
         return []
-    readers = {
-        "clock_mhz": library.clock_mhz,
-        "memory_clock_mhz": library.memory_clock_mhz,
-        "power_w": library.power_w,
-    }
+    names: tuple[Reading, ...] = ("clock_mhz", "memory_clock_mhz", "power_w")
     return [
-        Quantity(name, (label,), lambda read=read: [read()])  # type: ignore[misc]
-        for name, read in readers.items()
-        if read() is not None
+        Quantity(name, (label,), lambda name=name: [library.read(name)])  # type: ignore[misc]
+        for name in names
+        if library.read(name) is not None
     ]

@@ -20,7 +20,6 @@ from projector.measure.pace import (
     Runner,
     Samples,
     Settled,
-    Together,
     groups_within,
     take_turns,
     warm_up,
@@ -236,7 +235,7 @@ class Session:
         runner: Runner = prepared.runner
         if ranks.count > 1:
             runner = InStep(runner, ranks)
-        settled = warm_up(runner, self.pace, time.perf_counter, Together(ranks.agree))
+        settled = warm_up(runner, self.pace, time.perf_counter, ranks.agree)
         return Ready(number, prepared, runner, settled)
 
     def _take_turns(self, ready: Sequence[Ready]) -> bool:

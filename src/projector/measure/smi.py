@@ -9,9 +9,9 @@ kernel driver are read, and where these are missing too, nothing is. Names and l
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from projector.errors import MeasurementError
 
@@ -55,49 +55,99 @@ _BUFFER_BYTES = 1024
 _PLAUSIBLE_HZ = (1e6, 1e10)
 
 
-class Library(Protocol):
-    """What a vendor's library tells of one device, and does to it; None where it does not know."""
+Reading = Literal["clock_mhz", "memory_clock_mhz", "power_w", "temperature_c"]
+"""What is read of a device: clocks of compute units and memory, power, heat of the die."""
 
-    vendor: str
+
+class Library:
+    """One device, as its vendor tells of it; what this class has holds for one that tells less."""
+
+    vendor = title = ""
+    reset = ""
+    """Command that lets a locked clock go."""
 
     def name(self) -> str:
         """Return the name of the device, ``""`` if unknown."""
+        return ""
 
-    def clock_mhz(self) -> float | None:
-        """Return the clock of the compute units."""
-
-    def memory_clock_mhz(self) -> float | None:
-        """Return the clock of the memory."""
-
-    def power_w(self) -> float | None:
-        """Return the power that the device draws."""
-
-    def temperature_c(self) -> float | None:
-        """Return the temperature of the die."""
+    def read(self, what: Reading) -> float | None:
+        """Return a reading in the unit of its name, None where it is not known."""
+        raise NotImplementedError
 
     def reasons(self) -> tuple[str, ...]:
         """Return what holds the clock down."""
+        return ()
 
     def lock(self, clock_mhz: float) -> None:
         """Hold the clock; raises `MeasurementError` if that is not allowed."""
+        status = self._lock(round(clock_mhz))
+        if status != _SUCCESS:
+            msg = (
+                f"{self.title} does not lock the clock to {clock_mhz:g} MHz (status {status}); "
+                "that takes the rights of an administrator and a clock that the device has"
+            )
+            allowed = "no locked clock"
+            raise MeasurementError(msg, key="lock_clocks", value=clock_mhz, allowed=allowed)
 
     def unlock(self) -> None:
         """Let the clock go; raises `MeasurementError` if it cannot."""
+        status = self._unlock()
+        if status != _SUCCESS:
+            msg = (
+                f"{self.title} does not reset the locked clock (status {status}); run {self.reset}"
+            )
+            raise MeasurementError(msg, key="lock_clocks", value=status, allowed=self.reset)
 
     def close(self) -> None:
         """Let go of the library."""
 
+    def _lock(self, clock_mhz: int) -> int:
+        del clock_mhz
+        return -1
 
-class Nvml:
+    def _unlock(self) -> int:
+        return _SUCCESS
+
+
+class _Opened(Library):
+    """A library that was opened, whose functions return a status."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self._device: Any = None
+
+    def _call(self, function: str, *arguments: Any) -> int:
+        """Call a function; one that this version does not have fails with -1."""
+        try:
+            return int(getattr(self._library, function)(*arguments))
+        except AttributeError:
+            return -1
+
+    def _text(self, function: str, size: Any) -> str:
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        failed = self._call(function, self._device, text, size)
+        return "" if failed else text.value.decode(errors="replace")
+
+
+class Nvml(_Opened):
     """NVIDIA's library, and one device of it."""
 
     vendor = "nvidia"
     title = "NVML"
     reset = "nvidia-smi --reset-gpu-clocks"
 
+    _READINGS: Mapping[Reading, tuple[str, tuple[int, ...], float]] = {
+        "clock_mhz": ("nvmlDeviceGetClockInfo", (_SM_CLOCK,), 1.0),
+        "memory_clock_mhz": ("nvmlDeviceGetClockInfo", (_MEMORY_CLOCK,), 1.0),
+        # Newer drivers average it over about a second.
+        "power_w": ("nvmlDeviceGetPowerUsage", (), 1e3),
+        "temperature_c": ("nvmlDeviceGetTemperature", (_GPU_SENSOR,), 1.0),
+    }
+    """Function, which of its numbers, and how many of them are one of the unit."""
+
     def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
         """Start the library and find a device by its PCI address, or else by its number."""
-        self._library = library
+        super().__init__(library)
         self._device = ctypes.c_void_p()
         if self._call("nvmlInit_v2") != _SUCCESS:
             raise OSError("NVML does not start")
@@ -112,26 +162,15 @@ class Nvml:
 
     def name(self) -> str:
         """Return the name of the device."""
-        text = ctypes.create_string_buffer(_NAME_BYTES)
-        failed = self._call("nvmlDeviceGetName", self._device, text, ctypes.c_uint(_NAME_BYTES))
-        return "" if failed else text.value.decode(errors="replace")
+        return self._text("nvmlDeviceGetName", ctypes.c_uint(_NAME_BYTES))
 
-    def clock_mhz(self) -> float | None:
-        """Return the clock of the multiprocessors."""
-        return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_SM_CLOCK))
-
-    def memory_clock_mhz(self) -> float | None:
-        """Return the clock of the memory."""
-        return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_MEMORY_CLOCK))
-
-    def power_w(self) -> float | None:
-        """Return the power of the board; newer drivers average it over about a second."""
-        power_mw = self._number("nvmlDeviceGetPowerUsage")
-        return None if power_mw is None else power_mw / 1e3
-
-    def temperature_c(self) -> float | None:
-        """Return the temperature of the die."""
-        return self._number("nvmlDeviceGetTemperature", ctypes.c_uint(_GPU_SENSOR))
+    def read(self, what: Reading) -> float | None:
+        """Return a reading of the multiprocessors, the memory or the board."""
+        function, which, unit = self._READINGS[what]
+        value = ctypes.c_uint()
+        numbers = map(ctypes.c_uint, which)
+        failed = self._call(function, self._device, *numbers, ctypes.byref(value))
+        return None if failed else value.value / unit
 
     def reasons(self) -> tuple[str, ...]:
         """Return what holds the clock down."""
@@ -143,33 +182,19 @@ class Nvml:
                 return tuple(text for bit, text in REASONS.items() if bits.value & bit)
         return ()
 
-    def lock(self, clock_mhz: float) -> None:
-        """Hold the clock of the multiprocessors."""
-        clock = ctypes.c_uint(round(clock_mhz))
-        status = self._call("nvmlDeviceSetGpuLockedClocks", self._device, clock, clock)
-        if status != _SUCCESS:
-            raise not_locked(self.title, status, clock_mhz)
-
-    def unlock(self) -> None:
-        """Let the clock go."""
-        status = self._call("nvmlDeviceResetGpuLockedClocks", self._device)
-        if status != _SUCCESS:
-            raise not_reset(self.title, status, self.reset)
-
     def close(self) -> None:
         """Shut the library down."""
         self._call("nvmlShutdown")
 
-    def _number(self, function: str, *which: Any) -> float | None:
-        value = ctypes.c_uint()
-        failed = self._call(function, self._device, *which, ctypes.byref(value))
-        return None if failed else float(value.value)
+    def _lock(self, clock_mhz: int) -> int:
+        clock = ctypes.c_uint(clock_mhz)
+        return self._call("nvmlDeviceSetGpuLockedClocks", self._device, clock, clock)
 
-    def _call(self, function: str, *arguments: Any) -> int:
-        return call(self._library, function, *arguments)
+    def _unlock(self) -> int:
+        return self._call("nvmlDeviceResetGpuLockedClocks", self._device)
 
 
-class RocmSmi:
+class RocmSmi(_Opened):
     """AMD's library, and one device of it."""
 
     vendor = "amd"
@@ -178,7 +203,7 @@ class RocmSmi:
 
     def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
         """Start the library and find a device by its PCI address, or else by its number."""
-        self._library = library
+        super().__init__(library)
         if self._call("rsmi_init", ctypes.c_uint64(0)) != _SUCCESS:
             raise OSError("ROCm SMI does not start")
         devices = ctypes.c_uint32()
@@ -194,56 +219,41 @@ class RocmSmi:
 
     def name(self) -> str:
         """Return the name of the device."""
-        text = ctypes.create_string_buffer(_NAME_BYTES)
-        failed = self._call("rsmi_dev_name_get", self._device, text, ctypes.c_size_t(_NAME_BYTES))
-        return "" if failed else text.value.decode(errors="replace")
+        return self._text("rsmi_dev_name_get", ctypes.c_size_t(_NAME_BYTES))
 
-    def clock_mhz(self) -> float | None:
-        """Return the clock of the compute units."""
-        return self._clock_mhz(_SYSTEM_CLOCK)
-
-    def memory_clock_mhz(self) -> float | None:
-        """Return the clock of the memory."""
-        return self._clock_mhz(_DRAM_CLOCK)
-
-    def power_w(self) -> float | None:
-        """Return the power of the module: the average where it is known, or the current one."""
-        power_uw, kind = ctypes.c_uint64(), ctypes.c_int()
-        sensor, found = ctypes.c_uint32(0), ctypes.byref(power_uw)
-        failed = self._call("rsmi_dev_power_ave_get", self._device, sensor, found) and self._call(
-            "rsmi_dev_power_get", self._device, found, ctypes.byref(kind)
-        )
-        return None if failed else power_uw.value / 1e6
-
-    def temperature_c(self) -> float | None:
-        """Return the temperature of the hottest spot of the die."""
-        value = ctypes.c_int64()
-        which = ctypes.c_uint32(_JUNCTION), ctypes.c_int(_CURRENT)
-        function = "rsmi_dev_temp_metric_get"
-        failed = self._call(function, self._device, *which, ctypes.byref(value))
-        return None if failed else value.value / 1e3
-
-    def reasons(self) -> tuple[str, ...]:
-        """Return nothing: the library has no such call."""
-        return ()
-
-    def lock(self, clock_mhz: float) -> None:
-        """Set the highest clock, in the mode that keeps a device at it (determinism)."""
-        clock = ctypes.c_uint64(round(clock_mhz))
-        status = self._call("rsmi_perf_determinism_mode_set", self._device, clock)
-        if status != _SUCCESS:
-            raise not_locked(self.title, status, clock_mhz)
-
-    def unlock(self) -> None:
-        """Let the device choose its clock again."""
-        level = ctypes.c_int(_AUTOMATIC)
-        status = self._call("rsmi_dev_perf_level_set", self._device, level)
-        if status != _SUCCESS:
-            raise not_reset(self.title, status, self.reset)
+    def read(self, what: Reading) -> float | None:
+        """Return a reading: the average power where it is known, heat of the hottest spot."""
+        match what:
+            case "clock_mhz":
+                return self._clock_mhz(_SYSTEM_CLOCK)
+            case "memory_clock_mhz":
+                return self._clock_mhz(_DRAM_CLOCK)
+            case "power_w":
+                power_uw, kind = ctypes.c_uint64(), ctypes.c_int()
+                sensor, found = ctypes.c_uint32(0), ctypes.byref(power_uw)
+                average, current = "rsmi_dev_power_ave_get", "rsmi_dev_power_get"
+                failed = self._call(average, self._device, sensor, found) and self._call(
+                    current, self._device, found, ctypes.byref(kind)
+                )
+                return None if failed else power_uw.value / 1e6
+            case "temperature_c":
+                value = ctypes.c_int64()
+                which = ctypes.c_uint32(_JUNCTION), ctypes.c_int(_CURRENT)
+                function = "rsmi_dev_temp_metric_get"
+                failed = self._call(function, self._device, *which, ctypes.byref(value))
+                return None if failed else value.value / 1e3
 
     def close(self) -> None:
         """Shut the library down."""
         self._call("rsmi_shut_down")
+
+    def _lock(self, clock_mhz: int) -> int:
+        # The highest clock, in the mode that keeps a device at it.
+        clock = ctypes.c_uint64(clock_mhz)
+        return self._call("rsmi_perf_determinism_mode_set", self._device, clock)
+
+    def _unlock(self) -> int:
+        return self._call("rsmi_dev_perf_level_set", self._device, ctypes.c_int(_AUTOMATIC))
 
     def _clock_mhz(self, clock: int) -> float | None:
         buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
@@ -259,15 +269,20 @@ class RocmSmi:
         self._call("rsmi_dev_pci_id_get", ctypes.c_uint32(device), ctypes.byref(found))
         return pci_address(found.value >> 32, found.value >> 8 & 0xFF, found.value >> 3 & 0x1F)
 
-    def _call(self, function: str, *arguments: Any) -> int:
-        return call(self._library, function, *arguments)
 
-
-class Hwmon:
+class Hwmon(Library):
     """The sensors of AMD's kernel driver, which a container without ROCm SMI has too."""
 
     vendor = "amd"
     title = "the amdgpu driver"
+
+    _READINGS: Mapping[Reading, tuple[tuple[str, ...], float]] = {
+        "clock_mhz": (("freq1_input",), 1e6),
+        "memory_clock_mhz": (("freq2_input",), 1e6),
+        "power_w": (("power1_average", "power1_input"), 1e6),
+        "temperature_c": (("temp2_input",), 1e3),
+    }
+    """Files, of which the first that holds a number counts, and how many are one of the unit."""
 
     def __init__(self, index: int, pci: str | None = None, root: Path = Path("/")) -> None:
         """Find a device by its PCI address, or else by its number among AMD's."""
@@ -282,44 +297,11 @@ class Hwmon:
             raise OSError(f"the amdgpu driver has no device {pci or index}")
         self._sensors = next(iter(sorted((found[index] / "hwmon").iterdir())))
 
-    def name(self) -> str:
-        """Return nothing: the driver has no names."""
-        return ""
-
-    def clock_mhz(self) -> float | None:
-        """Return the clock of the compute units."""
-        return self._number("freq1_input", 1e6)
-
-    def memory_clock_mhz(self) -> float | None:
-        """Return the clock of the memory."""
-        return self._number("freq2_input", 1e6)
-
-    def power_w(self) -> float | None:
-        """Return the average power of the module, or where it has none the current one."""
-        average_w = self._number("power1_average", 1e6)
-        return self._number("power1_input", 1e6) if average_w is None else average_w
-
-    def temperature_c(self) -> float | None:
-        """Return the temperature of the hottest spot of the die."""
-        return self._number("temp2_input", 1e3)
-
-    def reasons(self) -> tuple[str, ...]:
-        """Return nothing: the driver does not say."""
-        return ()
-
-    def lock(self, clock_mhz: float) -> None:
-        """Refuse: clocks are locked through ROCm SMI."""
-        raise not_locked(self.title, -1, clock_mhz)
-
-    def unlock(self) -> None:
-        """Do nothing; no clock was locked."""
-
-    def close(self) -> None:
-        """Do nothing; no file stays open."""
-
-    def _number(self, name: str, unit: float) -> float | None:
-        text = _text(self._sensors / name)
-        return float(text) / unit if text.isdigit() else None
+    def read(self, what: Reading) -> float | None:
+        """Return a reading of the compute units, the memory or the module."""
+        files, unit = self._READINGS[what]
+        texts = (_text(self._sensors / name) for name in files)
+        return next((float(text) / unit for text in texts if text.isdigit()), None)
 
 
 def _text(path: Path) -> str:
@@ -327,14 +309,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
-
-
-def call(library: Any, function: str, *arguments: Any) -> int:
-    """Call a function of a library; one that this version does not have fails with -1."""
-    try:
-        return int(getattr(library, function)(*arguments))
-    except AttributeError:
-        return -1
 
 
 def current_frequency(raw: bytes) -> float | None:
@@ -410,18 +384,3 @@ def _number_in_machine(index: int, visible: str) -> int:
     numbers = [each.strip() for each in visible.split(",")]
     known = index < len(numbers) and numbers[index].isdigit()
     return int(numbers[index]) if known else index
-
-
-def not_locked(library: str, status: int, clock_mhz: float) -> MeasurementError:
-    """Return the error of a clock that could not be held."""
-    msg = (
-        f"{library} does not lock the clock to {clock_mhz:g} MHz (status {status}); that takes "
-        "the rights of an administrator and a clock that the device has"
-    )
-    return MeasurementError(msg, key="lock_clocks", value=clock_mhz, allowed="no locked clock")
-
-
-def not_reset(library: str, status: int, command: str) -> MeasurementError:
-    """Return the error of a clock that stays locked."""
-    msg = f"{library} does not reset the locked clock (status {status}); run {command}"
-    return MeasurementError(msg, key="lock_clocks", value=status, allowed=command)

@@ -117,8 +117,8 @@ class Sampler(ReadingThread):
         while library is not None:
             self._samples.append(
                 Sample(
-                    time.perf_counter(), library.clock_mhz(), library.power_w(),
-                    library.temperature_c(), library.reasons(),
+                    time.perf_counter(), library.read("clock_mhz"), library.read("power_w"),
+                    library.read("temperature_c"), library.reasons(),
                 )
             )  # fmt: skip
             if self.stop.wait(self.period_s):

@@ -137,11 +137,6 @@ class Source:
         self._packed = b""
         self._ended = False
 
-    @property
-    def is_packed(self) -> bool:
-        """Whether the file is gzip."""
-        return self._unpacker is not None
-
     def read(self, least_bytes: int) -> bytes:
         """Return at least so many bytes, or what is left; nothing at the end."""
         parts, size = [], 0

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from measure.on_torch.layer_specs import BASE, spec  # noqa: E402
 from projector.measure import parts  # noqa: E402
-from projector.measure.comm import Alone  # noqa: E402
+from projector.measure.comm import Comm  # noqa: E402
 from projector.measure.exchange import Ranks  # noqa: E402
 from projector.measure.experts import Routing, ends_of  # noqa: E402
 from projector.measure.layers import build_layer  # noqa: E402
@@ -77,7 +77,7 @@ LAYERS = {
 def built(layer):
     kit = Kit(torch, torch.device("cpu"))
     degrees = {name: layer.columns.get(name, 1) for name in ("tp", "cp", "ep", "etp")}
-    return build_layer(kit, Alone(degrees), layer)
+    return build_layer(kit, Comm(degrees), layer)
 
 
 @pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
@@ -113,7 +113,7 @@ def test_weights_are_those_of_the_table():
 
 def test_the_input_gradient_alone_is_that_of_the_whole_backward():
     kit = Kit(torch, torch.device("cpu"))
-    layer = build_layer(kit, Alone(), spec(dtype="fp32"))
+    layer = build_layer(kit, Comm(), spec(dtype="fp32"))
     x = layer.inputs()
     gradient = torch.randn(64, 64)
     (whole, *_) = torch.autograd.grad(layer(x), [x, *layer.weights], gradient)
@@ -129,7 +129,7 @@ def test_the_input_gradient_alone_is_that_of_the_whole_backward():
 
 def test_gradients_add_up_in_main_gradients():
     kit = Kit(torch, torch.device("cpu"))
-    layer = build_layer(kit, Alone(), spec(dtype="fp32"))
+    layer = build_layer(kit, Comm(), spec(dtype="fp32"))
     runner = LayerRunner(Bench(kit, Stopwatch(torch, kit.device), Ranks(torch)), layer)
     for _ in range(2):
         runner.forward()
