@@ -25,6 +25,7 @@ from projector.trace import events as ev
 from projector.trace.activity import Activities
 from projector.trace.events import NONE, Counters
 from projector.trace.groups import group, parts
+from projector.trace.measures.statistics import Measured
 
 MOST_NAMES = 20
 """Names of kernels that a report lists."""
@@ -35,14 +36,14 @@ LEAST_GRIDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedRun:
+class JoinedRun(Measured):
     """What became of one run with counters on one device."""
 
     path: str
     rank: int
     device: int
     names: str
-    """What of the names was compared: one of ``kernel_spelling.LEVELS``."""
+    """What of the names was compared: one of `LEVELS`."""
     kernels: int
     """Kernels of the timed run."""
     counted: int
@@ -57,11 +58,6 @@ class JoinedRun:
     """Kernels of the timed run without counters, by name, the most frequent first."""
     unused: Mapping[str, int]
     """Kernels of the run with counters that went to none."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that ``--json`` prints."""
-        plain = {name: getattr(self, name) for name in self.__slots__}
-        return plain | {"missing": dict(self.missing), "unused": dict(self.unused)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,3 +104,11 @@ def next_known(known: Flags) -> Ints:
     """Return the first known row from each row on, the number of rows without one."""
     count = len(known)
     return np.minimum.accumulate(np.where(known, np.arange(count), count)[::-1])[::-1]
+
+
+def places_within(of: Ints, start: Ints) -> Ints:
+    """Return the place of each row among those of its group, in the order of starts."""
+    order = np.lexsort((start, of))
+    place = np.empty(len(of), np.int64)
+    place[order] = np.arange(len(of)) - last_known(begins(of[order]))
+    return place

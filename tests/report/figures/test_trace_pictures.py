@@ -187,8 +187,8 @@ def gap(theory_ns=1e6, **more):
     effect = OverlapEffect(d50=None, d0=None, d0_from="none", instances=0, overlapped=0)
     values = {
         "operation": "mlp.up", "phase": "forward", "type": "gemm", "theory_ns": theory_ns,
-        "actual_ns": 2.2e6, "factors": FACTORS, "flop": 1e9, "flop_from": "job",
-        "frequency_from": "cycles", "overlap": effect,
+        "actual_ns": 2.2e6, "ratio": theory_ns and 2.2e6 / theory_ns, "factors": FACTORS,
+        "flop": 1e9, "flop_from": "job", "frequency_from": "cycles", "overlap": effect,
     }  # fmt: skip
     return OperationGap(**values | more)
 

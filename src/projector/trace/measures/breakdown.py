@@ -16,7 +16,7 @@ from projector.errors import ConfigError
 from projector.trace.activity import CLASSES, COMMUNICATION, COMPUTE, PHASES, TYPES, Activities
 from projector.trace.events import NS_PS
 from projector.trace.groups import Groups, group
-from projector.trace.measures.statistics import Band, bands, in_iterations, ratio
+from projector.trace.measures.statistics import Band, Measured, bands, in_iterations, ratio
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 
@@ -44,7 +44,7 @@ GRANULARITIES = tuple(_LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Measured):
     """One part of a breakdown."""
 
     key: Mapping[str, Any]
@@ -53,6 +53,8 @@ class Part:
     """How many, in all samples."""
     share: float
     """Of the durations of all parts, all samples together."""
+    overlap: float | None
+    """Share that communication covers; of communication the share that computing covers."""
     duration_ns: Band
     """Kernels, added up."""
     operation_ns: Band
@@ -66,14 +68,11 @@ class Part:
     """What of it no kernel that computes covers; all of what computes itself."""
     each_ns: Band
     """Of one activity; the other bands are of their sum in one sample."""
-    overlap: float | None
-    """Share that communication covers; of communication the share that computing covers."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        spreads = {n: getattr(self, n).to_dict() for n in self.__slots__ if n.endswith("_ns")}
-        plain = {"activities": self.activities, "share": self.share, "overlap": self.overlap}
-        return dict(self.key) | plain | spreads
+        found = Measured.to_dict(self)
+        return {**found.pop("key"), **found}
 
 
 def breakdown(

@@ -29,7 +29,7 @@ from projector.trace.activity import (
     Activities,
 )  # fmt: skip
 from projector.trace.events import NS_PS
-from projector.trace.groups import Groups, begins, group, last_known
+from projector.trace.groups import Groups, group, places_within
 from projector.trace.intervals import cover, difference, union
 from projector.trace.measures.iterations import IterationTimes, iteration_times
 from projector.trace.measures.statistics import (
@@ -74,7 +74,7 @@ def matches(activities: Activities, where: Flags | None = None) -> Matches:
     labels, label = _labels(activities, row)
     rank, start = activities.rank[row], activities.start_ps[row]
     kinds = group(activities.group[row], label, activities.iteration[row])
-    place = _place(group(kinds.of, rank, activities.device[row]).of, start)
+    place = places_within(group(kinds.of, rank, activities.device[row]).of, start)
     known = _alike(kinds, rank) & (activities.group[row] >= 0)
     alone = np.where(known, -1, np.arange(len(row)))
     collective = group(kinds.of, place, alone)
@@ -102,14 +102,6 @@ def _labels(activities: Activities, row: Ints) -> tuple[tuple[str, ...], Ints]:
     labels = tuple(sorted(set(words)))
     place = np.array([labels.index(word) for word in words], np.int64)
     return labels, place[pairs.of] if len(row) else np.zeros(0, np.int64)
-
-
-def _place(of: Ints, start: Ints) -> Ints:
-    """Return the place of each row among those of its group, in the order of starts."""
-    order = np.lexsort((start, of))
-    place = np.empty(len(of), np.int64)
-    place[order] = np.arange(len(of)) - last_known(begins(of[order]))
-    return place
 
 
 def _alike(kinds: Groups, rank: Ints) -> Flags:

@@ -28,6 +28,7 @@ from projector.trace.activity import Activities
 from projector.trace.events import NS_PS
 from projector.trace.measures.breakdown import instances
 from projector.trace.measures.overlap import OverlapEffect, effect_of
+from projector.trace.measures.statistics import Measured
 
 FACTORS = ("instruction", "utilisation", "overlap", "frequency")
 """In the order of the study; `REST` follows."""
@@ -73,7 +74,7 @@ class Needed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperationGap:
+class OperationGap(Measured):
     """Why an operation takes longer than its FLOP at the peak rate."""
 
     operation: str
@@ -83,6 +84,8 @@ class OperationGap:
     """Of a step; None where FLOP or peak are not known."""
     actual_ns: float
     """Its kernels in a step, added up."""
+    ratio: float | None
+    """Actual over theoretical time; None likewise."""
     factors: Mapping[str, float]
     """Those that are known, and `REST`; theory times all of them is the actual time."""
     flop: float
@@ -92,28 +95,6 @@ class OperationGap:
     overlap: OverlapEffect
     missing: tuple[str, ...] = field(default=())
     """What would be needed to know the other factors."""
-
-    @property
-    def ratio(self) -> float | None:
-        """Actual over theoretical time."""
-        return self.actual_ns / self.theory_ns if self.theory_ns else None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return {
-            "operation": self.operation,
-            "phase": self.phase,
-            "type": self.type,
-            "theory_ns": self.theory_ns,
-            "actual_ns": self.actual_ns,
-            "ratio": self.ratio,
-            "factors": dict(self.factors),
-            "flop": self.flop,
-            "flop_from": self.flop_from,
-            "frequency_from": self.frequency_from,
-            "overlap": self.overlap.to_dict(),
-            "missing": list(self.missing),
-        }
 
 
 def operation_gaps(
@@ -220,16 +201,10 @@ def _gap(
         product = theory_s * float(np.prod(list(factors.values())))
         factors[REST] = parts.actual_s / product
     to_ns = _PS_PER_S / NS_PS
+    theory_ns, actual_ns = theory_s * to_ns if theory_s else None, parts.actual_s * to_ns
     return OperationGap(
-        operation=needed.operation,
-        phase=needed.phase,
-        type=needed.type,
-        theory_ns=theory_s * to_ns if theory_s else None,
-        actual_ns=parts.actual_s * to_ns,
-        factors=factors,
-        flop=flop,
-        flop_from=source,
-        frequency_from=frequency_from,
-        overlap=effect,
+        operation=needed.operation, phase=needed.phase, type=needed.type, theory_ns=theory_ns,
+        actual_ns=actual_ns, ratio=actual_ns / theory_ns if theory_ns else None, factors=factors,
+        flop=flop, flop_from=source, frequency_from=frequency_from, overlap=effect,
         missing=tuple(missing),
-    )
+    )  # fmt: skip

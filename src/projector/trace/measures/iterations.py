@@ -149,7 +149,7 @@ def _by_device(activities: Activities, which: Flags) -> list[tuple[tuple[int, in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
+class Throughput(Measured):
     """Tokens a second that the slowest device of each iteration leaves."""
 
     tokens: float
@@ -162,12 +162,8 @@ class Throughput:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        return {
-            "tokens": self.tokens,
-            "iteration_ns": self.iteration_ns.to_dict(),
-            "tokens_per_s": self.tokens_per_s.to_dict(),
-            "slowest": [{"rank": r, "iterations": n} for r, n in sorted(self.slowest.items())],
-        }
+        rows = [{"rank": r, "iterations": n} for r, n in sorted(self.slowest.items())]
+        return Measured.to_dict(self) | {"slowest": rows}
 
 
 def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughput | None:

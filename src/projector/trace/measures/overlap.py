@@ -46,17 +46,13 @@ def overlap_ratios(activities: Activities) -> Floats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OverlapCdf:
+class OverlapCdf(Measured):
     """Overlap cumulated over instances in the order of their durations."""
 
     duration: Floats
     """float64[instances], ascending, normalised to the least of each kind."""
     cumulative: Floats
     """float64[instances]: 0 to 1; all 0 where nothing overlaps."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return {"duration": self.duration.tolist(), "cumulative": self.cumulative.tolist()}
 
 
 def cdf(duration: Floats, overlap: Floats) -> OverlapCdf:
@@ -142,7 +138,7 @@ def comparable(runs: Instances, members: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperationOverlap:
+class OperationOverlap(Measured):
     """Overlap against duration of one operation, over ranks, iterations and layers."""
 
     operation: str
@@ -161,15 +157,10 @@ class OperationOverlap:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        return {
-            "operation": self.operation,
-            "phase": self.phase,
-            "recompute": self.recompute,
-            "duration_ns": self.duration_ns.to_dict(),
-            "overlap": self.overlap and self.overlap.to_dict(),
-            "correlation": self.correlation,
-            **self.effect.to_dict(),
-        }
+        found = Measured.to_dict(self)
+        del found["curve"]
+        effect = found.pop("effect")
+        return {**found, **effect}
 
 
 def operation_overlaps(

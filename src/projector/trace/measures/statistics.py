@@ -1,7 +1,7 @@
 """How measures show their numbers and how these spread, and the rows that they look at."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -31,12 +31,23 @@ class Measured:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        found = asdict(cast("Any", self)) | {name: getattr(self, name) for name in self.also}
-        return {n: list(value) if isinstance(value, tuple) else value for n, value in found.items()}
+        names = (*(each.name for each in fields(cast("Any", self))), *self.also)
+        return {name: _plain(getattr(self, name)) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON has of a field: objects within it and columns as well."""
+    if isinstance(value, Measured):
+        return value.to_dict()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class Band(Measured):
     """How a number spreads over samples, such as iterations of ranks."""
 
     median: float
@@ -45,10 +56,6 @@ class Band:
     min: float
     max: float
     samples: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object of JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 QUANTILES = (0.5, 0.25, 0.75, 0.0, 1.0)

@@ -18,7 +18,7 @@ from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.measure.devices import profile_of
 from projector.projection.api import JobLike
-from projector.trace.activity import ATTENTION, GEMM, PHASES, TYPES, Activities
+from projector.trace.activity import ATTENTION, GEMM, Activities
 from projector.trace.analysis import TraceAnalysis, load_trace
 from projector.trace.groups import group
 from projector.trace.measures.gap import Needed, OperationGap, operation_gaps
@@ -26,9 +26,9 @@ from projector.trace.work import Works, works_of
 from projector.units import MEGA, TERA
 from projector.validate.traces.compare import (
     Compared,
+    by_operation,
     compare_run,
     compare_runs,
-    operation_columns,
     whole_steps,
 )
 from projector.validate.traces.result import TraceComparison
@@ -152,23 +152,21 @@ def _of_trace(
     """Return the products and attention of a trace, by operation and phase."""
     chosen = np.isin(activities.type, (GEMM, ATTENTION)) | (works.of >= 0)
     rows = np.flatnonzero(chosen)
-    same = group(*(column[rows] for column in operation_columns(activities)))
+    same, keys = by_operation(activities, rows)
     of = np.full(len(activities), -1, np.int64)
     of[rows] = same.of
     flop = np.bincount(of[rows], works.flop()[rows], same.count) / steps
     types = _types(works, of, same.count, dtype)
-    texts = (*activities.operations, *activities.names)
-    keys = zip(*(column.tolist() for column in same.keys), strict=True)
     needed = [
         Needed(
-            operation=texts[operation if operation >= 0 else len(activities.operations) + name],
-            phase="recompute" if again else PHASES[phase],
-            type=TYPES[kind],
+            operation=key.operation,
+            phase=key.phase,
+            type=key.kind,
             flop=float(flop[number]),
             flop_from="extents" if flop[number] > 0.0 else "",
             peak_flop_per_s=_peak(profile, types[number]),
         )
-        for number, (operation, phase, kind, again, name) in enumerate(keys)
+        for number, key in enumerate(keys)
     ]
     return needed, of
 

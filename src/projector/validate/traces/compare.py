@@ -2,7 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from projector.trace.activity import (
     Activities,
 )
 from projector.trace.analysis import TraceAnalysis
-from projector.trace.groups import group
+from projector.trace.groups import Groups, group
 from projector.trace.intervals import Intervals, difference, union
 from projector.trace.select import take
 from projector.trace.work import Works, works_of
@@ -90,7 +91,7 @@ class Compared:
             found = match(part, works, self.expected, len(np.unique(part.iteration)))
             of[rows], way[rows] = found.of, found.way
         assert found is not None
-        return Matching(found.names, of, way, found.tokens, found.scale, found.parts)
+        return replace(found, of=of, way=way)
 
     def result(self) -> TraceComparison:
         """Return the comparison."""
@@ -112,10 +113,7 @@ class Compared:
         """Return the terms of the mean step, over the ranks."""
         total: dict[str, float] = defaultdict(float)
         for rows, part in self._by_rank():
-            own = Matching(
-                self.matching.names, self.matching.of[rows], self.matching.way[rows],
-                self.matching.tokens, self.matching.scale, self.matching.parts,
-            )  # fmt: skip
+            own = replace(self.matching, of=self.matching.of[rows], way=self.matching.way[rows])
             steps = len(np.unique(part.iteration))
             terms = _terms(part, own, self.expected)
             for name, seconds in added_terms(part, terms, steps).items():
@@ -287,49 +285,51 @@ def _sides(
     )
 
 
-def operation_columns(activities: Activities) -> tuple[Ints, ...]:
-    """Return what makes activities one operation: its name, phase, type, recomputation.
+class Key(NamedTuple):
+    """What makes operations of two runs one."""
 
-    Where no operation is known, the name of the kernel stands for it; elsewhere that is -1.
-    """
-    named = np.where(activities.operation >= 0, -1, activities.name)
-    again = np.asarray(activities.recompute, np.int64)
-    return activities.operation, activities.phase, activities.type, again, named
+    operation: str
+    """The name of the kernel where no operation is known."""
+    phase: str
+    kind: str
+
+
+def by_operation(activities: Activities, rows: Ints) -> tuple[Groups, list[Key]]:
+    """Group activities that are one operation of one name, phase, type and recomputation."""
+    operation = activities.operation[rows]
+    # The name of the kernel, behind all operations, where none is known.
+    names = len(activities.operations) + activities.name[rows]
+    columns = (operation, activities.phase[rows], activities.type[rows],
+               np.asarray(activities.recompute[rows], np.int64),
+               np.where(operation >= 0, operation, names))  # fmt: skip
+    same = group(*columns)
+    texts = (*activities.operations, *activities.names)
+    keys = [
+        Key(texts[text], "recompute" if again else PHASES[phase], TYPES[kind])
+        for _, phase, kind, again, text in zip(*(c.tolist() for c in same.keys), strict=True)
+    ]
+    return same, keys
 
 
 def unmatched(activities: Activities, rows: Flags, steps: int) -> tuple[Unmatched, ...]:
     """Return what some activities add up to, by operation (or kernel), phase and type."""
     kept = np.flatnonzero(rows)
-    same = group(*(column[kept] for column in operation_columns(activities)))
+    same, keys = by_operation(activities, kept)
     duration_ps = activities.end_ps[kept] - activities.start_ps[kept]
     time_ps, counts = same.sums(duration_ps), same.sizes()
     # The longest activity of each names its kernel.
     longest = np.lexsort((duration_ps, same.of))
     kernels = activities.name[kept[longest[np.cumsum(counts) - 1]]]
-    keys = zip(*(column.tolist() for column in same.keys), strict=True)
     found = [
         Unmatched(
-            operation=activities.operations[operation]
-            if operation >= 0
-            else activities.names[name],
-            phase="recompute" if again else PHASES[phase],
-            kind=TYPES[kind],
+            **key._asdict(),
             time_s=float(time_ps[number]) * PICOSECOND / steps,
             runs=float(counts[number]) / steps,
             kernel=activities.names[int(kernels[number])],
         )
-        for number, (operation, phase, kind, again, name) in enumerate(keys)
+        for number, key in enumerate(keys)
     ]
     return tuple(sorted(found, key=lambda each: -each.time_s))
-
-
-@dataclass(frozen=True, slots=True)
-class _Key:
-    """What makes operations of two runs one."""
-
-    operation: str
-    phase: str
-    kind: str
 
 
 def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison:
@@ -362,9 +362,7 @@ class _Run:
         self.ranks = np.unique(table.rank).tolist()
         self.iterations = len(np.unique(table.iteration))
         self.steps = sum(len(np.unique(table.iteration[table.rank == r])) for r in self.ranks)
-        same = group(*operation_columns(table))
-        rows = zip(*(column.tolist() for column in same.keys), strict=True)
-        keys = [self._key(*row) for row in rows]
+        same, keys = by_operation(table, np.arange(len(table)))
         self.keys = list(dict.fromkeys(keys))
         self.place = {key: number for number, key in enumerate(self.keys)}
         self.of = np.array([self.place[key] for key in keys], np.int64)[same.of]
@@ -388,17 +386,12 @@ class _Run:
                 total[name] += seconds
         return dict(total)
 
-    def _key(self, operation: int, phase: int, kind: int, again: int, name: int) -> _Key:
-        table = self.activities
-        text = table.operations[operation] if operation >= 0 else table.names[name]
-        return _Key(text, "recompute" if again else PHASES[phase], TYPES[kind])
-
-    def without(self, both: set[_Key]) -> tuple[Unmatched, ...]:
+    def without(self, both: set[Key]) -> tuple[Unmatched, ...]:
         """Return what the other run does not have."""
         lone = [number for number, key in enumerate(self.keys) if key not in both]
         return unmatched(self.activities, np.isin(self.of, lone), self.steps)
 
-    def side(self, key: _Key) -> Side:
+    def side(self, key: Key) -> Side:
         """Return what is known of an operation."""
         number, sums = self.place[key], self.sums
         return Side(
@@ -411,14 +404,12 @@ class _Run:
         )
 
 
-def _between(key: _Key, first: _Run, second: _Run) -> Difference:
+def _between(key: Key, first: _Run, second: _Run) -> Difference:
     before, after = first.side(key), second.side(key)
     number = second.place[key]
     timed = before.time_s > 0.0 and after.time_s > 0.0
     return Difference(
-        operation=key.operation,
-        phase=key.phase,
-        kind=key.kind,
+        **key._asdict(),
         pair=Pair(after.time_s, before.time_s),
         low_s=float(second.sums.low_s[number]),
         high_s=float(second.sums.high_s[number]),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -389,18 +389,22 @@ def label_in(text: str, labels: Iterable[str]) -> str | None:
 
 def kind_of_operator(text: str) -> str | None:
     """Return the last part of a label that an operator's name speaks of, such as ``norm``."""
-    for pattern in load_operation_names().operators:
-        if re.search(pattern.pattern, text, re.IGNORECASE):
-            return pattern.label
-    return None
+    found = _first(load_operation_names().operators, text)
+    return None if found is None else found.label
 
 
 def category_of_group(text: str) -> str:
     """Return the term of the step whose process group has a name; empty if none is recognised."""
-    for pattern in load_operation_names().groups:
-        if re.search(pattern.pattern, text, re.IGNORECASE):
-            return pattern.category
-    return ""
+    found = _first(load_operation_names().groups, text)
+    return "" if found is None else found.category
+
+
+Fitting = TypeVar("Fitting", Pattern, GroupPattern)
+
+
+def _first(patterns: Iterable[Fitting], text: str) -> Fitting | None:
+    """Return the first pattern that fits a text, whatever its case."""
+    return next((p for p in patterns if re.search(p.pattern, text, re.IGNORECASE)), None)
 
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -409,10 +413,8 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 def collective_of(text: str) -> str:
     """Return the operation of the models that a collective or its kernel is; empty if unknown."""
     plain = _SEPARATORS.sub("", text.lower())
-    for pattern in load_operation_names().collectives:
-        if re.search(pattern.pattern, plain):
-            return pattern.label
-    return ""
+    found = _first(load_operation_names().collectives, plain)
+    return "" if found is None else found.label
 
 
 ALIKE = math.log(1.25)

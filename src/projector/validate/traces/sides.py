@@ -13,7 +13,7 @@ from projector.trace.analysis import TraceAnalysis
 from projector.trace.counter_join import join_counters
 from projector.trace.counters import derive
 from projector.trace.events import Samples
-from projector.trace.groups import group
+from projector.trace.groups import group, places_within
 from projector.trace.measures.gap import Counted
 from projector.trace.measures.overlap import overlap_ratios
 from projector.trace.work import Works
@@ -165,11 +165,7 @@ def turns(activities: Activities, rows: Ints) -> Ints:
         activities.rank[rows], activities.group[rows], activities.name[rows],
         activities.iteration[rows],
     )  # fmt: skip
-    order = np.lexsort((activities.start_ps[rows], stream.of))
-    counts = stream.sizes()
-    turn = np.empty(len(rows), np.int64)
-    turn[order] = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return turn
+    return places_within(stream.of, activities.start_ps[rows])
 
 
 def clock_of(activities: Activities, rows: Ints, samples: Sequence[Samples]) -> Floats:
