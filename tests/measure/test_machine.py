@@ -40,7 +40,7 @@ def test_a_container_may_use_less_than_the_machine_has(monkeypatch):
         "/sys/fs/cgroup/memory.max": "3072000\n",
         "/sys/fs/cgroup/memory.current": "1024000\n",
     }
-    monkeypatch.setattr(devices, "_read_text", lambda path: files.get(path, ""))
+    monkeypatch.setattr(devices, "text_of", lambda path: files.get(str(path), ""))
     assert devices.memory_bytes() == (3_072_000, 2_048_000)
     files["/sys/fs/cgroup/memory.max"] = "max\n"
     assert devices.memory_bytes() == (8_192_000, 6_144_000)
@@ -50,7 +50,7 @@ def test_a_container_may_use_less_than_the_machine_has(monkeypatch):
 
 def test_the_fastest_core_counts(monkeypatch):
     text = "model name\t: A\ncpu MHz\t\t: 2000.5\nmodel name\t: A\ncpu MHz\t\t: 3100.0\n"
-    monkeypatch.setattr(devices, "_read_text", lambda _: text)
+    monkeypatch.setattr(devices, "text_of", lambda _: text)
     assert devices.clock_mhz() == 3100.0
-    monkeypatch.setattr(devices, "_read_text", lambda _: "")
+    monkeypatch.setattr(devices, "text_of", lambda _: "")
     assert devices.clock_mhz() is None

@@ -20,7 +20,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.measure.smi import AMD_PCI_VENDOR, name_of_gpu
+from projector.measure.smi import AMD_PCI_VENDOR, name_of_gpu, text_of
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -108,15 +108,15 @@ def gpus_at_hand(root: Path = Path("/"), env: Mapping[str, str] | None = None) -
 
 def driver_at_hand(root: Path = Path("/")) -> str:
     """Return the version of the GPU driver, ``""`` where none is loaded."""
-    text = _text(root / "proc/driver/nvidia/version")
+    text = text_of(root / "proc/driver/nvidia/version")
     found = re.search(r"(?:Module|x86_64|aarch64)\s+(\d+\.\d+(?:\.\d+)?)", text)
-    return found[1] if found else _text(root / "sys/module/amdgpu/version").strip()
+    return found[1] if found else text_of(root / "sys/module/amdgpu/version")
 
 
 def cpu_name(root: Path = Path("/")) -> str:
     """Return the name of the processor, as its maker gives it."""
     found = re.search(
-        r"^(?:model name|Model)\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE
+        r"^(?:model name|Model)\s*:\s*(.+)$", text_of(root / "proc/cpuinfo"), re.MULTILINE
     )
     return found[1].strip() if found else platform.processor() or platform.machine()
 
@@ -127,7 +127,7 @@ def _nvidia_names(root: Path) -> list[str]:
     given = [path for path in _inside(root / "dev") if re.fullmatch(r"nvidia\d+|dxg", path.name)]
     names = []
     for folder in _inside(root / "proc/driver/nvidia/gpus"):
-        found = re.search(r"^Model:\s*(.*)$", _text(folder / "information"), re.MULTILINE)
+        found = re.search(r"^Model:\s*(.*)$", text_of(folder / "information"), re.MULTILINE)
         names.append(found[1].strip() if found else "")
     if not names and given:
         # Some sandboxes and virtual machines hide what the kernel knows.
@@ -142,7 +142,7 @@ def _amd_names(root: Path) -> list[str]:
     names = []
     for node in _inside(root / "sys/class/kfd/kfd/topology/nodes"):
         # A node that a container is not given cannot be read.
-        lines = (line.split() for line in _text(node / "properties").splitlines())
+        lines = (line.split() for line in text_of(node / "properties").splitlines())
         values = {line[0]: int(line[1]) for line in lines if len(line) == 2 and line[1].isdigit()}
         if values.get("vendor_id") == AMD_PCI_VENDOR and values.get("simd_count"):
             entry = known.get(f"{values.get('device_id', 0):#06x}")
@@ -167,13 +167,6 @@ def _inside(folder: Path) -> list[Path]:
         return []
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 LEFT_SHARE = 0.9
 """Of the memory that is free, what a worker may take before an allocation fails."""
 
@@ -190,25 +183,29 @@ def clock_mhz() -> float | None:
 
     In a virtual machine it is often that which the hypervisor states, whatever the load.
     """
-    clocks = [
-        float(text) for text in re.findall(r"cpu MHz\s*:\s*([\d.]+)", _read_text("/proc/cpuinfo"))
-    ]
-    return max(clocks, default=None)
+    clocks = re.findall(r"cpu MHz\s*:\s*([\d.]+)", text_of(Path("/proc/cpuinfo")))
+    return max(map(float, clocks), default=None)
 
 
 def memory_bytes() -> Memory:
     """Return main memory, or what a container may use of it."""
-    text = _read_text("/proc/meminfo")
+    text = text_of(Path("/proc/meminfo"))
     total, available = (
         int(found[1]) * 1024 if (found := re.search(rf"{name}:\s*(\d+) kB", text)) else 0
         for name in ("MemTotal", "MemAvailable")
     )
-    limit = _read_text("/sys/fs/cgroup/memory.max").strip()
+    limit = text_of(Path("/sys/fs/cgroup/memory.max"))
     if limit.isdigit() and 0 < int(limit) < total:
-        used = _read_text("/sys/fs/cgroup/memory.current").strip()
+        used = text_of(Path("/sys/fs/cgroup/memory.current"))
         left = int(limit) - (int(used) if used.isdigit() else 0)
         return Memory(int(limit), max(0, min(available, left)))
     return Memory(total, available)
+
+
+def status_bytes(field: str) -> int | None:
+    """Return one line of this process's status in bytes, None where Linux does not say."""
+    found = re.search(rf"^{field}:\s*(\d+) kB", text_of(Path("/proc/self/status")), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def limit_memory() -> None:
@@ -221,19 +218,12 @@ def limit_memory() -> None:
     except ImportError:
         return
     available = memory_bytes().available
-    held = re.search(r"VmData:\s*(\d+) kB", _read_text("/proc/self/status"))
+    held = status_bytes("VmData")
     if not available or held is None:
         return
-    limit = int(held[1]) * 1024 + int(LEFT_SHARE * available)
+    limit = held + int(LEFT_SHARE * available)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     for given in (soft, hard):
         if given != resource.RLIM_INFINITY:
             limit = min(limit, given)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def _read_text(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8")
-    except OSError:
-        return ""

@@ -30,6 +30,7 @@ from projector.measure.keys import OperationKey
 from projector.measure.process import run_task
 from projector.measure.programs import layers_of, lower_job, task_of
 from projector.measure.reduction import reduce_job
+from projector.measure.smi import text_of
 from projector.measure.task import (
     Answer,
     CopyProgram,
@@ -124,14 +125,14 @@ def settings_of(backend: str) -> ProbeSettings:
 def processor(root: Path = Path("/")) -> Processor:
     """Return what Linux tells of the first processor of this machine."""
     cpu = root / "sys/devices/system/cpu/cpu0"
-    khz = _number(_text(cpu / "cpufreq/base_frequency"))
-    found = re.search(r"^cpu MHz\s*:\s*([\d.]+)", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    khz = _number(text_of(cpu / "cpufreq/base_frequency"))
+    found = re.search(r"^cpu MHz\s*:\s*([\d.]+)", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     clock_mhz = khz / 1e3 if khz else (float(found[1]) if found else None)
     alone, shared = [0.0], [0.0]
     for folder in sorted((cpu / "cache").glob("index*")):
-        size = _number(_text(folder / "size"))
-        level = _number(_text(folder / "level"))
-        if size is None or _text(folder / "type").strip() == "Instruction":
+        size = _number(text_of(folder / "size"))
+        level = _number(text_of(folder / "level"))
+        if size is None or text_of(folder / "type") == "Instruction":
             continue
         (shared if level is not None and level >= 3 else alone).append(size)
     return Processor(
@@ -393,13 +394,6 @@ def _attention_flop(key: OperationKey) -> float:
     products = 3.0 * key.k + 2.0 * key.d_v if key.phase == "backward" else key.k + key.d_v
     pairs = key.batch * key.heads * key.m * key.n * (0.5 if key.causal else 1.0)
     return 2.0 * products * pairs
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _number(text: str) -> float | None:

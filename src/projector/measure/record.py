@@ -150,7 +150,9 @@ class MeasuredOther(Config):
 
 
 Section = TypeVar("Section", bound=Config)
-Measured = TypeVar("Measured", MeasuredOperation, MeasuredLayer, MeasuredOther)
+
+_NAMED_BY = {"operations": "key", "layers": "layer", "others": "program"}
+"""Lists of a record, and what makes two entries of one the same."""
 
 
 class Record(Config):
@@ -224,6 +226,12 @@ class Record(Config):
             *self._without_time(), *self._at_another_clock(job), *self._other_experts(job),
             *self._other_settings(job), *self._other_versions(),
         ]  # fmt: skip
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield every outcome, that of the step last."""
+        for each in (*self.operations, *self.layers, *self.others, self.step):
+            if each is not None:
+                yield each.outcome
 
     def not_measured(self) -> list[tuple[str, Outcome]]:
         """Return operations, layers and the step that have no time, by what people call them."""
@@ -392,27 +400,21 @@ def merge_records(records: Sequence[Record]) -> Record:
                 one, another = _apart(first.job, other.job) if what == "job" else both
                 msg = f"records of another {what} are not merged: {one} and {another}"
                 raise ConfigError(msg, key=LOAD, value=another, allowed=one)
-    operations: dict[str, MeasuredOperation] = {}
-    layers: dict[str, MeasuredLayer] = {}
-    others: dict[str, MeasuredOther] = {}
     step: MeasuredStep | None = None
     for record in records:
-        for operation in record.operations:
-            _take(operations, operation.key, operation)
-        for layer in record.layers:
-            _take(layers, layer.layer, layer)
-        for each in record.others:
-            _take(others, each.program, each)
         if record.step and (step is None or record.step.outcome.status == "ok"):
             step = record.step
-    return records[-1].model_copy(
-        update={
-            "operations": list(operations.values()),
-            "layers": list(layers.values()),
-            "others": list(others.values()),
-            "step": step,
-        }
-    )
+    lists = {name: _joined(records, name, key) for name, key in _NAMED_BY.items()}
+    return records[-1].model_copy(update={**lists, "step": step})
+
+
+def _joined(records: Sequence[Record], name: str, key: str) -> list[Any]:
+    known: dict[str, Any] = {}
+    for measured in (each for record in records for each in getattr(record, name)):
+        same = getattr(measured, key).model_dump_json()
+        if same not in known or measured.outcome.status == "ok":
+            known[same] = measured
+    return list(known.values())
 
 
 def _apart(here: dict[str, Any], there: dict[str, Any]) -> tuple[str, str]:
@@ -437,12 +439,6 @@ def merge_by_job(records: Sequence[Record]) -> list[Record]:
         same = [where.device, where.backend, where.torch, where.driver, record.job]
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(record)
     return [merge_records(group) for group in groups.values()]
-
-
-def _take(known: dict[str, Measured], key: Config, measured: Measured) -> None:
-    name = key.model_dump_json()
-    if name not in known or measured.outcome.status == "ok":
-        known[name] = measured
 
 
 def _shapes_of(
@@ -497,7 +493,7 @@ def summary_of(record: Record) -> dict[str, Any]:
         "environment": record.environment.model_dump(mode="json"),
         "device": record.device,
         "precision": record.precision,
-        "model": _model(record),
+        "model": str(record.job.get("model", {}).get("name", "")),
         "reduction": reduction_lines(record.reduction),
         "layers": [
             {"layer": layer_words(each.layer), **_outcome(each.outcome)} for each in record.layers
@@ -515,7 +511,9 @@ def summary_of(record: Record) -> dict[str, Any]:
             if each.outcome.status == "ok"
         ],
         "operations": dict(Counter(each.outcome.status for each in record.operations)),
-        "unsettled": sum(not timing.settled for timing in _timings(record)),
+        "unsettled": sum(
+            not timing.settled for each in record.outcomes() for timing in each.times.values()
+        ),
     }
 
 
@@ -540,10 +538,6 @@ def shape_words(key: OperationKey) -> str:
     return f"{key.bytes:,.0f} bytes"
 
 
-def _model(record: Record) -> str:
-    return str(record.job.get("model", {}).get("name", ""))
-
-
 def _outcome(outcome: Outcome) -> dict[str, Any]:
     gib = {
         f"{name.removesuffix('_bytes')}_gib": to_gib(value)
@@ -564,22 +558,8 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
 
 def _timing(timing: Timing) -> dict[str, Any]:
     return {
-        "median_ms": timing.median_s / MILLISECOND,
-        "low_ms": timing.low_s / MILLISECOND,
-        "high_ms": timing.high_s / MILLISECOND,
-        "repeats": timing.repeats,
-        "settled": timing.settled,
-        "clock_mhz": timing.clock_mhz,
-        "power_w": timing.power_w,
+        f"{name.removesuffix('_s')}_ms" if name.endswith("_s") else name: (
+            value / MILLISECOND if name.endswith("_s") else value
+        )
+        for name, value in timing.model_dump().items()
     }
-
-
-def _timings(record: Record) -> Iterator[Timing]:
-    outcomes = [
-        *(each.outcome for each in record.operations),
-        *(each.outcome for each in record.layers),
-        *(each.outcome for each in record.others),
-    ]
-    outcomes += [record.step.outcome] if record.step else []
-    for outcome in outcomes:
-        yield from outcome.times.values()

@@ -7,7 +7,7 @@ a rank computes, so that nothing of it would be measured.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import lcm
 from typing import Any, Literal, NamedTuple
 
@@ -55,14 +55,16 @@ class DescribedJob(Config):
     num_experts: CountOrNone
 
 
-class DescribedStep(Config):
+class Step(Config):
     """One dimension given up."""
 
     dimension: Dimension
     before: Count
     after: Count
     gpus: Count
+    """Devices that one copy takes from here on."""
     reason: str
+    """How it is restored, for people."""
 
 
 class DescribedReduction(Config):
@@ -75,7 +77,7 @@ class DescribedReduction(Config):
     least_nodes: Count
     min_dp: Count
     target_dp: Count
-    steps: list[DescribedStep]
+    steps: list[Step]
     modelled: list[str]
     stand_ins: list[str]
 
@@ -119,19 +121,6 @@ class Degrees(NamedTuple):
         TP * CP and ETP * EP divide them.
         """
         return lcm(self.tp * self.cp, self.etp * self.ep)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One dimension given up."""
-
-    dimension: Dimension
-    before: int
-    after: int
-    gpus: int
-    """Devices that one copy takes from here on."""
-    reason: str
-    """How it is restored, for people."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +196,7 @@ class Reduction:
             "least_nodes": self.least_nodes,
             "min_dp": self.min_dp,
             "target_dp": self.target_dp,
-            "steps": [asdict(step) for step in self.steps],
+            "steps": [step.model_dump() for step in self.steps],
             "modelled": self.modelled(),
             "stand_ins": self.stand_ins(),
         }
@@ -405,27 +394,26 @@ def _least_gpus(job: Job, whole: Degrees) -> int:
 
 
 def _steps(job: Job, reduced: Job, whole: Degrees, degrees: Degrees) -> Iterator[Step]:
-    pp, gpus = job.parallelism.pp, whole.gpus
+    pp, now = job.parallelism.pp, whole
     if pp > 1:
         stages = f"{pp * job.parallelism.vpp} virtual stages" if job.parallelism.vpp > 1 else ""
         reason = "The schedule of the stages is replayed from the times of layers"
-        yield Step("pp", pp, 1, gpus, f"{reason}{stages and f', over {stages}'}.")
-    now = whole
-    if degrees.ep < whole.ep:
-        now = now._replace(ep=degrees.ep)
-        yield Step("ep", whole.ep, degrees.ep, now.gpus, _about_experts(job, reduced))
-    if degrees.etp < whole.etp and job.parallelism.etp is not None:
-        now = now._replace(etp=degrees.etp)
-        reason = "GEMMs of a rank are measured by themselves; what else experts take is scaled."
-        yield Step("etp", whole.etp, degrees.etp, now.gpus, reason)
-    if degrees.tp < whole.tp:
-        # One rank has no collectives to measure.
-        exchange = "scaled" if degrees.tp > 1 else "modelled"
-        reason = (
-            "GEMMs and attention of a rank are measured by themselves; other compute is scaled, "
-            f"collectives are {exchange}."
-        )
-        yield Step("tp", whole.tp, degrees.tp, degrees.gpus, reason)
+        reason += f"{stages and f', over {stages}'}."
+        yield Step(dimension="pp", before=pp, after=1, gpus=whole.gpus, reason=reason)
+    # One rank has no collectives to measure.
+    exchange = "scaled" if degrees.tp > 1 else "modelled"
+    reasons: dict[Dimension, str] = {
+        "ep": _about_experts(job, reduced) if degrees.ep < whole.ep else "",
+        "etp": "GEMMs of a rank are measured by themselves; what else experts take is scaled.",
+        "tp": "GEMMs and attention of a rank are measured by themselves; other compute is scaled, "
+        f"collectives are {exchange}.",
+    }
+    for name, reason in reasons.items():
+        before, after = getattr(whole, name), getattr(degrees, name)
+        if after < before and (name != "etp" or job.parallelism.etp is not None):
+            # Experts' tensor parallelism that follows the other one goes with it.
+            now = degrees if name == "tp" else now._replace(**{name: after})
+            yield Step(dimension=name, before=before, after=after, gpus=now.gpus, reason=reason)
 
 
 def _about_experts(job: Job, reduced: Job) -> str:
@@ -482,18 +470,14 @@ def _model_parallel(job: Job) -> int:
 
 
 def _described(job: Job) -> dict[str, Any]:
-    split, moe = job.parallelism, job.model.moe
+    split, cluster = job.parallelism, job.cluster
     return {
-        "tp": split.tp,
-        "pp": split.pp,
-        "vpp": split.vpp,
-        "cp": split.cp,
-        "ep": split.ep,
-        "etp": split.expert_tp if moe else 1,
-        "dp": job.cluster.gpus // _model_parallel(job),
-        "nodes": job.cluster.nodes,
-        "gpus": job.cluster.gpus,
-        "num_experts": moe.num_experts if moe else 0,
+        **{name: getattr(split, name) for name in ("tp", "pp", "vpp", "cp", "ep")},
+        "etp": degrees_of(job).etp,
+        "dp": cluster.gpus // _model_parallel(job),
+        "nodes": cluster.nodes,
+        "gpus": cluster.gpus,
+        "num_experts": job.model.moe.num_experts if job.model.moe else 0,
     }
 
 

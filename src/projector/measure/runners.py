@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from projector.measure.blocks import Columns
 from projector.measure.comm import Comm, Group
+from projector.measure.devices import status_bytes
 from projector.measure.exchange import Ranks
 from projector.measure.layers import Delayed, Layer, build_layer, build_model
 from projector.measure.pace import KernelRunner, PartsRunner, Runner, Seconds, Stopwatch
@@ -83,7 +84,7 @@ def _of_tensors(torch: Torch) -> Meter:
 
         def __exit__(self, *error: object) -> None:
             super().__exit__(*error)
-            self.resident_after = _status("VmHWM")
+            self.resident_after = status_bytes("VmHWM")
 
         def __torch_dispatch__(
             self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -121,18 +122,6 @@ def _of_tensors(torch: Torch) -> Meter:
     return made
 
 
-def _status(field: str) -> int | None:
-    """Return one line of this process's status in bytes, None where Linux does not say."""
-    try:
-        text = Path("/proc/self/status").read_text("utf-8")
-    except OSError:
-        return None
-    for line in text.splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
 def _resident(*, reset: bool) -> int | None:
     """Return resident memory; ``reset`` lets its peak begin anew."""
     if reset:
@@ -140,7 +129,7 @@ def _resident(*, reset: bool) -> int | None:
             Path("/proc/self/clear_refs").write_text("5", "utf-8")
         except OSError:
             return None
-    return _status("VmRSS")
+    return status_bytes("VmRSS")
 
 
 class SavedBytes:

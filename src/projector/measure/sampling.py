@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from projector.measure.smi import Library, Reading
+from projector.measure.smi import Library, Reading, text_of
 from projector.measure.vendor import ReadingThread
 from projector.trace.samples import OWN_FORMAT
 
@@ -96,12 +96,8 @@ def physical_cores(cores: int, root: Path = Path("/sys/devices/system/cpu")) -> 
     found: list[tuple[str, str]] = []
     for core in range(cores):
         topology = root / f"cpu{core}" / "topology"
-        try:
-            package, number = (
-                (topology / name).read_text(encoding="utf-8").strip()
-                for name in ("physical_package_id", "core_id")
-            )
-        except OSError:
+        package, number = text_of(topology / "physical_package_id"), text_of(topology / "core_id")
+        if not package or not number:
             return []
         found.append((package, number))
     numbers = {each: number for number, each in enumerate(dict.fromkeys(found))}

@@ -288,7 +288,7 @@ class Hwmon(Library):
         """Find a device by its PCI address, or else by its number among AMD's."""
         devices = root / "sys/bus/pci/devices"
         listed = sorted(path.parent.parent for path in devices.glob("*/hwmon/hwmon*"))
-        found = [path for path in listed if _text(path / "vendor") == f"{AMD_PCI_VENDOR:#06x}"]
+        found = [path for path in listed if text_of(path / "vendor") == f"{AMD_PCI_VENDOR:#06x}"]
         if pci:
             # Linux writes the domain in four digits.
             found = [path for path in found if path.name == pci.lower()[-len(path.name) :]]
@@ -300,13 +300,14 @@ class Hwmon(Library):
     def read(self, what: Reading) -> float | None:
         """Return a reading of the compute units, the memory or the module."""
         files, unit = self._READINGS[what]
-        texts = (_text(self._sensors / name) for name in files)
+        texts = (text_of(self._sensors / name) for name in files)
         return next((float(text) / unit for text in texts if text.isdigit()), None)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return what a file of Linux says, without the space around it; ``""`` if it is not there."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
 

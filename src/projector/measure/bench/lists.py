@@ -77,13 +77,8 @@ def _part(key: str, part: str, read: Read) -> list[int]:
     if step.lower().startswith("x"):
         return _growing(key, part, low, high, step[1:])
     by = read(key, step)
-    count = (high - low) // by + 1
     # A long range is cut where `read_sizes` refuses it.
-    return (
-        list(range(low, high + 1, by))
-        if count <= MOST_SIZES
-        else list(range(low, low + (MOST_SIZES + 1) * by, by))
-    )
+    return list(range(low, min(high + 1, low + (MOST_SIZES + 1) * by), by))
 
 
 def _growing(key: str, part: str, low: int, high: int, factor: str) -> list[int]:
@@ -234,11 +229,8 @@ def attention_list(options: AttentionOptions) -> list[Case]:
 
 
 def _attention_shapes(options: AttentionOptions) -> list[tuple[AttentionShape, str]]:
-    for name in ("batch", "heads", "kv_heads", "head_dim", "v_head_dim"):
-        value = getattr(options, name)
-        if value is not None:
-            count_of(name, value)
-    count_of("window", options.window, least=0)
+    for name, value in _own(options).items():
+        count_of(name, value, least=0 if name == "window" else 1)
     if options.table is None:
         return [
             (_attention({**_own(options), "seq": seq}, options), "")
@@ -271,16 +263,8 @@ def _own(options: AttentionOptions) -> dict[str, int]:
 
 
 def _attention(numbers: Mapping[str, int], options: AttentionOptions) -> AttentionShape:
-    return AttentionShape(
-        batch=numbers["batch"],
-        heads=numbers["heads"],
-        seq=numbers["seq"],
-        kv_heads=numbers.get("kv_heads", numbers["heads"]),
-        head_dim=numbers["head_dim"],
-        v_head_dim=numbers.get("v_head_dim", numbers["head_dim"]),
-        window=numbers["window"],
-        causal=options.causal,
-    )
+    same = {"kv_heads": numbers["heads"], "v_head_dim": numbers["head_dim"]}
+    return AttentionShape(**{**same, **numbers}, causal=options.causal)
 
 
 def types_of(text: str) -> list[str]:

@@ -18,6 +18,9 @@ Row = dict[str, str]
 
 _END = ("source", "verified", "doubt")
 
+_NOTES = {"gemm": "clock_note"}
+"""Column of notes, where it is not ``notes``."""
+
 COLUMNS: dict[BenchKind, tuple[str, ...]] = {
     "gemm": (
         *("gpu", "clock_note", "op", "in_dtype", "out_dtype", "m", "n", "k", "groups", "layout"),
@@ -41,6 +44,12 @@ COLUMNS: dict[BenchKind, tuple[str, ...]] = {
 """Columns of each kind of table, in order; those of the first three are the ones of the published
 tables ``gemm_measured``, ``attention_measured`` and ``collectives_measured``."""
 
+_LAST_KNOWN: dict[BenchKind, str] = {
+    "gemm": "layout", "attention": "causal", "collective": "message_bytes", "memory": "bytes",
+    "clock": "seconds",
+}  # fmt: skip
+"""Up to which column a row says what is measured; behind it stands what measuring found."""
+
 TABLES: dict[BenchKind, str] = {
     "gemm": "gemm_measured",
     "attention": "attention_measured",
@@ -61,7 +70,6 @@ _WORDS: dict[Status, str] = {
     "unsupported": "unsupported",
     "failed": "failed",
 }
-_NOTES = {"gemm": "clock_note"}
 _OUT_TYPES = {"fp16": "fp16", "fp32": "fp32", "tf32": "fp32", "int8": "fp32"}
 
 
@@ -205,7 +213,8 @@ def identity(kind: BenchKind, row: Mapping[str, str]) -> tuple[str, ...]:
     The date does not count, nor does the clock that ran; another device, another version of torch
     or a locked clock does.
     """
-    texts = [row.get(name, "") for name in _IDENTITY[kind]]
+    known = COLUMNS[kind][: COLUMNS[kind].index(_LAST_KNOWN[kind]) + 1]
+    texts = [row.get(name, "") for name in known if name not in ("clock_note", "impl")]
     notes = row.get(_NOTES.get(kind, "notes"), "").partition("; quartiles")[0]
     return (*texts, notes, row.get("source", "").partition(", on ")[0])
 
@@ -214,18 +223,6 @@ def identity_of(case: Case, machine: Machine) -> tuple[str, ...]:
     """Return the `identity` that the row of a case will have."""
     row = {name: _one_line(text) for name, text in _identity(case, machine).items()}
     return identity(case.kind, row)
-
-
-_IDENTITY: dict[BenchKind, tuple[str, ...]] = {
-    "gemm": ("gpu", "op", "in_dtype", "out_dtype", "m", "n", "k", "groups", "layout"),
-    "attention": (
-        *("gpu", "dtype", "pass", "seq_len", "head_dim", "v_head_dim", "q_heads", "kv_heads"),
-        *("batch", "causal"),
-    ),
-    "collective": ("system", "gpu", "n_nodes", "n_gpus", "collective", "message_bytes"),
-    "memory": ("gpu", "op", "bytes"),
-    "clock": ("gpu", "in_dtype", "seconds"),
-}
 
 
 def _identity(case: Case, machine: Machine) -> Row:

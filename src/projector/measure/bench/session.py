@@ -368,12 +368,18 @@ def begin(
 
 
 def _check_lock(clock_mhz: float, environment: Environment) -> None:
-    if not 1.0 <= clock_mhz <= MOST_MHZ:
-        msg = f"lock-clocks must be from 1 to {MOST_MHZ:g} MHz, got {clock_mhz:g}"
-        raise ConfigError(msg, key="lock-clocks", value=clock_mhz, allowed=f"1 to {MOST_MHZ:g}")
+    _check_range("lock-clocks", clock_mhz, MOST_MHZ, " MHz")
     if environment.backend == "cpu":
         msg = "lock-clocks: only the clock of a GPU is locked, and this runs on the CPU"
         raise ConfigError(msg, key="lock-clocks", value=clock_mhz, allowed="a GPU")
+
+
+def _check_range(key: str, value: float | None, most: float, unit: str = "") -> None:
+    if value is not None and not 1 <= value <= most:
+        got = f"{value}" if type(value) is int else f"{value:g}"
+        allowed = f"1 to {most:g}"
+        msg = f"{key} must be from {allowed}{unit}, got {got}"
+        raise ConfigError(msg, key=key, value=value, allowed=allowed)
 
 
 def _strayed(found: Sequence[Measured], locked_mhz: float | None) -> list[str]:
@@ -417,14 +423,9 @@ def settings_of(
     if backend not in BACKENDS:
         msg = f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}"
         raise ConfigError(msg, key="backend", value=backend, allowed=list(BACKENDS))
-    if timeout_s is not None and not 1.0 <= timeout_s <= MOST_TIMEOUT_S:
-        msg = f"timeout-s must be from 1 to {MOST_TIMEOUT_S:g}, got {timeout_s:g}"
-        allowed = f"1 to {MOST_TIMEOUT_S:g}"
-        raise ConfigError(msg, key="timeout-s", value=timeout_s, allowed=allowed)
+    _check_range("timeout-s", timeout_s, MOST_TIMEOUT_S)
     for key, value in (("ranks", ranks), ("repeats", repeats), ("threads", threads)):
-        if value is not None and not 1 <= value <= MOST_COUNT:
-            msg = f"{key} must be from 1 to {MOST_COUNT}, got {value}"
-            raise ConfigError(msg, key=key, value=value, allowed=f"1 to {MOST_COUNT}")
+        _check_range(key, value, MOST_COUNT)
     pace = Settings().pace.model_copy(update={"repeats": repeats})
     return Settings(backend, ranks, threads, pace, timeout_s=timeout_s)
 
