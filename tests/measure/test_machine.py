@@ -40,7 +40,7 @@ def test_a_container_may_use_less_than_the_machine_has(monkeypatch):
         "/sys/fs/cgroup/memory.max": "3072000\n",
         "/sys/fs/cgroup/memory.current": "1024000\n",
     }
-    monkeypatch.setattr(devices, "text_of", lambda path: files.get(str(path), ""))
+    monkeypatch.setattr(devices, "text_of", lambda path: files.get(str(path), "").strip())
     assert devices.memory_bytes() == (3_072_000, 2_048_000)
     files["/sys/fs/cgroup/memory.max"] = "max\n"
     assert devices.memory_bytes() == (8_192_000, 6_144_000)
