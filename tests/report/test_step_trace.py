@@ -11,8 +11,8 @@ from projector.projection.terms import BREAKDOWN
 from projector.report.step_trace import HOST, Head, step_lines
 from projector.trace.activity import PHASES, TYPES
 from projector.trace.alignment import align
-from projector.trace.events import projected_terms
 from projector.trace.read import load_trace
+from told_terms import projected_terms
 
 HEAD = Head("model on 8 x device", "amd", "device", {"DP": 8}, {"producer": "projector 0"})
 

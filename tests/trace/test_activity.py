@@ -23,13 +23,13 @@ def test_every_event_of_a_device_stands_in_the_table_once(name):
     trace = read(name)
     activities = align(trace)
     (rank,) = trace.ranks
-    events = rank.events.take(np.isin(rank.events.kind, ON_DEVICE))
+    events, rows = rank.events, np.isin(rank.events.kind, ON_DEVICE)
     expected = sorted(
         zip(
-            [rank.names[row] for row in events.name],
-            events.start_ps.tolist(),
-            (events.start_ps + events.duration_ps).tolist(),
-            events.thread.tolist(),
+            [rank.names[row] for row in events.name[rows]],
+            events.start_ps[rows].tolist(),
+            (events.start_ps + events.duration_ps)[rows].tolist(),
+            events.thread[rows].tolist(),
             strict=True,
         )
     )

@@ -6,7 +6,7 @@ operator before has just written. Only kernels are timed, see `Stopwatch.hold_ba
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from projector.measure import parts
 from projector.measure.exchange import collective
@@ -128,11 +128,12 @@ def _in_tf32(torch: Any, left: Tensor, right: Tensor) -> Tensor:
         matmul.allow_tf32 = before
 
 
-class _Adding:
+class _Adding(NamedTuple):
     """A weight gradient that adds to a main gradient."""
 
-    def __init__(self, name: str, dtype: Any, run: Callable[[Tensor, Tensor, Tensor], Tensor]):
-        self.name, self.dtype, self.run = name, dtype, run
+    name: str
+    dtype: Any
+    run: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _adding(kit: Kit, dtype: Any, wide: Any) -> _Adding:

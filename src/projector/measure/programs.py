@@ -256,21 +256,6 @@ def benchmark_record(
     """
     refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
     reduction = reduce_job(job, benchmark_gpus)
-    return measure_reduction(
-        reduction, device=device, pace=pace, threads=threads, timeout_s=timeout_s, tell=tell
-    )
-
-
-def measure_reduction(
-    reduction: Reduction,
-    *,
-    device: Literal["auto", "cpu", "cuda"] = "auto",
-    pace: Pace | None = None,
-    threads: int | None = None,
-    timeout_s: float | None = None,
-    tell: Tell | None = None,
-) -> Record:
-    """Measure a job that was reduced; see `benchmark_record`."""
     if tell is not None:
         for line in reduction.lines():
             tell(line)

@@ -4,8 +4,6 @@ Operations become the rows that `projector benchmark` would have written for the
 it is a whole model of fewer layers, becomes a row of memory and one of a training step.
 """
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.files import not_written, write_whole
 from projector.measure.bench.cases import BenchKind, Case
-from projector.measure.bench.rows import COLUMNS, TABLES, Machine, Row, measured
+from projector.measure.bench.rows import COLUMNS, TABLES, Machine, Row, csv_text, measured
 from projector.measure.devices import profile_of
 from projector.measure.record import MeasuredOperation, MeasuredStep, Record
 from projector.measure.task import OperationProgram, Outcome
@@ -90,14 +88,21 @@ def tables_of(record: Record) -> Tables:
         if isinstance(case, str) or why:
             left_out[why] += 1
             continue
-        row = measured(case, outcome, machine).row
-        row["source"] = f"{SOURCE} {row['source'].partition(' ')[2]}"
-        columns = COLUMNS[case.kind]
-        tables.setdefault(_FILES[case.kind], MeasuredTable(columns, [])).rows.append(row)
+        source = " ".join((SOURCE, *machine.source.split()[1:]))
+        add_row(tables, case, outcome, machine, source)
     why, steps = _step_tables(record, machine)
     if why:
         left_out[why] += 1
     return Tables({**tables, **steps}, dict(left_out.most_common()))
+
+
+def add_row(
+    tables: dict[str, MeasuredTable], case: Case, outcome: Outcome, machine: Machine, source: str
+) -> None:
+    """Add the row of a case to the table of its kind, with where it comes from."""
+    row = measured(case, outcome, machine).row | {"source": source}
+    table = tables.setdefault(_FILES[case.kind], MeasuredTable(COLUMNS[case.kind], []))
+    table.rows.append(row)
 
 
 def joined(several: Sequence[Tables]) -> Tables:
@@ -121,12 +126,9 @@ def write_tables(tables: Tables, folder: str | Path) -> list[Path]:
         raise not_written(folder, error.strerror or str(error), key=KEY) from None
     written = []
     for name, table in tables.tables.items():
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(table.columns)
-        writer.writerows([row.get(column, "") for column in table.columns] for row in table.rows)
+        rows = [[row.get(column, "") for column in table.columns] for row in table.rows]
         written.append(folder / f"{name}.csv")
-        write_whole(written[-1], stream.getvalue().encode(), key=KEY)
+        write_whole(written[-1], csv_text([table.columns, *rows]).encode(), key=KEY)
     return written
 
 

@@ -335,22 +335,6 @@ def derive(
     return found
 
 
-def counters_of(metric: str) -> tuple[str, ...]:
-    """Return the counters that the ways of a metric name, for the one who collects them."""
-    names: dict[str, None] = {}
-    for way in load_metrics().metrics[metric].ways:
-        for node in ast.walk(ast.parse(way.of.strip(), mode="eval")):
-            if isinstance(node, ast.Name) and node.id not in (*_DEVICE, *_CALLS):
-                names[node.id] = None
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                names[node.value] = None
-    return tuple(names)
-
-
-_DEVICE = ("compute_units", "dies", "peak_clock_mhz", "duration_ns")
-_CALLS = ("some", "all_of")
-
-
 def _derived(metric: Metric, known: Mapping[str, Any]) -> Derived | None:
     values: Floats | None = None
     used: list[Way] = []

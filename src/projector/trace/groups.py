@@ -112,3 +112,8 @@ def places_within(of: Ints, start: Ints) -> Ints:
     place = np.empty(len(of), np.int64)
     place[order] = np.arange(len(of)) - last_known(begins(of[order]))
     return place
+
+
+def values_at(column: Ints, rows: Ints) -> Ints:
+    """Return the values of a column at some rows, -1 where a row is -1."""
+    return np.where(rows >= 0, column[np.maximum(rows, 0)], -1)

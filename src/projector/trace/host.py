@@ -16,7 +16,7 @@ from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.activity import BACKWARD, FORWARD, OPTIMIZER
 from projector.trace.events import ANNOTATION, LAUNCH, MODULE, NONE, OPERATOR, Events, RankTrace
-from projector.trace.groups import begins, group, last_known, next_known
+from projector.trace.groups import begins, group, last_known, next_known, values_at
 
 _OUTSIDE_FIRST = {ANNOTATION: 0, MODULE: 1, OPERATOR: 2, LAUNCH: 3}
 """Of kinds with one and the same span: a range holds a module, that an operator, that a call."""
@@ -73,7 +73,7 @@ class Stack:
         return found
 
 
-def stack_events(events: Events, kinds: Sequence[int] = tuple(_OUTSIDE_FIRST)) -> Stack:
+def stack_events(events: Events) -> Stack:
     """Find the event around each event of the host.
 
     An event stands within another of its thread if it begins and ends within it. Events that
@@ -81,7 +81,7 @@ def stack_events(events: Events, kinds: Sequence[int] = tuple(_OUTSIDE_FIRST)) -
     so that the number of passes is the depth of the stack and each is a few sweeps of numpy.
     """
     parent = np.full(len(events), NONE, np.int64)
-    rows = np.flatnonzero(np.isin(events.kind, kinds))
+    rows = np.flatnonzero(np.isin(events.kind, tuple(_OUTSIDE_FIRST)))
     start, end = events.start_ps[rows], events.start_ps[rows] + events.duration_ps[rows]
     order_of_kind = np.array([_OUTSIDE_FIRST.get(kind, 9) for kind in range(16)], np.int64)
     threads = thread_of(events)
@@ -161,7 +161,7 @@ def find_modules(trace: RankTrace, stack: Stack) -> Modules:
     above = stack.parent[rows]
     around = np.where(above >= 0, within[above], NONE)
     own = events.name[rows]
-    parents = np.where(around >= 0, events.name[np.maximum(around, 0)], NONE)
+    parents = values_at(events.name, around)
     is_leaf = np.zeros(len(trace.names), np.bool_)
     is_leaf[own] = True
     is_leaf[parents[parents >= 0]] = False
@@ -428,7 +428,7 @@ def forward_operators(trace: RankTrace, stack: Stack) -> Ints:
     if len(rows) and len(candidates):
         found[rows] = _linked(trace, rows, candidates)
     nearest = stack.nearest(node)
-    return np.where(nearest >= 0, found[np.maximum(nearest, 0)], NONE)
+    return values_at(found, nearest)
 
 
 def _linked(trace: RankTrace, rows: Ints, candidates: Ints) -> Ints:
@@ -437,7 +437,7 @@ def _linked(trace: RankTrace, rows: Ints, candidates: Ints) -> Ints:
     freely = latest_before(
         (sequence[rows],), start[rows], (sequence[candidates],), start[candidates]
     )
-    guess = np.where(freely >= 0, candidates[np.maximum(freely, 0)], NONE)
+    guess = values_at(candidates, freely)
     votes = Counter(
         zip(
             events.forward_thread[rows][guess >= 0].tolist(),
@@ -456,7 +456,7 @@ def _linked(trace: RankTrace, rows: Ints, candidates: Ints) -> Ints:
         (sequence[rows], thread), start[rows],
         (sequence[candidates], events.thread[candidates]), start[candidates],
     )  # fmt: skip
-    return np.where(exact >= 0, candidates[np.maximum(exact, 0)], NONE)
+    return values_at(candidates, exact)
 
 
 def _arrows(trace: RankTrace, rows: Ints) -> Counter[tuple[int, int]]:
@@ -490,7 +490,7 @@ def latest_before(
     order = np.lexsort((asks, when, *both))
     last = last_known(asks[order] == 0)
     answer = np.full(len(order), NONE, np.int64)
-    answer[order] = np.where(last >= 0, order[np.maximum(last, 0)], NONE)
+    answer[order] = values_at(order, last)
     found = answer[count:]
     same = found >= 0
     for column in both:

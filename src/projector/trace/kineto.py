@@ -1,7 +1,7 @@
 """Traces of Kineto, the profiler of PyTorch: a rank made of what the pieces of its file hold."""
 
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from decimal import Decimal
@@ -19,11 +19,11 @@ from projector.trace.kineto_events import (
     US_PS,
     Arrow,
     Batch,
-    Collector,
     Inexact,
     MemoryUse,
     Plan,
     TrackValue,
+    collect,
     identity,
     load_event_names,
     number,
@@ -118,21 +118,13 @@ def _submit(piece: Piece, plan: Plan, workers: Workers) -> "Future[Batch | None]
     return future
 
 
-class Found:
+class Found(Batch):
     """What the pieces of a file held, with common tables of names and details."""
 
     def __init__(self, plan: Plan, notes: Notes) -> None:
+        super().__init__()
         self.plan, self.notes = plan, notes
-        self.events = 0
-        self.names: dict[str, int] = {}
-        self.keys: dict[bytes, int] = {}
-        self.facts: list[list[Any]] = []
         self.batches: list[Batch] = []
-        self.skipped: Counter[str] = Counter()
-        self.arrows: list[Arrow] = []
-        self.memory: list[MemoryUse] = []
-        self.tracks: list[TrackValue] = []
-        self._edges: list[Mapping[str, Any]] = []
 
     def scan(self, piece: Piece, scanner: Scanner) -> None:
         """Take the events of a piece that cannot be parsed as a whole."""
@@ -140,13 +132,9 @@ class Found:
 
     def _collect(self, events: list[Any]) -> Batch:
         try:
-            collector = Collector(self.plan)
-            collector.take(events)
-            return collector.batch()
+            return collect(events, self.plan)
         except Inexact:
-            collector = Collector(Plan(self.plan.grid_ps, exact=True))
-            collector.take(events)
-            return collector.batch()
+            return collect(events, Plan(self.plan.grid_ps, exact=True))
 
     def add(self, batch: Batch) -> None:
         """Take a batch, whose rows then point into the common tables."""
@@ -167,7 +155,7 @@ class Found:
         self.arrows += batch.arrows
         self.memory += batch.memory
         self.tracks += batch.tracks
-        self._edges += batch.edges
+        self.edges += batch.edges
 
     def _detail(self, key: bytes, facts: list[Any]) -> int:
         row = self.keys.setdefault(key, len(self.facts))
@@ -179,7 +167,7 @@ class Found:
         """Take what begins and ends as two events (``B`` and ``E``) as one."""
         open_edges: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
         whole = []
-        stamped = (edge for edge in self._edges if number(edge.get("ts")) is not None)
+        stamped = (edge for edge in self.edges if number(edge.get("ts")) is not None)
         for edge in sorted(stamped, key=_stamp):
             line = identity(edge.get("pid", -1)), identity(edge.get("tid", -1))
             if edge["ph"] == "B":
@@ -195,7 +183,7 @@ class Found:
         left = sum(map(len, open_edges.values()))
         if left:
             self.notes.add("something begins (B) that does not end and is left out", "", left)
-        self._edges = []
+        self.edges = []
         if whole:
             self.add(self._collect(whole))
 

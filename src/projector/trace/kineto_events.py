@@ -13,7 +13,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple
@@ -93,33 +93,36 @@ class TrackValue(NamedTuple):
     values: dict[str, float]
 
 
+def _none() -> Ints:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(slots=True)
 class Batch:
     """What was found in some events: columns, and the tables that they point into."""
 
-    events: int
+    events: int = 0
     """Events that were looked at, also those left out."""
-    zero_us: int
+    zero_us: int = 0
     """Zero of the times below, on the clock of the file."""
-    start_ps: Ints
-    duration_ps: Ints
-    rows: Ints
+    start_ps: Ints = field(default_factory=_none)
+    duration_ps: Ints = field(default_factory=_none)
+    rows: Ints = field(default_factory=_none)
     """int64[events, len(COLUMNS)]"""
-    names: list[str]
-    keys: list[bytes]
-    """Equal for equal `facts`."""
-    facts: list[list[Any]]
+    names: dict[str, int] = field(default_factory=dict)
+    """Name -> its row."""
+    keys: dict[bytes, int] = field(default_factory=dict)
+    """Equal for equal `facts` -> their row."""
+    facts: list[list[Any]] = field(default_factory=list)
     """What is known of events: names and values in turn."""
-    skipped: dict[str, int]
-    arrows: list[Arrow]
-    memory: list[MemoryUse]
-    tracks: list[TrackValue]
-    edges: list[Mapping[str, Any]]
+    skipped: Counter[str] = field(default_factory=Counter)
+    arrows: list[Arrow] = field(default_factory=list)
+    memory: list[MemoryUse] = field(default_factory=list)
+    tracks: list[TrackValue] = field(default_factory=list)
+    edges: list[Mapping[str, Any]] = field(default_factory=list)
     """Events that say where something begins or ends, not yet joined."""
-    problems: dict[str, tuple[int, list[int]]]
+    problems: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     """Text -> times and first events."""
-    exact: bool = False
-    """Whether numbers had to come as decimals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +134,16 @@ class Plan:
     """Whether numbers come as decimals."""
 
 
-class Collector:
+class Collector(Batch):
     """Takes events and keeps what measures need of them."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__()
         names = load_event_names()
         self.plan = plan
         self._rows = array("q")
         self._times: Any = [] if plan.exact else array("d")
-        self._names: dict[str, int] = {}
-        self._keys: dict[bytes, int] = {}
-        self._facts: list[list[Any]] = []
-        self._skipped: Counter[str] = Counter()
-        self._arrows: list[Arrow] = []
-        self._memory: list[MemoryUse] = []
-        self._tracks: list[TrackValue] = []
-        self._edges: list[Mapping[str, Any]] = []
-        self._problems: dict[str, tuple[int, list[int]]] = {}
         self._numbers = array("q")
-        self.events = 0
         self._kinds = {cat: ev.KINDS.index(e.value) for cat, e in names.categories.items()}
         self._kinds |= dict.fromkeys(names.calls, ev.MODULE)
         self._of_process = {p: ev.KINDS.index(e.value) for p, e in names.processes.items()}
@@ -176,7 +170,7 @@ class Collector:
         if type(name) is not str:
             raise TypeError(name)
         if kind is None or (kind == ev.MODULE and not name.startswith(self._prefix)):
-            self._skipped[category] += 1
+            self.skipped[category] += 1
             return
         self._keep(kind, name, event)
 
@@ -193,7 +187,7 @@ class Collector:
         external = get("External id")
         if external is None:
             external = get("external id", -1)
-        row = self._names.setdefault(name, len(self._names))
+        row = self.names.setdefault(name, len(self.names))
         self._rows.extend(
             (
                 kind, row, process, thread, get("correlation", -1), external,
@@ -222,9 +216,9 @@ class Collector:
             return -1
         # Version 2 of the format holds no references, so equal values have equal bytes.
         key = marshal.dumps(facts, 2)
-        row = self._keys.setdefault(key, len(self._facts))
-        if row == len(self._facts):
-            self._facts.append(facts)
+        row = self.keys.setdefault(key, len(self.facts))
+        if row == len(self.facts):
+            self.facts.append(facts)
         return row
 
     def _take_other(self, event: Mapping[str, Any]) -> None:
@@ -233,9 +227,9 @@ class Collector:
             if category in self._arrow_names:
                 thread = int(event["tid"])
                 arrow = Arrow(phase == "s", str(event["id"]), thread, _number(event["ts"]))
-                self._arrows.append(arrow)
+                self.arrows.append(arrow)
         elif phase in ("B", "E"):
-            self._edges.append(event)
+            self.edges.append(event)
         elif phase in ("i", "I") and event.get("name") in self._memory_names:
             self._take_memory(event)
         elif not isinstance(phase, str):
@@ -243,7 +237,7 @@ class Collector:
         elif phase == "C":
             stamp, track = _number(event["ts"]), str(event["name"])
             values = {str(series): float(value) for series, value in event["args"].items()}
-            self._tracks.append(TrackValue(stamp, track, values))
+            self.tracks.append(TrackValue(stamp, track, values))
 
     def _take_memory(self, event: Mapping[str, Any]) -> None:
         args = event["args"]
@@ -253,7 +247,7 @@ class Collector:
             _number(event["ts"]), device,
             float(args["Total Allocated"]), float(args.get("Total Reserved", 0)),
         )  # fmt: skip
-        self._memory.append(use)
+        self.memory.append(use)
 
     def _take_mended(self, event: Any) -> None:
         """Take an event in which something is not as it should be, as far as that is possible."""
@@ -283,22 +277,19 @@ class Collector:
         elif (kind := self._of_process.get(str(event["process"]))) is not None:
             self._keep(kind, event["name"], event)
         else:
-            self._skipped["without category"] += 1
+            self.skipped["without category"] += 1
 
     def _note(self, text: str) -> None:
-        times, events = self._problems.get(text, (0, []))
-        self._problems[text] = times + 1, (events if len(events) > 2 else [*events, self.events])
+        times, events = self.problems.get(text, (0, []))
+        self.problems[text] = times + 1, (events if len(events) > 2 else [*events, self.events])
 
     def batch(self) -> Batch:
         """Return what was found."""
-        zero_us, start_ps, duration_ps, good = self._clock()
+        self.zero_us, self.start_ps, self.duration_ps, good = self._clock()
         rows = np.array(self._rows, np.int64).reshape(-1, len(COLUMNS))
-        skipped = {str(category): count for category, count in self._skipped.items()}
-        return Batch(
-            self.events, zero_us, start_ps, duration_ps, rows if good is None else rows[good],
-            list(self._names), list(self._keys), self._facts, skipped, self._arrows,
-            self._memory, self._tracks, self._edges, self._problems, self.plan.exact,
-        )  # fmt: skip
+        self.rows = rows if good is None else rows[good]
+        self.skipped = Counter({str(name): count for name, count in self.skipped.items()})
+        return Batch(*(getattr(self, each.name) for each in fields(Batch)))
 
     def _clock(self) -> tuple[int, Ints, Ints, Any]:
         """Return the zero, starts, durations, and which events have stamps that can be."""
@@ -332,7 +323,14 @@ class Collector:
         ):
             bad = np.flatnonzero(~good)
             if len(bad):
-                self._problems[text] = len(bad), [self._numbers[int(i)] for i in bad[:3]]
+                self.problems[text] = len(bad), [self._numbers[int(i)] for i in bad[:3]]
+
+
+def collect(events: Iterable[Any], plan: Plan) -> Batch:
+    """Return what is found in some events; `Inexact` if they must come with decimals."""
+    collector = Collector(plan)
+    collector.take(events)
+    return collector.batch()
 
 
 _NOTHING: Mapping[str, Any] = {}

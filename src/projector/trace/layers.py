@@ -13,7 +13,7 @@ import numpy as np
 from projector.arrays import Flags, Ints
 from projector.trace import names as tables
 from projector.trace.events import ANNOTATION, NONE, OPERATOR, RankTrace
-from projector.trace.groups import begins, last_known
+from projector.trace.groups import begins, last_known, values_at
 from projector.trace.host import (
     HostPhases,
     Modules,
@@ -47,7 +47,7 @@ def host_layers(
     speaks = modules.is_call | (events.kind == ANNOTATION)
     says = np.where(speaks, by_name[events.name], NONE)
     nearest = stack.nearest(says >= 0)
-    layer = np.where(nearest >= 0, says[np.maximum(nearest, 0)], NONE)
+    layer = values_at(says, nearest)
     if not (layer[(events.kind == OPERATOR) & ~phases.recompute] >= 0).any():
         layer = _by_attention(trace, stack, phases, instance, attends)
         if (layer >= 0).any():
@@ -91,7 +91,7 @@ def _of_backward(
     events = trace.events
     engine = np.flatnonzero(phases.engine)
     linked = forward[engine]
-    value = np.where(linked >= 0, layer[np.maximum(linked, 0)], NONE)
+    value = values_at(layer, linked)
     order = np.lexsort((events.start_ps[engine], stack.thread[engine]))
     known = linked[order] >= 0
     thread = stack.thread[engine][order]
@@ -101,7 +101,7 @@ def _of_backward(
     of_engine = np.full(len(events), NONE, np.int64)
     of_engine[engine[order]] = filled
     nearest = stack.nearest(phases.engine)
-    inherited = np.where(nearest >= 0, of_engine[np.maximum(nearest, 0)], NONE)
+    inherited = values_at(of_engine, nearest)
     return np.where(layer >= 0, layer, inherited)
 
 
@@ -138,7 +138,7 @@ def _by_attention(
     for part in np.split(operators, np.flatnonzero(np.diff(cuts)) + 1):
         layer[part] = layers_of_sequence(events.name[part], holds[part])
     found = stack.nearest(layer >= 0)
-    return np.where(found >= 0, layer[np.maximum(found, 0)], NONE)
+    return values_at(layer, found)
 
 
 def _messages(trace: RankTrace, stack: Stack) -> Flags:
@@ -312,7 +312,7 @@ def _ordinals(
     count = ordinals(key, place, own)
     repeated = np.unique(key[own][count[own] > 0])
     count = np.where(np.isin(key, repeated), count, NONE)
-    return np.where(instance >= 0, count[np.maximum(instance, 0)], NONE)
+    return values_at(count, instance)
 
 
 def _labels(

@@ -92,6 +92,14 @@ def fits(names: Sequence[str], patterns: Iterable[Pattern]) -> Flags:
     )
 
 
+def fits_used(names: Sequence[str], used: Ints, patterns: Iterable[Pattern]) -> Flags:
+    """Return whether each name fits any of the patterns, false for all but the rows used."""
+    rows = np.unique(used)
+    found = np.zeros(len(names), np.bool_)
+    found[rows] = fits([names[row] for row in rows.tolist()], patterns)
+    return found
+
+
 def numbers(names: Sequence[str], patterns: Iterable[Pattern]) -> Ints:
     """Return the number that the first fitting pattern finds in each name, -1 without one."""
     searches = [expression.search for expression in expressions(patterns)]

@@ -24,7 +24,7 @@ from decimal import Decimal
 from typing import Any, BinaryIO, NamedTuple, Self
 
 from projector.trace.events import NS_PS
-from projector.trace.kineto_events import MALFORMED, Batch, Collector, Inexact, Plan
+from projector.trace.kineto_events import MALFORMED, Batch, Inexact, Plan, collect
 from projector.trace.sources import BOM, Notes, Source
 
 PIECE_BYTES = 1 << 23
@@ -308,10 +308,8 @@ def parse_piece(data: bytes, plan: Plan) -> Batch | None:
         events = json.loads(b"[" + data + b"]", parse_float=Decimal if plan.exact else float)
     except (ValueError, OverflowError, RecursionError):
         return None
-    collector = Collector(plan)
-    collector.take(events)
     try:
-        return collector.batch()
+        return collect(events, plan)
     except Inexact:
         return parse_piece(data, Plan(plan.grid_ps, exact=True))
 

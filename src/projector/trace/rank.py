@@ -24,7 +24,7 @@ from projector.trace.activity import (
     VECTOR,
 )
 from projector.trace.events import ANNOTATION, COPY, LAUNCH, NONE, ON_DEVICE, OPERATOR, RankTrace
-from projector.trace.groups import begins, group, last_known, next_known
+from projector.trace.groups import begins, group, last_known, next_known, values_at
 from projector.trace.host import (
     HostPhases,
     Stack,
@@ -98,16 +98,16 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
         "klass": klass,
         "type": kind_of_work,
         "operation": operation,
-        "layer": np.where(has, operations.layer[at], NONE),
+        "layer": values_at(operations.layer, placed.anchor),
         "phase": phase,
         "iteration": iteration,
         "recompute": phases.recompute[at] & has,
-        "forward": np.where(has, operations.forward[at], NONE),
+        "forward": values_at(operations.forward, placed.anchor),
         "group": talk.group,
         "bytes": talk.bytes,
         "detail": detail,
     }
-    instance = np.where(has, operations.instance[at], NONE)
+    instance = values_at(operations.instance, placed.anchor)
     apart = (klass == COMMUNICATION) & has
     instance = np.where(apart, np.where(talk.operator >= 0, talk.operator, at), instance)
     if not on_host:
@@ -229,18 +229,15 @@ def _classify(trace: RankTrace, stack: Stack, placed: Placed) -> tuple[Ints, Int
         texts, table.operator_types if placed.on_host else table.kernel_types
     )
     type_ = by_name[events.name[rows]]
-    sends = np.zeros(len(trace.names), np.bool_)
-    sends[used] = (
-        by_name[used] == COLLECTIVE
+    sends = (
+        by_name == COLLECTIVE
         if placed.on_host
-        else tables.fits(texts, table.communication_kernels)
+        else tables.fits_used(trace.names, used, table.communication_kernels)
     )
     copies = events.kind[rows] == COPY
     klass = np.where(copies, MEMCPY, np.where(sends[events.name[rows]], COMMUNICATION, COMPUTE))
-    attends = np.zeros(len(trace.names), np.bool_)
-    operators = np.unique(events.name[events.kind == OPERATOR])
-    attends[operators] = tables.fits(
-        [trace.names[row] for row in operators], table.attention_operators
+    attends = tables.fits_used(
+        trace.names, events.name[events.kind == OPERATOR], table.attention_operators
     )
     around = stack.nearest((events.kind == OPERATOR) & attends[events.name])
     attention = (placed.anchor >= 0) & (around[np.maximum(placed.anchor, 0)] >= 0)
@@ -284,10 +281,9 @@ def _as_neighbours(trace: RankTrace, placed: Placed, values: Ints, known: Flags)
 def _phases(trace: RankTrace, placed: Placed, host: HostPhases, iteration: Ints) -> Ints:
     """Return the phase of activities."""
     events = trace.events
-    has = placed.anchor >= 0
-    phase = np.where(has, host.phase[np.maximum(placed.anchor, 0)], NONE)
+    phase = values_at(host.phase, placed.anchor)
     called = np.where(placed.launch >= 0, placed.launch, placed.anchor)
-    time = np.where(called >= 0, events.start_ps[np.maximum(called, 0)], NONE)
+    time = values_at(events.start_ps, called)
     # What other threads start while a range of the program stands open belongs to it.
     ranges = np.flatnonzero((events.kind == ANNOTATION) & (host.mark != NONE))
     for code in (BACKWARD, OPTIMIZER, FORWARD):
@@ -346,22 +342,19 @@ def _communication(trace: RankTrace, stack: Stack, placed: Placed, klass: Ints) 
     has = placed.anchor >= 0
     at = np.maximum(placed.anchor, 0)
     around = stack.nearest(tells[events.detail] & (events.kind != LAUNCH))
-    holder = np.where(has, around[at], NONE)
-    context = np.where(holder >= 0, events.detail[np.maximum(holder, 0)], NONE)
-    called = np.where(placed.launch >= 0, events.detail[np.maximum(placed.launch, 0)], NONE)
+    holder = values_at(around, placed.anchor)
+    context = values_at(events.detail, holder)
+    called = values_at(events.detail, placed.launch)
     talks = klass == COMMUNICATION
     told = np.where(talks, np.where(tells[own], own, context), NONE)
     counted = np.where(talks, told, np.where(moved[own] >= 0, own, called))
     counts = talks | (klass == MEMCPY)
-    names = np.unique(events.name[np.isin(events.kind, (OPERATOR, ANNOTATION))])
-    sends = np.zeros(len(trace.names), np.bool_)
-    sends[names] = tables.fits(
-        [trace.names[row] for row in names], tables.load_trace_names().communication_operators
-    )
-    speaks = np.isin(events.kind, (OPERATOR, ANNOTATION)) & sends[events.name]
+    speaks = np.isin(events.kind, (OPERATOR, ANNOTATION))
+    senders = tables.load_trace_names().communication_operators
+    speaks &= tables.fits_used(trace.names, events.name[speaks], senders)[events.name]
     operator = np.where(talks & has, stack.outermost(speaks)[at], NONE)
     size = np.where(counts, moved[counted], NONE)
-    given = np.where(operator >= 0, events.detail[np.maximum(operator, 0)], NONE)
+    given = values_at(events.detail, operator)
     open_ = np.flatnonzero((size < 0) & (given >= 0))
     used, row = np.unique(given[open_], return_inverse=True)
     sizes = [tensor_bytes(trace.details[i]) for i in used.tolist()]
@@ -374,7 +367,7 @@ def _with_collectives(
 ) -> tuple[Ints, tuple[str, ...]]:
     """Return the operation of activities: communication is its collective, wherever it stands."""
     events = trace.events
-    label = np.where(placed.anchor >= 0, operations.label[np.maximum(placed.anchor, 0)], NONE)
+    label = values_at(operations.label, placed.anchor)
     texts = dict.fromkeys(operations.labels)
     talks = np.flatnonzero(klass == COMMUNICATION)
     told, operator = talk.detail[talks], talk.operator[talks]
@@ -406,9 +399,7 @@ def _details(
     operator = np.where(around[at] >= 0, around[at], plain[at])
     operator = np.where(placed.anchor >= 0, operator, NONE)
     own = events.detail[placed.rows]
-    safe = np.maximum(operator, 0)
-    name = np.where(operator >= 0, events.name[safe], NONE)
-    context = np.where(operator >= 0, events.detail[safe], NONE)
+    name, context = values_at(events.name, operator), values_at(events.detail, operator)
     same = group(own, name, context)
     first, row = same.first, same.of
     details: list[Mapping[str, Any]] = []

@@ -18,7 +18,7 @@ from projector.arrays import Array, Flags, Ints
 from projector.trace import names as tables
 from projector.trace.activity import BACKWARD, FORWARD, OPTIMIZER, OTHER
 from projector.trace.events import NONE
-from projector.trace.groups import last_known, next_known, parts
+from projector.trace.groups import last_known, next_known, parts, values_at
 
 LEAST_ALIKE = 0.95
 """Share of names on a stream that must agree with those of an iteration later."""
@@ -104,7 +104,7 @@ def _filled(mark: Ints) -> Ints:
     count = len(mark)
     known = mark >= 0
     before, after = last_known(known), next_known(known)
-    last = np.where(before >= 0, mark[np.maximum(before, 0)], NONE)
+    last = values_at(mark, before)
     following = np.where(after < count, mark[np.minimum(after, count - 1)], NONE)
     phase = np.where(following >= 0, following, np.where(last == OPTIMIZER, OTHER, last))
     ends = (following == BACKWARD) & ((last == FORWARD) | (last == NONE) | (last == OPTIMIZER))

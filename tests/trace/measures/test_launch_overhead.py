@@ -3,16 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.trace.measures.times import bubbles, launch_overheads
+from projector.trace.measures.times import bubbles, split_bubbles
 from reference import trace_measures as reference
 from synthetic import NS, Kernel, activities, collective, compute, copy
 
 
 def overheads(*kernels):
     """Return (preparation, call) in ns of each row, None where either is not known."""
-    pairs = zip(
-        *(column.tolist() for column in launch_overheads(activities(*kernels))), strict=True
-    )
+    table = activities(*kernels)
+    pairs = zip(*(each.tolist() for each in split_bubbles(table, bubbles(table))), strict=True)
     return [None if min(pair) < 0 else (pair[0] // NS, pair[1] // NS) for pair in pairs]
 
 

@@ -4,9 +4,11 @@ A row holds everything: spread, clock and status stand in a column of notes, in 
 back when a list is continued.
 """
 
+import csv
+import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +17,14 @@ from projector.measure.task import ClockProgram, CopyProgram, Environment, Outco
 from projector.units import GB, MICROSECOND, MILLISECOND, TERA
 
 Row = dict[str, str]
+
+
+def csv_text(lines: Iterable[Sequence[str]]) -> str:
+    """Return lines of fields as the text of a table."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(lines)
+    return stream.getvalue()
+
 
 _END = ("source", "verified", "doubt")
 

@@ -25,6 +25,7 @@ from projector.measure.bench.rows import (
     Machine,
     Measured,
     Row,
+    csv_text,
     from_row,
     identity,
     identity_of,
@@ -129,17 +130,11 @@ class Results:
 
     def _write_all(self) -> None:
         assert self._path is not None
-        header = io.StringIO()
-        csv.writer(header, lineterminator="\n").writerow(COLUMNS[self._kind])
-        text = header.getvalue() + self._text(self._rows)
+        text = csv_text([COLUMNS[self._kind]]) + self._text(self._rows)
         write_whole(self._path, text.encode(), key=KEY)
 
     def _text(self, rows: list[Row]) -> str:
-        stream = io.StringIO()
-        writer = csv.writer(stream, lineterminator="\n")
-        for row in rows:
-            writer.writerow([row[name] for name in COLUMNS[self._kind]])
-        return stream.getvalue()
+        return csv_text([row[name] for name in COLUMNS[self._kind]] for row in rows)
 
 
 Run = Callable[[Task, Progress], Answer]

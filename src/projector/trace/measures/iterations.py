@@ -1,6 +1,6 @@
 """Where the time of devices goes: over all, in each iteration and its throughput, and in gaps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from projector.errors import ConfigError
 from projector.trace.activity import COMMUNICATION, COMPUTE, MEMCPY, PHASES, Activities
 from projector.trace.events import COPY, FILL, KERNEL, NONE, NS_PS, OPERATOR
 from projector.trace.groups import Groups, group
-from projector.trace.intervals import Intervals, cover, difference, union, unions
+from projector.trace.intervals import Intervals, cover, union, unions
 from projector.trace.measures.statistics import (
     Band,
     Measured,
@@ -92,14 +92,17 @@ def iteration_times(
         "preparation_ns": same.sums(times.preparation_ps[rows]),
         "call_ns": same.sums(times.call_ps[rows]),
     } | exposed
+    return [IterationTimes(**row) for row in _rows(columns)]
+
+
+def _rows(columns: Mapping[str, Ints]) -> Iterator[dict[str, Any]]:
+    """Yield rows of columns by name, times in ns."""
     plain = [
         [to_ns(value) if name.endswith("_ns") else value for value in column.tolist()]
         for name, column in columns.items()
     ]
-    return [
-        IterationTimes(**dict(zip(columns, values, strict=True)))
-        for values in zip(*plain, strict=True)
-    ]
+    for values in zip(*plain, strict=True):
+        yield dict(zip(columns, values, strict=True))
 
 
 def _computing(activities: Activities, values: Ints) -> Ints:
@@ -318,34 +321,19 @@ class RankSummary(Measured):
 
 def rank_summaries(activities: Activities) -> list[RankSummary]:
     """Return where the time of each device of each rank went, in the order of the table."""
-    return [_summary(activities, rows) for rows in device_slices(activities)]
-
-
-def _summary(activities: Activities, rows: slice) -> RankSummary:
-    start, end = activities.start_ps[rows], activities.end_ps[rows]
-    klass, kind = activities.klass[rows], activities.kind[rows]
-
-    def of(which: int) -> Intervals:
-        chosen = klass == which
-        return union(start[chosen], end[chosen])
-
-    compute, communication, memcpy = of(COMPUTE), of(COMMUNICATION), of(MEMCPY)
-    kernels_running = union(start[klass != MEMCPY], end[klass != MEMCPY])
-    busy = union(start, end).length_ps
-    span = int(end.max() - start.min())
-    return RankSummary(
-        rank=int(activities.rank[rows.start]),
-        device=int(activities.device[rows.start]),
-        span_ns=to_ns(span),
-        busy_ns=to_ns(busy),
-        idle_ns=to_ns(span - busy),
-        compute_ns=to_ns(compute.length_ps),
-        communication_ns=to_ns(communication.length_ps),
-        exposed_communication_ns=to_ns(difference(communication, compute).length_ps),
-        memcpy_ns=to_ns(memcpy.length_ps),
-        exposed_memcpy_ns=to_ns(difference(memcpy, kernels_running).length_ps),
-        kernels=int(np.count_nonzero((kind == KERNEL) | (kind == OPERATOR))),
-        copies=int(np.count_nonzero(kind == COPY)),
-        fills=int(np.count_nonzero(kind == FILL)),
-        operators=int(np.count_nonzero(kind == OPERATOR)),
-    )
+    kind, rows = activities.kind, np.arange(len(activities))
+    same = group(activities.rank, activities.device)
+    start, end = same.least(activities.start_ps), same.most(activities.end_ps)
+    busy = _busy(activities, same, start, end)
+    columns = {
+        "rank": same.keys[0],
+        "device": same.keys[1],
+        "span_ns": end - start,
+        "busy_ns": busy,
+        "idle_ns": end - start - busy,
+        "kernels": same.sums((kind == KERNEL) | (kind == OPERATOR)),
+        "copies": same.sums(kind == COPY),
+        "fills": same.sums(kind == FILL),
+        "operators": same.sums(kind == OPERATOR),
+    } | _exposed(activities, rows, same)
+    return [RankSummary(**row) for row in _rows(columns)]

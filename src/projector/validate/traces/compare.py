@@ -40,7 +40,7 @@ from projector.validate.traces.result import (
     Unmatched,
     explain,
 )
-from projector.validate.traces.sides import Sums, counted_kernels, sums_of
+from projector.validate.traces.sides import Sums, counted_kernels, known, sums_of
 
 
 def compare_run(analysis: TraceAnalysis, job: Job) -> TraceComparison:
@@ -229,10 +229,6 @@ def _rows_by_name(expected: Expected) -> Mapping[Name, list[ExpectedRow]]:
     return rows
 
 
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) and value > 0.0 else None
-
-
 def _sides(
     rows: Sequence[ExpectedRow], projected_s: float, number: int, sums: Sums, matching: Matching,
     peak_flop_per_s: float,
@@ -240,48 +236,31 @@ def _sides(
     """Return what the models and the run know of one operation."""
     name, kind = rows[0].name, rows[0].kind
     runs = sum(row.runs for row in rows)
-    time_s, overlap = float(sums.time_s[number]), _known(sums.overlap[number])
-    scale, tokens = matching.scale.get(name.phase), matching.tokens
-    if kind in ("gemm", "attention") and sums.work[number] > 0.0:
-        flop, work = sum(row.runs * row.flop for row in rows), float(sums.work[number])
-        performed = _known(sums.performed_flop[number])
-        first = Side(
+    measured = sums.side(number)
+    if kind in ("gemm", "attention") and measured.work:
+        flop = sum(row.runs * row.flop for row in rows)
+        projected = Side(
             time_s=projected_s,
             runs=runs * matching.parts.get(name, 1.0),
             work=flop,
             instruction=1.0,
-            utilisation=_known(flop / projected_s / peak_flop_per_s) if peak_flop_per_s else None,
+            utilisation=known(flop / projected_s / peak_flop_per_s) if peak_flop_per_s else None,
             overlap=1.0,
-            clock_hz=_known(rows[0].clock_hz),
+            clock_hz=known(rows[0].clock_hz),
         )
-        second = Side(
-            time_s=time_s,
-            runs=sums.runs(number),
-            work=work,
-            instruction=performed / work if performed else None,
-            utilisation=_known(sums.utilisation[number]),
-            overlap=overlap,
-            clock_hz=_known(sums.clock_hz[number]),
-        )
-        return first, second
+        return projected, measured
     if kind == "collective":
         # How many buckets data parallelism makes is the framework's choice; the bytes are not.
         counted = None if rows[0].key is None else runs
         moved = sum(row.runs * row.bytes for row in rows)
-        return (
-            Side(time_s=projected_s, runs=counted, work=moved, waiting=1.0),
-            Side(
-                time_s=time_s,
-                runs=sums.runs(number),
-                work=_known(sums.work[number]),
-                waiting=_known(sums.waiting[number]),
-            ),
-        )
+        return Side(time_s=projected_s, runs=counted, work=moved, waiting=1.0), measured
+    scale, tokens = matching.scale.get(name.phase), matching.tokens
+    plain = Side(time_s=measured.time_s, overlap=measured.overlap)
     if scale is None:
-        return Side(time_s=projected_s, overlap=1.0), Side(time_s=time_s, overlap=overlap)
+        return Side(time_s=projected_s, overlap=1.0), plain
     return (
         Side(time_s=projected_s, runs=1.0, work=1.0, overlap=1.0),
-        Side(time_s=time_s, runs=scale, work=scale * tokens, overlap=overlap),
+        replace(plain, runs=scale, work=scale * tokens),
     )
 
 
@@ -391,21 +370,9 @@ class _Run:
         lone = [number for number, key in enumerate(self.keys) if key not in both]
         return unmatched(self.activities, np.isin(self.of, lone), self.steps)
 
-    def side(self, key: Key) -> Side:
-        """Return what is known of an operation."""
-        number, sums = self.place[key], self.sums
-        return Side(
-            time_s=float(sums.time_s[number]),
-            runs=_known(sums.runs(number)),
-            work=_known(sums.work[number]),
-            waiting=_known(sums.waiting[number]),
-            overlap=_known(sums.overlap[number]),
-            clock_hz=_known(sums.clock_hz[number]),
-        )
-
 
 def _between(key: Key, first: _Run, second: _Run) -> Difference:
-    before, after = first.side(key), second.side(key)
+    before, after = (run.sums.side(run.place[key]) for run in (first, second))
     number = second.place[key]
     timed = before.time_s > 0.0 and after.time_s > 0.0
     return Difference(

@@ -23,6 +23,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
 from projector.trace.groups import group as group_rows
+from projector.trace.names import Pattern
 from projector.trace.work import Work
 from projector.validate.traces.expected import DATA_PARALLEL, PIPELINE, Expected, ExpectedRow, Name
 
@@ -169,13 +170,16 @@ class Products:
         """Return the time of the rows that are matched under a scale, and what is left over."""
         self.scale = scale
         self._match()
-        known = {id(part.row) for parts in self.parts.values() for part in parts}
+        known = self._known()
         matched_s = sum(row.runs * row.time_s for row in self.rows if id(row) in known)
         left = self._left()
         size = {extents: extents.summed * extents.low * extents.high for extents in left}
         return matched_s, -scale * sum(
             abs(times) * size[extents] for extents, times in left.items()
         )
+
+    def _known(self) -> set[int]:
+        return {id(part.row) for parts in self.parts.values() for part in parts}
 
     def _left(self) -> dict[Extents, float]:
         """Return how often products run beyond the layers that they are already."""
@@ -187,7 +191,7 @@ class Products:
 
     def _match_parts(self) -> None:
         """Find the layers that are several products."""
-        known = {id(part.row) for parts in self.parts.values() for part in parts}
+        known = self._known()
         for row in self.rows:
             if id(row) in known:
                 continue
@@ -203,7 +207,7 @@ class Products:
 
     def _match_near(self) -> None:
         """Match what differs a little in one extent, as a padded vocabulary does."""
-        known = {id(part.row) for parts in self.parts.values() for part in parts}
+        known = self._known()
         open_rows = [row for row in self.rows if id(row) not in known]
         for extents in self.count:
             if extents in self.parts:
@@ -329,29 +333,25 @@ def _same_weights(work: Work, row: ExpectedRow) -> bool:
     return work.k == layout.summed and other in (work.m, work.n)
 
 
-class Pattern(Config):
+class LabelPattern(Pattern):
     """A regular expression, and the label that it stands for."""
 
-    pattern: str
     label: str
-    source: str
 
 
-class GroupPattern(Config):
+class GroupPattern(Pattern):
     """A regular expression over the name of a process group, and the term of the step."""
 
-    pattern: str
     category: str
-    source: str
 
 
 class OperationNames(Config):
     """``hardware/trace_operations.yaml``."""
 
-    modules: list[Pattern]
-    operators: list[Pattern]
+    modules: list[LabelPattern]
+    operators: list[LabelPattern]
     groups: list[GroupPattern]
-    collectives: list[Pattern]
+    collectives: list[LabelPattern]
     sources: dict[str, str]
 
 
@@ -399,7 +399,7 @@ def category_of_group(text: str) -> str:
     return "" if found is None else found.category
 
 
-Fitting = TypeVar("Fitting", Pattern, GroupPattern)
+Fitting = TypeVar("Fitting", bound=Pattern)
 
 
 def _first(patterns: Iterable[Fitting], text: str) -> Fitting | None:

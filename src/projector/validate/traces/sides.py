@@ -18,9 +18,15 @@ from projector.trace.measures.gap import Counted
 from projector.trace.measures.overlap import overlap_ratios
 from projector.trace.work import Works
 from projector.units import MEGA, PICOSECOND
+from projector.validate.traces.result import Side
 
 ALONE = 0.01
 """A kernel runs alone where communication covers no larger share of it."""
+
+
+def known(value: float) -> float | None:
+    """Return a number above zero, None for any other."""
+    return float(value) if np.isfinite(value) and value > 0.0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,20 @@ class Sums:
     def runs(self, group: int) -> float:
         """Return how often a group ran in a step: calls where they are known, else kernels."""
         return float(self.calls[group] or self.kernels[group])
+
+    def side(self, group: int) -> Side:
+        """Return what is known of a group."""
+        work, performed = known(self.work[group]), known(self.performed_flop[group])
+        return Side(
+            time_s=float(self.time_s[group]),
+            runs=known(self.runs(group)),
+            work=work,
+            waiting=known(self.waiting[group]),
+            overlap=known(self.overlap[group]),
+            clock_hz=known(self.clock_hz[group]),
+            instruction=performed / work if performed and work else None,
+            utilisation=known(self.utilisation[group]),
+        )
 
 
 def sums_of(

@@ -5,8 +5,6 @@ table. A collective is a row where all its ranks were traced: the rank that wait
 long it took. With a job, its step is a row of a table of runs.
 """
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,9 +22,9 @@ from projector.measure.bench.cases import (
     collective_cases,
     gemm_case,
 )
-from projector.measure.bench.rows import COLUMNS, TABLES, Machine, measured
+from projector.measure.bench.rows import Machine, csv_text
 from projector.measure.devices import profile_of
-from projector.measure.tables import KEY, MeasuredTable, Tables, write_tables
+from projector.measure.tables import KEY, MeasuredTable, Tables, add_row, write_tables
 from projector.measure.task import Environment, Outcome, Timing
 from projector.trace.activity import BACKWARD, COMMUNICATION, Activities
 from projector.trace.analysis import TraceAnalysis
@@ -58,10 +56,9 @@ def tables_of_run(analysis: TraceAnalysis, device: str = "") -> Tables:
     for case, times_s in _cases(activities, left_out):
         low, middle, high = np.quantile(times_s, (0.25, 0.5, 0.75)).tolist()
         timing = Timing(median_s=middle, low_s=low, high_s=high, repeats=len(times_s))
-        row = measured(case, Outcome(status="ok", times={"time": timing}), machine).row
-        row["source"] = f"{SOURCE} of {machine.environment.device}, in a training step"
-        table = tables.setdefault(TABLES[case.kind], MeasuredTable(COLUMNS[case.kind], []))
-        table.rows.append(row)
+        outcome = Outcome(status="ok", times={"time": timing})
+        source = f"{SOURCE} of {machine.environment.device}, in a training step"
+        add_row(tables, case, outcome, machine, source)
     return Tables(tables, dict(left_out.most_common()))
 
 
@@ -71,11 +68,9 @@ def write_run(
     """Write the tables of a run into a folder, with the step of its job's file if that is known."""
     written = write_tables(tables, folder)
     if job is not None and step_s is not None:
-        stream = io.StringIO()
         rows = [("job", "measured_ms"), (str(Path(job).resolve()), f"{to_ms(step_s):.7g}")]
-        csv.writer(stream, lineterminator="\n").writerows(rows)
         written.append(Path(folder) / RUNS)
-        write_whole(written[-1], stream.getvalue().encode(), key=KEY)
+        write_whole(written[-1], csv_text(rows).encode(), key=KEY)
     return written
 
 
