@@ -1,8 +1,8 @@
 """How measures show their numbers and how these spread, and the rows that they look at."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,19 +24,20 @@ def ratio(part: float, whole: float) -> float | None:
 
 
 class Measured:
-    """A dataclass that is an object of JSON: its fields, then the properties that `also` names."""
+    """A dataclass with slots, an object of JSON: its fields, then the properties in `also`."""
 
     __slots__ = ()
     also: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        names = (*(each.name for each in fields(cast("Any", self))), *self.also)
-        return {name: _plain(getattr(self, name)) for name in names}
+        return {name: _plain(getattr(self, name)) for name in (*self.__slots__, *self.also)}
 
 
 def _plain(value: Any) -> Any:
     """Return what JSON has of a field: objects within it and columns as well."""
+    if value is None or isinstance(value, int | float | str):
+        return value
     if isinstance(value, Measured):
         return value.to_dict()
     if isinstance(value, np.ndarray):
