@@ -67,12 +67,3 @@ def test_pipelines_within_a_domain_are_those_of_every_network(tp, shared):
     alone = [evaluate([job]).steps.iteration_s[0] for job in jobs]
     assert found.steps.iteration_s.tolist() == alone
     assert alone[0] != alone[1]
-
-
-def test_numbers_of_pipelines_are_told_apart_or_refused():
-    most = (1 << known._BITS) - 1
-    parts = np.array([[0, 0, most], [0, most, 0], [most, 0, 0], [most, most, most]])
-    assert len({*known._packed(*parts.T).tolist()}) == len(parts)
-    assert known._packed(*parts.T).max() == np.iinfo(np.int64).max
-    with pytest.raises(OverflowError, match="layouts, trainings or machines"):
-        known._packed(np.array([0]), np.array([most + 1]), np.array([0]))

@@ -93,6 +93,7 @@ def test_owned_fleet_at_tdp_has_the_multiplier_of_the_methodology():
 def test_prices_differ_within_a_batch():
     jobs = [load_job(JOB, {"run.cost.usd_per_gpu_hour": price}) for price in (1, 2)]
     runs = project_runs(evaluate([*jobs, load_job(JOB)]))
-    assert runs.cost_usd[1] == 2 * runs.cost_usd[0]
-    assert math.isnan(runs.cost_usd[2])
-    assert len(set(runs.energy_mwh.tolist())) == 1
+    cost_usd = runs.column("cost_usd")
+    assert cost_usd[1] == 2 * cost_usd[0]
+    assert math.isnan(cost_usd[2])
+    assert len(set(runs.column("energy_mwh").tolist())) == 1

@@ -131,7 +131,7 @@ def test_a_batch_is_its_rows():
     together = project_runs(evaluate(jobs))
     for row, job in enumerate(jobs):
         alone = project_runs(evaluate([job]))
-        np.testing.assert_array_equal(together.days[row], alone.days[0])
+        np.testing.assert_array_equal(together.column("days")[row], alone.column("days")[0])
         if job.run.is_stated:
             assert together.of(row).to_dict() == alone.of(0).to_dict()
 

@@ -35,7 +35,7 @@ def test_ranked_by_the_objective(objective, key):
     values = [each.value for each in result.configurations]
     assert values == sorted(values)
     jobs = [load_job(result.job, each.overrides) for each in result.configurations]
-    expected = getattr(project_runs(evaluate(jobs)), key)
+    expected = project_runs(evaluate(jobs)).column(key)
     assert values == expected.tolist()
     shown = result.to_dict()
     assert shown["objective"] == objective

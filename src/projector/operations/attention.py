@@ -17,6 +17,7 @@ from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
     emit_region_exit,
+    group_row,
 )
 from projector.operations.linear import (
     BITS,
@@ -475,14 +476,7 @@ def _emit_context_traffic(
     p2p = split[shapes.cp_type[split] == P2P]
     ring(p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=shard_bytes)
     ring(p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * shard_bytes)
-    group = partial(
-        emit_collective,
-        table,
-        category=CP_COMM,
-        ranks=shapes.cp,
-        local=shapes.cp_local,
-        span=shapes.cp_span,
-    )
+    group = partial(emit_collective, table, category=CP_COMM, **group_row(shapes, "cp"))
     gather = split[shapes.cp_type[split] == GATHER]
     gathers = partial(group, gather, num_bytes=shard_bytes * shapes.cp)
     for phase in (FORWARD, BACKWARD):

@@ -41,12 +41,28 @@ class Shares(TypedDict):
 class CollectiveRow(TypedDict, total=False):
     """What a collective may state besides its size and its group."""
 
-    span: IntValues
     segment: IntValues
     recompute_bit: IntValues
     repeats: FloatValues
     exposed_share: FloatValues
     partner_share: FloatValues
+
+
+class GroupRow(TypedDict):
+    """The group of a collective."""
+
+    ranks: Ints
+    local: Ints
+    span: Ints
+
+
+def group_row(shapes: Shapes, degree: str) -> GroupRow:
+    """Return the group of a parallel degree: ``tp``, ``cp``, ``ep`` or ``etp``."""
+    return {
+        "ranks": np.maximum(1, getattr(shapes, degree)),
+        "local": np.maximum(1, getattr(shapes, f"{degree}_local")),
+        "span": getattr(shapes, f"{degree}_span"),
+    }
 
 
 def emit_collective(
@@ -60,13 +76,30 @@ def emit_collective(
     num_bytes: FloatValues,
     ranks: IntValues,
     local: IntValues,
+    span: IntValues = 0,
     **shares: Unpack[CollectiveRow],
 ) -> None:
     """Emit one collective of ``num_bytes`` (the whole buffer, see ``docs/collectives.md``)."""
     table.add(
         where, label, kind=COLLECTIVE, phase=phase, category=category, operation=operation,
-        bytes=num_bytes, ranks=ranks, local=local, **shares,
+        bytes=num_bytes, ranks=ranks, local=local, span=span, **shares,
     )  # fmt: skip
+
+
+def emit_gather_and_scatter(
+    table: TableBuilder, shapes: Shapes, where: Ints, labels: tuple[str, str], category: int,
+    degree: str, num_bytes: FloatValues, recompute_bit: int,
+) -> None:  # fmt: skip
+    """Emit a gather and the reduce-scatter behind it; each is the backward of the other."""
+    for label, operations in zip(
+        labels, ((ALL_GATHER, REDUCE_SCATTER), (REDUCE_SCATTER, ALL_GATHER)), strict=True
+    ):
+        for phase, operation in zip((FORWARD, BACKWARD), operations, strict=True):
+            emit_collective(
+                table, where, label, phase=phase, category=category, operation=operation,
+                num_bytes=num_bytes, recompute_bit=recompute_bit if phase == FORWARD else 0,
+                **group_row(shapes, degree),
+            )  # fmt: skip
 
 
 def emit_region_entry(
@@ -172,10 +205,8 @@ def _emit_region(
                 category=TP_COMM,
                 operation=operation,
                 num_bytes=gathered_bytes if operation == ALL_GATHER else num_bytes,
-                ranks=shapes.tp,
-                local=shapes.tp_local,
-                span=shapes.tp_span,
                 segment=segment,
+                **group_row(shapes, "tp"),
                 **shares,
             )
 

@@ -223,18 +223,7 @@ class HidingRows(NamedTuple):
 
     def take(self, rows: Ints, workload: Ints) -> "HidingRows":
         """Return some of the rows as those of other workloads, int64[rows taken]."""
-        return HidingRows(
-            workload,
-            self.kind.take(rows),
-            self.phase.take(rows),
-            self.category.take(rows),
-            self.segment.take(rows),
-            self.ranks.take(rows),
-            self.local.take(rows),
-            self.units.take(rows),
-            self.exposed_share.take(rows),
-            self.partner_share.take(rows),
-        )
+        return HidingRows._make([workload, *(column.take(rows) for column in self[1:])])
 
 
 def hiding_rows(table: OperationTable | HidingRows) -> Ints:

@@ -10,6 +10,7 @@ from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
     emit_region_exit,
+    group_row,
 )
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.mlp import emit_norm
@@ -97,8 +98,7 @@ def emit_sampling_head(table: TableBuilder, shapes: InferenceShapes, where: Ints
     logits = last.tokens * columns * shapes.tp.astype(np.float64)
     emit_collective(
         table, where[shapes.tp[where] > 1], "head.tp.all_gather", phase=FORWARD, category=TP_COMM,
-        operation=ALL_GATHER, num_bytes=2.0 * logits, ranks=shapes.tp, local=shapes.tp_local,
-        span=shapes.tp_span,
+        operation=ALL_GATHER, num_bytes=2.0 * logits, **group_row(shapes, "tp"),
     )  # fmt: skip
     costs = inference_operators()
     emit_memory(

@@ -5,6 +5,7 @@ kernel takes, and a fabric what a collective takes. So the operations of a shape
 each is timed once for a device or for a fabric, and a workload puts both together.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from projector.lower.machines import Machines
 from projector.lower.workload_columns import WORKLOAD
 from projector.lower.workloads import Workloads
 from projector.operations.cost import (
-    NUM_PHASES,
     HidingRows,
     SummedTimes,
     TimeSlots,
@@ -30,14 +30,13 @@ from projector.operations.cost import (
 )
 from projector.operations.emit import emit_operations
 from projector.operations.table import (
-    CATEGORIES,
     COLLECTIVE,
     EXCHANGE,
     TP_COMM,
     OperationTable,
     TableBuilder,
 )
-from projector.operations.work import KINDS, with_seconds
+from projector.operations.work import with_seconds
 
 MOST_WORKLOADS = 200_000
 """Workloads whose times are kept from one batch to the next."""
@@ -49,9 +48,47 @@ MOST_MACHINES = 1 << 15
 """Devices and fabrics that are looked up; a device takes 7 kB."""
 
 _BITS = 21
-"""Of the number of a device, and of a fabric, within the number of a workload."""
+"""Bits of each of the three numbers that one key tells apart: together they fit in an int64."""
 
-_MASK = (1 << _BITS) - 1
+
+def packed(*parts: Ints) -> Ints:
+    """Return one number for each combination of some numbers of `_BITS` bits."""
+    code = np.zeros_like(parts[0])
+    for part in parts:
+        if part.max(initial=0) >> _BITS:
+            msg = f"jobs differ in more than {1 << _BITS} shapes, layouts, trainings or machines"
+            raise OverflowError(msg)
+        code = code << _BITS | part
+    return code
+
+
+def unpacked(code: Ints, parts: int) -> tuple[Ints, ...]:
+    """Return the numbers that `packed` has made one of."""
+    mask = (1 << _BITS) - 1
+    return tuple(code >> _BITS * place & mask for place in reversed(range(parts)))
+
+
+class GrowingColumns:
+    """Columns that get more rows, each by its name."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._columns: dict[str, GrowingArray] = {}
+
+    def add(self, columns: Mapping[str, Array]) -> None:
+        """Add rows to some columns, behind those that are there."""
+        for name, values in columns.items():
+            if name not in self._columns:
+                self._columns[name] = GrowingArray(values.dtype, *values.shape[1:])
+            self._columns[name].add(values)
+
+    def length(self, name: str) -> int:
+        """Return the number of rows of a column."""
+        return len(self._columns[name]) if name in self._columns else 0
+
+    def take(self, name: str, rows: Ints) -> Array:
+        """Return some rows of a column."""
+        return self._columns[name].all().take(rows, axis=0)
 
 
 class KnownWorkloads(NamedTuple):
@@ -71,7 +108,13 @@ class KnownCosts:
         self.machines = Machines()
         """Devices and fabrics that the workloads of all batches are numbered by."""
         self._shapes = _Shapes()
-        self._times = _Times()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._keys = KnownKeys()
+        """Of workloads: their shapes, devices and fabrics."""
+        self._times = GrowingColumns()
+        """`SummedTimes` of workloads, and their keys."""
 
     def make_room(self) -> bool:
         """Forget what has become too much, between two batches; return whether something was.
@@ -83,65 +126,35 @@ class KnownCosts:
             self.machines = Machines()
         if shapes:
             self._shapes = _Shapes()
-        if machines or shapes or len(self._times) > MOST_WORKLOADS:
-            self._times = _Times()
+        if machines or shapes or len(self) > MOST_WORKLOADS:
+            self._forget()
             return True
         return False
 
     def __len__(self) -> int:
         """Return how many workloads are known."""
-        return len(self._times)
+        return len(self._keys)
 
     def numbers(self, workloads: Workloads) -> Ints:
         """Return the number under which each workload is known, from 0 on; new ones are costed."""
         shape = self._shapes.numbers(workloads).take(workloads.shape)
-        key = (((shape << _BITS) + workloads.on_device) << _BITS) + workloads.on_fabric
-        new = np.flatnonzero(self._times.missing(key))
+        key = packed(shape, workloads.on_device, workloads.on_fabric)
+        new = np.flatnonzero(self._keys.missing(key))
         if len(new):
             device, fabric = workloads.on_device[new], workloads.on_fabric[new]
             placed = self._shapes.placed(workloads, shape[new], device, fabric)
-            self._times.add(key[new], self._shapes.times(placed))
-        return self._times.rows(key)
+            self._times.add({"key": key[new], **self._shapes.times(placed)._asdict()})
+            self._keys.add(key[new])
+        return self._keys.rows(key)
 
     def take(self, number: Ints) -> tuple[KnownWorkloads, WorkloadCosts]:
         """Return some workloads by their numbers, and what they cost."""
-        key, times = self._times.take(number)
-        shape = key >> 2 * _BITS
+        shape, on_device, on_fabric = unpacked(self._times.take("key", number), 3)
+        times = SummedTimes(*(self._times.take(name, number) for name in SummedTimes._fields))
         counted = {name: each.take(shape, axis=0) for name, each in self._shapes.counts.items()}
         counted["work"] = with_seconds(counted["work"], times.seconds)
-        known = KnownWorkloads(self._shapes.records, shape, key >> _BITS & _MASK, key & _MASK)
+        known = KnownWorkloads(self._shapes.records, shape, on_device, on_fabric)
         return known, WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
-
-
-class _Times:
-    """Times of workloads, one row each, found by a key."""
-
-    def __init__(self) -> None:
-        self._keys = KnownKeys()
-        self._key = GrowingArray(np.int64)
-        self._exposed_s = GrowingArray(np.float64, NUM_PHASES, len(CATEGORIES))
-        self._seconds = GrowingArray(np.float64, len(KINDS))
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def missing(self, key: Ints) -> Flags:
-        return self._keys.missing(key)
-
-    def rows(self, key: Ints) -> Ints:
-        return self._keys.rows(key)
-
-    def add(self, key: Ints, times: SummedTimes) -> None:
-        self._keys.add(key)
-        self._key.add(key)
-        self._exposed_s.add(times.exposed_s)
-        self._seconds.add(times.seconds)
-
-    def take(self, row: Ints) -> tuple[Ints, SummedTimes]:
-        """Return the keys of some rows, and their times."""
-        exposed_s, seconds = self._exposed_s.all(), self._seconds.all()
-        times = SummedTimes(exposed_s.take(row, axis=0), seconds.take(row, axis=0))
-        return self._key.all().take(row), times
 
 
 class _Rows(NamedTuple):

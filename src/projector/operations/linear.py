@@ -15,7 +15,7 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, OPER
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.sections import DROPOUTS
 from projector.lower.workload_columns import ADDS_APART
-from projector.operations.communication import emit_collective
+from projector.operations.communication import emit_collective, group_row
 from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
@@ -356,10 +356,10 @@ def _emit_traffic(
     expert, split = beside.expert, beside.split
     if split == WHOLE:
         return
-    ranks = np.maximum(1, shapes.etp if expert else shapes.tp)
+    group = group_row(shapes, "etp" if expert else "tp")
     rows = 2.0 * beside.groups * beside.tokens
     low, high, inputs = rows * rank, rows * n_out, rows * beside.n_in
-    divided = where[ranks[where] > 1]
+    divided = where[group["ranks"][where] > 1]
     together = divided[shapes.sequence_parallel[divided] == 1]
     apart = divided[shapes.sequence_parallel[divided] == 0]
     steps = [
@@ -374,8 +374,6 @@ def _emit_traffic(
     for chosen, phase, operation, num_bytes in steps:
         emit_collective(
             table, chosen, f"{label}.lora.{OPERATIONS[operation]}", phase=phase, category=TP_COMM,
-            operation=operation, num_bytes=num_bytes, ranks=ranks,
-            local=np.maximum(1, shapes.etp_local if expert else shapes.tp_local),
-            span=shapes.etp_span if expert else shapes.tp_span,
+            operation=operation, num_bytes=num_bytes, **group,
             recompute_bit=beside.recompute_bit if phase == FORWARD else 0,
         )  # fmt: skip

@@ -20,8 +20,11 @@ from projector.kernels.moe_exchange import (
 from projector.lower.cluster_columns import LOAD_ONE
 from projector.operations.communication import (
     CollectiveRow,
+    GroupRow,
     emit_collective,
+    emit_gather_and_scatter,
     emit_region_exit,
+    group_row,
 )
 from projector.operations.linear import COLUMN, ROW, Linear, emit_adapted, emit_linear, emit_memory
 from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_activation, emit_mlp
@@ -238,18 +241,17 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         row: CollectiveRow = {
             **_beside(shapes, SEGMENT_FC1 if label == "moe.dispatch" else SEGMENT_FC2),
             "recompute_bit": MOE_BIT if phase == FORWARD else 0,
-            "span": shapes.ep_span,
         }
+        group = group_row(shapes, "ep")
         emit_collective(
             table, split[shapes.dispatcher[split] == ALLTOALL], label, phase=phase,
             category=EP_COMM, operation=ALL_TO_ALL, num_bytes=tokens * shapes.topk * size,
-            ranks=np.maximum(1, shapes.ep), local=np.maximum(1, shapes.ep_local),
-            **row,
+            **group, **row,
         )  # fmt: skip
         bulk = BULK_DISPATCH if op == DISPATCH else BULK_COMBINE
         for dispatcher, code in ((DEEPEP, op), (HYBRIDEP, bulk)):
             of_kernel = split[shapes.dispatcher[split] == dispatcher]
-            _emit_fused(table, shapes, of_kernel, label, phase, code, tokens, size, row)
+            _emit_fused(table, shapes, of_kernel, label, phase, code, tokens, size, group, row)
     _emit_gathered(table, shapes, split[shapes.dispatcher[split] == ALLGATHER])
 
 
@@ -272,10 +274,10 @@ def _beside(shapes: Shapes, segment: int) -> CollectiveRow:
 
 def _emit_fused(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, phase: int, op: int,
-    tokens: Floats, size: Floats, row: CollectiveRow,
+    tokens: Floats, size: Floats, group: GroupRow, row: CollectiveRow,
 ) -> None:  # fmt: skip
     """Emit a fused dispatch or combine; its bytes are all that leave the rank."""
-    ep, local = np.maximum(1, shapes.ep), np.maximum(1, shapes.ep_local)
+    ep, local = group["ranks"], group["local"]
     ranks_reached = shapes.ranks_reached_2e20 / LOAD_ONE
     domains_reached = shapes.domains_reached_2e20 / LOAD_ONE
     near = ranks_reached * (local - 1.0) / local
@@ -283,42 +285,23 @@ def _emit_fused(
     table.add(
         where, label, kind=EXCHANGE, phase=phase, category=EP_COMM, operation=op, tokens=tokens,
         token_bytes=size, ranks_reached=ranks_reached, domains_reached=domains_reached,
-        units=shapes.dispatcher_units, ranks=ep, local=local,
-        bytes=tokens * (near + far) * size, **row,
+        units=shapes.dispatcher_units, bytes=tokens * (near + far) * size, **group, **row,
     )  # fmt: skip
 
 
 def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the dispatcher that gathers all tokens on every rank."""
     everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.hidden * shapes.ep
-    for label, operations in (
-        ("moe.dispatch", (ALL_GATHER, REDUCE_SCATTER)),
-        ("moe.combine", (REDUCE_SCATTER, ALL_GATHER)),
-    ):
-        for phase, operation in zip((FORWARD, BACKWARD), operations, strict=True):
-            emit_collective(
-                table, where, label, phase=phase, category=EP_COMM, operation=operation,
-                num_bytes=everything, ranks=np.maximum(1, shapes.ep),
-                local=np.maximum(1, shapes.ep_local), span=shapes.ep_span,
-                recompute_bit=MOE_BIT if phase == FORWARD else 0,
-            )  # fmt: skip
+    labels = ("moe.dispatch", "moe.combine")
+    emit_gather_and_scatter(table, shapes, where, labels, EP_COMM, "ep", everything, MOE_BIT)
 
 
 def _emit_expert_tp(table: TableBuilder, shapes: Shapes, where: Ints, arriving: Floats) -> None:
     """Emit expert tensor parallelism: tokens gathered before, partial sums scattered after."""
     split = where[shapes.etp[where] > 1]
     num_bytes = 2.0 * arriving * shapes.hidden
-    for label, operations in (
-        ("moe.etp.all_gather", (ALL_GATHER, REDUCE_SCATTER)),
-        ("moe.etp.reduce_scatter", (REDUCE_SCATTER, ALL_GATHER)),
-    ):
-        for phase, operation in zip((FORWARD, BACKWARD), operations, strict=True):
-            emit_collective(
-                table, split, label, phase=phase, category=TP_COMM, operation=operation,
-                num_bytes=num_bytes, ranks=np.maximum(1, shapes.etp),
-                local=np.maximum(1, shapes.etp_local), span=shapes.etp_span,
-                recompute_bit=MOE_BIT if phase == FORWARD else 0,
-            )  # fmt: skip
+    labels = ("moe.etp.all_gather", "moe.etp.reduce_scatter")
+    emit_gather_and_scatter(table, shapes, split, labels, TP_COMM, "etp", num_bytes, MOE_BIT)
 
 
 NO_EXCHANGE = -1

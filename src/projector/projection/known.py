@@ -1,13 +1,12 @@
 """What one batch of jobs has taught the next: pipelines and workloads by their content."""
 
-from collections.abc import Mapping
 from dataclasses import fields
 from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Array, GrowingArray, Ints, KnownKeys, bytes_of_rows
+from projector.arrays import Array, Ints, KnownKeys, bytes_of_rows
 from projector.kernels.grouping import concatenated_ranges, group_numbers, group_rows, offsets
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.workloads import (
@@ -19,14 +18,11 @@ from projector.lower.workloads import (
     structures_of,
 )
 from projector.operations.cost import WorkloadCosts
-from projector.operations.known import KnownCosts
+from projector.operations.known import GrowingColumns, KnownCosts, packed
 from projector.projection.pipeline_costs import PipelineCosts, cost_pipelines
 
 MOST_STAGES = 1 << 18
 """Stages of pipelines that are kept; a stage takes some 300 bytes."""
-
-_BITS = 21
-"""Bits of each of the three numbers that tell pipelines apart: together they fit in an int64."""
 
 _OF_RUNS = ("forward_s", "backward_s")
 _OF_PIPELINES = ("weight_share", "recompute_flop")
@@ -52,11 +48,11 @@ class KnownPipelines:
         self._machines: dict[bytes, int] = {}
         self._pipelines = KnownKeys()
         """By the numbers of their splits, trainings and machines."""
-        self._columns: dict[str, GrowingArray] = {}
+        self._columns = GrowingColumns()
 
     def make_room(self) -> None:
         """Forget what has become too much, between two batches."""
-        if self._workloads.make_room() or self._length("stage_like") > MOST_STAGES:
+        if self._workloads.make_room() or self._columns.length("stage_like") > MOST_STAGES:
             self._forget()
 
     def of(
@@ -72,7 +68,7 @@ class KnownPipelines:
         layout = layouts.of_job.take(first)
         numbers = self._numbers(keys, batch, columns, layouts, first)
         rows = _Rows.of(self._columns, numbers)
-        of_run = self._take("run_workload", rows.run)
+        of_run = self._columns.take("run_workload", rows.run)
         first_run, run_workload = group_numbers(of_run, len(self._workloads))
         known, costs = self._workloads.take(of_run.take(first_run))
         workloads = Workloads(
@@ -88,24 +84,18 @@ class KnownPipelines:
             gemm_shares=machines.gemm_shares,
             fabrics=machines.fabrics,
             exchanges=machines.exchanges,
-            device=self._take("device", numbers),
+            device=self._columns.take("device", numbers),
             fabric=fabric,
             stage_offset=offsets(rows.stages),
-            stage_like=self._take("stage_like", rows.stage),
+            stage_like=self._columns.take("stage_like", rows.stage),
             run_offset=offsets(rows.runs),
             run_workload=run_workload,
-            run_count=self._take("run_count", rows.run),
-            run_copies=self._take("run_copies", rows.run),
+            run_count=self._columns.take("run_count", rows.run),
+            run_copies=self._columns.take("run_copies", rows.run),
         )
         other = dict.fromkeys(_OF_RUNS, rows.run) | dict.fromkeys(_OF_PIPELINES, rows.pipeline)
-        parts = {name: self._take(name, other.get(name, rows.stage)) for name in _COSTS}
+        parts = {name: self._columns.take(name, other.get(name, rows.stage)) for name in _COSTS}
         return workloads, costs, PipelineCosts(**parts)
-
-    def _length(self, name: str) -> int:
-        return len(self._columns[name]) if self._columns else 0
-
-    def _take(self, name: str, rows: Ints) -> Array:
-        return self._columns[name].all().take(rows, axis=0)
 
     def _numbers(
         self,
@@ -119,7 +109,7 @@ class KnownPipelines:
         machines = keys.device, keys.fabric, keys.machine
         each, machine = group_rows(*machines)
         machine_rows = np.stack([column.take(each) for column in machines], axis=1)
-        code = _packed(
+        code = packed(
             _numbered(self._splits, keys.splits).take(keys.split),
             keys.training,
             _numbered(self._machines, machine_rows).take(machine),
@@ -148,23 +138,10 @@ class KnownPipelines:
             more[name] = getattr(workloads, name)
         more["run_workload"] = number.take(workloads.run_workload)
         more["stages"], more["runs"] = np.diff(workloads.stage_offset), runs
-        more["first_stage"] = self._length("stage_like") + workloads.stage_offset[:-1]
-        more["first_run"] = self._length("run_count") + workloads.run_offset[:-1]
-        for name, values in more.items():
-            if name not in self._columns:
-                self._columns[name] = GrowingArray(values.dtype, *values.shape[1:])
-            self._columns[name].add(values)
-
-
-def _packed(*parts: Ints) -> Ints:
-    """Return one number for each combination of some numbers of `_BITS` bits."""
-    code = np.zeros_like(parts[0])
-    for part in parts:
-        if part.max(initial=0) >> _BITS:
-            msg = f"jobs differ in more than {1 << _BITS} layouts, trainings or machines"
-            raise OverflowError(msg)
-        code = code << _BITS | part
-    return code
+        kept = self._columns
+        more["first_stage"] = kept.length("stage_like") + workloads.stage_offset[:-1]
+        more["first_run"] = kept.length("run_count") + workloads.run_offset[:-1]
+        kept.add(more)
 
 
 def _numbered(known: dict[bytes, int], rows: Ints) -> Ints:
@@ -184,11 +161,11 @@ class _Rows(NamedTuple):
     run: Ints
 
     @classmethod
-    def of(cls, columns: Mapping[str, GrowingArray], pipeline: Ints) -> "_Rows":
-        stages = columns["stages"].all().take(pipeline)
-        stage = concatenated_ranges(columns["first_stage"].all().take(pipeline), stages)
-        runs = columns["runs"].all().take(stage)
+    def of(cls, columns: GrowingColumns, pipeline: Ints) -> "_Rows":
+        stages = columns.take("stages", pipeline)
+        stage = concatenated_ranges(columns.take("first_stage", pipeline), stages)
+        runs = columns.take("runs", stage)
         return cls(
             pipeline, stages, stage, runs,
-            concatenated_ranges(columns["first_run"].all().take(stage), runs),
+            concatenated_ranges(columns.take("first_run", stage), runs),
         )  # fmt: skip

@@ -9,6 +9,7 @@ and a device that waits draws ``idle``. What is counted of kernels is `operation
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -192,16 +193,11 @@ def _ownership(evaluation: Evaluation, money: MoneyColumns) -> Ownership:
 
 @dataclass(frozen=True, slots=True)
 class RunBill:
-    """Energy and cost of one run."""
+    """What energy and cost of one run come to, beside its scalars."""
 
-    gpu_hours: float
-    """Of all reserved devices."""
-    energy_mwh: float
-    co2_t: float
-    cost_usd: float | None
-    """None without a price, as everything else in USD."""
     usd_per_gpu_hour: float | None
-    """Rent, or what an owned device costs, its power included."""
+    """Rent, or what an owned device costs, its power included; None without a price, as everything
+    else in USD."""
     usd_per_million_tokens: float | None
     usd_per_mfu_point: float | None
     """Cost over MFU in per cent."""
@@ -212,33 +208,21 @@ class RunBill:
     owned_multiplier: float | None
     """Cost of ownership over capex, for a lifetime of such runs; None where devices are rented."""
 
-    def further(self) -> dict[str, float | None]:
-        """Return what ``--json`` has beside the common keys of a run."""
-        names = (
-            "usd_per_gpu_hour", "usd_per_million_tokens", "usd_per_mfu_point", "watts_per_gpu",
-            "average_w_per_gpu", "owned_multiplier",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+
+def known(value: Any) -> float | None:
+    """Return a number as ``--json`` has it: NaN is not known."""
+    return None if np.isnan(value) else float(value)
 
 
 def bill_of(money: RunMoney, row: int, mfu: Floats, tokens: Floats) -> RunBill:
-    """Return energy and cost of one run, by MFU and tokens of all runs, float64[runs]."""
-
-    def known(column: Floats) -> float | None:
-        value = float(column[row])
-        return None if np.isnan(value) else value
-
+    """Return what energy and cost of one run come to, by MFU and tokens of all, float64[runs]."""
     return RunBill(
-        gpu_hours=float(money.energy.gpu_hours[row]),
-        energy_mwh=float(money.energy.energy_kwh[row] / KWH_PER_MWH),
-        co2_t=float(money.co2_kg[row] / KG_PER_TONNE),
-        cost_usd=known(money.cost_usd),
-        usd_per_gpu_hour=known(money.usd_per_gpu_hour),
-        usd_per_million_tokens=known(usd_per_million_tokens(money.cost_usd, tokens)),
-        usd_per_mfu_point=known(usd_per_mfu_point(money.cost_usd, mfu)),
+        usd_per_gpu_hour=known(money.usd_per_gpu_hour[row]),
+        usd_per_million_tokens=known(usd_per_million_tokens(money.cost_usd, tokens)[row]),
+        usd_per_mfu_point=known(usd_per_mfu_point(money.cost_usd, mfu)[row]),
         watts_per_gpu=float(money.power.step_w[row]),
         average_w_per_gpu=float(money.energy.average_w[row]),
-        owned_multiplier=known(money.owned_multiplier),
+        owned_multiplier=known(money.owned_multiplier[row]),
     )
 
 

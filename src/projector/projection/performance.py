@@ -25,9 +25,9 @@ from projector.projection.replicas import tied_embedding_bytes
 from projector.projection.results import PERFORMANCE_SCALARS, Results, Told, json_object
 from projector.projection.run import RunProjection, project_runs
 from projector.projection.terms import BREAKDOWN
-from projector.schedule.compare import ALL, Candidate, ScheduleComparison, attempt, ranked
+from projector.schedule.compare import ALL, ScheduleComparison, compared
 from projector.schedule.order import Placement
-from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
+from projector.schedule.registry import SCHEDULES
 from projector.schedule.replay.run import PipelineRun
 from projector.units import to_gib, to_ms
 
@@ -482,19 +482,10 @@ def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
     """
     split, training = job.parallelism, job.training
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
-    compare_all = algorithm == ALL
 
-    def candidate(name: str) -> Candidate:
-        def run() -> tuple[PipelineRun, float]:
-            if compare_all:
-                refuse_on_request(name)
-            evaluation = evaluate([under_schedule(job, name)])
-            return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
+    def run(name: str, chunks: int) -> tuple[PipelineRun, float]:  # noqa: ARG001  # the job knows
+        evaluation = evaluate([under_schedule(job, name)])
+        return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
 
-        chunks = SCHEDULES[name].chunks(split.vpp)
-        return attempt(name, chunks, run, excuse=compare_all)
-
-    names = SCHEDULES if compare_all else [resolve(algorithm, split.vpp).name]
-    candidates = ranked(map(candidate, names))
     microbatches = training.global_batch_size // (training.micro_batch_size * data_parallel(job))
-    return ScheduleComparison(split.pp, split.vpp, microbatches, candidates)
+    return compared(split.pp, split.vpp, microbatches, algorithm, run, splits=True)

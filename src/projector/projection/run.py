@@ -1,6 +1,7 @@
 """Whole training runs: how long jobs train that state how much."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -19,10 +20,11 @@ from projector.projection.money import (
     RunBill,
     RunMoney,
     bill_of,
+    known,
     money_assumptions,
     run_money,
 )
-from projector.projection.results import Results
+from projector.projection.results import Results, Told
 from projector.projection.terms import BREAKDOWN
 from projector.runs.time import (
     OK,
@@ -151,40 +153,14 @@ class RunProjections:
         """Whether a job states a run, and the run ends."""
         return ~np.isnan(self.times.total_s)
 
-    @property
-    def days(self) -> Floats:
-        """Expected wall clock."""
-        return self.times.total_s / DAY
-
     @cached_property
     def money(self) -> RunMoney:
         """Energy and cost."""
         return run_money(self.results.evaluation, self.times)
 
-    @property
-    def gpu_hours(self) -> Floats:
-        """Hours of all reserved devices, stated spare nodes included."""
-        return self.money.energy.gpu_hours
-
-    @property
-    def energy_mwh(self) -> Floats:
-        """At the meter of the building."""
-        return self.money.energy.energy_kwh / KWH_PER_MWH
-
-    @property
-    def co2_t(self) -> Floats:
-        """Emitted by the grid, in tonnes."""
-        return self.money.co2_kg / KG_PER_TONNE
-
-    @property
-    def cost_usd(self) -> Floats:
-        """Rent, or what owned devices cost; NaN without a price."""
-        return self.money.cost_usd
-
-    @property
-    def goodput(self) -> Floats:
-        """Share of the wall clock in which steps are made that stay."""
-        return self.times.goodput
+    def column(self, name: str) -> Floats:
+        """Return one of `RUN_SCALARS`, one entry for each job."""
+        return next(scalar.column(self) for scalar in RUN_SCALARS if scalar.name == name)
 
     def of(self, row: int) -> "RunProjection":
         """Return the run of one job."""
@@ -198,7 +174,8 @@ class RunProjections:
         times = run_times(inputs)
         low, high = _band_days(time_band(job, share), inputs, times)
         bill = bill_of(self.money, row, self.results.mfu, self.inputs.tokens)
-        return RunProjection(job, inputs, times, low, high, bill)
+        scalars = {scalar.name: float(scalar.column(self)[row]) for scalar in RUN_SCALARS}
+        return RunProjection(job, inputs, times, scalars, low, high, bill)
 
 
 def row_of(inputs: RunInputs, row: int) -> RunInputs:
@@ -310,48 +287,33 @@ class RunProjection:
     """Columns of one row."""
     times: RunTimes
     """The same."""
+    scalars: Mapping[str, float]
+    """Every scalar of `RUN_SCALARS`, under the name of its column."""
     days_low: float | None
     """Lower end of the 90 % band: of the step time, of the rate of failures, and of when they come;
     None where the band of the step time is unknown."""
     days_high: float | None
     """Upper end; None also where the run may never end."""
     bill: RunBill
-    """Energy and cost."""
+    """Further energy and cost."""
+
+    days = Told(float)
+    """Expected wall clock."""
+    gpu_hours = Told(float)
+    """Hours of all reserved devices, stated spare nodes included."""
+    energy_mwh = Told(float)
+    """At the meter of the building."""
+    co2_t = Told(float)
+    """Emitted by the grid, in tonnes."""
+    cost_usd = Told(known)
+    """Rent, or what owned devices cost; None without a price."""
+    goodput = Told(float)
+    """Share of the wall clock in which steps are made that stay."""
 
     @property
     def tokens(self) -> float:
         """Tokens trained."""
         return float(self.inputs.tokens[0])
-
-    @property
-    def days(self) -> float:
-        """Expected wall clock."""
-        return float(self.times.total_s[0]) / DAY
-
-    @property
-    def gpu_hours(self) -> float:
-        """Hours of all reserved devices, stated spare nodes included."""
-        return self.bill.gpu_hours
-
-    @property
-    def energy_mwh(self) -> float:
-        """At the meter of the building."""
-        return self.bill.energy_mwh
-
-    @property
-    def co2_t(self) -> float:
-        """Emitted by the grid, in tonnes."""
-        return self.bill.co2_t
-
-    @property
-    def cost_usd(self) -> float | None:
-        """None without a price."""
-        return self.bill.cost_usd
-
-    @property
-    def goodput(self) -> float:
-        """Share of the wall clock in which steps are made that stay."""
-        return float(self.times.goodput[0])
 
     @property
     def failures(self) -> float:
@@ -361,8 +323,7 @@ class RunProjection:
     @property
     def checkpoint_interval_s(self) -> float | None:
         """Work between two checkpoints; None where none is written."""
-        interval_s = float(self.times.checkpoint_interval_s[0])
-        return None if np.isnan(interval_s) else interval_s
+        return known(self.times.checkpoint_interval_s[0])
 
     @property
     def terms_days(self) -> dict[str, float]:
@@ -387,7 +348,7 @@ class RunProjection:
             "energy_mwh": self.energy_mwh,
             "co2_t": self.co2_t,
             "cost_usd": self.cost_usd,
-            **self.bill.further(),
+            **asdict(self.bill),
             "goodput": self.goodput,
             "terms_days": self.terms_days,
             "failures": self.failures,
@@ -412,23 +373,25 @@ class RunScalar:
     """One number of a run as a column of a sweep."""
 
     name: str
-    """Column of a sweep, key of ``run`` of ``performance --json``, name in `RunProjections`."""
+    """Column of a sweep, key of ``run`` of ``performance --json``."""
     unit: str
+    column: Callable[[RunProjections], Floats]
+    """Returns it for each job; NaN counts as missing."""
     more_is_better: bool = False
 
 
 RUN_SCALARS = (
-    RunScalar("days", "days"),
-    RunScalar("gpu_hours", "GPU-hours"),
-    RunScalar("energy_mwh", "MWh"),
-    RunScalar("co2_t", "t"),
-    RunScalar("cost_usd", "USD"),
-    RunScalar("goodput", "1", True),
+    RunScalar("days", "days", lambda runs: runs.times.total_s / DAY),
+    RunScalar("gpu_hours", "GPU-hours", lambda runs: runs.money.energy.gpu_hours),
+    RunScalar("energy_mwh", "MWh", lambda runs: runs.money.energy.energy_kwh / KWH_PER_MWH),
+    RunScalar("co2_t", "t", lambda runs: runs.money.co2_kg / KG_PER_TONNE),
+    RunScalar("cost_usd", "USD", lambda runs: runs.money.cost_usd),
+    RunScalar("goodput", "1", lambda runs: runs.times.goodput, True),
 )
-"""The columns of a sweep whose jobs state how much is trained; NaN counts as missing."""
+"""The columns of a sweep whose jobs state how much is trained."""
 
 
 def run_columns(results: Results) -> dict[str, Floats]:
     """Return every column of `RUN_SCALARS`, one entry for each job."""
     runs = project_runs(results)
-    return {scalar.name: getattr(runs, scalar.name) for scalar in RUN_SCALARS}
+    return {scalar.name: scalar.column(runs) for scalar in RUN_SCALARS}

@@ -1,6 +1,6 @@
 """Every schedule on the same work: which can run, which fits, which is the fastest."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,37 +126,49 @@ def compare_schedules(
     of single stages are run in the chunks they are given for.
     """
     check_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
-    uniform = all(np.ndim(value) == 0 for value in (f, b, w))
+    splits = algorithm == ALL and all(np.ndim(value) == 0 for value in (f, b, w))
 
-    def candidate(name: str) -> Candidate:
-        chunks = SCHEDULES[name].chunks(vpp) if algorithm == ALL and uniform else vpp
+    def run(name: str, chunks: int) -> tuple[PipelineRun, None]:
         # Where nothing is split, this multiplies by exactly 1.
         chunk_f, chunk_b, chunk_w = (np.multiply(seconds, vpp / chunks) for seconds in (f, b, w))
+        times = (chunk_f, chunk_b, chunk_w, p2p)
+        further = (memory_limit, group_size, overlap_p2p, objective)
+        return pipeline_run(name, pp, chunks, microbatches, *times, *further), None
 
-        def run() -> tuple[PipelineRun, None]:
-            if algorithm == ALL:
-                refuse_on_request(name)
-            times = (chunk_f, chunk_b, chunk_w, p2p)
-            further = (memory_limit, group_size, overlap_p2p, objective)
-            return pipeline_run(name, pp, chunks, microbatches, *times, *further), None
+    return compared(pp, vpp, microbatches, algorithm, run, splits=splits)
 
-        return attempt(name, chunks, run, excuse=algorithm == ALL)
 
+Run = Callable[[str, int], tuple[PipelineRun, float | None]]
+"""Runs a schedule in a number of chunks; returns also the seconds of the step, for a job."""
+
+
+def compared(
+    pp: int, vpp: int, microbatches: int, algorithm: str, run: Run, *, splits: bool
+) -> ScheduleComparison:
+    """Run one schedule, or all of them, and put the fastest that fits first.
+
+    With ``splits`` each runs in the chunks that it needs. Equal ones stay in the order of the
+    registry.
+    """
     names = SCHEDULES if algorithm == ALL else [resolve(algorithm, vpp).name]
-    return ScheduleComparison(pp, vpp, microbatches, ranked(map(candidate, names)))
+    candidates = [
+        _candidate(name, SCHEDULES[name].chunks(vpp) if splits else vpp, run, algorithm == ALL)
+        for name in names
+    ]
+    candidates.sort(key=lambda each: (_RANK[each.status], each.time_s, each.peak))
+    return ScheduleComparison(pp, vpp, microbatches, tuple(candidates))
 
 
-def attempt(
-    name: str, vpp: int, run: Callable[[], tuple[PipelineRun, float | None]], *, excuse: bool
-) -> Candidate:
+def _candidate(name: str, vpp: int, run: Run, excuse: bool) -> Candidate:
     """Return what becomes of one schedule.
 
-    ``run`` returns its run and, for a job, the seconds of the step. With ``excuse`` a schedule that
-    cannot run becomes a candidate that says so; otherwise its error is raised. One whose memory is
-    too small to plan anything does not fit, either way.
+    With ``excuse`` one that cannot run becomes a candidate that says so; otherwise its error is
+    raised. One whose memory is too small to plan anything does not fit, either way.
     """
     try:
-        result, iteration_s = run()
+        if excuse:
+            refuse_on_request(name)
+        result, iteration_s = run(name, vpp)
     except ProjectorError as error:
         if error.key == "memory_limit":
             return Candidate(name, vpp, DOES_NOT_FIT, reason=error.message)
@@ -166,13 +178,3 @@ def attempt(
         return Candidate(name, vpp, NOT_APPLICABLE, reason=error.message)
     status = OK if result.fits else DOES_NOT_FIT
     return Candidate(result.schedule, vpp, status, result, iteration_s=iteration_s)
-
-
-def ranked(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """Put the fastest that fits first; equal ones stay in the order of the registry."""
-    return tuple(
-        sorted(
-            candidates,
-            key=lambda candidate: (_RANK[candidate.status], candidate.time_s, candidate.peak),
-        )
-    )

@@ -63,8 +63,7 @@ def objective_values(results: Results, objective: str) -> Floats:
     """
     if objective == TIME:
         return results.steps.iteration_s
-    runs = project_runs(results)
-    values: Floats = getattr(runs, KEYS[objective])
+    values = project_runs(results).column(KEYS[objective])
     return np.where(np.isnan(values), np.inf, values)
 
 
