@@ -45,13 +45,13 @@ from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_colu
 from projector.lower.hardware import Offer, Run, device_record, gemm_menu, tile_row
 from projector.single.gemm_words import ExplainedGemm, gemm_sentences
 from projector.single.inputs import (
-    NO_NUMBERS,
     DeviceLike,
     broadcast,
     check_range,
     clock_within,
     device_from,
     extents_of,
+    is_number,
     matrix_type,
     one_of,
     run_named,
@@ -528,7 +528,7 @@ def list_gemms(
     if order not in LAYOUTS:
         msg = f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
         raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
-    if not (_is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
+    if not (is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
         msg = f"out_bytes must be from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
     given, repeats = _texts(extents), whole_number("batch", batch)
@@ -542,10 +542,6 @@ def list_gemms(
     case = replace(case, rows_along_k=along_k)
     reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
     return GemmList(case, order, tuple(reports), _copies(case, order, rows))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, NO_NUMBERS)
 
 
 def _texts(extents: object) -> list[str | int]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -54,8 +54,7 @@ def clock_within(
     if attention:
         peak = max(peak, device.attention_boost_clock_mhz or 0.0)
     clock_mhz = unwrapped(clock_mhz)
-    is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)
-    if not (is_number and 1 <= clock_mhz <= peak):
+    if not (is_number(clock_mhz) and 1 <= clock_mhz <= peak):
         msg = (
             f"clock_mhz must be from 1 to the peak clock of {device.name} ({peak:g} MHz), "
             f"got {shown(clock_mhz)}"
@@ -90,6 +89,11 @@ def whole_number(key: str, value: Any, *, least: int = 0) -> int:
 def is_integer(value: object) -> bool:
     """Whether it is an integer of Python or NumPy; True and a span of time are none."""
     return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a real number of Python or NumPy; True and a span of time are none."""
+    return isinstance(value, Real) and not isinstance(value, NO_NUMBERS)
 
 
 def is_text(value: Any) -> bool:
