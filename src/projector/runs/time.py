@@ -15,7 +15,7 @@ played from failure to failure: that gives the spread, and checks the closed for
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -482,12 +482,10 @@ def _expected(
     interruptions: Interruptions, work_s: Floats, interval_s: Floats, slower: Floats, more: Floats
 ) -> Simulated:
     """Return the expected time of every sample, NaN where it never ends."""
-    each = Interruptions(
-        rate_per_s=interruptions.rate_per_s[:, None] * more,
-        restart_s=interruptions.restart_s[:, None],
-        stall_s=interruptions.stall_s[:, None],
-        write_s=interruptions.write_s[:, None],
-    )
+    columns = {
+        each.name: getattr(interruptions, each.name)[:, None] for each in fields(interruptions)
+    }
+    each = Interruptions(**{**columns, "rate_per_s": columns["rate_per_s"] * more})
     longer_s = work_s[:, None] * slower
     total_s, checkpoints = expected_s(each, longer_s, np.minimum(interval_s[:, None], longer_s))
     undisturbed_s = longer_s + checkpoints * each.stall_s + each.write_s
