@@ -79,7 +79,7 @@ def _on(job: Job, nodes: int, find: Find) -> Least | None:
     return Least(nodes, larger.cluster.gpus, found[0]) if found else None
 
 
-@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SearchResult(Coverage):
     """Configurations of a job within the limits, the best by the objective first."""
 
