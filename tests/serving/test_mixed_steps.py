@@ -143,4 +143,5 @@ def test_prefixes_are_of_whole_pages_and_leave_a_token():
     deployment = deploy(prefix_share=0.5, page_tokens=64)
     assert cached_prefix_tokens(deployment, 1000) == 448
     assert cached_prefix_tokens(deploy(prefix_share=0.999, page_tokens=1), 100) == 99
-    assert prompt_steps(deploy(prefix_share=0.999, page_tokens=1), 3, 100)[0].chunks == (3, 1, 99)
+    step = prompt_steps(deploy(prefix_share=0.999, page_tokens=1), 3, 100)[0]
+    assert (step.prefill_batch, step.prefill_tokens, step.prefill_context) == (3, 1, 99)

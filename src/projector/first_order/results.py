@@ -5,7 +5,7 @@ recomputed FLOP, the band.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -39,20 +39,15 @@ class FirstOrderRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys of a run that exist at this fidelity."""
-        found: dict[str, Any] = {
-            "tokens": self.tokens,
-            "days": self.days,
-            "gpu_hours": self.gpu_hours,
-            "cost_usd": self.cost_usd,
-        }
-        if self.owned_multiplier is not None:
-            found["owned_multiplier"] = self.owned_multiplier
+        found = asdict(self)
+        if self.owned_multiplier is None:
+            found.pop("owned_multiplier")
         return found
 
 
 def run_of_steps(job: AnyJob, step_s: float) -> FirstOrderRun:
     """Project the run that a job states, from the seconds of a step."""
-    tokens, device = _tokens(job), device_of(job)
+    tokens, device = tokens_of(job), device_of(job)
     tokens_per_step = job.training.global_batch_size * job.training.seq_length
     seconds = float(time_to_train_s(tokens, tokens_per_step, step_s))
     gpu_hours = seconds / HOUR * job.cluster.gpus
@@ -68,7 +63,8 @@ def run_of_steps(job: AnyJob, step_s: float) -> FirstOrderRun:
     )
 
 
-def _tokens(job: AnyJob) -> float:
+def tokens_of(job: AnyJob) -> float:
+    """Return the tokens of a run, stated as they are, in sequences or in whole steps."""
     run, training = job.run, job.training
     if run.tokens is not None:
         return run.tokens
@@ -137,8 +133,8 @@ OTHER_SCHEDULES = (
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FirstOrderMemory:
-    """Whether a job fits, by closed forms."""
+class FirstOrderProjection:
+    """One job among those of a batch."""
 
     job: AnyJob
     results: TrainingResults
@@ -148,6 +144,26 @@ class FirstOrderMemory:
     def device(self) -> FirstOrderDevice:
         """The device as this model sees it."""
         return device_of(self.job)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What may not be as it was meant."""
+        return (*self.job.notes, *_schedule_warnings(self.job))
+
+    def _framed(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Return figures between what every object of this fidelity begins and ends with."""
+        return {
+            **envelope(self.warnings, UNKNOWN_BAND),
+            "ignored_settings": list(self.job.ignored),
+            "fidelity": FIRST_ORDER,
+            **figures,
+            "provenance": provenance(self.device, self.job.first_order),
+        }
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FirstOrderMemory(FirstOrderProjection):
+    """Whether a job fits, by closed forms."""
 
     @property
     def parameters_total(self) -> int:
@@ -185,25 +201,17 @@ class FirstOrderMemory:
         """Whether the peak is at most the memory of the device."""
         return bool(self.results.fits[self.row])
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What may not be as it was meant."""
-        return (*self.job.notes, *_schedule_warnings(self.job))
-
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector memory --fidelity first-order --json`` prints."""
-        return {
-            **envelope(self.warnings, UNKNOWN_BAND),
-            "ignored_settings": list(self.job.ignored),
-            "fidelity": FIRST_ORDER,
+        figures = {
             "parameters_total": self.parameters_total,
             "parameters_active": self.parameters_active,
             "device_memory_gib": to_gib(self.device_memory_bytes),
             "peak_gib": to_gib(self.peak_bytes),
             "fits": self.fits,
             "terms_gib": {name: to_gib(value) for name, value in self.terms_bytes.items()},
-            "provenance": provenance(self.device, self.job.first_order),
         }
+        return self._framed(figures)
 
     def __repr__(self) -> str:
         """Say whether it fits, in one line."""
@@ -217,22 +225,13 @@ class FirstOrderMemory:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class FirstOrderPerformance:
+class FirstOrderPerformance(FirstOrderProjection):
     """How long one step takes, by closed forms."""
-
-    job: AnyJob
-    results: TrainingResults
-    row: int
 
     @property
     def memory(self) -> FirstOrderMemory:
         """Memory of the same job."""
         return FirstOrderMemory(self.job, self.results, self.row)
-
-    @property
-    def device(self) -> FirstOrderDevice:
-        """The device as this model sees it."""
-        return device_of(self.job)
 
     @property
     def iteration_time_s(self) -> float:
@@ -299,18 +298,10 @@ class FirstOrderPerformance:
         terms = self.breakdown_s
         return max(terms, key=lambda name: terms[name])
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What may not be as it was meant."""
-        return self.memory.warnings
-
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector performance --fidelity first-order --json`` prints."""
         run = self.run
-        return {
-            **envelope(self.warnings, UNKNOWN_BAND),
-            "ignored_settings": list(self.job.ignored),
-            "fidelity": FIRST_ORDER,
+        figures = {
             "iteration_time_ms": to_ms(self.iteration_time_s),
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "tflops_per_gpu": self.tflops_per_gpu,
@@ -325,8 +316,8 @@ class FirstOrderPerformance:
             "memory": {"peak_gib": to_gib(self.memory.peak_bytes), "fits": self.memory.fits},
             "bound": self.bound,
             **({} if run is None else {"run": run.to_dict()}),
-            "provenance": provenance(self.device, self.job.first_order),
         }
+        return self._framed(figures)
 
     def both_to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector both --fidelity first-order --json`` prints."""

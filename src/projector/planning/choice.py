@@ -11,22 +11,9 @@ from projector.projection.bands import FITS
 from projector.projection.run import RunProjection
 from projector.units import to_gib
 
-SHOWN = (
-    "days",
-    "days_low",
-    "days_high",
-    "gpu_hours",
-    "energy_mwh",
-    "co2_t",
-    "cost_usd",
-    "goodput",
-    "failures",
-    "checkpoint_interval_s",
-    "terms_days",
-)
-"""Keys of ``plan --json``."""
-
 _BAND = ("days_low", "days_high")
+_NOT_SHOWN = ("tokens", "assumptions", "has_band")
+"""Fields that are no keys of ``plan --json``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +26,15 @@ class RunFigures:
     """Lower end of the 90 % band; the days themselves where nothing is known of it."""
     days_high: float
     gpu_hours: float
-    energy_mwh: float | None
-    co2_t: float | None
-    cost_usd: float | None
-    goodput: float | None
-    failures: float | None
-    checkpoint_interval_s: float | None
-    terms_days: Mapping[str, float]
+    energy_mwh: float | None = None
+    co2_t: float | None = None
+    cost_usd: float | None = None
+    goodput: float | None = None
+    failures: float | None = None
+    checkpoint_interval_s: float | None = None
+    terms_days: Mapping[str, float] = field(default_factory=dict)
     """Days by term, which add up."""
-    assumptions: tuple[str, ...]
+    assumptions: tuple[str, ...] = ()
     """What the job does not state."""
     has_band: bool = True
     """Whether the model that made them has bands."""
@@ -58,12 +45,14 @@ class RunFigures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys of ``plan --json``."""
-        figures = {name: getattr(self, name) for name in SHOWN}
+        figures = {each.name: getattr(self, each.name) for each in fields(self)}
         # A price may be missing; what else is not known does not exist at this fidelity.
         known = {
             name: value
             for name, value in figures.items()
-            if (value is not None or name == "cost_usd") and (self.has_band or name not in _BAND)
+            if (value is not None or name == "cost_usd")
+            and name not in _NOT_SHOWN
+            and (self.has_band or name not in _BAND)
         }
         return {**known, "terms_days": dict(self.terms_days)}
 
@@ -87,12 +76,7 @@ def first_order_figures(run: FirstOrderRun) -> RunFigures:
         days_low=run.days,
         days_high=run.days,
         gpu_hours=run.gpu_hours,
-        energy_mwh=None,
-        co2_t=None,
         cost_usd=run.cost_usd,
-        goodput=None,
-        failures=None,
-        checkpoint_interval_s=None,
         terms_days={"compute": run.days},
         assumptions=("steps alone: no warm-up, failures, checkpoints or stragglers",),
         has_band=False,

@@ -63,15 +63,14 @@ class Remedy:
         run, name = self.choice.run, self.choice.name
         days = f"{days_number(run.days)} days, up to {days_number(run.days_high)}"
         cost = "" if run.cost_usd is None else f", {usd(run.cost_usd)}"
-        if self.key == DEADLINE:
-            return f"A deadline of {days_number(self.value)} days: {name} takes {days}{cost}."
-        if self.key == BUDGET:
-            return f"A budget of {usd(self.value)}: {name} takes {days}{cost}."
-        if self.key == GPUS:
-            return f"{name}: {days}{cost}."
-        if self.key == HOURLY:
-            return f"{self.value:,.2f} USD for an hour of a GPU: {name} takes {days}{cost}."
-        return f"{number(self.value)} tokens: {name} takes {days}{cost}."
+        begins = {
+            DEADLINE: f"A deadline of {days_number(self.value)} days: {name} takes",
+            BUDGET: f"A budget of {usd(self.value)}: {name} takes",
+            GPUS: f"{name}:",
+            HOURLY: f"{self.value:,.2f} USD for an hour of a GPU: {name} takes",
+            TOKENS: f"{number(self.value)} tokens: {name} takes",
+        }
+        return f"{begins[self.key]} {days}{cost}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``plan --json``."""

@@ -18,6 +18,7 @@ from projector.config.planning import PlanSettings
 from projector.config.run import read_amount
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, shown
+from projector.first_order.results import tokens_of
 from projector.planning.fidelity import Fidelity, fidelity_named
 from projector.projection.api import JobLike
 from projector.units import unwrapped
@@ -199,14 +200,7 @@ class Question:
     @property
     def tokens(self) -> float:
         """Tokens of the run."""
-        run, training = self.job.run, self.job.training
-        if run.tokens is not None:
-            return run.tokens
-        samples = run.samples
-        if samples is None:
-            assert run.steps is not None
-            samples = float(run.steps * training.global_batch_size)
-        return samples * training.seq_length
+        return tokens_of(self.job)
 
     @property
     def tokens_per_step(self) -> int:

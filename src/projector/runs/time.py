@@ -15,7 +15,7 @@ played from failure to failure: that gives the spread, and checks the closed for
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -166,16 +166,6 @@ def _ramps(warm_up: WarmUp, tokens: Floats, step_s: Floats) -> tuple[Floats, Flo
     return more_s, more_steps
 
 
-def more_s(warm_up: WarmUp, tokens: Floats, step_s: Floats) -> Floats:
-    """Return seconds that smaller batches add to runs whose every step is whole."""
-    return _ramps(warm_up, tokens, step_s)[0]
-
-
-def steps_of(warm_up: WarmUp, tokens: Floats, tokens_per_step: Floats) -> Floats:
-    """Return the steps of each run."""
-    return tokens / tokens_per_step + _ramps(warm_up, tokens, np.zeros_like(tokens))[1]
-
-
 OK, TOO_SHORT, NEVER_ENDS = range(3)
 """What is wrong with a run: a checkpoint takes longer than the interval between two of them, or
 failures come faster than it gets on."""
@@ -307,8 +297,8 @@ def run_times(inputs: RunInputs) -> RunTimes:
     A run that cannot be has a `RunTimes.status`, and NaN as its total.
     """
     compute_s = inputs.tokens / inputs.tokens_per_step * inputs.step_s
-    warm_up_s = more_s(inputs.warm_up, inputs.tokens, inputs.step_s)
-    steps = steps_of(inputs.warm_up, inputs.tokens, inputs.tokens_per_step)
+    warm_up_s, more_steps = _ramps(inputs.warm_up, inputs.tokens, inputs.step_s)
+    steps = inputs.tokens / inputs.tokens_per_step + more_steps
     evaluation_s = steps * inputs.evaluation_steps * inputs.step_s
     trained_s = compute_s + warm_up_s
     stragglers_s = inputs.slowdown * (trained_s + evaluation_s)
@@ -492,12 +482,10 @@ def _expected(
     interruptions: Interruptions, work_s: Floats, interval_s: Floats, slower: Floats, more: Floats
 ) -> Simulated:
     """Return the expected time of every sample, NaN where it never ends."""
-    each = Interruptions(
-        rate_per_s=interruptions.rate_per_s[:, None] * more,
-        restart_s=interruptions.restart_s[:, None],
-        stall_s=interruptions.stall_s[:, None],
-        write_s=interruptions.write_s[:, None],
-    )
+    columns = {
+        each.name: getattr(interruptions, each.name)[:, None] for each in fields(interruptions)
+    }
+    each = Interruptions(**{**columns, "rate_per_s": columns["rate_per_s"] * more})
     longer_s = work_s[:, None] * slower
     total_s, checkpoints = expected_s(each, longer_s, np.minimum(interval_s[:, None], longer_s))
     undisturbed_s = longer_s + checkpoints * each.stall_s + each.write_s

@@ -146,14 +146,8 @@ def _layouts(job: Job, limits: Limits, kept: Overrides) -> Iterator[dict[str, An
                 _tried(kept, "parallelism.vpp", _chunks(layers, pp)),
                 _tried(kept, "parallelism.ep", divisors(experts, gpus // pp)),
             ):
-                yield {
-                    "parallelism.tp": tp,
-                    "parallelism.pp": pp,
-                    "parallelism.vpp": vpp,
-                    "parallelism.cp": cp,
-                    "parallelism.ep": ep,
-                    "parallelism.etp": etp,
-                }
+                degrees = {"tp": tp, "pp": pp, "vpp": vpp, "cp": cp, "ep": ep, "etp": etp}
+                yield {f"parallelism.{name}": degree for name, degree in degrees.items()}
 
 
 def _tried(kept: Overrides, field: str, values: Iterable[Any]) -> list[Any]:

@@ -32,7 +32,14 @@ from projector.searches.limits import (
     Progress,
     Watch,
 )
-from projector.searches.ranking import TIME, Configuration, Goal, Standing, objective_values
+from projector.searches.ranking import (
+    TIME,
+    Configuration,
+    Coverage,
+    Goal,
+    Standing,
+    objective_values,
+)
 from projector.units import GIB
 
 SAMPLED = 3
@@ -190,23 +197,14 @@ BATCHED_S = 0.3
 """Planning goes on for so many seconds until what was found is looked at again."""
 
 
-@dataclass(frozen=True, eq=False)
-class Explored:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Explored(Coverage):
     """What was found, and what was not looked at."""
 
     configurations: list[Configuration]
     """All that were evaluated, in the order in which they are tried."""
     illegal: Counter[str]
     """What cannot exist, by the field that refuses it."""
-    planned: int
-    ruled_out: int
-    """Legal ones that are proven to be neither among the best nor on the front."""
-    left_out: int
-    """Legal ones that may be, as the exploration was stopped."""
-    left_out_s: float | None
-    """No step of those left out is shorter; None where nothing is known of some."""
-    stopped: str
-    """Why it was stopped; empty where it was not."""
 
 
 def explore(

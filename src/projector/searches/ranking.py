@@ -90,6 +90,23 @@ class Configuration:
         return self.headroom_bytes >= 0.0
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Coverage:
+    """How much of what was proposed a search looked at."""
+
+    planned: int = 0
+    """Configurations whose orders were planned."""
+    ruled_out: int = 0
+    """Configurations that are legal, and proven to be neither among the best nor on the front;
+    their orders were not planned."""
+    left_out: int = 0
+    """Configurations that may be legal and among the best, as the search was stopped."""
+    left_out_s: float | None = None
+    """No step of those left out is shorter; None where nothing is known of some."""
+    stopped: str = ""
+    """Why the search was stopped, ``out of time`` or ``interrupted``; empty where it was not."""
+
+
 class Goal(NamedTuple):
     """What a search has to find."""
 

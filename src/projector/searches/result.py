@@ -13,7 +13,15 @@ from projector.errors import ConfigError
 from projector.projection.bands import uncertainty
 from projector.projection.performance import PerformanceProjection
 from projector.searches.limits import Limits
-from projector.searches.ranking import KEYS, TIME, Configuration, front, noise_groups, pair_noise
+from projector.searches.ranking import (
+    KEYS,
+    TIME,
+    Configuration,
+    Coverage,
+    front,
+    noise_groups,
+    pair_noise,
+)
 from projector.units import to_gib, to_ms
 
 MOST_TIMES = 1 << 10
@@ -72,7 +80,7 @@ def _on(job: Job, nodes: int, find: Find) -> Least | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SearchResult:
+class SearchResult(Coverage):
     """Configurations of a job within the limits, the best by the objective first."""
 
     job: Job
@@ -99,16 +107,6 @@ class SearchResult:
     cleared: Mapping[str, Any] = field(default_factory=dict)
     """Dotted fields in which every configuration differs from the job that was given: the number
     of nodes that was asked for, and settings of its own layout that would not suit another."""
-    planned: int = 0
-    ruled_out: int = 0
-    """Configurations that are legal, and proven to be neither among the best nor on the front;
-    their orders were not planned."""
-    left_out: int = 0
-    """Configurations that may be legal and among the best, as the search was stopped."""
-    left_out_s: float | None = None
-    """No step of those left out is shorter; None where nothing is known of some."""
-    stopped: str = ""
-    """Why the search was stopped, ``out of time`` or ``interrupted``; empty where it was not."""
     estimated_s: float | None = None
     """What the search was expected to take before it planned anything."""
 

@@ -1,7 +1,7 @@
 """Steps as columns: the extents of every deployment and step, one entry a step."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,15 +100,6 @@ class Step:
     draft_tokens: int = 0
     """Proposed tokens of each sequence that a decode step verifies beside its own one."""
 
-    @property
-    def chunks(self) -> tuple[int, int, int]:
-        """Prompts that prefill, new tokens of each, cached tokens of each."""
-        if self.new_tokens > 1:
-            return self.batch, self.new_tokens, self.context
-        if self.prefill_tokens:
-            return self.prefill_batch, self.prefill_tokens, self.prefill_context
-        return 0, 0, 0
-
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
@@ -197,10 +188,17 @@ def check_counts(counts: Mapping[str, Ints]) -> None:
 
 def each_once(sections: Sequence[T]) -> tuple[SectionTable[T], Ints]:
     """Return the table of distinct objects, and the row of each."""
-    distinct = {id(section): section for section in sections}
-    row = {key: position for position, key in enumerate(distinct)}
-    index = np.array([row[id(section)] for section in sections], np.int64)
-    return SectionTable([*distinct.values()]), index
+    rows, index = _first_rows([id(section) for section in sections])
+    return SectionTable([sections[row] for row in rows]), index
+
+
+def _first_rows(keys: Sequence[Hashable]) -> tuple[list[int], Ints]:
+    """Return the first row that has each key, and which of these has the key of each row."""
+    first: dict[Hashable, int] = {}
+    for row, key in enumerate(keys):
+        first.setdefault(key, row)
+    place = {key: number for number, key in enumerate(first)}
+    return [*first.values()], np.array([place[key] for key in keys], np.int64)
 
 
 def layer_rows(deployments: Sequence[Deployment]) -> Records:
@@ -294,15 +292,7 @@ def _step_shapes(
     )
 
 
-COUNTS = (
-    "batch",
-    "new_tokens",
-    "context",
-    "prefill_tokens",
-    "prefill_context",
-    "prefill_batch",
-    "draft_tokens",
-)
+COUNTS = tuple(each.name for each in fields(Step) if each.name != "deployment")
 """Fields of `Step` that count something."""
 
 
@@ -370,24 +360,18 @@ def _fabrics(deployments: Sequence[Deployment]) -> tuple[Records, Records, Ints]
 
     The second are what exchanges between experts cost there.
     """
-    index: dict[tuple[int, tuple[str, ...]], int] = {}
-    records: list[Records] = []
-    exchanges: list[Records] = []
-    keys = [(id(each.cluster), each.runs.collectives) for each in deployments]
-    for deployment, key in zip(deployments, keys, strict=True):
-        if key not in index:
-            index[key] = len(records)
-            record = fabric_record(deployment.cluster)
-            record["algorithms"] = algorithm_mask(*key[1])
-            if "direct" in key[1]:
-                # The engine's own kernel has flags, and writes to all peers at once.
-                record["flagged_algorithms"] |= algorithm_mask("direct")
-                record["exchange_issue_s"] = 0.0
-            records.append(record)
-            exchanges.append(exchange_record(deployment.cluster.device))
-    fabrics = np.concatenate(records) if records else np.zeros(0, FABRIC)
-    costs = np.concatenate(exchanges) if exchanges else np.zeros(0, EXCHANGE)
-    return fabrics, costs, np.array([index[key] for key in keys], np.int64)
+    rows, index = _first_rows([(id(each.cluster), each.runs.collectives) for each in deployments])
+    records, exchanges = [np.zeros(0, FABRIC)], [np.zeros(0, EXCHANGE)]
+    for deployment in (deployments[row] for row in rows):
+        record, algorithms = fabric_record(deployment.cluster), deployment.runs.collectives
+        record["algorithms"] = algorithm_mask(*algorithms)
+        if "direct" in algorithms:
+            # The engine's own kernel has flags, and writes to all peers at once.
+            record["flagged_algorithms"] |= algorithm_mask("direct")
+            record["exchange_issue_s"] = 0.0
+        records.append(record)
+        exchanges.append(exchange_record(deployment.cluster.device))
+    return np.concatenate(records), np.concatenate(exchanges), index
 
 
 def _weights(deployments: Sequence[Deployment]) -> tuple[Floats, Floats]:
@@ -411,14 +395,11 @@ def _weights(deployments: Sequence[Deployment]) -> tuple[Floats, Floats]:
 
 def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[Records, Ints]:
     """Return one record for each distinct cluster and matrix type, at the sustained clock."""
-    index: dict[tuple[int, int], int] = {}
-    records: list[Records] = []
     keys = [(id(cluster), int(code)) for cluster, code in zip(clusters, dtype, strict=True)]
-    for cluster, key in zip(clusters, keys, strict=True):
-        if key not in index:
-            index[key] = len(records)
-            device, name = cluster.device, MATRIX_TYPES[key[1]]
-            clock = cluster.gpu_clock_mhz or device.sustained_clock_mhz[name]  # type: ignore[index]
-            records.append(grouped_record(device, name, expert_kernels(device, name), clock))
-    grouped = np.concatenate(records) if records else np.zeros(0, GROUPED)
-    return grouped, np.array([index[key] for key in keys], np.int64)
+    rows, index = _first_rows(keys)
+    records = [np.zeros(0, GROUPED)]
+    for row in rows:
+        cluster, device, name = clusters[row], clusters[row].device, MATRIX_TYPES[keys[row][1]]
+        clock = cluster.gpu_clock_mhz or device.sustained_clock_mhz[name]  # type: ignore[index]
+        records.append(grouped_record(device, name, expert_kernels(device, name), clock))
+    return np.concatenate(records), index

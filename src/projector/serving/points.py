@@ -6,7 +6,7 @@ Decode steps may verify proposed tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from projector.serving.columns import (
     StepColumns,
     check_counts,
     counts_of,
+    each_once,
     step_columns,
     step_counts,
 )
@@ -74,18 +75,15 @@ class StepGrid(Grid):
     prefill_batch: Ints
     draft_tokens: Ints
 
-    usual: ClassVar = {
-        "deployment": 0, "batch": 1, "new_tokens": 1, "context": 0, "prefill_tokens": 0,
-        "prefill_context": 0, "prefill_batch": 1, "draft_tokens": 0,
-    }  # fmt: skip
+    usual: ClassVar = {"deployment": 0, "batch": 1} | {
+        each.name: each.default for each in fields(Step) if each.default is not MISSING
+    }
 
     @classmethod
     def of_steps(cls, steps: Sequence[Step]) -> "StepGrid":
         """Return steps as columns."""
-        deployments = {id(step.deployment): step.deployment for step in steps}
-        row = {key: position for position, key in enumerate(deployments)}
-        index = np.array([row[id(step.deployment)] for step in steps], np.int64)
-        return cls(tuple(deployments.values()), index, **counts_of(steps))
+        distinct, index = each_once([step.deployment for step in steps])
+        return cls(tuple(distinct.items), index, **counts_of(steps))
 
     @property
     def counts(self) -> dict[str, Ints]:

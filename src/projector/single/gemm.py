@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -45,14 +45,15 @@ from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_colu
 from projector.lower.hardware import Offer, Run, device_record, gemm_menu, tile_row
 from projector.single.gemm_words import ExplainedGemm, gemm_sentences
 from projector.single.inputs import (
-    NO_NUMBERS,
     DeviceLike,
     broadcast,
     check_range,
     clock_within,
     device_from,
     extents_of,
+    is_number,
     matrix_type,
+    one_of,
     run_named,
     shaped,
     whole_number,
@@ -144,10 +145,10 @@ class GemmCase:
 
     def explain(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
         """Return every term of each GEMM; parameters are those of `times_s`."""
-        if self.model == "ws_persistent":
-            return self._explain_ws_persistent(extents, out_bytes)
-        if self.model == "sol":
-            return self._explain_sol(extents, out_bytes)
+        explain = {"ws_persistent": self._explain_ws_persistent, "sol": self._explain_sol}
+        return explain.get(self.model, self._explain_tile)(extents, out_bytes)
+
+    def _explain_tile(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
         rows = len(extents)
         columns = (
             np.ascontiguousarray(extents, np.int64),
@@ -160,86 +161,70 @@ class GemmCase:
         time_s, bound, choice = gemm_time_columns(*columns)
         terms = gemm_term_columns(*columns, choice)
         return [
-            self._report(extent, seconds, BOUNDS[bound[row]], int(choice[row]), GemmTerms(*parts))
+            self._of_tile(extent, seconds, BOUNDS[bound[row]], int(choice[row]), GemmTerms(*parts))
             for row, (extent, seconds, parts) in enumerate(
-                zip(extents, time_s.tolist(), terms.tolist(), strict=True)
+                zip(extents.tolist(), time_s.tolist(), terms.tolist(), strict=True)
             )
         ]
 
-    def _report(
-        self, extents: Ints, time_s: float, bound: str, choice: int, terms: GemmTerms
+    def _of_tile(
+        self, extents: Sequence[int], time_s: float, bound: str, choice: int, terms: GemmTerms
     ) -> GemmReport:
-        m, n, k, batch = (int(extent) for extent in extents)
-        full_clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
         named = terms._asdict()
         share, watts = named.pop("clock_share"), named.pop("power_w")
         if choice < 0:
-            empty = {"ideal_s": 0.0}
-            return GemmReport(m, n, k, batch, 0.0, bound, "", full_clock_mhz, None, named, empty)
-        tile, split = choice // MAX_SPLIT_K, choice % MAX_SPLIT_K + 1
-        row = self._record[0]["tiles"][tile]
+            return self._report(extents, 0.0, bound, named)
+        m, n, k, batch = extents
+        position, split = choice // MAX_SPLIT_K, choice % MAX_SPLIT_K + 1
+        row = self._record[0]["tiles"][position]
         step = float(row[TILE_K_BYTES]) / STEP_ELEMENT_BYTES
         depth = np.ceil(np.ceil(k / step) / split) * step * split
         tiles = terms.tiles / split
         padded = tiles * float(row[TILE_M]) * float(row[TILE_N]) * depth / (m * n * k * batch)
         waves = terms.waves * float(self._record[0]["compute_units"]) / terms.tiles
-        clock_mhz = full_clock_mhz * share
-        frequency = self.device.peak_clock_mhz / clock_mhz
-        factors = {"padding": float(padded), "waves": waves, "frequency": frequency}
-        return GemmReport(
-            m,
-            n,
-            k,
-            batch,
+        report = self._report(
+            extents,
             time_s,
             bound,
-            self._label(tile, split),
-            clock_mhz,
-            watts if watts > 0.0 else None,
             named,
-            self._factors(m, n, k, batch, time_s, factors),
-            self._explanation((m, n, k, batch), tile, split, time_s, bound, terms),
+            kernel=self._label(position, split),
+            clock_share=share,
+            power_w=watts if watts > 0.0 else None,
+            factors={"padding": float(padded), "waves": waves},
         )
+        offer, units = self.offers[position], float(row[TILE_UNITS])
+        sentences = gemm_sentences(ExplainedGemm(self, report, offer, units, split))
+        return replace(report, explanation=sentences)
 
-    def _explanation(
+    def _report(
         self,
-        extents: tuple[int, int, int, int],
-        position: int,
-        split: int,
+        extents: Sequence[int],
         time_s: float,
         bound: str,
-        terms: GemmTerms,
-    ) -> tuple[str, ...]:
-        full_clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
-        offer = self.offers[position]
-        return gemm_sentences(
-            ExplainedGemm(
-                self.device,
-                self.dtype,
-                offer.library,
-                self.run,
-                self.clock_mhz is not None,
-                extents,
-                offer.tile,
-                float(self._record[0]["tiles"][position][TILE_UNITS]),
-                split,
-                time_s,
-                bound,
-                full_clock_mhz * terms.clock_share,
-                terms.power_w if terms.power_w > 0.0 else None,
-                terms._asdict(),
-            )
-        )
+        terms: dict[str, float],
+        *,
+        kernel: str = "",
+        clock_share: float = 1.0,
+        power_w: float | None = None,
+        factors: Mapping[str, float] | None = None,
+    ) -> GemmReport:
+        """Return a GEMM of any model.
 
-    def _factors(
-        self, m: int, n: int, k: int, batch: int, time_s: float, factors: dict[str, float]
-    ) -> dict[str, float]:
-        """Put the FLOP at the peak clock before the factors and the remainder after them."""
-        per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]
-        peak = per_clk * self.device.compute_units * self.device.peak_clock_mhz * MEGA
-        ideal_s = 2.0 * m * n * k * batch / peak
-        known = ideal_s * float(np.prod(list(factors.values())))
-        return {"ideal_s": ideal_s, **factors, "utilisation": time_s / known}
+        The factors of its time are the FLOP at the peak clock, those given, and what remains.
+        """
+        m, n, k, batch = extents
+        clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA * clock_share
+        all_factors = {"ideal_s": 0.0}
+        if time_s:
+            known = {**(factors or {}), "frequency": self.device.peak_clock_mhz / clock_mhz}
+            per_clk = self.device.matrix_flop_per_clk_per_cu[self.dtype]
+            peak = per_clk * self.device.compute_units * self.device.peak_clock_mhz * MEGA
+            ideal_s = 2.0 * m * n * k * batch / peak
+            utilisation = time_s / (ideal_s * float(np.prod(list(known.values()))))
+            all_factors = {"ideal_s": ideal_s, **known, "utilisation": utilisation}
+        return GemmReport(
+            m, n, k, batch, time_s, bound, kernel, clock_mhz, power_w, terms, all_factors
+        )
 
     def _label(self, position: int, split: int) -> str:
         tile = self.offers[position].tile
@@ -254,7 +239,6 @@ class GemmCase:
         rows, record = len(extents), self._record
         code, device = np.full(rows, self._code), np.zeros(rows, np.int64)
         time_s, bound = sol_time_columns(extents, code, out_bytes, device, record)
-        clock_mhz = float(record[0]["clock_hz"][self._code]) / MEGA
         reports = []
         for row, (m, n, k, batch) in enumerate(extents.tolist()):
             flop_s = 2.0 * m * n * k * batch / float(record[0]["matrix_flop_per_s"][self._code])
@@ -265,14 +249,8 @@ class GemmCase:
                 "memory_s": traffic / float(record[0]["hbm_bytes_per_s"]),
                 "hbm_bytes": traffic,
             }
-            seconds, factors = float(time_s[row]), {"ideal_s": 0.0}
-            if seconds:
-                frequency = {"frequency": self.device.peak_clock_mhz / clock_mhz}
-                factors = self._factors(m, n, k, batch, seconds, frequency)
             limit = BOUNDS[bound[row]]
-            reports.append(
-                GemmReport(m, n, k, batch, seconds, limit, "", clock_mhz, None, terms, factors)
-            )
+            reports.append(self._report((m, n, k, batch), float(time_s[row]), limit, terms))
         return reports
 
     def _ws_persistent(self, extents: Ints, out_bytes: Floats) -> tuple[Ints, Floats]:
@@ -296,9 +274,8 @@ class GemmCase:
 
     def _explain_ws_persistent(self, extents: Ints, out_bytes: Floats) -> list[GemmReport]:
         choice, columns = self._ws_persistent(extents, out_bytes)
-        clock_mhz = float(self._record[0]["clock_hz"][self._code]) / MEGA
         reports = []
-        for row, (m, n, k, batch) in enumerate(extents.tolist()):
+        for row, extent in enumerate(extents.tolist()):
             terms = WsTerms(*columns[row].tolist())._asdict()
             time_s = terms.pop("time_s")
             parts = {
@@ -307,15 +284,9 @@ class GemmCase:
                 "epilogue": terms["epilogue_s"],
                 "overhead": 0.0,
             }
-            factors = {"ideal_s": 0.0}
-            if time_s:
-                frequency = {"frequency": self.device.peak_clock_mhz / clock_mhz}
-                factors = self._factors(m, n, k, batch, time_s, frequency)
             limit = max(parts, key=lambda name: parts[name])
             label = self._label(int(choice[row]), 1) if choice[row] >= 0 else ""
-            reports.append(
-                GemmReport(m, n, k, batch, time_s, limit, label, clock_mhz, None, terms, factors)
-            )
+            reports.append(self._report(extent, time_s, limit, terms, kernel=label))
         return reports
 
 
@@ -403,8 +374,8 @@ def gemm_case(
     profile = device_from(device)
     kind = matrix_type(profile, dtype)
     clock = clock_within(profile, clock_mhz)
-    _one_of("model", model, MODELS)
-    _one_of("library", library, ("default", *profile.gemm_libraries))
+    one_of("model", model, MODELS)
+    one_of("library", library, ("default", *profile.gemm_libraries))
     return GemmCase(
         profile,
         kind,
@@ -423,12 +394,6 @@ def _run(device: Device, name: str) -> Run:
         msg = f"run {run!r} needs a power model, which {device.name} lacks; use run training"
         raise ConfigError(msg, key="run", value=run, allowed=["training"])
     return run
-
-
-def _one_of(key: str, value: object, legal: tuple[str, ...]) -> None:
-    if not isinstance(value, str) or value not in legal:
-        msg = f"{key} must be one of {', '.join(legal)}, got {value!r}"
-        raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
 
 def _offers(device: Device, library: str, kind: MatrixType, text: str | None) -> tuple[Offer, ...]:
@@ -563,7 +528,7 @@ def list_gemms(
     if order not in LAYOUTS:
         msg = f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
         raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
-    if not (_is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
+    if not (is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
         msg = f"out_bytes must be from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
     given, repeats = _texts(extents), whole_number("batch", batch)
@@ -577,10 +542,6 @@ def list_gemms(
     case = replace(case, rows_along_k=along_k)
     reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
     return GemmList(case, order, tuple(reports), _copies(case, order, rows))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, NO_NUMBERS)
 
 
 def _texts(extents: object) -> list[str | int]:

@@ -1,17 +1,20 @@
 """What bounds a matrix multiplication, and why, in the words of those who write its kernels."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from projector.config.device import Device
-from projector.config.device_kernels import GemmTile, MatrixType
+from projector.config.device_kernels import GemmTile
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import STEP_ELEMENT_BYTES
+from projector.lower.hardware import Offer
 from projector.units import GB, KIB, MEGA, MICROSECOND, TB, TERA
+
+if TYPE_CHECKING:
+    from projector.single.gemm import GemmCase, GemmReport
 
 
 class Vocabulary(NamedTuple):
@@ -44,24 +47,22 @@ _TYPES = {
 class ExplainedGemm:
     """One GEMM with the kernel that was chosen for it."""
 
-    device: Device
-    dtype: MatrixType
-    library: str
-    """Whose kernel it is."""
-    run: str
-    locked: bool
-    """Whether the clock was given."""
-    extents: tuple[int, int, int, int]
-    tile: GemmTile
+    case: "GemmCase"
+    report: "GemmReport"
+    offer: Offer
     units: float
     """Compute units that its clusters can fill."""
     split: int
-    time_s: float
-    bound: str
-    clock_mhz: float
-    power_w: float | None
-    terms: Mapping[str, float]
-    """`GemmTerms` by name."""
+
+    @property
+    def device(self) -> Device:
+        """Return the device that it runs on."""
+        return self.case.device
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        """Return m, n, k and batch."""
+        return self.report.m, self.report.n, self.report.k, self.report.batch
 
     @property
     def words(self) -> Vocabulary:
@@ -77,11 +78,11 @@ class ExplainedGemm:
     @property
     def element_bytes(self) -> float:
         """Return the bytes of an operand element with its share of the scales."""
-        return float(OPERAND_BYTES[MATRIX_TYPES.index(self.dtype)])
+        return float(OPERAND_BYTES[MATRIX_TYPES.index(self.case.dtype)])
 
     def term(self, name: str) -> float:
         """Return a part of the model, 0 where it has none of this name."""
-        return self.terms.get(name, 0.0)
+        return self.report.terms.get(name, 0.0)
 
 
 def gemm_sentences(gemm: ExplainedGemm) -> tuple[str, ...]:
@@ -95,10 +96,10 @@ def gemm_sentences(gemm: ExplainedGemm) -> tuple[str, ...]:
 
 
 def _headline(gemm: ExplainedGemm) -> str:
-    device, kind = gemm.device, _TYPES.get(gemm.dtype, gemm.dtype.upper())
-    rate = gemm.flop / gemm.time_s
-    text = f"{device.name} takes {_us(gemm.time_s)} in {kind}: {rate / TERA:,.0f} TFLOP/s"
-    peak_tflops = device.matrix_peak_tflops.get(gemm.dtype)
+    device, kind = gemm.device, _TYPES.get(gemm.case.dtype, gemm.case.dtype.upper())
+    rate = gemm.flop / gemm.report.time_s
+    text = f"{device.name} takes {_us(gemm.report.time_s)} in {kind}: {rate / TERA:,.0f} TFLOP/s"
+    peak_tflops = device.matrix_peak_tflops.get(gemm.case.dtype)
     if peak_tflops is not None:
         share = rate / (peak_tflops * TERA)
         text += f", {share:.0%} of the {peak_tflops:,.0f} of its data sheet"
@@ -114,21 +115,22 @@ def _why(gemm: ExplainedGemm) -> str:
         "issue": _why_issue,
         "epilogue": _why_epilogue,
     }
-    return explain.get(gemm.bound, _why_overhead)(gemm)
+    return explain.get(gemm.report.bound, _why_overhead)(gemm)
 
 
 def _why_compute(gemm: ExplainedGemm) -> str:
     matrix_s, scale_s = gemm.term("matrix_s"), gemm.term("scale_s")
+    share = scale_s / gemm.report.time_s
     text = (
         f"The matrix pipes bound it: at {_busy_share(gemm):.0%} of their rate the main loops last "
         f"{_us(matrix_s)}"
     )
     if scale_s > 0.0:
         text += (
-            f", and {_us(scale_s)} more ({scale_s / gemm.time_s:.0%} of the time) while vector "
+            f", and {_us(scale_s)} more ({share:.0%} of the time) while vector "
             "instructions multiply the accumulators by the scales of each block of K"
         )
-    elif gemm.dtype == "fp8_block":
+    elif gemm.case.dtype == "fp8_block":
         text += ", which holds the multiplications by the scales of each block of K"
     if gemm.term("wait_s") > 0.0:
         text += f"; barriers and waits of the steps add {_us(gemm.term('wait_s'))}"
@@ -137,12 +139,12 @@ def _why_compute(gemm: ExplainedGemm) -> str:
 
 def _busy_share(gemm: ExplainedGemm) -> float:
     """Return the share of the matrix rate at this clock that the main loops reach."""
-    tile, k = gemm.tile, gemm.extents[2]
+    tile, k = gemm.offer.tile, gemm.extents[2]
     step = tile.k_bytes / STEP_ELEMENT_BYTES
     depth = np.ceil(np.ceil(k / step) / gemm.split) * step
-    per_clk = gemm.device.matrix_flop_per_clk_per_cu[gemm.dtype]
+    per_clk = gemm.device.matrix_flop_per_clk_per_cu[gemm.case.dtype]
     flop = gemm.term("waves") * depth * 2.0 * tile.m * tile.n
-    return float(flop / (per_clk * gemm.clock_mhz * MEGA) / gemm.term("matrix_s"))
+    return float(flop / (per_clk * gemm.report.clock_mhz * MEGA) / gemm.term("matrix_s"))
 
 
 def _why_memory(gemm: ExplainedGemm) -> str:
@@ -169,7 +171,7 @@ def _why_fill(gemm: ExplainedGemm) -> str:
     words = gemm.words
     return (
         f"Loads into each {words.unit} bound it: bringing the rows of A and columns of B of a "
-        f"{gemm.tile.m}x{gemm.tile.n} tile to the matrix pipe lasts "
+        f"{gemm.offer.tile.m}x{gemm.offer.tile.n} tile to the matrix pipe lasts "
         f"{_us(gemm.term('l2_fill_s'))}, multiplying them {_us(gemm.term('matrix_s'))}."
     )
 
@@ -221,13 +223,13 @@ def _divides(instruction: str, tile: GemmTile) -> bool:
 
 
 def _cut(gemm: ExplainedGemm) -> str:
-    words, tile = gemm.words, gemm.tile
+    words, tile = gemm.words, gemm.offer.tile
     m, n, _, batch = gemm.extents
     down = int(np.ceil(m / (tile.m * tile.cluster_m))) * tile.cluster_m
     across = int(np.ceil(n / (tile.n * tile.cluster_n))) * tile.cluster_n
     depth = tile.k_bytes / STEP_ELEMENT_BYTES
     staged = (tile.m + tile.n) * depth * gemm.element_bytes / KIB
-    instruction = gemm.device.matrix_instructions.get(gemm.dtype)
+    instruction = gemm.device.matrix_instructions.get(gemm.case.dtype)
     text = f"A {words.tile} of {tile.m}x{tile.n} walks through K in steps of {depth:,.0f}"
     text += f" ({staged:,.0f} KiB of {words.scratch} each)"
     if instruction and _divides(instruction, tile):
@@ -243,7 +245,9 @@ def _cut(gemm: ExplainedGemm) -> str:
         text += f" in clusters of {tile.cluster_m}x{tile.cluster_n}, which share loads"
     if tile.pair:
         text += f", two {words.unit}s to an instruction"
-    library = "" if gemm.library == "default" else f" The kernel is one of {gemm.library}'s."
+    library = (
+        "" if gemm.offer.library == "default" else f" The kernel is one of {gemm.offer.library}'s."
+    )
     return f"{text}.{library}"
 
 
@@ -294,16 +298,18 @@ def _traffic(gemm: ExplainedGemm) -> str:
 
 
 def _clock(gemm: ExplainedGemm) -> str:
-    device, clock = gemm.device, gemm.clock_mhz
+    device, clock = gemm.device, gemm.report.clock_mhz
     lost = device.peak_clock_mhz / clock
     at = f"{clock:,.0f} of {device.peak_clock_mhz:,.0f} MHz"
-    if gemm.locked:
+    if gemm.case.clock_mhz is not None:
         return f"Clock: {at}, as given."
-    if gemm.run == "training" or gemm.power_w is None:
+    if gemm.case.run == "training" or gemm.report.power_w is None:
         text = f"Clock: {at}, what long matrix loads hold within {device.tdp_w:,.0f} W"
     else:
-        text = f"Clock: {at} at {gemm.power_w:,.0f} W, where {device.tdp_w:,.0f} W are allowed"
-    if gemm.bound in {"memory", "overhead"}:
+        text = (
+            f"Clock: {at} at {gemm.report.power_w:,.0f} W, where {device.tdp_w:,.0f} W are allowed"
+        )
+    if gemm.report.bound in {"memory", "overhead"}:
         return f"{text}; it hardly matters here."
     return f"{text}. Work on the {gemm.words.unit}s lasts {lost:.2f} times as long as at the peak."
 

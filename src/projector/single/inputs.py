@@ -1,10 +1,10 @@
 """Inputs of the functions of single kernels: a device, a type, a clock, a run."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,6 +18,7 @@ from projector.errors import ConfigError, shown
 from projector.lower.hardware import RUNS, Run
 from projector.units import unwrapped
 
+T = TypeVar("T")
 DeviceLike = str | Path | Mapping[str, Any] | Device
 
 NO_NUMBERS = (bool, np.bool_, np.timedelta64)
@@ -53,8 +54,7 @@ def clock_within(
     if attention:
         peak = max(peak, device.attention_boost_clock_mhz or 0.0)
     clock_mhz = unwrapped(clock_mhz)
-    is_number = isinstance(clock_mhz, Real) and not isinstance(clock_mhz, NO_NUMBERS)
-    if not (is_number and 1 <= clock_mhz <= peak):
+    if not (is_number(clock_mhz) and 1 <= clock_mhz <= peak):
         msg = (
             f"clock_mhz must be from 1 to the peak clock of {device.name} ({peak:g} MHz), "
             f"got {shown(clock_mhz)}"
@@ -63,13 +63,18 @@ def clock_within(
     return float(clock_mhz)
 
 
+def one_of(key: str, value: object, legal: Sequence[T]) -> T:
+    """Return the one of these names that was given."""
+    for known in legal:
+        if isinstance(value, str) and value == known:
+            return known
+    msg = f"{key} must be one of {', '.join(map(str, legal))}, got {value!r}"
+    raise ConfigError(msg, key=key, value=value, allowed=list(legal))
+
+
 def run_named(run: object) -> Run:
     """Return how long a kernel runs, which decides its clock."""
-    for known in RUNS:
-        if isinstance(run, str) and run == known:
-            return known
-    msg = f"run must be one of {', '.join(RUNS)}, got {run!r}"
-    raise ConfigError(msg, key="run", value=run, allowed=list(RUNS))
+    return one_of("run", run, RUNS)
 
 
 def whole_number(key: str, value: Any, *, least: int = 0) -> int:
@@ -84,6 +89,11 @@ def whole_number(key: str, value: Any, *, least: int = 0) -> int:
 def is_integer(value: object) -> bool:
     """Whether it is an integer of Python or NumPy; True and a span of time are none."""
     return isinstance(value, Integral) and not isinstance(value, NO_NUMBERS)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a real number of Python or NumPy; True and a span of time are none."""
+    return isinstance(value, Real) and not isinstance(value, NO_NUMBERS)
 
 
 def is_text(value: Any) -> bool:
