@@ -294,9 +294,9 @@ def _why_not_eligible(row: Row) -> str:
     return why_not_measured(row)
 
 
-def _classes(row: Row) -> tuple[str, ...]:
+def _classes(row: Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for: its pass known the least counts."""
-    case, device = read_case(row), load_device(device_of(row.get("gpu") or ""))
+    case = read_case(row)
     kernel = device.attention_kernels.get(case.kernel, device.attention)
     width = case.extents[-2]
     passes = [backward for backward, runs in enumerate((case.forward, case.backward)) if runs]

@@ -9,7 +9,6 @@ import numpy as np
 
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.errors import ProjectorError
 from projector.kernels.elementwise import elementwise_time_column
 from projector.lower.hardware import device_record
 from projector.measure.bench.cases import BenchKind, Case
@@ -17,7 +16,7 @@ from projector.measure.bench.rows import TABLES, Machine, Measured
 from projector.measure.bench.session import Session
 from projector.measure.task import ClockProgram, CopyProgram
 from projector.units import GB, MEGA, MICROSECOND, MILLISECOND, TERA
-from projector.validate.kind import Kind, Row, kind_of
+from projector.validate.kind import Kind, Row, halved, kind_of
 
 _UNIT_S = {"gemm": MICROSECOND, "attention": MILLISECOND, "collective": MICROSECOND}
 
@@ -65,17 +64,14 @@ def modelled(measured: Sequence[Measured], device: str) -> list[Modelled]:
 def _projected(kind: Kind, rows: Sequence[Row], unit_s: float) -> list[Modelled]:
     rules = [kind.why_not_eligible(row) for row in rows]
     counted = [row for row, rule in zip(rows, rules, strict=True) if not rule]
-    try:
-        outcomes = iter(kind.project(counted) if counted else [])
-    except (ValueError, ArithmeticError, ProjectorError) as error:
-        if len(rows) == 1:
-            return [Modelled(why_not=str(error))]
-        return [each for row in rows for each in _projected(kind, [row], unit_s)]
+    outcomes = iter(halved(counted, kind.project))
     found = []
     for rule in rules:
-        outcome = None if rule else next(outcomes)
-        if outcome is None or outcome.predicted is None:
-            found.append(Modelled(why_not=rule if outcome is None else outcome.status))
+        outcome = rule or next(outcomes)
+        if isinstance(outcome, str):
+            found.append(Modelled(why_not=outcome))
+        elif outcome.predicted is None:
+            found.append(Modelled(why_not=outcome.status))
         else:
             found.append(Modelled(outcome.predicted * unit_s))
     return found

@@ -21,6 +21,7 @@ import numpy as np
 from projector.arrays import Floats, Ints, Records
 from projector.config.bands import collective_classes
 from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network
 from projector.config.training import FUSED_UNITS
@@ -56,6 +57,7 @@ from projector.validate.kind import (
     read_cases,
     readings,
     unit_of,
+    whole,
     why_not_measured,
 )
 from projector.validate.names import device_of
@@ -311,6 +313,8 @@ class _Case:
     """One row, read."""
 
     links: _Links
+    cluster: ClusterConfig
+    """That of the links."""
     ranks: int
     local: int
     work: tuple[str, float] | Routing
@@ -323,24 +327,17 @@ class _Case:
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Project rows: collectives in one batch, exchanges in another."""
-    clusters: dict[_Links, ClusterConfig] = {}
-    parsed = read_cases(rows, lambda row: _read(row, clusters))
-    return outcomes(parsed, lambda cases: _times_s(cases, clusters), MICROSECOND)
+    return outcomes(_read_all(rows), _times_s, MICROSECOND)
 
 
 def read(rows: Sequence[Row]) -> Readings:
     """Read rows, to be timed on any devices."""
+    return readings(_read_all(rows), _times_s, MICROSECOND)
+
+
+def _read_all(rows: Sequence[Row]) -> list[_Case | str]:
     clusters: dict[_Links, ClusterConfig] = {}
-    parsed = read_cases(rows, lambda row: _read(row, clusters))
-
-    def times_s(cases: Sequence[_Case], device_for: DeviceFor) -> Floats:
-        changed = {
-            links: cluster.model_copy(update={"device": device_for(links.device)})
-            for links, cluster in clusters.items()
-        }
-        return _times_s(cases, changed)
-
-    return readings(parsed, times_s, MICROSECOND)
+    return read_cases(rows, lambda row: _read(row, clusters))
 
 
 class Joined(NamedTuple):
@@ -359,33 +356,41 @@ class Joined(NamedTuple):
 
 def read_joined(rows: Sequence[Row]) -> Joined:
     """Read rows, to be timed with other constants of a network."""
-    clusters: dict[_Links, ClusterConfig] = {}
-    parsed = read_cases(rows, lambda row: _read(row, clusters))
+    parsed = _read_all(rows)
     cases = [case for case in parsed if not isinstance(case, str)]
+    clusters, fabric = _clusters(cases)
     return Joined(
         tuple(i for i, case in enumerate(parsed) if not isinstance(case, str)),
         np.array([case.measured for case in cases]) * MICROSECOND,
-        _positions(cases, clusters),
+        fabric,
         _fabrics(clusters),
         tuple(cluster.network for cluster in clusters.values()),
-        lambda fabrics: _times_s(cases, clusters, fabrics),
+        lambda fabrics: _times_s(cases, fabrics=fabrics),
     )
+
+
+def _clusters(cases: Sequence[_Case]) -> tuple[dict[_Links, ClusterConfig], Ints]:
+    """Return the cluster of each kind of links, and which of them each row has."""
+    clusters = {case.links: case.cluster for case in cases}
+    position = {links: row for row, links in enumerate(clusters)}
+    return clusters, np.array([position[case.links] for case in cases])
 
 
 def _fabrics(clusters: dict[_Links, ClusterConfig]) -> Records:
     return np.concatenate([_fabric(*item) for item in clusters.items()])
 
 
-def _positions(cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig]) -> Ints:
-    position = {links: row for row, links in enumerate(clusters)}
-    return np.array([position[case.links] for case in cases])
-
-
 def _times_s(
-    cases: Sequence[_Case], clusters: dict[_Links, ClusterConfig], changed: Records | None = None
+    cases: Sequence[_Case], device_for: DeviceFor | None = None, fabrics: Records | None = None
 ) -> Floats:
-    fabrics = _fabrics(clusters) if changed is None else changed
-    fabric = _positions(cases, clusters)
+    clusters, fabric = _clusters(cases)
+    if device_for is not None:
+        clusters = {
+            links: cluster.model_copy(update={"device": device_for(links.device)})
+            for links, cluster in clusters.items()
+        }
+    if fabrics is None:
+        fabrics = _fabrics(clusters)
     ranks = np.array([case.ranks for case in cases])
     local = np.array([case.local for case in cases])
     time_s = np.empty(len(cases))
@@ -430,10 +435,10 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     if links not in clusters:
         clusters[links] = _cluster(links)
     cluster = clusters[links]
-    nodes = _count(row, "n_nodes", 1)
+    nodes = whole(row, "n_nodes", MAX_RANKS, 1)
     rules = [f"network {links.network[1] or cluster.device.network}"] if nodes > 1 else []
     per_node = cluster.network.gpus_per_node
-    ranks = _count(row, "n_gpus", nodes * per_node)
+    ranks = whole(row, "n_gpus", MAX_RANKS, nodes * per_node)
     if not (row.get("n_gpus") or "").strip():
         rules.append(f"{per_node} ranks a node")
     domain = domain_gpus(cluster)
@@ -447,14 +452,13 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
             # Each rank sends to the next; the pair that lies furthest apart sets the time.
             ranks, local = min(ranks, 2), 2 if local == ranks > 1 else 1
         loop = loop_of(row)
-        rules += [loop.name] if loop else []
-        return _Case(
-            links, ranks, local, (operation, size), loop, measured_s / MICROSECOND, "; ".join(rules)
-        )
-    routing, measured_s, rule = read_exchange(row, ranks, local)
-    if rule:
-        rules.append(rule)
-    return _Case(links, ranks, local, routing, None, measured_s / MICROSECOND, "; ".join(rules))
+        work: tuple[str, float] | Routing = (operation, size)
+        rule = loop.name if loop else ""
+    else:
+        loop = None
+        work, measured_s, rule = read_exchange(row, ranks, local)
+    note = "; ".join([*rules, rule] if rule else rules)
+    return _Case(links, cluster, ranks, local, work, loop, measured_s / MICROSECOND, note)
 
 
 def _links(row: Row) -> _Links:
@@ -486,15 +490,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_/-]", "", name.lower())
 
 
-def _count(row: Row, column: str, default: int) -> int:
-    value = integer(row, column)
-    if value is None:
-        return default
-    if not 1 <= value <= MAX_RANKS:
-        raise ValueError(f"{column} is {value}, not a count")
-    return value
-
-
 def _collective_s(row: Row, operation: str, size: float, ranks: int) -> float:
     value, unit = positive(row, "value"), (row.get("unit") or "").strip()
     metric = (row.get("metric") or "").strip().lower()
@@ -522,9 +517,7 @@ def _why_not_eligible(row: Row) -> str:
     return ""
 
 
-def _classes(row: Row) -> tuple[str, ...]:
-    """Return the classes of a row that bands are kept for."""
-    device = load_device(device_of(row.get("gpu") or ""))
+def _classes(row: Row, device: Device) -> tuple[str, ...]:
     return collective_classes(device, number(row, "message_bytes"))
 
 

@@ -408,9 +408,8 @@ def _why_not_eligible(row: Row) -> str:
     return missing(row, ("m", "n", "k")) or why_not_measured(row)
 
 
-def _classes(row: Row) -> tuple[str, ...]:
-    kind = precision_of(row.get("in_dtype") or "")
-    return kernel_classes(load_device(device_of(row.get("gpu") or "")), kind)
+def _classes(row: Row, device: Device) -> tuple[str, ...]:
+    return kernel_classes(device, precision_of(row.get("in_dtype") or ""))
 
 
 KIND = Kind(

@@ -5,7 +5,7 @@ units that tables use.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, TypeVar
@@ -125,18 +125,18 @@ class Kind:
     """The ``KIND`` of the command line and the stem of the published table."""
     columns: tuple[str, ...]
     """Columns that a table of this kind must have."""
-    why_not_eligible: Callable[[Row], str]
-    """The rule that leaves a row out, ``""`` where it counts. It looks at the table alone."""
     project: Callable[[Sequence[Row]], list[Outcome]]
     """Project eligible rows, one outcome each, in their order."""
+    why_not_eligible: Callable[[Row], str] = lambda _: ""
+    """The rule that leaves a row out, ``""`` where it counts. It looks at the table alone."""
     device: str = "gpu"
     """Column that names the device."""
     precision: str = "precision"
     """Column that names the precision; ``""`` where the table has none."""
     quantity: str = ""
     """Name of its bands in ``hardware/uncertainty.yaml``; ``""`` where there are none."""
-    classes: Callable[[Row], tuple[str, ...]] | None = None
-    """Classes of a row that bands are kept for, where `project` does not say."""
+    classes: Callable[[Row, Device], tuple[str, ...]] | None = None
+    """Classes of a row on its device that bands are kept for, where `project` does not say."""
     project_without: Callable[[Sequence[Row], Sequence[Without]], list[Outcome]] | None = None
     """Project rows, each with the constants beside it; None where a kind has no such path."""
     phase: Callable[[Row], str] | None = None
@@ -152,13 +152,6 @@ def failed(why: str) -> Outcome:
     return Outcome(status=why)
 
 
-def timed(
-    predicted_s: float, measured_s: float, *, mark: str = FROM_ROW, note: str = ""
-) -> Outcome:
-    """Return the outcome of a row that is a time in seconds."""
-    return Outcome(OK, predicted_s, measured_s, predicted_s / measured_s, mark, note)
-
-
 class TimedCase(Protocol):
     """A row that was read, of a kind that times operations."""
 
@@ -172,17 +165,32 @@ class TimedCase(Protocol):
 
 
 CaseT = TypeVar("CaseT", bound=TimedCase)
+RowT = TypeVar("RowT")
+ReadT = TypeVar("ReadT")
 
 
-def read_cases(rows: Sequence[Row], read: Callable[[Row], CaseT]) -> list[CaseT | str]:
+def read_cases(rows: Iterable[RowT], read: Callable[[RowT], ReadT]) -> list[ReadT | str]:
     """Return each row as read, or why it cannot be read."""
-    parsed: list[CaseT | str] = []
+    parsed: list[ReadT | str] = []
     for row in rows:
         try:
             parsed.append(read(row))
         except (ValueError, ProjectorError) as error:
             parsed.append(str(error))
     return parsed
+
+
+def halved(
+    rows: Sequence[RowT], project: Callable[[Sequence[RowT]], Sequence[ReadT]]
+) -> list[ReadT | str]:
+    """Project rows together; after an error, halve them until the failing row is found."""
+    try:
+        return [*project(rows)] if rows else []
+    except (ValueError, ArithmeticError, ProjectorError) as error:
+        if len(rows) == 1:
+            return [str(error)]
+        middle = len(rows) // 2
+        return halved(rows[:middle], project) + halved(rows[middle:], project)
 
 
 def outcomes(
@@ -216,6 +224,14 @@ def readings(
         times_s=lambda device_for: times_s(cases, device_for),
         failures=tuple(case for case in parsed if isinstance(case, str)),
     )
+
+
+def above_zero(row: Row, column: str) -> float:
+    """Return a number of a row that must be positive."""
+    value = number(row, column)
+    if value is None or value <= 0.0:
+        raise ValueError(f"{column} is {row.get(column)!r}, not a positive number")
+    return value
 
 
 NOT_MEASURED = "not measured"

@@ -10,7 +10,7 @@ from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, Without, number
+from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
 from projector.validate.names import is_hybrid
 from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
 
@@ -81,9 +81,7 @@ def _outcome(found: ProjectedRow) -> Outcome:
 
 def _measured(row: Row, device_gib: float) -> float:
     """Return the measured GiB; a share of the device's memory is one of what its driver reports."""
-    value = number(row, "mem_gib")
-    if value is None or value <= 0.0:
-        raise ValueError(f"mem_gib is {row.get('mem_gib')!r}, not a positive number")
+    value = above_zero(row, "mem_gib")
     texts = f"{row.get('component') or ''} {row.get('unit_note') or ''}".lower()
     if value <= 1.0 and re.search(r"ratio|fraction|share", texts):
         return value * device_gib

@@ -184,21 +184,14 @@ def _loads(
     return np.stack(draws)
 
 
-def _why_not_eligible(row: Row) -> str:  # noqa: ARG001
-    """Every row counts."""
-    return ""
-
-
-def _classes(row: Row) -> tuple[str, ...]:
+def _classes(row: Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for; the type that it multiplies decides."""
-    kind, _ = _types(row.get("dtype") or "", row.get("library") or "")
-    return kernel_classes(load_device(device_of(row.get("gpu") or "")), kind)
+    return kernel_classes(device, _types(row.get("dtype") or "", row.get("library") or "")[0])
 
 
 KIND = Kind(
     name="moe_measured",
     columns=_COLUMNS,
-    why_not_eligible=_why_not_eligible,
     project=project,
     quantity="moe_layer",
     classes=_classes,

@@ -14,13 +14,11 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.job import Job
-from projector.config.load import load_job
-from projector.errors import ProjectorError
 from projector.projection.bands import SETTINGS, changed_settings, name_of
 from projector.validate import training
 from projector.validate.bands import weighted_quantile
 from projector.validate.jobs import JobRow
-from projector.validate.kind import Row
+from projector.validate.kind import Row, read_cases
 from projector.validate.names import source_of
 
 ONE = "one"
@@ -90,26 +88,24 @@ class Spread:
 
 def read_runs(rows: Sequence[Row]) -> list[Run]:
     """Project the eligible rows without doubt; those that cannot be projected are left out."""
-    entries: list[tuple[int, JobRow, Job, float]] = []
-    jobs = {}
-    for line, row in enumerate(rows):
-        if training.why_not_eligible(row) or (row.get("doubt") or "").strip():
-            continue
-        try:
-            reader = JobRow(row)
-            data = reader.job()
-            entries.append((line, reader, load_job(data), training.step_time(row, reader)))
-        except (ValueError, ProjectorError):
-            continue
-        jobs[reader.key] = data
+    counted = [
+        (line, row)
+        for line, row in enumerate(rows)
+        if not training.why_not_eligible(row) and not (row.get("doubt") or "").strip()
+    ]
+    entries = read_cases((row for _, row in counted), training.read_row)
+    jobs = {entry.reader.key: entry.job for entry in entries if not isinstance(entry, str)}
     found = training.evaluate_all(jobs)
     runs = []
-    for line, reader, job, measured_s in entries:
-        evaluated = found[reader.key]
-        if not isinstance(evaluated, str):
-            predicted_s = float(evaluated[0].steps.iteration_s[evaluated[1]])
-            source = source_of(reader.source)
-            runs.append(Run(line, source, _group(reader, source), job, measured_s, predicted_s))
+    for (line, _), entry in zip(counted, entries, strict=True):
+        evaluated = entry if isinstance(entry, str) else found[entry.reader.key]
+        if isinstance(entry, str) or isinstance(evaluated, str):
+            continue
+        evaluation, place = evaluated
+        predicted_s = float(evaluation.steps.iteration_s[place])
+        source, job = source_of(entry.reader.source), evaluation.job(place)
+        group = _group(entry.reader, source)
+        runs.append(Run(line, source, group, job, entry.measured, predicted_s))
     return runs
 
 

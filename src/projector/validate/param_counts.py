@@ -7,7 +7,18 @@ from typing import Any
 from projector.config.model import ModelConfig
 from projector.errors import ProjectorError
 from projector.operations.counts import count_architecture
-from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Kind, Outcome, Row, failed, integer
+from projector.validate.kind import (
+    FROM_ROW,
+    FROM_RULE,
+    OK,
+    Kind,
+    Outcome,
+    Row,
+    failed,
+    integer,
+    read_cases,
+    whole,
+)
 from projector.validate.names import model_of
 
 _SHAPE = ("layers", "hidden", "ffn", "heads", "vocab")
@@ -29,31 +40,24 @@ _MLA = {
     "v_head": "v_head_dim",
 }
 MAX_LAYERS = 10_000
-
-
-def why_not_eligible(row: Row) -> str:
-    """Every row counts."""
-    del row
-    return ""
+MAX_PARAMETERS = 1 << 62
 
 
 def project(rows: Sequence[Row]) -> list[Outcome]:
     """Count each row's architecture."""
-    outcomes = []
-    for row in rows:
-        try:
-            outcomes.append(_project(row))
-        except (ValueError, ProjectorError) as error:
-            outcomes.append(failed(str(error)))
-    return outcomes
+    found = read_cases(rows, _project)
+    return [failed(each) if isinstance(each, str) else each for each in found]
 
 
 def _project(row: Row) -> Outcome:
     model, mark, note = architecture(row)
     counts = count_architecture(model)
     pairs = [
-        (float(counts.parameters_total), _positive(row, "computed_total")),
-        (float(counts.parameters_active), _positive(row, "computed_active")),
+        (float(total), float(whole(row, column, MAX_PARAMETERS, what="a positive count")))
+        for total, column in (
+            (counts.parameters_total, "computed_total"),
+            (counts.parameters_active, "computed_active"),
+        )
     ]
     predicted, measured = max(pairs, key=lambda pair: abs(pair[0] / pair[1] - 1.0))
     return Outcome(OK, predicted, measured, predicted / measured, mark, note)
@@ -157,17 +161,9 @@ def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
     return moe
 
 
-def _positive(row: Row, column: str) -> float:
-    value = integer(row, column)
-    if value is None or value <= 0:
-        raise ValueError(f"{column} is {row.get(column)!r}, not a positive count")
-    return float(value)
-
-
 KIND = Kind(
     name="param_counts",
     columns=_COLUMNS,
-    why_not_eligible=why_not_eligible,
     project=project,
     device="",
     precision="",

@@ -10,7 +10,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +21,17 @@ from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError
 from projector.files import refuse_special
-from projector.validate.kind import FROM_ROW, OK, Kind, Outcome, Row, Without, failed, kind_of
+from projector.validate.kind import (
+    FROM_ROW,
+    OK,
+    Kind,
+    Outcome,
+    Row,
+    Without,
+    failed,
+    halved,
+    kind_of,
+)
 from projector.validate.names import device_of, family_of, source_of
 
 
@@ -275,9 +285,9 @@ def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
                     waiting.append(position)
         rules.append(rule)
         outcomes.append(outcome)
-    projected = _project(kind, [lines[position].row for position in waiting])
-    for position, outcome in zip(waiting, projected, strict=True):
-        outcomes[position] = outcome
+    projected = halved([lines[position].row for position in waiting], partial(_project, kind))
+    for position, found in zip(waiting, projected, strict=True):
+        outcomes[position] = failed(found) if isinstance(found, str) else found
     _leave_out(kind, lines, outcomes)
     return [
         _result(kind, line, rule, outcome)
@@ -305,33 +315,17 @@ def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> No
 
 
 def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
-    """Project rows together; after an error, halve them until the failing row is found."""
-    if not rows:
-        return []
-    try:
-        outcomes = _with_bands(kind, rows, kind.project(rows))
-    except (ValueError, ArithmeticError, ProjectorError) as error:
-        if len(rows) == 1:
-            return [failed(str(error))]
-        middle = len(rows) // 2
-        return _project(kind, rows[:middle]) + _project(kind, rows[middle:])
-    return outcomes
-
-
-def _with_bands(kind: Kind, rows: Sequence[Row], outcomes: list[Outcome]) -> list[Outcome]:
-    """Add the bands of a kind whose rows say their classes."""
+    """Project rows together, with the bands of a kind whose rows say their classes."""
+    outcomes = kind.project(rows)
     if kind.classes is None:
         return outcomes
-    found = []
-    for row, outcome in zip(rows, outcomes, strict=True):
+    for position, (row, outcome) in enumerate(zip(rows, outcomes, strict=True)):
         if outcome.status == OK:
-            classes = kind.classes(row)
-            device = load_device(device_of(_text(row, kind.device))).name
-            band = band_of(kind.quantity, classes, device)
-            found.append(replace(outcome, band=band, classes=classes))
-        else:
-            found.append(outcome)
-    return found
+            device = load_device(device_of(_text(row, kind.device)))
+            classes = kind.classes(row, device)
+            band = band_of(kind.quantity, classes, device.name)
+            outcomes[position] = replace(outcome, band=band, classes=classes)
+    return outcomes
 
 
 def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:

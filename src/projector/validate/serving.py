@@ -22,7 +22,6 @@ from projector.config.bands import (
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.engine import GENERIC
-from projector.errors import ProjectorError
 from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, generation_times
 from projector.serving.memory import serving_memory
@@ -34,9 +33,10 @@ from projector.validate.kind import (
     Outcome,
     Row,
     Without,
+    above_zero,
     failed,
     integer,
-    number,
+    read_cases,
     whole,
 )
 from projector.validate.names import device_of, precision_of
@@ -105,7 +105,6 @@ class _Case:
     """Sequences of all waves."""
     waves: int
     """Batches one after the other, where the cache does not hold all sequences at once."""
-    mark: str
     note: str
 
 
@@ -150,27 +149,26 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
 
 def project_without(rows: Sequence[Row], constants: Sequence[Without]) -> list[Outcome]:
     """Project rows, each with the constants beside it in place of those that ship."""
-    outcomes = [failed("not timed")] * len(rows)
-    cases: dict[int, _Case] = {}
     shared = _Shared({}, {})
-    for position, (row, without) in enumerate(zip(rows, constants, strict=True)):
-        try:
-            cases[position] = _read(row, shared, without)
-        except (ValueError, ProjectorError) as error:
-            outcomes[position] = failed(str(error))
+    pairs = list(zip(rows, constants, strict=True))
+    read = read_cases(pairs, lambda pair: _read(pair[0], shared, pair[1]))
+    cases = [case for case in read if not isinstance(case, str)]
     if not cases:
-        return outcomes
-    times = generation_times([case.generation for case in cases.values()])
-    for (position, case), prefill_s, decode_s in zip(
-        cases.items(), times.prefill_s, times.decode_s, strict=True
-    ):
-        predicted = _in_unit(case, float(prefill_s) * case.waves, float(decode_s) * case.waves)
-        ratio = predicted / case.measured
-        band = _band(rows[position], case, constants[position].source)
-        outcomes[position] = Outcome(
-            OK, predicted, case.measured, ratio, mark=case.mark, note=case.note,
-            is_inverse=case.unit == "tokens/s", band=band[0], classes=band[1],
-        )  # fmt: skip
+        return [failed(str(why)) for why in read]
+    found = generation_times([case.generation for case in cases])
+    times_s = zip(found.prefill_s, found.decode_s, strict=True)
+    outcomes = []
+    for (row, without), case in zip(pairs, read, strict=True):
+        if isinstance(case, str):
+            outcomes.append(failed(case))
+            continue
+        predicted = _in_unit(case, *(float(time_s) * case.waves for time_s in next(times_s)))
+        band, classes = _band(row, case, without.source)
+        outcomes.append(Outcome(
+            OK, predicted, case.measured, predicted / case.measured,
+            mark=FROM_RULE if case.note else FROM_ROW, note=case.note,
+            is_inverse=case.unit == "tokens/s", band=band, classes=classes,
+        ))  # fmt: skip
     return outcomes
 
 
@@ -189,9 +187,7 @@ def _in_unit(case: _Case, prefill_s: float, decode_s: float) -> float:
 def _read(row: Row, shared: _Shared, without: Without) -> _Case:
     notes: list[str] = []
     unit = _unit(row.get("unit") or "")
-    measured = number(row, "value")
-    if measured is None or measured <= 0.0:
-        raise ValueError(f"value is {row.get('value')!r}, not a positive number")
+    measured = above_zero(row, "value")
     tp, pp = whole(row, "tp", _MAX_LENGTH, 1), whole(row, "pp", _MAX_LENGTH, 1)
     gpus = whole(row, "n_gpus", _MAX_LENGTH, tp * pp)
     replicas = gpus // (tp * pp)
@@ -209,7 +205,7 @@ def _read(row: Row, shared: _Shared, without: Without) -> _Case:
     per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
     return _Case(
         Generation(deployment, -(-batch // waves), input_len, output_len), measured, unit,
-        replicas, per, batch, waves, FROM_RULE if notes else FROM_ROW, "; ".join(notes),
+        replicas, per, batch, waves, "; ".join(notes),
     )  # fmt: skip
 
 

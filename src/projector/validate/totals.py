@@ -299,11 +299,19 @@ def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[st
 
 
 def _object(result: Result) -> dict[str, Any]:
-    outcome = result.outcome
     return {
         "line": result.line,
         "model": result.model,
         "eligible": result.eligible,
+        **_shown(result),
+        "left_out": _left_out_of(result.outcome),
+    }
+
+
+def _shown(result: Result) -> dict[str, Any]:
+    """Return what ``--json`` and ``--out`` tell of a row by the same names."""
+    outcome = result.outcome
+    return {
         "predicted": outcome.predicted,
         "measured": outcome.measured,
         "ratio": outcome.ratio,
@@ -312,7 +320,6 @@ def _object(result: Result) -> dict[str, Any]:
         "note": outcome.note,
         "as_named": outcome.as_named,
         **_bands(outcome),
-        "left_out": _left_out_of(outcome),
     }
 
 
@@ -341,25 +348,10 @@ def _write(kind: str, path: str | Path, stream: TextIO, by: Sequence[str]) -> Va
         writer.writerow([*columns, *RESULT_COLUMNS])
 
     def sink(line: Line, result: Result) -> None:
-        outcome = result.outcome
-        writer.writerow(
-            [
-                *(line.row.get(name, "") for name in columns),
-                _text(outcome.predicted),
-                _text(outcome.measured),
-                _text(outcome.ratio),
-                result.status,
-                outcome.mark if result.projected else "",
-                result.rule,
-                outcome.note,
-                _text(outcome.as_named),
-                *(_text(side) for side in _bands(outcome).values()),
-                _text(outcome.left_out.predicted if outcome.left_out else None),
-            ]
-        )
+        other = result.outcome.left_out
+        found = {**_shown(result), "rule": result.rule, LEFT_OUT: other and other.predicted}
+        texts = [line.row.get(name, "") for name in columns]
+        # None is written as an empty cell.
+        writer.writerow([*texts, *(found[name] for name in RESULT_COLUMNS)])
 
     return validate(kind, path, sink, begin, by)
-
-
-def _text(value: float | None) -> str:
-    return "" if value is None else repr(value)

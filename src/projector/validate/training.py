@@ -1,7 +1,7 @@
 """Rows that time a training step: tokens per second and device, or seconds a step."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from projector.config.bands import Band
@@ -13,7 +13,18 @@ from projector.projection.bands import classes_of, time_band
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.terms import BREAKDOWN
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, Without, failed, number
+from projector.validate.kind import (
+    OK,
+    Kind,
+    Outcome,
+    Row,
+    Without,
+    above_zero,
+    failed,
+    halved,
+    number,
+    read_cases,
+)
 from projector.validate.names import is_hybrid
 
 BATCH = 96
@@ -47,7 +58,7 @@ def why_not_eligible(row: Row) -> str:
 
 def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> list[Outcome]:
     """Project rows, equal jobs once; ``without`` are the constants of each row."""
-    return project_rows(rows, without, _read, _outcome)
+    return project_rows(rows, without, read_row, _outcome)
 
 
 class ReadRow(NamedTuple):
@@ -83,43 +94,29 @@ def project_rows(
     ``read`` reads a row: its `ValueError` and `ProjectorError` are its reason to fail. ``outcome``
     compares a row with its job, and its `ValueError` is the same.
     """
-    entries: list[ReadRow | str] = []
-    jobs: dict[str, dict[str, Any]] = {}
+    entries = read_cases(rows, read)
     constants: dict[str, Without] = {}
-    for position, row in enumerate(rows):
-        try:
-            entry = read(row)
-        except (ValueError, ProjectorError) as error:
-            entries.append(str(error))
-            continue
-        reader = entry.reader
-        if without is not None:
-            reader.key = f"{without[position].source}: {reader.key}"
-            constants[reader.key] = without[position]
-        jobs[reader.key] = entry.job
-        entries.append(entry)
+    for entry, other in zip(entries, without or (), strict=without is not None):
+        if not isinstance(entry, str):
+            entry.reader.key = f"{other.source}: {entry.reader.key}"
+            constants[entry.reader.key] = other
+    jobs = {entry.reader.key: entry.job for entry in entries if not isinstance(entry, str)}
     evaluated = evaluate_all(jobs, constants)
-    outcomes = []
-    for row, found in zip(rows, entries, strict=True):
-        if isinstance(found, str):
-            outcomes.append(failed(found))
-            continue
-        key = found.reader.key
-        result = evaluated[key]
-        if isinstance(result, str):
-            outcomes.append(failed(result))
-            continue
-        source = constants[key].source if constants else None
-        try:
-            outcomes.append(
-                outcome(ProjectedRow(row, found.reader, found.measured, *result, source))
-            )
-        except ValueError as error:
-            outcomes.append(failed(str(error)))
-    return outcomes
+
+    def judged(pair: tuple[Row, ReadRow | str]) -> Outcome:
+        row, entry = pair
+        result = entry if isinstance(entry, str) else evaluated[entry.reader.key]
+        if isinstance(entry, str) or isinstance(result, str):
+            return failed(str(result))
+        source = constants[entry.reader.key].source if constants else None
+        return outcome(ProjectedRow(row, entry.reader, entry.measured, *result, source))
+
+    found = read_cases(zip(rows, entries, strict=True), judged)
+    return [failed(each) if isinstance(each, str) else each for each in found]
 
 
-def _read(row: Row) -> ReadRow:
+def read_row(row: Row) -> ReadRow:
+    """Return the job of a row and the measured seconds of its step."""
     reader = JobRow(row)
     return ReadRow(reader, reader.job(), step_time(row, reader))
 
@@ -141,18 +138,13 @@ def step_time(row: Row, reader: JobRow) -> float:
     """
     seconds, rate = number(row, "step_time_s"), number(row, "tokens_per_s_per_gpu")
     derived = row.get("derived_fields") or ""
-    if seconds is not None and (rate is None or "step_time_s" not in derived):
-        value: float | None = seconds
-        column = "step_time_s"
-    else:
-        value, column = rate, "tokens_per_s_per_gpu"
-    if value is None or value <= 0.0:
-        raise ValueError(f"{column} is {row.get(column)!r}, not a positive number")
-    if column == "step_time_s":
-        if not (row.get("global_batch") or "").strip():
-            raise ValueError("step_time_s needs global_batch")
-        return value
-    return reader.global_batch * reader.seq / (value * reader.gpus)
+    if seconds is None or (rate is not None and "step_time_s" in derived):
+        rate = above_zero(row, "tokens_per_s_per_gpu")
+        return reader.global_batch * reader.seq / (rate * reader.gpus)
+    seconds = above_zero(row, "step_time_s")
+    if not (row.get("global_batch") or "").strip():
+        raise ValueError("step_time_s needs global_batch")
+    return seconds
 
 
 def evaluate_all(
@@ -176,7 +168,9 @@ def evaluate_all(
     # Jobs of one shape next to each other share most of their work.
     loaded.sort(key=lambda item: (item[1].model.name, item[1].cluster.device.name, item[0]))
     for begin in range(0, len(loaded), BATCH):
-        results |= dict(_evaluate(loaded[begin : begin + BATCH]))
+        batch = loaded[begin : begin + BATCH]
+        found = halved([job for _, job in batch], _evaluate)
+        results |= dict(zip((key for key, _ in batch), found, strict=True))
     return results
 
 
@@ -187,21 +181,9 @@ def _with(job: Job, values: Mapping[str, float], changes: Changes) -> Job:
     return load_job(job, fields) if fields else job
 
 
-def _evaluate(batch: list[tuple[str, Any]]) -> Iterator[tuple[str, tuple[Evaluation, int] | str]]:
-    if not batch:
-        return
-    try:
-        evaluation = evaluate([job for _, job in batch])
-    except (ValueError, ArithmeticError, ProjectorError) as error:
-        if len(batch) == 1:
-            yield batch[0][0], str(error)
-            return
-        middle = len(batch) // 2
-        yield from _evaluate(batch[:middle])
-        yield from _evaluate(batch[middle:])
-        return
-    for position, (key, _) in enumerate(batch):
-        yield key, (evaluation, position)
+def _evaluate(jobs: Sequence[Job]) -> list[tuple[Evaluation, int]]:
+    evaluation = evaluate(jobs)
+    return [(evaluation, position) for position in range(len(jobs))]
 
 
 def _outcome(found: ProjectedRow) -> Outcome:
