@@ -46,9 +46,10 @@ def gemm(
 
     gemms = list_gemms(extents, table, **asdict(products))
     if plot is not None:
-        from projector.report.figures.roofline import write_gemm_figure
+        from projector.report.figures.figure import save_figure
+        from projector.report.figures.roofline import gemm_figure
 
-        write_gemm_figure(gemms, plot)
+        save_figure(plot, lambda: gemm_figure(gemms))
     if printer.as_json:
         print_plain(gemms.to_dict())
         return
@@ -155,9 +156,10 @@ def collective(
         sweep=sweep,
     )
     if plot is not None:
-        from projector.report.figures.collective import write_collective_figure
+        from projector.report.figures.collective import collective_figure
+        from projector.report.figures.figure import save_figure
 
-        write_collective_figure(projection, plot)
+        save_figure(plot, lambda: collective_figure(projection))
     if printer.as_json:
         print_plain(projection.to_dict())
         return

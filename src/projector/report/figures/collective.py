@@ -1,6 +1,5 @@
 """The figure of a collective: bandwidth and time of every algorithm by size, and crossovers."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +13,6 @@ from projector.report.figures.figure import (
     head,
     new_figure,
     number_ticks,
-    save_figure,
 )
 from projector.report.terminal.network import size_name, title
 from projector.single.collective import FINE_BYTES, CollectiveProjection
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
 
 _STRIP = 0.022
 """Height of the strip of chosen algorithms, as a share of the axes."""
-
-
-def write_collective_figure(projection: CollectiveProjection, path: str | Path) -> None:
-    """Draw a collective."""
-    save_figure(path, lambda: collective_figure(projection))
 
 
 def collective_figure(projection: CollectiveProjection) -> "Figure":

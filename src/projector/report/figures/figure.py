@@ -158,11 +158,14 @@ def number_ticks(axis: "Axis", low: float, high: float) -> None:
 _FINE = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 
-def log_axes(axes: "Axes", x: tuple[float, float], y: tuple[float, float]) -> None:
-    """Make both axes logarithmic between the ends given, with numbers at round values."""
-    axes.set(xscale="log", yscale="log", xlim=x, ylim=y)
-    number_ticks(axes.xaxis, *x)
-    number_ticks(axes.yaxis, *y)
+def log_axes(
+    axes: "Axes", x: tuple[float, float] | None = None, y: tuple[float, float] | None = None
+) -> None:
+    """Make the axes whose ends are given logarithmic, with numbers at round values."""
+    for name, axis, ends in (("x", axes.xaxis, x), ("y", axes.yaxis, y)):
+        if ends is not None:
+            axes.set(**{f"{name}scale": "log", f"{name}lim": ends})
+            number_ticks(axis, *ends)
 
 
 def short_number(value: float) -> str:

@@ -448,11 +448,6 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def write_gemm_figure(gemms: GemmList, path: str | Path) -> None:
-    """Draw a list of GEMMs; the file appears whole or not at all."""
-    save_figure(path, lambda: gemm_figure(gemms))
-
-
 def gemm_figure(gemms: GemmList) -> "Figure":
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
@@ -504,28 +499,36 @@ def _draw_roof(
     axes: "Axes", intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
     memory: float,
 ) -> None:  # fmt: skip
-    ridge = peak / memory
-    low = min([*intensity, ridge]) / 2.0
-    high = max([*intensity, ridge]) * 2.0
-    floor = min([*rate, low * memory]) / 1.5
-    log_axes(axes, (low, high), (floor, peak * 1.6))
-    axes.plot([low, ridge, high], [low * memory, peak, peak], color=INK, lw=1.6)
+    low = min([*intensity, peak / memory]) / 2.0
+    high = max([*intensity, peak / memory]) * 2.0
+    _draw_bounded(axes, intensity, rate, bounds, _COLOURS, (low, high), peak, memory)
     axes.annotate(
         f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), xytext=(-4, 4), fontsize=8.5,
         textcoords="offset points", ha="right", va="bottom", color=SOFT,
     )  # fmt: skip
+    axes.set_title("Roofline")
+    axes.set_xlabel("FLOP per byte of compulsory memory traffic")
+    axes.set_ylabel("rate, TFLOP/s")
+
+
+def _draw_bounded(
+    axes: "Axes", intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
+    ends: tuple[float, float], peak: float, slope: float,
+) -> None:  # fmt: skip
+    """Draw one roof between two intensities, and below it points by what bounds them."""
+    low, high = ends
+    floor = float(np.min(rate, initial=min(low * slope, peak))) / 1.5
+    log_axes(axes, ends, (floor, peak * 1.6))
+    axes.grid(color=FAINT, lw=0.6)
+    axes.plot([low, peak / slope, high], [low * slope, peak, peak], color=INK, lw=1.6)
     for name in dict.fromkeys(bounds.tolist()):
         rows = bounds == name
         axes.scatter(
-            intensity[rows], rate[rows], s=34.0, color=_COLOURS[name], label=name, alpha=0.75,
+            intensity[rows], rate[rows], s=34.0, color=colours[name], label=name, alpha=0.75,
             linewidths=0.6, edgecolors="white", zorder=4,
         )  # fmt: skip
     if len(bounds):
         axes.legend(title="bound by", loc="lower right", framealpha=0.9, edgecolor="none")
-    axes.set_title("Roofline")
-    axes.set_xlabel("FLOP per byte of compulsory memory traffic")
-    axes.set_ylabel("rate, TFLOP/s")
-    axes.grid(color=FAINT, lw=0.6)
 
 
 # The figure of attention kernels: their rates by length, and under the roofs of the device.
@@ -616,10 +619,8 @@ def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
     ridge = peak / slope
     low = float(np.min(intensity, initial=ridge / 8.0)) / 2.0
     high = float(np.max(intensity, initial=ridge * 8.0)) * 2.0
-    floor = min(low * slope, float(np.min(rate, initial=peak))) / 1.5
-    log_axes(axes, (low, high), (floor, peak * 1.6))
-    axes.grid(color=FAINT, lw=0.6)
-    axes.plot([low, ridge, high], [low * slope, peak, peak], color=INK, lw=1.6)
+    bounds = np.array(projection.bound)[drawn]
+    _draw_bounded(axes, intensity, rate, bounds, _LIMIT_COLOURS, (low, high), peak, slope)
     axes.annotate(
         f"{projection.dtype}  {peak:,.0f}", (high, peak), xytext=(-3, 3),
         textcoords="offset points", ha="right", fontsize=8.5,
@@ -628,15 +629,6 @@ def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
         f"memory  {slope * TERA / TB:.2f} TB/s", (low, low * slope), xytext=(22, 2),
         textcoords="offset points", ha="left", fontsize=8.5,
     )  # fmt: skip
-    bounds = np.array(projection.bound)[drawn]
-    for name in dict.fromkeys(bounds.tolist()):
-        bounded_so = bounds == name
-        axes.scatter(
-            intensity[bounded_so], rate[bounded_so], color=_LIMIT_COLOURS[name], s=34,
-            alpha=0.75, edgecolors="white", linewidths=0.6, zorder=5, label=name,
-        )  # fmt: skip
     axes.set_xlabel("FLOP per byte of memory traffic")
     axes.set_ylabel("rate of visible work, TFLOP/s")
     axes.set_title("Roofline, by limit")
-    if len(bounds):
-        axes.legend(title="bound by", loc="lower right", framealpha=0.9, edgecolor="none")

@@ -89,22 +89,21 @@ def draw_device(axes: "Axes", at: Point, radius: float, text: str, points: float
 
 def draw_adapter(axes: "Axes", at: Point, text: str, radius: float, points: float) -> None:
     """Draw an adapter as a small box, its text within it."""
-    from matplotlib.patches import Rectangle
-
     width, height = 3.0 * radius, 1.7 * radius
-    axes.add_patch(
-        Rectangle(
-            (at[0] - width / 2.0, at[1] - height / 2.0),
-            width,
-            height,
-            fc=NIC_FACE,
-            ec=SOFT,
-            lw=0.8,
-            zorder=4.0,
-        )
-    )
+    corner = at[0] - width / 2.0, at[1] - height / 2.0
+    draw_box(axes, corner, width, height, NIC_FACE, zorder=4.0)
     fitting = min(1.0, 7.0 / len(text))
     axes.text(*at, text, ha="center", va="center", fontsize=points * fitting, zorder=5.0)
+
+
+def draw_box(
+    axes: "Axes", corner: Point, width: float, height: float, face: str, *, zorder: float,
+    edge: str = SOFT, lw: float = 0.8,
+) -> None:  # fmt: skip
+    """Draw a rectangle from its lower left corner."""
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle(corner, width, height, fc=face, ec=edge, lw=lw, zorder=zorder))
 
 
 def domains(topology: Topology) -> dict[End, tuple[int, ...]]:
@@ -243,14 +242,12 @@ def draw_rows(topology: Topology, styles: dict[str, TierStyle]) -> "Figure":
 
 
 def _draw_bar(axes: "Axes", topology: Topology, rows: Rows, unit: float) -> None:
-    from matplotlib.patches import FancyBboxPatch, Rectangle
+    from matplotlib.patches import FancyBboxPatch
 
     switch = topology.node.switch
     assert switch is not None
     left, width = -0.55, rows.width + 0.1
-    axes.add_patch(
-        Rectangle((left, -0.32), width, 0.64, fc=PACKAGE_FACE, ec=SOFT, lw=0.8, zorder=2.0)
-    )
+    draw_box(axes, (left, -0.32), width, 0.64, PACKAGE_FACE, zorder=2.0)
     cell = width / switch.chips
     for chip in range(switch.chips):
         box = FancyBboxPatch(
@@ -282,23 +279,11 @@ def _draw_direct(
 
 def _draw_hosts(axes: "Axes", topology: Topology, rows: Rows) -> None:
     """Frame the devices of each host, and of each package in it."""
-    from matplotlib.patches import Rectangle
-
     for group in topology.packages:
         if len(group) > 1:
             xs = [rows.places[number][0] for number in group]
-            y = rows.places[group[0]][1]
-            axes.add_patch(
-                Rectangle(
-                    (min(xs) - 0.44, y - 0.42),
-                    max(xs) - min(xs) + 0.88,
-                    0.84,
-                    fc=PACKAGE_FACE,
-                    ec=SOFT,
-                    lw=0.6,
-                    zorder=1.8,
-                )
-            )
+            corner, width = (min(xs) - 0.44, rows.places[group[0]][1] - 0.42), max(xs) - min(xs)
+            draw_box(axes, corner, width + 0.88, 0.84, PACKAGE_FACE, lw=0.6, zorder=1.8)
     per_host = topology.network.gpus_per_node
     hosts = -(-topology.num_devices // per_host)
     for host in range(hosts if hosts > 1 else 0):
@@ -306,17 +291,8 @@ def _draw_hosts(axes: "Axes", topology: Topology, rows: Rows) -> None:
         xs = [rows.places[number][0] for number in numbers]
         side = rows.side[numbers[0]]
         low, high = sorted((side * 0.85, side * 3.3))
-        axes.add_patch(
-            Rectangle(
-                (min(xs) - 0.58, low),
-                max(xs) - min(xs) + 1.16,
-                high - low,
-                fc="none",
-                ec=FAINT,
-                lw=1.2,
-                zorder=0.4,
-            )
-        )
+        corner, width = (min(xs) - 0.58, low), max(xs) - min(xs) + 1.16
+        draw_box(axes, corner, width, high - low, "none", edge=FAINT, lw=1.2, zorder=0.4)
         axes.text(
             0.5 * (min(xs) + max(xs)), side * 3.46, f"host {host}", ha="center", va="center",
             fontsize=7.5, color=SOFT,
@@ -326,8 +302,6 @@ def _draw_hosts(axes: "Axes", topology: Topology, rows: Rows) -> None:
 def _draw_row_host(
     axes: "Axes", topology: Topology, rows: Rows, styles: dict[str, TierStyle], unit: float
 ) -> None:
-    from matplotlib.patches import Rectangle
-
     host = topology.node.host
     if host is None:
         return
@@ -337,17 +311,8 @@ def _draw_row_host(
         side = rows.side[members[0]]
         y = side * 3.0
         boxes[end] = min(xs) - 0.4, max(xs) + 0.4, y
-        axes.add_patch(
-            Rectangle(
-                (min(xs) - 0.4, y - 0.2),
-                max(xs) - min(xs) + 0.8,
-                0.4,
-                fc=HOST_FACE,
-                ec=SOFT,
-                lw=0.8,
-                zorder=3.0,
-            )
-        )
+        corner, width = (min(xs) - 0.4, y - 0.2), max(xs) - min(xs) + 0.8
+        draw_box(axes, corner, width, 0.4, HOST_FACE, zorder=3.0)
         axes.text(
             0.5 * (min(xs) + max(xs)), y, f"NUMA {str(end)[4:]}", ha="center", va="center",
             fontsize=min(9.0, 18.0 * unit), zorder=4.0,
