@@ -213,3 +213,118 @@ def test_a_timeline_that_tells_a_part_says_so(tmp_path):
     blocks = 2 * result.pipeline.order.microbatches
     assert f"tells 4 of {blocks} blocks operation by operation" in problem.text
     assert problem.text in " ".join(pj.load_trace(path).warnings)
+
+
+FOLDERS = {
+    "tp, pp": (2, {"TP": [0, 1], "DP": [0, 2], "PP": [0, 4]}),
+    "two chunks": (2, {"CP": [0, 1], "DP": [0, 1, 2, 3], "PP": [0, 4]}),
+    "experts": (
+        4, {"TP": [0, 1], "EP": [0, 1, 2, 3], "DP": [0, 2, 4, 6], "PP": [0, 8, 16, 24]},
+    ),
+}  # fmt: skip
+"""Ranks that files tell of, and the groups of the first one."""
+
+EXPERTS = job(
+    {"tp": 2, "pp": 4, "ep": 4, "etp": 1, "sequence_parallel": True}, global_batch_size=16
+)
+EXPERTS["model"] = SMALL | {
+    "num_layers": 8,
+    "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 1024},
+}
+EXPERTS["cluster"] = {"device": "h100", "nodes": 4}
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def in_files(request, tmp_path_factory):
+    """A step, its timeline, and a folder with a file a rank."""
+    result = pj.project_performance({**JOBS, "experts": EXPERTS}[request.param])
+    folder = tmp_path_factory.mktemp("ranks") / "step"
+    pj.write_timeline(result, f"{folder}/")
+    return (*FOLDERS[request.param], build_timeline(result), folder)
+
+
+def test_each_rank_has_a_file_with_its_groups(in_files):
+    count, groups, _, folder = in_files
+    stride = groups["PP"][1]
+    names = [f"rank{stage * stride}.json.gz" for stage in range(count)]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    for stage, name in enumerate(names):
+        document = json.loads(gzip.decompress((folder / name).read_bytes()))
+        told = document["distributedInfo"]
+        assert (told["rank"], told["world_size"]) == (stage * stride, stride * count)
+        assert len(document["deviceProperties"]) == 8
+        found = {group["pg_name"]: group["ranks"] for group in told["pg_config"]}
+        shifted = {
+            group: ranks if group == "PP" else [rank + stage * stride for rank in ranks]
+            for group, ranks in groups.items()
+        }
+        assert found == shifted
+        talks = [e["args"] for e in document["traceEvents"] if e.get("name", "")[:4] == "nccl"]
+        assert talks
+        for args in talks:
+            ranks = found[args["Process Group Name"]]
+            assert args["Process Group Ranks"] == str(ranks)
+            assert args["Group size"] == len(ranks)
+            assert args["device"] == stage * stride % 8
+
+
+def test_a_file_of_a_rank_holds_its_terms(in_files):
+    """Which is what HolisticTraceAnalysis and TraceLens sum of it; they know kernels by names."""
+    count, groups, timeline, folder = in_files
+    for stage in range(count):
+        path = folder / f"rank{stage * groups['PP'][1]}.json.gz"
+        lines = {}
+        for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
+            if event.get("cat") in ("kernel", "gpu_memcpy"):
+                kind = "talk" if event["name"].startswith("ncclDevKernel") else "work"
+                span = round(event["ts"] * 1e6), round(event["ts"] * 1e6 + event["dur"] * 1e6)
+                lines.setdefault(kind, []).append(span)
+        found = {kind: union(*np.array(spans).T) for kind, spans in lines.items()}
+        mine = (timeline.rank == stage) & (timeline.track != WAIT) & (timeline.duration_ps > 0)
+        talks = np.isin(timeline.track, (1, 2, 3, 4, 5))
+        for kind, rows in (("talk", mine & talks), ("work", mine & ~talks)):
+            start_ps = timeline.start_ps[rows]
+            told = union(start_ps, start_ps + timeline.duration_ps[rows])
+            assert found[kind].length_ps == pytest.approx(told.length_ps, abs=len(start_ps))
+
+
+def test_a_folder_is_read_as_a_run(in_files):
+    count, groups, timeline, folder = in_files
+    trace = load_trace(folder)
+    assert [rank.rank for rank in trace.ranks] == [groups["PP"][1] * i for i in range(count)]
+    (terms,) = projected_terms(trace.ranks[timeline.ending_rank]).values()
+    expected = dict(zip(BREAKDOWN, timeline.terms_ps.tolist(), strict=True))
+    assert {name: terms.get(name, 0) for name in BREAKDOWN} == expected
+
+
+def test_a_folder_is_replaced_only_where_it_holds_timelines(tmp_path):
+    folder = tmp_path / "ranks"
+    pj.write_timeline(pj.project_performance(EXPERTS), f"{folder}/")
+    result = pj.project_performance(JOBS["tp, pp"])
+    pj.write_timeline(result, folder)
+    assert sorted(p.name for p in folder.iterdir()) == ["rank0.json.gz", "rank4.json.gz"]
+    before = (folder / "rank4.json.gz").read_bytes()
+    # A run that somebody recorded.
+    (folder / "rank8.json.gz").write_bytes(gzip.compress(b'{"traceEvents": []}'))
+    with pytest.raises(ConfigError, match=r"rank8\.json\.gz in it is no timeline of a projection"):
+        pj.write_timeline(result, folder)
+    assert (folder / "rank4.json.gz").read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["ranks"]
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path / "no" / "where", "no folder"), (tmp_path / "file", "is a file")):
+        with pytest.raises(ConfigError, match=why):
+            pj.write_timeline(result, f"{place}/")
+
+
+def test_arrows_join_operators(exported):
+    operators, ends = {}, []
+    for event in json.loads(gzip.decompress(exported.trace_path.read_bytes()))["traceEvents"]:
+        place = (event["pid"], event.get("tid"))
+        if event.get("cat") == "cpu_op":
+            operators.setdefault(place, []).append((event["ts"], event["ts"] + event["dur"]))
+        elif event.get("cat") == "fwdbwd":
+            ends.append((place, event["ts"]))
+    assert ends
+    spans = {place: np.array(sorted(found)) for place, found in operators.items()}
+    for place, now in ends:
+        assert ((spans[place][:, 0] <= now) & (now < spans[place][:, 1])).any()

@@ -8,13 +8,14 @@ import pytest
 from handmade import small_timeline
 
 from projector.projection.terms import BREAKDOWN
-from projector.report.step_trace import HOST, Head, step_lines
+from projector.report.step_trace import HOST, Head, Member, step_lines
 from projector.trace.activity import PHASES, TYPES
 from projector.trace.alignment import align
 from projector.trace.read import load_trace
 from told_terms import projected_terms
 
-HEAD = Head("model on 8 x device", "amd", "device", {"DP": 8}, {"producer": "projector 0"})
+MEMBER = Member(rank=8, device=0, groups={"DP": tuple(range(8, 16))})
+HEAD = Head("model on 16 x device", "amd", "device", 16, 8, (MEMBER,), {"producer": "projector 0"})
 
 
 @pytest.fixture(scope="module")
@@ -122,5 +123,5 @@ def test_what_an_activity_is_comes_back(activities):
     assert found[-2] == ("_reduce_scatter_base", "backward", "communication", 0, 0)
     assert found[-1] == ("adam", "optimizer", "vector", -1, 0)
     assert activities.forward[-3] == 1
-    assert activities.groups[activities.group[0]] == "DP"
+    assert activities.groups[activities.group[0]] == "DP: ranks 8-15"
     assert activities.bytes[0] == 8_000_000

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from projector.cli.job import (
@@ -51,9 +52,9 @@ class StepFiles:
     """Files of a projected step that other tools open."""
 
     timeline: str | None = option(
-        "FILE",
+        "FILE|FOLDER/",
         "Write the whole step as a trace for ui.perfetto.dev and for `projector trace`, "
-        "compressed if named .gz.",
+        "compressed if named .gz; into a folder, one file a rank, as PyTorch's profiler does.",
     )
     memory_snapshot: str | None = option(
         "FILE", "Write what the step allocates, for pytorch.org/memory_viz."
@@ -62,9 +63,9 @@ class StepFiles:
     def check(self) -> None:
         """Refuse files that could not be written, before anything is projected for them."""
         if self.timeline is not None:
-            from projector.report.timeline import check_timeline
+            from projector.report.exports import check_step_timeline
 
-            check_timeline(self.timeline)
+            check_step_timeline(self.timeline)
         if self.memory_snapshot is not None:
             from projector.report.memory_snapshot import check_memory_snapshot
 
@@ -80,9 +81,9 @@ class StepFiles:
         if self.timeline is None and self.memory_snapshot is None:
             return
         from projector.projection.timeline.build import build_timeline
-        from projector.report.exports import DETAIL, write_memory_snapshot, write_timeline
+        from projector.report.exports import step_detail, write_memory_snapshot, write_timeline
 
-        step = build_timeline(result, DETAIL)
+        step = build_timeline(result, step_detail(result, self.timeline))
         if self.timeline is not None:
             write_timeline(result, self.timeline, timeline=step)
         if self.memory_snapshot is not None:
@@ -91,7 +92,9 @@ class StepFiles:
     def tell(self, printer: Printer) -> None:
         """Say what was written."""
         if self.timeline is not None:
-            printer.say(f"wrote {self.timeline}; ui.perfetto.dev opens it")
+            several = Path(self.timeline).is_dir()
+            what = "a file a rank" if several else "ui.perfetto.dev opens it"
+            printer.say(f"wrote {self.timeline}; {what}")
         if self.memory_snapshot is not None:
             printer.say(f"wrote {self.memory_snapshot}; pytorch.org/memory_viz opens it")
 

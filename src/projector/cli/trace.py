@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from projector.config.job import Job
+    from projector.report.document import Document
+    from projector.report.trace_runs import Runs
     from projector.trace.analysis import TraceAnalysis, TraceResult
     from projector.validate.traces.result import TraceComparison
 
@@ -286,39 +288,54 @@ def _folder(out: str) -> str:
 @command(trace)
 def compare(
     *,
-    config: str | None = option("JOB.yaml", "Job that ran; without it two traces are compared."),
+    config: str | None = option("JOB.yaml", "Job that ran; without it traces are compared."),
     tables: str | None = option(
         "FOLDER",
         "Write what was measured as tables for `projector calibrate`: products, attention, "
         "collectives, and the step of --config.",
     ),
+    plot: str | None = option(
+        "FIGURE", "Draw traces side by side as one .png, .svg or .pdf picture."
+    ),
+    html: str | None = option("PAGE", "Write traces side by side as one page that works offline."),
     request: TraceRequest = _WITHOUT_KINDS,
     printer: Printer,
 ) -> None:
-    """Show where a run differs from its projection, or from another run, and why.
+    """Show where a run differs from its projection, or from other runs, and why.
 
     With --config every PATH is a trace of one run of that job, and KEY=VALUE among the paths
-    overrides a field of the job. Without it there are two PATHs, a file or a folder each, such as
-    one job under FSDP 1 and 2. The largest difference comes first, with the factors that explain
-    it; their product is the ratio. What could not be matched is listed for both sides.
+    overrides a field of the job. Without it each PATH is a run of its own, a file or a folder, such
+    as one job under FSDP 1 and 2; NAME=PATH says what it is called. Of two runs the largest
+    difference comes first, with the factors that explain it; their product is the ratio. What could
+    not be matched is listed for both sides. Three to ten runs stand side by side: breakdown,
+    overlap, clock and power.
     """
-    if tables is not None and config is None:
-        msg = "tables: they are written of a run with its job; name it with --config"
-        raise ConfigError(msg, key="tables", value=tables, allowed="--config JOB.yaml")
-    comparison = (
-        _with_job(config, tables, request, printer)
-        if config is not None
-        else _two(request, printer)
-    )
+    for key, value in (("tables", tables),) if config is None else (("plot", plot), ("html", html)):
+        if value is not None:
+            other = "with its job; name it with --config" if config is None else "without --config"
+            msg = f"{key}: it is written of {'a run ' if config is None else 'runs '}{other}"
+            allowed = "--config JOB.yaml" if config is None else "no --config"
+            raise ConfigError(msg, key=key, value=value, allowed=allowed)
+    if config is not None:
+        comparison: TraceComparison | Runs = _with_job(config, tables, request, printer)
+    else:
+        comparison = _several(request, plot, html, printer)
     request.write_rows(comparison.rows)
     if printer.as_json:
         print_json(comparison.to_dict())
     else:
-        from projector.report.terminal.trace import comparison_report
-
-        print_report(comparison_report(comparison))
+        print_report(_report(comparison))
         printer.warn(list(comparison.warnings))
     request.tell_written(printer)
+
+
+def _report(comparison: "TraceComparison | Runs") -> "list[Document | RenderableType]":
+    from projector.report.terminal.trace import comparison_report
+    from projector.report.trace_runs import Runs, runs_document
+
+    if isinstance(comparison, Runs):
+        return [runs_document(comparison)]
+    return [*comparison_report(comparison)]
 
 
 def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
@@ -363,17 +380,54 @@ def _with_job(
     return comparison
 
 
-def _two(request: TraceRequest, printer: Printer) -> "TraceComparison":
+def _several(
+    request: TraceRequest, plot: str | None, html: str | None, printer: Printer
+) -> "TraceComparison | Runs":
+    """Compare traces of the command line; what was asked for is drawn of two as of more."""
+    from projector.report.trace_runs import (
+        MOST_RUNS,
+        Run,
+        Runs,
+        write_runs_page,
+        write_runs_picture,
+    )
     from projector.validate.traces.compare import compare_runs
 
-    if len(request.paths) != 2:
+    named = [_named(text) for text in request.paths]
+    if not 2 <= len(named) <= MOST_RUNS:
         msg = (
-            f"trace: two traces are compared, or one with the job of --config; "
-            f"{len(request.paths)} are named"
+            f"trace: from 2 to {MOST_RUNS} traces are compared, or one with the job of --config; "
+            f"{len(named)} {'is' if len(named) == 1 else 'are'} named"
         )
-        raise ConfigError(msg, key="trace", value=list(request.paths), allowed="two PATHs")
-    first, second = (replace(request, paths=(path,)).load(printer) for path in request.paths)
-    return compare_runs(first, second)
+        allowed = f"2 to {MOST_RUNS} PATHs"
+        raise ConfigError(msg, key="trace", value=list(request.paths), allowed=allowed)
+    check_files(plot, html)
+    read = [replace(request, paths=(path,)).load(printer) for _, path in named]
+    if len(read) == 2 and plot is None and html is None:
+        return compare_runs(*read)
+    names = _apart([name for name, _ in named])
+    found = Runs(tuple(Run.of(*each) for each in zip(names, read, strict=True)))
+    for path, write in ((plot, write_runs_picture), (html, write_runs_page)):
+        if path is not None:
+            write(found, path)
+            printer.wrote(path)
+    return compare_runs(*read) if len(read) == 2 else found
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return what a run is called, and where its trace is; NAME=PATH says both."""
+    name, equals, path = text.partition("=")
+    if equals and name and path and not _is_file(text):
+        return name, path
+    return Path(text).name.removesuffix(".gz").removesuffix(".json") or text, text
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Return the names, with a number where several runs have the same."""
+    return [
+        name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}"
+        for place, name in enumerate(names)
+    ]
 
 
 @command(trace)

@@ -11,7 +11,7 @@ nanosecond that it should reach. Who rounds to picoseconds reads the exact time.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
@@ -35,6 +35,12 @@ GRID_PS = 1
 
 HOST = 1_000_000
 """Number of the process of the host of rank 0; those of the other ranks follow."""
+
+EXPERTS_TP = "moe.etp"
+"""What labels of the tensor parallelism of experts begin with."""
+
+MOST_TOLD_RANKS = 30
+"""Ranks of a group that an event tells; PyTorch cuts longer lists with dots, too."""
 
 MAIN, AUTOGRAD, UNTOLD = 1, 2, 3
 """Threads of the host. The last one launches what the projection tells no launch of, right when it
@@ -69,16 +75,36 @@ _PASS = {
 """Range of the host around launches of each phase."""
 
 
+class Member(NamedTuple):
+    """A device of the job, by the numbers that a launcher gives it."""
+
+    rank: int
+    """Of all devices."""
+    device: int
+    """Within its node."""
+    groups: Mapping[str, tuple[int, ...]]
+    """Ranks of each group that it communicates in, by the name of the group."""
+
+
 class Head(NamedTuple):
     """What a file says of the job."""
 
     title: str
     vendor: str
     device: str
-    group_ranks: dict[str, int]
-    """Members of the groups of each track that communicates."""
+    gpus: int
+    gpus_per_node: int
+    members: tuple[Member, ...]
+    """The device that is told of each pipeline rank."""
     other: dict[str, Any]
     """What tools do not ask for."""
+
+
+class Drawn(NamedTuple):
+    """Numbers under which a file tells of a pipeline rank."""
+
+    rank: int
+    device: int
 
 
 class Work(NamedTuple):
@@ -132,23 +158,56 @@ _PLAIN = tuple(name for name in Work._fields if name not in ("number", "label", 
 
 
 def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
-    """Yield the file in pieces."""
-    works = works_of(timeline)
-    zero_ps = _zero_ps(timeline, works)
-    ranks = len(timeline.begin_ps)
+    """Yield one file of all pipeline ranks in pieces, for people to look at."""
+    ranks = range(len(timeline.begin_ps))
     about = {
-        "schemaVersion": 1,
-        "displayTimeUnit": "ms",
-        "otherData": {**head.other, "time_grid_ps": GRID_PS, "zero_ps": zero_ps},
-        "deviceProperties": [{"id": rank, "name": head.device} for rank in range(ranks)],
+        "deviceProperties": [{"id": rank, "name": head.device} for rank in ranks],
         "distributedInfo": {"backend": "nccl", "rank": 0},
     }
-    yield json.dumps(about, ensure_ascii=False)[:-1] + ',\n"traceEvents": [\n'
-    separator = ""
-    for line in _Writer(timeline, works, head, zero_ps).events():
-        yield separator + line
-        separator = ",\n"
-    yield "\n]}\n"
+    works = works_of(timeline)
+    zero_ps = _zero_ps(timeline, works)
+    drawn = {rank: Drawn(rank, rank) for rank in ranks}
+    yield from _Writer(timeline, works, head, zero_ps, drawn).lines(about)
+
+
+def rank_lines(timeline: Timeline, head: Head) -> Iterator[tuple[int, Iterator[str]]]:
+    """Yield the number of each device that is told, and its file in pieces.
+
+    This is what tools read that expect a file a rank, as PyTorch writes them.
+    """
+    works = works_of(timeline)
+    zero_ps = _zero_ps(timeline, works)
+    of_rank: list[list[Work]] = [[] for _ in head.members]
+    for work in works:
+        of_rank[work.rank].append(work)
+    descriptions = load_timeline_names().groups
+    for rank, (member, mine) in enumerate(zip(head.members, of_rank, strict=True)):
+        groups = [
+            {
+                "pg_name": name,
+                "pg_desc": descriptions[name],
+                "backend_config": "cuda:nccl",
+                "pg_size": len(ranks),
+                "ranks": list(ranks),
+            }
+            for name, ranks in member.groups.items()
+        ]
+        about = {
+            "deviceProperties": [
+                {"id": device, "name": head.device} for device in range(head.gpus_per_node)
+            ],
+            "distributedInfo": {
+                "backend": "nccl",
+                "rank": member.rank,
+                "world_size": head.gpus,
+                "pg_count": len(groups),
+                "pg_config": groups,
+            },
+        }
+        own = head._replace(other={**head.other, "pipeline_rank": rank})
+        drawn = {rank: Drawn(member.rank, member.device)}
+        writer = _Writer(timeline, mine, own, zero_ps, drawn)
+        yield member.rank, writer.lines(about)
 
 
 def _zero_ps(timeline: Timeline, works: Sequence[Work]) -> int:
@@ -187,23 +246,42 @@ def works_of(timeline: Timeline) -> list[Work]:
 class _Writer:
     """Lines of one file."""
 
-    def __init__(self, timeline: Timeline, works: list[Work], head: Head, zero_ps: int) -> None:
+    def __init__(
+        self,
+        timeline: Timeline,
+        works: list[Work],
+        head: Head,
+        zero_ps: int,
+        drawn: Mapping[int, Drawn],
+    ) -> None:
         self.timeline, self.head, self.zero_ps = timeline, head, zero_ps
+        self.drawn = drawn
+        """How each pipeline rank of the file is drawn."""
         self.names = load_timeline_names()
         self.operators = operators_of(timeline.table)
         self.works = works
-        self.ranks = len(timeline.begin_ps)
         tracks = sorted({(columns.COMPUTE, 0)} | {(work.track, work.lane) for work in self.works})
         self.stream = {place: FIRST_STREAM + i for i, place in enumerate(tracks)}
         self.sequence = _sequences(self.works)
 
-    def events(self) -> Iterator[str]:
+    def lines(self, about: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the file in pieces."""
+        other = {**self.head.other, "time_grid_ps": GRID_PS, "zero_ps": self.zero_ps}
+        whole = {"schemaVersion": 1, "displayTimeUnit": "ms", "otherData": other, **about}
+        yield json.dumps(whole, ensure_ascii=False)[:-1] + ',\n"traceEvents": [\n'
+        separator = ""
+        for line in self._events():
+            yield separator + line
+            separator = ",\n"
+        yield "\n]}\n"
+
+    def _events(self) -> Iterator[str]:
         """Yield names, then each rank's ranges, kernels, launches and memory."""
         yield from self._about()
-        by_rank: list[list[Work]] = [[] for _ in range(self.ranks)]
+        by_rank: dict[int, list[Work]] = {rank: [] for rank in self.drawn}
         for work in self.works:
             by_rank[work.rank].append(work)
-        for rank, works in enumerate(by_rank):
+        for rank, works in by_rank.items():
             yield from self._device_ranges(rank)
             for work in works:
                 yield self._kernel(work) if work.track != columns.WAIT else self._wait(work)
@@ -211,20 +289,20 @@ class _Writer:
             yield from self._memory(rank)
 
     def _about(self) -> Iterator[str]:
-        for rank in range(self.ranks):
+        for rank, device in self.drawn.values():
             host = HOST + rank
             for process, name, label, place in (
-                (rank, f"{self.head.title}, rank {rank}", f"GPU {rank}", rank),
-                (host, f"host of rank {rank}", "CPU", self.ranks + rank),
+                (device, f"{self.head.title}, rank {rank}", f"GPU {device}", device),
+                (host, f"host of rank {rank}", "CPU", len(self.head.members) + rank),
             ):
                 yield about("process_name", process, 0, "name", name)
                 yield about("process_labels", process, 0, "labels", label)
                 yield about("process_sort_index", process, 0, "sort_index", place)
             threads = [(host, thread, name) for thread, name in _THREADS.items()]
-            threads.append((rank, RANGES, "blocks and layers"))
+            threads.append((device, RANGES, "blocks and layers"))
             for (track, lane), stream in self.stream.items():
                 name = columns.TRACKS[track] + (f" {lane}" if lane else "")
-                threads.append((rank, stream, f"stream {stream} {name}"))
+                threads.append((device, stream, f"stream {stream} {name}"))
             for process, thread, name in threads:
                 yield about("thread_name", process, thread, "name", name)
                 yield about("thread_sort_index", process, thread, "sort_index", thread)
@@ -238,14 +316,14 @@ class _Writer:
         return (begin, whole_ns(self.zero_ps + end_ps) - begin)
 
     def _place(self, work: Work) -> tuple[int, int]:
-        return (work.rank, self.stream[work.track, work.lane])
+        return (self.drawn[work.rank].device, self.stream[work.track, work.lane])
 
     def _device_ranges(self, rank: int) -> Iterator[str]:
         """Yield blocks and layers, on a track of their own above those of the kernels."""
         ranges, labels = self.timeline.ranges, self.timeline.labels
         mine = np.flatnonzero(ranges.rank == rank)
         mine = mine[np.lexsort([ranges.level[mine], ranges.start_ps[mine]])]
-        where = (rank, RANGES)
+        where = (self.drawn[rank].device, RANGES)
         for row in mine.tolist():
             layer, label = int(ranges.layer[row]), labels[int(ranges.label[row])]
             facts = {
@@ -269,13 +347,15 @@ class _Writer:
         )
         if work.communicates:
             known = self.names.collective(work.label)
-            track = columns.TRACKS[work.track]
-            ranks = self.head.group_ranks.get(track, 1)
-            sent, received = known.messages(work.bytes, ranks)
+            group = group_of(work)
+            ranks = self.head.members[work.rank].groups.get(group, ())
+            sent, received = known.messages(work.bytes, len(ranks))
             args += (
                 f', "Collective name": "{known.collective}", "In msg nelems": {sent}, '
-                f'"Out msg nelems": {received}, "Group size": {ranks}, "dtype": "Byte", '
-                f'"Process Group Name": "{track}", "Process Group Description": "{track}"'
+                f'"Out msg nelems": {received}, "Group size": {len(ranks)}, "dtype": "Byte", '
+                f'"Process Group Name": "{group}", '
+                f'"Process Group Description": "{self.names.groups[group]}", '
+                f'"Process Group Ranks": "{_told_ranks(ranks)}"'
             )
             name = f"{known.kernel} {work.label}"
         elif work.track == columns.COPY:
@@ -291,7 +371,7 @@ class _Writer:
 
     def _host(self, rank: int, works: Sequence[Work]) -> Iterator[str]:
         """Yield the launches of a rank with their operators, ranges and arrows."""
-        host = HOST + rank
+        host = HOST + self.drawn[rank].rank
         yield complete(
             "user_annotation", "ProfilerStep#0", (host, MAIN), self._step(rank, works), ""
         )
@@ -361,13 +441,18 @@ class _Writer:
         begun: dict[int, Work] = {}
         for work in works:
             sequence = self.sequence.get(work.key)
-            if sequence is None or work.recompute or work.thread == UNTOLD:
+            if (
+                sequence is None
+                or work.recompute
+                or work.thread == UNTOLD
+                or work.track == columns.WAIT
+            ):
                 continue
             if work.thread == MAIN:
                 begun.setdefault(sequence, work)
             elif (first := begun.pop(sequence, None)) is not None:
                 for end, ends in ((first, False), (work, True)):
-                    place = (HOST + end.rank, end.thread)
+                    place = (HOST + self.drawn[end.rank].rank, end.thread)
                     begin = self._cut(end.prepare_ps, end.launch_end_ps)[0]
                     yield arrow("fwdbwd", sequence, place, begin, ends=ends)
 
@@ -416,6 +501,21 @@ def _told(works: Iterable[Work]) -> list[Work]:
     return told[::-1]
 
 
+def group_of(work: Work) -> str:
+    """Return the name of the group in which something communicates.
+
+    Only the label tells that a gather belongs to experts, whose tensor parallelism is their own.
+    """
+    if work.track == columns.TP and work.label.startswith(EXPERTS_TP):
+        return "ETP"
+    return columns.TRACKS[work.track]
+
+
+def _told_ranks(ranks: Sequence[int]) -> str:
+    told = ", ".join(map(str, ranks[:MOST_TOLD_RANKS]))
+    return f"[{told}, ...]" if len(ranks) > MOST_TOLD_RANKS else f"[{told}]"
+
+
 def _known(facts: dict[str, int]) -> str:
     return ", ".join(f'"{name}": {value}' for name, value in facts.items() if value >= 0)
 
@@ -440,7 +540,8 @@ def _sequences(works: Iterable[Work]) -> dict[tuple[int, int, int, str], int]:
     """Return a number for each operator of a forward, by what its backward shares with it."""
     forward: dict[tuple[int, int, int, str], int] = {}
     for work in works:
-        if work.phase == columns.FORWARD and not work.recompute and work.thread == MAIN:
+        launched = work.thread == MAIN and work.track != columns.WAIT
+        if work.phase == columns.FORWARD and not work.recompute and launched:
             forward.setdefault(work.key, len(forward))
     return forward
 
@@ -518,6 +619,8 @@ class CollectiveNames(Config):
 
 class TimelineNames(Config):
     """Names under which a step is written: ``hardware/timeline_names.yaml``."""
+
+    groups: dict[str, str]
 
     collectives: dict[str, CollectiveNames]
     labels: dict[str, str]

@@ -1,0 +1,116 @@
+"""Several runs side by side: what is compared, and what is drawn of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from projector.cli.main import run as command
+from projector.errors import ConfigError
+from projector.report.document import Media
+from projector.report.trace_runs import MOST_RUNS, Run, Runs, runs_document, runs_picture
+from projector.trace.analysis import load_trace
+from synthetic import collective, compute, kineto, step, write
+
+
+def trace_of(tmp_path, name, *, factor):
+    """Two steps; compute takes ``factor`` microseconds, communication covers a part of it."""
+    lines = []
+    for number in range(2):
+        zero = 20_000 * number
+        for place in range(3):
+            start = zero + 1000 + 4000 * place
+            lines.append(compute(start, start + 1000 * factor, launch=start - 500, name="gemm_a"))
+        lines.append(collective(zero + 1500, zero + 2500, launch=zero + 600))
+        lines.append(step(number, zero, zero + 19_000))
+    return write(tmp_path / f"{name}.json", kineto(*lines))
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return [trace_of(tmp_path, f"x{factor}", factor=factor) for factor in (1, 2, 3)]
+
+
+@pytest.fixture
+def found(paths):
+    return Runs(tuple(Run.of(path.stem, load_trace(path)) for path in paths))
+
+
+def test_bars_are_over_the_first_run(found):
+    first, second, third = found.runs
+    one, two, three = (run.parts_ms["vector"] + run.parts_ms["gemm"] for run in found.runs)
+    assert (two / one, three / one) == (pytest.approx(2.0), pytest.approx(3.0))
+    sums = np.zeros(3)
+    for phase in found.phases:
+        parts, _ = found.bars(phase)
+        sums += np.sum([*parts.values()], axis=0)
+    assert sums[0] == pytest.approx(1.0)
+    whole = [sum(run.parts_ms.values()) for run in (first, second, third)]
+    assert sums == pytest.approx(np.array(whole) / whole[0])
+
+
+def test_communication_is_hidden_or_exposed(found):
+    # It runs for 1 us, from half a microsecond into a kernel of 1, 2 or 3 us.
+    hidden = [run.communication_ms["hidden"] for run in found.runs]
+    exposed = [run.communication_ms["exposed"] for run in found.runs]
+    assert hidden == pytest.approx([5e-4, 1e-3, 1e-3])
+    assert exposed == pytest.approx([5e-4, 0.0, 0.0], abs=1e-12)
+
+
+def test_terminal_page_and_json_tell_the_same(found):
+    sections = runs_document(found).sections
+    columns = {column.name: column for column in sections[0].table.seen(Media.PAGE)}
+    told = json.loads(json.dumps(found.to_dict()))["runs"]
+    assert columns["run"].values == [run["name"] for run in told] == ["x1", "x2", "x3"]
+    assert columns["iteration ms"].values == [run["iteration_ms"]["median"] for run in told]
+    assert {len(section.table.columns[0].values) for section in sections if section.table} >= {3}
+    for section in sections:
+        for _, make in section.figures:
+            assert make()["data"]
+    kinds = {(row["run"], row["phase"], row["type"]) for row in found.rows}
+    assert len(kinds) == len(found.rows)
+
+
+def test_a_picture_has_a_panel_for_each_comparison(found):
+    picture = runs_picture(found)
+    titles = [axes.get_title(loc="left") or axes.get_title() for axes in picture.axes]
+    assert len([title for title in titles if title]) >= len(found.phases)
+
+
+def test_the_command_draws_three_runs(paths, tmp_path, capsys):
+    picture, page = tmp_path / "runs.svg", tmp_path / "runs.html"
+    named = [f"case={paths[0]}", *map(str, paths[1:])]
+    arguments = ["trace", "compare", *named, "--plot", str(picture), "--html", str(page), "--json"]
+    assert command(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in told["runs"]] == ["case", "x2", "x3"]
+    assert picture.stat().st_size > 0
+    assert "Breakdown by phase" in page.read_text()
+    assert command(["trace", "compare", *named]) == 0
+    assert "over the first" in capsys.readouterr().out
+
+
+def test_two_runs_are_explained_and_may_be_drawn(paths, tmp_path, capsys):
+    picture = tmp_path / "two.svg"
+    assert command(["trace", "compare", *map(str, paths[:2]), "--plot", str(picture)]) == 0
+    assert "because" in capsys.readouterr().out
+    assert picture.stat().st_size > 0
+
+
+def test_what_cannot_be_compared_is_refused(found, paths, tmp_path, capsys):
+    with pytest.raises(ConfigError, match=f"from 2 to {MOST_RUNS} runs"):
+        Runs(found.runs[:1])
+    empty = Run.of("x9", load_trace(paths[0]).select(phases=["optimizer"]))
+    with pytest.raises(ConfigError, match="nothing of x9 is left"):
+        Runs((found.runs[0], empty))
+    job = "examples/llama3.1_8b_fp8_mi325x.yaml"
+    for arguments, text in (
+        ([paths[0]], "1 is named"),
+        ([paths[0]] * 11, "11 are named"),
+        ([paths[0], "--config", job, "--plot", tmp_path / "a.svg"], "plot: it is written of runs"),
+        ([*paths[:2], "--plot", tmp_path / "a.bmp"], "a.bmp"),
+        ([*paths[:2], "--tables", tmp_path], "tables: it is written of a run with its job"),
+    ):
+        assert command(["trace", "compare", *map(str, arguments)]) == 2
+        assert text in capsys.readouterr().err
+    assert not list(tmp_path.glob("a.*"))
