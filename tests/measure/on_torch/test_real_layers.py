@@ -275,6 +275,16 @@ def test_grouped_fp8_gemms_are_near_the_exact_ones(monkeypatch, recipe):
         assert float(off) < 0.06
 
 
+def test_cudnn_is_taken_alone_or_not_at_all():
+    kit = Kit(torch, torch.device("cpu"))
+    shape = AttentionShape(2, 2, 24, 24, 16, 16, True, 0, torch.float32)
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "select_backend", lambda _, backend: asked.append(backend))
+        assert parts.choose_attention(kit, shape, "cudnn").name == "sdpa cudnn"
+    assert asked == ["cudnn"]
+
+
 def test_fp8_refuses_what_it_cannot():
     for layer, words in (
         (spec(dtype="fp8", fp8_recipe=3), "blockwise"),
