@@ -72,6 +72,9 @@ class Library(Protocol):
     def power_w(self) -> float | None:
         """Return the power that the device draws."""
 
+    def power_limit_w(self) -> float | None:
+        """Return the power beyond which the device lowers its clock."""
+
     def temperature_c(self) -> float | None:
         """Return the temperature of the die."""
 
@@ -126,8 +129,11 @@ class Nvml:
 
     def power_w(self) -> float | None:
         """Return the power of the board; newer drivers average it over about a second."""
-        power_mw = self._number("nvmlDeviceGetPowerUsage")
-        return None if power_mw is None else power_mw / 1e3
+        return _thousandth(self._number("nvmlDeviceGetPowerUsage"))
+
+    def power_limit_w(self) -> float | None:
+        """Return the limit that counts: an administrator's, or the lowest of others."""
+        return _thousandth(self._number("nvmlDeviceGetEnforcedPowerLimit"))
 
     def temperature_c(self) -> float | None:
         """Return the temperature of the die."""
@@ -167,6 +173,10 @@ class Nvml:
 
     def _call(self, function: str, *arguments: Any) -> int:
         return call(self._library, function, *arguments)
+
+
+def _thousandth(value: float | None) -> float | None:
+    return None if value is None else value / 1e3
 
 
 class RocmSmi:
@@ -214,6 +224,13 @@ class RocmSmi:
             "rsmi_dev_power_get", self._device, found, ctypes.byref(kind)
         )
         return None if failed else power_uw.value / 1e6
+
+    def power_limit_w(self) -> float | None:
+        """Return the cap of the module."""
+        cap_uw, sensor = ctypes.c_uint64(), ctypes.c_uint32(0)
+        found = ctypes.byref(cap_uw)
+        failed = self._call("rsmi_dev_power_cap_get", self._device, sensor, found)
+        return None if failed else cap_uw.value / 1e6
 
     def temperature_c(self) -> float | None:
         """Return the temperature of the hottest spot of the die."""
@@ -298,6 +315,10 @@ class Hwmon:
         """Return the average power of the module, or where it has none the current one."""
         average_w = self._number("power1_average", 1e6)
         return self._number("power1_input", 1e6) if average_w is None else average_w
+
+    def power_limit_w(self) -> float | None:
+        """Return the cap of the module."""
+        return self._number("power1_cap", 1e6)
 
     def temperature_c(self) -> float | None:
         """Return the temperature of the hottest spot of the die."""
