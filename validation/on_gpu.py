@@ -33,7 +33,7 @@ from projector.config.device_file import load_device
 from projector.distribution import package_version
 from projector.errors import ConfigError, MeasurementError, ProjectorError
 from projector.files import made_folder, write_whole
-from projector.measure.devices import cpu_name, gpus_at_hand, profile_of
+from projector.measure.devices import cpu_name, gpus_at_hand, profile_of, stands_for
 from projector.measure.probe import identify
 from projector.measure.process import check_torch
 from projector.measure.smi import open_library
@@ -227,8 +227,7 @@ def device_of(name: str | None, environment: Environment, folder: Path) -> str:
             allowed = "a device of `projector hardware`"
             raise ConfigError(msg, key="device", value=environment.device, allowed=allowed)
         return shipped
-    load_device(name, key="device")
-    if shipped == name:
+    if stands_for(load_device(name, key="device"), environment.device):
         return name
     return _profile(folder, {"extends": name, "name": environment.device})
 
@@ -252,7 +251,8 @@ def at_rest(environment: Environment, device: str) -> dict[str, str]:
         facts |= {
             "read through": type(library).__name__,
             "clock": f"{library.clock_mhz()} MHz, memory {library.memory_clock_mhz()} MHz",
-            "power": f"{library.power_w()} W, TDP of the profile {profile.tdp_w:g} W",
+            "power": f"{library.power_w()} W, limit {library.power_limit_w()} W, "
+            f"TDP of the profile {profile.tdp_w:g} W",
             "temperature": f"{library.temperature_c()} C",
             "clock held down by": ", ".join(library.reasons()) or "nothing that is told",
         }

@@ -225,7 +225,9 @@ def _beside(found: Found, session: Any, name: str) -> None:
     for row, (here, there) in enumerate(zip(bench.measured, bench.modelled, strict=True)):
         shape = shape_of(here.case)
         what = " ".join(f"{key}={value}" for key, value in shape.items() if value)
-        term = " ".join(filter(None, (name, shape.get("dtype"), shape.get("pass"))))
+        layer = getattr(here.case.program, "layer", None)
+        kernel = layer.attention if layer is not None else None
+        term = " ".join(filter(None, (name, kernel, shape.get("dtype"), shape.get("pass"))))
         if here.status != "ok":
             found.fail(what, here.status, here.message)
         elif session.kind == "clock":
@@ -301,8 +303,9 @@ def attention(place: Place, found: Found) -> None:
     """Run attention forward and backward."""
     asked = place.sizes["attention"]
     cases = [
-        attention_case(_attention_shape(*numbers), dtype, phase, "flash")
+        attention_case(_attention_shape(*numbers), dtype, phase, kernel)
         for numbers in asked["shapes"]
+        for kernel in asked["kernels"]
         for dtype in asked["types"]
         for phase in ("fwd", "bwd")
     ]
