@@ -258,6 +258,19 @@ def test_an_interrupt_keeps_what_was_done(tmp_path):
     assert [state.status(name) for name in THREE] == ["ok", "", ""]
 
 
+def test_a_part_is_measured_anew_where_that_is_asked_for(tmp_path, stand_in):
+    state, place = state_of(), place_of(tmp_path)
+    plan = {name: SIZES["parts"][name] for name in ("clock", "copies")}
+    on_gpu.go(place, state, plan, 40.0)
+    asked = len(stand_in.programs)
+    with pytest.raises(ConfigError, match="no part 'copy'"):
+        on_gpu.forget(tmp_path, state, ["clock", "copy"])
+    on_gpu.forget(tmp_path, state, ["copies"])
+    on_gpu.go(place, state, plan, 40.0)
+    assert len(stand_in.programs) == asked + len(SIZES["gpu"]["copies"])
+    assert [state.status(name) for name in plan] == ["ok", "ok"]
+
+
 @pytest.mark.parametrize("changes", [{"environment": CPU}, {"rehearsal": True}, {"plan": "1"}])
 def test_a_folder_of_another_run_is_refused(changes, tmp_path):
     state_of().write(tmp_path)

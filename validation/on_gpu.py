@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -261,6 +262,21 @@ def at_rest(environment: Environment, device: str) -> dict[str, str]:
     return facts
 
 
+def forget(folder: Path, state: State, names: Sequence[str]) -> None:
+    """Drop what some parts have measured, so that they are measured anew."""
+    for name in names:
+        if name not in PARTS:
+            msg = f"again: there is no part {name!r}; known: {', '.join(PARTS)}"
+            raise ConfigError(msg, key="again", value=name, allowed=list(PARTS))
+    for name in names:
+        for file in state.parts.pop(name, {}).get("files", ()):
+            path = folder / file
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
 def begin(options: argparse.Namespace) -> tuple[Place, State]:
     """Check everything that could stop a run, and return where it goes on."""
     if not 0.0 < options.minutes <= MOST_MINUTES:
@@ -290,11 +306,7 @@ def begin(options: argparse.Namespace) -> tuple[Place, State]:
     where = environment.model_dump(mode="json")
     fresh = State(options.rehearse, device, where, plan, facts=facts)
     state = read_state(folder, fresh)
-    for name in options.again:
-        if name not in PARTS:
-            msg = f"again: there is no part {name!r}; known: {', '.join(PARTS)}"
-            raise ConfigError(msg, key="again", value=name, allowed=list(PARTS))
-        state.parts.pop(name, None)
+    forget(folder, state, options.again)
     return Place(folder, environment, device, section, options.rehearse), state
 
 
@@ -315,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", help="shipped device that an unknown GPU is like")
     parser.add_argument("--rehearse", action="store_true", help="on this processor, small shapes")
     parser.add_argument(
-        "--again", nargs="+", default=[], metavar="PART", help="parts that count as never done"
+        "--again", nargs="+", default=[], metavar="PART", help="parts to measure anew"
     )
     options = parser.parse_args(arguments)
     try:

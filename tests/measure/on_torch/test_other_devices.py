@@ -13,6 +13,7 @@ from projector.config.load import load_job  # noqa: E402
 from projector.measure.comm import Alone  # noqa: E402
 from projector.measure.exchange import Ranks  # noqa: E402
 from projector.measure.layers import build_layer  # noqa: E402
+from projector.measure.narrow import Format  # noqa: E402
 from projector.measure.operators import prepare_operation  # noqa: E402
 from projector.measure.pace import Stopwatch  # noqa: E402
 from projector.measure.parts import Kit  # noqa: E402
@@ -86,3 +87,20 @@ def test_operations_stay_on_their_device_and_read_nothing_back(precision, bench)
     for program in programs:
         for run in prepare_operation(bench, program).runner.sets[:1]:
             run()
+
+
+@pytest.mark.parametrize("recipe", ["delayed", "tensorwise", "rowwise"])
+def test_torch_accepts_the_operands_of_an_fp8_gemm_on_a_gpu(recipe):
+    """Its checks of types, layouts and scales need no GPU, and are those of CUDA there."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fmt = Format(torch, torch.float8_e4m3fn, 448.0, recipe)
+        left = torch.empty(64, 128, dtype=torch.bfloat16, device="cuda")
+        right = torch.empty(96, 128, dtype=torch.bfloat16, device="cuda")
+        out = fmt.multiply(fmt.quantise(left), fmt.quantise(right))
+        assert (tuple(out.shape), out.dtype) == ((64, 96), torch.bfloat16)
+        # The second operand lies by columns; by rows it is refused.
+        (values, scale), by_rows = fmt.quantise(left), out.new_empty(128, 96).to(fmt.narrow_type)
+        with pytest.raises(RuntimeError, match="col_major"):
+            torch._scaled_mm(values, by_rows, scale_a=scale, scale_b=scale, out_dtype=out.dtype)
