@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.measure.bench_stand_in import CPU, H100, StandIn
+from tests.measure.bench_stand_in import CPU, H100, StandIn, died
 
 from projector.errors import ConfigError
-from projector.measure.task import OperationProgram, Outcome, StepProgram, Timing
+from projector.measure.task import LayerProgram, OperationProgram, Outcome, StepProgram, Timing
 
 VALIDATION = Path(__file__).resolve().parents[1] / "validation"
 sys.path.insert(0, str(VALIDATION))
@@ -133,6 +133,46 @@ def test_a_step_without_memory_is_told_and_the_others_go_on(tmp_path, monkeypatc
     parts.memory(place_of(tmp_path), found)
     assert [each["status"] for each in found.failures] == ["out_of_memory"]
     assert len(found.rows) == 18
+
+
+def test_a_step_whose_process_dies_fails_and_the_others_go_on(tmp_path, monkeypatch):
+    calls, worker = [], StandIn(rule=outcome_of)
+
+    def run_task(task, **_):
+        calls.append(task)
+        return died() if len(calls) == 2 else worker(task)
+
+    monkeypatch.setattr(parts, "run_task", run_task)
+    found = parts.Found()
+    with pytest.raises(parts.MeasurementError, match="1 of 10 failed: llama, 4 layers, fp8"):
+        parts.memory(place_of(tmp_path), found)
+    assert [each["message"] for each in found.failures] == ["the worker ended with exit code -9"]
+    assert len(found.rows) == 18
+    # It alone is tried again.
+    found = parts.Found()
+    parts.memory(place_of(tmp_path), found)
+    assert (len(calls), len(found.rows)) == (11, 20)
+
+
+@pytest.mark.thorough
+def test_a_probe_of_a_gpu_extends_its_profile(tmp_path, monkeypatch):
+    def rule(program):
+        if isinstance(program, StepProgram | LayerProgram):
+            one = Timing(median_s=1e-3, low_s=1e-3, high_s=1e-3, repeats=11)
+            parts_of = ("forward", "backward", "input_gradient", "optimizer", "total")
+            return Outcome(status="ok", times=dict.fromkeys(parts_of, one))
+        return None
+
+    worker = StandIn(rule=rule)
+    monkeypatch.setattr(parts, "run_task", lambda task, **_: worker(task))
+    found = parts.Found()
+    parts.probe(place_of(tmp_path), found)
+    profile = yaml.safe_load((tmp_path / "probed.yaml").read_text())
+    assert (profile["extends"], profile["name"]) == ("h100", H100.device)
+    assert not found.failures
+    assert {row.term.split()[1].rstrip(",") for row in found.rows} == {
+        "sweep", "memory", "gemm", "attention", "layer", "step"
+    }  # fmt: skip
 
 
 def test_a_list_that_is_cut_off_goes_on_where_it_ended(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from typing import Any
 import projector as pj
 from projector.calibrate.probed import fit_probe
 from projector.config.job import Job
-from projector.errors import MeasurementError
+from projector.errors import MeasurementError, ProjectorError
 from projector.files import write_whole
 from projector.measure.bench.cases import (
     AttentionShape,
@@ -338,7 +338,8 @@ def copies(place: Place, found: Found) -> None:
 def operators(place: Place, found: Found) -> None:
     """Measure the memory-bound operators of a few models by themselves."""
     pace = Pace.model_validate(place.sizes["pace"])
-    for name, given in place.sizes["operators"].items():
+
+    def measure(name: str, given: Mapping[str, Any]) -> None:
         reduction = place.reduced(given)
         whole = task_of(reduction, place.kind, pace)  # type: ignore[arg-type]
         wanted = [
@@ -348,6 +349,27 @@ def operators(place: Place, found: Found) -> None:
         task = whole.model_copy(update={"programs": wanted})
         record = _recorded(place, found, f"operators/{name}.json", reduction, task)
         _compared(found, f"operators {name}", reduction.job, record)
+
+    _one_by_one(found, place.sizes["operators"], measure)
+
+
+def _one_by_one(
+    found: Found, items: Mapping[str, Any], run: Callable[[str, Mapping[str, Any]], None]
+) -> None:
+    """Run all of a part; what fails does not stop the others, and the part has failed."""
+    failed = []
+    for name, given in items.items():
+        try:
+            run(name, given)
+        except (OutOfTimeError, NotPossibleError):
+            raise
+        except Exception as error:  # a defect in one of them must not cost the others
+            text = error.message if isinstance(error, ProjectorError) else repr(error)
+            found.fail(name, "failed", text)
+            failed.append(name)
+    if failed:
+        msg = f"{len(failed)} of {len(items)} failed: {', '.join(failed)}"
+        raise MeasurementError(msg, key="part", value=failed)
 
 
 def _recorded(place: Place, found: Found, name: str, reduction: Reduction, task: Task) -> pj.Record:
@@ -389,25 +411,27 @@ def _milliseconds(found: Found, term: str, what: str, pair: Mapping[str, Any]) -
 
 def jobs(place: Place, found: Found) -> None:
     """Measure jobs, show and use their records, and take them to clusters."""
-    for name, given in place.sizes["jobs"].items():
-        changes = [f"{key}={value}" for key, value in given.get("changes", {}).items()]
-        config = place.keep(f"jobs/{name}.job.json", place.job(given))
-        record = config.with_name(f"{name}.record.json")
-        asked = ("performance", "--config", config, *changes, "--profiling-mode", "both")
-        if not record.exists():
-            place.say(f"{name}: measured")
-            place.command(*asked, "--benchmark-gpus", 1, "--save-benchmark", record)
-        found.files.append(str(record.relative_to(place.folder)))
-        tables = place.folder / "tables" / name
-        shown = place.command("record", record, "--tables", tables)
-        found.facts[f"{name}: tables"] = json.dumps(shown["tables"])
-        loaded = (*asked, "--load-benchmark", record)
-        both = place.command(*loaded)
-        place.keep(f"jobs/{name}.both.json", both)
-        _of_comparison(found, name, both["comparison"])
-        _restored(found, f"{name}: {both['gpus']} GPUs", both)
-        for target, more in place.sizes["targets"].items():
-            _restored(found, f"{name}: {target}", place.command(*loaded, *more))
+    _one_by_one(found, place.sizes["jobs"], lambda name, given: _job(place, found, name, given))
+
+
+def _job(place: Place, found: Found, name: str, given: Mapping[str, Any]) -> None:
+    changes = [f"{key}={value}" for key, value in given.get("changes", {}).items()]
+    config = place.keep(f"jobs/{name}.job.json", place.job(given))
+    record = config.with_name(f"{name}.record.json")
+    asked = ("performance", "--config", config, *changes, "--profiling-mode", "both")
+    if not record.exists():
+        place.say(f"{name}: measured")
+        place.command(*asked, "--benchmark-gpus", 1, "--save-benchmark", record)
+    found.files.append(str(record.relative_to(place.folder)))
+    shown = place.command("record", record, "--tables", place.folder / "tables" / name)
+    found.facts[f"{name}: tables"] = json.dumps(shown["tables"])
+    loaded = (*asked, "--load-benchmark", record)
+    both = place.command(*loaded)
+    place.keep(f"jobs/{name}.both.json", both)
+    _of_comparison(found, name, both["comparison"])
+    _restored(found, f"{name}: {both['gpus']} GPUs", both)
+    for target, more in place.sizes["targets"].items():
+        _restored(found, f"{name}: {target}", place.command(*loaded, *more))
 
 
 def _restored(found: Found, name: str, answer: Mapping[str, Any]) -> None:
@@ -424,29 +448,31 @@ def _restored(found: Found, name: str, answer: Mapping[str, Any]) -> None:
 
 def memory(place: Place, found: Found) -> None:
     """Run whole steps for their peak, and project it: the job's, and that of the step that ran."""
+    _one_by_one(found, place.sizes["memory"], lambda name, given: _peak(place, found, name, given))
+
+
+def _peak(place: Place, found: Found, name: str, given: Mapping[str, Any]) -> None:
+    reduction = place.reduced(given)
     pace = Pace.model_validate(place.sizes["memory_pace"])
-    for name, given in place.sizes["memory"].items():
-        reduction = place.reduced(given)
-        task = Task(device=place.kind, pace=pace, programs=[whole_step(reduction.job)])  # type: ignore[arg-type]
-        record = _recorded(place, found, f"memory/{_file(name)}.json", reduction, task)
-        assert record.step is not None
-        outcome = record.step.outcome
-        if outcome.status != "ok":
-            found.fail(name, outcome.status, outcome.message)
-            continue
-        peaks = pj.project_memory(reduction.job, records=record, profiling_mode="both").comparison
-        assert peaks is not None
-        allocated = peaks.step.measured_bytes
-        projected = peaks.target.simulated_bytes
-        found.add("peak memory", name, allocated / GIB, projected / GIB, "GiB")
-        modelled = peaks.step.simulated_bytes / GIB
-        found.add("peak memory, as the step ran", name, allocated / GIB, modelled, "GiB")
-        numbers = ("peak_reserved_bytes", "outside_allocator_bytes", "peak_resident_bytes")
-        found.facts[name] = ", ".join(
-            f"{each.removesuffix('_bytes')} {outcome.numbers[each] / GIB:.2f} GiB"
-            for each in numbers
-            if each in outcome.numbers
-        )
+    task = Task(device=place.kind, pace=pace, programs=[whole_step(reduction.job)])  # type: ignore[arg-type]
+    record = _recorded(place, found, f"memory/{_file(name)}.json", reduction, task)
+    assert record.step is not None
+    outcome = record.step.outcome
+    if outcome.status != "ok":
+        found.fail(name, outcome.status, outcome.message)
+        return
+    peaks = pj.project_memory(reduction.job, records=record, profiling_mode="both").comparison
+    assert peaks is not None
+    allocated = peaks.step.measured_bytes / GIB
+    found.add("peak memory", name, allocated, peaks.target.simulated_bytes / GIB, "GiB")
+    modelled = peaks.step.simulated_bytes / GIB
+    found.add("peak memory, as the step ran", name, allocated, modelled, "GiB")
+    numbers = ("peak_reserved_bytes", "outside_allocator_bytes", "peak_resident_bytes")
+    found.facts[name] = ", ".join(
+        f"{each.removesuffix('_bytes')} {outcome.numbers[each] / GIB:.2f} GiB"
+        for each in numbers
+        if each in outcome.numbers
+    )
 
 
 def _file(name: str) -> str:
@@ -477,21 +503,24 @@ def _loop_recorded(place: Place, config: Path, asked: Mapping[str, Any]) -> Path
 
 def traces(place: Place, found: Found) -> None:
     """Record steps of the jobs with the profiler, and compare each trace with its job."""
-    asked = place.sizes["traces"]
-    for name in asked["jobs"]:
-        config = _measured_job(place, f"traces/{name}.json", place.sizes["jobs"][name])
-        folder = _loop_recorded(place, config, asked)
-        found.files.append(str(folder.relative_to(place.folder)))
-        answer = place.command("trace", "compare", "--config", config, folder)
-        place.keep(f"traces/{name}.compare.json", answer)
-        for each in answer["operations"]:
-            what = f"{each['operation']} {each['phase']}"
-            _milliseconds(found, f"trace {name} {each['kind']}", what, each)
-        for term, pair in answer["step"].items():
-            _milliseconds(found, f"trace {name} step", term, pair)
-        shares = ", ".join(f"{side} {share:.1%}" for side, share in answer["matched_share"].items())
-        found.facts[f"{name}: time that was matched"] = shares
-        found.facts[f"{name}: warnings"] = "; ".join(answer["warnings"]) or "none"
+    items = {name: place.sizes["jobs"][name] for name in place.sizes["traces"]["jobs"]}
+    _one_by_one(found, items, lambda name, given: _trace(place, found, name, given))
+
+
+def _trace(place: Place, found: Found, name: str, given: Mapping[str, Any]) -> None:
+    config = _measured_job(place, f"traces/{name}.json", given)
+    folder = _loop_recorded(place, config, place.sizes["traces"])
+    found.files.append(str(folder.relative_to(place.folder)))
+    answer = place.command("trace", "compare", "--config", config, folder)
+    place.keep(f"traces/{name}.compare.json", answer)
+    for each in answer["operations"]:
+        what = f"{each['operation']} {each['phase']}"
+        _milliseconds(found, f"trace {name} {each['kind']}", what, each)
+    for term, pair in answer["step"].items():
+        _milliseconds(found, f"trace {name} step", term, pair)
+    shares = ", ".join(f"{side} {share:.1%}" for side, share in answer["matched_share"].items())
+    found.facts[f"{name}: time that was matched"] = shares
+    found.facts[f"{name}: warnings"] = "; ".join(answer["warnings"]) or "none"
 
 
 def counters(place: Place, found: Found) -> None:
