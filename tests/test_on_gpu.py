@@ -23,6 +23,7 @@ import on_gpu_page  # noqa: E402
 import on_gpu_parts as parts  # noqa: E402
 
 SIZES = yaml.safe_load((VALIDATION / "on_gpu.yaml").read_text())
+MI300X = {"device": "AMD Instinct MI300X", "backend": "rocm", "runtime": "7.0"}
 THREE = {name: {"title": name.title(), "minutes": 1} for name in ("first", "second", "third")}
 
 
@@ -86,7 +87,19 @@ def test_any_beginning_of_a_list_shows_all_kinds(count):
 
 
 @pytest.mark.parametrize("name", ["clock", "attention", "grouped", "copies", "gemm"])
-def test_lists_of_a_gpu_are_measured_and_modelled(name, tmp_path, stand_in):
+@pytest.mark.parametrize("device", ["h100", "mi300x"])
+def test_every_case_of_a_list_is_modelled(name, device, tmp_path, monkeypatch):
+    where = H100 if device == "h100" else H100.model_copy(update=MI300X)
+    worker = StandIn(where)
+    monkeypatch.setattr(parts, "run_task", lambda task, **_: worker(task))
+    found = parts.Found()
+    parts.PARTS[name](place_of(tmp_path, where, device), found)
+    assert not found.failures
+    assert len(found.rows) == len(worker.programs) > 0
+
+
+@pytest.mark.parametrize("name", ["clock", "attention", "grouped", "copies", "gemm"])
+def test_lists_of_a_gpu_are_measured_once(name, tmp_path, stand_in):
     found = parts.Found()
     parts.PARTS[name](place_of(tmp_path), found)
     asked, cases = len(stand_in.programs), int(found.facts["cases"].split()[0])
