@@ -22,6 +22,8 @@ import on_gpu  # noqa: E402  # a script that imports its neighbours
 import on_gpu_page  # noqa: E402
 import on_gpu_parts as parts  # noqa: E402
 
+sys.path.remove(str(VALIDATION))
+
 SIZES = yaml.safe_load((VALIDATION / "on_gpu.yaml").read_text())
 MI300X = {"device": "AMD Instinct MI300X", "backend": "rocm", "runtime": "7.0"}
 THREE = {name: {"title": name.title(), "minutes": 1} for name in ("first", "second", "third")}
@@ -318,10 +320,11 @@ def test_a_part_is_measured_anew_where_that_is_asked_for(tmp_path, stand_in):
     asked = len(stand_in.programs)
     with pytest.raises(ConfigError, match="no part 'copy'"):
         on_gpu.forget(tmp_path, state, ["clock", "copy"])
-    on_gpu.forget(tmp_path, state, ["copies"])
+    on_gpu.forget(tmp_path, state, ["clock"])
     on_gpu.go(place, state, plan, 40.0)
-    assert len(stand_in.programs) == asked + len(SIZES["gpu"]["copies"])
+    assert len(stand_in.programs) == asked + len(SIZES["gpu"]["clock"]["types"])
     assert [state.status(name) for name in plan] == ["ok", "ok"]
+    assert list(state.parts) == list(plan)
 
 
 @pytest.mark.parametrize("changes", [{"environment": CPU}, {"rehearsal": True}, {"plan": "1"}])

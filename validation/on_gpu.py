@@ -68,6 +68,7 @@ class State:
 
     rehearsal: bool
     device: str
+    """Shipped profile, or a file of the folder."""
     environment: dict[str, Any]
     plan: str
     """Digest of the section of ``on_gpu.yaml``."""
@@ -214,6 +215,7 @@ def go(
             state.parts[name] = {"title": title, **run_part(place, parts[name], seconds)}
         finally:
             this["seconds"] = round(time.monotonic() - begun, 1)
+            state.parts = {each: state.parts[each] for each in plan if each in state.parts}
             state.write(place.folder)
         done = state.parts[name]
         print(f"  {done['status']} in {done['seconds']} s {done['error']}".rstrip(), flush=True)
@@ -304,7 +306,8 @@ def begin(options: argparse.Namespace) -> tuple[Place, State]:
     facts = at_rest(environment, device)
     plan = hashlib.sha256(json.dumps(section).encode()).hexdigest()[:12]
     where = environment.model_dump(mode="json")
-    fresh = State(options.rehearse, device, where, plan, facts=facts)
+    # Pages are shown to others, whom no folder of this machine concerns.
+    fresh = State(options.rehearse, Path(device).name, where, plan, facts=facts)
     state = read_state(folder, fresh)
     forget(folder, state, options.again)
     return Place(folder, environment, device, section, options.rehearse), state

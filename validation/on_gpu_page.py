@@ -1,11 +1,13 @@
 """The page of `on_gpu.py`: what ran, what failed, and how far projections are off."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from projector.report.document import Column, Document, Figure, Section, Table, prose, words
 from projector.report.pages.page import GRID
+from projector.units import MICROSECOND
 
 State = Mapping[str, Any]
 
@@ -55,7 +57,7 @@ def _sections(state: State) -> Iterator[Section]:
             yield Section(part["title"], table=_pairs(part["facts"]))
     rows = [row for part in parts.values() for row in part.get("rows", ())]
     if rows:
-        about = f"Up to {WORST} pairs, the largest error first. `on_gpu.json` has all of them."
+        about = f"Up to {WORST} pairs, furthest from a ratio of 1. on_gpu.json has all of them."
         yield Section("Furthest off", about, _worst(rows))
 
 
@@ -132,18 +134,22 @@ def _pairs(facts: Mapping[str, str]) -> Table:
 
 
 def _worst(rows: list[Mapping[str, Any]]) -> Table:
-    shown = sorted(rows, key=lambda row: -abs(row["ratio"] - 1.0))[:WORST]
+    shown = sorted(rows, key=lambda row: -abs(math.log(row["ratio"])))[:WORST]
     return Table(
         (
             words("term", [row["term"] for row in shown]),
             prose("what", [row["what"] for row in shown]),
             *(
-                words(name, [f"{row[name]:.4g} {row['unit']}" for row in shown])
+                words(name, [_quantity(row[name], row["unit"]) for row in shown])
                 for name in ("measured", "projected")
             ),
             Column("ratio", [row["ratio"] for row in shown], digits=DIGITS),
         )
     )
+
+
+def _quantity(value: float, unit: str) -> str:
+    return f"{value / MICROSECOND:,.4g} µs" if unit == "s" else f"{value:,.4g} {unit}"
 
 
 def _ratios(parts: Mapping[str, Any]) -> Figure:

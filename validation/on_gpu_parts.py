@@ -424,7 +424,8 @@ def _job(place: Place, found: Found, name: str, given: Mapping[str, Any]) -> Non
         place.command(*asked, "--benchmark-gpus", 1, "--save-benchmark", record)
     found.files.append(str(record.relative_to(place.folder)))
     shown = place.command("record", record, "--tables", place.folder / "tables" / name)
-    found.facts[f"{name}: tables"] = json.dumps(shown["tables"])
+    rows = ", ".join(f"{count} {table}" for table, count in shown["tables"].items())
+    found.facts[f"{name}: rows of tables"] = rows
     loaded = (*asked, "--load-benchmark", record)
     both = place.command(*loaded)
     place.keep(f"jobs/{name}.both.json", both)
