@@ -358,6 +358,22 @@ def test_a_command_that_refuses_says_why(tmp_path):
         place_of(tmp_path).command("performance", "--config", "nothing.yaml")
 
 
+def test_half_a_trace_does_not_count_as_done(tmp_path, monkeypatch):
+    place = place_of(tmp_path)
+    config = parts._measured_job(place, "traces/moe.json", SIZES["rehearsal"]["jobs"]["moe"])
+
+    def late(*arguments, run):
+        folder = arguments[arguments.index("--out") + 1]
+        folder.mkdir()
+        (folder / "rank0.json.gz").write_bytes(b"half")
+        raise parts.OutOfTimeError
+
+    monkeypatch.setattr(place, "command", late)
+    with pytest.raises(parts.OutOfTimeError):
+        parts._loop_recorded(place, config, SIZES["rehearsal"]["traces"])
+    assert not list(tmp_path.rglob("rank*.json.gz"))
+
+
 @pytest.fixture
 def counted(tmp_path, monkeypatch):
     """Run a script in place of a profiler's."""

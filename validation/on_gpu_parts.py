@@ -498,7 +498,12 @@ def _loop_recorded(place: Place, config: Path, asked: Mapping[str, Any]) -> Path
         warmup, active = asked["warmup"], asked["active"]
         counts = ("--warmup", warmup, "--active", active, "--overwrite")
         loop = (sys.executable, LOOP, config, warmup + active + 1, "--device", place.kind)
-        place.command("trace", "record", "--out", folder, *counts, run=loop)
+        try:
+            place.command("trace", "record", "--out", folder, *counts, run=loop)
+        except BaseException:
+            # Half a trace is read as far as it goes, and would count as done.
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
     return folder
 
 
