@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.measure.bench_stand_in import CPU, H100, StandIn, died
+from tests.measure.fake_smi import FakeNvml
 
 from projector.errors import ConfigError
+from projector.measure.smi import Nvml
 from projector.measure.task import LayerProgram, OperationProgram, Outcome, StepProgram, Timing
 
 VALIDATION = Path(__file__).resolve().parents[1] / "validation"
@@ -448,6 +450,29 @@ def test_an_unknown_gpu_takes_the_profile_that_is_named(tmp_path):
     assert yaml.safe_load(Path(path).read_text()) == {"extends": "h100", "name": "NVIDIA H100 NVL"}
     assert on_gpu.device_of(None, H100, tmp_path) == "h100"
     assert on_gpu.device_of("h100", H100, tmp_path) == "h100"
+
+
+class Forbidden(FakeNvml):
+    """Numbers of a driver that gives them to administrators alone."""
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, device, power):
+        return 4
+
+    def nvmlDeviceGetPowerUsage(self, device, power):
+        return 4
+
+
+def test_what_a_gpu_tells_at_rest_stands_beside_its_profile(monkeypatch):
+    monkeypatch.setattr(on_gpu, "open_library", lambda _: Nvml(FakeNvml(345, reasons=0x1), 0))
+    facts = on_gpu.at_rest(H100, "h100")
+    assert facts["power"] == "695.5 W, limit 700 W, TDP of the profile 700 W"
+    assert facts["clock"] == "345 MHz, memory 2619 MHz"
+    assert facts["clock held down by"] == "idle"
+    assert facts["memory"].startswith("80.00 GiB, profile 79.")
+    monkeypatch.setattr(on_gpu, "open_library", lambda _: Nvml(Forbidden(), 0))
+    assert on_gpu.at_rest(H100, "h100")["power"].startswith("not told, limit not told")
+    monkeypatch.setattr(on_gpu, "open_library", lambda _: None)
+    assert "no library" in on_gpu.at_rest(H100, "h100")["clock and power"]
 
 
 # The page.

@@ -241,6 +241,10 @@ def _profile(folder: Path, data: Mapping[str, Any]) -> str:
     return str(path)
 
 
+def _told(value: float | None, unit: str) -> str:
+    return "not told" if value is None else f"{value:g} {unit}"
+
+
 def at_rest(environment: Environment, device: str) -> dict[str, str]:
     """Return what the machine tells before any load, beside its profile."""
     profile = load_device(device)
@@ -251,12 +255,13 @@ def at_rest(environment: Environment, device: str) -> dict[str, str]:
     if library is None:
         return {**facts, "clock and power": "no library of the vendor is there, or none is needed"}
     try:
+        limit, tdp = _told(library.power_limit_w(), "W"), f"{profile.tdp_w:g} W"
+        memory = _told(library.memory_clock_mhz(), "MHz")
         facts |= {
             "read through": type(library).__name__,
-            "clock": f"{library.clock_mhz()} MHz, memory {library.memory_clock_mhz()} MHz",
-            "power": f"{library.power_w()} W, limit {library.power_limit_w()} W, "
-            f"TDP of the profile {profile.tdp_w:g} W",
-            "temperature": f"{library.temperature_c()} C",
+            "clock": f"{_told(library.clock_mhz(), 'MHz')}, memory {memory}",
+            "power": f"{_told(library.power_w(), 'W')}, limit {limit}, TDP of the profile {tdp}",
+            "temperature": _told(library.temperature_c(), "°C"),
             "clock held down by": ", ".join(library.reasons()) or "nothing that is told",
         }
     finally:
