@@ -52,6 +52,10 @@ class FakeNvml:
         put(power, 695_500)
         return 0
 
+    def nvmlDeviceGetEnforcedPowerLimit(self, device: Any, power: Any) -> int:
+        put(power, 700_000)
+        return 0
+
     def nvmlDeviceGetTemperature(self, device: Any, kind: Any, value: Any) -> int:
         assert kind.value == 0
         put(value, 61)
@@ -120,6 +124,11 @@ class FakeRocmSmi:
     def rsmi_dev_power_get(self, device: Any, power: Any, kind: Any) -> int:
         put(power, 750_000_000)
         put(kind, 1)
+        return 0
+
+    def rsmi_dev_power_cap_get(self, device: Any, sensor: Any, power: Any) -> int:
+        assert sensor.value == 0
+        put(power, 750_000_000)
         return 0
 
     def rsmi_dev_temp_metric_get(self, device: Any, kind: Any, metric: Any, value: Any) -> int:

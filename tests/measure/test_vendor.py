@@ -30,7 +30,7 @@ def test_nvml_reads_its_units() -> None:
     device = Nvml(library, 1)
     assert device.name() == "NVIDIA H100 80GB HBM3"
     assert device.read("clock_mhz") == 1755.0
-    assert device.read("power_w") == 695.5
+    assert (device.read("power_w"), device.read("power_limit_w")) == (695.5, 700.0)
     assert device.read("temperature_c") == 61.0
     assert device.reasons() == ("power cap",)
     device.close()
@@ -43,7 +43,7 @@ def test_rocm_smi_reads_its_units(recent: bool) -> None:
     device = RocmSmi(library, 0)
     assert device.name() == "AMD Instinct MI300X"
     assert device.read("clock_mhz") == 1950.0
-    assert device.read("power_w") == 742.0
+    assert (device.read("power_w"), device.read("power_limit_w")) == (742.0, 750.0)
     assert device.read("temperature_c") == 71.0
     assert device.reasons() == ()
     device.close()
@@ -97,7 +97,8 @@ def test_functions_that_a_library_has_not_read_nothing() -> None:
 
     device = Nvml(Old(), 0)
     assert (device.name(), device.read("clock_mhz"), device.read("power_w")) == ("", None, None)
-    assert (device.read("temperature_c"), device.reasons()) == (None, ())
+    assert (device.read("power_limit_w"), device.read("temperature_c")) == (None, None)
+    assert device.reasons() == ()
 
 
 def test_former_name_of_reasons() -> None:
@@ -154,21 +155,15 @@ def test_sensors_of_amds_driver(tmp_path: Path) -> None:
     sensors(
         tmp_path, "0000:75:00.0", "0x1002",
         freq1_input=1_950_000_000, power1_input=750_000_000, temp2_input=71_000,
+        power1_cap=760_000_000,
     )  # fmt: skip
     sensors(tmp_path, "0000:95:00.0", "0x1002", freq1_input=132_000_000, power1_average=140_000_000)
     wanted = ("clock_mhz", "power_w", "temperature_c")
     device = Hwmon(0, root=tmp_path)
-    assert tuple(map(device.read, wanted)) == (
-        1950.0,
-        750.0,
-        71.0,
-    )
+    assert tuple(map(device.read, wanted)) == (1950.0, 750.0, 71.0)
+    assert device.read("power_limit_w") == 760.0
     device = Hwmon(5, pci_address(0, 0x95, 0), tmp_path)
-    assert tuple(map(device.read, wanted)) == (
-        132.0,
-        140.0,
-        None,
-    )
+    assert tuple(map(device.read, wanted)) == (132.0, 140.0, None)
     assert (device.name(), device.reasons()) == ("", ())
     with pytest.raises(OSError, match="no device 2"):
         Hwmon(2, root=tmp_path)

@@ -120,8 +120,8 @@ def attention(
     ),
     passes: str = option("P,P", "fwd, bwd.", shown="fwd,bwd", names="--pass"),
     kernel: str = option(
-        "flash|sdpa|math",
-        "Kernel of torch: its flash one, its own choice, or plain GEMMs.",
+        "flash|cudnn|sdpa|math",
+        "Kernel of torch: its flash one, that of cuDNN, its own choice, or plain GEMMs.",
         shown="flash",
     ),
     dtypes: str = _DTYPE,

@@ -89,6 +89,7 @@ class Routing:
         self.of_expert = max(1, ceil_div(round(self.sent * load), self.experts))
         self.rows = self.of_expert * self.experts
         self.expert_of_row = torch.arange(self.rows, device=kit.device) % self.experts
+        self.numbers = torch.arange(self.experts, device=kit.device)
         self.waits = c.host_sync == 1
 
     def scores(self, logits: Tensor) -> Tensor:
@@ -99,10 +100,11 @@ class Routing:
 
     def order(self) -> tuple[Tensor, Tensor]:
         """Sort by expert: the pair of token and expert of each row, and the token alone."""
-        order = self.torch.argsort(self.expert_of_row, stable=True)
-        counts = self.torch.bincount(self.expert_of_row, minlength=self.experts)
+        experts, order = self.torch.sort(self.expert_of_row, stable=True)
+        # A histogram of torch reads its largest value back and waits for the device.
+        ends = self.torch.searchsorted(experts, self.numbers, right=True)
         if self.waits:
-            counts.tolist()
+            ends.tolist()
         pair = order % self.sent
         return pair, pair // self.topk
 

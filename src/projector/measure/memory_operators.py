@@ -203,6 +203,8 @@ def _join(at: Context) -> MemoryOperator:
 def _expert_rows(at: Context) -> tuple[Routing, int]:
     """Return the routing of a layer, and the rows that its experts on this rank get."""
     c, routing = at.columns, Routing(at.kit, at.columns)
+    # That the host waits for counts is no part of the kernels; a layer has it.
+    routing.waits = False
     local = max(1, c.experts // c.ep)
     return routing, routing.of_expert * c.ep * c.etp * local
 
@@ -255,9 +257,7 @@ def _permute(at: Context) -> MemoryOperator:
         _, token = routing.order()
         return permute(x, token)
 
-    return MemoryOperator(
-        "argsort, index_select", lambda: (at.leaf(c.outer_tokens, c.hidden),), run
-    )
+    return MemoryOperator("sort, index_select", lambda: (at.leaf(c.outer_tokens, c.hidden),), run)
 
 
 def _unpermute(at: Context) -> MemoryOperator:

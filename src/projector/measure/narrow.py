@@ -54,8 +54,15 @@ class Format:
         scaled = (x * scale).clamp(-self.largest, self.largest)
         return scaled.to(self.narrow_type), scale.reciprocal()
 
-    def multiply(self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``left @ right'`` of two quantised tensors whose rows share their depth."""
+    def multiply(
+        self, left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor], *, gradient: bool = False
+    ) -> Tensor:
+        """Return ``left @ right'`` of two quantised tensors whose rows share their depth.
+
+        Hopper adds products up in fewer bits for a forward, and in FP32 for a gradient, as the
+        recipes of Transformer Engine and torchao ask for. Scales of rows have one fast kernel
+        alone, which takes fewer bits throughout (pytorch/ao, pull request 1325).
+        """
         (a, of_a), (b, of_b) = left, right
         if self.by_rows and self.recipe != "rowwise":
             of_a, of_b = of_a.expand(a.shape[0], 1), of_b.expand(b.shape[0], 1)
@@ -63,8 +70,9 @@ class Format:
         if self.by_rows or self.recipe == "rowwise":
             of_b = of_b.t()
         return self.torch._scaled_mm(  # noqa: SLF001
-            a, b.t(), scale_a=of_a, scale_b=of_b, out_dtype=self.torch.bfloat16
-        )
+            a, b.t(), scale_a=of_a, scale_b=of_b, out_dtype=self.torch.bfloat16,
+            use_fast_accum=not gradient or self.recipe == "rowwise",
+        )  # fmt: skip
 
 
 Quantised = tuple[Tensor, Tensor]
@@ -130,9 +138,9 @@ class NarrowLinear:
     of_groups = of_rows
     """All rows are of one group."""
 
-    def multiply(self, left: Quantised, right: Quantised) -> Tensor:
+    def multiply(self, left: Quantised, right: Quantised, *, gradient: bool = False) -> Tensor:
         """Return the product of quantised rows and quantised rows of the other side."""
-        return self.format.multiply(left, right)
+        return self.format.multiply(left, right, gradient=gradient)
 
     def refresh(self) -> None:
         """Quantise all weights anew, as after a step of the optimizer."""
@@ -190,11 +198,14 @@ class NarrowExperts:
         values, scale = self.of_rows(x.reshape(rows, groups, -1))
         return values.view(x.shape), scale.t().reshape(-1)
 
-    def multiply(self, left: Quantised, right: Quantised) -> Tensor:
-        """Return the grouped product of quantised rows and quantised rows of the other side."""
+    def multiply(self, left: Quantised, right: Quantised, *, gradient: bool = False) -> Tensor:  # noqa: ARG002
+        """Return the grouped product of quantised rows and quantised rows of the other side.
+
+        It has scales of rows, so that gradients are added up as a forward is.
+        """
         return self.torch._scaled_grouped_mm(  # noqa: SLF001
             left[0], right[0].transpose(-2, -1), left[1], right[1], offs=self.ends,
-            out_dtype=self.torch.bfloat16,
+            out_dtype=self.torch.bfloat16, use_fast_accum=True,
         )  # fmt: skip
 
 
@@ -215,11 +226,11 @@ def _function(
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
             _, columns = linear.of_weight(ctx.weight)
-            of_x = linear.multiply(linear.of_rows(gradient.contiguous()), columns)
+            of_x = linear.multiply(linear.of_rows(gradient.contiguous()), columns, gradient=True)
             if not ctx.saved_tensors:
                 return of_x, None
             turned = linear.of_groups(gradient.t().contiguous())
-            return of_x, linear.multiply(turned, ctx.saved_tensors)
+            return of_x, linear.multiply(turned, ctx.saved_tensors, gradient=True)
 
     apply: Callable[[Tensor, Tensor], Tensor] = Function.apply
     return apply

@@ -203,7 +203,8 @@ def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
             )
             for _ in range(key.batch)
         ]
-        return lambda: [fmt.multiply(left, right) for left, right in pairs]
+        gradient = key.phase != "forward"
+        return lambda: [fmt.multiply(left, right, gradient=gradient) for left, right in pairs]
 
     note = ", one by one" if key.batch > 1 else ""
     return _prepared(bench, make, f"torch._scaled_mm, {fmt.name}{note}")

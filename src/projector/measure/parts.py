@@ -202,7 +202,13 @@ class AttentionShape:
 
 
 FUSED = (("flash", "cudnn"), ("efficient",), ("math",))
-ORDERS = {"flash": FUSED, "sdpa": FUSED, "math": (("math",),)}
+ANY = "as torch chooses"
+ORDERS = {
+    "flash": FUSED,
+    "sdpa": ((ANY,),),
+    "cudnn": (("cudnn",),),
+    "math": (("math",),),
+}
 """Backends that each wish tries. The first that runs is taken; of one group those that take the
 tensors as they are come before those that need repeated keys or padded values."""
 
@@ -302,18 +308,18 @@ def _window_mask(kit: Kit, shape: AttentionShape) -> Tensor | None:
 
 
 def select_backend(torch: Torch, backend: str) -> None:
-    """Allow one backend of scaled-dot-product attention, unless it is the one already.
+    """Allow one backend of scaled-dot-product attention, or all, unless it is so already.
 
     The switches are global to a process; torch's context manager would set them at every call.
     """
     cuda = torch.backends.cuda
     if _selected.get(id(torch)) == backend:
         return
-    cuda.enable_flash_sdp(backend == "flash")
-    cuda.enable_mem_efficient_sdp(backend == "efficient")
-    cuda.enable_math_sdp(backend == "math")
+    cuda.enable_flash_sdp(backend in ("flash", ANY))
+    cuda.enable_mem_efficient_sdp(backend in ("efficient", ANY))
+    cuda.enable_math_sdp(backend in ("math", ANY))
     if hasattr(cuda, "enable_cudnn_sdp"):
-        cuda.enable_cudnn_sdp(backend == "cudnn")
+        cuda.enable_cudnn_sdp(backend in ("cudnn", ANY))
     _selected[id(torch)] = backend
 
 

@@ -69,6 +69,7 @@ def measure_clock(bench: Bench, program: ClockProgram, sampler: Sampler) -> Outc
     )  # fmt: skip
     prepared = prepare_operation(bench, OperationProgram(key=key))
     runner = prepared.runner
+    runner.sample(1)  # The first loads kernels and libraries, which takes as long as many runs.
     one_s = max(1e-9, sum(runner.sample(1).values()))
     runs = int(bench.ranks.agree(max(1.0, program.seconds / SAMPLES / one_s)))
     samples, clocks = Samples(Settled(runs, settled=True)), []

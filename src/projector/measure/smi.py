@@ -55,8 +55,9 @@ _BUFFER_BYTES = 1024
 _PLAUSIBLE_HZ = (1e6, 1e10)
 
 
-Reading = Literal["clock_mhz", "memory_clock_mhz", "power_w", "temperature_c"]
-"""What is read of a device: clocks of compute units and memory, power, heat of the die."""
+Reading = Literal["clock_mhz", "memory_clock_mhz", "power_w", "power_limit_w", "temperature_c"]
+"""What is read of a device: clocks of compute units and memory, the power that it draws and that
+beyond which it lowers its clock, heat of the die."""
 
 
 class Library:
@@ -141,6 +142,8 @@ class Nvml(_Opened):
         "memory_clock_mhz": ("nvmlDeviceGetClockInfo", (_MEMORY_CLOCK,), 1.0),
         # Newer drivers average it over about a second.
         "power_w": ("nvmlDeviceGetPowerUsage", (), 1e3),
+        # An administrator's, or the lowest of others.
+        "power_limit_w": ("nvmlDeviceGetEnforcedPowerLimit", (), 1e3),
         "temperature_c": ("nvmlDeviceGetTemperature", (_GPU_SENSOR,), 1.0),
     }
     """Function, which of its numbers, and how many of them are one of the unit."""
@@ -236,6 +239,11 @@ class RocmSmi(_Opened):
                     current, self._device, found, ctypes.byref(kind)
                 )
                 return None if failed else power_uw.value / 1e6
+            case "power_limit_w":
+                cap_uw, sensor = ctypes.c_uint64(), ctypes.c_uint32(0)
+                found = ctypes.byref(cap_uw)
+                failed = self._call("rsmi_dev_power_cap_get", self._device, sensor, found)
+                return None if failed else cap_uw.value / 1e6
             case "temperature_c":
                 value = ctypes.c_int64()
                 which = ctypes.c_uint32(_JUNCTION), ctypes.c_int(_CURRENT)
@@ -280,6 +288,7 @@ class Hwmon(Library):
         "clock_mhz": (("freq1_input",), 1e6),
         "memory_clock_mhz": (("freq2_input",), 1e6),
         "power_w": (("power1_average", "power1_input"), 1e6),
+        "power_limit_w": (("power1_cap",), 1e6),
         "temperature_c": (("temp2_input",), 1e3),
     }
     """Files, of which the first that holds a number counts, and how many are one of the unit."""

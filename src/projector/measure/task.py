@@ -56,7 +56,7 @@ class LayerSpec(Config):
     dtype: str
     """Matrix type: a key of ``Device.matrix_types``, such as ``bf16``."""
     attention: str = "flash"
-    """Attention backend: ``flash``, ``sdpa`` or ``math``."""
+    """Attention backend: ``flash``, ``cudnn``, ``sdpa`` or ``math``."""
 
 
 class OperationProgram(Config):

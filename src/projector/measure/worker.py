@@ -64,6 +64,9 @@ def measure(task: Task, ranks: Ranks | None = None) -> Answer:
         torch.set_num_threads(task.threads)
     found = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(found if task.device == "auto" else task.device)
+    if device.type == "cuda":
+        # Counters of memory want a number in some releases of torch.
+        device = torch.device("cuda", torch.cuda.current_device())
     bench = Bench(Kit(torch, device, task.seed), Stopwatch(torch, device), ranks or Ranks(torch))
     with _sampler(device) as sampler:
         outcomes = Session(bench, task.pace, sampler).measure(task.programs)

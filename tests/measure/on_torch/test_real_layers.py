@@ -193,15 +193,37 @@ def test_fp8_gemms_are_near_the_exact_ones(recipe, by_rows):
         assert float(off) < 0.06
 
 
+@pytest.mark.parametrize(
+    ("recipe", "fast"),
+    [("tensorwise", [True, False, False]), ("rowwise", [True] * 3)],
+)
+def test_gradients_are_added_up_as_recipes_ask_for(monkeypatch, recipe, fast):
+    kit, seen, kernel = Kit(torch, torch.device("cpu")), [], torch._scaled_mm
+
+    def watched(*operands, use_fast_accum, **more):
+        seen.append(use_fast_accum)
+        return kernel(*operands, use_fast_accum=use_fast_accum, **more)
+
+    monkeypatch.setattr(torch, "_scaled_mm", watched)
+    linear = NarrowLinear(format_of(kit, "fp8", recipe))
+    seen.clear()
+    x = kit.random(32, 64, dtype=torch.bfloat16).requires_grad_()
+    weight = kit.random(48, 64, dtype=torch.bfloat16).requires_grad_()
+    linear(x, weight).float().sum().backward()
+    assert seen == fast
+
+
 KERNEL = getattr(torch, "_scaled_grouped_mm", None)
 
 
-def grouped_by_hand(left, right, left_scale, right_scale, *, offs, out_dtype):
+def grouped_by_hand(left, right, left_scale, right_scale, *, offs, out_dtype, use_fast_accum):
     """What ``torch._scaled_grouped_mm`` computes, with the shapes and layouts that it asks for."""
     groups = len(offs)
     # Torch checks shapes and layouts where there are no numbers.
     given = [each.to("meta") for each in (left, right, left_scale, right_scale)]
-    checked = KERNEL(*given, offs=offs.to("meta"), out_dtype=out_dtype).shape
+    checked = KERNEL(
+        *given, offs=offs.to("meta"), out_dtype=out_dtype, use_fast_accum=use_fast_accum
+    ).shape
     assert len(checked) == (2 if right.dim() == 3 else 3)
     assert left.stride(-1) == 1
     assert right.stride(-2) == 1
@@ -251,6 +273,16 @@ def test_grouped_fp8_gemms_are_near_the_exact_ones(monkeypatch, recipe):
     for narrow, exact in zip(found, wanted, strict=True):
         off = (narrow.float() - exact.float()).norm() / exact.float().norm()
         assert float(off) < 0.06
+
+
+def test_cudnn_is_taken_alone_or_not_at_all():
+    kit = Kit(torch, torch.device("cpu"))
+    shape = AttentionShape(2, 2, 24, 24, 16, 16, True, 0, torch.float32)
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "select_backend", lambda _, backend: asked.append(backend))
+        assert parts.choose_attention(kit, shape, "cudnn").name == "sdpa cudnn"
+    assert asked == ["cudnn"]
 
 
 def test_fp8_refuses_what_it_cannot():

@@ -21,7 +21,7 @@ LAYOUTS: dict[str, PhaseName] = {"tn": "forward", "nn": "backward", "nt": "weigh
 """How operands lie, as `projector.single.gemm` names it, and the pass of a linear layer whose
 GEMM has them so."""
 
-ATTENTION_BACKENDS = ("flash", "sdpa", "math")
+ATTENTION_BACKENDS = ("flash", "cudnn", "sdpa", "math")
 
 MEASURED_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 """Collectives that a worker can run, by their names in `projector.kernels`."""
