@@ -255,13 +255,19 @@ def at_rest(environment: Environment, device: str) -> dict[str, str]:
     if library is None:
         return {**facts, "clock and power": "no library of the vendor is there, or none is needed"}
     try:
-        limit, tdp = _told(library.read("power_limit_w"), "W"), f"{profile.tdp_w:g} W"
-        memory = _told(library.read("memory_clock_mhz"), "MHz")
+        read = {
+            what: _told(library.read(what), unit)
+            for what, unit in (
+                ("clock_mhz", "MHz"), ("memory_clock_mhz", "MHz"), ("power_w", "W"),
+                ("power_limit_w", "W"), ("temperature_c", "°C"),
+            )
+        }  # fmt: skip
+        limit, tdp = read["power_limit_w"], f"{profile.tdp_w:g} W"
         facts |= {
             "read through": type(library).__name__,
-            "clock": f"{_told(library.read('clock_mhz'), 'MHz')}, memory {memory}",
-            "power": f"{_told(library.read('power_w'), 'W')}, limit {limit}, TDP of the profile {tdp}",
-            "temperature": _told(library.read("temperature_c"), "°C"),
+            "clock": f"{read['clock_mhz']}, memory {read['memory_clock_mhz']}",
+            "power": f"{read['power_w']}, limit {limit}, TDP of the profile {tdp}",
+            "temperature": read["temperature_c"],
             "clock held down by": ", ".join(library.reasons()) or "nothing that is told",
         }
     finally:
