@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from projector.config.formats.emit.emitted import emit_job as emit_job
     from projector.config.job import Job as Job
     from projector.config.load import load_job as load_job
     from projector.config.space_file import load_space as load_space
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from projector.measure.recorder import record_trace as record_trace
     from projector.planning.plan import PlanResult as PlanResult
     from projector.planning.plan import project_plan as project_plan
+    from projector.projection.api import emit_job as emit_job
     from projector.projection.api import project_jobs as project_jobs
     from projector.projection.api import project_memory as project_memory
     from projector.projection.api import project_performance as project_performance
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from projector.validate.traces.result import TraceComparison as TraceComparison
 
 _PUBLIC = {
-    "projector.config.formats.emit.emitted": "emit_job",
     "projector.config.job": "Job",
     "projector.config.load": "load_job",
     "projector.config.space_file": "load_space",
@@ -56,7 +55,7 @@ _PUBLIC = {
     "projector.measure.record": "Record load_record",
     "projector.measure.recorder": "record_trace",
     "projector.planning.plan": "PlanResult project_plan",
-    "projector.projection.api": "project_jobs project_memory project_performance",
+    "projector.projection.api": "emit_job project_jobs project_memory project_performance",
     "projector.projection.memory": "MemoryProjection",
     "projector.projection.performance": "PerformanceProjection",
     "projector.projection.profiling": "measure_job",

@@ -36,6 +36,10 @@ from projector.errors import ConfigError, UnsupportedError
 from reference.parameters import parameters_active, parameters_total
 
 
+NUMERICS = {"rotary_base", "rotary_percent", "rope_scaling", "norm_epsilon"}
+SCORES = {"router_score_function", "router_pre_softmax", "router_scaling_factor"}
+
+
 def read(data: dict[str, Any], **changes: Any) -> ModelConfig:
     return read_huggingface(data | changes)[0]
 
@@ -45,8 +49,13 @@ def without(data: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def same_shape(model: ModelConfig) -> dict[str, Any]:
-    """Return the architecture with what may be spelt in two ways written out."""
-    fields = model.model_dump(exclude={"name", "source"})
+    """Return the architecture with what may be spelt in two ways written out.
+
+    Rotations, epsilons and scores are left out: the reduced files have none of their own.
+    """
+    fields = model.model_dump(exclude={"name", "source", *NUMERICS})
+    if fields["moe"]:
+        fields["moe"] = {name: value for name, value in fields["moe"].items() if name not in SCORES}
     return fields | {"num_query_groups": model.query_groups, "kv_channels": model.head_dim}
 
 
@@ -323,3 +332,59 @@ def test_any_change_is_read_or_refused(name: str, data: st.DataObject, value: ob
     except ConfigError:
         return
     assert parameters_active(model) <= parameters_total(model)
+
+
+YARN = {
+    "type": "yarn",
+    "factor": 40,
+    "original_max_position_embeddings": 4096,
+    "beta_fast": 32,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("llama3.1_70b", {"rope_scaling": {
+            "factor": 8.0, "rope_type": "llama3", "original_max_position_embeddings": 8192,
+        }}),
+        ("mixtral_8x7b", {"rope_theta": 1e6}),
+        ("qwen3_30b_a3b", {"rope_theta": 1e6, "rms_norm_eps": 1e-6, "norm_topk_prob": True}),
+        ("deepseek_v3", {
+            "rope_theta": 10000, "rms_norm_eps": 1e-6, "rope_scaling": YARN,
+            "scoring_func": "sigmoid", "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+        }),
+        ("deepseek_v2_lite", {
+            "rope_theta": 10000, "rms_norm_eps": 1e-6, "scoring_func": "softmax",
+            "rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707},
+            "routed_scaling_factor": 1.0, "norm_topk_prob": False,
+        }),
+        ("gpt_oss_20b", {"rope_parameters": {
+            "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+            "rope_theta": 150000,
+        }, "rope_theta": None}),
+        ("glm4.5_air", {"rope_theta": 1e6, "partial_rotary_factor": 0.5,
+                        "routed_scaling_factor": 1.0}),
+        ("llama4_maverick", {}),
+    ],
+)  # fmt: skip
+def test_rotations_epsilon_and_scores_are_those_of_the_shipped_model(name, published):
+    """As the files of the models have them on the hub."""
+    data = SHIPPED[name]
+    data = data | (
+        {"text_config": data["text_config"] | published} if "text_config" in data else published
+    )
+    model, _ = read_huggingface(data)
+    shipped = ModelConfig.parse(read_yaml(find("models", name, key="model")))
+    assert model.model_dump(include=NUMERICS) == shipped.model_dump(include=NUMERICS)
+    if model.moe is not None:
+        given, expected = (
+            {field: getattr(each.moe, field) for field in SCORES} for each in (model, shipped)
+        )
+        # A sigmoid has no softmax that could come first.
+        if expected["router_score_function"] == "sigmoid":
+            assert not given["router_pre_softmax"]
+            del given["router_pre_softmax"], expected["router_pre_softmax"]
+        assert given == expected

@@ -291,23 +291,23 @@ class Emission:
         """Return the files of a job, and write those that have a name."""
         if not self.wanted:
             return []
-        from projector.config.formats.emit.emitted import emit_job
+        from projector.config.formats.emit.emitted import write_job
         from projector.files import write_whole
 
-        emitted = [emit_job(job, name) for name, _ in self.wanted]
+        emitted = [write_job(job, name) for name, _ in self.wanted]
         for (_, file), each in zip(self.wanted, emitted, strict=True):
             if file is not None:
                 write_whole(Path(file), each.text.encode(), key="emit")
         return emitted
 
-    def show(self, emitted: "list[Emitted]", printer: Printer) -> None:
+    def show(self, emitted: "list[Emitted]", job: "Job", printer: Printer) -> None:
         """Write to standard output what has no file, and report the others."""
         for (_, file), each in zip(self.wanted, emitted, strict=True):
             if file is None:
                 write(each.text)
             else:
                 printer.wrote(file)
-                _say_carried(file, each, printer)
+                _say_carried(file, each, job, printer)
 
     def refuse(self, why: str) -> None:
         """Say on standard error that there is no job to write."""
@@ -325,34 +325,10 @@ class Emission:
         return {**result, "emitted": files}
 
 
-def _say_carried(file: str, emitted: "Emitted", printer: Printer) -> None:
-    """Name the fields of layout and training that the file tells `projector` alone."""
-    fields = [
-        field
-        for field in emitted.carried
-        if field.startswith(("parallelism.", "training.")) and field not in _TOLD_ELSEWHERE
-    ]
-    if fields:
-        printer.say(
-            f"{file} carries {', '.join(fields)}, which {emitted.format} does not read; its run "
-            f"may differ from the projection"
-        )
+def _say_carried(file: str, emitted: "Emitted", job: "Job", printer: Printer) -> None:
+    """Name what the framework is not told: fields of the model, then of layout and training."""
+    from projector.config.formats.emit.emitted import unsaid
 
-
-_TOLD_ELSEWHERE = ("training.framework", "training.seq_length")
-"""Carried fields that name the framework, or that the user's training script has."""
-
-
-def is_first_order(fidelity: str) -> bool:
-    """Whether a fidelity is that of closed forms alone."""
-    from projector.config.first_order import by_closed_forms
-
-    return by_closed_forms(fidelity)
-
-
-def refuse_options(**options: Any) -> None:
-    """Refuse options that show what closed forms do not have."""
-    for name, value in options.items():
-        if value is not None:
-            msg = f"{name}: closed forms have no operations to show; leave out --fidelity"
-            raise ConfigError(msg, key=name, value=value, allowed="--fidelity tiles")
+    said = unsaid(emitted, job)
+    if said:
+        printer.say(f"{said}; {file} carries it for projector, and a run may differ")

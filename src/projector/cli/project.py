@@ -185,7 +185,7 @@ def _project(
         print_report(_report(memory, step, view))
     if not printer.as_json:
         printer.warn(result.warnings)
-        emission.show(emitted, printer)
+        emission.show(emitted, result.job, printer)
     files.tell(printer)
     return SUCCESS if memory.fits else DOES_NOT_FIT
 

@@ -135,7 +135,7 @@ def _print(
         print_report([search_report(result)])
     printer.warn_beside_report(provenance.warnings)
     if not printer.as_json and emitted:
-        emission.show(emitted, printer)
+        emission.show(emitted, result.best[0].job, printer)
 
 
 def _exit_code(result: "SearchResult") -> int:

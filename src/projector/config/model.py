@@ -19,6 +19,27 @@ LayerType = Literal["dense", "moe"]
 """Kinds of layers; what each is made of is in `projector.operations.emit.LAYERS`."""
 
 
+class RopeScaling(Config):
+    """How rotations are stretched to sequences longer than those of the first training."""
+
+    kind: Literal["llama3", "yarn", "linear"]
+    """Llama 3.1's rule by wavelength, YaRN (arXiv 2309.00071), or all positions divided."""
+
+    factor: float = Field(gt=0)
+    """How many times longer sequences are."""
+
+    original_max_position_embeddings: Extent | None = None
+    """Longest sequence of the first training."""
+
+    mscale: float | None = None
+    """YaRN's factor of the attention's temperature, for the rotary part of a head."""
+
+    mscale_all_dim: float | None = None
+    """The same for the whole head."""
+
+    aliases: ClassVar = {"rope_type": "kind", "type": "kind"}
+
+
 class MLAConfig(Config):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434)."""
 
@@ -71,6 +92,16 @@ class MoEConfig(Config):
     """Which layers are MoE: ``n`` makes layer i MoE when i % n == 0 (Megatron's rule); a list
     of 0 and 1 says it layer by layer, and a model cut to fewer layers uses its beginning."""
 
+    router_score_function: Literal["softmax", "sigmoid"] | None = None
+    """What makes scores of the router's logits; none given leaves it to the framework. Like what
+    follows of the router it is written to frameworks, and no projection hangs on it."""
+
+    router_pre_softmax: bool | None = None
+    """Whether the softmax runs over all experts, before some of them are chosen."""
+
+    router_scaling_factor: float | None = Field(default=None, gt=0)
+    """Factor of the weights of the chosen experts (``routed_scaling_factor``)."""
+
     num_groups: NonNegativeInt = 0
     """Groups of experts for group-limited routing; 0 routes freely."""
 
@@ -83,6 +114,10 @@ class MoEConfig(Config):
         "top_k": "router_topk",
         "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
         "moe_layer_freq": "layer_freq",
+        "moe_router_score_function": "router_score_function",
+        "moe_router_pre_softmax": "router_pre_softmax",
+        "moe_router_topk_scaling_factor": "router_scaling_factor",
+        "routed_scaling_factor": "router_scaling_factor",
     }
 
     @field_validator("layer_freq", mode="after")
@@ -147,8 +182,21 @@ class ModelConfig(Config):
     position_embedding: Literal["rope", "learned", "alibi", "none"] = "rope"
     """Kind of position information."""
 
+    rotary_base: float | None = Field(default=None, gt=0)
+    """Base of the rotations' wavelengths (``rope_theta``); none given leaves it to the framework.
+    It changes what is trained and no projection."""
+
+    rotary_percent: float | None = Field(default=None, gt=0, le=1)
+    """Part of a head that is rotated, none given is all of it; it changes no projection."""
+
+    rope_scaling: RopeScaling | None = None
+    """How rotations reach longer sequences; it changes no projection."""
+
     normalization: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     """RMSNorm has H parameters, LayerNorm 2H."""
+
+    norm_epsilon: float | None = Field(default=None, gt=0, lt=1)
+    """What norms add to the variance; it changes no projection."""
 
     norms_per_layer: PositiveInt = 2
     """Norms on the residual path of one layer (4 with sandwich norms)."""
@@ -200,6 +248,10 @@ class ModelConfig(Config):
     aliases: ClassVar = {
         "head_dim": "kv_channels",
         "kv_heads": "num_query_groups",
+        "rope_theta": "rotary_base",
+        "partial_rotary_factor": "rotary_percent",
+        "rms_norm_eps": "norm_epsilon",
+        "layernorm_epsilon": "norm_epsilon",
     }
 
     @model_validator(mode="after")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, Union, overload
 from projector.config.device_file import refuse_first_order
 from projector.config.first_order import TILES, by_closed_forms
 from projector.config.first_order_job import FirstOrderJob, load_first_order_job
+from projector.config.formats.emit.emitted import Emitted, write_job
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.first_order import results as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.measure.options import AUTO, BOTH, SIMULATE
-from projector.projection.evaluate import check_placed, evaluate
+from projector.projection.evaluate import check_exists, check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import (
     PerformanceProjection,
@@ -208,6 +209,34 @@ def project_jobs(
         return [compare_schedules(job, _project_one) for job in loaded]
     results = Results(evaluate(loaded))
     return [performance_projection(results, row) for row in range(len(loaded))]
+
+
+def emit_job(job: JobLike, format: str) -> Emitted:  # noqa: A002  # the option's name
+    """Write a job as the configuration of a training framework.
+
+    Parameters
+    ----------
+    job : Job, mapping, str or Path
+        Anything that `load_job` reads.
+    format : str
+        ``megatron``, ``primus``, ``torchtitan`` or ``deepspeed``.
+
+    Returns
+    -------
+    Emitted
+        The text, the ending of its file, and the fields that it carries beside the framework's own.
+
+    Raises
+    ------
+    ConfigError
+        If the job cannot be read or cannot exist, as for `project_performance`, or for an unknown
+        format.
+    UnsupportedError
+        If the framework cannot run the job, or the file would not give the same one.
+    """
+    loaded = job if isinstance(job, Job) else load_job(job)
+    check_exists(loaded)
+    return write_job(loaded, format)
 
 
 def _overrides(target_nodes: int | None, schedule: str | None) -> dict[str, Any]:

@@ -103,6 +103,8 @@ _GEMMA3: Final = _GEMMA | {
     "num_query_groups": integer("num_key_value_heads", 4),
     "vocab_size": integer("vocab_size", 262_208),
     "max_position_embeddings": integer("max_position_embeddings", 131_072),
+    # Only layers without windows have it.
+    "rope_scaling": None,
 }
 
 _QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
@@ -259,7 +261,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "phimoe": _family(
         _LLAMA | _LAYERNORM | _BIAS,
         parts.every_layer_windowed(None),
-        parts.MIXTRAL,
+        parts.PHI,
         parts.HEAD_BIAS,
     ),
     "dbrx": _family(
@@ -415,7 +417,7 @@ def read_huggingface(
     if config.has("quantization_config"):
         config.warn("the quantised weights of the checkpoint; the training precision decides")
 
-    fields = read_fields(family.fields, config)
+    fields = parts.numerics(config) | read_fields(family.fields, config)
     for part in family.parts:
         fields |= part(config)
     _refuse_other_families(config, fields)

@@ -1,6 +1,6 @@
 """What several keys of a ``config.json`` decide together: experts, windows, latent attention."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from projector.config.formats.huggingface_file import (
@@ -14,7 +14,66 @@ from projector.config.formats.huggingface_file import (
     switch,
 )
 
+# Rotations and norms: what many families call alike, and no projection hangs on.
+
+_BASES: Final = ("rope_theta", "rotary_emb_base")
+_PARTS: Final = ("partial_rotary_factor", "rotary_pct", "rotary_percentage")
+_EPSILONS: Final = (
+    "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
+)  # fmt: skip
+
+
+def _number(places: Iterable[Mapping[str, Any]], names: Iterable[str], most: float) -> Any:
+    """Return the first number above 0 and up to ``most`` under one of the names, or None."""
+    found = (place.get(name) for place in places for name in names)
+    return next(
+        (float(value) for value in found if type(value) in {int, float} and 0 < value <= most), None
+    )
+
+
+def numerics(config: ConfigFile) -> dict[str, Any]:
+    """Read rotations and the epsilon of norms, where they are said in a common way."""
+    scaling = config.data.get("rope_parameters") or config.data.get("rope_scaling")
+    inner = scaling if isinstance(scaling, Mapping) else {}
+    places = (config.data, inner)
+    kind = inner.get("rope_type", inner.get("type"))
+    factor = _number((inner,), ("factor",), 1e9)
+    part = _number(places, _PARTS, 1)
+    found: dict[str, Any] = {
+        "rotary_base": _number(places, _BASES, 1e15),
+        "rotary_percent": None if part == 1 else part,
+        "norm_epsilon": _number(places, _EPSILONS, 0.5),
+    }
+    if kind in {"llama3", "yarn", "linear"} and factor is not None:
+        length = "original_max_position_embeddings"
+        known = inner.get(length, config.data.get(length))
+        found["rope_scaling"] = {
+            "kind": kind,
+            "factor": factor,
+            length: known if type(known) is int and 0 < known <= 1 << 30 else None,
+            "mscale": _number((inner,), ("mscale",), 1e9),
+            "mscale_all_dim": _number((inner,), ("mscale_all_dim",), 1e9),
+        }
+    return found
+
+
 # Which layers are mixtures of experts, and their dimensions.
+
+_SOFTMAX_OF_CHOSEN: Final[Fields] = {
+    "router_score_function": "softmax",
+    "router_pre_softmax": False,
+}
+
+
+def _softmax_first(config: ConfigFile) -> bool:
+    """Whether weights of the chosen experts stay those of a softmax over all."""
+    return config.data.get("norm_topk_prob") is not True
+
+
+_SOFTMAX: Final[Fields] = {
+    "router_score_function": "softmax",
+    "router_pre_softmax": _softmax_first,
+}
 
 
 def _mixture(
@@ -124,20 +183,23 @@ def _gpt_oss_topk(config: ConfigFile) -> int:
     return config.integer("num_experts_per_tok" if stated else "experts_per_token")
 
 
-MIXTRAL: Final = _experts(
-    _every_layer,
-    num_experts=integer("num_local_experts", 8),
-    router_topk=integer("num_experts_per_tok", 2),
-    ffn_hidden_size=integer("intermediate_size"),
-)
+_MIXTRAL: Final[Fields] = {
+    "num_experts": integer("num_local_experts", 8),
+    "router_topk": integer("num_experts_per_tok", 2),
+    "ffn_hidden_size": integer("intermediate_size"),
+}
+MIXTRAL: Final = _experts(_every_layer, **_MIXTRAL, **_SOFTMAX_OF_CHOSEN)
+# Its router, a sparse mixer, has no name here.
+PHI: Final = _experts(_every_layer, **_MIXTRAL)
 GPT_OSS: Final = _experts(
     _every_layer,
+    **_SOFTMAX_OF_CHOSEN,
     num_experts=integer("num_local_experts"),
     router_topk=_gpt_oss_topk,
     ffn_hidden_size=integer("intermediate_size"),
     router_bias=True,
 )
-_QWEN: Final[Fields] = {
+_QWEN: Final[Fields] = _SOFTMAX | {
     # Some files of the same models follow Mixtral's spelling.
     "num_experts": lambda config: config.integer(config.first("num_experts", "num_local_experts")),
     "router_topk": integer("num_experts_per_tok"),
@@ -165,7 +227,8 @@ def granite_shared(config: ConfigFile) -> dict[str, Any]:
 def minimax(config: ConfigFile) -> dict[str, Any]:
     """MiniMax: experts as Mixtral's, whose router has a learned bias for each."""
     biased = config.flag("use_routing_bias", default=True)
-    return {"moe": MIXTRAL(config)["moe"] | {"router_bias": biased}}
+    fields = PHI(config)["moe"]
+    return {"moe": fields | {"router_score_function": "sigmoid", "router_bias": biased}}
 
 
 def dbrx(config: ConfigFile) -> dict[str, Any]:
@@ -181,6 +244,7 @@ def dbrx(config: ConfigFile) -> dict[str, Any]:
             num_experts=experts.integer("moe_num_experts"),
             router_topk=experts.integer("moe_top_k"),
             ffn_hidden_size=width,
+            **_SOFTMAX_OF_CHOSEN,
         ),
     }
 
@@ -211,12 +275,24 @@ EXAONE: Final = _experts(
 )
 LLAMA4: Final = _experts(
     _interleaved,
+    router_score_function="sigmoid",
     ffn_hidden_size=integer("intermediate_size"),
     num_experts=integer("num_local_experts"),
     router_topk=integer("num_experts_per_tok", 1),
     shared_expert_ffn_hidden_size=integer("intermediate_size"),
     num_shared_experts=1,
 )
+
+
+def _scores(config: ConfigFile, *, biased: bool) -> dict[str, Any]:
+    """Return how DeepSeek's router makes weights of logits."""
+    name = config.data.get("scoring_func")
+    if name not in {"softmax", "sigmoid"}:
+        # Classes with a bias for each expert have sigmoids, whatever the key says.
+        name = "sigmoid" if biased else "softmax"
+    scale = _number((config.data,), ("routed_scaling_factor",), 1e9)
+    early = {"router_pre_softmax": _softmax_first(config)} if name == "softmax" else {}
+    return {"router_score_function": name, "router_scaling_factor": scale, **early}
 
 
 def deepseek(topk_method: str, *, dense: Any = REQUIRED) -> Reader:
@@ -233,6 +309,7 @@ def deepseek(topk_method: str, *, dense: Any = REQUIRED) -> Reader:
         shared = config.optional_integer("n_shared_experts", REQUIRED) or 0
         groups = config.optional_integer("n_group") or 1
         limits = {"num_groups": groups}
+        biased = config.text("topk_method", topk_method) == "noaux_tc"
         if groups > 1:
             limits["group_topk"] = config.integer("topk_group")
         return _mixture(
@@ -242,7 +319,8 @@ def deepseek(topk_method: str, *, dense: Any = REQUIRED) -> Reader:
             ffn_hidden_size=width,
             shared_expert_ffn_hidden_size=shared * width,
             num_shared_experts=shared,
-            router_bias=config.text("topk_method", topk_method) == "noaux_tc",
+            router_bias=biased,
+            **_scores(config, biased=biased),
             **(limits if groups > 1 else {}),
         )
 

@@ -1,5 +1,6 @@
 """A job in the words of a training framework, so that reading them again gives the same job."""
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from projector.config import resources
 from projector.config.device_file import is_first_order, load_device
+from projector.config.formats.emit.runnable import Setting, check_runnable
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import ModelConfig
@@ -19,6 +21,9 @@ from projector.files import check_place
 
 FORMATS: Final = ("megatron", "primus", "torchtitan", "deepspeed")
 """Frameworks whose configuration can be written; each is a module of this package."""
+
+TITLES: Final = dict(zip(FORMATS, ("Megatron", "Primus", "torchtitan", "DeepSpeed"), strict=True))
+"""How the frameworks are called in text."""
 
 
 class Emitted(NamedTuple):
@@ -50,8 +55,8 @@ class Writer(Protocol):
         """Return the file of a job, with fields that it carries beside the framework's own."""
 
 
-def emit_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's name
-    """Write a job as the configuration of a training framework.
+def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's name
+    """Write a job that can exist as the configuration of a training framework.
 
     The text is read again before it is returned: it gives the same job, field by field.
 
@@ -67,9 +72,12 @@ def emit_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's na
     ConfigError
         For an unknown format.
     UnsupportedError
-        If the file would not give the same job; the message names what differs.
+        If the framework cannot run the job, or the file would not give the same one; the message
+        names what differs.
     """
     writer = _writer(format)
+    setting = Setting(job.model, job.parallelism, job.training, job.cluster.gpus)
+    check_runnable(format, setting)
     titles = {"name": job.name, "model.name": job.model.name}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"job{writer.SUFFIX}")
@@ -95,7 +103,44 @@ def emit_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's na
         # A comment would not keep the framework from training every weight.
         msg = f"{format} files have no words for this job's adapters, and would train every weight"
         raise UnsupportedError(msg, key="emit", value=format, allowed=["primus, for its targets"])
-    return Emitted(format, writer.write(job, carried), writer.SUFFIX, carried)
+    told = {field: carried[field] for field in sorted(carried, key=_importance)}
+    return Emitted(format, writer.write(job, told), writer.SUFFIX, told)
+
+
+_SECTIONS: Final = ("model", "parallelism", "training")
+
+
+def _importance(field: str) -> tuple[int, str]:
+    """Order fields by section: those of the model first, then layout and training."""
+    section = field.partition(".")[0]
+    place = _SECTIONS.index(section) if section in _SECTIONS else len(_SECTIONS)
+    return place, field
+
+
+_TOLD_ELSEWHERE: Final = {"model.name", "training.framework"}
+"""Carried fields that change nothing of a run."""
+
+
+def unsaid(emitted: Emitted, job: Job) -> str:
+    """Return one line that names what of model, layout and training the framework is not told.
+
+    Model fields come first; ``""`` where there is nothing. What the training script of DeepSpeed
+    brings along counts as told.
+    """
+    elsewhere = _TOLD_ELSEWHERE | {*_writer(emitted.format).own(job)}
+    fields = [
+        f"{field.removeprefix('model.')}={_short(value)}"
+        for field, value in emitted.carried.items()
+        if field.partition(".")[0] in _SECTIONS and field not in elsewhere
+    ]
+    title = job.model.name or job.name
+    return (
+        f"{title}: {', '.join(fields)} cannot be said to {TITLES[emitted.format]}" if fields else ""
+    )
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) if value is not None else "null"
 
 
 def check_target(format: str, file: str | None) -> None:  # noqa: A002  # the option's name
@@ -208,6 +253,10 @@ def _in_effect(job: Job) -> dict[str, Any]:
     found["model.num_query_groups"] = model.query_groups
     if model.mla is None:
         found["model.kv_channels"] = model.head_dim
+    if model.moe is not None:
+        early = bool(model.moe.router_pre_softmax)
+        alone = model.moe.router_topk == 1 and model.moe.router_score_function != "sigmoid"
+        found["model.moe.router_pre_softmax"] = early or alone
     if training.schedule == "auto":
         found["training.schedule"] = "interleaved" if split.vpp > 1 else "1f1b"
     if training.recompute.num_layers is None and training.recompute.method == "uniform":

@@ -30,7 +30,7 @@ _HEAD: Final = """\
 # tokenizer, learning rate, iterations and checkpoints are yours to set.
 # The next comments say what the arguments cannot; projector reads them with the arguments.
 {carried}set -euo pipefail
-"""
+{connections}"""
 
 _LAUNCH: Final = """
 DATA_ARGS=(
@@ -58,7 +58,12 @@ def own(job: Job) -> dict[str, Any]:
 def write(job: Job, carried: Mapping[str, Any]) -> str:
     """Return the script of a job; see `projector.config.formats.emit.emitted.Writer`."""
     title = " ".join((job.name or job.model.name).split())
-    text = _HEAD.format(title=title, version=package_version(), carried=comment_lines(carried))
+    text = _HEAD.format(
+        title=title,
+        version=package_version(),
+        carried=comment_lines(carried),
+        connections=_connections(job),
+    )
     groups = megatron_arguments(job)
     if "padded_vocab_size" not in groups["model"]:
         # The NullTokenizer of the script adds the end of a document before Megatron pads.
@@ -71,6 +76,26 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         gpus_per_node=job.cluster.gpus_per_node,
         arrays=" ".join(f'"${{{_array(group)}[@]}}"' for group in groups),
     )
+
+
+def _connections(job: Job) -> str:
+    """Return the line that sets the queues of a device, which Megatron checks, or nothing.
+
+    With one queue kernels start in the order of their launch, as the overlap of tensor and context
+    parallelism needs before Blackwell; FSDP and the overlap of experts need several.
+    """
+    split = job.parallelism
+    if _uses_fsdp(job):
+        return "unset CUDA_DEVICE_MAX_CONNECTIONS\n"
+    if (split.tp == 1 and split.cp == 1) or job.cluster.device.architecture == "blackwell":
+        return ""
+    queues = 32 if split.overlap_moe_expert_parallel_comm else 1
+    return f"export CUDA_DEVICE_MAX_CONNECTIONS={queues}\n"
+
+
+def _uses_fsdp(job: Job) -> bool:
+    split = job.parallelism
+    return split.fsdp == 2 or (not split.fsdp and split.zero_stage in STRATEGIES)
 
 
 def _array(group: str) -> str:
@@ -138,8 +163,7 @@ def _model(job: Job) -> Arguments:
     settings = _same(model, "num_layers hidden_size ffn_hidden_size num_attention_heads")
     settings["group_query_attention"] = model.num_query_groups is not None
     settings |= _same(model, "num_query_groups kv_channels max_position_embeddings")
-    kind = model.position_embedding
-    settings["position_embedding_type"] = POSITIONS.get(kind, kind)
+    settings |= _positions(job)
     settings["normalization"] = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[
         model.normalization
     ]
@@ -151,13 +175,48 @@ def _model(job: Job) -> Arguments:
     settings["add_bias_linear"] = model.mlp_bias
     settings["add_qkv_bias"] = model.attention_bias == "qkv"
     settings["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-    settings["qk_layernorm"] = model.qk_norm != "none"
+    settings |= _same(model, "norm_epsilon")
+    # Latents are normed as they are projected: DeepSeek's attention has these norms.
+    settings["qk_layernorm"] = model.qk_norm != "none" or model.mla is not None
     if model.mtp_num_layers:
         settings["mtp_num_layers"] = model.mtp_num_layers
     settings |= _same(model, "vocab_size make_vocab_size_divisible_by")
     if model.make_vocab_size_divisible_by is None:
         settings["padded_vocab_size"] = model.vocab_size
     return settings | _attention(job)
+
+
+def _positions(job: Job) -> Arguments:
+    model = job.model
+    kind, scaling = model.position_embedding, model.rope_scaling
+    settings: Arguments = {"position_embedding_type": POSITIONS.get(kind, kind)}
+    if kind != "rope":
+        return settings
+    if model.rotary_base is not None and model.rotary_base.is_integer():
+        settings["rotary_base"] = int(model.rotary_base)
+    settings |= _same(model, "rotary_percent")
+    if scaling is None:
+        return settings
+    length = scaling.original_max_position_embeddings
+    if scaling.kind == "llama3" and length == _LLAMA3_LENGTH and model.mla is None:
+        settings["use_rope_scaling"] = True
+        settings["rope_scaling_factor"] = scaling.factor
+    elif scaling.kind == "linear" and scaling.factor.is_integer() and model.mla is None:
+        settings["rotary_seq_len_interpolation_factor"] = int(scaling.factor)
+    elif scaling.kind == "yarn":
+        settings["rotary_scaling_factor"] = scaling.factor
+        settings |= _same(scaling, "mscale mscale_all_dim")
+        if model.mla is not None:
+            settings |= _same(scaling, "original_max_position_embeddings")
+        elif not model.mtp_num_layers:
+            settings["position_embedding_type"] = "yarn"
+            if length is not None:
+                settings["yarn_original_max_position_embeddings"] = length
+    return settings
+
+
+_LLAMA3_LENGTH: Final = 8192
+"""The first length that Megatron's rule of Llama 3 is written for."""
 
 
 def _attention(job: Job) -> Arguments:
@@ -198,6 +257,15 @@ def _experts(job: Job) -> Arguments:
     if model.num_groups:
         settings["moe_router_num_groups"] = model.num_groups
         settings["moe_router_group_topk"] = model.group_topk
+    score = model.router_score_function
+    if score is not None:
+        settings["moe_router_score_function"] = score
+    # A softmax of one score is 1 and has no gradient.
+    alone = model.router_topk == 1 and score != "sigmoid"
+    settings["moe_router_pre_softmax"] = bool(model.router_pre_softmax) or alone
+    settings["moe_router_enable_expert_bias"] = model.router_bias and score == "sigmoid"
+    if model.router_scaling_factor is not None:
+        settings["moe_router_topk_scaling_factor"] = model.router_scaling_factor
     settings["moe_grouped_gemm"] = True
     fused = choice.dispatcher in {"deepep", "hybridep"}
     settings["moe_token_dispatcher_type"] = "flex" if fused else choice.dispatcher

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
-from projector.config.formats.emit.emitted import model_words, recompute_words, same_model
+from projector.config.formats.emit.emitted import recompute_words, same_model
 from projector.config.formats.torchtitan import (
     COMM_TYPES,
     DISPATCHERS,
@@ -18,6 +18,7 @@ from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.distribution import package_version
+from projector.errors import UnsupportedError
 
 SUFFIX: Final = ".toml"
 
@@ -35,15 +36,26 @@ _BACKENDS: Final = {ours: theirs for theirs, ours in DISPATCHERS.items()}
 
 _PIPELINES: Final = {ours: spelling for spelling, ours in SCHEDULES.values()}
 
-_UNKNOWN: Final = ("llama3", "custom")
-"""Name and flavour of an architecture that torchtitan does not ship."""
+_SHIPPED: Final = {
+    (name, flavor.lower()): flavor
+    for name, flavors in {
+        "llama3": "8B 70B 405B debugmodel",
+        "llama4": "17bx16e 17bx128e",
+        "deepseek_v3": "16B 236B 671B",
+        "qwen3": "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B",
+        "gpt_oss": "20b 120b",
+    }.items()
+    for flavor in flavors.split()
+}
+"""Name and flavour in small letters -> its spelling, of torchtitan 7e4ab8599 (January 2026):
+torchtitan/models/*/__init__.py. Readers know flavours of other releases, too."""
 
 _PART: Final = re.compile(r"(E?)(?:t\*(\d+)|(t*))(L?)")
 
 
 def own(job: Job) -> dict[str, Any]:
-    """Return an architecture that torchtitan does not ship, and recomputation of its own kind."""
-    found = {} if _flavor(job) != _UNKNOWN else {"model": model_words(job)}
+    """Return recomputation of its own kind."""
+    found: dict[str, Any] = {}
     recompute = recompute_words(job)
     if recompute != "none" and _recompute(job)["mode"] == "none":
         found["training.recompute"] = recompute
@@ -84,21 +96,50 @@ def _section(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _flavor(job: Job) -> tuple[str, str]:
-    """Return name and flavour of an architecture."""
-    for (name, flavor), known in _architectures().items():
-        if same_model(known, job.model):
-            return name, flavor.upper() if flavor[0].isdigit() else flavor
-    return _UNKNOWN
+    """Return name and flavour of an architecture, or refuse one that torchtitan does not ship."""
+    known = _architectures()
+    for (name, flavor), model in known.items():
+        if same_model(model, _with_open(job.model, model)):
+            return name, _SHIPPED[name, flavor]
+    listed = [f"{name} {spelling}" for (name, _), spelling in _SHIPPED.items()]
+    near = [
+        f"{name} {_SHIPPED[name, flavor]} differs in {', '.join(fields)}"
+        for (name, flavor), model in known.items()
+        if len(fields := _differing(model, job.model)) <= _NEAR
+    ]
+    msg = (
+        f"torchtitan has no flavour with the architecture of {job.model.name}"
+        f"{f' ({near[0]})' if near else ''}; add one to torchtitan/models and give it to a file, "
+        f"write megatron or primus, or take one of {', '.join(listed)}"
+    )
+    raise UnsupportedError(msg, key="model", value=job.model.name, allowed=listed)
+
+
+_NEAR: Final = 3
+"""So many fields may differ in a flavour that an error names."""
+
+_LEFT_OPEN: Final = ("rotary_base", "rotary_percent", "rope_scaling", "norm_epsilon")
+
+
+def _with_open(model: ModelConfig, flavor: ModelConfig) -> ModelConfig:
+    """Return an architecture with what it leaves to the framework as the flavour has it."""
+    fields = {name: getattr(flavor, name) for name in _LEFT_OPEN if getattr(model, name) is None}
+    if model.moe is not None and flavor.moe is not None and model.moe.router_score_function is None:
+        scores = ("router_score_function", "router_pre_softmax", "router_scaling_factor")
+        router = {name: getattr(flavor.moe, name) for name in scores}
+        fields["moe"] = model.moe.model_copy(update=router)
+    return model.model_copy(update=fields)
+
+
+def _differing(one: ModelConfig, other: ModelConfig) -> list[str]:
+    fields = type(one).model_fields.keys() - {"name", "source", "notes"}
+    return sorted(field for field in fields if getattr(one, field) != getattr(other, field))
 
 
 @cache
 def _architectures() -> dict[tuple[str, str], ModelConfig]:
     """Return the architectures that torchtitan ships, by name and flavour."""
-    return {
-        (name, flavor): load_model(known)
-        for name, flavors in FLAVORS.items()
-        for flavor, known in flavors.items()
-    }
+    return {(name, flavor): load_model(FLAVORS[name][flavor]) for name, flavor in _SHIPPED}
 
 
 def _float8(job: Job) -> dict[str, Any]:

@@ -54,6 +54,9 @@ FIELDS = (
     Field("activation_func_clamp_value", "model", number, "activation_clamp"),
     Field("normalization", "model", _one_of(_same("rmsnorm layernorm")), default="LayerNorm"),
     Field("mtp_num_layers", "model", integer),
+    Field("rotary_base", "model", number),
+    Field("rotary_percent", "model", number),
+    Field("norm_epsilon", "model", number),
     Field("tensor_model_parallel_size", "parallelism", integer, "tp"),
     Field("pipeline_model_parallel_size", "parallelism", integer, "pp"),
     Field("context_parallel_size", "parallelism", integer, "cp"),
@@ -99,6 +102,14 @@ EXPERT_FIELDS = (
     Field("moe_router_num_groups", "model.moe", integer, "num_groups"),
     Field("moe_router_group_topk", "model.moe", integer, "group_topk"),
     Field("num_shared_experts", "model.moe", integer),
+    Field(
+        "moe_router_score_function",
+        "model.moe",
+        one_of({"softmax": "softmax", "sigmoid": "sigmoid"}),
+        "router_score_function",
+    ),
+    Field("moe_router_pre_softmax", "model.moe", flag, "router_pre_softmax"),
+    Field("moe_router_topk_scaling_factor", "model.moe", number, "router_scaling_factor"),
 )
 LATENT_FIELDS = (
     Field("q_lora_rank", "model.mla", integer),
@@ -114,6 +125,7 @@ NONE_MEANS: dict[str, Any] = {
     "moe_shared_expert_intermediate_size": 0,
     "moe_router_num_groups": 0,
     "moe_router_group_topk": 0,
+    "moe_router_topk_scaling_factor": None,
 }
 """What Megatron's own None, stated over a base architecture, means in the native field."""
 
@@ -187,7 +199,9 @@ no_fp8_weight_transpose_cache enable_cuda_graph external_cuda_graph cuda_graph_i
 cuda_graph_scope use_flash_attn transformer_impl masked_softmax_fusion patch_zero_bubble
 enable_zero_bubble zero_bubble_v_schedule enable_optimizer_post_validation
 zero_bubble_max_pending_backward overlap_p2p_comm patch_primus_pipeline spec
-use_tp_pp_dp_mapping
+use_tp_pp_dp_mapping moe_router_enable_expert_bias use_rope_scaling rope_scaling_factor
+rotary_scaling_factor original_max_position_embeddings yarn_original_max_position_embeddings
+mscale mscale_all_dim rotary_seq_len_interpolation_factor
 """
 
 _PLAIN = (*FIELDS, *EXPERT_FIELDS, *LATENT_FIELDS)
@@ -236,6 +250,7 @@ ALIASES = {
     "fp4_format": "fp4",
     "num_moe_experts": "num_experts",
     "use_custom_fsdp": "use_megatron_fsdp",
+    "layernorm_epsilon": "norm_epsilon",
     "overlap_p2p_communication": "overlap_p2p_comm",
     "rope_fusion": "apply_rope_fusion",
     "use_turbo_grouped_mlp": "use_turbo_grouped_gemm",
@@ -589,8 +604,8 @@ attn_logit_softcapping attn_sink attn_sliding_window auto_continue_train barrier
 batch_size calculate_per_token_loss check_for_large_grads check_for_nan_in_loss
 check_for_nan_in_loss_and_grad check_for_spiky_loss clip_grad clone_scatter_output_in_embedding
 compress_rope_theta conv_bias conv_L_cache create_attention_mask_in_dataloader
-cross_entropy_fusion_impl cuda_graph_warmup_steps dataloader_type ddp_average_in_collective
-DDP_impl ddp_pad_buckets_for_high_nccl_busbw decoder_seq_length decoupled_lr decoupled_min_lr
+cross_entropy_fusion_impl cuda_graph_warmup_steps dataloader_type ddp_average_in_collective DDP_impl
+ddp_pad_buckets_for_high_nccl_busbw decoder_seq_length decoupled_lr decoupled_min_lr
 decrease_batch_size_if_needed delay_grad_reduce deprecated_use_mcore_models deterministic_mode
 disable_bf16_reduced_precision_matmul disable_compile_dependencies disable_delayed_scaling_patches
 disable_last_saving disable_mlflow disable_primus_topk_router
@@ -600,31 +615,28 @@ enable_gloo_process_groups enable_odc_lb_mini enable_one_logger enable_zb_runtim
 eod_mask_loss error_injection_rate error_injection_type exit_duration_in_mins exit_interval
 exit_on_missing_checkpoint exit_signal_handler export_force_local_attention
 export_moe_apply_probs_on_input export_te_mcore_model file_sink_level final_logit_softcapping
-finetune fp8_amax_compute_algo fp8_amax_history_len fp8_interval fp8_margin
-fsdp_manual_registration full_validation glu_linear_offset gradient_reduce_div_fusion hf_path
-hidden_dropout high_priority_stream_groups hysteresis inference_rng_tracker
-init_model_with_meta_device initial_loss_scale iterations_to_skip latent_moe_use_norm
-layernorm_epsilon lazy_mpu_init lb_mini_cost_model legacy_tokenizer local_rank loss_scale
-loss_scale_window manual_gc manual_gc_eval manual_gc_interval mask_prob merge_file min_loss_scale
-mmap_bin_files mock_data modelopt_enabled moe_apply_probs_on_input moe_aux_loss_coeff
-moe_input_jitter_eps moe_per_layer_logging moe_router_bias_update_rate moe_router_dtype
-moe_router_enable_expert_bias moe_router_load_balancing_type moe_router_pre_softmax
-moe_router_score_function moe_router_topk_scaling_factor moe_token_drop_policy moe_token_dropping
-moe_use_upcycling moe_z_loss_coeff mscale mscale_all_dim mtp_layer_type mtp_loss_scaling_factor
-multiple_validation_sets multiprocessing_context norm_epsilon num_dataset_builder_threads
-num_residual_streams num_workers nvtx_ranges one_logger_async onnx_safe openai_gelu
-original_max_position_embeddings override_opt_param_scheduler per_split_data_args_path
-perform_initialization pin_cpu_grads pin_cpu_params pp_warmup pre_communication_optimization
-quick_gelu rampup_samples record_shapes rerun_mode reset_attention_mask reset_position_ids
-result_rejected_tracker_filename router_logit_softcapping sample_rate save_retain_interval
-scatter_gather_tensors_in_pipeline seed sft sgd_momentum short_seq_prob sink_level skip_train
-split stage start_weight_decay stderr_sink_level suggested_communication_unit_size swiglu_limit
-te_rng_tracker test_mode tiktoken_pattern train_sync_interval trainable trust_remote_code
-turbo_grouped_gemm_without_padding use_checkpoint_opt_param_scheduler use_cpu_initialization
-use_deprecated_20241209_moe_layer use_fused_weighted_squared_relu use_kimi_k3_attention_backend
-use_legacy_models use_mcore_models use_mp_args_from_checkpoint_args use_nsys_profiler
-use_persistent_ckpt_worker use_pytorch_profiler use_ring_exchange_p2p use_rocm_mem_info
-use_rocm_mem_info_iters use_rope_scaling use_te_activation_func
+finetune fp8_amax_compute_algo fp8_amax_history_len fp8_interval fp8_margin fsdp_manual_registration
+full_validation glu_linear_offset gradient_reduce_div_fusion hf_path hidden_dropout
+high_priority_stream_groups hysteresis inference_rng_tracker init_model_with_meta_device
+initial_loss_scale iterations_to_skip latent_moe_use_norm lazy_mpu_init lb_mini_cost_model
+legacy_tokenizer local_rank loss_scale loss_scale_window manual_gc manual_gc_eval manual_gc_interval
+mask_prob merge_file min_loss_scale mmap_bin_files mock_data modelopt_enabled
+moe_apply_probs_on_input moe_aux_loss_coeff moe_input_jitter_eps moe_per_layer_logging
+moe_router_bias_update_rate moe_router_dtype moe_router_load_balancing_type moe_token_drop_policy
+moe_token_dropping moe_use_upcycling moe_z_loss_coeff mtp_layer_type mtp_loss_scaling_factor
+multiple_validation_sets multiprocessing_context num_dataset_builder_threads num_residual_streams
+num_workers nvtx_ranges one_logger_async onnx_safe openai_gelu override_opt_param_scheduler
+per_split_data_args_path perform_initialization pin_cpu_grads pin_cpu_params pp_warmup
+pre_communication_optimization quick_gelu rampup_samples record_shapes rerun_mode
+reset_attention_mask reset_position_ids result_rejected_tracker_filename router_logit_softcapping
+sample_rate save_retain_interval scatter_gather_tensors_in_pipeline seed sft sgd_momentum
+short_seq_prob sink_level skip_train split stage start_weight_decay stderr_sink_level
+suggested_communication_unit_size swiglu_limit te_rng_tracker test_mode tiktoken_pattern
+train_sync_interval trainable trust_remote_code turbo_grouped_gemm_without_padding
+use_checkpoint_opt_param_scheduler use_cpu_initialization use_deprecated_20241209_moe_layer
+use_fused_weighted_squared_relu use_kimi_k3_attention_backend use_legacy_models use_mcore_models
+use_mp_args_from_checkpoint_args use_nsys_profiler use_persistent_ckpt_worker use_pytorch_profiler
+use_ring_exchange_p2p use_rocm_mem_info use_rocm_mem_info_iters use_te_activation_func
 use_tokenizer_model_from_checkpoint_args use_torch_optimizer_for_cpu_offload use_turbo_attention
 use_turbo_autotune use_turbo_fused_act_with_probs use_turbo_gemm use_turbo_grouped_gemm
 use_turbo_parallel_linear v4_grouped_experts_support_clamped_swiglu v4_indexer_distill_loss_coeff

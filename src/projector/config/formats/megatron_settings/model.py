@@ -21,6 +21,7 @@ from projector.config.formats.values import (
     integer,
     integers,
     layer_pattern,
+    number,
     pipeline_layout,
     words,
 )
@@ -125,6 +126,36 @@ def positions(settings: Settings) -> None:
     settings.put("model.position_embedding", embedding, *names)
 
 
+def rotations(settings: Settings) -> None:
+    """Set how rotations reach longer sequences."""
+    kind = "position_embedding_type"
+    if settings.applies("use_rope_scaling") and settings.on("use_rope_scaling"):
+        name = "rope_scaling_factor"
+        factor = settings.read(name, number) if settings.has(name) else 8.0
+        # megatron/core/models/common/embeddings/rotary_pos_embedding.py has this length.
+        found = {"kind": "llama3", "factor": factor, "original_max_position_embeddings": 8192}
+        settings.put("model.rope_scaling", found, "use_rope_scaling")
+        return
+    name = "rotary_seq_len_interpolation_factor"
+    if settings.has(name) and settings.read(name, number) > 1:
+        found = {"kind": "linear", "factor": settings.read(name, number)}
+        settings.put("model.rope_scaling", found, name)
+        return
+    factor_name = "rotary_scaling_factor"
+    yarn = settings.word(kind) == "yarn" or settings.latent()
+    if not yarn or not settings.has(factor_name) or settings.read(factor_name, number) <= 1:
+        return
+    prefix = "yarn_" if settings.word(kind) == "yarn" else ""
+    length = f"{prefix}original_max_position_embeddings"
+    found = {"kind": "yarn", "factor": settings.read(factor_name, number)}
+    if settings.has(length):
+        found["original_max_position_embeddings"] = settings.integer(length)
+    for name in ("mscale", "mscale_all_dim"):
+        if settings.has(name):
+            found[name] = settings.read(name, number)
+    settings.put("model.rope_scaling", found, factor_name)
+
+
 def window(settings: Settings) -> None:
     """Set attention sinks and sliding windows."""
     names = ("softmax_type", "use_sink_attention")
@@ -199,6 +230,12 @@ def experts(settings: Settings) -> None:
         width = settings.native("model").get("ffn_hidden_size", dense)
         if width is not None:
             settings.put("model.moe.ffn_hidden_size", width, "moe_ffn_hidden_size")
+    bias, expert_bias = "add_bias_linear", "moe_router_enable_expert_bias"
+    if settings.applies(bias) or settings.has(expert_bias):
+        # Megatron's router has a bias where linear layers have one.
+        settings.put(
+            "model.moe.router_bias", any(map(settings.on, (bias, expert_bias))), expert_bias
+        )
     name = "moe_grouped_gemm"
     if settings.get(name) is not None and not settings.on(name):
         text = "Megatron runs the experts one by one, they are projected with grouped GEMMs"
@@ -256,6 +293,7 @@ RULES = (
     biases,
     query_groups,
     positions,
+    rotations,
     window,
     further,
     experts,
