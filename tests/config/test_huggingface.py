@@ -35,7 +35,6 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, UnsupportedError
 from reference.parameters import parameters_active, parameters_total
 
-
 NUMERICS = {"rotary_base", "rotary_percent", "rope_scaling", "norm_epsilon"}
 SCORES = {"router_score_function", "router_pre_softmax", "router_scaling_factor"}
 

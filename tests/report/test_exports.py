@@ -15,10 +15,10 @@ from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import WAIT
 from projector.trace.activity import COMMUNICATION
 from projector.trace.alignment import align
+from projector.trace.events import projected_terms
 from projector.trace.intervals import difference, union
 from projector.trace.measures.iterations import rank_summaries
 from projector.trace.read import load_trace
-from told_terms import projected_terms
 
 SMALL = {
     "num_layers": 6, "hidden_size": 2048, "ffn_hidden_size": 5632, "num_attention_heads": 16,

@@ -11,8 +11,8 @@ from projector.projection.terms import BREAKDOWN
 from projector.report.step_trace import HOST, Head, Member, step_lines
 from projector.trace.activity import PHASES, TYPES
 from projector.trace.alignment import align
+from projector.trace.events import projected_terms
 from projector.trace.read import load_trace
-from told_terms import projected_terms
 
 MEMBER = Member(rank=8, device=0, groups={"DP": tuple(range(8, 16))})
 HEAD = Head("model on 16 x device", "amd", "device", 16, 8, (MEMBER,), {"producer": "projector 0"})

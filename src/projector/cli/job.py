@@ -287,6 +287,14 @@ class Emission:
         """Whether a file takes the place of the report."""
         return any(file is None for _, file in self.wanted)
 
+    def check(self, job: "Job") -> None:
+        """Refuse a job of whose architecture a framework has no words, before a search."""
+        if self.wanted:
+            from projector.config.formats.emit.emitted import check_architecture
+
+            for name, _ in self.wanted:
+                check_architecture(job, name)
+
     def of_job(self, job: "Job") -> "list[Emitted]":
         """Return the files of a job, and write those that have a name."""
         if not self.wanted:
@@ -332,3 +340,18 @@ def _say_carried(file: str, emitted: "Emitted", job: "Job", printer: Printer) ->
     said = unsaid(emitted, job)
     if said:
         printer.say(f"{said}; {file} carries it for projector, and a run may differ")
+
+
+def is_first_order(fidelity: str) -> bool:
+    """Whether a fidelity is that of closed forms alone."""
+    from projector.config.first_order import by_closed_forms
+
+    return by_closed_forms(fidelity)
+
+
+def refuse_options(**options: Any) -> None:
+    """Refuse options that show what closed forms do not have."""
+    for name, value in options.items():
+        if value is not None:
+            msg = f"{name}: closed forms have no operations to show; leave out --fidelity"
+            raise ConfigError(msg, key=name, value=value, allowed="--fidelity tiles")

@@ -62,9 +62,10 @@ def search(
     Model, cluster, sequence length and global batch are those of the job. The search tries all
     legal combinations of tensor, pipeline, virtual pipeline, context and expert degrees,
     micro-batch size, recompute and ZeRO stage. Nothing is sampled. What the command line states of
-    these, as tp=8 or --micro-batch-size 2, is kept and not searched. Configurations of one group
-    differ by less than a projection can tell. Orders that are planned for each configuration
-    (seaailab, zbv-greedy) are planned the most promising first, until no other can matter.
+    these, as tp=8 or --micro-batch-size 2, is kept and not searched. With --emit only those are
+    legal that the framework can run. Configurations of one group differ by less than a projection
+    can tell. Orders that are planned for each configuration (seaailab, zbv-greedy) are planned the
+    most promising first, until no other can matter.
 
     Exit code 3: nothing fits, or without --allow-risk nothing but what is at risk. Exit code 4:
     --most-seconds ended the search; what was found is printed. So it is after an interrupt, with
@@ -81,6 +82,7 @@ def search(
     pictures = read_pictures(plots, html, "OF_SEARCH")
     emission = Emission.of(emit)
     job = asked.load()
+    emission.check(job)
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
     from projector.report.terminal.progress import SearchProgress
     from projector.searches.configurations import search
@@ -93,6 +95,7 @@ def search(
         recompute=recompute or RECOMPUTE,
         schedules=schedules or _schedules(asked),
         fixed=fixed,
+        formats=tuple(dict.fromkeys(name for name, _ in emission.wanted)),
     )
     with (
         compiling_steps(quiet=printer.quiet),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Ints
+from projector.config.formats.emit.runnable import SHARDINGS, Setting, searchable
 from projector.config.job import Job
 from projector.config.load import Variants
 from projector.errors import ProjectorError
@@ -53,7 +54,7 @@ class Candidates:
 def candidates(job: Job, limits: Limits) -> Candidates:
     """Propose the configurations whose degrees divide the model and the cluster."""
     kept = _kept(job, limits)
-    zeros = _tried(kept, "parallelism.zero_stage", limits.zero_stages)
+    shardings = _shardings(kept, limits)
     trainings = [
         {
             "training.micro_batch_size": micro_batch,
@@ -66,17 +67,27 @@ def candidates(job: Job, limits: Limits) -> Candidates:
             _tried(kept, "training.recompute", limits.recompute),
         )
     ]
-    (fsdp,) = _tried(kept, "parallelism.fsdp", (False,))
     splits = [
         {**layout, "parallelism.zero_stage": zero, "parallelism.fsdp": fsdp}
         for layout in _layouts(job, limits, kept)
-        for zero in zeros
+        for fsdp, zero in shardings
     ]
-    # All ZeRO stages of a layout come together, for each training section in turn.
-    layout, training, zero = np.indices(
-        (len(splits) // len(zeros), len(trainings), len(zeros))
+    # All shardings of a layout come together, for each training section in turn.
+    layout, training, sharding = np.indices(
+        (len(splits) // len(shardings), len(trainings), len(shardings))
     ).reshape(3, -1)
-    return _read(job, splits, trainings, layout * len(zeros) + zero, training)
+    split = layout * len(shardings) + sharding
+    return _read(job, splits, trainings, split, training, limits.formats)
+
+
+def _shardings(kept: Overrides, limits: Limits) -> list[tuple[Any, int]]:
+    """Return the pairs of FSDP and ZeRO stage: those of a framework where it has its own."""
+    own = [SHARDINGS[name] for name in limits.formats if name in SHARDINGS]
+    if own and not {"parallelism.fsdp", "parallelism.zero_stage"} & kept.keys():
+        return [*own[0]]
+    zeros = _tried(kept, "parallelism.zero_stage", limits.zero_stages)
+    (fsdp,) = _tried(kept, "parallelism.fsdp", (False,))
+    return [(fsdp, zero) for zero in zeros]
 
 
 def _read(
@@ -85,8 +96,12 @@ def _read(
     trainings: Sequence[Overrides],
     split: Ints,
     training: Ints,
+    formats: Sequence[str],
 ) -> Candidates:
-    """Read each section once; ``split`` and ``training`` are those of each configuration."""
+    """Read each section once; ``split`` and ``training`` are those of each configuration.
+
+    What the frameworks of some formats cannot run is left out.
+    """
     variants = Variants(job)
     index = np.zeros((len(SECTIONS), len(split)), np.int64)
     index[SPLIT], index[TRAINING] = split, training
@@ -106,6 +121,13 @@ def _read(
             of_error = legal & (index[position] == number)
             illegal[key] += int(np.count_nonzero(of_error))
             legal &= ~of_error
+    for row in np.flatnonzero(legal).tolist() if formats else ():
+        split_of, training_of = (tables[at].items[index[at, row]] for at in (SPLIT, TRAINING))
+        setting = Setting(job.model, split_of, training_of, job.cluster.gpus)
+        found = (refusal for name in formats for refusal in searchable(name, setting))
+        for field, _ in itertools.islice(found, 1):
+            illegal[field] += 1
+            legal[row] = False
     index = np.ascontiguousarray(index[:, legal])
     table = Sections(*tables)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from projector.config.formats.emit.emitted import FORMATS
 from projector.config.training import schedule_name
 from projector.errors import ConfigError
 from projector.schedule import registry
@@ -61,6 +62,8 @@ class Limits:
     schedules: tuple[str, ...] = ("auto",)
     fixed: tuple[str, ...] = ()
     """Fields of `SEARCHED` that keep the value of the job."""
+    formats: tuple[str, ...] = ()
+    """Formats of `emit_job` whose frameworks must be able to run a configuration."""
 
     def __post_init__(self) -> None:
         """Name schedules as they are called here."""
@@ -74,6 +77,7 @@ class Limits:
             ("recompute", RECOMPUTE),
             ("schedules", known_schedules),
             ("fixed", SEARCHED),
+            ("formats", FORMATS),
         ):
             for value in getattr(self, name):
                 if value not in known:

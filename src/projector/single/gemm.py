@@ -43,7 +43,7 @@ from projector.kernels.gemm import (
 )
 from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_columns
 from projector.lower.hardware import Offer, Run, device_record, gemm_menu, tile_row
-from projector.single.gemm_words import ExplainedGemm, gemm_sentences
+from projector.single.gemm_words import ExplainedGemm, GemmKind, GemmReport, gemm_sentences
 from projector.single.inputs import (
     DeviceLike,
     broadcast,
@@ -68,51 +68,9 @@ MODELS = ("tile", "ws_persistent", "sol")
 _TILE = re.compile(r"(\d{1,5})x(\d{1,5})(?::(\d{1,3})x(\d{1,3}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class GemmReport:
-    """One GEMM, explained."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-    time_s: float
-    bound: str
-    """What sets the time."""
-    kernel: str
-    """Tile with its cluster, whether units run in pairs, and split of K; empty without one."""
-    clock_mhz: float
-    """Clock that the kernel runs at."""
-    power_w: float | None
-    """Watts, where the device has a power model and the model uses it."""
-    terms: dict[str, float]
-    """Parts of the model by name; those that end in ``_s`` are seconds at `clock_mhz`."""
-    factors: dict[str, float]
-    """Factors of the time: ``ideal_s``, the FLOP at the peak clock, times the others."""
-    explanation: tuple[str, ...] = ()
-    """What bounds it and why, then how it runs: sentences, for the model of tiles."""
-
-    @property
-    def flop_per_s(self) -> float:
-        """Needed FLOP over the time."""
-        return 2.0 * self.m * self.n * self.k * self.batch / self.time_s if self.time_s else 0.0
-
-
 @dataclass(frozen=True)
-class GemmCase:
-    """A kind of GEMM on a device: all but the extents."""
-
-    device: Device
-    dtype: MatrixType
-    model: str
-    clock_mhz: float | None
-    library: str
-    run: Run
-    offers: tuple[Offer, ...]
-    """Tiles to choose from."""
-    l2_hit_rate: float
-    rows_along_k: bool = True
-    """Whether A and B lie along K in memory."""
+class GemmCase(GemmKind):
+    """A kind of GEMM, timed and explained."""
 
     @cached_property
     def _record(self) -> Records:

@@ -2,19 +2,63 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from projector.config.device import Device
-from projector.config.device_kernels import GemmTile
+from projector.config.device_kernels import GemmTile, MatrixType
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import STEP_ELEMENT_BYTES
-from projector.lower.hardware import Offer
+from projector.lower.hardware import Offer, Run
 from projector.units import GB, KIB, MEGA, MICROSECOND, TB, TERA
 
-if TYPE_CHECKING:
-    from projector.single.gemm import GemmCase, GemmReport
+
+@dataclass(frozen=True, slots=True)
+class GemmReport:
+    """One GEMM, explained."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    time_s: float
+    bound: str
+    """What sets the time."""
+    kernel: str
+    """Tile with its cluster, whether units run in pairs, and split of K; empty without one."""
+    clock_mhz: float
+    """Clock that the kernel runs at."""
+    power_w: float | None
+    """Watts, where the device has a power model and the model uses it."""
+    terms: dict[str, float]
+    """Parts of the model by name; those that end in ``_s`` are seconds at `clock_mhz`."""
+    factors: dict[str, float]
+    """Factors of the time: ``ideal_s``, the FLOP at the peak clock, times the others."""
+    explanation: tuple[str, ...] = ()
+    """What bounds it and why, then how it runs: sentences, for the model of tiles."""
+
+    @property
+    def flop_per_s(self) -> float:
+        """Needed FLOP over the time."""
+        return 2.0 * self.m * self.n * self.k * self.batch / self.time_s if self.time_s else 0.0
+
+
+@dataclass(frozen=True)
+class GemmKind:
+    """A kind of GEMM on a device: all but the extents."""
+
+    device: Device
+    dtype: MatrixType
+    model: str
+    clock_mhz: float | None
+    library: str
+    run: Run
+    offers: tuple[Offer, ...]
+    """Tiles to choose from."""
+    l2_hit_rate: float
+    rows_along_k: bool = True
+    """Whether A and B lie along K in memory."""
 
 
 class Vocabulary(NamedTuple):
@@ -47,8 +91,8 @@ _TYPES = {
 class ExplainedGemm:
     """One GEMM with the kernel that was chosen for it."""
 
-    case: "GemmCase"
-    report: "GemmReport"
+    case: GemmKind
+    report: GemmReport
     offer: Offer
     units: float
     """Compute units that its clusters can fill."""

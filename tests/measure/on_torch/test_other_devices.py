@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from measure.on_torch.test_real_layers import LAYERS  # noqa: E402
 from projector.config.load import load_job  # noqa: E402
-from projector.measure.comm import Alone  # noqa: E402
+from projector.measure.comm import Comm  # noqa: E402
 from projector.measure.exchange import Ranks  # noqa: E402
 from projector.measure.layers import build_layer  # noqa: E402
 from projector.measure.narrow import Format  # noqa: E402
@@ -43,7 +43,7 @@ def bench():
 def test_a_layer_stays_on_its_device_and_reads_nothing_back(layer, bench):
     layer = layer.model_copy(update={"columns": {**layer.columns, "host_sync": 0}})
     degrees = {name: layer.columns.get(name, 1) for name in ("tp", "cp", "ep", "etp")}
-    runner = LayerRunner(bench, build_layer(bench.kit, Alone(degrees), layer))
+    runner = LayerRunner(bench, build_layer(bench.kit, Comm(degrees), layer))
     runner.forward()
     assert runner.out.device.type == "meta"
     runner.backward()
@@ -52,7 +52,7 @@ def test_a_layer_stays_on_its_device_and_reads_nothing_back(layer, bench):
 
 def test_a_layer_waits_for_the_host_where_its_columns_say_so(bench):
     layer = LAYERS["experts with biases"]
-    runner = LayerRunner(bench, build_layer(bench.kit, Alone(), layer))
+    runner = LayerRunner(bench, build_layer(bench.kit, Comm(), layer))
     with pytest.raises(NotImplementedError, match="no data"):
         runner.forward()
 

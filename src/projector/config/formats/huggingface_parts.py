@@ -26,9 +26,8 @@ _EPSILONS: Final = (
 def _number(places: Iterable[Mapping[str, Any]], names: Iterable[str], most: float) -> Any:
     """Return the first number above 0 and up to ``most`` under one of the names, or None."""
     found = (place.get(name) for place in places for name in names)
-    return next(
-        (float(value) for value in found if type(value) in {int, float} and 0 < value <= most), None
-    )
+    numbers = (float(value) for value in found if type(value) in {int, float} and value is not None)
+    return next((number for number in numbers if 0 < number <= most), None)
 
 
 def numerics(config: ConfigFile) -> dict[str, Any]:

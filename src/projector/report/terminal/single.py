@@ -12,7 +12,8 @@ from projector.config.formats.shape_table import ShapeRow, read_extent, shape_ro
 from projector.errors import ConfigError
 from projector.report.terminal.grid import Grid, bar, heading, milliseconds, percent, section
 from projector.single.attention import EXTENTS, AttentionProjection
-from projector.single.gemm import GemmList, GemmReport
+from projector.single.gemm import GemmList
+from projector.single.gemm_words import GemmReport
 from projector.units import MICROSECOND, TERA
 
 EXPLAINED = 8

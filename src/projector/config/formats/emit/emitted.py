@@ -49,7 +49,10 @@ class Writer(Protocol):
     SUFFIX: str
 
     def own(self, job: Job) -> dict[str, Any]:
-        """Return what the framework is told elsewhere, dotted field -> value."""
+        """Return what the framework is told elsewhere, dotted field -> value.
+
+        An architecture that the framework does not know is refused.
+        """
 
     def write(self, job: Job, carried: Mapping[str, Any]) -> str:
         """Return the file of a job, with fields that it carries beside the framework's own."""
@@ -105,6 +108,11 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
         raise UnsupportedError(msg, key="emit", value=format, allowed=["primus, for its targets"])
     told = {field: carried[field] for field in sorted(carried, key=_importance)}
     return Emitted(format, writer.write(job, told), writer.SUFFIX, told)
+
+
+def check_architecture(job: Job, format: str) -> None:  # noqa: A002  # the option's name
+    """Refuse an architecture that a framework has no words for, whatever the layout."""
+    _writer(format).own(job)
 
 
 _SECTIONS: Final = ("model", "parallelism", "training")

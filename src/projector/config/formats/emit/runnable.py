@@ -55,10 +55,10 @@ def _megatron(setting: Setting) -> Iterator[Refusal]:
             yield fsdp, "FSDP 2 of Megatron-LM needs untied embeddings; give zero_stage=3"
         if training.precision == "fp16":
             yield fsdp, "FSDP 2 of Megatron-LM does not train in fp16; give precision=bf16"
-    sharded = not split.fsdp and split.zero_stage >= 2  # noqa: PLR2004  # gradients are sharded
+    sharded = not split.fsdp and split.zero_stage >= 2  # gradients are sharded
     if sharded and training.optimizer.name not in {"adam", "sgd"}:
         yield "training.optimizer.name", "Megatron FSDP (zero_stage=2, 3) has Adam and SGD alone"
-    if split.vpp > 1 and split.overlap_p2p_comm is False and split.pp < 3:  # noqa: PLR2004
+    if split.vpp > 1 and split.overlap_p2p_comm is False and split.pp < 3:
         yield (
             "parallelism.overlap_p2p_comm",
             "virtual stages of Megatron-LM need overlap_p2p_comm=true, or more than two stages",
@@ -93,7 +93,7 @@ def _torchtitan(setting: Setting) -> Iterator[Refusal]:
 def _deepspeed(setting: Setting) -> Iterator[Refusal]:
     """Yield what its engines assert against (deepspeed/runtime)."""
     split = setting.split
-    if split.pp > 1 and split.sharding_stage >= 2:  # noqa: PLR2004  # gradients are sharded
+    if split.pp > 1 and split.sharding_stage >= 2:  # gradients are sharded
         yield (
             "parallelism.zero_stage",
             "pipelines of DeepSpeed take no ZeRO 2 or 3; give zero_stage=1, or pp=1",

@@ -54,7 +54,8 @@ _PART: Final = re.compile(r"(E?)(?:t\*(\d+)|(t*))(L?)")
 
 
 def own(job: Job) -> dict[str, Any]:
-    """Return recomputation of its own kind."""
+    """Return recomputation of its own kind; refuse an architecture that torchtitan has not."""
+    _flavor(job)
     found: dict[str, Any] = {}
     recompute = recompute_words(job)
     if recompute != "none" and _recompute(job)["mode"] == "none":
