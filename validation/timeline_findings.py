@@ -19,7 +19,7 @@ from projector.trace.activity import ATTENTION, COMPUTE, FORWARD, PHASES, Activi
 from projector.trace.alignment import align
 from projector.trace.events import projected_terms
 from projector.trace.measures.overlap import overlap_ratios
-from projector.trace.measures.times import launch_overheads
+from projector.trace.measures.times import kernel_times
 from projector.trace.read import load_trace
 
 TABLE = Path(__file__).parents[1] / "docs" / "timeline_export.md"
@@ -99,9 +99,9 @@ def finding(name: str, fsdp: int, folder: Path) -> Finding:
 
 
 def _launch(activities: Activities) -> tuple[float, dict[str, float]]:
-    preparation, call = launch_overheads(activities)
-    duration = activities.end_ps - activities.start_ps
-    known = preparation >= 0
+    times = kernel_times(activities)
+    preparation, call, known = times.preparation_ps, times.call_ps, times.launch_known
+    duration = times.duration_ps
 
     def share(rows: Any) -> float:
         bubbles = int((preparation + call)[rows].sum())

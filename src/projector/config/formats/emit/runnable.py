@@ -68,13 +68,6 @@ def _megatron(setting: Setting) -> Iterator[Refusal]:
 def _torchtitan(setting: Setting) -> Iterator[Refusal]:
     """Yield what ``parallelize.py`` of its models and ``parallel_dims.py`` refuse."""
     _, split, training, _ = setting
-    if split.fsdp == 1:
-        yield "parallelism.fsdp", "torchtitan has no FSDP 1; give fsdp=2"
-    if not split.fsdp and split.zero_stage:
-        yield (
-            "parallelism.zero_stage",
-            "torchtitan shards by FSDP 2 alone; give fsdp=2, or zero_stage=0 on one axis",
-        )
     alone = split.tp == split.pp == split.cp == 1
     if not split.sharding_stage and setting.ranks > 1 and not (alone and split.ep == 1):
         yield (
@@ -128,8 +121,13 @@ def searchable(format: str, setting: Setting) -> Iterator[Refusal]:  # noqa: A00
     schedule = setting.training.schedule
     if schedule not in SCHEDULES[format]:
         yield "training.schedule", f"{format} has no schedule {schedule}"
-    if format == "deepspeed" and setting.split.vpp > 1:
+    split = setting.split
+    if format == "deepspeed" and split.vpp > 1:
         yield "parallelism.vpp", "DeepSpeed has no virtual stages"
+    if format == "torchtitan" and split.fsdp == 1:
+        yield "parallelism.fsdp", "torchtitan has no FSDP 1"
+    if format == "torchtitan" and not split.fsdp and split.zero_stage:
+        yield "parallelism.zero_stage", "torchtitan shards by FSDP 2 alone"
 
 
 SHARDINGS: Final = {"torchtitan": ((2, 3), (False, 0))}

@@ -119,12 +119,17 @@ def _flavor(job: Job) -> tuple[str, str]:
 _NEAR: Final = 3
 """So many fields may differ in a flavour that an error names."""
 
-_LEFT_OPEN: Final = ("rotary_base", "rotary_percent", "rope_scaling", "norm_epsilon")
+_LEFT_OPEN: Final = ("rotary_base", "rotary_percent", "norm_epsilon")
+
+_TOLD_APART: Final = ("max_position_embeddings", "rope_scaling")
+"""What sets how far rotations reach: torchtitan takes the sequence length of the job."""
 
 
 def _with_open(model: ModelConfig, flavor: ModelConfig) -> ModelConfig:
-    """Return an architecture with what it leaves to the framework as the flavour has it."""
-    fields = {name: getattr(flavor, name) for name in _LEFT_OPEN if getattr(model, name) is None}
+    """Return an architecture with what it leaves to the framework, or a file carries, as in a
+    flavour."""
+    open_fields = [name for name in _LEFT_OPEN if getattr(model, name) is None]
+    fields = {name: getattr(flavor, name) for name in (*open_fields, *_TOLD_APART)}
     if model.moe is not None and flavor.moe is not None and model.moe.router_score_function is None:
         scores = ("router_score_function", "router_pre_softmax", "router_scaling_factor")
         router = {name: getattr(flavor.moe, name) for name in scores}
