@@ -8,7 +8,8 @@ import pytest
 
 from projector import emit_job, load_job
 from projector.config.formats.detect import carried_fields
-from projector.errors import ConfigError
+from projector.config.formats.emit.emitted import unsaid
+from projector.errors import ConfigError, UnsupportedError
 
 JOB = {
     "name": "peer",
@@ -76,17 +77,49 @@ def test_a_layout_lists_the_modules_of_each_stage():
     assert parts[-1][-2:] == ["norm", "output"]
 
 
-def test_a_model_that_torchtitan_does_not_ship_is_carried():
-    emitted = emit_job(load_job(JOB, {"model": "mixtral_8x7b"}), "torchtitan")
-    assert tomllib.loads(emitted.text)["model"]["flavor"] == "custom"
-    assert emitted.carried["model"] == "mixtral_8x7b"
-    own = emit_job(
-        load_job(JOB, {"model.num_layers": 8, "training.recompute": "none"}), "deepspeed"
-    )
+def test_a_model_that_torchtitan_does_not_ship_is_refused():
+    with pytest.raises(UnsupportedError, match="no flavour with the architecture of Mixtral-8x7B"):
+        emit_job(load_job(JOB, {"model": "mixtral_8x7b"}), "torchtitan")
+    shorter = load_job(JOB, {"model.num_layers": 8, "training.recompute": "none"})
+    with pytest.raises(UnsupportedError, match="llama3 8B differs in num_layers"):
+        emit_job(shorter, "torchtitan")
+    own = emit_job(shorter, "deepspeed")
     assert own.carried["model"]["num_layers"] == 8
     # Narrow GEMMs of a framework's library run in a training in 16 bits.
     assert json.loads(own.text)["bf16"] == {"enabled": True}
     assert own.carried["training.precision"] == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "why"),
+    [
+        ("torchtitan", {"parallelism.fsdp": False, "parallelism.zero_stage": 0}, "on one axis"),
+        ("megatron", {"parallelism.fsdp": 1}, "no FSDP 1"),
+        ("megatron", {"parallelism.pp": 2}, "no pipeline"),
+        ("megatron", {"training.precision": "fp8"}, "no recipe rowwise"),
+        ("primus", {"model.tied_embeddings": True}, "untied"),
+        ("deepspeed", {"parallelism.pp": 2}, "no ZeRO 2 or 3"),
+    ],
+)
+def test_what_a_framework_cannot_run_is_refused(kind, changes, why):
+    plain = {"parallelism.num_distributed_optimizer_instances": 1, "training.precision": "bf16"}
+    with pytest.raises(UnsupportedError, match=why):
+        emit_job(load_job(JOB, plain | changes), kind)
+
+
+def test_sharding_that_torchtitan_does_in_its_own_way_is_named():
+    plain = {"parallelism.num_distributed_optimizer_instances": 1, "training.precision": "bf16"}
+    job = load_job(JOB, plain | {"parallelism.fsdp": False, "parallelism.zero_stage": 3})
+    assert "parallelism.fsdp=false" in unsaid(emit_job(job, "torchtitan"), job)
+
+
+def test_a_layout_that_cannot_exist_is_refused_and_a_path_is_read(tmp_path):
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(JOB), encoding="utf-8")
+    assert emit_job(path, "torchtitan").text == emit_job(load_job(JOB), "torchtitan").text
+    path.write_text(json.dumps(JOB | {"parallelism": {"tp": 3}}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="does not divide num_attention_heads"):
+        emit_job(str(path), "megatron")
 
 
 def test_deepspeed_is_told_in_its_own_words():
@@ -129,13 +162,14 @@ def test_deepspeed_is_told_in_its_own_words():
     "changes",
     [
         {"training.schedule": "dualpipe", "parallelism.pp": 2},
-        {"parallelism.zero_stage": 2, "parallelism.fsdp": False},
         {"training.recompute": {"method": "block", "num_layers": 1}},
         {"name": 'a "title" \\ with \u2028 odd\tsigns'},
     ],
 )
 def test_what_the_framework_has_no_words_for_is_carried(kind, changes, tmp_path):
     plain = {"parallelism.num_distributed_optimizer_instances": 1}
+    if kind == "deepspeed":
+        plain |= {"parallelism.fsdp": False, "parallelism.zero_stage": 1}
     job = load_job(JOB, plain | changes)
     emitted = emit_job(job, kind)
     path = tmp_path / f"job{emitted.suffix}"

@@ -70,6 +70,8 @@ def test_a_shipped_file_is_what_is_read(name: str) -> None:
         # The files here are reduced: most say nothing of rotations and norms.
         if given[field] is None:
             given[field] = shipped[field]
+    if given["moe"] and given["moe"]["router_scaling_factor"] is None:
+        given["moe"]["router_scaling_factor"] = shipped["moe"]["router_scaling_factor"]
     if given["moe"] and "norm_topk_prob" not in MODELS[name]["config"]:
         given["moe"]["router_pre_softmax"] = shipped["moe"]["router_pre_softmax"]
     assert shipped == given

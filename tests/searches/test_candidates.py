@@ -5,6 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from projector.config.formats.emit.emitted import FORMATS
+from projector.config.formats.emit.runnable import Setting, searchable
 from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.searches.candidates import candidates
@@ -61,3 +63,31 @@ def test_what_no_section_allows_is_counted_by_its_field():
         refused[error.value.key] += len(whole) // 2
     assert proposed.illegal == refused
     assert len(proposed) == len(whole) // 2
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_what_a_framework_cannot_run_is_not_proposed(kind):
+    base = load_job({**JOB, "model": "qwen3_30b_a3b"})
+    every = candidates(base, Limits(schedules=("auto", "dualpipe")))
+    proposed = candidates(base, Limits(schedules=("auto", "dualpipe"), formats=(kind,)))
+    assert 0 < len(proposed) < len(every)
+    left_out = sum(proposed.illegal.values()) - sum(every.illegal.values())
+    assert left_out > 0
+    for row in np.linspace(0, len(proposed) - 1, 20).astype(np.int64).tolist():
+        job = proposed.batch.job(row)
+        setting = Setting(job.model, job.parallelism, job.training, job.cluster.gpus)
+        assert not [*searchable(kind, setting)]
+    if kind == "torchtitan":
+        shardings = {
+            (split["parallelism.fsdp"], split["parallelism.zero_stage"])
+            for split in map(proposed.overrides, range(len(proposed)))
+        }
+        assert (2, 3) in shardings
+        assert (False, 3) not in shardings
+
+
+def test_a_sharding_that_is_stated_is_kept_for_a_framework():
+    base = load_job(JOB, {"parallelism.fsdp": 2, "model": "qwen3_30b_a3b"})
+    fixed = ("parallelism.fsdp",)
+    proposed = candidates(base, Limits(fixed=fixed, formats=("torchtitan",)))
+    assert {proposed.overrides(row)["parallelism.fsdp"] for row in range(len(proposed))} == {2}

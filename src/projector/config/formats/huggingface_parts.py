@@ -23,11 +23,14 @@ _EPSILONS: Final = (
 )  # fmt: skip
 
 
-def _number(places: Iterable[Mapping[str, Any]], names: Iterable[str], most: float) -> Any:
+def _number(places: Iterable[Mapping[str, Any]], names: Iterable[str], most: float) -> float | None:
     """Return the first number above 0 and up to ``most`` under one of the names, or None."""
-    found = (place.get(name) for place in places for name in names)
-    numbers = (float(value) for value in found if type(value) in {int, float} and value is not None)
-    return next((number for number in numbers if 0 < number <= most), None)
+    for place in places:
+        for name in names:
+            value: Any = place.get(name)
+            if type(value) in {int, float} and 0 < value <= most:
+                return float(value)
+    return None
 
 
 def numerics(config: ConfigFile) -> dict[str, Any]:

@@ -79,12 +79,12 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
         names what differs.
     """
     writer = _writer(format)
-    setting = Setting(job.model, job.parallelism, job.training, job.cluster.gpus)
-    check_runnable(format, setting)
+    own = writer.own(job)
+    check_runnable(format, Setting(job.model, job.parallelism, job.training, job.cluster.gpus))
     titles = {"name": job.name, "model.name": job.model.name}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"job{writer.SUFFIX}")
-        known = {"cluster.device": _device_name(job)} | writer.own(job)
+        known = {"cluster.device": _device_name(job)} | own
         known |= {field: title for field, title in titles.items() if title}
         again = _read(writer, file, job, known)
         framework = job.training.framework
@@ -125,7 +125,7 @@ def _importance(field: str) -> tuple[int, str]:
     return place, field
 
 
-_TOLD_ELSEWHERE: Final = {"model.name", "training.framework"}
+_TOLD_ELSEWHERE: Final = {"model.name", "model.moe.num_shared_experts", "training.framework"}
 """Carried fields that change nothing of a run."""
 
 
@@ -139,7 +139,7 @@ def unsaid(emitted: Emitted, job: Job) -> str:
     fields = [
         f"{field.removeprefix('model.')}={_short(value)}"
         for field, value in emitted.carried.items()
-        if field.partition(".")[0] in _SECTIONS and field not in elsewhere
+        if field.partition(".")[0] in _SECTIONS and field not in elsewhere and value is not None
     ]
     title = job.model.name or job.name
     return (
@@ -148,7 +148,7 @@ def unsaid(emitted: Emitted, job: Job) -> str:
 
 
 def _short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str) if value is not None else "null"
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def check_target(format: str, file: str | None) -> None:  # noqa: A002  # the option's name

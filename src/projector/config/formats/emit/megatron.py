@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
 from projector.config.formats.megatron import ARGUMENT, NEGATED
+from projector.config.formats.megatron_settings.model import LATENT_LENGTH
 from projector.config.job import Job
 from projector.distribution import package_version
 
@@ -204,14 +205,17 @@ def _positions(job: Job) -> Arguments:
     elif scaling.kind == "linear" and scaling.factor.is_integer() and model.mla is None:
         settings["rotary_seq_len_interpolation_factor"] = int(scaling.factor)
     elif scaling.kind == "yarn":
-        settings["rotary_scaling_factor"] = scaling.factor
-        settings |= _same(scaling, "mscale mscale_all_dim")
-        if model.mla is not None:
-            settings |= _same(scaling, "original_max_position_embeddings")
-        elif not model.mtp_num_layers:
+        if model.mla is None:
+            # Multi-token prediction there knows plain rotations alone.
+            if model.mtp_num_layers:
+                return settings
             settings["position_embedding_type"] = "yarn"
             if length is not None:
                 settings["yarn_original_max_position_embeddings"] = length
+        elif length != LATENT_LENGTH:
+            return settings
+        settings["rotary_scaling_factor"] = scaling.factor
+        settings |= _same(scaling, "mscale mscale_all_dim")
     return settings
 
 

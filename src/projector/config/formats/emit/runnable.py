@@ -37,7 +37,7 @@ def refusals(format: str, setting: Setting) -> Iterator[Refusal]:  # noqa: A002 
 def check_runnable(format: str, setting: Setting) -> None:  # noqa: A002  # the option's name
     """Raise the first of `refusals`."""
     for field, why in refusals(format, setting):
-        raise UnsupportedError(f"{format}: {why} ({field})", key=field, value=format, allowed=why)
+        raise UnsupportedError(f"{why} ({field})", key=field, value=format, allowed=why)
 
 
 def _megatron(setting: Setting) -> Iterator[Refusal]:
@@ -46,6 +46,20 @@ def _megatron(setting: Setting) -> Iterator[Refusal]:
     fsdp = "parallelism.fsdp"
     if split.fsdp == 1:
         yield fsdp, "Megatron-LM has no FSDP 1; give fsdp=2, or fsdp=false zero_stage=3"
+    ends = split.decoder_first_pipeline_num_layers or split.decoder_last_pipeline_num_layers
+    layers = model.num_layers + split.account_for_embedding_in_pipeline_split
+    layers += split.account_for_loss_in_pipeline_split
+    uneven = layers % (split.pp * split.vpp) and not ends
+    if model.mtp_num_layers and uneven and not split.pipeline_model_parallel_layout:
+        yield (
+            "parallelism.pipeline_model_parallel_layout",
+            "with multi-token prediction Megatron-LM needs a layout of uneven stages; give one",
+        )
+    if training.precision == "fp8" and training.fp8_recipe == "rowwise":
+        yield (
+            "training.fp8_recipe",
+            "Megatron-LM has no recipe rowwise; give delayed, tensorwise or blockwise",
+        )
     if split.fsdp == 2:
         if split.pp > 1:
             yield fsdp, "FSDP 2 of Megatron-LM takes no pipeline; give pp=1, or zero_stage=3"
@@ -126,7 +140,7 @@ def searchable(format: str, setting: Setting) -> Iterator[Refusal]:  # noqa: A00
         yield "parallelism.vpp", "DeepSpeed has no virtual stages"
     if format == "torchtitan" and split.fsdp == 1:
         yield "parallelism.fsdp", "torchtitan has no FSDP 1"
-    if format == "torchtitan" and not split.fsdp and split.zero_stage:
+    if format == "torchtitan" and not split.fsdp and split.zero_stage and setting.ranks > 1:
         yield "parallelism.zero_stage", "torchtitan shards by FSDP 2 alone"
 
 

@@ -126,8 +126,7 @@ _TOLD_APART: Final = ("max_position_embeddings", "rope_scaling")
 
 
 def _with_open(model: ModelConfig, flavor: ModelConfig) -> ModelConfig:
-    """Return an architecture with what it leaves to the framework, or a file carries, as in a
-    flavour."""
+    """Return an architecture with what it leaves open, or a file carries, as in a flavour."""
     open_fields = [name for name in _LEFT_OPEN if getattr(model, name) is None]
     fields = {name: getattr(flavor, name) for name in (*open_fields, *_TOLD_APART)}
     if model.moe is not None and flavor.moe is not None and model.moe.router_score_function is None:

@@ -126,6 +126,11 @@ def positions(settings: Settings) -> None:
     settings.put("model.position_embedding", embedding, *names)
 
 
+LATENT_LENGTH = 4096
+"""Length that YaRN of multi-head latent attention starts from; no argument of Megatron-LM sets it
+(``MLATransformerConfig`` of megatron/core/transformer/transformer_config.py)."""
+
+
 def rotations(settings: Settings) -> None:
     """Set how rotations reach longer sequences."""
     kind = "position_embedding_type"
@@ -150,6 +155,8 @@ def rotations(settings: Settings) -> None:
     found = {"kind": "yarn", "factor": settings.read(factor_name, number)}
     if settings.has(length):
         found["original_max_position_embeddings"] = settings.integer(length)
+    elif settings.latent():
+        found["original_max_position_embeddings"] = LATENT_LENGTH
     for name in ("mscale", "mscale_all_dim"):
         if settings.has(name):
             found[name] = settings.read(name, number)
