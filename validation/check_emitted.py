@@ -129,10 +129,7 @@ def check(name: str, data: Mapping[str, Any], kind: str, checker: list[str]) -> 
 
     row: dict[str, Any] = {"job": name, "format": kind}
     try:
-        stated = data["parallelism"].keys() & {"fsdp", "zero_stage"}
-        # The one way in which torchtitan shards, where the job names none.
-        changes = {"parallelism.fsdp": 2} if kind == "torchtitan" and not stated else {}
-        job = load_job(data, changes)
+        job = load_job(data)
         emitted = emit_job(job, kind)
     except ProjectorError as error:
         return row | {"outcome": "refused by us", "why": str(error)}

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from projector.cli.main import run
-from synthetic import collective, compute, kineto, step, write
+from synthetic import Host, collective, compute, kineto, step, write
 
 DATA = Path(__file__).parents[1] / "trace" / "data"
 A100 = DATA / "a100_ddp2.json.gz"
@@ -92,3 +92,25 @@ def test_a_job_needs_a_trace(compare):
     code, out, _ = compare("--config", JOB, "training.micro_batch_size=1", "--json")
     assert code == 2
     assert json.loads(out)["key"] == "trace"
+
+
+def test_a_run_on_a_cpu_beside_a_gpu_is_said_first(compare, tmp_path):
+    lines = [step(3, 0, 10_000), Host(name="aten::mm", start=1000, end=4000)]
+    path = write(tmp_path / "cpu.json", kineto(*lines))
+    code, out, _ = compare("--config", JOB, path, "--json")
+    assert code == 0
+    first = json.loads(out)["warnings"][0]
+    assert first.startswith("the trace is of a run on a CPU, and the job is projected for AMD")
+
+
+def test_names_of_operations_are_never_cut(compare, tmp_path):
+    name = "a_very_long_name_of_an_operator_that_no_table_has_room_for_beside_its_numbers_at_all"
+    paths = []
+    for number, length in enumerate((2000, 4000)):
+        lines = [step(3, 0, 10_000), compute(1000, 1000 + length, launch=500, name=name)]
+        paths.append(write(tmp_path / f"{number}.json", kineto(*lines)))
+    code, out, _ = compare(*paths)
+    assert code == 0
+    assert "..." not in out
+    assert name[:10] in out
+    assert name[-6:] in out

@@ -19,7 +19,8 @@ from projector.trace.read import load_trace, rank_of_name
 DATA = Path(__file__).parent / "data"
 NAMES = ("a100_ddp2", "b200_eager_rank0", "mi250_toy", "mi300x_resnet_ddp8")
 KEPT = {
-    "kernel", "gpu_memcpy", "gpu_memset", "cpu_op", "cuda_runtime", "cuda_driver",
+    "kernel", "gpu_memcpy", "gpu_memset", "cuda_profiler_range", "mtia_ccp_events", "cpu_op",
+    "cuda_runtime", "cuda_driver",
     "user_annotation", "gpu_user_annotation",
 }  # fmt: skip
 
@@ -336,3 +337,12 @@ def test_bad_paths_are_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not among those") as error:
         load_trace(tmp_path / "a.json", only=[5])
     assert error.value.allowed == [1]
+
+
+@pytest.mark.parametrize("category", ["cuda_profiler_range", "mtia_ccp_events"])
+def test_kernels_of_other_categories_are_kernels(tmp_path, category):
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [span("k", cat=category)]}))
+    (rank,) = load_trace(path).ranks
+    assert rank.events.kind.tolist() == [ev.KERNEL]
+    assert not rank.skipped

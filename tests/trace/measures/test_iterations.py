@@ -229,3 +229,18 @@ def test_operations_in_which_ranks_differ_most_come_first():
         )
     )  # fmt: skip
     assert [(row.operation, row.spread) for row in rows] == [("short", 3.0), ("long", 1.01)]
+
+
+def test_what_a_late_rank_costs():
+    # Ranks compute 30, 10, 20 and 90 ns of 100: the last one costs what it has over the next.
+    lengths = (30, 10, 20, 90)
+    table = activities(
+        *(compute(0, length, rank=rank, iteration=0) for rank, length in enumerate(lengths)),
+        *(collective(95, 100, rank=rank, iteration=0, **REDUCE) for rank in range(4)),
+    )
+    assert [row.cost_ns for row in stragglers(table)] == [0.0, 0.0, 0.0, 60.0]
+    (row,) = rank_spreads(table)
+    # The slowest operation over the median of all four.
+    assert row.cost_ns == 90.0 - 25.0
+    (alone,) = stragglers(activities(compute(0, 10, iteration=0)))
+    assert alone.cost_ns is None

@@ -9,6 +9,7 @@ from runs_of_jobs import SMALL_LLAMA, apart, run_of
 from projector.config.load import load_job
 from projector.validate.traces.compare import compare_run
 from projector.validate.traces.expected import expect
+from projector.validate.traces.products import label_of
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,16 @@ def test_longer_sequences_are_a_shape(job, expected):
             factors = {factor.name: factor.value for factor in each.factors}
             assert factors["shape"] == pytest.approx(2.0), each
             assert factors["count"] == pytest.approx(1.0), each
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("layers.3.norm1", "attention.norm"), ("layers.3.norm2", "mlp.norm"),
+        ("layers.3.mlp.gate", "mlp.fc1"), ("layers.3.mlp.up", "mlp.fc1"),
+        ("layers.3.mlp.down", "mlp.fc2"), ("nn.Module: down", "mlp.fc2"),
+    ],
+)  # fmt: skip
+def test_names_of_a_plain_model_are_known(name, label):
+    labels = ("attention.norm", "mlp.norm", "mlp.fc1", "mlp.fc2")
+    assert label_of(name, labels) == label

@@ -36,8 +36,8 @@ def ms(time_ns: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def short(name: str, width: int = LONGEST_NAME) -> str:
-    """Return a name as a table shows it, in so many characters.
+def short(name: str, width: int | None = LONGEST_NAME) -> str:
+    """Return a name as a table shows it, in so many characters; without a limit it is never cut.
 
     Of a C++ function the last part of its name and what its template is for, as in
     ``elementwise_kernel<direct_copy>``; of everything else the begin.
@@ -51,7 +51,7 @@ def short(name: str, width: int = LONGEST_NAME) -> str:
     elif _CALL.match(name):
         name = name.split("(")[0]
     name = name.removeprefix("torch::autograd::")
-    return name if len(name) <= width else f"{name[: width - 3]}..."
+    return name if width is None or len(name) <= width else f"{name[: width - 3]}..."
 
 
 def _outside_templates(text: str) -> str:
@@ -212,7 +212,8 @@ def _table(
     # What is recomputed is said beside the name.
     names = [name for name in by if name != "recompute"]
     width = _NAME_WIDTHS[len(names) > 1, is_wide]
-    table = Grid(*(f"={name}" for name in names), *(column.head for column in columns))
+    heads = (f"{'<' if name == 'operation' else '='}{name}" for name in names)
+    table = Grid(*heads, *(column.head for column in columns))
     for row in rows[:MANY]:
         again = " (again)" if row.get("recompute") else ""
         cells = [_cell(row[name], name, width - len(again)) for name in names]
@@ -247,7 +248,9 @@ def _cell(value: Any, name: str, width: int) -> str:
         return str(value) if value >= 0 else "outside"
     if name == "type":
         return _TYPES.get(str(value), str(value))
-    return short(value, width) if value else (OUTSIDE if name == "operation" else "")
+    if name == "operation":
+        return short(value, None) if value else OUTSIDE
+    return short(value, width) if value else ""
 
 
 def _spread(spread: Mapping[str, Any]) -> str:
@@ -336,7 +339,7 @@ def _operations(found: "TraceComparison") -> list[RenderableType]:
     )
     for each in found.operations[:COMPARED]:
         kind = (_SHORT_TYPES.get(each.kind, each.kind),) * len(typed)
-        table.add_row(short(each.operation, 28), each.phase, *kind, *_pair(each.pair),
+        table.add_row(short(each.operation, None), each.phase, *kind, *_pair(each.pair),
             Text(_factors(each)),
         )  # fmt: skip
     note = f"ms of a step; ratio: {names.second} over {names.first}"
@@ -367,7 +370,7 @@ def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableTyp
     table = Grid("=operation", "=phase", "=type", "ms", "runs", "<kernel")
     for each in entries[:UNMATCHED]:
         runs = f"{each.runs:,.3g}" if each.runs < 1000.0 else f"{each.runs:,.0f}"
-        table.add_row(short(each.operation, 34), each.phase, each.kind, _ms(each.time_s), runs,
+        table.add_row(short(each.operation, None), each.phase, each.kind, _ms(each.time_s), runs,
             short(each.kernel),
         )  # fmt: skip
     total = _ms(sum(each.time_s for each in entries))
@@ -400,7 +403,7 @@ def gap_report(found: "GapResult") -> list[RenderableType]:
         theory = _theory(each.theory_ns) if each.theory_ns else ""
         ratio = f"{each.ratio:.2f}" if each.ratio else ""
         cells = [f"{each.factors[name]:.2f}" if name in each.factors else "" for name in columns]
-        table.add_row(short(each.operation, 30), each.phase, theory, ms(each.actual_ns), ratio,
+        table.add_row(short(each.operation, None), each.phase, theory, ms(each.actual_ns), ratio,
                 *cells)  # fmt: skip
     note = "mean of the steps; theory times all factors is the actual time"
     if found.device:
@@ -515,7 +518,7 @@ def _communication(rows: Rows) -> list[RenderableType]:
     for each in rows[:SUMMARISED]:
         rate = each["bytes_per_s"]
         table.add_row(
-            short(each["collective"], 32),
+            short(each["collective"], None),
             short(each["group"], 24),
             each["kernels"],
             "" if each["bytes"] is None else f"{each['bytes'] / 2**20:,.3g}",
@@ -545,32 +548,51 @@ def _sharding(rows: Rows) -> list[RenderableType]:
 def _stragglers(rows: Rows) -> list[RenderableType]:
     if len(rows) < 2:
         return []
-    table = Grid("rank", "ms", "of median", "slowest in", "waits ms", "late us", "enters last")
+    table = Grid(
+        "rank", "ms", "of median", "costs ms", "slowest in", "waits ms", "late us", "enters last"
+    )
     for each in rows[:SUMMARISED]:
         waiting, late = each["waiting_ns"], each["late_ns"]
         table.add_row(
             _place(each, rows),
             ms(each["compute_ns"]["median"]),
             "" if each["relative"] is None else percent(each["relative"]),
+            "" if each["cost_ns"] is None else ms(each["cost_ns"]),
             str(each["slowest"]),
             "" if waiting is None else ms(waiting["median"]),
             "" if late is None else us(late["median"]),
             "" if each["last"] is None else percent(each["last"], 0),
         )
-    note = f"computing of an iteration, median; waits in collectives{_more(rows, SUMMARISED)}"
-    return section("Ranks against each other", note, table)
+    note = (
+        "computing of an iteration, median; costs: what it would be shorter with this rank at the "
+        f"median; waits in collectives{_more(rows, SUMMARISED)}"
+    )
+    found = section("Ranks against each other", note, table)
+    if all(each["waiting_ns"] is None for each in rows):
+        why = "Waits are not known: no collective was found on two of these ranks."
+        found.append(Padding(Text(why), (0, 0, 1, 2)))
+    return found
 
 
 def _rank_spreads(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
     if not known:
         return []
-    table = Grid("<operation", "=phase", "ms", "slowest / fastest", "slowest rank", "fastest rank")
+    table = Grid(
+        "<operation",
+        "=phase",
+        "ms",
+        "costs ms",
+        "slowest / fastest",
+        "slowest rank",
+        "fastest rank",
+    )
     for each in known[:DIFFERING]:
         table.add_row(
-            short(each["operation"], 36) or "(outside operations)",
+            short(each["operation"], None) or "(outside operations)",
             each["phase"],
             ms(each["median_ns"]),
+            ms(each["cost_ns"]),
             f"{each['spread']:.2f}",
             str(each["slowest"]),
             str(each["fastest"]),

@@ -11,6 +11,7 @@ reduce-scatters; per-parameter sharding (FSDP 2) copies around collectives in li
 """
 
 import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -269,6 +270,10 @@ class Straggler(Measured):
     """How long after the first rank it enters a collective; None likewise."""
     last: float | None
     """Share of the collectives that it enters last, and of no others; None likewise."""
+    cost_ns: float | None
+    """By how much an iteration would be shorter, the median, if it had computed as long as the
+    median of all devices: the longest computing less what would be the longest then. An upper
+    bound where computing is not on the critical path; None for a device alone."""
 
 
 def stragglers(
@@ -291,6 +296,7 @@ def stragglers(
         longest[each.iteration] = max(longest.get(each.iteration, 0.0), each.compute_ns)
     found = matches(activities, where)
     last = _last(activities, found)
+    costs = _costs(iterations)
     rows = []
     for device in devices:
         spread = band(_computing(iterations, device))
@@ -303,6 +309,7 @@ def stragglers(
                 compute_ns=spread,
                 relative=ratio(medians[device], middle),
                 slowest=sum(each.compute_ns >= longest[each.iteration] for each in mine),
+                cost_ns=float(np.median(costs[device])) if device in costs else None,
                 **_in_collectives(activities, times, found, last, device),
             )
         )
@@ -311,6 +318,21 @@ def stragglers(
 
 def _computing(iterations: Sequence[IterationTimes], device: tuple[int, int]) -> list[float]:
     return [each.compute_ns for each in iterations if (each.rank, each.device) == device]
+
+
+def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[float]]:
+    """Return, by device, what each iteration with others would lose if it were at the median."""
+    costs: dict[tuple[int, int], list[float]] = defaultdict(list)
+    together: dict[int, list[IterationTimes]] = defaultdict(list)
+    for each in iterations:
+        together[each.iteration].append(each)
+    for several in together.values():
+        computing = np.array([each.compute_ns for each in several])
+        for place, each in enumerate(several) if len(several) > 1 else ():
+            others = np.delete(computing, place).max()
+            instead = min(computing[place], float(np.median(computing)))
+            costs[each.rank, each.device].append(float(computing.max() - max(others, instead)))
+    return costs
 
 
 def _last(activities: Activities, found: Matches) -> Flags:
@@ -351,6 +373,8 @@ class RankSpread(Measured):
     fastest: int
     per_rank_ns: list[float]
     """The medians, in the order of ranks and devices."""
+    cost_ns: float
+    """What an iteration would be shorter, at most, if the slowest device took the median."""
 
 
 def rank_spreads(
@@ -398,4 +422,5 @@ def _spread(
         slowest=int(ranks[medians.argmax()]),
         fastest=int(ranks[medians.argmin()]),
         per_rank_ns=medians.tolist(),
+        cost_ns=float(medians.max() - np.median(medians)),
     )

@@ -106,8 +106,17 @@ class Compared:
             iterations=len(np.unique(self.activities.iteration)),
             ranks=self.ranks,
             tokens=self.matching.tokens,
-            warnings=(*self.analysis.warnings, *self.warnings, *self._doubts()),
+            warnings=(*self._on_host(), *self.analysis.warnings, *self.warnings, *self._doubts()),
         )
+
+    def _on_host(self) -> Iterator[str]:
+        """Say first where the run had no device and the job has one."""
+        device = self.expected.job.cluster.device
+        if self.analysis.everything.on_host and device.vendor != "other":
+            yield (
+                f"the trace is of a run on a CPU, and the job is projected for {device.name}: "
+                "ratios compare these two machines"
+            )
 
     def _step(self) -> dict[str, float]:
         """Return the terms of the mean step, over the ranks."""
