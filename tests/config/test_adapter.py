@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from projector.config.formats.emit.emitted import emit_job
+from projector import emit_job
 from projector.config.formats.megatron import read_megatron
 from projector.config.load import load_job
 from projector.errors import ConfigError, UnsupportedError
