@@ -240,7 +240,9 @@ def test_what_a_late_rank_costs():
     )
     assert [row.cost_ns for row in stragglers(table)] == [0.0, 0.0, 0.0, 60.0]
     (row,) = rank_spreads(table)
-    # The slowest operation over the median of all four.
-    assert row.cost_ns == 90.0 - 25.0
+    # The next slowest stays.
+    assert row.cost_ns == 90.0 - 30.0
+    pair = activities(*(compute(0, 100 + 40 * rank, rank=rank, iteration=0) for rank in range(2)))
+    assert [row.cost_ns for row in stragglers(pair)] == [0.0, 40.0]
     (alone,) = stragglers(activities(compute(0, 10, iteration=0)))
     assert alone.cost_ns is None

@@ -113,3 +113,9 @@ def test_longer_sequences_are_a_shape(job, expected):
 def test_names_of_a_plain_model_are_known(name, label):
     labels = ("attention.norm", "mlp.norm", "mlp.fc1", "mlp.fc2")
     assert label_of(name, labels) == label
+
+
+def test_a_gate_is_the_router_where_there_are_experts():
+    labels = ("mlp.fc1", "mlp.fc2", "moe.router")
+    assert label_of("layers.9.mlp.gate", labels) == "moe.router"
+    assert label_of("layers.9.mlp.gate_proj", labels) == "mlp.fc1"

@@ -565,7 +565,7 @@ def _stragglers(rows: Rows) -> list[RenderableType]:
         )
     note = (
         "computing of an iteration, median; costs: what it would be shorter with this rank at the "
-        f"median; waits in collectives{_more(rows, SUMMARISED)}"
+        f"median of the others; waits in collectives{_more(rows, SUMMARISED)}"
     )
     found = section("Ranks against each other", note, table)
     if all(each["waiting_ns"] is None for each in rows):

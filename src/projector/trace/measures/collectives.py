@@ -272,7 +272,7 @@ class Straggler(Measured):
     """Share of the collectives that it enters last, and of no others; None likewise."""
     cost_ns: float | None
     """By how much an iteration would be shorter, the median, if it had computed as long as the
-    median of all devices: the longest computing less what would be the longest then. An upper
+    median of the others: the longest computing less what would be the longest then. An upper
     bound where computing is not on the critical path; None for a device alone."""
 
 
@@ -321,7 +321,7 @@ def _computing(iterations: Sequence[IterationTimes], device: tuple[int, int]) ->
 
 
 def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[float]]:
-    """Return, by device, what each iteration with others would lose if it were at the median."""
+    """Return, by device, what each iteration would lose with it at the median of its peers."""
     costs: dict[tuple[int, int], list[float]] = defaultdict(list)
     together: dict[int, list[IterationTimes]] = defaultdict(list)
     for each in iterations:
@@ -329,9 +329,10 @@ def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[f
     for several in together.values():
         computing = np.array([each.compute_ns for each in several])
         for place, each in enumerate(several) if len(several) > 1 else ():
-            others = np.delete(computing, place).max()
-            instead = min(computing[place], float(np.median(computing)))
-            costs[each.rank, each.device].append(float(computing.max() - max(others, instead)))
+            # What is late is no measure of itself: of two ranks it would be half of it.
+            peers = np.delete(computing, place)
+            instead = min(computing[place], float(np.median(peers)))
+            costs[each.rank, each.device].append(float(computing.max() - max(*peers, instead)))
     return costs
 
 
@@ -374,7 +375,8 @@ class RankSpread(Measured):
     per_rank_ns: list[float]
     """The medians, in the order of ranks and devices."""
     cost_ns: float
-    """What an iteration would be shorter, at most, if the slowest device took the median."""
+    """What an iteration would be shorter, at most, if the slowest device took the median of the
+    others: its time less that of the next slowest, which stays."""
 
 
 def rank_spreads(
@@ -422,5 +424,5 @@ def _spread(
         slowest=int(ranks[medians.argmax()]),
         fastest=int(ranks[medians.argmin()]),
         per_rank_ns=medians.tolist(),
-        cost_ns=float(medians.max() - np.median(medians)),
+        cost_ns=float(medians.max() - np.sort(medians)[-2:].min()),
     )
