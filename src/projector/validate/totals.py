@@ -14,6 +14,7 @@ from projector.arrays import Floats
 from projector.config.bands import SHARES
 from projector.files import written_whole
 from projector.projection.bands import FITS, VERDICTS
+from projector.validate.first import first_results
 from projector.validate.kind import Outcome
 from projector.validate.names import device_name, model_name, precision_name, vendor_name
 from projector.validate.run import Line, Result, Validation, validate
@@ -200,11 +201,20 @@ def summary(validation: Validation) -> dict[str, Any]:
         "tuned_as_named": _all_totals(kernels, validation),
     }
     beside = [replace(each, group=f"{each.group}, {AS_NAMED}") for each in kernels if each.group]
+    first = first_results(validation.kind, validation.path, results)
+    lines = {result.line for result in first}
+    firsts = {
+        "first": first,
+        "first_dense": [each for each in first if each.family == "dense"],
+        "first_moe": [each for each in first if each.family == "moe"],
+        "first_now": [each for each in results if each.line in lines],
+    }
     return {
         **_all_totals(results, validation),
         "without_doubt": _all_totals(certain, validation),
         **families,
         **(tuned if named else {}),
+        **{name: _all_totals(each, validation) for name, each in firsts.items() if each},
         "over_sources": _over_sources(results),
         **_verdicts(results),
         "groups": {

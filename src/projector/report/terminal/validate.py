@@ -34,6 +34,10 @@ _PARTS = {
     "moe": "experts",
     "tuned": "kernels of tuners, chosen",
     "tuned_as_named": "the same, as named",
+    "first": "first projections",
+    "first_dense": "  dense models",
+    "first_moe": "  experts",
+    "first_now": "  the same rows now",
 }
 
 

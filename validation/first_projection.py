@@ -1,0 +1,93 @@
+"""Project new rows of a published table as the tool is, before anybody fits anything to them.
+
+Usage: ``first_projection.py [KIND NEW.csv]``. Rows of NEW.csv that `validation/data/KIND.csv` lacks
+are appended to it. Then every row that has no first projection and can be projected gets one in
+`first_projection.csv`, with the commit it was made at. An entry is never changed: a row that could
+not be read yet enters with the commit that first reads it. Sources, devices and models must be as
+committed.
+"""
+
+import csv
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from projector.validate.first import COLUMNS, RECORD, entries, entry
+from projector.validate.run import validate
+
+VALIDATION = Path(__file__).parent
+DATA = VALIDATION / "data"
+FILE = VALIDATION / RECORD
+BEGINS = {"training_throughput": 551, "memory": 146, "serving_measured": 189}
+"""First line of each table that is recorded: rows above it were fitted before the record began."""
+PROJECTING = ("src", "hardware", "models")
+"""What decides a projection."""
+NOT_COMPARED = ("source", "verified", "doubt")
+"""Columns that another edition of the same row may word differently."""
+
+
+def main() -> None:
+    """Append new rows, and record what the tool says of rows without an entry."""
+    if len(sys.argv) not in (1, 3):
+        sys.exit(__doc__)
+    commit, date = committed()
+    if len(sys.argv) == 3:
+        append(sys.argv[1], Path(sys.argv[2]))
+    new = [each for kind in BEGINS for each in missing(kind)]
+    with FILE.open("a", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        if stream.tell() == 0:
+            writer.writeheader()
+        writer.writerows({**each, "commit": commit, "date": date} for each in new)
+    print(f"{len(new)} first projections recorded at {commit}")
+
+
+def missing(kind: str) -> list[dict[str, str]]:
+    """Return entries, without a commit, of the rows of a table that can be projected and lack one."""
+    known = entries(FILE, kind) if FILE.exists() else {}
+    return [
+        entry(kind, result)
+        for result in validate(kind, DATA / f"{kind}.csv").results
+        if result.projected and result.line >= BEGINS[kind] and result.line not in known
+    ]
+
+
+def append(kind: str, path: Path) -> None:
+    """Append the rows of a file that the table lacks, in their order."""
+    table = DATA / f"{kind}.csv"
+    with table.open(encoding="utf-8", newline="") as stream:
+        reader = csv.DictReader(stream)
+        columns = list(reader.fieldnames or ())
+        known = Counter(map(_row, reader))
+    with path.open(encoding="utf-8", newline="") as stream:
+        new = []
+        for row in csv.DictReader(stream):
+            if known[_row(row)]:
+                known[_row(row)] -= 1
+            else:
+                new.append(row)
+    with table.open("a", encoding="utf-8", newline="") as stream:
+        csv.DictWriter(stream, columns, lineterminator="\n").writerows(new)
+    print(f"{len(new)} rows appended to {table.name}")
+
+
+def _row(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(value for name, value in row.items() if name not in NOT_COMPARED)
+
+
+def committed() -> tuple[str, str]:
+    """Return the short commit and its date; leave where what projects is not committed."""
+    if _git("status", "--porcelain", "--", *PROJECTING):
+        sys.exit(f"commit the changes in {', '.join(PROJECTING)} first")
+    commit, date = _git("log", "-1", "--format=%h %as", "--", *PROJECTING).split()
+    return commit, date
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(VALIDATION.parent), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
