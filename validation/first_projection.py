@@ -23,7 +23,7 @@ BEGINS = {"training_throughput": 551, "memory": 146, "serving_measured": 189}
 """First line of each table that is recorded: rows above it were fitted before the record began."""
 PROJECTING = ("src", "hardware", "models")
 """What decides a projection."""
-NOT_COMPARED = ("source", "verified", "doubt")
+NOT_COMPARED = ("source", "verified", "doubt", "notes")
 """Columns that another edition of the same row may word differently."""
 
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def missing(kind: str) -> list[dict[str, str]]:
-    """Return entries, without a commit, of the rows of a table that can be projected and lack one."""
+    """Return entries, without a commit, of rows that can be projected and have none."""
     known = entries(FILE, kind) if FILE.exists() else {}
     return [
         entry(kind, result)
@@ -86,7 +86,8 @@ def committed() -> tuple[str, str]:
 
 def _git(*arguments: str) -> str:
     command = ["git", "-C", str(VALIDATION.parent), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

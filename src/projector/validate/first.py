@@ -1,7 +1,7 @@
 """First projections: what the tool said of rows before anybody had looked at them.
 
 They stand in `RECORD`, beside the tables or one folder above. Structure is chosen with rows in
-sight, and no test on those rows shows what that is worth. A record that is older than the look does.
+sight, and no test on those rows shows what that is worth. A record older than the look does.
 """
 
 import csv
@@ -20,7 +20,7 @@ COLUMNS = (
     *("table", "line", "commit", "date", "source", "model", "gpu"),
     *("projected", "measured", "ratio", "low_68", "high_68", "low_90", "high_90"),
 )
-"""``line`` is that of the table. ``ratio`` is projected over measured, of time or GiB; the bands are
+"""``line`` is that of the table. ``ratio`` is projected over measured time or GiB; the bands are
 factors of the projected one."""
 
 
@@ -49,9 +49,10 @@ def entries(path: Path, table: str) -> dict[int, Outcome]:
 
 
 def _outcome(row: dict[str, str]) -> Outcome:
-    sides = [float(row[name]) if row[name] else None for name in COLUMNS[-4:]]
-    projected, measured, ratio = (float(row[name]) for name in ("projected", "measured", "ratio"))
-    return Outcome(OK, projected, measured, ratio, band=Band(*sides, runs=0, basis=""))
+    cells = (float(row[name]) if row[name] else None for name in COLUMNS[-7:])
+    projected, measured, ratio, low_68, high_68, low_90, high_90 = cells
+    band = Band(low_68, high_68, low_90, high_90, runs=0, basis="")
+    return Outcome(OK, projected, measured, ratio, band=band)
 
 
 def first_results(table: str, file: str, results: Iterable[Result]) -> list[Result]:
