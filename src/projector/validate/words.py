@@ -7,9 +7,8 @@ normalised once (`columns_of`), and one that is not has the same outcomes.
 import re
 from functools import cache, lru_cache
 
-from projector.config.resources import data_dir
 from projector.config._base import Config
-from projector.config.yaml_file import read_yaml
+from projector.config.resources import shipped_table
 from projector.validate.kind import Row
 from projector.validate.names import source_of, vendor_name
 
@@ -59,23 +58,30 @@ class Words(Config):
     columns: dict[str, Column]
 
 
+class TableWords(Config):
+    """``hardware/table_words.yaml``."""
+
+    groups: tuple[Words, ...]
+
+
 BETWEEN = " | "
 
 
 @cache
-def _groups() -> tuple[Words, ...]:
-    path = data_dir("hardware") / "table_words.yaml"
-    return tuple(Words.parse(each, path=path.name) for each in read_yaml(path))
+def load_table_words() -> TableWords:
+    """Return the shipped rules."""
+    return shipped_table(TableWords, "table_words.yaml")
 
 
 @cache
 def _columns() -> dict[str, Column]:
-    return {name: column for group in _groups() for name, column in group.columns.items()}
+    groups = load_table_words().groups
+    return {name: column for group in groups for name, column in group.columns.items()}
 
 
 def columns_of(kind: str) -> tuple[str, ...]:
     """Return the columns that stand for words in a table of a kind."""
-    groups = [group.columns for group in _groups() if kind in group.tables]
+    groups = [group.columns for group in load_table_words().groups if kind in group.tables]
     return tuple(name for columns in groups for name in columns if not name.startswith("_"))
 
 
