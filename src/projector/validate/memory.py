@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from projector.arrays import Floats
 from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
 from projector.validate.names import is_hybrid
+from projector.validate.words import said
 from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
 
 _COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
@@ -23,10 +23,9 @@ def _completed(row: Row) -> Row:
     The local batch is what a data-parallel rank runs in a step (torchtitan); `JobRow` divides it
     into the microbatches of a pipeline.
     """
-    found = re.search(r"local batch (\d+)", row.get("other_flags") or "")
-    if found is None or (row.get("micro_batch") or "").strip():
+    if (row.get("micro_batch") or "").strip() or not (batch := said(row, "local_batch")):
         return row
-    return {**row, "micro_batch": found[1]}
+    return {**row, "micro_batch": batch}
 
 
 def why_not_eligible(row: Row) -> str:
@@ -60,7 +59,7 @@ def _read(row: Row) -> ReadRow:
 def _outcome(found: ProjectedRow) -> Outcome:
     """Return a result in GiB, with what the job is told."""
     evaluation, place = found.evaluation, found.place
-    predicted = _component(found.row.get("component") or "", evaluation, place)
+    predicted = _component(found.row, evaluation, place)
     job = evaluation.job(place)
     peak = float(evaluation.steps.peak_bytes[place])
     usable = evaluation.usable_bytes(place)
@@ -90,49 +89,36 @@ def _measured(row: Row, device_gib: float) -> float:
     return value
 
 
-_ALLOCATED = r"allocated|^\s*(?:max(?:imum)?|peak)?\s*(?:mem(?:ory)?)?\s*(?:usage)?\s*$"
-_RESERVED = r"reserved|cached"
-_DEVICE = (
-    r"(?:gpu|device|hbm|vram|hip|rocm|driver|process|card).{0,12}mem|vram|hbm|smi\b|mem_get_info"
-    r"|mem(?:ory)?[ _](?:used|usage|use|utili|footprint|consum|occup|ratio)"
-    r"|usages?\b|used (?:gpu|device) "
-)
-_PARTS = r"param|weight|gradient|grads|optimi[sz]er|activation|states?\b|kv|logits"
-"""Words of a part of the memory, which no row may be compared with."""
+_RANKS = {
+    "emptiest": np.min,
+    "mean": np.mean,
+    "last": lambda held: held[-1],
+    "first": lambda held: held[0],
+    "": np.max,
+}
+"""Rank that was measured -> what it holds of what all of them do."""
 
 
-def _component(text: str, evaluation: Evaluation, row: int) -> float:
+def _component(row: Row, evaluation: Evaluation, place: int) -> float:
     """Return the quantity that a component names, in GiB.
 
     Allocated is the sum of our terms; reserved adds what the caching allocator keeps; the memory
     that a driver's tool shows adds context and communicators too. A rank that is named counts, the
     emptiest or the mean where that is asked for, and else the fullest.
     """
-    name = text.lower()
-    held = evaluation.memory(row).peak_bytes
-    if re.search(_PARTS, name) and not re.search(r"peak|total|used", name):
-        raise ValueError(f"component {text!r} is a part of the memory")
-    if re.search(_RESERVED, name):
-        held = held + evaluation.idle_bytes(row)
-    elif not re.search(_ALLOCATED, name):
-        if not re.search(_DEVICE, name):
-            raise ValueError(f"unknown component {text!r}")
-        reserve = float(evaluation.reserve_bytes[evaluation.family(row)])
-        held = held + evaluation.idle_bytes(row) + reserve
-    return to_gib(_of_rank(name, held))
-
-
-def _of_rank(name: str, held: Floats) -> float:
-    """Return what the rank holds that a component names, float64[pp] given."""
-    if re.search(r"lightest|emptiest|minimum|\bmin\b", name):
-        return float(np.min(held))
-    if re.search(r"mean|average|\bavg\b", name):
-        return float(np.mean(held))
-    if re.search(r"last (?:pipeline )?(?:rank|stage)", name):
-        return float(held[-1])
-    if re.search(r"first (?:pipeline )?(?:rank|stage)|rank 0\b", name):
-        return float(held[0])
-    return float(np.max(held))
+    text, of = row.get("component") or "", said(row, "memory_of")
+    if of not in {"allocated", "reserved", "device"}:
+        why = f"component {text!r} is a part of the memory" if of else f"unknown component {text!r}"
+        raise ValueError(why)
+    held = evaluation.memory(place).peak_bytes
+    if of != "allocated":
+        held = held + evaluation.idle_bytes(place)
+    if of == "device":
+        held = held + float(evaluation.reserve_bytes[evaluation.family(place)])
+    rank = said(row, "memory_rank")
+    if rank not in _RANKS:
+        raise ValueError(f"memory_rank must be one of {', '.join(_RANKS)}, got {rank!r}")
+    return to_gib(float(_RANKS[rank](held)))
 
 
 KIND = Kind(

@@ -12,26 +12,10 @@ from projector.config.model_file import model_data
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.validate.kind import Row
-from projector.validate.names import source_of
-
-_VERSIONS = {
-    "v0.1.0rc4": "25.09",
-    "v0.2.2": "25.11",
-    "v0.3.0": "26.02",
-    "v0.3.1": "26.02",
-    "v0.4.0": "26.02.01",
-    "v0.4.1": "26.04",
-    "v0.4.2": "26.04.01",
-    "v0.5.0": "26.06",
-    "v0.5.1": "26.06.01",
-    "v0.6.0": "26.08",
-}
-"""Version of Megatron-Bridge -> NeMo container that ships it (its performance summary)."""
+from projector.validate.words import said
 
 OF_RECIPE = "of its public recipe"
 """Origin of a setting that a recipe of the same model states."""
-
-_CONTAINER = re.compile(r"(?<![\d.])(2\d\.(?:0[1-9]|1[0-2])(?:\.\d{1,2})?)(?![\d.]*\d)")
 
 
 class Layout(NamedTuple):
@@ -45,22 +29,6 @@ class Layout(NamedTuple):
     precision: str
     release: str
     """Release of the NeMo container, ``""`` if unknown."""
-
-
-def container_of(row: Row) -> str:
-    """Return the release of the NeMo container that a row names, ``""`` if it names none.
-
-    The remarks of the row come first, then those of its recipe, then the versions in both sources.
-    """
-    for column in ("other_flags", "recipe_other", "source", "recipe_source"):
-        text = row.get(column) or ""
-        found = _CONTAINER.search(text)
-        if found:
-            return found[1]
-        version = re.search(r"\bv0\.\d\.\d(?:rc\d)?\b", text)
-        if version and version[0] in _VERSIONS and "megatron-bridge" in text.lower():
-            return _VERSIONS[version[0]]
-    return ""
 
 
 def virtual_stages(model: str, num_layers: int, layout: Layout) -> tuple[int, str]:
@@ -145,69 +113,12 @@ def _split(num_layers: int, pp: int, chunk: int) -> int:
     return 1
 
 
-_WORDS = (
-    # Names inside a repository of several frameworks, then the repositories themselves.
-    (r"\bpaxml\b|\bpax\b", "paxml"),
-    (r"\bmaxtext\b", "maxtext"),
-    (r"megatron[-_ ]pyxis|ROCm Megatron-LM", "megatron_lm"),
-    (r"torchtitan", "torchtitan"),
-    (r"(?<![a-z])primus(?![a-z])", "primus"),
-    (r"megatron[-_ ]bridge", "megatron_bridge"),
-    (r"automodel", "automodel"),
-)
-"""Words of the source or of the remarks -> framework; the first that applies."""
-
-_SOURCES = {
-    "Korthikanti": ("megatron_lm", "2022"),
-    "MooreThreads/SimuMax": ("megatron_lm", ""),
-    "NVIDIA/Megatron-LM": ("megatron_lm", ""),
-    "NVIDIA/NeMo": ("nemo", ""),
-    "NVIDIA/dgxc-benchmarking": ("nemo", ""),
-    # The fork of the paper was published with a script that does not switch fused attention on.
-    "Zero Bubble": ("megatron_lm", "2022"),
-    "foundation-model-stack/fms-fsdp": ("fms_fsdp", "2024-03"),
-    # Its page of benchmarks says attn_impl triton.
-    "mosaicml/llm-foundry": ("llm_foundry", "0.3"),
-}
-"""Origin of a row -> framework, and the release of everything that it published."""
-
-
 def framework_of(row: Row) -> dict[str, str] | None:
-    """Return ``training.framework`` of a row, None where its source tells nothing.
-
-    The release is the newest that the row may have run: of the container, of the image or of the
-    month that it names.
-    """
-    text = f"{row.get('source') or ''} {row.get('other_flags') or ''}"
-    name, release = _SOURCES.get(source_of(row.get("source") or ""), ("", ""))
-    for words, framework in _WORDS:
-        if re.search(words, text, re.IGNORECASE):
-            name, release = framework, ""
-            break
-    if re.search(r"\bJAX\b", text) and name not in {"paxml", "maxtext"}:
-        name = "maxtext"
+    """Return ``training.framework`` of a row, None where its source tells nothing."""
+    name, release = said(row, "framework"), said(row, "framework_release")
     if not name:
         return None
-    release = release or _release(name, row, text)
-    return {"name": name, "release": release} if release else {"name": name}
-
-
-def _release(name: str, row: Row, text: str) -> str:
-    """Return a release that the profile knows, ``""`` where the row names none."""
-    if name in {"nemo", "megatron_bridge", "automodel"}:
-        named = container_of(row)
-    elif name == "primus":
-        image = re.search(r"(?:primus:v|\bv)(2\d\.\d{1,2})(?![\d.])", text, re.IGNORECASE)
-        named = image[1] if image else ""
-    elif name == "torchtitan":
-        month = re.search(r"(?<!\d)(20[23]\d)-?(0[1-9]|1[0-2])(?!\d)", text)
-        named = f"{month[1]}-{month[2]}" if month else ""
-    elif name == "megatron_lm":
-        year = re.search(r"(?<!\d)(202\d)(?!\d)", text)
-        named = year[1] if year else ""
-    else:
-        named = ""
-    return _known(name, named) if named else ""
+    return {"name": name, "release": _known(name, release)} if release else {"name": name}
 
 
 def _known(name: str, release: str) -> str:

@@ -6,106 +6,48 @@ groups that share states, it is read from the words of one column.
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from projector.config.cluster import ClusterConfig
+from projector.config.training import AUTO, FUSED_UNITS, schedule_name, spellings
 from projector.validate.clusters import Stated, cluster_of, network_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer, whole
 from projector.validate.names import device_of, model_name, model_of, precision_of
 from projector.validate.recipes import (
     OF_RECIPE,
     Layout,
-    container_of,
     paxml_settings,
     virtual_stages,
 )
-
-_STAGE = re.compile(r"zero[-_ ]?(?:stage[-_ ]?)?([0-3])(?!\d)")
-_GROUP = (
-    # Ranks that share the states, beside those that hold copies of them.
-    r"shard\w*[-_ :=(]*(?:degree|size|group)?[-_ :=]*(\d+)",
-    r"(\d+)[ -]*(?:way )?shard",
-    r"group(?: of| size)?[ :=]*(\d+)",
-    r"(?:zero1|over|within)[ :=(]*(\d+)",
-    r"(?<![\w.-])(\d+)(?: ?[x*] ?\d+)?\b",
-)
-"""Spellings of the ranks of a group; the first that applies."""
-_FSDP = r"fsdp|hsdp|full[_ ]shard|hybrid[_ ]shard|shard_grad_op|dp_shard|parallel_shard"
-_GENERATION = re.compile(r"(fsdp|zero)[-_ ]?(?:stage[-_ ]?|v)?[0-3](?!\d)")
+from projector.validate.words import said
 
 
-class Sharding(NamedTuple):
-    """States that data-parallel ranks share, and between which of them."""
-
-    stage: int | None
-    """ZeRO stage; None where the text names none."""
-    is_fsdp: bool
-    """Whether FSDP or HSDP shards weights layer by layer."""
-    keeps_weights: bool
-    """Whether gathered weights are kept after the forward."""
-    group: int
-    """Ranks that share one copy, 0 where the text gives none."""
-    within_node: bool
-    """Whether the ranks of a node share one copy."""
-
-
-def sharding_of(text: str) -> Sharding:
-    """Read texts such as ``FSDP2 32``, ``HSDP 8x4``, ``zero3 group 64`` or ``ZeRO-1 (zero1=8)``.
-
-    Megatron-FSDP names its strategies: ``optim`` is ZeRO 1, ``optim_grads`` ZeRO 2, and
-    ``optim_grads_params`` FSDP.
-    """
-    lowered = text.lower()
-    keeps = "shard_grad_op" in lowered or "shard_zero2" in lowered
-    stated = None if keeps else _STAGE.search(lowered)
-    stage = int(stated[1]) if stated else None
-    megatron = re.search(r"\boptim(_grads)?(_params)?\b", lowered)
-    if megatron and stage is None:
-        stage = 3 if megatron[2] else 2 if megatron[1] else 1
-    if re.search(r"no[_ ]shard|^ddp\b(?!.*optimizer)|^none\b", lowered):
-        stage = 0
-    names_fsdp = bool(re.search(_FSDP, lowered))
-    is_fsdp = names_fsdp and stage in {None, 3}
-    hybrid = bool(re.search(r"hsdp|hybrid", lowered))
-    group = _group(lowered)
-    inside = re.search(r"(?:within|intra|inside|in)[- ]?(?:a |one |the )?node", lowered)
-    return Sharding(
-        stage=stage,
-        is_fsdp=is_fsdp,
-        keeps_weights=keeps,
-        group=group,
-        within_node=not group and bool(inside or hybrid),
-    )
-
-
-def sharding_fields(sharding: Sharding, generation: int, ranks: int, node: int) -> dict[str, Any]:
-    """Return the fields of ``parallelism`` that a text of `sharding_of` sets.
+def sharding_fields(row: Row, generation: int, ranks: int, node: int) -> dict[str, Any]:
+    """Return the fields of ``parallelism`` that a row says of ZeRO, FSDP and shared states.
 
     ``generation`` is that of FSDP, 1 or 2. ``ranks`` are those of data and context parallelism, and
     ``node`` those of them on one node.
     """
     out: dict[str, Any] = {}
-    if sharding.is_fsdp:
+    if is_fsdp(row):
         out["fsdp"] = generation
-        out["fsdp_reshard_after_forward"] = not sharding.keeps_weights
+        out["fsdp_reshard_after_forward"] = said(row, "fsdp_reshard_after_forward") != "false"
     else:
-        out["zero_stage"] = 1 if sharding.stage is None else sharding.stage
-    group = sharding.group or (node if sharding.within_node else 0)
-    if 1 < group < ranks and ranks % group == 0 and out.get("zero_stage") != 0:
-        out["sharding_group_size"] = group
+        out["zero_stage"] = int(said(row, "zero_stage") or 1)
+    group = said(row, "sharding_group")
+    size = node if group == OF_NODE else int(group or 0)
+    if 1 < size < ranks and ranks % size == 0 and out.get("zero_stage") != 0:
+        out["sharding_group_size"] = size
     return out
 
 
-def _group(lowered: str) -> int:
-    bare = _GENERATION.sub(r"\1", lowered)
-    copies = re.search(r"replic\w*[-_ :=(]*(?:degree|size)?[-_ :=]*\d+", bare)
-    rest = bare.replace(copies[0], "") if copies else bare
-    for spelling in _GROUP:
-        found = re.search(spelling, rest)
-        if found and int(found[1]) > 0:
-            return int(found[1])
-    return 0
+def is_fsdp(row: Row) -> bool:
+    """Whether FSDP shards the weights of a row layer by layer."""
+    return bool(said(row, "fsdp")) and said(row, "zero_stage") in {"", "3"}
 
+
+OF_NODE = "node"
+"""Group of the ranks of a node."""
 
 MAX_COUNT = 1 << 28
 """Largest size of a job; larger ones would not fit into memory."""
@@ -134,8 +76,8 @@ class RowText:
         self.seq = self.count("seq_len")
 
     def text(self, column: str) -> str:
-        """Return a column without surrounding blanks."""
-        return (self.row.get(column) or "").strip()
+        """Return a column without surrounding blanks, or what the row says of it in words."""
+        return said(self.row, column)
 
     def recipe(self, column: str) -> str:
         """Return a recipe column, ``""`` if it does not apply to the row."""
@@ -155,10 +97,13 @@ class RowText:
         if note and note not in self.notes:
             self.notes.append(note)
 
-    def says(self, *words: str) -> bool:
-        """Whether the remarks of the row or of its recipe hold one of ``words``."""
-        text = f"{self.flags} {self.other}".lower()
-        return any(word in text for word in words)
+    def stated(self, *fields: str, of: str = FROM_ROW) -> dict[str, Any]:
+        """Return the fields of a job that columns of their name state, the recipe's or the row's."""
+        texts = {field: self.text(f"recipe_{field}" if of == FROM_RECIPE else field) for field in fields}
+        found = {field: _value(text) for field, text in texts.items() if text}
+        if found:
+            self.weaken(of)
+        return found
 
     def _degree(self, column: str) -> int:
         return self.count(column) if self.text(column) else 1
@@ -189,34 +134,9 @@ DEFAULT_MICROBATCHES = 8
 """Microbatches of a step whose global batch is not stated: enough that the once-a-step costs
 stay small, as in the published recipes (median 16), and no more than a bubble would hide."""
 
-_SCHEDULES = {
-    "zb-2p": "seaailab",
-    "zb-1p": "seaailab",
-    "zb-v": "zbv-formatted",
-    "zbv": "zbv-formatted",
-    "zb-h1": "zerobubble",
-    "zb-h2": "zerobubble-h2",
-    "v-min": "zbv-greedy-min",
-    "v-half": "zbv-greedy-half",
-    "v-zb": "zbv-greedy-zb",
-    "dualpipe": "dualpipe",
-    "1f1b-i": "interleaved",
-    "interleaved": "interleaved",
-    "interleaved 1f1b": "interleaved",
-    "1f1b": "1f1b",
-    "gpipe": "gpipe",
-}
-_SCHEDULE = re.compile(
-    r"schedule[ :=]+(\S+)|\b(interleaved 1f1b|1f1b-i|1f1b|gpipe|dualpipe|zb-?(?:[12]p|h[12]|v)"
-    r"|v-(?:min|half|zb))(?![\w-])",
-    re.IGNORECASE,
-)
-_ACCUMULATION = re.compile(
-    r"\bGA ?=?(\d+)|(?:grad(?:ient)? accum\w*|microbatches|micro_num)[ =:]+(\d+)"
-    r"|\b(\d+) microbatch",
-    re.IGNORECASE,
-)
-"""Spellings of the microbatches of a step."""
+
+def _value(text: str) -> bool | int | str:
+    return {"true": True, "false": False}.get(text, int(text) if text.isdecimal() else text)
 
 
 class RowLayout(RowText):
@@ -235,14 +155,14 @@ class RowLayout(RowText):
         model = model_of(
             self.text("model"), num_layers=layers, seq_len=self.seq, gpu=self.text("gpu")
         )
-        stated = re.search(r"mtp=(\d+)", self.other)
-        if stated and int(stated[1]):
-            model["mtp_num_layers"] = int(stated[1])
+        stated = int(self.text("recipe_mtp_num_layers") or 0)
+        if stated:
+            model["mtp_num_layers"] = stated
             self.weaken(FROM_RECIPE)
         elif (
             model.get("name") == "DeepSeek-V3"
             and "Megatron-Bridge" in self.source
-            and "w/o mtp" not in self.flags.lower()
+            and self.text("mtp_num_layers") != "0"
         ):
             model["mtp_num_layers"] = 1
             self.weaken(FROM_RULE, "one MTP module, as in every Megatron-Bridge recipe")
@@ -279,19 +199,19 @@ class RowLayout(RowText):
 
     def _global_batch(self, world: int) -> int:
         """Fill in a global batch: the recipe's, the script's accumulation, or a default."""
-        stated = re.search(r"gbs (\d+)", self.other)
-        if stated and int(stated[1]) % world == 0:
+        stated = int(self.text("recipe_global_batch") or 0)
+        if stated and stated % world == 0:
             self.weaken(FROM_RECIPE)
-            return int(stated[1])
-        found = _ACCUMULATION.search(f"{self.flags}; {self.other}")
-        steps = int(next(filter(None, found.groups()))) if found else 0
+            return stated
+        steps = int(self.text("microbatches") or 0)
         if steps:
             self.weaken(FROM_ROW, f"{steps} microbatches, as the row says")
             return world * steps
-        pair = re.search(r"gbs from script comment (\d+)->(\d+)", self.flags)
-        if pair and int(pair[2]) % (int(pair[1]) * self.dp) == 0:
+        script = int(self.text("script_global_batch") or 0)
+        split = int(self.text("script_micro_batch") or 1) * self.dp
+        if script and script % split == 0:
             self.weaken(FROM_RULE, "gradient accumulation of the script's other batch sizes")
-            return world * (int(pair[2]) // (int(pair[1]) * self.dp))
+            return world * (script // split)
         steps = max(DEFAULT_MICROBATCHES, 4 * self.pp if self.pp > 1 else 0)
         if self._is_torchtitan and self.pp > 1:
             steps = self.pp
@@ -299,15 +219,14 @@ class RowLayout(RowText):
         return world * steps
 
     def _schedule(self) -> tuple[str, int]:
-        printed = re.search(r"\bV(?:P|PP) ?=?(\d+)\b", self.flags)
         vpp = self._degree("vpp")
+        printed = self.text("virtual_stages")
         if printed and not self.text("vpp"):
-            vpp = max(1, int(printed[1]))
-        match = _SCHEDULE.search(self.flags)
-        name = (match[1] or match[2]).lower().strip(";,") if match else ""
-        if name and name not in _SCHEDULES:
+            vpp = max(1, int(printed))
+        name = self.text("schedule")
+        schedule = schedule_name(name.strip(";,")) if name else AUTO
+        if schedule not in spellings().values():
             raise ValueError(f"unknown schedule {name!r}")
-        schedule = _SCHEDULES.get(name, "auto")
         if schedule == "interleaved" and vpp == 1:
             layers = int(self.model["num_layers"])
             extra_layers = 0 if layers % self.pp == 0 else 2
@@ -326,7 +245,7 @@ class RowLayout(RowText):
         # Megatron interleaves whole rounds of microbatches alone.
         if self.pp == 1 or not self._is_nvidia or microbatches % self.pp:
             return 1
-        if "automodel" in source or "paxml" in source or self.says("jax"):
+        if "automodel" in source or "paxml" in source or self.text("uses_jax"):
             return 1
         layout = Layout(
             device=device_of(self.text("gpu")),
@@ -335,7 +254,7 @@ class RowLayout(RowText):
             cp=self.cp,
             ep=self.ep,
             precision=precision_of(self.text("precision")),
-            release=container_of(self.row),
+            release=self.text("container"),
         )
         name = model_name(self.text("model")).partition(",")[0]
         vpp, origin = virtual_stages(name, int(self.model["num_layers"]), layout)
@@ -346,12 +265,12 @@ class RowLayout(RowText):
 
     def _zero_bubble(self) -> dict[str, Any]:
         """Read ZB-1p and ZB-2p, which plan with the activations of p or 2 p microbatches."""
-        match = re.search(r"schedule zb-([12])p", self.flags, re.IGNORECASE)
-        if not match:
+        microbatches = self.text("zero_bubble_microbatches")
+        if not microbatches:
             return {}
         # arXiv:2401.10241, section 4: all of its schedules validate the optimizer afterwards.
         return {
-            "zero_bubble_max_pending_backward": int(match[1]) * self.pp,
+            "zero_bubble_max_pending_backward": int(microbatches) * self.pp,
             "optimizer_post_validation": True,
         }
 
@@ -367,76 +286,55 @@ class RowLayout(RowText):
         }
         if self.is_moe and self.tp > 1:
             split["etp"] = 1
-            self.weaken(FROM_ROW if "ETP1" in self.flags else FROM_RULE, "etp 1")
+            self.weaken(FROM_ROW if self.text("etp") else FROM_RULE, "etp 1")
         if self.tp > 1:
             split["tp_comm_overlap"] = self._tp_overlap()
-            if "calculon" in self.source.lower():
-                split["sequence_parallel"] = "sequence parallel" in self.text("recompute")
-            elif self.says("no sequence parallel", "without sequence parallel"):
-                split["sequence_parallel"] = False
-        if self.cp > 1 and self.says("cp_comm a2a", "cp a2a", "ulysses"):
-            split["cp_comm_type"] = "a2a"
-        elif self.cp > 1 and self.says("cp_comm all_gather", "cp allgather", "cp all-gather"):
-            split["cp_comm_type"] = "all_gather"
+            split |= self.stated("sequence_parallel")
+        if self.cp > 1:
+            split |= self.stated("cp_comm_type")
         if self.dp * self.cp > 1:
             for field in ("overlap_grad_reduce", "overlap_param_gather"):
                 split[field] = self._dp_overlap(field)
-        if self.is_moe and "ep_a2a_overlap" in self.recipe("moe_overlap"):
-            split["overlap_moe_expert_parallel_comm"] = True
-            self.weaken(FROM_RECIPE)
-        if self.is_moe and "shared_expert_overlap" in self.recipe("moe_overlap"):
-            split["moe_shared_expert_overlap"] = True
-            self.weaken(FROM_RECIPE)
-        elif (
-            self.is_moe
+        if not self.is_moe:
+            return split
+        fields = ("overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap")
+        split |= self.stated(*fields, of=FROM_RECIPE)
+        if (
+            "moe_shared_expert_overlap" not in split
             and self._primus
             and not self.recipe("moe_overlap").lower().startswith("false")
         ):
             # Primus' preset of DeepSeek sets what DeepEP does not allow.
             name = str(self.model.get("name", "")).lower()
-            if name.startswith("deepseek") and not self._deep()[0]:
+            if name.startswith("deepseek") and self.text("dispatcher") not in FUSED_UNITS:
                 split["moe_shared_expert_overlap"] = True
                 self.weaken(FROM_RULE, "shared experts beside the exchange, as in Primus' preset")
         return split
 
-    def _deep(self) -> tuple[bool, str]:
-        """Return whether the dispatcher is a fused exchange, and what says so."""
-        text = self.recipe("moe_dispatcher").lower()
-        stated = re.search(r"[^;]*(?:(?<!no )deepep|alltoall dispatcher)[^;]*", self.flags.lower())
-        if not text and stated:
-            text = stated[0]
-        return "deepep" in text or "hybridep" in text, text
-
     def _sharding(self) -> dict[str, Any]:
-        stated = self.text("fsdp_zero")
-        text = stated.lower()
-        if not text or text == "none":
-            text = self.recipe("fsdp").lower()
-            if text:
+        if self.text("fsdp_zero").lower() in {"", "none"}:
+            if self.recipe("fsdp"):
                 self.weaken(FROM_RECIPE)
-        if not text and self.dp > 1:
-            self.weaken(FROM_RULE, "distributed optimizer (ZeRO-1)")
-        read = sharding_of(text)
-        if "reshard_after_forward=false" in self.other:
-            read = read._replace(keeps_weights=True)
-        if read.is_fsdp and self._is_torchtitan and self.pp > 1:
-            # Its default policy: every microbatch would gather again.
-            self.weaken(FROM_RULE, "weights stay gathered, as torchtitan does with a pipeline")
-            read = read._replace(keeps_weights=True)
+            elif self.dp > 1 and not self.text("zero_stage") and not self.text("fsdp"):
+                self.weaken(FROM_RULE, "distributed optimizer (ZeRO-1)")
         ranks = self.dp * self.cp
         node = max(1, 8 // self.tp) if self.gpus > 8 else ranks
-        generation = self._fsdp_generation(text) if read.is_fsdp else 0
-        found = sharding_fields(read, generation, ranks, node)
+        sharded = is_fsdp(self.row)
+        found = sharding_fields(self.row, self._fsdp_generation() if sharded else 0, ranks, node)
+        if sharded and self._is_torchtitan and self.pp > 1:
+            # Its default policy: every microbatch would gather again.
+            self.weaken(FROM_RULE, "weights stay gathered, as torchtitan does with a pipeline")
+            found["fsdp_reshard_after_forward"] = False
         group = found.get("sharding_group_size")
-        if group and read.within_node:
+        if group and self.text("sharding_group") == OF_NODE:
             self.weaken(FROM_RULE, f"states shared by the {group} ranks of a node")
         meshed = int(self._paxml().get("sharding_group_size", 0))
-        if read.is_fsdp and not group and 1 < meshed < ranks and ranks % meshed == 0:
+        if sharded and not group and 1 < meshed < ranks and ranks % meshed == 0:
             found["sharding_group_size"] = group = meshed
             self.weaken(FROM_RULE, f"states shared by {meshed} ranks, as in Paxml's mesh")
-        copies = re.search(r"n_distopt_inst=(\d+)", self.other)
-        if copies and int(copies[1]) > 1 and not group and ranks % int(copies[1]) == 0:
-            found["sharding_group_size"] = group = ranks // int(copies[1])
+        copies = int(self.text("recipe_optimizer_copies") or 1)
+        if copies > 1 and not group and ranks % copies == 0:
+            found["sharding_group_size"] = group = ranks // copies
             self.weaken(FROM_RECIPE)
         experts = self.gpus // (self.pp * self.ep)
         if group and self.is_moe and experts % (ranks // group):
@@ -449,8 +347,8 @@ class RowLayout(RowText):
         name = model_name(self.text("model")).partition(",")[0]
         return paxml_settings(name) if "paxml" in self.source.lower() else {}
 
-    def _fsdp_generation(self, text: str) -> int:
-        if "fsdp2" in text or "megatron_fsdp" in text:
+    def _fsdp_generation(self) -> int:
+        if self.text("fsdp") == "2":
             return 2
         # Both have no other: Primus' recipes set use_torch_fsdp2.
         if self._is_torchtitan or self._primus:
@@ -493,10 +391,8 @@ class RowLayout(RowText):
         if text:
             self.weaken(FROM_RECIPE)
             return "async_tp" if "async" in text else text.startswith("true")
-        if self.says("no comm overlap", "no overlap", "vanilla tp"):
-            return False
-        if self.says("asynctp", "async tp"):
-            return "async_tp"
+        if stated := self.stated("tp_comm_overlap"):
+            return stated["tp_comm_overlap"]
         overlapped = (
             self._is_nvidia and not self.is_moe and "megatron-lm" not in self.source.lower()
         )
@@ -508,7 +404,7 @@ class RowLayout(RowText):
         if text:
             self.weaken(FROM_RECIPE)
             return text.startswith("true")
-        if self.says("no comm overlap", "no overlap"):
+        if self.text("dp_overlap") == "false":
             return False
         self.weaken(FROM_RULE, "data-parallel overlap on")
         return True

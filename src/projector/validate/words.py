@@ -1,0 +1,112 @@
+"""What rows say in words, as columns: ``hardware/table_words.yaml``.
+
+A row that has such a column says it there; of any other row the words are read. So a table is
+normalised once (`columns_of`), and one that is not has the same outcomes.
+"""
+
+import re
+from functools import cache, lru_cache
+
+from projector.config._base import Config
+from projector.config.resources import shipped_table
+from projector.validate.kind import Row
+from projector.validate.names import source_of, vendor_name
+
+
+class Look(Config):
+    """One place where a row may say something."""
+
+    of: str
+    """Columns, apart by blanks; their texts are joined by `BETWEEN`."""
+    find: dict[str, str]
+    """Pattern -> what it means, the first that is found."""
+    erase: str = ""
+    """Taken out of the text before."""
+    words: dict[str, str] = {}
+    """What was found, in lower case -> name; what it does not have is passed over."""
+    every: bool = False
+    """Whether all places count, apart by commas."""
+
+    def found(self, text: str) -> str:
+        """Return what the text says, ``""`` for nothing."""
+        bare = re.sub(self.erase, "", text) if self.erase else text
+        for pattern, value in self.find.items():
+            matches = list(re.finditer(pattern, bare)) if self.every else [re.search(pattern, bare)]
+            named = [self._named(match.expand(value)) for match in matches if match]
+            if any(named):
+                return ",".join(dict.fromkeys(filter(None, named)))
+        return ""
+
+    def _named(self, text: str) -> str:
+        plain = text.lower().strip(" ;,:()").replace("-", "_")
+        return self.words.get(plain, "") if self.words else text
+
+
+class Column(Config):
+    """A column, and the words that it stands for."""
+
+    aliases = {"from": "looks"}
+
+    means: str
+    looks: tuple[Look, ...]
+
+
+class Words(Config):
+    """Columns of some kinds of tables."""
+
+    tables: tuple[str, ...]
+    columns: dict[str, Column]
+
+
+class TableWords(Config):
+    """``hardware/table_words.yaml``."""
+
+    groups: tuple[Words, ...]
+
+
+BETWEEN = " | "
+
+
+@cache
+def load_table_words() -> TableWords:
+    """Return the shipped rules."""
+    return shipped_table(TableWords, "table_words.yaml")
+
+
+@cache
+def _columns() -> dict[str, Column]:
+    groups = load_table_words().groups
+    return {name: column for group in groups for name, column in group.columns.items()}
+
+
+def columns_of(kind: str) -> tuple[str, ...]:
+    """Return the columns that stand for words in a table of a kind."""
+    groups = [group.columns for group in load_table_words().groups if kind in group.tables]
+    return tuple(name for columns in groups for name in columns if not name.startswith("_"))
+
+
+def said(row: Row, column: str) -> str:
+    """Return what a row says in a column, or where it has none in words; ``""`` for nothing."""
+    text = row.get(column)
+    if text is None and column in _columns():
+        looks = _columns()[column].looks
+        return _found(column, tuple(_joined(row, look.of) for look in looks))
+    return (text or "").strip()
+
+
+def _joined(row: Row, columns: str) -> str:
+    return BETWEEN.join(_text(row, column) for column in columns.split())
+
+
+def _text(row: Row, column: str) -> str:
+    if column == "origin":
+        return source_of(row.get("source") or "")
+    if column == "vendor":
+        return vendor_name(row.get("gpu") or "")
+    return said(row, column)
+
+
+@lru_cache(maxsize=1 << 16)
+def _found(column: str, texts: tuple[str, ...]) -> str:
+    looks = zip(_columns()[column].looks, texts, strict=True)
+    return next(filter(None, (look.found(text) for look, text in looks)), "")
