@@ -6,11 +6,16 @@ and places the model on devices.
 
 from typing import Any
 
+from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.training import FUSED_UNITS
 from projector.validate.kind import FROM_RECIPE, FROM_RULE
 from projector.validate.names import precision_of
 from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
+
+LORA = "lora"
+USUAL_RANK = 16
+"""Rank of adapters where a row has none: that of NeMo's recipes of 70B, not verified for others."""
 
 FUSED_ACCUMULATION = ("qwen3-30b", "qwen3-235b", "llama-3.1-405b", "deepseek-v3", "kimi")
 """Models whose experiment files in AMD-AGI/Primus set ``gradient_accumulation_fusion``, on MI300X,
@@ -18,6 +23,7 @@ MI325X or MI355X; the files of other models clear it."""
 
 FUSED_PERMUTATION = ("deepseek", "gpt-oss", "kimi")
 """Models whose presets in AMD-AGI/Primus set ``moe_permute_fusion`` (``deepseek_v2_base.yaml``)."""
+
 
 class JobRow(RowLayout):
     """One row on its way to a job."""
@@ -41,10 +47,29 @@ class JobRow(RowLayout):
             training["framework"] = framework
         if self.is_moe:
             training["moe"] = self._moe()
+        if self.text("task").lower() == LORA:
+            training["adapter"] = self._adapter()
         stated = {"model": self.model, "parallelism": parallelism, "training": training}
         cluster, identity = self._cluster()
         self.key = repr((stated, identity))
         return {**stated, "cluster": cluster}
+
+    def _adapter(self) -> dict[str, Any]:
+        """Read adapters: MLPerf's beside all of attention, NVIDIA's recipes' beside its input.
+
+        The performance modes of NeMo's recipes leave ``linear_qkv`` alone as a target. MLPerf's
+        reference of Llama 2 70B has adapters of rank 16 beside both projections of attention.
+        """
+        rank = self.text("adapter_rank")
+        if not rank:
+            self.weaken(FROM_RULE, f"adapters of rank {USUAL_RANK}")
+        targets = ["linear_qkv"]
+        if "mlcommons" in self.source:
+            targets.append("linear_proj")
+        elif not self._is_nvidia or "Automodel" in self.source:
+            targets = [*MEGATRON_TARGETS]
+        self.weaken(FROM_RULE, f"adapters beside {', '.join(targets)}")
+        return {"rank": int(rank or USUAL_RANK), "targets": targets}
 
     def _recompute(self) -> Any:
         if layers := self.text("recompute_layers"):
@@ -98,7 +123,8 @@ class JobRow(RowLayout):
             recipe = self.text("fp8_recipe") or self._fp8_recipe()
             settings |= {"precision": recipe} if recipe == "mxfp8" else {"fp8_recipe": recipe}
         fields = ("fp8_param_gather", "fp8_attention", "first_last_layers_bf16")
-        return settings | self.stated(*fields, of=FROM_RECIPE)
+        settings |= self.stated(*fields, of=FROM_RECIPE)
+        return settings | self.stated("fp8_attention")
 
     def _fp8_recipe(self) -> str:
         self.weaken(FROM_RULE, "FP8 recipe by source")
@@ -189,4 +215,3 @@ class JobRow(RowLayout):
 
 def _first_layers(count: int) -> dict[str, Any]:
     return {"granularity": "full", "method": "block", "num_layers": count}
-

@@ -10,9 +10,14 @@ from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
-from projector.validate.names import is_hybrid
+from projector.validate.training import (
+    JOB_COLUMNS,
+    ProjectedRow,
+    ReadRow,
+    project_rows,
+    why_not_modelled,
+)
 from projector.validate.words import said
-from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
 
 _COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
 
@@ -33,8 +38,8 @@ def why_not_eligible(row: Row) -> str:
     kind = (row.get("kind") or "").strip().lower()
     if kind != "measured":
         return f"kind {kind or 'not stated'}, not measured"
-    if is_hybrid(row.get("model") or ""):
-        return "hybrid model, not a transformer"
+    if reason := why_not_modelled(row):
+        return reason
     row = _completed(row)
     for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
         if not (row.get(column) or "").strip():

@@ -222,17 +222,19 @@ _VARIANTS = {
     "gpt22b": _Variant("megatron_22b", {}),
     "gpt530b": _Variant("megatron_529.6b", {}),
     "gpt1t": _Variant("megatron_1008b", {}),
+    "llama417bx16e": _Variant("llama4_scout", {}),
 }
 """Normalised name -> variant, where it is more than a further spelling of a file's name."""
 
 _HYBRID = re.compile(
     r"nemotron[_ -]?(3|v3|3[._]5)[_ -]?(5|nano|super|ultra|lightning)"
     r"|nemotron[_ -]?h|mamba|gated ?delta|delta attention|\bgdn|\bkda|zebra|hybrid"
-    r"|jamba|zamba|qwen3[_ -]?next|kimi[_ -]?linear",
+    r"|jamba|zamba|qwen3[_ -]?next|kimi[_ -]?linear|deepseek[_ -]?v4"
+    r"|samba|retnet|rwkv|hgrn|linear-attn",
     re.IGNORECASE,
 )
-_FP8_HYBRID = re.compile(r"fp8[ _:-]*hybrid", re.IGNORECASE)
-_PROXY = re.compile(r"[-_ ]L(\d+)$|[-_ ](\d+)-layer proxy$", re.IGNORECASE)
+_OTHER_HYBRIDS = re.compile(r"fp8[ _:-]*hybrid|hybrid[ _-]?ep\b", re.IGNORECASE)
+_PROXY = re.compile(r"[-_ ]L(\d+)$|[-_, ]+(\d+)[- ]layers?(?: proxy)?$", re.IGNORECASE)
 _MODEL_NOISE = re.compile(
     r"\(.*?\)|\b\d+-node\b|\bproxy\b|\b\d+ ?GPUs?\b|[-_ ](?:BF16|FP16|(?:MX|NV)?FP[48])\b",
     re.IGNORECASE,
@@ -240,11 +242,12 @@ _MODEL_NOISE = re.compile(
 
 
 def is_hybrid(text: str) -> bool:
-    """Whether a name or a remark means a model with state-space or linear-attention layers.
+    """Whether a name or a remark means a model with layers of other kinds than attention.
 
-    The hybrid of FP8 is a pair of formats: E4M3 forwards and E5M2 backwards.
+    They are state-space, linear and compressed ones. The hybrid of FP8 is a pair of formats, E4M3
+    forwards and E5M2 backwards, and HybridEP is an exchange of experts.
     """
-    return _HYBRID.search(_FP8_HYBRID.sub("", text)) is not None
+    return _HYBRID.search(_OTHER_HYBRIDS.sub("", text)) is not None
 
 
 def model_of(

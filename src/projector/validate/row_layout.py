@@ -99,7 +99,9 @@ class RowText:
 
     def stated(self, *fields: str, of: str = FROM_ROW) -> dict[str, Any]:
         """Return the fields of a job that columns of their name state, the recipe's or the row's."""
-        texts = {field: self.text(f"recipe_{field}" if of == FROM_RECIPE else field) for field in fields}
+        texts = {
+            field: self.text(f"recipe_{field}" if of == FROM_RECIPE else field) for field in fields
+        }
         found = {field: _value(text) for field, text in texts.items() if text}
         if found:
             self.weaken(of)
@@ -285,8 +287,7 @@ class RowLayout(RowText):
             **self._layout(),
         }
         if self.is_moe and self.tp > 1:
-            split["etp"] = 1
-            self.weaken(FROM_ROW if self.text("etp") else FROM_RULE, "etp 1")
+            split["etp"] = self._expert_tp()
         if self.tp > 1:
             split["tp_comm_overlap"] = self._tp_overlap()
             split |= self.stated("sequence_parallel")
@@ -310,6 +311,20 @@ class RowLayout(RowText):
                 split["moe_shared_expert_overlap"] = True
                 self.weaken(FROM_RULE, "shared experts beside the exchange, as in Primus' preset")
         return split
+
+    def _expert_tp(self) -> int:
+        """Return the stated degree, or Megatron's default (TP) where its own arguments were run.
+
+        NVIDIA's recipes of NeMo and Megatron-Bridge set 1.
+        """
+        stated = self.text("etp")
+        if stated:
+            return int(stated)
+        split = self.gpus // self.pp
+        etp = self.tp if self.text("framework") in {"megatron_lm", "primus"} else 1
+        etp = etp if split % (etp * self.ep) == 0 else 1
+        self.weaken(FROM_RULE, f"etp {etp}")
+        return etp
 
     def _sharding(self) -> dict[str, Any]:
         if self.text("fsdp_zero").lower() in {"", "none"}:

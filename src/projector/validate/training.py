@@ -12,7 +12,7 @@ from projector.errors import ProjectorError
 from projector.projection.bands import classes_of, time_band
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.terms import BREAKDOWN
-from projector.validate.jobs import JobRow
+from projector.validate.jobs import LORA, JobRow
 from projector.validate.kind import (
     OK,
     Kind,
@@ -26,6 +26,7 @@ from projector.validate.kind import (
     read_cases,
 )
 from projector.validate.names import is_hybrid
+from projector.validate.words import said
 
 BATCH = 96
 """Jobs evaluated together."""
@@ -37,22 +38,37 @@ JOB_COLUMNS = ("model", "gpu", "n_gpus", "precision", *_SIZES)
 _COLUMNS = (*JOB_COLUMNS, "task", "tokens_per_s_per_gpu", "step_time_s")
 
 
+TASKS = {"", "pretrain", "pretraining", "sft", LORA}
+"""Tasks whose sequences are full; fine-tuning packs them."""
+
+
 def why_not_eligible(row: Row) -> str:
-    """Pretraining of transformers with micro-batch, sequence and a time or a rate counts."""
+    """Training of transformers on text, with micro-batch, sequence and a time or a rate, counts."""
 
     def empty(column: str) -> bool:
         return not (row.get(column) or "").strip()
 
     task = (row.get("task") or "").strip().lower()
-    if task not in {"", "pretrain", "pretraining"}:
-        return f"task {task}, not pretraining"
-    if is_hybrid(row.get("model") or "") or is_hybrid(row.get("other_flags") or ""):
-        return "hybrid model, not a transformer"
+    if task not in TASKS:
+        return f"task {task}, not training on text"
+    if reason := why_not_modelled(row):
+        return reason
     for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
         if empty(column):
             return f"no {name}"
     if empty("tokens_per_s_per_gpu") and empty("step_time_s"):
         return "neither tokens per second nor step time"
+    return ""
+
+
+def why_not_modelled(row: Row) -> str:
+    """Return what a job of ours does not have, ``""`` where it could be this row."""
+    if said(row, "not_text"):
+        return "images or frozen parts beside the text"
+    if said(row, "shared_batch"):
+        return "one batch shared by the ranks of an expert-parallel group"
+    if is_hybrid(row.get("model") or "") or is_hybrid(row.get("other_flags") or ""):
+        return "hybrid model, not a transformer"
     return ""
 
 
