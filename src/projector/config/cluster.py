@@ -15,7 +15,7 @@ from pydantic import (
 from projector.config._base import OF_STEP, USABLE, Config, Count, CountOrNone, Label, Shares
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.network import Network, load_network, without_transport
+from projector.config.network import Network, load_network, renamed
 from projector.errors import ConfigError
 
 
@@ -320,9 +320,10 @@ class ClusterConfig(Config):
                 exclude={"sources"}
             )
             stated = {key: value for key, value in network.items() if key != "extends"}
-            if stated.get("transport", base["transport"]) != base["transport"]:
-                # Another transport brings its own numbers along.
-                base = without_transport(base)
+            changed = stated.get("transport", base["transport"]) != base["transport"]
+            # Another transport or proxy brings its own numbers along.
+            base = renamed(base, stated)
+            if changed:
                 base["name"] = f"{base['name']}; {stated['transport']}"
             network = load_network({**base, **stated}, key="network")
         elif not isinstance(network, Network):

@@ -19,7 +19,7 @@ from projector.config.left_open import decides_chunks, fit_chunks, least_nodes, 
 from projector.config.model import ModelConfig, settled
 from projector.config.model_file import load_model, model_data
 from projector.config.names import aliases_of, in_full, native_names
-from projector.config.network import load_network, without_transport
+from projector.config.network import load_network, renamed
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import SWITCHED_TERMS, RunConfig
 from projector.config.training import TrainingConfig
@@ -343,13 +343,14 @@ def _in_turn(overrides: Mapping[str, Any]) -> list[tuple[str, Any]]:
         parts = native_names(str(item[0]))
         if parts[:2] != _NETWORK or len(parts) == 2:
             return 0
-        return 1 if parts == _TRANSPORT else 2
+        return 1 + (_BRINGING.index(parts) if parts in _BRINGING else len(_BRINGING))
 
     return sorted(overrides.items(), key=place)
 
 
 _NETWORK = ("cluster", "network")
-_TRANSPORT = (*_NETWORK, "transport")
+_BRINGING = ((*_NETWORK, "transport"), (*_NETWORK, "exchange_proxy"))
+"""Fields that bring numbers of their own along, the outer one first."""
 
 
 def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -364,9 +365,8 @@ def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
             raise ConfigError(msg, key=dotted, value=value)
         aliases = aliases_of(path)
         node[part] = {aliases.get(str(name), name): field for name, field in child.items()}
-        if tuple(parts) == _TRANSPORT and path == "cluster.network":
-            # It brings its own numbers along.
-            node[part] = without_transport(node[part])
+        if tuple(parts) in _BRINGING and path == "cluster.network":
+            node[part] = renamed(node[part], {parts[-1]: value})
         node = node[part]
     node[parts[-1]] = value
     model = data.get("model")

@@ -47,6 +47,25 @@ class Transport(Sourced):
     nic_switch_trees: bool
     """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
 
+    exchange_proxy: str = ""
+    """As exchange_proxy of a network: the usual one of its adapters."""
+
+    exchange_wait_us: NotNegative = 0.0
+    """As exchange_wait_us of a network."""
+
+
+class ExchangeProxy(Sourced):
+    """A library whose host threads issue what a fused exchange between experts sends to nodes."""
+
+    name: str
+    """Name shown in reports."""
+
+    exchange_write_us: NotNegative
+    """As exchange_write_us of a network."""
+
+    exchange_proxy_gb_per_s: NotNegative
+    """As exchange_proxy_gb_per_s of a network."""
+
 
 class Network(Sourced):
     """How nodes of one kind of cluster are built and joined."""
@@ -108,6 +127,20 @@ class Network(Sourced):
     exchange_peer_us: NotNegative = 0.0
     """What an all-to-all adds for each member beyond the sender's domain."""
 
+    exchange_wait_us: NotNegative = 0.0
+    """What each dispatch and combine of a training step waits for hosts and adapters, where experts
+    lie in several domains, on top of its own time; it hides where the exchange does."""
+
+    exchange_proxy: Annotated[str, SHOWN] = ""
+    """Library (``hardware/exchange_proxies.yaml``) whose host threads issue the writes of a fused
+    exchange (DeepEP) between nodes; empty where devices issue their own (IBGDA)."""
+
+    exchange_write_us: NotNegative = 0.0
+    """What the host thread of a device needs for a write of a fused exchange and its signal."""
+
+    exchange_proxy_gb_per_s: NotNegative = 0.0
+    """Rate of one device through such threads; 0 where adapters bind."""
+
     rail_optimised: bool = True
     """Whether adapter i of every node of a pod hangs on one leaf switch (rail i). Otherwise all
     adapters of a node hang on one leaf, and other nodes are beyond a spine switch."""
@@ -168,7 +201,7 @@ def _read_network(name: Any, key: str) -> Network:
     data = name
     if not isinstance(name, Mapping):
         data = {"name": name, **_named("networks", "network", name, key)}
-    return Network.parse(_with_transport(data, key), path=key)
+    return Network.parse(_with_proxy(_with_transport(data, key), key), path=key)
 
 
 def load_transport(name: Any, *, key: str = "cluster.network.transport") -> Transport:
@@ -186,10 +219,21 @@ def _read_transport(name: Any, key: str) -> Transport:
     return Transport.parse({"name": name, **_named("transports", "transport", name, key)}, path=key)
 
 
-def without_transport(network: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a network that no transport gives."""
-    given = Transport.model_fields.keys() - {"name", "sources"}
-    return {field: value for field, value in network.items() if field not in given}
+_GIVEN = {
+    "exchange_proxy": ExchangeProxy.model_fields.keys() - {"name", "sources"},
+    "transport": (Transport.model_fields.keys() | ExchangeProxy.model_fields.keys())
+    - {"name", "sources"},
+}
+"""Field of a network that names an entry of a table -> the fields that the entry gives."""
+
+
+def renamed(network: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a network without what the transport or proxy gave that ``stated`` replaces."""
+    kept = dict(network)
+    for field, given in _GIVEN.items():
+        if stated.get(field, network.get(field)) != network.get(field):
+            kept = {name: value for name, value in kept.items() if name not in given}
+    return kept
 
 
 def _with_transport(data: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -197,13 +241,28 @@ def _with_transport(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     name = data.get("transport") or ""
     if name == "":
         return dict(data)
-    transport = load_transport(name, key=f"{key}.transport")
-    fields = transport.model_dump(exclude={"name", "sources"})
-    given = {
-        field: {"value": value, "source": f"transport {name}: {transport.sources[field]}"}
+    return {**_given(f"transport {name}", load_transport(name, key=f"{key}.transport")), **data}
+
+
+def _with_proxy(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a network's data over the fields of the proxy of its exchanges."""
+    named = data.get("exchange_proxy") or ""
+    name = named["value"] if isinstance(named, Mapping) else named
+    if name == "":
+        return dict(data)
+    key = f"{key}.exchange_proxy"
+    entry = _named("exchange_proxies", "proxy", name, key)
+    proxy = ExchangeProxy.parse({"name": name, **entry}, path=key)
+    return {**_given(f"proxy {name}", proxy), **data}
+
+
+def _given(origin: str, entry: Sourced) -> dict[str, Any]:
+    """Return what an entry of a table gives to a network, with its sources."""
+    fields = entry.model_dump(exclude={"name", "sources"}, exclude_unset=True)
+    return {
+        field: {"value": value, "source": f"{origin}: {entry.sources[field]}"}
         for field, value in fields.items()
     }
-    return {**given, **data}
 
 
 def _named(table: str, what: str, name: Any, key: str) -> Mapping[str, Any]:

@@ -52,6 +52,11 @@ EXCHANGE = np.dtype(
         ("adapter_share", np.float64, _EACH),
         # Tokens of a channel that are sent on before its first one is copied at the other end.
         ("chunk_tokens", np.float64, _EACH),
+        # Of the network: what a training step waits at each exchange that leaves the domain; what a
+        # host thread needs for one write to another domain, and its rate (0: devices write).
+        ("wait_s", np.float64),
+        ("write_s", np.float64),
+        ("proxy_bytes_per_s", np.float64),
         # The kernel for few tokens.
         ("low_latency_start_s", np.float64),
         ("low_latency_doubling_s", np.float64),
@@ -96,6 +101,21 @@ def _copies_s(
 
 
 @helper
+def _written_s(op: int, tokens: float, size: float, ranks: int, costs: Records) -> float:
+    """Return the time in which a host thread writes a member's tokens to other domains.
+
+    A write takes along as many tokens as DeepEP v1 sends in one piece, by the ranks of its group.
+    """
+    piece = 8.0
+    if ranks <= 16:
+        piece = 20.0 if op == DISPATCH or op == BULK_DISPATCH else 12.0
+    time_s = tokens / piece * float(costs["write_s"])
+    if float(costs["proxy_bytes_per_s"]) > 0.0:
+        time_s = max(time_s, tokens * size / float(costs["proxy_bytes_per_s"]))
+    return time_s
+
+
+@helper
 def _fused_s(
     op: int, tokens: float, size: float, copies: float, domains_reached: float, ranks: int,
     local: int, span: Span, channels: float, fabric: Records, costs: Records,
@@ -108,6 +128,8 @@ def _fused_s(
     forward_s = copies_s * float(costs["forward_slowdown"][op])
     sent = tokens * domains_reached * size / float(costs["adapter_share"][op])
     network_s = _network_s(sent, fabric, span, ranks, local)
+    leaving = tokens * domains_reached * (ranks - local) / ranks
+    network_s = max(network_s, _written_s(op, leaving, size, ranks, costs))
     # Sending and forwarding overlap but for the first chunk of each channel.
     first = min(1.0, float(costs["chunk_tokens"][op]) * channels / tokens)
     time_s += max(forward_s, network_s) + first * min(forward_s, network_s)
@@ -227,6 +249,7 @@ def moe_exchange_times(
         beyond  : network start + log2(D) doubling + r b / first + max(F, R) + chunk min(F, R)
                   F = slowdown copies, R = t d (n-L)/n b / (share N)
                   chunk = min(1, chunk tokens C / t)
+                  by host threads R >= x / piece write, x b / rate, where x = t d (n-L)/n
         low latency: start + log2(D) doubling + max(t r b L/n / (efficiency links), t r b (n-L)/n
                   / N), where r counts every copy
     """

@@ -130,10 +130,13 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
     row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB
 
 
-def exchange_record(device: Device) -> Records:
-    """Return what exchanges between experts cost on a device as EXCHANGE[1]."""
+def exchange_record(cluster: ClusterConfig) -> Records:
+    """Return what exchanges between experts cost on a cluster as EXCHANGE[1]."""
     record = np.zeros(1, EXCHANGE)
-    row, costs = record[0], device.expert_exchange
+    row, costs, network = record[0], cluster.device.expert_exchange, cluster.network
+    row["wait_s"] = network.exchange_wait_us * MICROSECOND
+    row["write_s"] = network.exchange_write_us * MICROSECOND
+    row["proxy_bytes_per_s"] = network.exchange_proxy_gb_per_s * GB
     for op, kernel in enumerate(
         (costs.dispatch, costs.combine, costs.bulk_dispatch, costs.bulk_combine)
     ):

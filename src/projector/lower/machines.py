@@ -135,7 +135,7 @@ class Machines:
         return known[0]
 
     def _fabric_number(self, cluster: ClusterConfig) -> int:
-        record, exchange = fabric_record(cluster), exchange_record(cluster.device)
+        record, exchange = fabric_record(cluster), exchange_record(cluster)
         key = (record.tobytes(), exchange.tobytes())
         if key not in self._fabrics:
             number = self._fabrics[key] = len(self._fabrics)

@@ -27,6 +27,7 @@ from projector.operations.table import (
     BACKWARD,
     CATEGORIES,
     COLLECTIVE,
+    EP_COMM,
     EXCHANGE,
     FORWARD,
     GEMM,
@@ -195,6 +196,11 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
             table.local[rows], table.units[rows] / UNITS_OF_CHANNEL, fabric[rows],
             workloads.fabrics, workloads.exchanges, table.span[rows],
         )  # fmt: skip
+        # Experts beyond the domain: all-to-alls and fused exchanges alike.
+        rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
+        # Of two microbatches whose layers run beside each other, the exchanges wait at once.
+        beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
+        time_s[rows] += workloads.exchanges["wait_s"][fabric[rows]] * np.where(beside, 0.5, 1.0)
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"

@@ -370,7 +370,7 @@ def _fabrics(deployments: Sequence[Deployment]) -> tuple[Records, Records, Ints]
             record["flagged_algorithms"] |= algorithm_mask("direct")
             record["exchange_issue_s"] = 0.0
         records.append(record)
-        exchanges.append(exchange_record(deployment.cluster.device))
+        exchanges.append(exchange_record(deployment.cluster))
     return np.concatenate(records), np.concatenate(exchanges), index
 
 

@@ -159,6 +159,8 @@ class Stated(NamedTuple):
     adapters: Adapters | None = None
     network: tuple[str, str] = ("", "")
     """Field of ``cluster.network``, and the name there; both empty where the row has none."""
+    exchange_proxy: str = ""
+    """Library that a fused exchange ran on, empty where the row names none."""
 
 
 USUAL = Stated()
@@ -187,6 +189,8 @@ def cluster_of(device: str, gpus: int, stated: Stated = USUAL) -> tuple[ClusterC
             network[stated.network[0]] = stated.network[1]
         if stated.adapters:
             network["nics_per_node"], network["nic_gbit_per_s"] = stated.adapters
+        if stated.exchange_proxy:
+            network["exchange_proxy"] = stated.exchange_proxy
         if network:
             network = {"extends": loaded.network, **network}
         usual = load_network(network.get("extends", loaded.network))

@@ -414,7 +414,7 @@ def _times_s(
             local[exchanges],
             fabric[exchanges],
             fabrics,
-            np.concatenate([exchange_record(cluster.device) for cluster in clusters.values()]),
+            np.concatenate([exchange_record(cluster) for cluster in clusters.values()]),
         )
     shown_s = (
         with_loop_s(float(alone_s), case.loop, clusters[case.links].device.vendor, case.ranks)

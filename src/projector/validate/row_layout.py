@@ -173,6 +173,7 @@ class RowLayout(RowText):
     def _cluster(self) -> tuple[ClusterConfig, tuple[str, int, Stated]]:
         device = device_of(self.text("gpu"))
         stated = network_of(device, f"{self.flags}; {self.source}")
+        stated = stated._replace(exchange_proxy=self.text("exchange_proxy"))
         cluster, ruled = cluster_of(device, self.gpus, stated)
         if ruled:
             self.weaken(FROM_RULE, ruled)
