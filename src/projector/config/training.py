@@ -230,6 +230,10 @@ class TrainingConfig(Config):
     seq_length: Annotated[PositiveInt, Label("sequence", "tokens")] = Field(le=1 << 28)
     """Tokens of one sequence."""
 
+    packed_tokens: PositiveInt | None = Field(default=None, le=1 << 28)
+    """Mean length of the sequences that are packed into one of ``seq_length``, each of which attends
+    to itself alone; none given means that one fills it."""
+
     framework: Annotated[
         FrameworkConfig | None,
         Shares("replica", "sets the defaults of other fields, which are compared"),

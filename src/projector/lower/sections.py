@@ -226,6 +226,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         "flag",
         "Recomputing a layer ends before its last GEMM.",
     )
+    packed = _training.ints("packed_tokens", "tokens", "Mean of packed sequences; 0: none are.", 0)
     flash = _training.ints("flash_attention")
     default_attention = _training.ints(
         lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t),

@@ -285,6 +285,17 @@ def _pass(name: str, meaning: str) -> WorkloadColumn:
     return _experts(lambda p: p.cluster.expert_passes[:, position], "bytes", meaning)
 
 
+def _window(pieces: Pieces) -> Ints:
+    """Return the keys that a query sees in a kind of layer.
+
+    A query of a packed sequence sees as many as one in the middle of a window of half its length.
+    """
+    of_layer = pieces.model.window * pieces.kinds["windowed"]
+    packed = (pieces.training.packed + 1) // 2
+    narrower = np.where(of_layer > 0, np.minimum(of_layer, packed), packed)
+    return np.where(packed > 0, narrower, of_layer)
+
+
 def _calls(phase: int, meaning: str) -> WorkloadColumn:
     return _experts(lambda p: _expert_calls(p, phase), "operators", meaning)
 
@@ -361,9 +372,7 @@ class WorkloadColumns:
     attention_bias = _shared("model.attention_bias")
     qk_norm = _shared("model.qk_norm")
     sinks = _shared("model.sinks")
-    window = _shared(
-        lambda p: p.model.window * p.kinds["windowed"], "tokens", "Keys it sees; 0 is all."
-    )
+    window = _shared(_window, "tokens", "Keys it sees; 0 is all.")
     norm_parameters = _shared("model.norm_parameters")
     norms = _shared("model.norms")
     mla = _layer("model.is_mla")

@@ -9,11 +9,14 @@ from typing import Any
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.training import FUSED_UNITS
 from projector.validate.kind import FROM_RECIPE, FROM_RULE
-from projector.validate.names import precision_of
+from projector.config.device_file import load_device
+from projector.validate.names import device_of, precision_of
 from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
 
 LORA = "lora"
+NEWEST_CONTAINER = "26.08"
+"""Container of a row that names none."""
 USUAL_RANK = 16
 """Rank of adapters where a row has none: that of NeMo's recipes of 70B, not verified for others."""
 
@@ -36,6 +39,7 @@ class JobRow(RowLayout):
             "micro_batch_size": self.micro_batch,
             "global_batch_size": self.global_batch,
             "seq_length": self.seq,
+            **self.stated("packed_tokens"),
             "schedule": self.schedule,
             **self._zero_bubble(),
             "recompute": self._recompute(),
@@ -182,7 +186,8 @@ class JobRow(RowLayout):
         if self.recipe("moe_dispatcher"):
             self.weaken(FROM_RECIPE)
         elif self.ep > 1 and not dispatcher:
-            self.weaken(FROM_RULE, "all-to-all dispatcher")
+            dispatcher = self._usual_dispatcher()
+            self.weaken(FROM_RULE, f"dispatcher {dispatcher}")
         settings: dict[str, Any] = {"dispatcher": dispatcher or "alltoall"}
         # The units that recipes give HybridEP are not read: their effect on its rate is unknown.
         if dispatcher in FUSED_UNITS:
@@ -194,6 +199,18 @@ class JobRow(RowLayout):
             settings["host_sync"] = False
         settings |= self.stated("host_sync", "fused_experts", "permute_fusion")
         return settings | self._primus_moe()
+
+    def _usual_dispatcher(self) -> str:
+        """Return what recipes set where a row says nothing.
+
+        NVIDIA's took DeepEP up with container 25.07, and HybridEP on Blackwell with 25.11; other
+        frameworks have an all-to-all.
+        """
+        released = self.text("container") or NEWEST_CONTAINER
+        if self.text("framework") not in {"nemo", "megatron_bridge"} or released < "25.07":
+            return "alltoall"
+        blackwell = load_device(device_of(self.text("gpu"))).architecture == "blackwell"
+        return "hybridep" if blackwell and released >= "25.11" else "deepep"
 
     def _primus_moe(self) -> dict[str, Any]:
         """Read what Primus' stages of sync-free experts switch on.

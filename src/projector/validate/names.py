@@ -76,6 +76,7 @@ _PAPERS = (
     (r"^calculon|korthikanti|2205\.05198", "Korthikanti"),
     (r"ultra-?scale[ -]playbook", "Ultra-Scale Playbook"),
     (r"primus[ -]projection[ -]blog", "Primus-projection-blog"),
+    (r"^mlcommons/training_results", "mlcommons/training_results"),
 )
 """Words of a source -> a publication whose name has several words or spellings."""
 

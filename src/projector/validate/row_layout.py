@@ -119,7 +119,7 @@ class RowText:
 
     @property
     def _is_torchtitan(self) -> bool:
-        return "torchtitan" in self.source.lower()
+        return self.text("framework") == "torchtitan"
 
     @property
     def _primus(self) -> str:
@@ -314,15 +314,16 @@ class RowLayout(RowText):
         return split
 
     def _expert_tp(self) -> int:
-        """Return the stated degree, or Megatron's default (TP) where its own arguments were run.
+        """Return the stated degree, or Megatron's default (TP) where scripts of others leave it.
 
-        NVIDIA's recipes of NeMo and Megatron-Bridge set 1.
+        NVIDIA's recipes of NeMo, Megatron-Bridge and Megatron-LM's examples set 1.
         """
         stated = self.text("etp")
         if stated:
             return int(stated)
         split = self.gpus // self.pp
-        etp = self.tp if self.text("framework") in {"megatron_lm", "primus"} else 1
+        megatron = self.text("framework") in {"megatron_lm", "primus"}
+        etp = self.tp if megatron and not self._is_nvidia else 1
         etp = etp if split % (etp * self.ep) == 0 else 1
         self.weaken(FROM_RULE, f"etp {etp}")
         return etp
