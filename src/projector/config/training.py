@@ -333,6 +333,10 @@ class TrainingConfig(Config):
     cross_entropy_fusion: bool = True
     """Loss from 16-bit logits in one kernel, without an FP32 copy."""
 
+    loss_chunk_tokens: PositiveInt | None = Field(default=None, le=1 << 40)
+    """Tokens whose logits exist at a time: the loss and its gradient are made chunk by chunk (TRL's
+    ``chunked_nll``, torchtitan's loss chunks); none given means all of a microbatch."""
+
     cuda_graphs: bool = False
     """Replay layers as CUDA or HIP graphs."""
 

@@ -240,6 +240,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         "Element-wise operators run one by one.",
     )
     fused_loss = _training.ints("cross_entropy_fusion")
+    loss_chunk = _training.ints("loss_chunk_tokens", "tokens", "Of a chunk; 0: all at once.", 0)
     graphs = _training.ints("cuda_graphs")
     compiled = _training.ints("torch_compile")
     offload = _training.floats("activation_offload_fraction")

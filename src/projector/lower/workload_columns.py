@@ -458,6 +458,7 @@ class WorkloadColumns:
     loss_divided_bytes = _loss(
         "divided_bytes", "bytes", "The same, where TP divides the vocabulary."
     )
+    loss_chunk = WorkloadColumn("training.loss_chunk", where=lambda p: p.kinds["kind"] == Kind.HEAD)
     loss_launches = _loss("launches", "kernels", "Of the loss in one pass.")
     cp_type = _shared("split.cp_type")
     dispatcher = _experts("training.dispatcher")

@@ -66,17 +66,23 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
             parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
         ),
     )  # fmt: skip
+    # A chunk of the loss makes its gradient at once: what is kept of it lies there for a moment.
+    chunked = (shapes.loss_chunk > 0) & (shapes.loss_chunk < shapes.tokens)
+    chunks = np.where(chunked, shapes.tokens / np.maximum(1, shapes.loss_chunk), 1.0)
+    saved = shapes.loss_saved_bytes * logits
+    transient = (
+        shapes.loss_transient_bytes + shapes.loss_divided_bytes * (shapes.tp > 1)
+    ) * logits
     emit_memory(
         table,
         where,
         "head.loss",
         forward_bytes=shapes.loss_forward_bytes * logits,
         backward_bytes=shapes.loss_backward_bytes * logits,
-        launches=shapes.loss_launches.astype(np.float64),
+        launches=shapes.loss_launches * chunks,
         exponentials=logits,
-        saved_bytes=shapes.loss_saved_bytes * logits,
-        transient_bytes=(shapes.loss_transient_bytes + shapes.loss_divided_bytes * (shapes.tp > 1))
-        * logits,
+        saved_bytes=np.where(chunked, 0.0, saved),
+        transient_bytes=np.where(chunked, (saved + transient) / chunks, transient),
     )
     # Maximum, sum of exponentials and the target's logit of each token.
     emit_collective(

@@ -98,6 +98,9 @@ class JobRow(RowLayout):
         if layers := int(self.text("recipe_recompute_layers") or 0):
             self.weaken(FROM_RULE, f"{layers} layers recomputed, as in the nearest recipe")
             return _first_layers(layers)
+        if self.text("framework") == "trl":
+            self.weaken(FROM_RULE, "everything recomputed, as by TRL's default")
+            return "full"
         self.weaken(FROM_RULE, "no recomputation")
         return "none"
 
@@ -176,6 +179,8 @@ class JobRow(RowLayout):
         if self.recipe("fused_cross_entropy").lower().startswith("false"):
             settings["cross_entropy_fusion"] = False
             self.weaken(FROM_RECIPE)
+        if chunks := self.text("loss_chunks"):
+            settings["loss_chunk_tokens"] = -(-self.micro_batch * self.seq // int(chunks))
         settings |= self.stated("torch_compile", "attention_kernel")
         if settings.get("attention_kernel") == "fa2":
             self.weaken(FROM_RECIPE)
