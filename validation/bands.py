@@ -4,16 +4,20 @@ Usage: ``bands.py [--record] [KIND ...]``, by default the tables of whole runs; 
 quantities stay as they are. docs/validation.md says how bands are made.
 """
 
+import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from projector.config.bands import SHARES
 from projector.config.device_file import load_device
+from projector.projection.bands import UNFAMILIAR
 from projector.validate.bands import (
     FRACTIONS,
     Method,
@@ -77,10 +81,12 @@ def main() -> None:
             centred=None if is_kernel else frozenset(stated["centred"][kind.quantity]["value"]),
             is_symmetric=kind.quantity in stated["symmetric"]["value"],
         )
-        residuals = residuals_of(results, by_device=is_kernel and name not in NESTED)
+        found = residuals_of(results, by_device=is_kernel and name not in NESTED)
+        residuals, unfamiliar = _by_root(found)
         own = stated["kernels"].get(kind.quantity, {}) if is_kernel else {}
-        widening = own["widening"]["value"] if is_kernel else 1.0
+        widening = own["widening"]["value"] if is_kernel else stated["hindsight"][kind.quantity]
         table: dict[str, Any] = dict(tables_of(residuals, method, widening))
+        table |= _of_rest(unfamiliar)
         factors = own.get("unseen")
         if kind.quantity == "time":
             factors = unseen_factors(
@@ -92,8 +98,17 @@ def main() -> None:
             table["unseen"] = {**factors, "devices": sorted({r.device for r in residuals})}
         bands[kind.quantity] = table
         if name in NESTED:
-            nested[kind.quantity] = tables_without(residuals, method, factors)
-        lines[kind.quantity] = _lines(kind.quantity, table, residuals, method)
+            nested[kind.quantity] = tables_without(
+                residuals, method, factors, 1.0 if is_kernel else widening
+            )
+            for source, entry in nested[kind.quantity].items():
+                entry |= _of_rest([each for each in unfamiliar if each.source != source])
+            for source in {each.source for each in unfamiliar}:
+                left = _of_rest([each for each in unfamiliar if each.source != source])
+                nested[kind.quantity].setdefault(source, {**table, **left})
+        lines[kind.quantity] = _lines(
+            kind.quantity, table, residuals, method, 1.0 if is_kernel else widening
+        )
         print("\n".join([*lines[kind.quantity], str(table.get("unseen", ""))]))
     if "--record" in sys.argv[1:]:
         _write_page(lines)
@@ -106,6 +121,30 @@ def main() -> None:
             + yaml.safe_dump(nested, sort_keys=True, default_flow_style=None, width=100),
             encoding="utf-8",
         )
+
+
+def _by_root(residuals: Sequence[Residual]) -> tuple[list[Residual], list[Residual]]:
+    """Return residuals of usual runs, and those of the rest."""
+    usual = [each for each in residuals if each.classes[-1] != UNFAMILIAR]
+    return usual, [each for each in residuals if each.classes[-1] == UNFAMILIAR]
+
+
+def _of_rest(residuals: Sequence[Residual]) -> dict[str, Any]:
+    """Return the band of the rest: both sides as wide as its errors are, sources weighing the same.
+
+    They have too few sources for anything finer.
+    """
+    if not residuals:
+        return {}
+    counts = Counter(each.source for each in residuals)
+    ordered = sorted(residuals, key=lambda each: abs(each.error))
+    reached = np.cumsum([1.0 / counts[each.source] for each in ordered]) / len(counts)
+    entry: dict[str, Any] = {"runs": len(residuals), "sources": len(counts)}
+    for share, fraction in zip(SHARES, FRACTIONS, strict=True):
+        width = abs(ordered[min(int(np.searchsorted(reached, fraction)), len(ordered) - 1)].error)
+        entry[f"low_{share}"] = round(math.exp(-width), 3)
+        entry[f"high_{share}"] = round(math.exp(width), 3)
+    return {UNFAMILIAR: entry}
 
 
 def _devices_out(results: Sequence[Result]) -> list[Residual]:
@@ -130,15 +169,19 @@ def _devices_out(results: Sequence[Result]) -> list[Residual]:
         replace(result, outcome=replace(result.outcome, left_out=changed.get(result.line)))
         for result, _ in known
     ]
-    return [replace(each, source=each.device) for each in residuals_of(found)]
+    return [replace(each, source=each.device) for each in _by_root(residuals_of(found))[0]]
 
 
 def _lines(
-    quantity: str, table: Mapping[str, Any], residuals: Sequence[Residual], method: Method
+    quantity: str,
+    table: Mapping[str, Any],
+    residuals: Sequence[Residual],
+    method: Method,
+    widening: float,
 ) -> list[str]:
     """Return a line for each class: its rows, its bands, and what they hold if made without it."""
     lines = []
-    for name, (rows, held) in nested_coverage(residuals, FRACTIONS, method).items():
+    for name, (rows, held) in nested_coverage(residuals, FRACTIONS, method, widening).items():
         if rows < FEWEST:
             continue
         entry = table[name]

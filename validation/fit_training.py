@@ -264,9 +264,18 @@ def record_constants(values: Mapping[str, float]) -> None:
 def record_left_out(fitted: Fitted) -> None:
     """Write the constants of every fit that leaves something out, beside those of other scripts."""
     found = yaml.safe_load(LEFT_OUT.read_text(encoding="utf-8")) if LEFT_OUT.is_file() else {}
+    before = found.get("training", {})
     found["training"] = {
         what: {
-            str(name): rounded(fitted.linear, point)
+            # Fields of a job are constants of one source alone, written by hand: their priors.
+            str(name): {
+                **{
+                    field: value
+                    for field, value in before.get(what, {}).get(name, {}).items()
+                    if "." in field
+                },
+                **rounded(fitted.linear, point),
+            }
             for name, point in sorted(fitted.without[what].items())
         }
         for what in ("source", "device")

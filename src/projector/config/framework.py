@@ -104,6 +104,9 @@ class Profile(Config):
     rules: tuple[Rule, ...] = ()
     """Later rules win over earlier ones."""
 
+    few_runs: bool = False
+    """Whether hardly any published run stands behind it, so that bands are those of such ones."""
+
     def position(self, release: str | None) -> int:
         """Return the place of a release among the known ones, the last where none is given.
 

@@ -108,7 +108,7 @@ def _written_s(op: int, tokens: float, size: float, ranks: int, costs: Records) 
     """
     piece = 8.0
     if ranks <= 16:
-        piece = 20.0 if op == DISPATCH or op == BULK_DISPATCH else 12.0
+        piece = 20.0 if op in (DISPATCH, BULK_DISPATCH) else 12.0
     time_s = tokens / piece * float(costs["write_s"])
     if float(costs["proxy_bytes_per_s"]) > 0.0:
         time_s = max(time_s, tokens * size / float(costs["proxy_bytes_per_s"]))

@@ -209,7 +209,11 @@ class ClusterColumns(HostColumns):
     place_key = _cluster.key_of(lambda: BLOCKS, "Where groups lie.")
     pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
     band_key = _cluster.key(
-        lambda c: (c.device.name, c.device.architecture), "How far off a projection may be."
+        lambda c: (
+            *(c.device.name, c.device.architecture),
+            c.nodes > 1 and c.network.exchange_wait_us > 0.0,
+        ),
+        "How far off a projection may be.",
     )
     words_key = _cluster.key(_words, "What messages say of it besides numbers.")
     machine_key = _cluster.key_of(

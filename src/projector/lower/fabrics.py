@@ -4,7 +4,6 @@ import numpy as np
 
 from projector.arrays import Records
 from projector.config.cluster import ClusterConfig
-from projector.config.device import Device
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.moe_exchange import EXCHANGE

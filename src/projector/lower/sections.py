@@ -198,7 +198,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     )
     pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key(), "What a pipeline costs.")
     replica_key = _split.key(sharing.PARALLELISM.replica_key(), "What a replica adds to it.")
-    band_key = _split.key(lambda p: bool(p.fsdp), "How far off a projection may be.")
+    band_key = _split.key(lambda p: (bool(p.fsdp), p.ep > 1), "How far off a projection may be.")
 
 
 class TrainingColumns(SectionColumns[TrainingConfig]):
@@ -322,7 +322,10 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         lambda t: (t.seq_length, t.adapter), "What rules look at that see no machine."
     )
     schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
-    band_key = _training.key(lambda t: t.precision, "How far off a projection may be.")
+    band_key = _training.key(
+        lambda t: (t.precision, t.framework and t.framework.name),
+        "How far off a projection may be.",
+    )
 
 
 class RunColumns(SectionColumns[RunConfig]):

@@ -70,9 +70,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     chunked = (shapes.loss_chunk > 0) & (shapes.loss_chunk < shapes.tokens)
     chunks = np.where(chunked, shapes.tokens / np.maximum(1, shapes.loss_chunk), 1.0)
     saved = shapes.loss_saved_bytes * logits
-    transient = (
-        shapes.loss_transient_bytes + shapes.loss_divided_bytes * (shapes.tp > 1)
-    ) * logits
+    transient = (shapes.loss_transient_bytes + shapes.loss_divided_bytes * (shapes.tp > 1)) * logits
     emit_memory(
         table,
         where,

@@ -26,6 +26,7 @@ from projector.config.bands import (
     width_of_type,
 )
 from projector.config.device_file import attention_band
+from projector.config.framework import profile_named
 from projector.config.job import Job
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, data_parallel
@@ -144,7 +145,25 @@ def classes_of(job: Job) -> tuple[str, ...]:
     family = family_of_device(job.cluster.device)
     kind = "dense" if job.model.moe is None else "moe"
     precision = width_of_type(job.training.precision)
+    if is_unfamiliar(job):
+        return (UNFAMILIAR,)
     return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, ALL
+
+
+UNFAMILIAR = "unfamiliar"
+"""Class of jobs of a kind that hardly any published run is of."""
+
+
+def is_unfamiliar(job: Job) -> bool:
+    """Whether hardly any published run has the framework of a job, or experts on its network.
+
+    Constants of one source alone stand behind such a job.
+    """
+    framework = job.training.framework
+    if framework is not None and profile_named(framework.name).few_runs:
+        return True
+    spread = job.model.moe is not None and job.parallelism.ep > 1 and job.cluster.nodes > 1
+    return spread and job.cluster.network.exchange_wait_us > 0.0
 
 
 VERDICTS = FITS, AT_RISK, DOES_NOT_FIT = "fits", "at_risk", "does_not_fit"

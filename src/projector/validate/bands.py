@@ -197,7 +197,10 @@ def limits_of(bands: dict[str, tuple[Limits, ...]], classes: Sequence[str]) -> t
 
 
 def nested_coverage(
-    residuals: Sequence[Residual], shares: Sequence[float], method: Method
+    residuals: Sequence[Residual],
+    shares: Sequence[float],
+    method: Method,
+    widening: float = 1.0,
 ) -> dict[str, tuple[int, tuple[float, ...]]]:
     """Return rows of each class, and which share of them the bands hold made without their source.
 
@@ -208,7 +211,7 @@ def nested_coverage(
     for each in residuals:
         limits = limits_of(without[each.source], each.classes)
         for name in each.classes:
-            held[name].append(tuple(limit.holds(each.error) for limit in limits))
+            held[name].append(tuple(limit.holds(each.error / widening) for limit in limits))
     return {
         name: (len(rows), tuple(float(share) for share in np.mean(np.array(rows), axis=0)))
         for name, rows in sorted(held.items())
@@ -260,13 +263,16 @@ def tables_of(
 
 
 def tables_without(
-    residuals: Sequence[Residual], method: Method, unseen: Mapping[str, Any] | None
+    residuals: Sequence[Residual],
+    method: Method,
+    unseen: Mapping[str, Any] | None,
+    widening: float = 1.0,
 ) -> dict[str, dict[str, Any]]:
     """Return the entries of every class as they are without each source, by source."""
     found: dict[str, dict[str, Any]] = {}
     for source in sorted({each.source for each in residuals}):
         others = [each for each in residuals if each.source != source]
-        found[source] = dict(tables_of(others, method))
+        found[source] = dict(tables_of(others, method, widening))
         if unseen is not None:
             devices = sorted({each.device for each in others})
             found[source]["unseen"] = {**unseen, "devices": devices}

@@ -7,9 +7,9 @@ and places the model on devices.
 from typing import Any
 
 from projector.config.adapter import MEGATRON_TARGETS
+from projector.config.device_file import load_device
 from projector.config.training import FUSED_UNITS
 from projector.validate.kind import FROM_RECIPE, FROM_RULE
-from projector.config.device_file import load_device
 from projector.validate.names import device_of, precision_of
 from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
@@ -181,7 +181,7 @@ class JobRow(RowLayout):
             self.weaken(FROM_RECIPE)
         if chunks := self.text("loss_chunks"):
             settings["loss_chunk_tokens"] = -(-self.micro_batch * self.seq // int(chunks))
-        settings |= self.stated("torch_compile", "attention_kernel")
+        settings |= self.stated("torch_compile", "attention_kernel", "flash_attention")
         if settings.get("attention_kernel") == "fa2":
             self.weaken(FROM_RECIPE)
         return settings

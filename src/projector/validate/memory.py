@@ -14,6 +14,7 @@ from projector.validate.training import (
     JOB_COLUMNS,
     ProjectedRow,
     ReadRow,
+    doubt,
     project_rows,
     why_not_modelled,
 )
@@ -128,6 +129,7 @@ def _component(row: Row, evaluation: Evaluation, place: int) -> float:
 
 KIND = Kind(
     name="memory",
+    doubt=doubt,
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,

@@ -221,8 +221,14 @@ def _outcome(found: ProjectedRow) -> Outcome:
     )
 
 
+def doubt(row: Row) -> str:
+    """Return why a row is doubtful beside what its table says."""
+    return "a functional test, with deterministic kernels" if said(row, "functional_test") else ""
+
+
 KIND = Kind(
     name="training_throughput",
+    doubt=doubt,
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,
