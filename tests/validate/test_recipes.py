@@ -7,7 +7,8 @@ from projector.config.device_file import load_device
 from projector.config.yaml_file import read_yaml
 from projector.validate.jobs import JobRow
 from projector.validate.names import PRECISIONS
-from projector.validate.recipes import Layout, container_of, virtual_stages
+from projector.validate.recipes import Layout, virtual_stages
+from projector.validate.words import said
 
 DOCUMENT = read_yaml(resources.data_dir("models") / "recipes.yaml")
 
@@ -78,7 +79,7 @@ def test_any_split_has_virtual_stages(model, layers, pp, tp, device, release):
     ],
 )
 def test_container_of_a_row(row, release):
-    assert container_of(row) == release
+    assert said(row, "container") == release
 
 
 ROW = {

@@ -19,6 +19,7 @@ MI325X or MI355X; the files of other models clear it."""
 FUSED_PERMUTATION = ("deepseek", "gpt-oss", "kimi")
 """Models whose presets in AMD-AGI/Primus set ``moe_permute_fusion`` (``deepseek_v2_base.yaml``)."""
 
+
 class JobRow(RowLayout):
     """One row on its way to a job."""
 
@@ -52,12 +53,11 @@ class JobRow(RowLayout):
         granularity = self.text("recompute_granularity")
         if granularity in {"full", "none"}:
             return granularity
-        if modules := self.text("recompute_modules"):
-            return {"granularity": "selective", "modules": modules.split(",")}
-        policy = self._paxml().get("recompute")
-        if policy:
-            self.weaken(FROM_RULE, f"{', '.join(policy)} recomputed, as by Paxml's policy")
-            return {"granularity": "selective", "modules": list(policy)}
+        modules = self.text("recompute_modules").split(",")
+        if modules == [""] and (modules := [*self._paxml().get("recompute", ())]):
+            self.weaken(FROM_RULE, f"{', '.join(modules)} recomputed, as by Paxml's policy")
+        if modules:
+            return {"granularity": "selective", "modules": modules}
         if recipe := self.text("recipe_recompute_granularity"):
             self.weaken(FROM_RECIPE)
             return self._recompute_of_recipe(recipe)
@@ -66,11 +66,13 @@ class JobRow(RowLayout):
                 return self._every_second_layer()
             self.weaken(FROM_RULE, "selective recomputation of core attention")
             return "selective"
-        if layers := int(self.text("recipe_recompute_layers") or 0):
-            self.weaken(FROM_RULE, f"{layers} layers recomputed, as in the nearest recipe")
-            return _first_layers(layers)
-        self.weaken(FROM_RULE, "no recomputation")
-        return "none"
+        return self._recompute_of_neighbour()
+
+    def _recompute_of_neighbour(self) -> Any:
+        layers = int(self.text("recipe_recompute_layers") or 0)
+        some = f"{layers} layers recomputed, as in the nearest recipe"
+        self.weaken(FROM_RULE, some if layers else "no recomputation")
+        return _first_layers(layers) if layers else "none"
 
     def _recompute_of_recipe(self, granularity: str) -> Any:
         if granularity == "alternate":
@@ -189,4 +191,3 @@ class JobRow(RowLayout):
 
 def _first_layers(count: int) -> dict[str, Any]:
     return {"granularity": "full", "method": "block", "num_layers": count}
-

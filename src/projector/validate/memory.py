@@ -1,18 +1,20 @@
 """Rows that state the memory of a device during training."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
 from projector.validate.names import is_hybrid
-from projector.validate.words import said
 from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
+from projector.validate.words import said
 
 _COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
 
@@ -89,7 +91,7 @@ def _measured(row: Row, device_gib: float) -> float:
     return value
 
 
-_RANKS = {
+_RANKS: dict[str, Callable[[Floats], Any]] = {
     "emptiest": np.min,
     "mean": np.mean,
     "last": lambda held: held[-1],

@@ -98,8 +98,9 @@ class RowText:
             self.notes.append(note)
 
     def stated(self, *fields: str, of: str = FROM_ROW) -> dict[str, Any]:
-        """Return the fields of a job that columns of their name state, the recipe's or the row's."""
-        texts = {field: self.text(f"recipe_{field}" if of == FROM_RECIPE else field) for field in fields}
+        """Return the fields of a job that columns of the row, or of its recipe, state."""
+        prefix = "recipe_" if of == FROM_RECIPE else ""
+        texts = {field: self.text(f"{prefix}{field}") for field in fields}
         found = {field: _value(text) for field, text in texts.items() if text}
         if found:
             self.weaken(of)
@@ -391,8 +392,8 @@ class RowLayout(RowText):
         if text:
             self.weaken(FROM_RECIPE)
             return "async_tp" if "async" in text else text.startswith("true")
-        if stated := self.stated("tp_comm_overlap"):
-            return stated["tp_comm_overlap"]
+        if stated := self.text("tp_comm_overlap"):
+            return stated == "async_tp" and stated
         overlapped = (
             self._is_nvidia and not self.is_moe and "megatron-lm" not in self.source.lower()
         )

@@ -5,7 +5,11 @@ normalised once (`columns_of`), and one that is not has the same outcomes.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache, lru_cache
+from typing import ClassVar
+
+from pydantic import Field
 
 from projector.config._base import Config
 from projector.config.resources import shipped_table
@@ -22,7 +26,7 @@ class Look(Config):
     """Pattern -> what it means, the first that is found."""
     erase: str = ""
     """Taken out of the text before."""
-    words: dict[str, str] = {}
+    words: dict[str, str] = Field(default_factory=dict)
     """What was found, in lower case -> name; what it does not have is passed over."""
     every: bool = False
     """Whether all places count, apart by commas."""
@@ -45,7 +49,7 @@ class Look(Config):
 class Column(Config):
     """A column, and the words that it stands for."""
 
-    aliases = {"from": "looks"}
+    aliases: ClassVar[Mapping[str, str]] = {"from": "looks"}
 
     means: str
     looks: tuple[Look, ...]
