@@ -35,6 +35,9 @@ def validate(
     itself could be read.
     """
     if normalise is not None:
+        given = next((name for name, value in (("out", out), ("plot", plot), ("by", by)) if value), None)
+        if given is not None:
+            raise ConfigError("--normalise projects nothing", key=given, value=normalise)
         from projector.validate.totals import write_normalised
 
         written = write_normalised(kind, file, normalise)

@@ -14,7 +14,7 @@ from pydantic import Field
 from projector.config._base import Config
 from projector.config.resources import shipped_table
 from projector.validate.kind import Row
-from projector.validate.names import source_of, vendor_name
+from projector.validate.names import KNOWN_TEXTS, source_of, vendor_name
 
 
 class Look(Config):
@@ -110,7 +110,7 @@ def _text(row: Row, column: str) -> str:
     return said(row, column)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=KNOWN_TEXTS)
 def _found(column: str, texts: tuple[str, ...]) -> str:
     looks = zip(_columns()[column].looks, texts, strict=True)
     return next(filter(None, (look.found(text) for look, text in looks)), "")
