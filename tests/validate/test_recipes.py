@@ -6,7 +6,7 @@ from projector.config import resources
 from projector.config.device_file import load_device
 from projector.config.yaml_file import read_yaml
 from projector.validate.jobs import JobRow
-from projector.validate.names import PRECISIONS
+from projector.validate.names import load_table_names
 from projector.validate.recipes import Layout, virtual_stages
 from projector.validate.words import said
 
@@ -22,7 +22,7 @@ def test_every_recipe_names_what_exists(model):
     resources.find("models", model, key="model")
     for recipe in DOCUMENT["pipelines"][model]:
         load_device(recipe["device"])
-        assert set(recipe.get("types", ())) <= set(PRECISIONS.values())
+        assert set(recipe.get("types", ())) <= set(load_table_names().precisions.values())
         assert recipe["since"] <= recipe["until"]
         assert recipe["pp"] > 1
 

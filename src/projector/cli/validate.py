@@ -1,6 +1,6 @@
 """``projector validate``."""
 
-from projector.cli.options import argument, command, option
+from projector.cli.options import argument, command, option, refuse_idle
 from projector.cli.output import (
     Printer,
     announce_compilation,
@@ -35,9 +35,7 @@ def validate(
     itself could be read.
     """
     if normalise is not None:
-        given = next((name for name, value in (("out", out), ("plot", plot), ("by", by)) if value), None)
-        if given is not None:
-            raise ConfigError("--normalise projects nothing", key=given, value=normalise)
+        refuse_idle("out", "plot", "by", needs="a command without --normalise")
         from projector.validate.totals import write_normalised
 
         written = write_normalised(kind, file, normalise)

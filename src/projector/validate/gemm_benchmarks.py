@@ -15,6 +15,7 @@ from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.gemm import MAX_SPLIT_K, STEP_ELEMENT_BYTES
 from projector.lower.hardware import Offer, Run
 from projector.validate.kind import Row
+from projector.validate.names import load_table_names
 from projector.validate.words import said
 
 _INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
@@ -105,38 +106,15 @@ _HALVINGS_LEFT_OPEN = (1, 2)
 ROCm/aiter). Tables of its tuner name it from two halvings on."""
 
 _LONGEST = 256
-"""Characters of a kernel's name; the patterns below are not meant for longer texts."""
-
-_TILE = r"(?P<m>\d+)x(?P<n>\d+)"
-_DEEP = _TILE + r"x(?P<k>\d+)"
-
-_NAMES = (
-    # hipBLASLt: macro tile 256x128x64 global split-U 18.
-    re.compile(rf"^macro tile {_DEEP} global split-U (?P<parts>\d+)$"),
-    # AITER, FlyDSL: flydsl_gemm5_abf16_wbf16_bf16_t96x64x64_split_k4_block_m_warp2 …, or
-    # flydsl_bpreshuflle_64x64x256_F8_F8_B16_1x1x4x2_default, spelled so.
-    re.compile(rf"^flydsl_\w*?_t{_DEEP}_split_k(?P<parts>\d+)_"),
-    re.compile(rf"^flydsl_bpreshuf\w*?_{_DEEP}_F"),
-    # AITER, CK tile: a8w8_blockscale_cktile_192x256x128_4x2x1 … or, behind what fills a unit,
-    # a8w8_bpreshuffle_cktile_0x0x8x4x1x0x0x0x0x2_32x64x512_1x4x1 ….
-    re.compile(rf"^a\dw\d_\w*?cktile_(?:\d+(?:x\d+){{3,}}_)?{_DEEP}_"),
-    # AITER, CK: threads before the tile, and the scales' block before that:
-    # a8w8_blockscale_1x128x128_256x64x128x128_16x16 ….
-    re.compile(rf"^(?P<halves>a\dw\d)_\w*?_\d+x{_DEEP}_.*?(?: splitK (?P<halvings>\d+))?$"),
-    # AITER, opus: opus_gemm_flatmm_splitk_256x64x96x64_2x1 …, threads before the tile.
-    re.compile(rf"^opus_gemm_\w*?_\d+x{_DEEP}_.*?(?: splitK (?P<parts>\d+))?$"),
-    # AITER, assembly: f4gemm_bf16_per1x32Fp4_BpreShuffle_32x128, halved; then
-    # bf16gemm_fp32bf16_tn_96x64_splitk_clean splitK 3, in parts.
-    re.compile(rf"^(?P<halves>f4gemm)_\w*?_{_TILE}(?: splitK (?P<halvings>\d+))?$"),
-    re.compile(rf"^\w+?gemm_\w*?_{_TILE}(?:_[a-z]\w*)?(?: splitK (?P<parts>\d+))?$"),
-)
+"""Characters of a kernel's name; its patterns are not meant for longer texts."""
 
 
 def named_kernel(config: str) -> NamedKernel | None:
     """Return the kernel of a ``kernel_config``, None where it names no tile."""
     if re.search(r"\bcta \S", config):
         return _of_cutedsl(config)
-    matches = (pattern.match(config) for pattern in _NAMES if len(config) <= _LONGEST)
+    names = load_table_names().kernels if len(config) <= _LONGEST else ()
+    matches = (re.match(pattern, config) for pattern in names)
     match = next(filter(None, matches), None)
     if match is None:
         return None

@@ -12,7 +12,6 @@ from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
-from projector.validate.names import is_hybrid
 from projector.validate.training import JOB_COLUMNS, ProjectedRow, ReadRow, project_rows
 from projector.validate.words import said
 
@@ -35,7 +34,7 @@ def why_not_eligible(row: Row) -> str:
     kind = (row.get("kind") or "").strip().lower()
     if kind != "measured":
         return f"kind {kind or 'not stated'}, not measured"
-    if is_hybrid(row.get("model") or ""):
+    if said(row, "hybrid_model") == "true":
         return "hybrid model, not a transformer"
     row = _completed(row)
     for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):

@@ -25,7 +25,7 @@ from projector.validate.kind import (
     number,
     read_cases,
 )
-from projector.validate.names import is_hybrid
+from projector.validate.words import said
 
 BATCH = 96
 """Jobs evaluated together."""
@@ -46,7 +46,7 @@ def why_not_eligible(row: Row) -> str:
     task = (row.get("task") or "").strip().lower()
     if task not in {"", "pretrain", "pretraining"}:
         return f"task {task}, not pretraining"
-    if is_hybrid(row.get("model") or "") or is_hybrid(row.get("other_flags") or ""):
+    if "true" in (said(row, "hybrid_model"), said(row, "hybrid_run")):
         return "hybrid model, not a transformer"
     for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
         if empty(column):
