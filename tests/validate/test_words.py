@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from projector.cli.main import run
+from projector.validate.jobs import JobRow
 from projector.validate.kind import KINDS, kind_of
 from projector.validate.totals import RESULT_COLUMNS, write_normalised, write_results
 from projector.validate.words import columns_of, load_table_words, said
@@ -138,3 +139,34 @@ def test_kinds_without_words_have_no_columns():
     assert columns_of("moe_measured") == ()
     assert not {"_sharding"} & set(columns_of("memory"))
     assert kind_of("memory").columns
+
+
+@pytest.mark.parametrize("column", ["microbatches", "recompute_layers", "zero_stage"])
+def test_a_column_that_should_hold_a_number_is_named(column):
+    row = rows_of(DATA / "training_throughput.csv")[0]
+    row |= {column: "several", "global_batch": ""}
+    (outcome,) = kind_of("training_throughput").project([row])
+    assert outcome.status == f"{column} is 'several', not a number"
+
+
+def test_columns_of_ones_own_reach_the_job():
+    row = rows_of(DATA / "training_throughput.csv")[0] | {"tp": "2", "n_gpus": "128"}
+    stated = {
+        "etp": "2",
+        "moment_dtype": "fp32",
+        "grad_reduce_dtype": "fp32",
+        "token_drop": "false",
+    }
+    job = JobRow({**row, **stated, "recipe_grad_reduce_dtype": ""}).job()
+    assert job["parallelism"]["etp"] == 2
+    assert job["training"]["optimizer"]["moment_dtype"] == "fp32"
+    assert job["training"]["gradient_dtype"] == "fp32"
+    assert "capacity_factor" not in job["training"]["moe"]
+
+
+def test_nothing_else_is_asked_of_a_command_that_normalises(old, tmp_path, capsys):
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    command = ["validate", "training_throughput", str(old), "--normalise", str(new)]
+    assert run([*command, "--out", str(out)]) == 2
+    assert "--out has no effect here" in capsys.readouterr().err
+    assert not new.exists()

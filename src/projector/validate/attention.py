@@ -34,7 +34,7 @@ from projector.validate.kind import (
     why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
-from projector.validate.words import said
+from projector.validate.words import number_said, said
 
 MAX_EXTENT = 1 << 26
 """Largest extent of an attention."""
@@ -206,7 +206,7 @@ def read_case(row: Row) -> AttentionCase:
     return AttentionCase(
         extents=(batch, heads, kv_heads, length, length, d_qk, d_v),
         causal=causal,
-        window=min(int(said(row, "window") or 0), MAX_EXTENT),
+        window=min(number_said(row, "window"), MAX_EXTENT),
         forward=forward,
         backward=backward,
         code=MATRIX_TYPES.index(kind),

@@ -61,7 +61,7 @@ from projector.validate.kind import (
     why_not_measured,
 )
 from projector.validate.names import device_of
-from projector.validate.words import said
+from projector.validate.words import number_said, said
 
 DISPATCHER_UNITS = FUSED_UNITS["deepep"]
 
@@ -166,12 +166,12 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     fused = (DISPATCH, COMBINE, BULK_DISPATCH, BULK_COMBINE)[2 * bulk + (not dispatches)]
     routing = Routing(
         *sizes,
-        experts=int(experts or EXPERTS),
-        max_nodes=int(groups or NODES_OF_TOKEN),
+        experts=number_said(row, "experts", EXPERTS),
+        max_nodes=number_said(row, "nodes_of_token", NODES_OF_TOKEN),
         op=LOW_LATENCY if few and (one_node or not mori) else fused,
         deduplicates=not few or mori,
         element_bytes=FP8_BYTES if dispatches else BF16_BYTES,
-        units=int(units or DISPATCHER_UNITS),
+        units=number_said(row, "sms", DISPATCHER_UNITS),
     )
     if routing.topk > routing.experts or routing.units < 1:
         raise ValueError(f"top-{routing.topk} of {routing.experts} experts on {routing.units} SMs")

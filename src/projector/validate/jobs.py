@@ -11,6 +11,7 @@ from projector.validate.kind import FROM_RECIPE, FROM_RULE
 from projector.validate.names import precision_of
 from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
+from projector.validate.words import number_said
 
 FUSED_ACCUMULATION = ("qwen3-30b", "qwen3-235b", "llama-3.1-405b", "deepseek-v3", "kimi")
 """Models whose experiment files in AMD-AGI/Primus set ``gradient_accumulation_fusion``, on MI300X,
@@ -48,10 +49,10 @@ class JobRow(RowLayout):
         return {**stated, "cluster": cluster}
 
     def _recompute(self) -> Any:
-        if layers := self.text("recompute_layers"):
-            return _first_layers(int(layers))
+        if layers := number_said(self.row, "recompute_layers"):
+            return _first_layers(layers)
         granularity = self.text("recompute_granularity")
-        if granularity in {"full", "none"}:
+        if granularity not in {"", "selective"}:
             return granularity
         modules = self.text("recompute_modules").split(",")
         if modules == [""] and (modules := [*self._paxml().get("recompute", ())]):
@@ -61,7 +62,7 @@ class JobRow(RowLayout):
         if recipe := self.text("recipe_recompute_granularity"):
             self.weaken(FROM_RECIPE)
             return self._recompute_of_recipe(recipe)
-        if granularity:
+        if granularity == "selective":
             if self._is_torchtitan:
                 return self._every_second_layer()
             self.weaken(FROM_RULE, "selective recomputation of core attention")
@@ -69,7 +70,7 @@ class JobRow(RowLayout):
         return self._recompute_of_neighbour()
 
     def _recompute_of_neighbour(self) -> Any:
-        layers = int(self.text("recipe_recompute_layers") or 0)
+        layers = number_said(self.row, "recipe_recompute_layers")
         some = f"{layers} layers recomputed, as in the nearest recipe"
         self.weaken(FROM_RULE, some if layers else "no recomputation")
         return _first_layers(layers) if layers else "none"
@@ -114,14 +115,14 @@ class JobRow(RowLayout):
         moments = self.text("moment_dtype")
         if moments:
             self.weaken(FROM_RULE, "moments in BF16, as Primus' precision-aware files have them")
-        if moments or self.text("recipe_moment_dtype"):
-            settings["optimizer"] = {"name": "adam", "moment_dtype": "bf16"}
-        if self.text("grad_reduce_dtype"):
-            settings |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
-        if self._primus:
-            settings["gradient_accumulation_fusion"] = self._accumulation_is_fused()
-        else:
-            settings |= self.stated("gradient_accumulation_fusion", of=FROM_RECIPE)
+        if moments := moments or self.text("recipe_moment_dtype"):
+            settings["optimizer"] = {"name": "adam", "moment_dtype": moments}
+        if reduced := self.text("grad_reduce_dtype"):
+            settings |= {"gradient_dtype": reduced, "grad_reduce_dtype": reduced}
+        fused = self.stated("gradient_accumulation_fusion")
+        if not fused and self._primus:
+            fused = {"gradient_accumulation_fusion": self._accumulation_is_fused()}
+        settings |= fused or self.stated("gradient_accumulation_fusion", of=FROM_RECIPE)
         reduce = self.recipe("grad_reduce_dtype").lower()
         if reduce.startswith("bf16"):
             # Megatron's gradient buffer has the type it reduces in; PURE mode likewise.
@@ -131,8 +132,6 @@ class JobRow(RowLayout):
 
     def _accumulation_is_fused(self) -> bool:
         """Read a switch that four of five of Primus' experiment files for MI300 and MI355 clear."""
-        if self.text("gradient_accumulation_fusion"):
-            return True
         name = str(self.model.get("name", "")).lower()
         fused = name.startswith(FUSED_ACCUMULATION)
         self.weaken(FROM_RULE, f"gradient accumulation {'' if fused else 'not '}fused (Primus)")
@@ -141,8 +140,8 @@ class JobRow(RowLayout):
     def _switches(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         settings |= self.stated("cuda_graphs", of=FROM_RECIPE)
-        if layers := self.text("recipe_offloaded_layers"):
-            share = min(1.0, int(layers) / int(self.model["num_layers"]))
+        if layers := number_said(self.row, "recipe_offloaded_layers"):
+            share = min(1.0, layers / int(self.model["num_layers"]))
             settings["activation_offload_fraction"] = share
             self.weaken(FROM_RECIPE)
         if self.recipe("fused_cross_entropy").lower().startswith("false"):
@@ -163,7 +162,7 @@ class JobRow(RowLayout):
         # The units that recipes give HybridEP are not read: their effect on its rate is unknown.
         if dispatcher in FUSED_UNITS:
             settings |= self.stated("dispatcher_sms")
-        if self.text("token_drop"):
+        if self.text("token_drop") == "true":
             # Tokens padded to capacity: counts are known, so the host never waits.
             settings |= {"capacity_factor": 1.0, "host_sync": False}
         if "full_iteration" in self.recipe("cuda_graph").lower():
@@ -181,7 +180,7 @@ class JobRow(RowLayout):
         """
         if not self._primus:
             return {}
-        number = int(self.text("sync_free_stage") or 0)
+        number = number_said(self.row, "sync_free_stage")
         preset = str(self.model.get("name", "")).lower().startswith(FUSED_PERMUTATION)
         fused = number > 0 or (preset and "moe_package" not in self.source)
         if number == 0:

@@ -19,7 +19,7 @@ from projector.validate.kind import (
     whole,
 )
 from projector.validate.names import model_of
-from projector.validate.words import said
+from projector.validate.words import number_said, said
 
 _SHAPE = ("layers", "hidden", "ffn", "heads", "vocab")
 _COLUMNS = ("model", *_SHAPE, "computed_total", "computed_active")
@@ -103,8 +103,8 @@ def _features(row: Row) -> tuple[dict[str, Any], str, str]:
     for field in ("position_embedding", "attention_bias", "normalization"):
         if text := said(row, field):
             data[field] = text
-    if positions := said(row, "max_position_embeddings"):
-        data["max_position_embeddings"] = int(positions)
+    if positions := number_said(row, "max_position_embeddings"):
+        data["max_position_embeddings"] = positions
     if said(row, "mlp_bias") == "true":
         data["mlp_bias"] = True
         data.setdefault("activation", "gelu")

@@ -40,7 +40,7 @@ from projector.validate.kind import (
     whole,
 )
 from projector.validate.names import device_of, precision_of
-from projector.validate.words import said
+from projector.validate.words import number_said, said
 
 NARROW_CACHE = ("vllm", "tensorrt_llm")
 """Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
@@ -299,11 +299,10 @@ def _prefix_share(row: Row, notes: list[str]) -> float:
 def _settings(row: Row, precision: str, notes: list[str]) -> dict[str, object]:
     if weights := said(row, "weights"):
         notes.append(f"{weights} weights, 16-bit arithmetic")
-        group = said(row, "weight_group")
         return {
             "dtype": "bf16",
             "weights": weights,
-            "weight_group": int(group) if group else None,
+            "weight_group": number_said(row, "weight_group") or None,
             "kv_cache_bytes": 2,
         }
     dtype = precision_of(precision)

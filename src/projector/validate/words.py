@@ -13,7 +13,7 @@ from pydantic import Field
 
 from projector.config._base import Config
 from projector.config.resources import shipped_table
-from projector.validate.kind import Row
+from projector.validate.kind import Row, integer
 from projector.validate.names import KNOWN_TEXTS, source_of, vendor_name
 
 
@@ -96,6 +96,12 @@ def said(row: Row, column: str) -> str:
         looks = _columns()[column].looks
         return _found(column, tuple(_joined(row, look.of) for look in looks))
     return (text or "").strip()
+
+
+def number_said(row: Row, column: str, default: int = 0) -> int:
+    """Return a whole number that a row says, ``default`` where it says none."""
+    value = integer({column: said(row, column)}, column)
+    return default if value is None else value
 
 
 def _joined(row: Row, columns: str) -> str:
