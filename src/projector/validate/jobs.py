@@ -140,7 +140,8 @@ class JobRow(RowLayout):
     def _switches(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         settings |= self.stated("cuda_graphs", of=FROM_RECIPE)
-        if layers := number_said(self.row, "recipe_offloaded_layers"):
+        if self.text("recipe_offloaded_layers"):
+            layers = number_said(self.row, "recipe_offloaded_layers")
             share = min(1.0, layers / int(self.model["num_layers"]))
             settings["activation_offload_fraction"] = share
             self.weaken(FROM_RECIPE)
