@@ -101,11 +101,10 @@ def main() -> None:
             nested[kind.quantity] = tables_without(
                 residuals, method, factors, 1.0 if is_kernel else widening
             )
-            for source, entry in nested[kind.quantity].items():
-                entry |= _of_rest([each for each in unfamiliar if each.source != source])
-            for source in {each.source for each in unfamiliar}:
+            known = nested[kind.quantity]
+            for source in {*known, *(each.source for each in unfamiliar)}:
                 left = _of_rest([each for each in unfamiliar if each.source != source])
-                nested[kind.quantity].setdefault(source, {**table, **left})
+                known[source] = {**known.get(source, table), **left}
         lines[kind.quantity] = _lines(
             kind.quantity, table, residuals, method, 1.0 if is_kernel else widening
         )

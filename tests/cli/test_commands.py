@@ -169,7 +169,7 @@ SURFACE = {
     | {"--algorithm", "--sweep", "--plot"}
     | OUTPUT_OPTIONS,
     "topology": set(),
-    "validate": {"kind", "file", "--by", "--out", "--plot"} | OUTPUT_OPTIONS,
+    "validate": {"kind", "file", "--by", "--normalise", "--out", "--plot"} | OUTPUT_OPTIONS,
     "calibrate": {
         "arguments",
         "--from-run",

@@ -24,6 +24,7 @@ from projector.measure.tables import (
 )
 from projector.measure.task import Environment
 from projector.units import GIB
+from projector.validate.words import columns_of
 
 DATA = Path(__file__).parents[2] / "validation" / "data"
 H100 = Environment(
@@ -78,7 +79,9 @@ KINDS = (
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_are_those_of_published_tables(kind: str, folder: Path) -> None:
     with (DATA / f"{kind}.csv").open(encoding="utf-8") as published:
-        columns = next(csv.reader(published))
+        # Those that stand for words are filled in when a table is read, or by `--normalise`.
+        words = columns_of(kind)
+        columns = [name for name in next(csv.reader(published)) if name not in words]
     with (folder / f"{kind}.csv").open(encoding="utf-8") as written:
         rows = list(csv.reader(written))
     assert rows[0] == columns

@@ -1,6 +1,7 @@
 import pytest
 
-from projector.validate.collectives import forced_algorithm, loop_of, with_loop_s
+from projector.validate.collectives import loop_of, with_loop_s
+from projector.validate.words import said
 
 TORCH = {"source": "ml-engineering", "library": "torch all_reduce_bench NCCL 2.27.7"}
 ONE_THREAD = {"source": "Azure/AI-benchmarking-guide ND_H100_v5_results.md", "library": ""}
@@ -43,4 +44,4 @@ def test_one_thread_launches_device_after_device(vendor, ranks, time_s, shown_s)
     ],
 )
 def test_a_forced_algorithm(library, notes, algorithm):
-    assert forced_algorithm({"library": library, "notes": notes}) == algorithm
+    assert said({"library": library, "notes": notes}, "algorithm") == algorithm

@@ -41,6 +41,9 @@ def test_an_inference_library_has_one_for_each_type():
     ]  # fmt: skip
 
 
+DEVICES = {"nvidia": "H100", "amd": "MI355X"}
+
+
 @pytest.mark.parametrize(
     ("vendor", "row", "added_us", "least_us", "run"),
     [
@@ -107,5 +110,5 @@ def test_an_inference_library_has_one_for_each_type():
     ],
 )
 def test_the_loop_of_a_row(vendor, row, added_us, least_us, run):
-    loop = loop_of(row, vendor)
+    loop = loop_of({"gpu": DEVICES[vendor], **row})
     assert (loop.added_us, loop.least_us, loop.run) == (added_us, least_us, run)

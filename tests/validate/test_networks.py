@@ -11,6 +11,7 @@ from projector.validate.clusters import (
     stated_adapters,
     stated_network,
 )
+from projector.validate.names import load_table_names
 
 USUAL = Adapters(8, 400.0)
 
@@ -39,8 +40,8 @@ def test_a_network_is_what_the_row_says(system, gbit_per_s, found):
 
 
 def test_every_name_exists():
-    assert all(load_network(name).transport for _, name in clusters._NAMED)
-    names = [name for _, name in clusters._TRANSPORTS] + [*clusters._INFINIBAND.values()]
+    assert all(load_network(name).transport for name in load_table_names().machines.values())
+    names = [*load_table_names().transports.values(), *clusters._INFINIBAND.values()]
     assert all(load_transport(name).name for name in names)
 
 

@@ -6,8 +6,9 @@ from projector.config import resources
 from projector.config.device_file import load_device
 from projector.config.yaml_file import read_yaml
 from projector.validate.jobs import JobRow
-from projector.validate.names import PRECISIONS
-from projector.validate.recipes import Layout, container_of, virtual_stages
+from projector.validate.names import load_table_names
+from projector.validate.recipes import Layout, virtual_stages
+from projector.validate.words import said
 
 DOCUMENT = read_yaml(resources.data_dir("models") / "recipes.yaml")
 
@@ -21,7 +22,7 @@ def test_every_recipe_names_what_exists(model):
     resources.find("models", model, key="model")
     for recipe in DOCUMENT["pipelines"][model]:
         load_device(recipe["device"])
-        assert set(recipe.get("types", ())) <= set(PRECISIONS.values())
+        assert set(recipe.get("types", ())) <= set(load_table_names().precisions.values())
         assert recipe["since"] <= recipe["until"]
         assert recipe["pp"] > 1
 
@@ -78,7 +79,7 @@ def test_any_split_has_virtual_stages(model, layers, pp, tp, device, release):
     ],
 )
 def test_container_of_a_row(row, release):
-    assert container_of(row) == release
+    assert said(row, "container") == release
 
 
 ROW = {

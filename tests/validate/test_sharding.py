@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from projector import project_performance
 from projector.config.load import load_job
 from projector.validate.jobs import JobRow
-from projector.validate.row_layout import sharding_fields, sharding_of
+from projector.validate.row_layout import sharding_fields
+from projector.validate.words import said
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_texts_of_sharding(text, expected):
         expected = {
             "fsdp": 2, "fsdp_reshard_after_forward": True, "sharding_group_size": expected
         }  # fmt: skip
-    assert sharding_fields(sharding_of(text), 2, 256, 8) == expected
+    assert sharding_fields({"recipe_fsdp": text}, 2, 256, 8) == expected
 
 
 @given(
@@ -58,12 +59,12 @@ def test_texts_of_sharding(text, expected):
     ),
 )  # fmt: skip
 def test_every_spelling_of_a_group_and_its_copies(shard, copies, words):
-    assert sharding_of(words.format(shard, copies)).group == shard
+    assert said({"fsdp_zero": words.format(shard, copies)}, "sharding_group") == str(shard)
 
 
 @given(st.text(max_size=40), st.integers(1, 4096), st.integers(1, 8))
 def test_any_text_makes_legal_fields(text, ranks, node):
-    found = sharding_fields(sharding_of(text), 2, ranks, node)
+    found = sharding_fields({"fsdp_zero": text}, 2, ranks, node)
     assert ranks % found.get("sharding_group_size", 1) == 0
 
 

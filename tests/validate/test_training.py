@@ -4,8 +4,9 @@ import projector
 from projector.config.load import load_job
 from projector.validate.jobs import JobRow
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE
-from projector.validate.names import family_of, is_hybrid, model_of
+from projector.validate.names import family_of, model_of
 from projector.validate.training import KIND, why_not_eligible
+from projector.validate.words import said
 
 ROW = {
     "model": "Llama-3.1-8B", "gpu": "H100", "n_gpus": "16", "precision": "BF16",
@@ -107,10 +108,10 @@ def test_families():
         "moe",
         "",
     ]
-    assert is_hybrid("Nemotron-H-56B")
-    assert is_hybrid("hybrid Mamba2")
-    assert not is_hybrid("mock data; fp8 hybrid delayed scaling")
-    assert not is_hybrid("Nemotron4-340B")
+    assert said({"model": "Nemotron-H-56B"}, "hybrid_model")
+    assert said({"other_flags": "hybrid Mamba2"}, "hybrid_run")
+    assert not said({"other_flags": "mock data; fp8 hybrid delayed scaling"}, "hybrid_run")
+    assert not said({"model": "Nemotron4-340B"}, "hybrid_model")
 
 
 # Settings ------------------------------------------------------------------------------------

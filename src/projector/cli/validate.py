@@ -1,6 +1,6 @@
 """``projector validate``."""
 
-from projector.cli.options import argument, command, option
+from projector.cli.options import argument, command, option, refuse_idle
 from projector.cli.output import (
     Printer,
     announce_compilation,
@@ -22,6 +22,9 @@ def validate(
         "Columns of the table to group by; of source the name, of doubt whether there is one.",
         default="",
     ),
+    normalise: str | None = option(
+        "OUT.csv", "Only write the table with columns for what its words say, once for all."
+    ),
     printer: Printer,
 ) -> None:
     """Project every row of a measurement table and compare.
@@ -31,6 +34,16 @@ def validate(
     rows that cannot be projected, are counted with a reason. The exit code is 0 whenever the file
     itself could be read.
     """
+    if normalise is not None:
+        refuse_idle("out", "plot", "by", needs="a command without --normalise")
+        from projector.validate.totals import write_normalised
+
+        written = write_normalised(kind, file, normalise)
+        if printer.as_json:
+            print_plain(written)
+        added, rows = len(written["columns"]), written["rows"]
+        printer.say(f"wrote {normalise}: {rows:,} rows, {added} new columns")
+        return
     check_files(plot)
     announce_compilation(quiet=printer.quiet)
     from projector.validate.totals import results_object, summary, write_results

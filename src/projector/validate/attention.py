@@ -34,6 +34,7 @@ from projector.validate.kind import (
     why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
+from projector.validate.words import number_said, said
 
 MAX_EXTENT = 1 << 26
 """Largest extent of an attention."""
@@ -83,29 +84,6 @@ _MASKS = {
 
 _SCRIPT = "4*b*s^2*h*d, halved if causal; fwd+bwd x3.5"
 """How flash-attention's benchmark script counts."""
-
-
-_KERNELS = (
-    (r"FlashAttention-2", ("fa2",)),
-    (r"FlashAttention-3", ("fa3",)),
-    (r"cuDNN", ("cudnn",)),
-    (r"TransformerEngine", ("te",)),
-    (r"TensorRT-LLM FMHA.*flashinfer", ("trtllm_flashinfer", "trtllm_fmha")),
-    (r"TensorRT-LLM FMHA", ("trtllm_fmha",)),
-    (r"vLLM.*fa4", ("vllm_fa4", "fa4", "vllm_fa3")),
-    (r"vLLM.*fa3", ("vllm_fa3", "vllm_fa2")),
-    (r"vLLM.*flashinfer", ("vllm_flashinfer", "vllm_fa3", "vllm_fa2")),
-    (r"vLLM.*(aiter|rocm)", ("aiter",)),
-    (r"vLLM", ("vllm_fa2", "vllm_fa3", "vllm_flashinfer")),
-    (r"CK", ("ck",)),
-    (r"AITER", ("aiter",)),
-    (r"HipKittens", ("hipkittens",)),
-    # Its 16-bit attention calls AITER, its 8-bit one is a Triton kernel of its own.
-    (r"Primus-Turbo flash_attn_fp8", ("primus_turbo_fp8", "triton")),
-    (r"Primus-Turbo", ("aiter",)),
-)
-"""What an implementation's name looks like from its beginning -> names of attention kernels in
-device files, the first that a device has; the device's default where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +203,10 @@ def read_case(row: Row) -> AttentionCase:
     if heads % kv_heads:
         raise ValueError(f"{heads} heads do not share {kv_heads} key heads evenly")
     flop = 2.0 * batch * heads * float(length) ** 2 * (d_qk + d_v)
-    window = re.search(r"sliding window (\d+)", row.get("notes") or "")
     return AttentionCase(
         extents=(batch, heads, kv_heads, length, length, d_qk, d_v),
         causal=causal,
-        window=min(int(window[1]), MAX_EXTENT) if window else 0,
+        window=min(number_said(row, "window"), MAX_EXTENT),
         forward=forward,
         backward=backward,
         code=MATRIX_TYPES.index(kind),
@@ -249,11 +226,10 @@ def default_or_name(row: Row, device: Device) -> str:
 
 def _kernel(row: Row, device: Device) -> str:
     """Return the device's name for a row's implementation, ``""`` where it has none."""
-    implementation = row.get("impl") or ""
     kind = native_type(device, precision_of(row.get("dtype") or ""))
-    names = next((names for pattern, names in _KERNELS if re.match(pattern, implementation)), ())
+    names = said(row, "attention_kernels").split()
     # Kernels for 8-bit operands are others.
-    candidates = [f"{name}_{kind}" for name in names] + list(names)
+    candidates = [f"{name}_{kind}" for name in names] + names
     return next((name for name in candidates if name in device.attention_kernels), "")
 
 

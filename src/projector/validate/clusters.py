@@ -6,50 +6,10 @@ from typing import Any, NamedTuple
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.network import load_network
-
-_NAMED = (
-    (r"\bp4de?\.24xlarge", "p4d_efa"),
-    (r"\bp5en\.48xlarge", "p5en_efa"),
-    (r"\bp5e?\.48xlarge", "p5_efa"),
-    (r"\bP6-B200\b", "p6_b200_efa"),
-    (r"\bP6-B300\b", "p6_b300_efa"),
-    (r"\ba3-ultra\b", "a3_ultra_roce"),
-    (r"\ba3-mega\b", "a3_mega_tcpxo"),
-    (r"\ba3-high\b", "a3_high_tcpx"),
-    (r"\bBM\.GPU\.B4\.8\b", "oci_b4_8"),
-    (r"\bBM\.GPU\.H100\.8\b", "oci_h100_8"),
-    (r"\bBM\.GPU\.MI355X\b", "oci_mi355x_8"),
-    (r"\bNDm? A100 v4\b", "nd_a100_v4"),
-    (r"\bND H[12]00 v5\b", "nd_h100_v5"),
-    (r"\bND MI300X v5\b", "nd_mi300x_v5"),
-)
-"""Kinds of machines whose adapters are documented -> an entry of ``hardware/networks.yaml``."""
-
-_TRANSPORTS = (
-    (r"TCPXO|FasTrak", "tcpxo"),
-    (r"TCPX\b", "tcpx"),
-    (r"Slingshot", "slingshot_11"),
-    (r"Pollara|AINIC", "pollara"),
-    (r"Spectrum-X", "spectrum_x"),
-    (r"\bHDR\b", "infiniband_hdr"),
-    (r"\bNDR\b", "infiniband_ndr"),
-    (r"\bXDR\b", "infiniband_xdr"),
-    # The driver of an adapter that knows RoCE alone.
-    (r"RoCE|\bbnxt_re\b", "roce_v2"),
-)
-"""Words of a row -> an entry of ``hardware/transports.yaml``."""
+from projector.validate.names import load_table_names
 
 _INFINIBAND = {200.0: "infiniband_hdr", 400.0: "infiniband_ndr", 800.0: "infiniband_xdr"}
 """Rate of an adapter [Gbit/s] -> its generation, where a row says InfiniBand alone."""
-
-
-_GENERATIONS = (
-    (r"\bEDR\b|\bHDR-?100\b|(?:ConnectX|CX)-?5\b", 100.0),
-    (r"\bNDR-?200\b|\bHDR\b|(?:ConnectX|CX)-?6\b", 200.0),
-    (r"\bNDR(?:-?400)?\b|(?:ConnectX|CX)-?7\b|BlueField-?3\b|\bBF-?3\b|\bThor-?2\b|Pollara", 400.0),
-    (r"\bXDR(?:-?800)?\b|(?:ConnectX|CX)-?8\b", 800.0),
-)
-"""Generation of an adapter -> its rate [Gbit/s]."""
 
 _RATE = re.compile(
     r"""(?:\b(?:(?P<cards>\d{1,2})x)?(?P<count>\d{1,3})[ ]?
@@ -132,7 +92,7 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
 def _generation(text: str, *, at_start: bool = False) -> float:
     """Return the rate of the adapter that a text names by its generation, 0 without one."""
     find = re.match if at_start else re.search
-    for words, gbit in _GENERATIONS:
+    for words, gbit in load_table_names().adapters.items():
         if find(words, text, re.IGNORECASE):
             return gbit
     return 0.0
@@ -144,8 +104,9 @@ def stated_network(text: str, gbit_per_s: float) -> tuple[str, str]:
     Both are empty where the text says nothing; then the device's usual network is taken.
     ``gbit_per_s`` is the rate of an adapter.
     """
-    for field, words in (("extends", _NAMED), ("transport", _TRANSPORTS)):
-        for word, name in words:
+    names = load_table_names()
+    for field, words in (("extends", names.machines), ("transport", names.transports)):
+        for word, name in words.items():
             if re.search(word, text, re.IGNORECASE):
                 return field, name
     if re.search(r"InfiniBand|\bIB\b", text) and gbit_per_s in _INFINIBAND:

@@ -61,6 +61,7 @@ from projector.validate.kind import (
     why_not_measured,
 )
 from projector.validate.names import device_of
+from projector.validate.words import number_said, said
 
 DISPATCHER_UNITS = FUSED_UNITS["deepep"]
 
@@ -152,13 +153,11 @@ def exchange_times_s(
 
 def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     """Return the exchange that a row's notes describe, and the rules that complete it."""
-    notes, collective = row.get("notes") or "", row.get("collective") or ""
-    library = row.get("library") or ""
-    sizes = _sizes(notes)
+    collective, library = row.get("collective") or "", row.get("library") or ""
+    sizes = _sizes(row)
     if sizes is None or min(sizes) < 1 or max(sizes) > 1 << 30:
-        raise ValueError(f"no tokens, hidden and top-k in {notes!r}")
-    groups, experts = re.search(r"top-?(\d+) groups", notes), re.search(r"experts (\d+)", notes)
-    units = re.search(r"(\d+) SMs", f"{notes} {library}")
+        raise ValueError(f"no tokens, hidden and top-k in {row.get('notes') or ''!r}")
+    groups, experts, units = (said(row, name) for name in ("nodes_of_token", "experts", "sms"))
     dispatches, few = "dispatch" in collective, "low latency" in collective
     # MORI's kernel for few tokens copies to ranks, as the bandwidth that it prints in a node shows.
     # Across nodes every copy sent apart would take more than its adapters have.
@@ -167,12 +166,12 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     fused = (DISPATCH, COMBINE, BULK_DISPATCH, BULK_COMBINE)[2 * bulk + (not dispatches)]
     routing = Routing(
         *sizes,
-        experts=int(experts[1]) if experts else EXPERTS,
-        max_nodes=int(groups[1]) if groups else NODES_OF_TOKEN,
+        experts=number_said(row, "experts", EXPERTS),
+        max_nodes=number_said(row, "nodes_of_token", NODES_OF_TOKEN),
         op=LOW_LATENCY if few and (one_node or not mori) else fused,
         deduplicates=not few or mori,
         element_bytes=FP8_BYTES if dispatches else BF16_BYTES,
-        units=int(units[1]) if units else DISPATCHER_UNITS,
+        units=number_said(row, "sms", DISPATCHER_UNITS),
     )
     if routing.topk > routing.experts or routing.units < 1:
         raise ValueError(f"top-{routing.topk} of {routing.experts} experts on {routing.units} SMs")
@@ -184,14 +183,12 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     return routing, rules
 
 
-def _sizes(notes: str) -> tuple[int, int, int] | None:
+def _sizes(row: Row) -> tuple[int, int, int] | None:
     """Return tokens of a rank, hidden width and top-k."""
-    tokens = re.search(r"(\d+)(K?) tokens", notes)
-    hidden = re.search(r"hidden (\d+)", notes)
-    topk = re.search(r"top-?k? ?(\d+)\b(?! groups)", notes)
-    if tokens is None or hidden is None or topk is None:
+    tokens, hidden, topk = (said(row, name) for name in ("tokens", "hidden", "topk"))
+    if not (tokens and hidden and topk):
         return None
-    return int(tokens[1]) * (1024 if tokens[2] else 1), int(hidden[1]), int(topk[1])
+    return int(tokens.removesuffix("K")) * (1024 if "K" in tokens else 1), int(hidden), int(topk)
 
 
 def _exchange_s(row: Row, routing: Routing, ranks: int, local: int) -> float:
@@ -219,46 +216,35 @@ class Loop:
 
     name: str
     """Shown with the row."""
-    rows: re.Pattern[str]
-    """Found in the source or the library of its rows."""
     added_us: float = 0.0
     """Time of every call, whatever it does."""
     least_us: tuple[tuple[str, float], ...] = ()
     """Vendor, and what one thread takes to launch a call on one of the devices that it drives."""
 
 
-LOOPS = (
+LOOPS = {
     # stas00/ml-engineering network/benchmarks/all_reduce_bench.py says that a call alone on an idle
     # device adds 20 to 30 us of the host; its tables are older than the queue that hides them.
     # Primus' rccl_bench.py reads the clock of the host around a call and a synchronisation. 21 us
     # is what the 20 rows of a node of A100 below 512 KiB lie above a queued call.
-    Loop(
-        "a call of PyTorch on an idle device adds 21 us",
-        re.compile(r"all_reduce_bench|Real network throughput|Primus benchmark rccl"),
-        added_us=21.0,
-    ),
+    "idle": Loop("a call of PyTorch on an idle device adds 21 us", added_us=21.0),
     # Benchmarks/NVIDIA/NCCLBandwidth.py of Azure/AI-benchmarking-guide runs all_reduce_perf with
     # -g, so that one thread launches on all devices of a node, one after the other. Rows up to
     # 8 KiB are flat: 3.2 us a device on H100, 3.8 on H200, 4.0 on GB300 (half as many devices, half
     # the time), 6.0 on MI300X.
-    Loop(
-        "one thread launches on every device",
-        re.compile(r"AI-benchmarking-guide"),
-        least_us=(("nvidia", 3.7), ("amd", 6.0)),
+    "one_thread": Loop(
+        "one thread launches on every device", least_us=(("nvidia", 3.7), ("amd", 6.0))
     ),
-)
+}
 """Loops whose cost shows in their rows. Others queue calls from one process or thread a device."""
-
-_ALGORITHMS = {"ring": "ring", "tree": "tree", "nvls": "in_network"}
-_FORCED = re.compile(
-    r"NCCL_ALGO=(Ring|Tree|NVLS)\b|NVLS disabled \((ring)\)|^NCCL [\d.]+ (NVLS|Ring)\b"
-)
 
 
 def loop_of(row: Row) -> Loop | None:
     """Return the loop of a row's benchmark, None where it adds nothing."""
-    text = f"{row.get('source') or ''}; {row.get('library') or ''}"
-    return next((loop for loop in LOOPS if loop.rows.search(text)), None)
+    name = said(row, "collective_loop")
+    if name and name not in LOOPS:
+        raise ValueError(f"collective_loop must be one of {', '.join(LOOPS)}, got {name!r}")
+    return LOOPS.get(name)
 
 
 def with_loop_s(time_s: float, loop: Loop | None, vendor: str, ranks: int) -> float:
@@ -267,15 +253,6 @@ def with_loop_s(time_s: float, loop: Loop | None, vendor: str, ranks: int) -> fl
         return time_s
     least_us = dict(loop.least_us).get(vendor, 0.0) * ranks
     return max(time_s + loop.added_us * MICROSECOND, least_us * MICROSECOND)
-
-
-def forced_algorithm(row: Row) -> str:
-    """Return the only algorithm that a row's run was allowed; empty where the library chose."""
-    for column in ("library", "notes"):
-        match = _FORCED.search(row.get(column) or "")
-        if match:
-            return _ALGORITHMS[next(filter(None, match.groups())).lower()]
-    return ""
 
 
 MAX_RANKS = 1 << 20
@@ -464,11 +441,11 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
 def _links(row: Row) -> _Links:
     device = device_of(row.get("gpu") or "")
     usual = load_network(load_device(device).network)
-    adapters, network = network_of(device, row.get("system") or "")
+    adapters, network, _ = network_of(device, row.get("system") or "")
     ranks = integer(row, "n_gpus") or 0
     one_node = (integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
     held = min(ranks, MAX_NODE_GPUS) if one_node else 0
-    return _Links(device, adapters, forced_algorithm(row), network, held)
+    return _Links(device, adapters, said(row, "algorithm"), network, held)
 
 
 def _cluster(links: _Links) -> ClusterConfig:
@@ -505,7 +482,7 @@ def _collective_s(row: Row, operation: str, size: float, ranks: int) -> float:
 
 def _why_not_eligible(row: Row) -> str:
     if is_exchange(row):
-        return "" if _sizes(row.get("notes") or "") else "no tokens, hidden and top-k"
+        return "" if _sizes(row) else "no tokens, hidden and top-k"
     if why := why_not_measured(row):
         return why
     if _plain(row.get("collective") or "") not in _OPERATIONS:

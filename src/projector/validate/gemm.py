@@ -42,7 +42,6 @@ from projector.validate.gemm_benchmarks import (
     grouped_kernel,
     library_of,
     loop_of,
-    member_of,
     named_kernel,
     offer_of,
 )
@@ -61,6 +60,7 @@ from projector.validate.kind import (
     why_not_measured,
 )
 from projector.validate.names import device_of, precision_of
+from projector.validate.words import said
 
 MAX_EXTENT = 1 << 40
 """Largest extent of a matrix."""
@@ -287,7 +287,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
         rules.append("output in 16 bits")
     op = (row.get("op") or "").lower()
     gemms = _gemms(row, op, _OUT_BYTES[out])
-    loop = loop_of(row, profile.vendor)
+    loop = loop_of(row)
     run: Run = "short" if "short run" in (row.get("clock_note") or "") else longer
     return Case(
         gemms=gemms,
@@ -297,7 +297,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
             _locked_clock(row, profile),
             loop.run or run,
             _library(row, kind, profile),
-            member_of(row),
+            said(row, "tuned_library"),
             native,
         ),
         kernel=named_kernel(row.get("kernel_config") or ""),

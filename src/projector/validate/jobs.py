@@ -13,6 +13,7 @@ from projector.validate.kind import FROM_RECIPE, FROM_RULE
 from projector.validate.names import device_of, precision_of
 from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
+from projector.validate.words import number_said
 
 LORA = "lora"
 NEWEST_CONTAINER = "26.08"
@@ -76,33 +77,34 @@ class JobRow(RowLayout):
         return {"rank": int(rank or USUAL_RANK), "targets": targets}
 
     def _recompute(self) -> Any:
-        if layers := self.text("recompute_layers"):
-            return _first_layers(int(layers))
+        if layers := number_said(self.row, "recompute_layers"):
+            return _first_layers(layers)
         granularity = self.text("recompute_granularity")
-        if granularity in {"full", "none"}:
+        if granularity not in {"", "selective"}:
             return granularity
-        if modules := self.text("recompute_modules"):
-            return {"granularity": "selective", "modules": modules.split(",")}
-        policy = self._paxml().get("recompute")
-        if policy:
-            self.weaken(FROM_RULE, f"{', '.join(policy)} recomputed, as by Paxml's policy")
-            return {"granularity": "selective", "modules": list(policy)}
+        modules = self.text("recompute_modules").split(",")
+        if modules == [""] and (modules := [*self._paxml().get("recompute", ())]):
+            self.weaken(FROM_RULE, f"{', '.join(modules)} recomputed, as by Paxml's policy")
+        if modules:
+            return {"granularity": "selective", "modules": modules}
         if recipe := self.text("recipe_recompute_granularity"):
             self.weaken(FROM_RECIPE)
             return self._recompute_of_recipe(recipe)
-        if granularity:
+        if granularity == "selective":
             if self._is_torchtitan:
                 return self._every_second_layer()
             self.weaken(FROM_RULE, "selective recomputation of core attention")
             return "selective"
-        if layers := int(self.text("recipe_recompute_layers") or 0):
+        return self._recompute_of_neighbour()
+
+    def _recompute_of_neighbour(self) -> Any:
+        if layers := number_said(self.row, "recipe_recompute_layers"):
             self.weaken(FROM_RULE, f"{layers} layers recomputed, as in the nearest recipe")
             return _first_layers(layers)
-        if self.text("framework") == "trl":
-            self.weaken(FROM_RULE, "everything recomputed, as by TRL's default")
-            return "full"
-        self.weaken(FROM_RULE, "no recomputation")
-        return "none"
+        everything = self.text("framework") == "trl"
+        what = "everything recomputed, as by TRL's default" if everything else "no recomputation"
+        self.weaken(FROM_RULE, what)
+        return "full" if everything else "none"
 
     def _recompute_of_recipe(self, granularity: str) -> Any:
         if granularity == "alternate":
@@ -145,14 +147,14 @@ class JobRow(RowLayout):
         moments = self.text("moment_dtype")
         if moments:
             self.weaken(FROM_RULE, "moments in BF16, as Primus' precision-aware files have them")
-        if moments or self.text("recipe_moment_dtype"):
-            settings["optimizer"] = {"name": "adam", "moment_dtype": "bf16"}
-        if self.text("grad_reduce_dtype"):
-            settings |= {"gradient_dtype": "bf16", "grad_reduce_dtype": "bf16"}
-        if self._primus:
-            settings["gradient_accumulation_fusion"] = self._accumulation_is_fused()
-        else:
-            settings |= self.stated("gradient_accumulation_fusion", of=FROM_RECIPE)
+        if moments := moments or self.text("recipe_moment_dtype"):
+            settings["optimizer"] = {"name": "adam", "moment_dtype": moments}
+        if reduced := self.text("grad_reduce_dtype"):
+            settings |= {"gradient_dtype": reduced, "grad_reduce_dtype": reduced}
+        fused = self.stated("gradient_accumulation_fusion")
+        if not fused and self._primus:
+            fused = {"gradient_accumulation_fusion": self._accumulation_is_fused()}
+        settings |= fused or self.stated("gradient_accumulation_fusion", of=FROM_RECIPE)
         reduce = self.recipe("grad_reduce_dtype").lower()
         if reduce.startswith("bf16"):
             # Megatron's gradient buffer has the type it reduces in; PURE mode likewise.
@@ -162,8 +164,6 @@ class JobRow(RowLayout):
 
     def _accumulation_is_fused(self) -> bool:
         """Read a switch that four of five of Primus' experiment files for MI300 and MI355 clear."""
-        if self.text("gradient_accumulation_fusion"):
-            return True
         name = str(self.model.get("name", "")).lower()
         fused = name.startswith(FUSED_ACCUMULATION)
         self.weaken(FROM_RULE, f"gradient accumulation {'' if fused else 'not '}fused (Primus)")
@@ -172,8 +172,9 @@ class JobRow(RowLayout):
     def _switches(self) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         settings |= self.stated("cuda_graphs", of=FROM_RECIPE)
-        if layers := self.text("recipe_offloaded_layers"):
-            share = min(1.0, int(layers) / int(self.model["num_layers"]))
+        if self.text("recipe_offloaded_layers"):
+            layers = number_said(self.row, "recipe_offloaded_layers")
+            share = min(1.0, layers / int(self.model["num_layers"]))
             settings["activation_offload_fraction"] = share
             self.weaken(FROM_RECIPE)
         if self.recipe("fused_cross_entropy").lower().startswith("false"):
@@ -197,7 +198,7 @@ class JobRow(RowLayout):
         # The units that recipes give HybridEP are not read: their effect on its rate is unknown.
         if dispatcher in FUSED_UNITS:
             settings |= self.stated("dispatcher_sms")
-        if self.text("token_drop"):
+        if self.text("token_drop") == "true":
             # Tokens padded to capacity: counts are known, so the host never waits.
             settings |= {"capacity_factor": 1.0, "host_sync": False}
         if "full_iteration" in self.recipe("cuda_graph").lower():
@@ -227,7 +228,7 @@ class JobRow(RowLayout):
         """
         if not self._primus:
             return {}
-        number = int(self.text("sync_free_stage") or 0)
+        number = number_said(self.row, "sync_free_stage")
         preset = str(self.model.get("name", "")).lower().startswith(FUSED_PERMUTATION)
         fused = number > 0 or (preset and "moe_package" not in self.source)
         if number == 0:

@@ -1,10 +1,12 @@
 """Rows that state the memory of a device during training."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from projector.arrays import Floats
 from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
@@ -95,7 +97,7 @@ def _measured(row: Row, device_gib: float) -> float:
     return value
 
 
-_RANKS = {
+_RANKS: dict[str, Callable[[Floats], Any]] = {
     "emptiest": np.min,
     "mean": np.mean,
     "last": lambda held: held[-1],

@@ -2,92 +2,64 @@
 
 Names are compared without case and separators. Beyond the models of ``models/``, tables know
 proxies (``llama3-70b-L12``, ``... 4-layer proxy``), variants that change the architecture, and
-sizes that only a paper resolves; those stand here.
+sizes that only a paper resolves; those stand in ``hardware/table_names.yaml``.
 """
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
+from typing import Any
+
+from pydantic import Field
 
 from projector.config import resources
+from projector.config._base import Config
 from projector.config.device_file import load_device
 from projector.config.model_file import model_data
 from projector.errors import ProjectorError
 
-PRECISIONS = {
-    "bf16": "bf16",
-    "bfloat16": "bf16",
-    "fp16/bf16": "bf16",
-    "bf16/fp16": "bf16",
-    "fp16": "fp16",
-    "float16": "fp16",
-    "half": "fp16",
-    "fp32": "fp32",
-    "tf32": "tf32",
-    "fp8": "fp8",
-    "fp8_e4m3": "fp8",
-    "mxfp8": "mxfp8",
-    "fp8_mx": "mxfp8",
-    "fp8mx": "mxfp8",
-    "mx_fp8": "mxfp8",
-    "mx fp8": "mxfp8",
-    "float8": "fp8",
-    "e4m3": "fp8",
-    "fp8_block": "fp8_block",
-    "fp8_blockwise": "fp8_block",
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "mxfp6": "mxfp6",
-    "fp6": "mxfp6",
-    "int8": "int8",
-}
-"""Normalised spelling -> matrix type."""
 
-_REPOSITORIES = (
-    "AMD-AGI/Primus",
-    "Azure/AI-benchmarking-guide",
-    "deepseek-ai/DeepSeek-V3",
-    "egmsft/AI-benchmarking-guide",
-    "foundation-model-stack/fms-fsdp",
-    "InternLM/InternEvo",
-    "MooreThreads/SimuMax",
-    "mosaicml/llm-foundry",
-    "NVIDIA-NeMo/Automodel",
-    "NVIDIA-NeMo/Megatron-Bridge",
-    "NVIDIA/dgxc-benchmarking",
-    "NVIDIA/Megatron-LM",
-    "NVIDIA/NeMo",
-    "oracle-quickstart/oci-gpu-quickstarts",
-    "pytorch/torchtitan",
-    "samuel-bohman/AI-benchmarking-guide",
-)
-"""Repositories that tables also cite by their name, or by their owner, alone."""
+class Variant(Config):
+    """A shipped model with fields replaced."""
 
-_OWNERS = {"azure": "Azure", "egmsft": "egmsft", "samuel-bohman": "samuel-bohman"}
-"""Owners cited alone -> spelling; each of them publishes one guide of benchmarks."""
+    stem: str
+    """Of the file of the model."""
+    fields: dict[str, Any] = Field(default_factory=dict)
+    """Their values; of a mapping only what it names is replaced."""
 
-_MOVED = {"oci-ai-incubations/oci-gpu-quickstarts": "oracle-quickstart/oci-gpu-quickstarts"}
-"""Copies of a repository, in lower case -> the repository."""
 
-_PAPERS = (
-    (r"^zero[- ]bubble|2401\.10241|sail-sg/zero", "Zero Bubble"),
-    (r"^calculon|korthikanti|2205\.05198", "Korthikanti"),
-    (r"ultra-?scale[ -]playbook", "Ultra-Scale Playbook"),
-    (r"primus[ -]projection[ -]blog", "Primus-projection-blog"),
-    (r"^mlcommons/training_results", "mlcommons/training_results"),
-)
-"""Words of a source -> a publication whose name has several words or spellings."""
+class TableNames(Config):
+    """``hardware/table_names.yaml``."""
 
-_SCALES = (
-    (r"1x128|\bblock|blockwise|subchannel|[ _-]sc\b|fp8sc\b", "block"),
-    (r"per-token|per-channel", "per token"),
-    (r"row-?wise", "rowwise"),
-    (r"tensor-?wise|current|[ _-]cs\b|fp8cs\b|float8 linear", "tensorwise"),
-    (r"delayed|[ _-]ds\b|fp8ds\b", "delayed"),
-)
-"""Words of a precision of eight bits -> how it is scaled; the first that applies."""
+    precisions: dict[str, str]
+    """Spelling -> matrix type."""
+    scales: dict[str, str]
+    """Words of a precision of eight bits -> how it is scaled; the first that applies."""
+    papers: dict[str, str]
+    """Words of a source -> a publication whose name has several words or spellings."""
+    repositories: tuple[str, ...]
+    """Repositories that tables also cite by their name, or by their owner, alone."""
+    owners: dict[str, str]
+    """Owners cited alone, in lower case -> spelling; each of them publishes one guide."""
+    moved: dict[str, str]
+    """Copies of a repository, in lower case -> the repository."""
+    models: dict[str, Variant]
+    """Name of a model, where it is more than a further spelling of a file's name."""
+    machines: dict[str, str]
+    """Words of a kind of machine -> an entry of ``hardware/networks.yaml``."""
+    transports: dict[str, str]
+    """Words of a network -> an entry of ``hardware/transports.yaml``."""
+    adapters: dict[str, float]
+    """Generation of an adapter -> its rate [Gbit/s]."""
+    kernels: tuple[str, ...]
+    """Names of GEMM kernels; the first that fits."""
+
+
+@cache
+def load_table_names() -> TableNames:
+    """Return the shipped names."""
+    return resources.shipped_table(TableNames, "table_names.yaml")
+
 
 _NOISE = ("nvidia", "amd", "instinct", "tensorcore", "gpu", "dgx", "hgx", "blackwellultra")
 
@@ -120,12 +92,13 @@ def device_of(text: str) -> str:
 def precision_of(text: str) -> str:
     """Return the matrix type that a published precision means, without its recipe."""
     name = re.sub(r"\(.*?\)", "", text).strip().lower().replace("-", "_")
-    if name in PRECISIONS:
-        return PRECISIONS[name]
-    for spelling in sorted(PRECISIONS, key=len, reverse=True):
+    known = load_table_names().precisions
+    if name in known:
+        return known[name]
+    for spelling in sorted(known, key=len, reverse=True):
         rest = name.removeprefix(spelling)
         if rest != name and not rest[:1].isdigit():  # FP64 does not begin with FP6
-            return PRECISIONS[spelling]
+            return known[spelling]
     raise ValueError(f"unknown precision {text!r}")
 
 
@@ -136,17 +109,18 @@ def source_of(text: str) -> str:
     repository cited without its owner is the one that has it, and a paper keeps its name however
     it is cited.
     """
-    for words, name in _PAPERS:
+    names = load_table_names()
+    for words, name in names.papers.items():
         if re.search(words, text, re.IGNORECASE):
             return name
     first = re.sub(r"^https?://(www\.)?(github\.com/)?", "", text.strip()).partition(" ")[0]
     first = first.partition("@")[0].strip("/:;,")
     if first.count("/") > 1:
         first = "/".join(first.split("/")[:2])
-    name = _MOVED.get(first.lower(), first)
-    for repository in _REPOSITORIES:
+    name = names.moved.get(first.lower(), first)
+    for repository in names.repositories:
         owner, _, project = repository.partition("/")
-        is_owner = owner == _OWNERS.get(name.lower())
+        is_owner = owner == names.owners.get(name.lower())
         if is_owner or name.lower() in {repository.lower(), project.lower()}:
             return repository
     return name
@@ -185,7 +159,8 @@ def precision_name(text: str) -> str:
         return text
     if kind not in {"fp8", "fp8_block", "int8"}:
         return kind
-    scales = [name for words, name in _SCALES if re.search(words, lowered)]
+    known = load_table_names().scales.items()
+    scales = [name for words, name in known if re.search(words, lowered)]
     return f"{kind.removesuffix('_block')} {scales[0]}" if scales else kind
 
 
@@ -199,56 +174,11 @@ def _shortenings(name: str) -> list[str]:
     return out
 
 
-class _Variant(NamedTuple):
-    """A shipped model with fields replaced."""
-
-    stem: str
-    fields: Mapping[str, Any]
-
-
-_GROK_NVIDIA = {"vocab_size": 128256, "activation": "swiglu", "tied_embeddings": False}
-_DENSE_FIRST = {"moe": {"layer_freq": [0, 1, 1, 1]}}
-
-_VARIANTS = {
-    # NVIDIA's benchmark of Grok-1: README of dgxc-benchmarking v25.05.05 grok1.
-    "grok1": _Variant("grok1", _GROK_NVIDIA),
-    "grok1314b": _Variant("grok1", _GROK_NVIDIA),
-    # SimuMax configs/models: one dense layer, and 16 key/value heads for the 405B proxy.
-    "deepseekv3l4": _Variant("deepseek_v3", _DENSE_FIRST),
-    "llama3405bl4": _Variant("llama3.1_405b", {"num_query_groups": 16}),
-    "llama3405b": _Variant("llama3.1_405b", {}),
-    "deepseekv2236b": _Variant("deepseek_v2", {}),
-    "llama1bclass": _Variant("llama3.2_1b", {}),
-    "megascale175b": _Variant("megascale_175b", {}),
-    "gpt22b": _Variant("megatron_22b", {}),
-    "gpt530b": _Variant("megatron_529.6b", {}),
-    "gpt1t": _Variant("megatron_1008b", {}),
-    "llama417bx16e": _Variant("llama4_scout", {}),
-}
-"""Normalised name -> variant, where it is more than a further spelling of a file's name."""
-
-_HYBRID = re.compile(
-    r"nemotron[_ -]?(3|v3|3[._]5)[_ -]?(5|nano|super|ultra|lightning)"
-    r"|nemotron[_ -]?h|mamba|gated ?delta|delta attention|\bgdn|\bkda|zebra|hybrid"
-    r"|jamba|zamba|qwen3[_ -]?next|kimi[_ -]?linear|deepseek[_ -]?v4"
-    r"|samba|retnet|rwkv|hgrn|linear-attn",
-    re.IGNORECASE,
-)
-_OTHER_HYBRIDS = re.compile(r"fp8[ _:-]*hybrid|hybrid[ _-]?ep\b", re.IGNORECASE)
 _PROXY = re.compile(r"[-_ ]L(\d+)$|[-_, ]+(\d+)[- ]layers?(?: proxy)?$", re.IGNORECASE)
 _MODEL_NOISE = re.compile(
     r"\(.*?\)|\b\d+-node\b|\bproxy\b|\b\d+ ?GPUs?\b|[-_ ](?:BF16|FP16|(?:MX|NV)?FP[48])\b",
     re.IGNORECASE,
 )
-
-
-def is_hybrid(text: str) -> bool:
-    """Whether a name or a remark means a model with layers of other kinds than attention.
-
-    They are state-space, linear and compressed ones. The hybrid of FP8 is a pair of formats, E4M3
-    forwards and E5M2 backwards, and HybridEP is an exchange of experts.
-    """
-    return _HYBRID.search(_OTHER_HYBRIDS.sub("", text)) is not None
 
 
 def model_of(
@@ -306,7 +236,7 @@ def _architecture(name: str, num_layers: int | None, from_2021: bool) -> Mapping
     proxy = _PROXY.search(name)
     bare = _PROXY.sub("", name)
     if normalised == "gpt1.7b":
-        variant = _Variant("megatron_1.7b" if from_2021 else "megatron_h100_1.7b", {})
+        variant = Variant(stem="megatron_1.7b" if from_2021 else "megatron_h100_1.7b")
     else:
         variant = _find(name, normalised, bare)
     data = model_data(variant.stem)
@@ -318,8 +248,8 @@ def _architecture(name: str, num_layers: int | None, from_2021: bool) -> Mapping
     return data
 
 
-def _find(name: str, normalised: str, bare: str) -> _Variant:
-    known = resources.index("models")
+def _find(name: str, normalised: str, bare: str) -> Variant:
+    known, variants = resources.index("models"), load_table_names().models
     candidates = [
         resources.normalise(name),
         normalised,
@@ -329,10 +259,10 @@ def _find(name: str, normalised: str, bare: str) -> _Variant:
         resources.normalise(bare.split(maxsplit=1)[0] if bare.split() else ""),
     ]
     for candidate in candidates:
-        if candidate in _VARIANTS:
-            return _VARIANTS[candidate]
+        if candidate in variants:
+            return variants[candidate]
         if candidate in known:
-            return _Variant(known[candidate].stem, {})
+            return Variant(stem=known[candidate].stem)
     raise ValueError(f"unknown model {name!r}")
 
 

@@ -1,6 +1,5 @@
 """Rows that count the parameters of an architecture, built from the row's own dimensions."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from projector.validate.kind import (
     whole,
 )
 from projector.validate.names import model_of
+from projector.validate.words import number_said, said
 
 _SHAPE = ("layers", "hidden", "ffn", "heads", "vocab")
 _COLUMNS = ("model", *_SHAPE, "computed_total", "computed_active")
@@ -69,8 +69,7 @@ def architecture(row: Row) -> tuple[ModelConfig, str, str]:
     Dimensions are the row's. Features without a column (biases, norms, position table, sinks)
     are those of the shipped model of that name, and those that ``extra`` names.
     """
-    extra = (row.get("extra") or "").lower()
-    data, mark, note = _features(row, extra)
+    data, mark, note = _features(row)
     for column, field in _DIMENSIONS.items():
         value = integer(row, column)
         if value is not None:
@@ -94,29 +93,25 @@ def architecture(row: Row) -> tuple[ModelConfig, str, str]:
     return ModelConfig.parse(data), mark, note
 
 
-def _features(row: Row, extra: str) -> tuple[dict[str, Any], str, str]:
+def _features(row: Row) -> tuple[dict[str, Any], str, str]:
     name = (row.get("model") or "").strip()
     try:
         data, mark, note = model_of(name), FROM_ROW, ""
     except (ValueError, ProjectorError):
         data, mark = {"name": name}, FROM_RULE
         note = "no shipped model of that name: features from `extra` alone, gated MLP without it"
-    table = re.search(r"learned positions[^;,]*?(\d+)", extra)
-    if "learned positions" in extra:
-        data["position_embedding"] = "learned"
-    if table:
-        data["max_position_embeddings"] = int(table[1])
-    if re.search(r"\bqkv bias", extra):
-        data["attention_bias"] = "qkv"
-    elif re.search(r"\bbiases\b", extra):
-        data |= {"attention_bias": "qkv+out", "mlp_bias": True}
+    for field in ("position_embedding", "attention_bias", "normalization"):
+        if text := said(row, field):
+            data[field] = text
+    if positions := number_said(row, "max_position_embeddings"):
+        data["max_position_embeddings"] = positions
+    if said(row, "mlp_bias") == "true":
+        data["mlp_bias"] = True
         data.setdefault("activation", "gelu")
         data.setdefault("normalization", "layernorm")
-    if "layernorm" in extra:
-        data["normalization"] = "layernorm"
-    if re.search(r"\bqk[ _-]?norm", extra):
-        data.setdefault("qk_norm", "head")
-    if "sinks" in extra:
+    if text := said(row, "qk_norm"):
+        data.setdefault("qk_norm", text)
+    if said(row, "attention_sinks") == "true":
         data["attention_sinks"] = True
     return data, mark, note
 
@@ -153,7 +148,7 @@ def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
     shared = integer(row, "shared_ffn")
     if shared is not None:
         moe["shared_expert_ffn_hidden_size"] = shared
-    if re.search(r"correction[_ ]bias|router bias", (row.get("extra") or "").lower()):
+    if said(row, "router_bias") == "true":
         moe["router_bias"] = True
     groups = moe.get("num_groups")
     if groups and experts % groups:

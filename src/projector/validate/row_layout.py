@@ -19,7 +19,7 @@ from projector.validate.recipes import (
     paxml_settings,
     virtual_stages,
 )
-from projector.validate.words import said
+from projector.validate.words import number_said, said
 
 
 def sharding_fields(row: Row, generation: int, ranks: int, node: int) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def sharding_fields(row: Row, generation: int, ranks: int, node: int) -> dict[st
         out["fsdp"] = generation
         out["fsdp_reshard_after_forward"] = said(row, "fsdp_reshard_after_forward") != "false"
     else:
-        out["zero_stage"] = int(said(row, "zero_stage") or 1)
-    group = said(row, "sharding_group")
-    size = node if group == OF_NODE else int(group or 0)
+        out["zero_stage"] = number_said(row, "zero_stage", 1)
+    in_node = said(row, "sharding_group") == OF_NODE
+    size = node if in_node else number_said(row, "sharding_group")
     if 1 < size < ranks and ranks % size == 0 and out.get("zero_stage") != 0:
         out["sharding_group_size"] = size
     return out
@@ -98,10 +98,9 @@ class RowText:
             self.notes.append(note)
 
     def stated(self, *fields: str, of: str = FROM_ROW) -> dict[str, Any]:
-        """Return the fields of a job that columns of their name state, the recipe's or the row's."""
-        texts = {
-            field: self.text(f"recipe_{field}" if of == FROM_RECIPE else field) for field in fields
-        }
+        """Return the fields of a job that columns of the row, or of its recipe, state."""
+        prefix = "recipe_" if of == FROM_RECIPE else ""
+        texts = {field: self.text(f"{prefix}{field}") for field in fields}
         found = {field: _value(text) for field, text in texts.items() if text}
         if found:
             self.weaken(of)
@@ -157,7 +156,7 @@ class RowLayout(RowText):
         model = model_of(
             self.text("model"), num_layers=layers, seq_len=self.seq, gpu=self.text("gpu")
         )
-        stated = int(self.text("recipe_mtp_num_layers") or 0)
+        stated = number_said(self.row, "recipe_mtp_num_layers")
         if stated:
             model["mtp_num_layers"] = stated
             self.weaken(FROM_RECIPE)
@@ -202,16 +201,16 @@ class RowLayout(RowText):
 
     def _global_batch(self, world: int) -> int:
         """Fill in a global batch: the recipe's, the script's accumulation, or a default."""
-        stated = int(self.text("recipe_global_batch") or 0)
+        stated = number_said(self.row, "recipe_global_batch")
         if stated and stated % world == 0:
             self.weaken(FROM_RECIPE)
             return stated
-        steps = int(self.text("microbatches") or 0)
+        steps = number_said(self.row, "microbatches")
         if steps:
             self.weaken(FROM_ROW, f"{steps} microbatches, as the row says")
             return world * steps
-        script = int(self.text("script_global_batch") or 0)
-        split = int(self.text("script_micro_batch") or 1) * self.dp
+        script = number_said(self.row, "script_global_batch")
+        split = number_said(self.row, "script_micro_batch", 1) * self.dp
         if script and script % split == 0:
             self.weaken(FROM_RULE, "gradient accumulation of the script's other batch sizes")
             return world * (script // split)
@@ -225,9 +224,9 @@ class RowLayout(RowText):
         vpp = self._degree("vpp")
         printed = self.text("virtual_stages")
         if printed and not self.text("vpp"):
-            vpp = max(1, int(printed))
-        name = self.text("schedule")
-        schedule = schedule_name(name.strip(";,")) if name else AUTO
+            vpp = max(1, number_said(self.row, "virtual_stages"))
+        name = self.text("schedule").strip(";,").lower()
+        schedule = schedule_name(name) if name else AUTO
         if schedule not in spellings().values():
             raise ValueError(f"unknown schedule {name!r}")
         if schedule == "interleaved" and vpp == 1:
@@ -248,7 +247,7 @@ class RowLayout(RowText):
         # Megatron interleaves whole rounds of microbatches alone.
         if self.pp == 1 or not self._is_nvidia or microbatches % self.pp:
             return 1
-        if "automodel" in source or "paxml" in source or self.text("uses_jax"):
+        if "automodel" in source or "paxml" in source or self.text("uses_jax") == "true":
             return 1
         layout = Layout(
             device=device_of(self.text("gpu")),
@@ -268,12 +267,12 @@ class RowLayout(RowText):
 
     def _zero_bubble(self) -> dict[str, Any]:
         """Read ZB-1p and ZB-2p, which plan with the activations of p or 2 p microbatches."""
-        microbatches = self.text("zero_bubble_microbatches")
+        microbatches = number_said(self.row, "zero_bubble_microbatches")
         if not microbatches:
             return {}
         # arXiv:2401.10241, section 4: all of its schedules validate the optimizer afterwards.
         return {
-            "zero_bubble_max_pending_backward": int(microbatches) * self.pp,
+            "zero_bubble_max_pending_backward": microbatches * self.pp,
             "optimizer_post_validation": True,
         }
 
@@ -318,9 +317,8 @@ class RowLayout(RowText):
 
         NVIDIA's recipes of NeMo, Megatron-Bridge and Megatron-LM's examples set 1.
         """
-        stated = self.text("etp")
-        if stated:
-            return int(stated)
+        if stated := number_said(self.row, "etp"):
+            return stated
         split = self.gpus // self.pp
         megatron = self.text("framework") in {"megatron_lm", "primus"}
         etp = self.tp if megatron and not self._is_nvidia else 1
@@ -349,7 +347,7 @@ class RowLayout(RowText):
         if sharded and not group and 1 < meshed < ranks and ranks % meshed == 0:
             found["sharding_group_size"] = group = meshed
             self.weaken(FROM_RULE, f"states shared by {meshed} ranks, as in Paxml's mesh")
-        copies = int(self.text("recipe_optimizer_copies") or 1)
+        copies = number_said(self.row, "recipe_optimizer_copies", 1)
         if copies > 1 and not group and ranks % copies == 0:
             found["sharding_group_size"] = group = ranks // copies
             self.weaken(FROM_RECIPE)
@@ -408,8 +406,8 @@ class RowLayout(RowText):
         if text:
             self.weaken(FROM_RECIPE)
             return "async_tp" if "async" in text else text.startswith("true")
-        if stated := self.stated("tp_comm_overlap"):
-            return stated["tp_comm_overlap"]
+        if stated := self.text("tp_comm_overlap"):
+            return stated if stated == "async_tp" else stated == "true"
         overlapped = (
             self._is_nvidia and not self.is_moe and "megatron-lm" not in self.source.lower()
         )
@@ -421,8 +419,8 @@ class RowLayout(RowText):
         if text:
             self.weaken(FROM_RECIPE)
             return text.startswith("true")
-        if self.text("dp_overlap") == "false":
-            return False
+        if stated := self.text("dp_overlap"):
+            return stated == "true"
         self.weaken(FROM_RULE, "data-parallel overlap on")
         return True
 

@@ -44,6 +44,8 @@ class Line:
     row: Row
     error: str = ""
     """Error of the line itself, ``""`` if it has the table's columns."""
+    fields: Sequence[str] = ()
+    """The line as it stands."""
 
 
 class Table:
@@ -79,8 +81,8 @@ class Table:
         error = ""
         if len(fields) != len(self.columns):
             error = f"{len(fields)} fields, but the header names {len(self.columns)} columns"
-            fields = fields + [""] * (len(self.columns) - len(fields))
-        return Line(number, dict(zip(self.columns, fields, strict=False)), error)
+        padded = fields + [""] * (len(self.columns) - len(fields))
+        return Line(number, dict(zip(self.columns, padded, strict=False)), error, fields)
 
     def _open(self) -> TextIO:
         refuse_special(self.path, key="file")

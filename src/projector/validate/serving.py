@@ -40,6 +40,7 @@ from projector.validate.kind import (
     whole,
 )
 from projector.validate.names import device_of, precision_of
+from projector.validate.words import number_said, said
 
 NARROW_CACHE = ("vllm", "tensorrt_llm")
 """Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
@@ -68,20 +69,6 @@ _DEPLOYMENT = ("model", "gpu", "n_gpus", "precision", "tp", "pp")
 _LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
 _COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
 
-
-_WEIGHT_ONLY = ("int8", "int4", "mxfp4", "fp4")
-"""Words that begin a precision whose narrow type is that of weights alone; the last two only where
-the text says so."""
-
-ENGINES = {
-    "vllm": "vllm",
-    "llm-d": "vllm",
-    "sglang": "sglang",
-    "tensorrt-llm": "tensorrt_llm",
-    "trt-llm": "tensorrt_llm",
-    "gpt-fast": "torch_compile",
-}
-"""Words of ``framework`` -> an engine."""
 
 REUSED_PROMPTS = ("vllm", (0, 8), (0, 11))
 """Engine, and the releases from one up to another, whose latency benchmark has its prompts cached:
@@ -220,8 +207,8 @@ def _deployment(
         device = load_device(name)
         nodes = -(-tp * pp // ClusterConfig.parse({"device": device}).gpus_per_node)
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
-    settings = _settings(precision, notes)
-    engine = _engine(row.get("framework") or "", precision)
+    settings = _settings(row, precision, notes)
+    engine = said(row, "engine") or GENERIC
     settings |= {"engine": engine, "prefix_share": _prefix_share(row, notes)}
     if engine in NARROW_CACHE and settings["dtype"] == "fp8":
         settings["kv_cache_bytes"] = 1
@@ -297,38 +284,27 @@ def _device(text: str, notes: list[str]) -> str:
     raise ValueError(f"unknown device {text!r}")
 
 
-def _engine(framework: str, precision: str) -> str:
-    """Return the engine that a framework's name begins with."""
-    plain = framework.strip().lower()
-    if "eager" in precision:
-        return "torch_eager"
-    return next((name for word, name in ENGINES.items() if plain.startswith(word)), GENERIC)
-
-
 def _prefix_share(row: Row, notes: list[str]) -> float:
     """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
-    word, first, end = REUSED_PROMPTS
-    release = re.match(rf"{word}\s+v?(\d+)\.(\d+)", (row.get("framework") or "").lower())
-    if phase_of(row) != LATENCY or release is None:
+    engine, first, end = REUSED_PROMPTS
+    release = said(row, "engine_release").split(".")
+    if phase_of(row) != LATENCY or said(row, "engine") != engine or len(release) != 2:
         return 0.0
-    if not first <= (int(release[1]), int(release[2])) < end:
+    if not first <= (int(release[0]), int(release[1])) < end:
         return 0.0
     notes.append("the benchmark sends the same prompts again, so they are cached")
     return MOST_SHARE
 
 
-def _settings(precision: str, notes: list[str]) -> dict[str, object]:
-    alone = "weight" in precision or "a16" in precision
-    for name in _WEIGHT_ONLY:
-        if precision.startswith(name) and (alone or name.startswith("int")):
-            notes.append(f"{name} weights, 16-bit arithmetic")
-            group = re.search(r"\bg(\d+)\b", precision)
-            return {
-                "dtype": "bf16",
-                "weights": name,
-                "weight_group": int(group[1]) if group else None,
-                "kv_cache_bytes": 2,
-            }
+def _settings(row: Row, precision: str, notes: list[str]) -> dict[str, object]:
+    if weights := said(row, "weights"):
+        notes.append(f"{weights} weights, 16-bit arithmetic")
+        return {
+            "dtype": "bf16",
+            "weights": weights,
+            "weight_group": number_said(row, "weight_group") or None,
+            "kv_cache_bytes": 2,
+        }
     dtype = precision_of(precision)
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"

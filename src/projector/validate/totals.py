@@ -15,9 +15,10 @@ from projector.config.bands import SHARES
 from projector.files import written_whole
 from projector.projection.bands import FITS, VERDICTS
 from projector.validate.first import first_results
-from projector.validate.kind import Outcome
+from projector.validate.kind import Outcome, kind_of
 from projector.validate.names import device_name, model_name, precision_name, vendor_name
-from projector.validate.run import Line, Result, Validation, validate
+from projector.validate.run import Line, Result, Table, Validation, validate
+from projector.validate.words import columns_of, said
 
 CLOSE_TO_LIMIT = 0.97
 """Share of the limit from which a measured run of memory counts as close to it."""
@@ -296,6 +297,28 @@ def write_results(
         TextIOWrapper(stream, encoding="utf-8", newline="") as text,
     ):
         return _write(kind, path, text, by)
+
+
+def write_normalised(kind: str, path: str | Path, out: str | Path) -> dict[str, Any]:
+    """Write a table with the columns that stand for its words; return what ``--json`` prints.
+
+    The columns that the table has stay as they are. The file appears whole or not at all.
+    """
+    table = Table(path, kind_of(kind).columns, kind)
+    added = [name for name in columns_of(kind) if name not in table.columns]
+    with (
+        written_whole(Path(out), key="normalise") as stream,
+        TextIOWrapper(stream, encoding="utf-8", newline="") as text,
+    ):
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*table.columns, *added])
+        rows = 0
+        for line in table:
+            rows += 1
+            # A line that is no row stays one that is none.
+            found = [] if line.error else [said(line.row, name) for name in added]
+            writer.writerow([*(line.fields or [line.error]), *found])
+    return {"kind": kind, "file": str(path), "out": str(out), "rows": rows, "columns": added}
 
 
 def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[str, Any]:

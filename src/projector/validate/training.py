@@ -25,7 +25,6 @@ from projector.validate.kind import (
     number,
     read_cases,
 )
-from projector.validate.names import is_hybrid
 from projector.validate.words import said
 
 BATCH = 96
@@ -67,7 +66,7 @@ def why_not_modelled(row: Row) -> str:
         return "images or frozen parts beside the text"
     if said(row, "shared_batch"):
         return "one batch shared by the ranks of an expert-parallel group"
-    if is_hybrid(row.get("model") or "") or is_hybrid(row.get("other_flags") or ""):
+    if "true" in (said(row, "hybrid_model"), said(row, "hybrid_run")):
         return "hybrid model, not a transformer"
     return ""
 

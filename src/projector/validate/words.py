@@ -5,12 +5,16 @@ normalised once (`columns_of`), and one that is not has the same outcomes.
 """
 
 import re
+from collections.abc import Mapping
 from functools import cache, lru_cache
+from typing import ClassVar
+
+from pydantic import Field
 
 from projector.config._base import Config
 from projector.config.resources import shipped_table
-from projector.validate.kind import Row
-from projector.validate.names import source_of, vendor_name
+from projector.validate.kind import Row, integer
+from projector.validate.names import KNOWN_TEXTS, source_of, vendor_name
 
 
 class Look(Config):
@@ -22,7 +26,7 @@ class Look(Config):
     """Pattern -> what it means, the first that is found."""
     erase: str = ""
     """Taken out of the text before."""
-    words: dict[str, str] = {}
+    words: dict[str, str] = Field(default_factory=dict)
     """What was found, in lower case -> name; what it does not have is passed over."""
     every: bool = False
     """Whether all places count, apart by commas."""
@@ -45,7 +49,7 @@ class Look(Config):
 class Column(Config):
     """A column, and the words that it stands for."""
 
-    aliases = {"from": "looks"}
+    aliases: ClassVar[Mapping[str, str]] = {"from": "looks"}
 
     means: str
     looks: tuple[Look, ...]
@@ -94,6 +98,12 @@ def said(row: Row, column: str) -> str:
     return (text or "").strip()
 
 
+def number_said(row: Row, column: str, default: int = 0) -> int:
+    """Return a whole number that a row says, ``default`` where it says none."""
+    value = integer({column: said(row, column)}, column)
+    return default if value is None else value
+
+
 def _joined(row: Row, columns: str) -> str:
     return BETWEEN.join(_text(row, column) for column in columns.split())
 
@@ -106,7 +116,7 @@ def _text(row: Row, column: str) -> str:
     return said(row, column)
 
 
-@lru_cache(maxsize=1 << 16)
+@lru_cache(maxsize=KNOWN_TEXTS)
 def _found(column: str, texts: tuple[str, ...]) -> str:
     looks = zip(_columns()[column].looks, texts, strict=True)
     return next(filter(None, (look.found(text) for look, text in looks)), "")
