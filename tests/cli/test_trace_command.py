@@ -74,6 +74,41 @@ def test_the_summary_is_readable(trace, run_of_two):
     assert "tokens/s by the slowest rank of each iteration (rank 0 in 1, rank 1 in 1)" in out
 
 
+def test_why_waits_are_blank(trace, run_of_two):
+    (run_of_two / "rank1.json").unlink()
+    late = collective(1000, 9000, launch=900, rank=2, detail={"collective": "c", "group": "0"})
+    lines = [step(7, 0, 10_000), compute(2000, 4000, launch=500, rank=2), late]
+    write(run_of_two / "rank2.json", kineto(*lines, rank=2, world_size=3))
+    _, out, _ = trace("summary", run_of_two)
+    words = " ".join(out.split())
+    no_group = "the trace does not tell the groups of its collectives"
+    alone = "no other rank of its groups is in the trace"
+    assert f"Waits of rank 0 are not known: {no_group}." in words
+    assert f"Waits of rank 2 are not known: {alone}." in words
+    found = json.loads(trace("summary", run_of_two, "--json")[1])
+    assert [row["waiting_unknown"] for row in found["stragglers"]] == [no_group, alone]
+    found = json.loads(trace("summary", run_of_two / "rank0.json", "--json")[1])
+    assert [row["waiting_unknown"] for row in found["stragglers"]] == [
+        "no other rank is in the trace"
+    ]
+
+
+def test_late_links_are_told(trace, tmp_path):
+    for rank in range(4):
+        name = str(rank // 2)
+        detail = {"collective": "all_gather", "group": name, "in_elements": 8, "dtype": "Float",
+                  "group_ranks": f"[{rank // 2 * 2}, {rank // 2 * 2 + 1}]"}  # fmt: skip
+        line = collective(2000, 4000 + rank // 2 * 3000, launch=500, rank=rank, detail=detail)
+        lines = [step(7, 0, 10_000), compute(600, 1000, launch=500, rank=rank), line]
+        write(tmp_path / f"rank{rank}.json", kineto(*lines, rank=rank, world_size=4))
+    late, other = json.loads(trace("summary", tmp_path, "--json")[1])["links"]
+    assert (late["group"], late["cost_ns"], late["relative"]) == ("1: ranks 2-3", 3000.0, 2.5)
+    assert (other["group"], other["cost_ns"], other["relative"]) == ("0: ranks 0-1", 0.0, 0.4)
+    out = trace("summary", tmp_path)[1]
+    assert "Links against each other" in out
+    assert "1: ranks 2-3      1  0.005      0.002    250.0 %     0.003" in out
+
+
 @pytest.mark.parametrize(
     ("options", "count"),
     [

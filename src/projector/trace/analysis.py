@@ -30,6 +30,7 @@ from projector.trace.measures.iterations import (
     rank_summaries,
     throughput,
 )
+from projector.trace.measures.links import link_times
 from projector.trace.measures.overlap import operation_overlaps
 from projector.trace.measures.sampled import CPU_PERCENT, cpu_use, sampled
 from projector.trace.measures.statistics import in_iterations
@@ -399,6 +400,7 @@ def overview(
         "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
         "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
         "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
+        "links": [each.to_dict() for each in link_times(everything, times, where)],
         "gaps": [each.to_dict() for each in idle_times(alone)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),

@@ -451,6 +451,7 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         *_sharding(shown["sharding"]),
         *_stragglers(shown["stragglers"]),
         *_rank_spreads(shown["rank_spreads"]),
+        *_links(shown["links"]),
         *_gaps(shown["gaps"]),
         *_beside(shown["cores"], shown["sampled"]),
     ]
@@ -568,10 +569,23 @@ def _stragglers(rows: Rows) -> list[RenderableType]:
         f"median of the others; waits in collectives{_more(rows, SUMMARISED)}"
     )
     found = section("Ranks against each other", note, table)
-    if all(each["waiting_ns"] is None for each in rows):
-        why = "Waits are not known: no collective was found on two of these ranks."
-        found.append(Padding(Text(why), (0, 0, 1, 2)))
+    blank: dict[str, list[Mapping[str, Any]]] = {}
+    for each in rows:
+        if each["waiting_unknown"]:
+            blank.setdefault(each["waiting_unknown"], []).append(each)
+    for why, those in blank.items():
+        found.append(Padding(Text(_blank(why, those, rows)), (0, 0, 1, 2)))
     return found
+
+
+def _blank(why: str, those: Rows, rows: Rows) -> str:
+    """Say why ranks have no waits."""
+    if len(those) == len(rows):
+        return f"Waits are not known: {why}."
+    places = [_place(each, rows) for each in those]
+    whole = all(place.isdecimal() for place in places)
+    named = runs_of(sorted(map(int, places))) if whole else ", ".join(places)
+    return f"Waits of rank{'s' * (len(those) > 1)} {named} are not known: {why}."
 
 
 def _rank_spreads(rows: Rows) -> list[RenderableType]:
@@ -599,6 +613,26 @@ def _rank_spreads(rows: Rows) -> list[RenderableType]:
         )
     more = _more(known, DIFFERING)
     return section("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
+
+
+def _links(rows: Rows) -> list[RenderableType]:
+    if not rows:
+        return []
+    table = Grid("<group", "peers", "ms", "peers' ms", "of median", "costs ms")
+    for each in rows[:DIFFERING]:
+        table.add_row(
+            each["group"],
+            each["peers"],
+            ms(each["transfer_ns"]["median"]),
+            ms(each["peers_ns"]),
+            "" if each["relative"] is None else percent(each["relative"]),
+            ms(each["cost_ns"]),
+        )
+    note = (
+        "transfers of an iteration, median; costs: what it would be shorter with this group at the "
+        f"median of its peers{_more(rows, DIFFERING)}"
+    )
+    return section("Links against each other", note, table)
 
 
 def _gaps(rows: Rows) -> list[RenderableType]:
