@@ -16,7 +16,7 @@ from projector.frames import html_table, to_pandas
 from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
-from projector.trace.measures.breakdown import breakdown
+from projector.trace.measures.breakdown import Part, breakdown
 from projector.trace.measures.collectives import (
     communication_rows,
     rank_spreads,
@@ -38,6 +38,7 @@ from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.parquet import activity_table, row_table, write_parquet
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
+from projector.trace.work import Works, works_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,7 +193,7 @@ class TraceAnalysis:
             If there is no such granularity.
         """
         names = _granularities(by)
-        parts = breakdown(self.everything, names, self._times, self.sampled)
+        parts = self._breakdown(names)
         found = [part.to_dict() for part in parts]
         title = f"activities by {', '.join(names)}"
         return self._result(title, "operations", by=list(names), operations=found)
@@ -204,10 +205,10 @@ class TraceAnalysis:
         call, while the launch was under way. ``by`` is that of `operations`.
         """
         names = _granularities(by)
-        parts = breakdown(self.everything, names, self._times, self.sampled)
+        parts = self._breakdown(names)
         found = [part.to_dict() for part in parts if part.launch_ns.max > 0]
         found.sort(key=lambda row: -row["launch_ns"]["median"])
-        ranks = breakdown(self.everything, ("rank", "device"), self._times, self.sampled)
+        ranks = self._breakdown(("rank", "device"))
         return self._result(
             f"launch overhead by {', '.join(names)}", "operations", by=list(names),
             ranks=[part.to_dict() for part in ranks], operations=found,
@@ -230,6 +231,14 @@ class TraceAnalysis:
             for row in operation_overlaps(self.everything, self._times, self.sampled)
         ]
         return self._result("overlap with communication", "operations", operations=found)
+
+    def _breakdown(self, by: Sequence[str]) -> list[Part]:
+        return breakdown(self.everything, by, self._times, self.sampled, self._works)
+
+    @cached_property
+    def _works(self) -> Works:
+        """What all activities compute, as far as extents tell."""
+        return works_of(self.everything)
 
     @cached_property
     def _in_iterations(self) -> Flags:

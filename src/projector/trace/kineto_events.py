@@ -191,7 +191,7 @@ class Collector(Batch):
         self._rows.extend(
             (
                 kind, row, process, thread, get("correlation", -1), external,
-                get("Sequence number", -1), get("Fwd thread id", -1), self._detail(kind, get),
+                get("Sequence number", -1), get("Fwd thread id", -1), self._detail(kind, name, get),
             )
         )  # fmt: skip
         stamp, length = event["ts"], event["dur"]
@@ -200,16 +200,18 @@ class Collector(Batch):
         self._times.extend((stamp, length))
         self._numbers.append(self.events)
 
-    def _detail(self, kind: int, get: Any) -> int:
+    def _detail(self, kind: int, name: str, get: Any) -> int:
         """Return the row of what further is known of an event, or -1."""
         facts: list[Any] = []
         wanted = _DETAILS[kind]
+        if kind == ev.OPERATOR and "conv" in name:
+            wanted += _SCALARS
         if get("Collective name") is not None:
             wanted += _COLLECTIVE
         if get("exposed_ps") is not None:
             wanted += _PROJECTED
-        for name, label in wanted:
-            value = get(name)
+        for told, label in wanted:
+            value = get(told)
             if value is not None:
                 facts += (label, value)
         if not facts:
@@ -375,6 +377,8 @@ def stamps_ps(times_us: Floats, grid_ps: int, zero_us: int = 0) -> Ints:
 
 
 _SHAPES = (("Input Dims", "dims"), ("Input type", "types"))
+_SCALARS = (("Concrete Inputs", "scalars"),)
+"""Of convolutions alone: those of other operators differ from call to call and say nothing."""
 _DEVICE = (("grid", "grid"), ("block", "block"), ("bytes", "bytes"))
 _DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
     ev.KERNEL: _DEVICE,

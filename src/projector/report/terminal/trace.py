@@ -130,6 +130,9 @@ _TYPES = {"communication": "comm."}
 """Short names of types."""
 
 
+Rows = Sequence[Mapping[str, Any]]
+
+
 class _Column(NamedTuple):
     """A column of a table."""
 
@@ -147,11 +150,19 @@ def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         _Column("share", lambda row: percent(row["share"])),
         _Column("ms", _median_of("duration_ns")),
         _Column("spread", lambda row: _spread(row["duration_ns"]), kept=False),
+        *_rates(rows),
         _Column("launch", _median_of("launch_ns")),
         _Column("overlap", lambda row: _percent(row["overlap"])),
     )
     note = f"ms of one iteration of one rank: median, spread of the quartiles{_more(rows)}"
     return section(f"By {shown['by'][0]}", note, _fitting(rows, shown["by"], columns))
+
+
+def _rates(rows: Rows) -> list[_Column]:
+    """Return the column of FLOP rates, if any row has one."""
+    if all(row["tflop_per_s"] is None for row in rows[:MANY]):
+        return []
+    return [_Column("TFLOP/s", lambda row: _known(row["tflop_per_s"], ",.3g"))]
 
 
 def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
@@ -436,8 +447,6 @@ _KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")
 _PHASES = ("forward", "backward", "optimizer", "other")
 
 _UNITS = {"clock_mhz": "MHz", "memory_clock_mhz": "MHz of memory", "power_w": "W"}
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
