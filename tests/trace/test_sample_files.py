@@ -184,14 +184,148 @@ def test_lscpu(tmp_path):
     assert read_cores(written(tmp_path, damaged, "damaged.txt")).tolist() == [0, 1, 0, 2]
 
 
-def test_what_is_no_file_of_samples_says_so(tmp_path):
+def test_what_is_no_file_of_samples_is_refused(tmp_path):
     for text in ("", "[]", '{"a": 1}', "x,y\n1,2\n", '{"format": "projector samples"}\n'):
-        (nothing,) = read_samples([written(tmp_path, text)])
-        assert len(nothing.time_ps) == 0
-        assert "nothing read" in nothing.problems[-1].text
+        path = written(tmp_path, text, "samples.txt")
+        with pytest.raises(ConfigError, match="no samples that are known") as caught:
+            read_samples([path])
+        assert (caught.value.key, caught.value.value) == ("samples", str(path))
+        for tool in ("nvidia-smi", "rocm-smi", "amd-smi", "mpstat", "projector trace record"):
+            assert tool in caught.value.message
     with pytest.raises(ConfigError, match="does not exist") as caught:
         read_samples([tmp_path / "none.csv"])
     assert caught.value.key == "samples"
+
+
+def test_a_recorder_that_was_killed_at_once_says_so(tmp_path):
+    for text in ("", '{"format": "projector samples"}\n'):
+        (nothing,) = read_samples([written(tmp_path, text, "rank0.samples.jsonl")])
+        assert len(nothing.time_ps) == 0
+        assert "nothing read" in nothing.problems[-1].text
+
+
+SECOND = ZERO_NS // S_NS
+
+
+def by_quantity(path):
+    return {each.what: each for each in read_samples([path], zero_ns=ZERO_NS, span_ns=10 * S_NS)}
+
+
+def check_amd(found, seconds=(1, 2), power=((350.5, 340), (700, 690)), clock=((2100, 2000),) * 2):
+    assert found["power_w"].time_ps.tolist() == [1_000 * S_NS * second for second in seconds]
+    assert found["power_w"].columns == ("device 0", "device 1")
+    assert found["power_w"].values.tolist() == [list(row) for row in power]
+    assert found["clock_mhz"].values.tolist() == [list(row) for row in clock]
+    assert set(found["memory_clock_mhz"].values.ravel().tolist()) == {900.0}
+
+
+def test_csv_of_amd_smi_monitor(tmp_path):
+    text = (
+        "'CTRL' + 'C' to stop watching output:\n"
+        "timestamp,gpu,xcp,power_usage,max_power,hotspot_temperature,gfx_clk,gfx,mem,mem_clock,"
+        "vram_used\n"
+    )
+    for second, powers in ((1, (350.5, 340)), (2, (700, 690))):
+        for gpu, (power, clock) in enumerate(zip(powers, (2100, 2000), strict=True)):
+            text += f"{SECOND + second},{gpu},0,{power},750,61,{clock},99,40,900,1024\n"
+    path = written(tmp_path, text + f"{SECOND + 3},0,0,70", "amd.csv")
+    found = by_quantity(path)
+    check_amd(found)
+    assert found["memory_bytes"].values[0].tolist() == [2.0**30, 2.0**30]
+    (problem,) = found["power_w"].problems
+    assert problem.where == "line 7"
+
+
+def test_csv_of_amd_smi_metric_has_a_clock_for_each_die(tmp_path):
+    text = "timestamp,gpu,gfx_activity,socket_power,gfx_0_clk,gfx_0_min_clk,gfx_0_max_clk,"
+    text += "gfx_1_clk,gfx_2_clk,mem_0_clk,mem_0_max_clk\n"
+    for second, powers in ((1, ("350.5", "340")), (2, ("700", "690"))):
+        for gpu, (power, clock) in enumerate(zip(powers, (2100, 2000), strict=True)):
+            dies = f"{clock - 100},500,2500,{clock + 100},N/A"
+            text += f"{SECOND + second},{gpu},98,{power},{dies},900,1300\n"
+    check_amd(by_quantity(written(tmp_path, text, "metric.csv")))
+
+
+def metric(gpu, power, clock, **more):
+    """What `amd-smi metric --json` tells of a device."""
+    die = {"clk": {"value": clock, "unit": "MHz"}, "max_clk": {"value": 2500, "unit": "MHz"}}
+    return {
+        **more, "gpu": gpu,
+        "power": {"socket_power": {"value": power, "unit": "W"}, "throttle_status": "N/A"},
+        "clock": {"gfx_0": die, "gfx_1": {"clk": "N/A", "min_clk": "N/A"},
+                  "mem_0": {"clk": {"value": 900, "unit": "MHz"}}},
+    }  # fmt: skip
+
+
+def test_json_of_amd_smi(tmp_path):
+    powers = ((350.5, 340), (700, 690))
+    watched = "'CTRL' + 'C' to stop watching output:\n"
+    asked = ""
+    for second, (first, other) in enumerate(powers, 1):
+        stamp = {"timestamp": SECOND + second}
+        entries = [metric(0, first, 2100), metric(1, other, 2000)]
+        watched += json.dumps([stamp | entry for entry in entries], indent=2) + "\n"
+        asked += f"{SECOND + second}.000000000\n" + json.dumps({"gpu_data": entries}) + "\n"
+    check_amd(by_quantity(written(tmp_path, watched, "watched.json")))
+    check_amd(by_quantity(written(tmp_path, asked, "asked.json")))
+    broken = by_quantity(written(tmp_path, asked + '{"gpu_data": [{"gpu"', "broken.json"))
+    check_amd(broken)
+    assert "no JSON from here on" in broken["power_w"].problems[0].text
+
+
+def test_json_of_amd_smi_monitor(tmp_path):
+    def told(value, unit):
+        return {"value": value, "unit": unit}
+
+    text = json.dumps([
+        {"timestamp": SECOND + second, "gpu": gpu, "power_usage": told(power, "W"),
+         "gfx_clk": told(2100 - 100 * gpu, "MHz"), "gfx": told(3, "%"),
+         "mem_clock": told(900, "MHz")}
+        for second, powers in ((1, (350.5, 340)), (2, (700, 690)))
+        for gpu, power in enumerate(powers)
+    ])  # fmt: skip
+    check_amd(by_quantity(written(tmp_path, text, "monitor.json")))
+
+
+@pytest.mark.parametrize("power", ["Average", "Current Socket"])
+def test_rocm_smi_with_a_time_before_each_output(tmp_path, power):
+    heading = f"{power} Graphics Package Power (W)"
+    table, document = "", ""
+    for second, powers in ((1, (350.5, 340)), (2, (700, 690))):
+        stamp = f"{ZERO_NS + second * S_NS}\n" if second == 1 else f"{SECOND + second}.0\n"
+        table += (
+            f"{stamp}device,Max Graphics Package Power (W),{heading},sclk clock speed:,"
+            "sclk clock level:,mclk clock speed:,socclk clock speed:\n"
+        )
+        cards = {}
+        for gpu, watts in enumerate(powers):
+            table += f"card{gpu},750.0,{watts},({2100 - 100 * gpu}Mhz),1,(900Mhz),(33Mhz)\n"
+            cards[f"card{gpu}"] = {
+                "sclk clock speed:": f"({2100 - 100 * gpu}Mhz)", heading: str(watts),
+                "mclk clock speed:": "(900Mhz)", "Max Graphics Package Power (W)": "750.0",
+            }  # fmt: skip
+        table += "\n"
+        document += stamp + json.dumps(cards | {"system": {"Driver version": "6.8.5"}}) + "\n"
+    check_amd(by_quantity(written(tmp_path, table, "rocm.csv")))
+    check_amd(by_quantity(written(tmp_path, document, "rocm.json")))
+
+
+def test_tables_of_rocm_smi_one_behind_the_other(tmp_path):
+    text = f"{SECOND + 1}\ndevice,GPU use (%)\ncard0,9\ncard1,9\n"
+    text += "device,Average Graphics Package Power (W)\ncard0,350.5\ncard1,340\n"
+    found = by_quantity(written(tmp_path, text, "rocm.csv"))
+    assert found["power_w"].values.tolist() == [[350.5, 340.0]]
+
+
+def test_rocm_smi_without_times_is_refused(tmp_path):
+    for text in (
+        "device,Average Graphics Package Power (W)\ncard0,350\ncard1,340\n",
+        json.dumps({"card0": {"Average Graphics Package Power (W)": "350"}}),
+        json.dumps({"gpu_data": [metric(0, 300, 2100)]}),
+        "9" * 19 + "\n" + json.dumps({"gpu_data": [metric(0, "9" * 400, 2100)]}),
+    ):
+        with pytest.raises(ConfigError, match=r"rows without a time.*date \+%s"):
+            read_samples([written(tmp_path, text, "rocm.txt")])
 
 
 def test_dates():
