@@ -1,6 +1,7 @@
 """Traces of Kineto, the profiler of PyTorch: a rank made of what the pieces of its file hold."""
 
 import itertools
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats
+from projector.trace import events as ev
 from projector.trace.events import NS_PS, Events, Link, RankTrace, Samples
 from projector.trace.kineto_events import (
     COLUMNS,
@@ -43,7 +45,9 @@ Told = Callable[[int, int], None]
 """Called with the bytes read of a file and the events found in it."""
 
 
-_NAME, _DETAIL = COLUMNS.index("name"), COLUMNS.index("detail")
+_KIND, _NAME, _PROCESS, _THREAD, _DETAIL = (
+    COLUMNS.index(name) for name in ("kind", "name", "process", "thread", "detail")
+)
 
 
 class Reading(NamedTuple):
@@ -71,6 +75,7 @@ def read_kineto(
     behind = _read_events(source, opening, found, scanner, workers, told)
     around = parse_around(opening.head, behind, AROUND, notes)
     found.join_edges()
+    found.tell_kinds()
     if notes:
         notes.add(f"{found.events:,} events could be read", "")
     return make_trace(source.path, around, found)
@@ -156,6 +161,7 @@ class Found(Batch):
         self.memory += batch.memory
         self.tracks += batch.tracks
         self.edges += batch.edges
+        self.labels |= batch.labels
 
     def _detail(self, key: bytes, facts: list[Any]) -> int:
         row = self.keys.setdefault(key, len(self.facts))
@@ -186,6 +192,34 @@ class Found(Batch):
         self.edges = []
         if whole:
             self.add(self._collect(whole))
+
+    def tell_kinds(self) -> None:
+        """Find the kinds of events without category by their processes; leave out the others."""
+        lines = {line: device for line in self.labels if (device := self._device(line)) is not None}
+        names = list(self.names)
+        begins = {n: ev.KINDS.index(e.value) for n, e in load_event_names().device_events.items()}
+        for batch in self.batches:
+            rows = batch.rows
+            for row in np.flatnonzero(rows[:, _KIND] == ev.UNTOLD).tolist():
+                device = lines.get((int(rows[row, _PROCESS]), int(rows[row, _THREAD])))
+                if device is not None:
+                    name = names[int(rows[row, _NAME])]
+                    kind = next((k for n, k in begins.items() if name.startswith(n)), ev.KERNEL)
+                    rows[row, _KIND], rows[row, _PROCESS] = kind, device
+            known = rows[:, _KIND] != ev.UNTOLD
+            left = len(rows) - int(known.sum())
+            if left:
+                self.skipped["without category"] += left
+                batch.rows = rows[known]
+                batch.start_ps, batch.duration_ps = batch.start_ps[known], batch.duration_ps[known]
+        self.batches = [batch for batch in self.batches if len(batch.rows)]
+
+    def _device(self, line: tuple[int, int]) -> int | None:
+        """Return the number of the device whose stream a thread is."""
+        known = load_event_names()
+        process = re.match(known.device_process.value, self.labels.get((line[0], -1), ""))
+        is_stream = self.labels[line].startswith(known.device_stream.value)
+        return int(process[1]) if process and is_stream and len(process[1]) < 10 else None
 
 
 def _stamp(edge: Mapping[str, Any]) -> Decimal:

@@ -46,6 +46,9 @@ class EventNames(Config):
     """Category -> kind of event."""
     processes: dict[str, Word]
     """Process -> kind of event, for traces without categories."""
+    device_process: Word
+    device_stream: Word
+    device_events: dict[str, Word]
     calls: list[str]
     """Categories of calls of Python."""
     module_prefix: Word
@@ -121,6 +124,8 @@ class Batch:
     tracks: list[TrackValue] = field(default_factory=list)
     edges: list[Mapping[str, Any]] = field(default_factory=list)
     """Events that say where something begins or ends, not yet joined."""
+    labels: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Names of processes, whose thread is -1, and of threads."""
     problems: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     """Text -> times and first events."""
 
@@ -236,10 +241,19 @@ class Collector(Batch):
             self._take_memory(event)
         elif not isinstance(phase, str):
             raise TypeError(phase)
+        elif phase == "M":
+            self._take_label(event)
         elif phase == "C":
             stamp, track = _number(event["ts"]), str(event["name"])
             values = {str(series): float(value) for series, value in event["args"].items()}
             self.tracks.append(TrackValue(stamp, track, values))
+
+    def _take_label(self, event: Mapping[str, Any]) -> None:
+        thread = {"process_name": -1, "thread_name": event.get("tid")}.get(str(event.get("name")))
+        args = event.get("args")
+        if thread is not None and isinstance(args, dict):
+            line = identity(event.get("pid", -1)), identity(thread)
+            self.labels[line] = printable(str(args.get("name")))
 
     def _take_memory(self, event: Mapping[str, Any]) -> None:
         args = event["args"]
@@ -254,6 +268,8 @@ class Collector(Batch):
     def _take_mended(self, event: Any) -> None:
         """Take an event in which something is not as it should be, as far as that is possible."""
         self._forget_half_rows()
+        if event == {}:  # XLA ends its list with one
+            return
         problems: list[str] = []
         try:
             event = mend_event(event, problems)
@@ -279,7 +295,7 @@ class Collector(Batch):
         elif (kind := self._of_process.get(str(event["process"]))) is not None:
             self._keep(kind, event["name"], event)
         else:
-            self.skipped["without category"] += 1
+            self._keep(ev.UNTOLD, event["name"], event)
 
     def _note(self, text: str) -> None:
         times, events = self.problems.get(text, (0, []))
@@ -389,6 +405,7 @@ _DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
     ev.ANNOTATION: _SHAPES,
     ev.GPU_ANNOTATION: (),
     ev.MODULE: (("Python module id", "module"),),
+    ev.UNTOLD: (),
 }
 _PROJECTED = tuple(
     (name, name) for name in ("term", "exposed_ps", "slowed_ps", "slowdown_ps", "flop")

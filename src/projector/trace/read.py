@@ -21,6 +21,10 @@ from projector.trace.sources import BLOCK_BYTES, Notes, Source, named_files
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
 
+XPLANE = ".xplane.pb"
+_XPLANES = (f"*{XPLANE}", f"plugins/profile/*/*{XPLANE}")
+"""Where JAX leaves its protobufs in a folder."""
+
 ENDINGS = (".json", ".json.gz")
 TABLES = (".csv", ".csv.gz")
 """Ends of the names of files that are read of a folder."""
@@ -73,6 +77,10 @@ def load_trace(
                 left.append(Problem(str(group[0]), "", f"left out: {error.message}"))
             told.next(group)
     if not readings:
+        folders = filter(Path.is_dir, map(Path, paths))
+        planes = (p for folder in folders for pattern in _XPLANES for p in folder.glob(pattern))
+        if not left and (plane := min(planes, default=None)) is not None:
+            raise _no_trace(plane, _of_xplane(plane))
         msg = f"trace: no trace in {_listed(paths)}" + (f"; {left[0].text}" if left else "")
         raise ConfigError(msg, key="trace", value=_listed(paths), allowed="Kineto traces")
     trace = _join(_numbered(readings), left, only)
@@ -137,6 +145,8 @@ class _Told:
 
 
 def _read(path: Path, workers: Workers, told: _Told) -> Reading:
+    if path.name.endswith(XPLANE):
+        raise _no_trace(path, _of_xplane(path))
     notes = Notes()
     with Source(path, notes) as source:
         first = source.read(BLOCK_BYTES)
@@ -151,6 +161,18 @@ def _read(path: Path, workers: Workers, told: _Told) -> Reading:
         why = f" ({problems[0].text})" if problems else ""
         raise _no_trace(path, f"holds no events of a profiler{why}")
     return reading
+
+
+def _of_xplane(path: Path) -> str:
+    """Say what to read instead of a protobuf of JAX."""
+    beside = sorted(path.parent.glob("*trace.json.gz"))
+    instead = (
+        f"name {beside[0]}, which lies beside it"
+        if beside
+        else "record with jax.profiler.trace(FOLDER, create_perfetto_trace=True) and name the "
+        "perfetto_trace.json.gz that it writes beside it"
+    )
+    return f"is a protobuf of JAX (XLA), which is not read; {instead}"
 
 
 def _no_trace(path: Path, why: str) -> NoTraceError:
