@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+import projector
 from projector.errors import ConfigError
 from projector.trace.alignment import align
 from projector.trace.counter_join import join_counters
@@ -359,6 +360,56 @@ def test_counters_come_with_the_trace(tmp_path):
     trace = load_trace(path, counters=[table])
     assert trace.counters[0].values["SQ_WAVES"].tolist() == [5.0]
     assert join_counters(align(trace), trace.counters).share == 1.0
+
+
+def ranges(**counters):
+    """Kernels of CUPTI's range profiler: one after the other, with counters and no times."""
+    names = ("gemm", "add", "gemm")
+    return [
+        {"ph": "X", "cat": "cuda_profiler_range", "name": name, "pid": 0, "tid": 0, "ts": 10.0 * n,
+         "dur": 10.0, "args": {key: values[n] for key, values in counters.items()} | {"stream": 7}}
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+
+
+def test_ranges_of_cupti_are_counters_of_kernels(tmp_path):
+    cycles = "sm__cycles_elapsed.max"
+    events = ranges(**{cycles: [100, 200, 300.5], "smsp__inst_executed.sum": [1, 2, 3]})
+    del events[1]["args"][cycles]
+    counted = written(tmp_path, json.dumps({"traceEvents": events}), "rank0.json")
+    trace = load_trace(counted)
+    (own,) = trace.counters
+    assert own.kernel == ["gemm", "add", "gemm"]
+    np.testing.assert_array_equal(own.values[cycles], [100.0, np.nan, 300.5])
+    assert own.values["smsp__inst_executed.sum"].tolist() == [1.0, 2.0, 3.0]
+    (problem,) = trace.problems
+    assert "times of 3 kernels of CUPTI's range profiler are none" in problem.text
+    # One row a kernel, with a column for each counter.
+    table = projector.load_trace(counted).to_pandas()
+    assert table[cycles].tolist()[::2] == [100.0, 300.5]
+    assert table[cycles].isna().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_ranges_of_cupti_are_joined_to_a_timed_run(tmp_path, as_folder):
+    folder = tmp_path / "counted"
+    folder.mkdir()
+    events = ranges(**{"sm__cycles_elapsed.max": [100, 200, 300]})
+    counted = written(folder, json.dumps({"traceEvents": events}), "cupti.json")
+    timed = [event | {"cat": "kernel", "args": {"stream": 7}} for event in events]
+    path = written(tmp_path, json.dumps({"traceEvents": timed}), "rank0.json")
+    trace = load_trace(path, counters=[folder if as_folder else counted])
+    joined = join_counters(align(trace), trace.counters)
+    assert joined.share == 1.0
+    assert joined.values["sm__cycles_elapsed.max"].tolist() == [100.0, 200.0, 300.0]
+    assert not trace.problems
+
+
+def test_a_trace_without_counters_is_said_to_have_none(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 0.0, "dur": 2e6}
+    path = written(tmp_path, json.dumps({"traceEvents": [event]}), "rank0.json")
+    trace = load_trace(path, counters=[path])
+    assert "nothing read" in trace.counters[0].problems[-1].text
 
 
 def test_folder_without_samples_is_named_as_it_was_given(tmp_path):

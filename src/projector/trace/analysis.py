@@ -15,6 +15,7 @@ from projector.errors import ConfigError
 from projector.frames import html_table, to_pandas
 from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
+from projector.trace.counters import counters_of_details
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
 from projector.trace.measures.breakdown import Part, breakdown
 from projector.trace.measures.collectives import (
@@ -275,7 +276,9 @@ class TraceAnalysis:
 
     def to_arrow(self) -> "pa.Table":
         """Return the selected activities as a table of Arrow."""
-        return activity_table(self.activities)
+        chosen_ones = self.activities
+        counted = counters_of_details(chosen_ones.details, chosen_ones.detail)
+        return activity_table(chosen_ones, counted)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the selected activities as a data frame."""

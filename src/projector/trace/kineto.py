@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.trace import events as ev
-from projector.trace.events import NS_PS, Events, Link, RankTrace, Samples
+from projector.trace.events import NS_PS, Events, Link, Problem, RankTrace, Samples
 from projector.trace.kineto_events import (
     COLUMNS,
     FAR_US,
@@ -236,6 +236,7 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     zero_ns = _or(_whole(around.get("baseTimeNanoseconds")), 0) + zero_us * NS_PS
     names = tuple(map(printable, found.names))
     clock = _Clock(found.plan.grid_ps, zero_us)
+    events, details = _columns(batches, zero_us), tuple(map(plain_detail, found.facts))
     samples = (*_memory(found.memory, clock, path), *_tracks(found.tracks, clock, path))
     rank = RankTrace(
         path=str(path),
@@ -244,16 +245,27 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
         world_size=_or(_whole(distributed.get("world_size")), 0),
         zero_ns=zero_ns if abs(zero_ns) < 1 << 62 else 0,
         names=names,
-        events=_columns(batches, zero_us),
-        details=tuple(map(plain_detail, found.facts)),
+        events=events,
+        details=details,
         links=_links(found.arrows, clock),
         groups=_groups(distributed),
         devices=_devices(around),
         vendor=_vendor(around, names),
         skipped=dict(sorted(found.skipped.items())),
-        problems=found.notes.problems(str(path)),
+        problems=(*found.notes.problems(str(path)), *_serialised(path, events, details)),
     )
     return Reading(rank, samples, found.events)
+
+
+def _serialised(
+    path: Path, events: Events, details: Sequence[Mapping[str, Any]]
+) -> Iterable[Problem]:
+    """Say that kernels with counters have no times."""
+    counted = np.array(["counters" in detail for detail in details] + [False])[events.detail]
+    if counted.any():
+        many = int(counted.sum())
+        text = f"the times of {many:,} kernels of CUPTI's range profiler are none: the profile "
+        yield Problem(str(path), "", f"{text}divides its time evenly among them")
 
 
 def _is_own(around: Mapping[str, Any]) -> bool:

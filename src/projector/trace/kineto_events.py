@@ -46,6 +46,8 @@ class EventNames(Config):
     """Category -> kind of event."""
     processes: dict[str, Word]
     """Process -> kind of event, for traces without categories."""
+    counted: dict[str, Word]
+    """Categories whose arguments are counters."""
     device_process: Word
     device_stream: Word
     device_events: dict[str, Word]
@@ -152,6 +154,7 @@ class Collector(Batch):
         self._kinds = {cat: ev.KINDS.index(e.value) for cat, e in names.categories.items()}
         self._kinds |= dict.fromkeys(names.calls, ev.MODULE)
         self._of_process = {p: ev.KINDS.index(e.value) for p, e in names.processes.items()}
+        self._counted = frozenset(names.counted)
         self._prefix = names.module_prefix.value
         self._arrow_names = frozenset(names.backward_arrows)
         self._memory_names = frozenset(names.memory_instants)
@@ -177,10 +180,17 @@ class Collector(Batch):
         if kind is None or (kind == ev.MODULE and not name.startswith(self._prefix)):
             self.skipped[category] += 1
             return
-        self._keep(kind, name, event)
+        self._keep(kind, name, event, counted=category in self._counted)
 
-    def _keep(self, kind: int, name: str, event: Mapping[str, Any]) -> None:
-        get = event.get("args", _NOTHING).get
+    def _keep(
+        self, kind: int, name: str, event: Mapping[str, Any], *, counted: bool = False
+    ) -> None:
+        args = event.get("args", _NOTHING)
+        get = args.get
+        counters: list[Any] = []
+        if counted:
+            # Counters of NVIDIA have two lines in their names, as `sm__cycles_elapsed.max`.
+            counters = ["counters", {n: float(v) for n, v in args.items() if "__" in n}]
         if kind <= ev.FILL:
             process, thread = get("device"), get("stream")
             if process is None:
@@ -193,10 +203,11 @@ class Collector(Batch):
         if external is None:
             external = get("external id", -1)
         row = self.names.setdefault(name, len(self.names))
+        detail = self._detail(kind, name, get, counters)
         self._rows.extend(
             (
                 kind, row, process, thread, get("correlation", -1), external,
-                get("Sequence number", -1), get("Fwd thread id", -1), self._detail(kind, name, get),
+                get("Sequence number", -1), get("Fwd thread id", -1), detail,
             )
         )  # fmt: skip
         stamp, length = event["ts"], event["dur"]
@@ -205,9 +216,8 @@ class Collector(Batch):
         self._times.extend((stamp, length))
         self._numbers.append(self.events)
 
-    def _detail(self, kind: int, name: str, get: Any) -> int:
-        """Return the row of what further is known of an event, or -1."""
-        facts: list[Any] = []
+    def _detail(self, kind: int, name: str, get: Any, facts: list[Any]) -> int:
+        """Return the row of what further is known of an event besides some facts, or -1."""
         wanted = _DETAILS[kind]
         if kind == ev.OPERATOR and "conv" in name:
             wanted += _SCALARS

@@ -4,13 +4,14 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from projector.errors import ConfigError
-from projector.trace.counters import counter_files, read_counters
+from projector.trace.counters import counter_files, counters_of_trace, read_counters
 from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import Reading, read_kineto
 from projector.trace.pieces import LEAST_BYTES, MOST_WORKERS, Workers, open_events
@@ -86,9 +87,33 @@ def load_trace(
     trace = _join(_numbered(readings), left, only)
     return replace(
         trace,
-        counters=_of_ranks(trace, (run for path in counted for run in read_counters(path))),
+        counters=_of_ranks(trace, (*_own_counters(trace.ranks), *_counted(counted))),
         samples=(*trace.samples, *_of_ranks(trace, _sampled(trace, sampled))),
     )
+
+
+def _own_counters(ranks: Iterable[RankTrace]) -> Iterator[Counters]:
+    """Yield the counters that traces hold themselves."""
+    yield from filter(None, map(counters_of_trace, ranks))
+
+
+def _counted(paths: Iterable[Path]) -> Iterator[Counters]:
+    """Yield the counters of files: tables, or traces of CUPTI's range profiler."""
+    for path in paths:
+        found: list[Counters] = []
+        if path.name.endswith(ENDINGS) and not format_of(path):
+            with Workers(_workers([path])) as workers, suppress(NoTraceError):
+                rank = _read(path, workers, _Told(None, 0)).rank
+                spoilt = tuple(problem for problem in rank.problems if problem.where)
+                own = _own_counters([replace(rank, rank=_rank_told(rank))])
+                found = [replace(each, problems=spoilt) for each in own]
+        yield from found or read_counters(path)
+
+
+def _rank_told(rank: RankTrace) -> int:
+    """Return the number of a rank: its own, else that of its name, else `NONE`."""
+    named = rank_of_name(Path(rank.path).name)
+    return rank.rank if rank.rank >= 0 else NONE if named is None else named
 
 
 def _of_ranks(trace: Trace, found: Iterable[Beside]) -> tuple[Beside, ...]:
