@@ -8,7 +8,7 @@ import pytest
 
 import projector as pj
 from projector.cli.main import run
-from synthetic import collective, compute, copy, kineto, step, write
+from synthetic import Host, collective, compute, copy, kineto, step, write
 
 DATA = Path(__file__).parents[1] / "trace" / "data"
 MI250, MI300X = DATA / "mi250_toy.json.gz", DATA / "mi300x_resnet_ddp8.json.gz"
@@ -197,6 +197,62 @@ def test_reports_fit_the_terminal(trace, run_of_two, monkeypatch, command, width
     assert max(map(len, out.splitlines())) <= width
     last = {"summary": "kernels", "operations": "overlap", "overlap": "D50/D0", "launch": "call"}
     assert last[command] in out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_names_are_folded_and_never_cut(trace, tmp_path, monkeypatch, width):
+    def named(what):
+        return f"{what}_" + "".join(f"{number}_of_many_parts_" for number in range(9)) + "end"
+
+    kernel, operation, group = map(named, ("kernel", "operation", "group"))
+    detail = {"collective": named("collective"), "group": group}
+    for rank in range(2):
+        late = 1000 * rank
+        lines = [step(7, 0, 20_000)]
+        for begin in (0, 10_000):
+            around = Host(name=operation, start=begin + 400, end=begin + 550)
+            work = compute(begin + 2000, begin + 4000 + late, launch=begin + 500, name=kernel,
+                           rank=rank)  # fmt: skip
+            talk = collective(begin + 3000, begin + 6000, launch=begin + 600, detail=detail,
+                              rank=rank)  # fmt: skip
+            lines += [around, work, talk]
+        write(tmp_path / f"rank{rank}.json", kineto(*lines, rank=rank, world_size=2))
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    def shown(*arguments):
+        code, out, _ = trace(*arguments)
+        assert code == 0
+        assert max(map(len, out.splitlines())) <= width
+        assert "..." not in out
+        return out
+
+    out = shown("summary", tmp_path)
+    for name in (operation, group, detail["collective"], kernel):
+        assert _folded(name, out)
+    for command in ("operations", "launch", "overlap"):
+        assert _folded(operation, shown(command, tmp_path))
+    for by, name in (("kernel", kernel), ("group", group), ("kernel,phase", kernel)):
+        assert _folded(name, shown("operations", tmp_path, "--by", by))
+    assert _folded(operation, shown("compare", tmp_path / "rank0.json", tmp_path / "rank1.json"))
+    around = Host(name=operation, start=400, end=550)
+    lines = [step(7, 0, 20_000), around, compute(2000, 4000, launch=500, name="ampere_gemm")]
+    alone = write(tmp_path / "alone.json", kineto(*lines))
+    assert _folded(operation, shown("gap", alone))
+
+
+def _folded(name, out):
+    """Whether a column holds a name: its parts stand below each other and are the whole name."""
+    lines = out.splitlines()
+    for number, line in enumerate(lines):
+        at = line.find(name[:8])
+        found = ""
+        for below in lines[number:] if at >= 0 else ():
+            found += below[at:].split(" ")[0]
+            if found == name:
+                return True
+            if not name.startswith(found):
+                break
+    return False
 
 
 def test_quiet_has_no_warnings(trace):
