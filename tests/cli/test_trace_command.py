@@ -199,6 +199,83 @@ def test_reports_fit_the_terminal(trace, run_of_two, monkeypatch, command, width
     assert last[command] in out
 
 
+@pytest.fixture
+def half(tmp_path):
+    """A folder of four ranks, of which one breaks off and one has no file."""
+    folder = tmp_path / "half"
+    folder.mkdir()
+    for rank in (0, 1, 2):
+        lines = []
+        for number in range(6):
+            begin = number * 10_000
+            lines.append(step(number, begin, begin + 10_000))
+            lines.append(compute(begin + 2000, begin + 4000, launch=begin + 500, rank=rank))
+        write(folder / f"rank{rank}.json", kineto(*lines, rank=rank, world_size=4))
+    cut = folder / "rank1.json"
+    text = cut.read_bytes()
+    cut.write_bytes(text[: text.index(b"ProfilerStep#3")])
+    return folder
+
+
+def test_half_a_trace_is_said_in_one_sentence(trace, half, tmp_path):
+    sentence = (
+        "half a trace: rank 1 breaks off ({path} at byte {byte}, 9 events are read, iterations 0-2 "
+        "of 0-5); 3 of 4 ranks (ranks 0, 1, 2): how the others did is not known"
+    )
+    told = []
+    for command in ("summary", "operations", "launch", "overlap", "gap"):
+        code, out, err = trace(command, half, "--json")
+        assert code == 0
+        (warning,) = json.loads(out)["warnings"][:1]
+        byte = warning.partition("at byte ")[2].partition(", ")[0]
+        assert warning == sentence.format(path=half / "rank1.json", byte=byte)
+        assert int(byte.replace(",", "")) <= (half / "rank1.json").stat().st_size
+        told.append([text for text in json.loads(out)["warnings"] if "rank1.json" in text])
+        assert err == ""
+    assert told == [told[0]] * 5
+    assert len(told[0]) == 1
+    # Chosen ranks do not miss the others, and what is left out of a whole trace is no half of it.
+    alone = json.loads(trace("summary", half, "--ranks", 1, "--json")[1])["warnings"]
+    assert alone[0].endswith("iterations 0-2 of 0-2)")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    write(whole / "rank0.json", kineto(step(0, 0, 9), compute(2, 4, launch=1)))
+    (whole / "job.json").write_text("{}")
+    (other,) = json.loads(trace("summary", whole, "--json")[1])["warnings"]
+    assert other.startswith(f"{whole / 'job.json'}: left out:")
+    (half / "rank3.json").write_text("")
+    left = json.loads(trace("summary", half, "--json")[1])["warnings"][0]
+    assert f"; {half / 'rank3.json'} is empty and is left out; 3 of 4 ranks" in left
+
+
+def test_nothing_is_written_of_a_trace_that_cannot_be_read(trace, half, tmp_path):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for rank in range(2):
+        (broken / f"rank{rank}.json.gz").write_bytes(b"\x1f\x8b")
+    before = sorted(tmp_path.rglob("*"))
+    table, page = tmp_path / "t.parquet", tmp_path / "p.html"
+    for arguments in (
+        ("summary", broken, "--parquet", table),
+        ("operations", broken, "--parquet", table),
+        ("plot", broken, "--html", page, "--out", tmp_path / "new" / "pictures"),
+        ("plot", broken, "--plot", f"breakdown={tmp_path / 'b.png'}"),
+        ("compare", half, broken, "--html", page, "--parquet", table),
+        ("gap", broken, "--plot", tmp_path / "g.png"),
+    ):
+        code, out, err = trace(*arguments, "--json")
+        assert code == 2
+        assert "is empty" in json.loads(out)["error"]
+        assert err.count("\n") == 1
+        assert sorted(tmp_path.rglob("*")) == before
+    # Of half a trace files are whole.
+    code, _, _ = trace("summary", half, "--parquet", table)
+    assert code == 0
+    assert len(pq.read_table(table)) == 6 + 6 + 3
+    assert trace("plot", half, "--html", page)[0] == 0
+    assert page.read_text().rstrip().endswith("</html>")
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_names_are_folded_and_never_cut(trace, tmp_path, monkeypatch, width):
     def named(what):

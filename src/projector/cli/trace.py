@@ -1,7 +1,8 @@
 """``projector trace``: what a real run did, from its trace."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,9 +248,10 @@ def plot(
         raise ConfigError(msg, key="plot", allowed=[f"{kind}=FIGURE" for kind in DRAWN])
     wanted = read_trace_pictures(plots)
     check_files(html=html)
-    if out is not None:
-        check_figure(Path(_folder(out)) / "breakdown.png")
-    analysis = request.load(printer)
+    with nullcontext() if out is None else _folder(out):
+        if out is not None:
+            check_figure(Path(out) / "breakdown.png")
+        analysis = request.load(printer)
     written, left_out = [], {}
     for kind, path in wanted:
         write_trace_picture(kind, analysis, path)
@@ -277,12 +279,21 @@ def plot(
     printer.warn(analysis.warnings)
 
 
-def _folder(out: str) -> str:
+@contextmanager
+def _folder(out: str) -> Iterator[None]:
+    """Make a folder, which is not left behind if there is nothing to write into it."""
+    new = [each for each in (Path(out), *Path(out).parents) if not each.exists()]
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{out} cannot be made: {error.strerror}", key="out", value=out) from None
-    return out
+    try:
+        yield
+    except BaseException:
+        for each in new:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 @command(trace)

@@ -37,8 +37,10 @@ from projector.trace.measures.sampled import CPU_PERCENT, cpu_use, sampled
 from projector.trace.measures.statistics import in_iterations
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.parquet import activity_table, row_table, write_parquet
+from projector.trace.rank import rank_ranges
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
+from projector.trace.sources import BREAKS_OFF, COULD_BE_READ, CUT_OFF, LEFT_OUT
 from projector.trace.work import Works, works_of
 
 if TYPE_CHECKING:
@@ -458,12 +460,51 @@ def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False)
 
     Who chose ranks does not miss the others.
     """
-    found = [*_problems(trace), *_contents(activities), *activities.notes]
-    return found if chosen_ranks else [*found, *_missing_ranks(trace)]
+    cut = [*_cut(trace, activities)]
+    missing = [] if chosen_ranks else [*_missing_ranks(trace)]
+    # Another file may lie in a folder of a whole trace.
+    left_out = [*_left_out(trace)] if cut or missing else []
+    half = bool(cut or left_out)
+    told = [*_problems(trace, but=half), *_contents(activities), *activities.notes]
+    if half:
+        return [f"half a trace: {'; '.join([*cut, *left_out, *missing])}", *told]
+    return [*told, *(f"the trace has {text}" for text in missing)]
 
 
-def _problems(trace: Trace) -> Iterator[str]:
+def _cut(trace: Trace, activities: Activities) -> Iterator[str]:
+    """Tell which files break off, and what is left of their ranks."""
+    every = activities.iteration[activities.iteration >= 0]
+    for rank in trace.ranks:
+        cut = [each for each in rank.problems if each.text in _CUT and each.path == rank.path]
+        if not cut:
+            continue
+        own = activities.iteration[(activities.rank == rank.rank) & (activities.iteration >= 0)]
+        read = next((e.text for e in rank.problems if e.text.endswith(COULD_BE_READ)), "")
+        told = [f"{read.removesuffix(COULD_BE_READ)}events are read"] if read else []
+        if len(every):
+            has = rank_ranges(np.unique(own).tolist()) or "none"
+            told.append(f"iterations {has} of {rank_ranges(np.unique(every).tolist())}")
+        where = f"{rank.path} at {cut[0].where}"
+        yield f"rank {rank.rank} breaks off ({', '.join([where, *told])})"
+
+
+def _left_out(trace: Trace) -> Iterator[str]:
+    """Tell which files hold no trace."""
     for each in trace.problems:
+        if each.text.startswith(LEFT_OUT):
+            yield f"{each.text.removeprefix(LEFT_OUT)} and is left out"
+
+
+_CUT = (CUT_OFF, BREAKS_OFF)
+
+
+def _problems(trace: Trace, *, but: bool) -> Iterator[str]:
+    """Tell what was wrong with files, `but` what the sentence of half a trace says."""
+    cut = {each.path for each in trace.problems if each.text in _CUT}
+    for each in trace.problems:
+        counts = each.text.endswith(COULD_BE_READ) and each.path in cut
+        if but and (each.text in _CUT or counts or each.text.startswith(LEFT_OUT)):
+            continue
         where = f" at {each.where}" if each.where else ""
         yield f"{each.path}{where}: {each.text}"
 
@@ -501,7 +542,4 @@ def _missing_ranks(trace: Trace) -> Iterator[str]:
         named = ", ".join(map(str, ranks[:MOST_NAMED]))
         named += " ..." if len(ranks) > MOST_NAMED else ""
         word = "rank" if len(ranks) == 1 else "ranks"
-        yield (
-            f"the trace has {len(ranks)} of {world} ranks ({word} {named}): how the others did is "
-            "not known"
-        )
+        yield (f"{len(ranks)} of {world} ranks ({word} {named}): how the others did is not known")

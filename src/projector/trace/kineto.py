@@ -33,7 +33,7 @@ from projector.trace.kineto_events import (
     printable,
 )
 from projector.trace.pieces import Opening, Piece, Scanner, Workers, cut, parse_around
-from projector.trace.sources import Notes, Source
+from projector.trace.sources import COULD_BE_READ, Notes, Source
 
 AROUND = (
     "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "otherData",
@@ -77,7 +77,7 @@ def read_kineto(
     found.join_edges()
     found.tell_kinds()
     if notes:
-        notes.add(f"{found.events:,} events could be read", "")
+        notes.add(f"{found.events:,} {COULD_BE_READ}", "")
     return make_trace(source.path, around, found)
 
 

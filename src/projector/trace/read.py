@@ -17,7 +17,7 @@ from projector.trace.kineto import Reading, read_kineto
 from projector.trace.pieces import LEAST_BYTES, MOST_WORKERS, Workers, open_events
 from projector.trace.rocprof import format_of, group_files, read_rocprof
 from projector.trace.samples import OWN_ENDING, read_samples, sample_files
-from projector.trace.sources import BLOCK_BYTES, Notes, Source, named_files
+from projector.trace.sources import BLOCK_BYTES, LEFT_OUT, Notes, Source, named_files
 
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
@@ -75,7 +75,7 @@ def load_trace(
             except NoTraceError as error:
                 if any(files[path] for path in group):
                     raise
-                left.append(Problem(str(group[0]), "", f"left out: {error.message}"))
+                left.append(Problem(str(group[0]), "", f"{LEFT_OUT}{_bare(error)}"))
             told.next(group)
     if not readings:
         folders = filter(Path.is_dir, map(Path, paths))
@@ -90,6 +90,10 @@ def load_trace(
         counters=_of_ranks(trace, (*_own_counters(trace.ranks), *_counted(counted))),
         samples=(*trace.samples, *_of_ranks(trace, _sampled(trace, sampled))),
     )
+
+
+def _bare(error: ConfigError) -> str:
+    return error.message.removeprefix("trace: ")
 
 
 def _own_counters(ranks: Iterable[RankTrace]) -> Iterator[Counters]:
