@@ -1,5 +1,6 @@
 """``projector trace``: what a real run did, from its trace."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -435,10 +436,12 @@ def _named(text: str) -> tuple[str, str]:
 
 def _apart(names: list[str]) -> list[str]:
     """Return the names, with a number where several runs have the same."""
-    return [
-        name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}"
-        for place, name in enumerate(names)
-    ]
+    told: list[str] = []
+    for name in names:
+        free = (f"{name} {number}" for number in itertools.count(1))
+        wanted = itertools.chain([name] if names.count(name) == 1 else [], free)
+        told.append(next(each for each in wanted if each not in {*told, *names} - {name}))
+    return told
 
 
 @command(trace)
