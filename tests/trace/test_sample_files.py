@@ -238,12 +238,13 @@ def test_csv_of_amd_smi_monitor(tmp_path):
 
 
 def test_csv_of_amd_smi_metric_has_a_clock_for_each_die(tmp_path):
-    text = "timestamp,gpu,gfx_activity,socket_power,gfx_0_clk,gfx_0_min_clk,gfx_0_max_clk,"
+    text = "timestamp,gpu,gfx_activity,vcn_activity,socket_power,gfx_0_clk,gfx_0_min_clk,gfx_0_max_clk,"
     text += "gfx_1_clk,gfx_2_clk,mem_0_clk,mem_0_max_clk\n"
     for second, powers in ((1, ("350.5", "340")), (2, ("700", "690"))):
         for gpu, (power, clock) in enumerate(zip(powers, (2100, 2000), strict=True)):
             dies = f"{clock - 100},500,2500,{clock + 100},N/A"
-            text += f"{SECOND + second},{gpu},98,{power},{dies},900,1300\n"
+            engines = "[0, 'N/A', 3]" if gpu else "\"[0, 'N/A', 3]\""
+            text += f"{SECOND + second},{gpu},98,{engines},{power},{dies},900,1300\n"
     check_amd(by_quantity(written(tmp_path, text, "metric.csv")))
 
 

@@ -25,6 +25,8 @@ _TIME = "timestamp"
 _STAMP = re.compile(r"\s*(\d{9,10}(?:\.\d+)?|\d{18,19})\s*")
 _JSON_DEVICE = re.compile(r'"(?:card\d+|gpu|gpu_data)"\s*:')
 _DOCUMENT = re.compile(r"^\s*[\[{]", re.MULTILINE)
+_LIST = re.compile(r"\[[^\]\n]*\]")
+"""Activities of several engines, which some releases of amd-smi write without quotation marks."""
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _DIE = re.compile(r"_\d+_clk$")
 
@@ -93,7 +95,8 @@ def _heading(name: str) -> str:
 def _of_csv(text: str, path: Path, problems: list[Problem]) -> Iterator[_Row]:
     headings: list[str] = []
     time_ns = 0
-    for line, row in enumerate(csv.reader(text.splitlines(), skipinitialspace=True), 1):
+    whole = _LIST.sub(lambda found: found[0].replace(",", ";"), text)
+    for line, row in enumerate(csv.reader(whole.splitlines(), skipinitialspace=True), 1):
         fields = [field.strip() for field in row]
         if fields and fields[0].lower() in (_TIME, *_DEVICES):
             headings = [field.lower() for field in fields]
