@@ -238,8 +238,8 @@ def test_csv_of_amd_smi_monitor(tmp_path):
 
 
 def test_csv_of_amd_smi_metric_has_a_clock_for_each_die(tmp_path):
-    text = "timestamp,gpu,gfx_activity,vcn_activity,socket_power,gfx_0_clk,gfx_0_min_clk,gfx_0_max_clk,"
-    text += "gfx_1_clk,gfx_2_clk,mem_0_clk,mem_0_max_clk\n"
+    text = "timestamp,gpu,gfx_activity,vcn_activity,socket_power,gfx_0_clk,"
+    text += "gfx_0_min_clk,gfx_0_max_clk,gfx_1_clk,gfx_2_clk,mem_0_clk,mem_0_max_clk\n"
     for second, powers in ((1, ("350.5", "340")), (2, ("700", "690"))):
         for gpu, (power, clock) in enumerate(zip(powers, (2100, 2000), strict=True)):
             dies = f"{clock - 100},500,2500,{clock + 100},N/A"
