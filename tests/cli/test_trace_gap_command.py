@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,18 @@ def test_without_anything_else(traced, capsys):
 def test_bad_input(traced, capsys, option, value):
     assert run(["trace", "gap", str(traced), option, value, "--json"]) == 2
     assert "error" in json.loads(capsys.readouterr().out)
+
+
+def test_convolutions_have_a_theory(capsys):
+    trace = Path(__file__).parents[1] / "trace" / "data" / "mi300x_resnet_ddp8.json.gz"
+    assert run(["trace", "gap", str(trace), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["operations"]
+    # Transposes around convolutions are no rows.
+    assert {row["type"] for row in rows} == {"gemm"}
+    peak = DEVICE.peak_tflops("bf16") * 1e12
+    for row in rows:
+        assert row["flop_from"] == "extents"
+        assert row["theory_ns"] == pytest.approx(row["flop"] / peak * 1e9)
+    forward = sum(row["flop"] for row in rows if row["phase"] == "forward")
+    # ResNet-18 on ten images, its last layer included.
+    assert forward == pytest.approx(2 * 10 * 1.814e9, rel=1e-3)

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from projector.errors import ConfigError
 from projector.trace.counters import read_counters
 from projector.trace.events import Problem
 from projector.trace.rocprof import format_of, read_rocprof
 from projector.trace.samples import read_samples
 from test_counter_files import NCU_HEADING, NCU_PREFIX, ROCPROFV3
 from test_rocprof import CALLS, COPIES, KERNELS, document
-from test_sample_files import LSCPU, ZERO_NS, mpstat, own
+from test_sample_files import LSCPU, ZERO_NS, metric, mpstat, own
 from thoroughness import examples
 
 NCU = "\n".join(
@@ -25,6 +26,11 @@ NCU = "\n".join(
 )
 SAMPLES = own(lines=[{"time_ns": ZERO_NS + n, "cpu_percent": [n, 1.0]} for n in range(3)])
 SMI = "timestamp, index, power.draw [W]\n2025/12/31 13:55:13.250, 0, 350.25 W\n"
+AMD_CSV = (
+    f"timestamp,gpu,socket_power,gfx_0_clk,gfx_1_clk\n{ZERO_NS // 10**9},0,350,2100,N/A\n"
+    f"{ZERO_NS}\ngpu,power_usage\n0,340\n"
+)
+AMD_JSON = f"{ZERO_NS}\n" + json.dumps([metric(0, 350, 2100), metric(1, 340, 2000)])
 CORES = f"time_ns,cpu0,cpu1\n{ZERO_NS + 7},1,2\n{ZERO_NS + 9},5,6\n"
 
 noise = st.sampled_from(
@@ -105,14 +111,21 @@ def test_tables_of_counters(tmp_path_factory, text, wounds):
 
 @pytest.mark.parametrize(
     "text",
-    [SAMPLES, mpstat(["13:55:13", "13:55:14"]), SMI, CORES, LSCPU],
-    ids=["own", "mpstat", "smi", "cores", "lscpu"],
+    [SAMPLES, mpstat(["13:55:13", "13:55:14"]), SMI, CORES, LSCPU, AMD_CSV, AMD_JSON],
+    ids=["own", "mpstat", "smi", "cores", "lscpu", "amd", "amd-json"],
 )
 @settings(max_examples=examples(80))
 @given(wounds=wounds)
 def test_files_of_samples(tmp_path_factory, text, wounds):
     path = tmp_path_factory.mktemp("t") / "samples.jsonl"
     path.write_bytes(mutilated(text, wounds))
-    for samples in read_samples([path], zero_ns=ZERO_NS, span_ns=10**9):
+    # A file of which nothing is left is refused.
+    found, refused = (), None
+    try:
+        found = read_samples([path], zero_ns=ZERO_NS, span_ns=10**9)
+    except ConfigError as error:
+        refused = error
+    assert refused is None or (refused.key, refused.value) == ("samples", str(path))
+    for samples in found:
         assert samples.values.shape == (len(samples.time_ps), len(samples.columns))
         told(samples.problems)

@@ -339,6 +339,69 @@ def test_bad_paths_are_said(tmp_path: Path) -> None:
     assert error.value.allowed == [1]
 
 
+def of_jax(*events: Any) -> dict[str, Any]:
+    """The Chrome JSON of JAX: no categories, and processes and streams by their names."""
+    named = [
+        {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
+        for pid, name in ((1, "/device:GPU:0 NVIDIA"), (2, "/device:GPU:1"), (701, "/host:CPU"))
+    ]
+    named += [
+        {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
+        for pid in (1, 2)
+        for tid, name in (
+            (20, "Stream #20(Compute)"),
+            (21, "Stream #21(MemcpyD2H)"),
+            (9, "XLA Ops"),
+        )
+    ]
+    return {"displayTimeUnit": "ns", "metadata": {}, "traceEvents": [*named, *events, {}]}
+
+
+def test_kernels_of_jax_are_told_by_their_streams(tmp_path: Path) -> None:
+    def event(pid: int, tid: int, name: str, begin: float) -> dict[str, Any]:
+        return {"ph": "X", "pid": pid, "tid": tid, "name": name, "ts": begin, "dur": 2.5,
+                "args": {"hlo_op": "fusion", "correlation_id": "7"}}  # fmt: skip
+
+    events = [
+        event(1, 20, "loop_fusion", 10.0), event(1, 21, "MemcpyD2H", 14.0),
+        event(1, 9, "fusion.1", 10.0), event(2, 20, "ncclDevKernel_AllReduce", 11.0),
+        event(2, 20, "Memset 0", 9.0), event(701, 20, "PjitFunction(f)", 1.0),
+    ]  # fmt: skip
+    path = tmp_path / "host.trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(of_jax(*events)).encode()))
+    trace = load_trace(path)
+    (rank,) = trace.ranks
+    names = [rank.names[name] for name in rank.events.name.tolist()]
+    assert names == ["loop_fusion", "MemcpyD2H", "ncclDevKernel_AllReduce", "Memset 0"]
+    assert rank.events.kind.tolist() == [ev.KERNEL, ev.COPY, ev.KERNEL, ev.FILL]
+    assert rank.events.process.tolist() == [0, 0, 1, 1]
+    assert rank.events.thread.tolist() == [20, 21, 20, 20]
+    assert rank.events.start_ps.tolist() == [1_000_000, 5_000_000, 2_000_000, 0]
+    assert rank.skipped == {"without category": 2}
+    assert not trace.problems
+
+
+def test_protobufs_of_jax_are_refused_with_what_to_read_instead(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins" / "profile" / "2026_11_27"
+    folder.mkdir(parents=True)
+    plane = folder / "host.xplane.pb"
+    plane.write_bytes(b"\n\x12\x08\x01")
+    for given in (plane, folder, tmp_path, folder / "*.pb"):
+        with pytest.raises(ConfigError, match="protobuf of JAX") as caught:
+            load_trace(given)
+        assert caught.value.key == "trace"
+        assert str(plane) in caught.value.message
+        assert "create_perfetto_trace=True" in caught.value.message
+    beside = folder / "host.trace.json.gz"
+    kernel = {"ph": "X", "pid": 1, "tid": 20, "name": "k", "ts": 1, "dur": 1}
+    beside.write_bytes(gzip.compress(json.dumps(of_jax(kernel)).encode()))
+    for given in (plane, tmp_path):
+        with pytest.raises(ConfigError, match="lies beside it") as caught:
+            load_trace(given)
+        assert str(beside) in caught.value.message
+    assert len(load_trace(beside).ranks) == len(load_trace(folder).ranks) == 1
+
+
 @pytest.mark.parametrize("category", ["cuda_profiler_range", "mtia_ccp_events"])
 def test_kernels_of_other_categories_are_kernels(tmp_path, category):
     path = tmp_path / "trace.json"

@@ -1,7 +1,9 @@
 """``projector trace``: what a real run did, from its trace."""
 
+import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,9 +249,10 @@ def plot(
         raise ConfigError(msg, key="plot", allowed=[f"{kind}=FIGURE" for kind in DRAWN])
     wanted = read_trace_pictures(plots)
     check_files(html=html)
-    if out is not None:
-        check_figure(Path(_folder(out)) / "breakdown.png")
-    analysis = request.load(printer)
+    with nullcontext() if out is None else _folder(out):
+        if out is not None:
+            check_figure(Path(out) / "breakdown.png")
+        analysis = request.load(printer)
     written, left_out = [], {}
     for kind, path in wanted:
         write_trace_picture(kind, analysis, path)
@@ -277,12 +280,21 @@ def plot(
     printer.warn(analysis.warnings)
 
 
-def _folder(out: str) -> str:
+@contextmanager
+def _folder(out: str) -> Iterator[None]:
+    """Make a folder, which is not left behind if there is nothing to write into it."""
+    new = [each for each in (Path(out), *Path(out).parents) if not each.exists()]
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{out} cannot be made: {error.strerror}", key="out", value=out) from None
-    return out
+    try:
+        yield
+    except BaseException:
+        for each in new:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 @command(trace)
@@ -424,10 +436,12 @@ def _named(text: str) -> tuple[str, str]:
 
 def _apart(names: list[str]) -> list[str]:
     """Return the names, with a number where several runs have the same."""
-    return [
-        name if names.count(name) == 1 else f"{name} {names[: place + 1].count(name)}"
-        for place, name in enumerate(names)
-    ]
+    told: list[str] = []
+    for name in names:
+        free = (f"{name} {number}" for number in itertools.count(1))
+        wanted = itertools.chain([name] if names.count(name) == 1 else [], free)
+        told.append(next(each for each in wanted if each not in {*told, *names} - {name}))
+    return told
 
 
 @command(trace)

@@ -4,6 +4,7 @@ The figures that compare configurations in Chopper (Kurzynski, Aga, Wu): 4 (brea
 the first run), 7 and 9 (overlap and duration by configuration), 13 (clock and power).
 """
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +36,7 @@ from projector.report.figures.trace import (
     overlap_panels,
     phase_bars,
 )
-from projector.report.pages.page import check_page, plain_layout, write_page
+from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.sampled import within
 from projector.trace.measures.statistics import Band, band
@@ -51,6 +52,12 @@ MOST_RUNS = len(RUN_COLOURS)
 
 MOST_OPERATIONS = 6
 """Operations whose overlap is shown; a picture has half of them."""
+
+MOST_POINTS = 5_000
+"""Runs of an operation that a figure shows of each run of the program."""
+
+TITLE_CHARACTERS = 32
+"""Width of a panel, in characters of its title."""
 
 SAMPLED = {"clock_mhz": "clock, MHz", "power_w": "power, W"}
 
@@ -253,17 +260,22 @@ def _times(found: Runs) -> Section:
     first = spans[0]
     over = [span / first if span and first else None for span in spans]
     parts, talks = [run.parts_ms for run in runs], [run.communication_ms for run in runs]
+    kinds = [kind for kind in parts[0] if any(each[kind] for each in parts)]
     columns = [
         words("run", found.names),
         Column("iteration ms", spans, _ms, digits=3),
         Column("over the first", over, lambda value: f"{value:.3f}", digits=3),
-        *(Column(f"{kind} ms", [each[kind] for each in parts], _ms, digits=3) for kind in parts[0]),
+        *(Column(f"{kind} ms", [each[kind] for each in parts], _ms, digits=3) for kind in kinds),
         *(Column(f"{kind} ms", [each[kind] for each in talks], _ms, digits=3) for kind in talks[0]),
         Column("ranks", [run.ranks for run in runs], media=Media.ROOMY),
         Column("iterations", [run.iterations for run in runs], media=Media.ROOMY),
     ]
     note = "launch: between kernels; hidden, exposed: communication"
-    return Section("Where an iteration goes", f"{note}.", Table(columns), note=note)
+    return Section("Where an iteration goes", _sentence(note), Table(columns), note=note)
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def _ms(value: float) -> str:
@@ -323,7 +335,7 @@ def _samples(found: Runs) -> list[Section]:
     ])  # fmt: skip
     figures = [(label, partial(_samples_page, found, what)) for what, label in SAMPLED.items()]
     note = "of all devices, while iterations run"
-    return [Section("Clock and power", f"{note}.", table, note=note, figures=figures)]
+    return [Section("Clock and power", _sentence(note), table, note=note, figures=figures)]
 
 
 _SPREAD = (
@@ -354,7 +366,7 @@ def _phase_page(found: Runs, phase: str) -> Figure:
         {
             "type": "bar",
             "name": f"{name}{' communication' if group == 'talk' else ''}",
-            "x": found.names,
+            "x": list(map(said, found.names)),
             "y": values,
             "offsetgroup": group,
             "marker": {"color": colours[name]},
@@ -363,7 +375,8 @@ def _phase_page(found: Runs, phase: str) -> Figure:
         for name, values in bars.items()
         if any(values)
     ]
-    layout = plain_layout("", f"{phase}, over an iteration of {found.names[0]}")
+    layout = plain_layout("", f"{phase}, over an iteration of {said(found.names[0])}")
+    named_axis(layout, "xaxis")
     return {"data": data, "layout": layout | {"barmode": "stack"}}
 
 
@@ -372,9 +385,9 @@ def _overlap_page(found: Runs, operation: Operation) -> Figure:
         {
             "type": "scatter",
             "mode": "markers",
-            "name": run.name,
-            "x": run.panels[operation].overlap,
-            "y": run.panels[operation].duration,
+            "name": said(run.name),
+            "x": _some(run.panels[operation].overlap),
+            "y": _some(run.panels[operation].duration),
             "marker": {"color": colour, "size": 6, "opacity": 0.6},
         }
         for run, colour in zip(found.runs, RUN_COLOURS, strict=False)
@@ -385,10 +398,20 @@ def _overlap_page(found: Runs, operation: Operation) -> Figure:
     return {"data": data, "layout": layout}
 
 
+def _some(values: Any) -> Any:
+    """Return values of as many runs as a figure shows, at equal distances."""
+    return values[:: max(1, len(values) // MOST_POINTS)]
+
+
 def _samples_page(found: Runs, what: str) -> Figure:
     known = [run for run in found.runs if what in run.sampled]
     spreads = [run.sampled[what] for run in known]
-    box = {"type": "box", "name": "", "x": [run.name for run in known], "showlegend": False} | {
+    box = {
+        "type": "box",
+        "name": "",
+        "x": [said(run.name) for run in known],
+        "showlegend": False,
+    } | {
         "lowerfence": [each.min for each in spreads],
         "q1": [each.p25 for each in spreads],
         "median": [each.median for each in spreads],
@@ -396,7 +419,9 @@ def _samples_page(found: Runs, what: str) -> Figure:
         "upperfence": [each.max for each in spreads],
         "marker": {"color": PALETTE[0]},
     }
-    return {"data": [box], "layout": plain_layout("", SAMPLED[what])}
+    layout = plain_layout("", SAMPLED[what])
+    named_axis(layout, "xaxis")
+    return {"data": [box], "layout": layout}
 
 
 # The picture.
@@ -435,10 +460,12 @@ def runs_picture(found: Runs) -> "Picture":
         # What the panels of a row share stands once, at its end.
         known = {name: each for axes in line for each, name in zip(*_legend(axes), strict=True)}
         if known:
-            line[len(row) - 1].legend(
+            legend = line[len(row) - 1].legend(
                 known.values(), known, frameon=False, loc="upper left",
                 bbox_to_anchor=(1.0, 1.0), fontsize=8,
             )  # fmt: skip
+            # Beside a short row there is room for it: it moves no panel of the other rows.
+            legend.set_in_layout(len(row) == across)
     return figure
 
 
@@ -460,6 +487,8 @@ def _draw_phase(found: Runs, phase: str, axes: "Axes") -> None:
     ):  # fmt: skip
         below = np.zeros(len(places))
         for name, values in bars.items():
+            if not any(name in told and any(told[name]) for told in _of_phases(found)):
+                continue
             axes.bar(
                 places + offset, values, width, bottom=below, color=colours[name],
                 label=f"{name}{suffix}",
@@ -469,12 +498,25 @@ def _draw_phase(found: Runs, phase: str, axes: "Axes") -> None:
     axes.set_title(phase, fontsize=9)
 
 
+def _of_phases(found: Runs) -> list[dict[str, list[float]]]:
+    """Return what `Runs.bars` has of every phase, so that all panels have one legend."""
+    return [bars for phase in found.phases for bars in found.bars(phase)]
+
+
 def _draw_boxes(found: Runs, operation: Operation, axes: "Axes") -> None:
     known = [run for run in found.runs if operation in run.panels]
     _draw_spreads(axes, known, [_spread(run.panels[operation].overlap) for run in known])
     axes.set_ylim(-0.03, 1.03)
     axes.set_ylabel("overlap ratio")
-    axes.set_title(f"{one_line(operation[0], 34)}\n{operation[1]}", fontsize=9, linespacing=1.3)
+    _entitle(axes, operation)
+
+
+def _entitle(axes: "Axes", operation: Operation) -> None:
+    axes.set_title(f"{_folded(operation[0])}\n{operation[1]}", fontsize=9, linespacing=1.3)
+
+
+def _folded(name: str) -> str:
+    return "\n".join(textwrap.wrap(one_line(name), TITLE_CHARACTERS))
 
 
 def _draw_spreads(axes: "Axes", known: Sequence[Run], spreads: Sequence[Band]) -> None:
@@ -490,15 +532,14 @@ def _draw_points(found: Runs, operation: Operation, axes: "Axes") -> None:
     for run, colour in zip(found.runs, RUN_COLOURS, strict=False):
         if operation in run.panels:
             panel = run.panels[operation]
-            step = max(1, len(panel.overlap) // 5_000)
             axes.scatter(
-                panel.overlap[::step], panel.duration[::step], s=12, alpha=0.6, linewidths=0,
-                color=colour, label=run.name,
+                _some(panel.overlap), _some(panel.duration), s=12, alpha=0.6, linewidths=0,
+                color=colour, label=_folded(run.name),
             )  # fmt: skip
     axes.set_xlim(-0.04, 1.04)
     axes.set_xlabel("overlap ratio")
     axes.set_ylabel("duration over the shortest")
-    axes.set_title(f"{one_line(operation[0], 34)}\n{operation[1]}", fontsize=9, linespacing=1.3)
+    _entitle(axes, operation)
 
 
 def _draw_sampled(found: Runs, what: str, axes: "Axes") -> None:

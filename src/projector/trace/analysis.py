@@ -15,8 +15,9 @@ from projector.errors import ConfigError
 from projector.frames import html_table, to_pandas
 from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
+from projector.trace.counters import counters_of_details
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
-from projector.trace.measures.breakdown import breakdown
+from projector.trace.measures.breakdown import Part, breakdown
 from projector.trace.measures.collectives import (
     communication_rows,
     rank_spreads,
@@ -30,13 +31,17 @@ from projector.trace.measures.iterations import (
     rank_summaries,
     throughput,
 )
+from projector.trace.measures.links import link_times
 from projector.trace.measures.overlap import operation_overlaps
 from projector.trace.measures.sampled import CPU_PERCENT, cpu_use, sampled
 from projector.trace.measures.statistics import in_iterations
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.parquet import activity_table, row_table, write_parquet
+from projector.trace.rank import rank_ranges
 from projector.trace.read import load_trace as read_trace
 from projector.trace.select import Selection, chosen, take
+from projector.trace.sources import BREAKS_OFF, COULD_BE_READ, CUT_OFF, LEFT_OUT
+from projector.trace.work import Works, works_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,7 +196,7 @@ class TraceAnalysis:
             If there is no such granularity.
         """
         names = _granularities(by)
-        parts = breakdown(self.everything, names, self._times, self.sampled)
+        parts = self._breakdown(names)
         found = [part.to_dict() for part in parts]
         title = f"activities by {', '.join(names)}"
         return self._result(title, "operations", by=list(names), operations=found)
@@ -203,10 +208,10 @@ class TraceAnalysis:
         call, while the launch was under way. ``by`` is that of `operations`.
         """
         names = _granularities(by)
-        parts = breakdown(self.everything, names, self._times, self.sampled)
+        parts = self._breakdown(names)
         found = [part.to_dict() for part in parts if part.launch_ns.max > 0]
         found.sort(key=lambda row: -row["launch_ns"]["median"])
-        ranks = breakdown(self.everything, ("rank", "device"), self._times, self.sampled)
+        ranks = self._breakdown(("rank", "device"))
         return self._result(
             f"launch overhead by {', '.join(names)}", "operations", by=list(names),
             ranks=[part.to_dict() for part in ranks], operations=found,
@@ -229,6 +234,14 @@ class TraceAnalysis:
             for row in operation_overlaps(self.everything, self._times, self.sampled)
         ]
         return self._result("overlap with communication", "operations", operations=found)
+
+    def _breakdown(self, by: Sequence[str]) -> list[Part]:
+        return breakdown(self.everything, by, self._times, self.sampled, self._works)
+
+    @cached_property
+    def _works(self) -> Works:
+        """What all activities compute, as far as extents tell."""
+        return works_of(self.everything)
 
     @cached_property
     def _in_iterations(self) -> Flags:
@@ -265,7 +278,9 @@ class TraceAnalysis:
 
     def to_arrow(self) -> "pa.Table":
         """Return the selected activities as a table of Arrow."""
-        return activity_table(self.activities)
+        chosen_ones = self.activities
+        counted = counters_of_details(chosen_ones.details, chosen_ones.detail)
+        return activity_table(chosen_ones, counted)
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return the selected activities as a data frame."""
@@ -399,6 +414,7 @@ def overview(
         "communication": [each.to_dict() for each in communication_rows(everything, times, where)],
         "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
         "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
+        "links": [each.to_dict() for each in link_times(everything, times, where)],
         "gaps": [each.to_dict() for each in idle_times(alone)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),
@@ -444,12 +460,51 @@ def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False)
 
     Who chose ranks does not miss the others.
     """
-    found = [*_problems(trace), *_contents(activities), *activities.notes]
-    return found if chosen_ranks else [*found, *_missing_ranks(trace)]
+    cut = [*_cut(trace, activities)]
+    missing = [] if chosen_ranks else [*_missing_ranks(trace)]
+    # Another file may lie in a folder of a whole trace.
+    left_out = [*_left_out(trace)] if cut or missing else []
+    half = bool(cut or left_out)
+    told = [*_problems(trace, but=half), *_contents(activities), *activities.notes]
+    if half:
+        return [f"half a trace: {'; '.join([*cut, *left_out, *missing])}", *told]
+    return [*told, *(f"the trace has {text}" for text in missing)]
 
 
-def _problems(trace: Trace) -> Iterator[str]:
+def _cut(trace: Trace, activities: Activities) -> Iterator[str]:
+    """Tell which files break off, and what is left of their ranks."""
+    every = activities.iteration[activities.iteration >= 0]
+    for rank in trace.ranks:
+        cut = [each for each in rank.problems if each.text in _CUT and each.path == rank.path]
+        if not cut:
+            continue
+        own = activities.iteration[(activities.rank == rank.rank) & (activities.iteration >= 0)]
+        read = next((e.text for e in rank.problems if e.text.endswith(COULD_BE_READ)), "")
+        told = [f"{read.removesuffix(COULD_BE_READ)}events are read"] if read else []
+        if len(every):
+            has = rank_ranges(np.unique(own).tolist()) or "none"
+            told.append(f"iterations {has} of {rank_ranges(np.unique(every).tolist())}")
+        where = f"{rank.path} at {cut[0].where}"
+        yield f"rank {rank.rank} breaks off ({', '.join([where, *told])})"
+
+
+def _left_out(trace: Trace) -> Iterator[str]:
+    """Tell which files hold no trace."""
     for each in trace.problems:
+        if each.text.startswith(LEFT_OUT):
+            yield f"{each.text.removeprefix(LEFT_OUT)} and is left out"
+
+
+_CUT = (CUT_OFF, BREAKS_OFF)
+
+
+def _problems(trace: Trace, *, but: bool) -> Iterator[str]:
+    """Tell what was wrong with files, `but` what the sentence of half a trace says."""
+    cut = {each.path for each in trace.problems if each.text in _CUT}
+    for each in trace.problems:
+        counts = each.text.endswith(COULD_BE_READ) and each.path in cut
+        if but and (each.text in _CUT or counts or each.text.startswith(LEFT_OUT)):
+            continue
         where = f" at {each.where}" if each.where else ""
         yield f"{each.path}{where}: {each.text}"
 
@@ -487,7 +542,4 @@ def _missing_ranks(trace: Trace) -> Iterator[str]:
         named = ", ".join(map(str, ranks[:MOST_NAMED]))
         named += " ..." if len(ranks) > MOST_NAMED else ""
         word = "rank" if len(ranks) == 1 else "ranks"
-        yield (
-            f"the trace has {len(ranks)} of {world} ranks ({word} {named}): how the others did is "
-            "not known"
-        )
+        yield (f"{len(ranks)} of {world} ranks ({word} {named}): how the others did is not known")

@@ -1,9 +1,9 @@
 """Hardware counters of kernels, and what follows from them: utilisation, cycles, FLOP, bytes.
 
-Read are files of rocprofv3, rocprof, rocprofiler-compute and ncu. Two layouts: one row a counter of
-a dispatch, or one row a dispatch with a column for each counter. Both become `Counters`, a row a
-dispatch, in the order of dispatch on each device. The equations of metrics are data, in
-``hardware/trace_counters.yaml``, each with its source.
+Read are files of rocprofv3, rocprof, rocprofiler-compute, ncu and CUPTI's range profiler. Tables
+have two layouts: one row a counter of a dispatch, or one row a dispatch with a column for each
+counter. All become `Counters`, a row a dispatch, in the order of dispatch on each device. The
+equations of metrics are data, in ``hardware/trace_counters.yaml``, each with its source.
 """
 
 import ast
@@ -21,8 +21,9 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
 from projector.errors import ConfigError
-from projector.trace.events import NONE, NS_PS, Counters, Problem
+from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace
 from projector.trace.groups import group
+from projector.trace.kineto_events import load_event_names
 from projector.trace.names import Cited
 from projector.trace.profiler_tables import (
     Table,
@@ -66,7 +67,9 @@ def _holds_counters(path: Path) -> bool:
     if not path.is_file():
         return False
     if name.endswith(".json"):
-        return format_of(path) == "rocprofv3 json" and "counter" in name
+        if format_of(path) == "rocprofv3 json":
+            return "counter" in name
+        return any(category in read_head(path) for category in load_event_names().counted)
     if not name.endswith(_TABLES):
         return False
     return any(_is_heading(line) for line in read_head(path).splitlines()[:64])
@@ -97,6 +100,38 @@ def read_counters(path: Path) -> list[Counters]:
     if table.has("counter", "counter_value"):
         return [_of_long(table, rank)]
     return [_of_wide(table, rank)]
+
+
+def counters_of_details(details: Sequence[Mapping[str, Any]], of: Ints) -> dict[str, Floats]:
+    """Return the counters that details of kernels hold, float64[of] by name.
+
+    `of` is a row of the details or -1; NaN where nothing was counted.
+    """
+    counted = [detail.get("counters", {}) for detail in (*details, {})]
+    names = dict.fromkeys(name for found in counted for name in found)
+    return {
+        name: np.array([found.get(name, np.nan) for found in counted])[of] for name in names
+    }  # fmt: skip
+
+
+def counters_of_trace(trace: RankTrace) -> Counters | None:
+    """Return the counters of a trace of CUPTI's range profiler; None of any other trace."""
+    events = trace.events
+    values = counters_of_details(trace.details, events.detail)
+    if not values:
+        return None
+    rows = np.flatnonzero(np.isfinite(np.stack([*values.values()])).any(axis=0))
+    rows = rows[np.lexsort((events.start_ps[rows], events.process[rows]))]
+    unknown = np.full(len(rows), NONE, np.int64)
+    return Counters(
+        path=trace.path,
+        kernel=[trace.names[name] for name in events.name[rows].tolist()],
+        device=events.process[rows],
+        grid=unknown,
+        duration_ps=unknown,
+        values={name: each[rows] for name, each in values.items()},
+        rank=trace.rank,
+    )
 
 
 def _nothing(path: Path, rank: int, problems: tuple[Problem, ...]) -> Counters:

@@ -22,6 +22,9 @@ the network (``nn.Module``).
 KINDS = (
     "kernel", "copy", "fill", "launch", "operator", "annotation", "GPU annotation", "module",
 )  # fmt: skip
+UNTOLD = len(KINDS)
+"""Of an event without a category, until the name of its process tells its kind."""
+
 ON_DEVICE = (KERNEL, COPY, FILL)
 
 NS_PS = 1_000

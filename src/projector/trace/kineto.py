@@ -1,8 +1,9 @@
 """Traces of Kineto, the profiler of PyTorch: a rank made of what the pieces of its file hold."""
 
 import itertools
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from decimal import Decimal
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats
-from projector.trace.events import NS_PS, Events, Link, RankTrace, Samples
+from projector.trace import events as ev
+from projector.trace.events import NS_PS, Events, Link, Problem, RankTrace, Samples
 from projector.trace.kineto_events import (
     COLUMNS,
     FAR_US,
@@ -31,7 +33,7 @@ from projector.trace.kineto_events import (
     printable,
 )
 from projector.trace.pieces import Opening, Piece, Scanner, Workers, cut, parse_around
-from projector.trace.sources import Notes, Source
+from projector.trace.sources import COULD_BE_READ, Notes, Source
 
 AROUND = (
     "deviceProperties", "distributedInfo", "baseTimeNanoseconds", "otherData",
@@ -43,7 +45,9 @@ Told = Callable[[int, int], None]
 """Called with the bytes read of a file and the events found in it."""
 
 
-_NAME, _DETAIL = COLUMNS.index("name"), COLUMNS.index("detail")
+_KIND, _NAME, _PROCESS, _THREAD, _DETAIL = (
+    COLUMNS.index(name) for name in ("kind", "name", "process", "thread", "detail")
+)
 
 
 class Reading(NamedTuple):
@@ -71,8 +75,9 @@ def read_kineto(
     behind = _read_events(source, opening, found, scanner, workers, told)
     around = parse_around(opening.head, behind, AROUND, notes)
     found.join_edges()
+    found.tell_kinds()
     if notes:
-        notes.add(f"{found.events:,} events could be read", "")
+        notes.add(f"{found.events:,} {COULD_BE_READ}", "")
     return make_trace(source.path, around, found)
 
 
@@ -156,6 +161,7 @@ class Found(Batch):
         self.memory += batch.memory
         self.tracks += batch.tracks
         self.edges += batch.edges
+        self.labels |= batch.labels
 
     def _detail(self, key: bytes, facts: list[Any]) -> int:
         row = self.keys.setdefault(key, len(self.facts))
@@ -187,6 +193,34 @@ class Found(Batch):
         if whole:
             self.add(self._collect(whole))
 
+    def tell_kinds(self) -> None:
+        """Find the kinds of events without category by their processes; leave out the others."""
+        lines = {line: device for line in self.labels if (device := self._device(line)) is not None}
+        names = list(self.names)
+        begins = {n: ev.KINDS.index(e.value) for n, e in load_event_names().device_events.items()}
+        for batch in self.batches:
+            rows = batch.rows
+            for row in np.flatnonzero(rows[:, _KIND] == ev.UNTOLD).tolist():
+                device = lines.get((int(rows[row, _PROCESS]), int(rows[row, _THREAD])))
+                if device is not None:
+                    name = names[int(rows[row, _NAME])]
+                    kind = next((k for n, k in begins.items() if name.startswith(n)), ev.KERNEL)
+                    rows[row, _KIND], rows[row, _PROCESS] = kind, device
+            known = rows[:, _KIND] != ev.UNTOLD
+            left = len(rows) - int(known.sum())
+            if left:
+                self.skipped["without category"] += left
+                batch.rows = rows[known]
+                batch.start_ps, batch.duration_ps = batch.start_ps[known], batch.duration_ps[known]
+        self.batches = [batch for batch in self.batches if len(batch.rows)]
+
+    def _device(self, line: tuple[int, int]) -> int | None:
+        """Return the number of the device whose stream a thread is."""
+        known = load_event_names()
+        process = re.match(known.device_process.value, self.labels.get((line[0], -1), ""))
+        is_stream = self.labels[line].startswith(known.device_stream.value)
+        return int(process[1]) if process and is_stream and len(process[1]) < 10 else None
+
 
 def _stamp(edge: Mapping[str, Any]) -> Decimal:
     return Decimal(str(edge["ts"]))
@@ -202,6 +236,7 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     zero_ns = _or(_whole(around.get("baseTimeNanoseconds")), 0) + zero_us * NS_PS
     names = tuple(map(printable, found.names))
     clock = _Clock(found.plan.grid_ps, zero_us)
+    events, details = _columns(batches, zero_us), tuple(map(plain_detail, found.facts))
     samples = (*_memory(found.memory, clock, path), *_tracks(found.tracks, clock, path))
     rank = RankTrace(
         path=str(path),
@@ -210,16 +245,27 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
         world_size=_or(_whole(distributed.get("world_size")), 0),
         zero_ns=zero_ns if abs(zero_ns) < 1 << 62 else 0,
         names=names,
-        events=_columns(batches, zero_us),
-        details=tuple(map(plain_detail, found.facts)),
+        events=events,
+        details=details,
         links=_links(found.arrows, clock),
         groups=_groups(distributed),
         devices=_devices(around),
         vendor=_vendor(around, names),
         skipped=dict(sorted(found.skipped.items())),
-        problems=found.notes.problems(str(path)),
+        problems=(*found.notes.problems(str(path)), *_serialised(path, events, details)),
     )
     return Reading(rank, samples, found.events)
+
+
+def _serialised(
+    path: Path, events: Events, details: Sequence[Mapping[str, Any]]
+) -> Iterable[Problem]:
+    """Say that kernels with counters have no times."""
+    counted = np.array(["counters" in detail for detail in details] + [False])[events.detail]
+    if counted.any():
+        many = int(counted.sum())
+        text = f"the times of {many:,} kernels of CUPTI's range profiler are none: the profile "
+        yield Problem(str(path), "", f"{text}divides its time evenly among them")
 
 
 def _is_own(around: Mapping[str, Any]) -> bool:

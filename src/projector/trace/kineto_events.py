@@ -46,6 +46,11 @@ class EventNames(Config):
     """Category -> kind of event."""
     processes: dict[str, Word]
     """Process -> kind of event, for traces without categories."""
+    counted: dict[str, Word]
+    """Categories whose arguments are counters."""
+    device_process: Word
+    device_stream: Word
+    device_events: dict[str, Word]
     calls: list[str]
     """Categories of calls of Python."""
     module_prefix: Word
@@ -121,6 +126,8 @@ class Batch:
     tracks: list[TrackValue] = field(default_factory=list)
     edges: list[Mapping[str, Any]] = field(default_factory=list)
     """Events that say where something begins or ends, not yet joined."""
+    labels: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Names of processes, whose thread is -1, and of threads."""
     problems: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     """Text -> times and first events."""
 
@@ -147,6 +154,7 @@ class Collector(Batch):
         self._kinds = {cat: ev.KINDS.index(e.value) for cat, e in names.categories.items()}
         self._kinds |= dict.fromkeys(names.calls, ev.MODULE)
         self._of_process = {p: ev.KINDS.index(e.value) for p, e in names.processes.items()}
+        self._counted = frozenset(names.counted)
         self._prefix = names.module_prefix.value
         self._arrow_names = frozenset(names.backward_arrows)
         self._memory_names = frozenset(names.memory_instants)
@@ -172,10 +180,17 @@ class Collector(Batch):
         if kind is None or (kind == ev.MODULE and not name.startswith(self._prefix)):
             self.skipped[category] += 1
             return
-        self._keep(kind, name, event)
+        self._keep(kind, name, event, counted=category in self._counted)
 
-    def _keep(self, kind: int, name: str, event: Mapping[str, Any]) -> None:
-        get = event.get("args", _NOTHING).get
+    def _keep(
+        self, kind: int, name: str, event: Mapping[str, Any], *, counted: bool = False
+    ) -> None:
+        args = event.get("args", _NOTHING)
+        get = args.get
+        counters: list[Any] = []
+        if counted:
+            # Counters of NVIDIA have two lines in their names, as `sm__cycles_elapsed.max`.
+            counters = ["counters", {n: float(v) for n, v in args.items() if "__" in n}]
         if kind <= ev.FILL:
             process, thread = get("device"), get("stream")
             if process is None:
@@ -188,10 +203,11 @@ class Collector(Batch):
         if external is None:
             external = get("external id", -1)
         row = self.names.setdefault(name, len(self.names))
+        detail = self._detail(kind, name, get, counters)
         self._rows.extend(
             (
                 kind, row, process, thread, get("correlation", -1), external,
-                get("Sequence number", -1), get("Fwd thread id", -1), self._detail(kind, get),
+                get("Sequence number", -1), get("Fwd thread id", -1), detail,
             )
         )  # fmt: skip
         stamp, length = event["ts"], event["dur"]
@@ -200,16 +216,17 @@ class Collector(Batch):
         self._times.extend((stamp, length))
         self._numbers.append(self.events)
 
-    def _detail(self, kind: int, get: Any) -> int:
-        """Return the row of what further is known of an event, or -1."""
-        facts: list[Any] = []
+    def _detail(self, kind: int, name: str, get: Any, facts: list[Any]) -> int:
+        """Return the row of what further is known of an event besides some facts, or -1."""
         wanted = _DETAILS[kind]
+        if kind == ev.OPERATOR and "conv" in name:
+            wanted += _SCALARS
         if get("Collective name") is not None:
             wanted += _COLLECTIVE
         if get("exposed_ps") is not None:
             wanted += _PROJECTED
-        for name, label in wanted:
-            value = get(name)
+        for told, label in wanted:
+            value = get(told)
             if value is not None:
                 facts += (label, value)
         if not facts:
@@ -234,10 +251,19 @@ class Collector(Batch):
             self._take_memory(event)
         elif not isinstance(phase, str):
             raise TypeError(phase)
+        elif phase == "M":
+            self._take_label(event)
         elif phase == "C":
             stamp, track = _number(event["ts"]), str(event["name"])
             values = {str(series): float(value) for series, value in event["args"].items()}
             self.tracks.append(TrackValue(stamp, track, values))
+
+    def _take_label(self, event: Mapping[str, Any]) -> None:
+        thread = {"process_name": -1, "thread_name": event.get("tid")}.get(str(event.get("name")))
+        args = event.get("args")
+        if thread is not None and isinstance(args, dict):
+            line = identity(event.get("pid", -1)), identity(thread)
+            self.labels[line] = printable(str(args.get("name")))
 
     def _take_memory(self, event: Mapping[str, Any]) -> None:
         args = event["args"]
@@ -252,6 +278,8 @@ class Collector(Batch):
     def _take_mended(self, event: Any) -> None:
         """Take an event in which something is not as it should be, as far as that is possible."""
         self._forget_half_rows()
+        if event == {}:  # XLA ends its list with one
+            return
         problems: list[str] = []
         try:
             event = mend_event(event, problems)
@@ -277,7 +305,7 @@ class Collector(Batch):
         elif (kind := self._of_process.get(str(event["process"]))) is not None:
             self._keep(kind, event["name"], event)
         else:
-            self.skipped["without category"] += 1
+            self._keep(ev.UNTOLD, event["name"], event)
 
     def _note(self, text: str) -> None:
         times, events = self.problems.get(text, (0, []))
@@ -375,6 +403,8 @@ def stamps_ps(times_us: Floats, grid_ps: int, zero_us: int = 0) -> Ints:
 
 
 _SHAPES = (("Input Dims", "dims"), ("Input type", "types"))
+_SCALARS = (("Concrete Inputs", "scalars"),)
+"""Of convolutions alone: those of other operators differ from call to call and say nothing."""
 _DEVICE = (("grid", "grid"), ("block", "block"), ("bytes", "bytes"))
 _DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
     ev.KERNEL: _DEVICE,
@@ -385,6 +415,7 @@ _DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
     ev.ANNOTATION: _SHAPES,
     ev.GPU_ANNOTATION: (),
     ev.MODULE: (("Python module id", "module"),),
+    ev.UNTOLD: (),
 }
 _PROJECTED = tuple(
     (name, name) for name in ("term", "exposed_ps", "slowed_ps", "slowdown_ps", "flop")

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 
 from projector.trace.events import NS_PS
 from projector.trace.kineto_events import MALFORMED, Batch, Inexact, Plan, collect
-from projector.trace.sources import BOM, Notes, Source
+from projector.trace.sources import BOM, BREAKS_OFF, Notes, Source
 
 PIECE_BYTES = 1 << 23
 """Bytes of a piece, about 30,000 events."""
@@ -43,7 +43,6 @@ LONGEST_HEAD = 1 << 28
 """Bytes within which the list of events must begin."""
 
 NO_UTF8 = "bytes that are not UTF-8 count as question marks"
-BREAKS_OFF = "the file breaks off here; what was before is read"
 
 _WINDOW = 1 << 16
 _KEYS = "ph|name|cat|pid|tid|ts|dur|args|id|bp|s"

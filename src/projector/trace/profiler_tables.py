@@ -69,6 +69,7 @@ class Formats(Config):
     directions: dict[str, Word]
     units: dict[str, Factor]
     sampled: dict[str, SampledColumn]
+    amd_sampled: dict[str, SampledColumn]
     sources: dict[str, str]
 
 

@@ -1,6 +1,7 @@
 """One rank's activities: launches, operators, operations, phases and iterations."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -477,6 +478,22 @@ def rank_ranges(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank, rank])
     return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in runs)
+
+
+def rank_distances(name: str) -> str:
+    """Return the ranks that the name of a group lists, counted from the first; empty without any.
+
+    ``8-11`` and ``0-3`` are both ``0-3``.
+    """
+    _, _, text = name.rpartition(": ranks ")
+    ranks, by, step = text.partition(" by ")
+    if text == name or not _RANKS.fullmatch(ranks):
+        return ""
+    first = int(ranks.replace(",", "-").split("-")[0])
+    return re.sub(r"\d+", lambda match: str(int(match[0]) - first), ranks) + by + step
+
+
+_RANKS = re.compile(r"\d{1,18}([,-]\d{1,18})*")
 
 
 def of_details(

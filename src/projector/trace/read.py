@@ -4,22 +4,27 @@ import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from projector.errors import ConfigError
-from projector.trace.counters import counter_files, read_counters
+from projector.trace.counters import counter_files, counters_of_trace, read_counters
 from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace, Samples, Trace
 from projector.trace.kineto import Reading, read_kineto
 from projector.trace.pieces import LEAST_BYTES, MOST_WORKERS, Workers, open_events
 from projector.trace.rocprof import format_of, group_files, read_rocprof
 from projector.trace.samples import OWN_ENDING, read_samples, sample_files
-from projector.trace.sources import BLOCK_BYTES, Notes, Source, named_files
+from projector.trace.sources import BLOCK_BYTES, LEFT_OUT, Notes, Source, named_files
 
 Progress = Callable[[int, int, int], None]
 """Called with the bytes read, the bytes to read and the events found."""
+
+XPLANE = ".xplane.pb"
+_XPLANES = (f"*{XPLANE}", f"plugins/profile/*/*{XPLANE}")
+"""Where JAX leaves its protobufs in a folder."""
 
 ENDINGS = (".json", ".json.gz")
 TABLES = (".csv", ".csv.gz")
@@ -70,17 +75,49 @@ def load_trace(
             except NoTraceError as error:
                 if any(files[path] for path in group):
                     raise
-                left.append(Problem(str(group[0]), "", f"left out: {error.message}"))
+                left.append(Problem(str(group[0]), "", f"{LEFT_OUT}{_bare(error)}"))
             told.next(group)
     if not readings:
+        folders = filter(Path.is_dir, map(Path, paths))
+        planes = (p for folder in folders for pattern in _XPLANES for p in folder.glob(pattern))
+        if not left and (plane := min(planes, default=None)) is not None:
+            raise _no_trace(plane, _of_xplane(plane))
         msg = f"trace: no trace in {_listed(paths)}" + (f"; {left[0].text}" if left else "")
         raise ConfigError(msg, key="trace", value=_listed(paths), allowed="Kineto traces")
     trace = _join(_numbered(readings), left, only)
     return replace(
         trace,
-        counters=_of_ranks(trace, (run for path in counted for run in read_counters(path))),
+        counters=_of_ranks(trace, (*_own_counters(trace.ranks), *_counted(counted))),
         samples=(*trace.samples, *_of_ranks(trace, _sampled(trace, sampled))),
     )
+
+
+def _bare(error: ConfigError) -> str:
+    return error.message.removeprefix("trace: ")
+
+
+def _own_counters(ranks: Iterable[RankTrace]) -> Iterator[Counters]:
+    """Yield the counters that traces hold themselves."""
+    yield from filter(None, map(counters_of_trace, ranks))
+
+
+def _counted(paths: Iterable[Path]) -> Iterator[Counters]:
+    """Yield the counters of files: tables, or traces of CUPTI's range profiler."""
+    for path in paths:
+        found: list[Counters] = []
+        if path.name.endswith(ENDINGS) and not format_of(path):
+            with Workers(_workers([path])) as workers, suppress(NoTraceError):
+                rank = _read(path, workers, _Told(None, 0)).rank
+                spoilt = tuple(problem for problem in rank.problems if problem.where)
+                own = _own_counters([replace(rank, rank=_rank_told(rank))])
+                found = [replace(each, problems=spoilt) for each in own]
+        yield from found or read_counters(path)
+
+
+def _rank_told(rank: RankTrace) -> int:
+    """Return the number of a rank: its own, else that of its name, else `NONE`."""
+    named = rank_of_name(Path(rank.path).name)
+    return rank.rank if rank.rank >= 0 else NONE if named is None else named
 
 
 def _of_ranks(trace: Trace, found: Iterable[Beside]) -> tuple[Beside, ...]:
@@ -137,6 +174,8 @@ class _Told:
 
 
 def _read(path: Path, workers: Workers, told: _Told) -> Reading:
+    if path.name.endswith(XPLANE):
+        raise _no_trace(path, _of_xplane(path))
     notes = Notes()
     with Source(path, notes) as source:
         first = source.read(BLOCK_BYTES)
@@ -151,6 +190,18 @@ def _read(path: Path, workers: Workers, told: _Told) -> Reading:
         why = f" ({problems[0].text})" if problems else ""
         raise _no_trace(path, f"holds no events of a profiler{why}")
     return reading
+
+
+def _of_xplane(path: Path) -> str:
+    """Say what to read instead of a protobuf of JAX."""
+    beside = sorted(path.parent.glob("*trace.json.gz"))
+    instead = (
+        f"name {beside[0]}, which lies beside it"
+        if beside
+        else "record with jax.profiler.trace(FOLDER, create_perfetto_trace=True) and name the "
+        "perfetto_trace.json.gz that it writes beside it"
+    )
+    return f"is a protobuf of JAX (XLA), which is not read; {instead}"
 
 
 def _no_trace(path: Path, why: str) -> NoTraceError:

@@ -1,8 +1,9 @@
 """What was sampled beside a run: utilisation of cores, clocks and power of devices.
 
 Read are the JSON lines of our own recorder, ``mpstat -P ALL -o JSON``, ``sadf -j``, the CSV of
-``nvidia-smi --query-gpu``, and CSVs with a column of times and one for each core or device. Which
-logical cores share a physical one comes from the file itself or from that of ``lscpu -p``.
+``nvidia-smi --query-gpu``, CSV and JSON of ``rocm-smi`` and ``amd-smi``, and CSVs with a column of
+times and one for each core or device. Which logical cores share a physical one comes from the file
+itself or from that of ``lscpu -p``.
 """
 
 import json
@@ -18,6 +19,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
+from projector.trace.amd_samples import LAST_NS, is_amd, read_amd
 from projector.trace.events import NONE, NS_PS, Problem, Samples
 from projector.trace.profiler_tables import load_formats, numbers, open_text, plain, whole_numbers
 from projector.trace.rocprof import read_head
@@ -28,9 +30,6 @@ OWN_ENDING = ".samples.jsonl"
 MOST_CORES = 1 << 20
 """Logical cores of one machine; no larger number is one."""
 S_NS = 1_000_000_000
-LAST_NS = 4_000_000_000 * S_NS
-"""In the year 2096; larger stamps are damaged."""
-
 LEAST_NS = 1_000_000_000 * S_NS
 """Smaller stamps are no times since 1970; rocprof counts from the start of the machine."""
 
@@ -38,6 +37,13 @@ ZONE_NS = 15 * 60 * S_NS
 """Clocks on walls differ by multiples of this."""
 
 DAY_NS = 24 * 3600 * S_NS
+
+
+READ = (
+    "samples of `projector trace record`, `mpstat -P ALL -o JSON`, `sadf -j` or `sadf -d`, "
+    "`nvidia-smi --query-gpu=timestamp,... --format=csv`, `rocm-smi` and `amd-smi` (--csv or "
+    "--json, with times), `lscpu -p`, and CSVs with a time and a column a core or device"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +158,17 @@ def _read_file(path: Path, clock: Clock) -> list[Samples]:
     if isinstance(first, dict) and first.get("format") == OWN_FORMAT:
         read = _own(path, first, problems)
         rank = first["rank"] if isinstance(first.get("rank"), int) else rank
+    elif is_amd(head):
+        read = _amd(path, problems)
     elif head.startswith("{"):
         read = _sysstat(path, problems)
     else:
         read = _csv(path, problems)
-    if not read:
+    if not read and not path.name.endswith(OWN_ENDING):
+        why = f" ({problems[-1].text})" if problems else ""
+        msg = f"samples: {path} holds no samples that are known{why}; {READ} are read"
+        raise ConfigError(msg, key="samples", value=str(path), allowed=READ)
+    if not read:  # a recorder that was killed
         problems.append(Problem(str(path), "", "no samples that are known, nothing read"))
         none = np.zeros((0, 0))
         read = [_Read("", np.zeros(0, np.int64), none, ())]
@@ -263,6 +275,16 @@ def _physical(given: Any, count: int) -> Ints | None:
     if isinstance(given, list) and len(given) == count and all(isinstance(n, int) for n in given):
         return np.array(given, np.int64)
     return None
+
+
+def _amd(path: Path, problems: list[Problem]) -> list[_Read]:
+    found = read_amd(path, problems)
+    read = []
+    for what, values in found.values.items():
+        told = np.flatnonzero(~np.isnan(values))
+        devices = [found.devices[row] for row in told.tolist()]
+        read.append(_spread(what, found.time_ns[told], values[told], devices, local=False))
+    return read
 
 
 def _sysstat(path: Path, problems: list[Problem]) -> list[_Read]:

@@ -58,6 +58,12 @@ def _places(note: _Note) -> str:
     return ", ".join(note.places) + more
 
 
+CUT_OFF = "the packed file is cut off; what was before that is read"
+BREAKS_OFF = "the file breaks off here; what was before is read"
+COULD_BE_READ = "events could be read"
+LEFT_OUT = "left out: trace: "
+"""Begin of what is said of a file of a folder that holds no trace."""
+
 BLOCK_BYTES = 1 << 18
 """Bytes of a packed file that are unpacked at once."""
 
@@ -165,9 +171,7 @@ class Source:
             self._packed = self._plain(BLOCK_BYTES)
             if not self._packed:
                 self._ended = True
-                self._notes.add(
-                    "the packed file is cut off; what was before that is read", self._where()
-                )
+                self._notes.add(CUT_OFF, self._where())
                 return b""
         return self._unpack_block()
 

@@ -21,6 +21,8 @@ from projector.trace.measures.iterations import (
     rank_summaries,
     throughput,
 )
+from projector.trace.measures.links import link_times
+from projector.trace.rank import group_name, rank_distances
 from synthetic import activities, collective, compute, copy
 
 REDUCE = {"group": "0: ranks 0-1", "detail": {"collective": "allreduce"}, "bytes": 1000}
@@ -246,3 +248,99 @@ def test_what_a_late_rank_costs():
     assert [row.cost_ns for row in stragglers(pair)] == [0.0, 40.0]
     (alone,) = stragglers(activities(compute(0, 10, iteration=0)))
     assert alone.cost_ns is None
+
+
+FSDP = {"detail": {"collective": "_allgather_base"}, "bytes": 1000, "iteration": 0}
+
+
+def in_group(number, ranks, begin, lengths, **more):
+    """A collective of two ranks: one waits, and both end together."""
+    name = f"{number}: ranks {ranks[0]}-{ranks[1]}"
+    end = begin + max(lengths)
+    return [
+        collective(end - length, end, **({"rank": rank, "group": name} | FSDP | more))
+        for rank, length in zip(ranks, lengths, strict=True)
+    ]
+
+
+def test_why_waits_are_blank():
+    def reasons(*kernels, **more):
+        return [row.waiting_unknown for row in stragglers(activities(*kernels, **more))]
+
+    ranks = range(2)
+    work = [compute(0, 10, rank=rank, iteration=0) for rank in ranks]
+    named = REDUCE | {"iteration": 0}
+    both = [collective(10, 20, rank=rank, **named) for rank in ranks]
+    assert reasons(*work, *both) == [None, None]
+    assert reasons(work[0], both[0]) == ["no other rank is in the trace"]
+    assert reasons(*work) == ["no rank communicates in an iteration"] * 2
+    assert reasons(*work, both[0]) == [
+        "no other rank of its groups is in the trace",
+        "it does not communicate in an iteration, other ranks do",
+    ]
+    nameless = [collective(10, 20, rank=rank, iteration=0) for rank in ranks]
+    assert set(reasons(*work, *nameless)) == {
+        "the trace does not tell the groups of its collectives"
+    }
+    uneven = [*both, collective(30, 40, rank=1, **named)]
+    assert set(reasons(*work, *uneven)) == {
+        "ranks of its groups differ in the number of a collective"
+    }
+    assert reasons(*work, *uneven, nameless[0])[0] == (
+        "the trace does not tell the groups of its collectives; "
+        "ranks of its groups differ in the number of a collective"
+    )
+
+
+def test_what_a_late_link_costs():
+    # The shortest kernels take 10, 30, 12 and 20.
+    table = activities(
+        *in_group(0, (0, 1), 0, (10, 25)), *in_group(1, (2, 3), 0, (30, 40)),
+        *in_group(2, (4, 5), 0, (12, 12)), *in_group(3, (6, 7), 0, (20, 22)),
+        *(compute(10, 34, rank=rank, iteration=0) for rank in (2, 3)),
+    )  # fmt: skip
+    late, *others = link_times(table)
+    assert (late.group, late.peers, late.transfer_ns.median) == ("1: ranks 2-3", 3, 30.0)
+    assert (late.peers_ns, late.relative) == (12.0, 2.5)
+    # It takes 10 longer than the next slowest, and nothing hides 16 of the longer kernel's 40.
+    assert late.cost_ns == 10.0
+    assert [(row.group[0], row.cost_ns) for row in others] == [("3", 0.0), ("2", 0.0), ("0", 0.0)]
+    json.dumps(late.to_dict())
+    hidden = activities(
+        *in_group(0, (0, 1), 0, (10, 10)), *in_group(1, (2, 3), 0, (30, 30)),
+        *(compute(0, 27, rank=rank, iteration=0) for rank in (2, 3)),
+    )  # fmt: skip
+    assert [row.cost_ns for row in link_times(hidden)] == [3.0, 0.0]
+
+
+def test_links_are_compared_with_those_alone_that_do_the_same():
+    def costs(*others):
+        table = activities(*in_group(0, (0, 1), 0, (30, 30)), *others)
+        return [row.peers for row in link_times(table)]
+
+    assert costs() == []
+    assert costs(*in_group(1, (2, 3), 0, (10, 10))) == [1, 1]
+    assert costs(*in_group(1, (2, 3), 0, (10, 10), bytes=999)) == []
+    assert costs(*in_group(1, (2, 3), 0, (10, 10), iteration=1)) == []
+    other = {"detail": {"collective": "allreduce"}}
+    assert costs(*in_group(1, (2, 3), 0, (10, 10), **other)) == []
+    far = {"group": "1: ranks 2,10"}
+    assert costs(*in_group(1, (2, 10), 0, (10, 10), **far)) == []
+    # One rank alone has no transfer.
+    assert costs(in_group(1, (2, 3), 0, (10, 10))[0]) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "distances"),
+    [
+        ((3,), "0"),
+        ((4, 5, 6, 7), "0-3"),
+        ((1, 9, 17), "0-16 by 8"),
+        ((1, 2, 9), "0-1,8"),
+        ((4, 12), "0,8"),
+        ((), ""),
+    ],
+)
+def test_the_name_of_a_group_tells_the_distances_of_its_ranks(ranks, distances):
+    name = group_name({"group": "dp: ranks x", "group_ranks": ranks}, {})
+    assert rank_distances(name) == distances

@@ -179,6 +179,16 @@ def plain_layout(x: str, y: str) -> dict[str, Any]:
     }
 
 
+def said(text: str) -> str:
+    """Return a name that Plotly shows letter by letter; it reads tags in the texts of figures."""
+    return escape(text, quote=False)
+
+
+def named_axis(layout: dict[str, Any], axis: str) -> None:
+    """Make places of an axis names: numbers and dates among them would be set apart as such."""
+    layout[axis] |= {"type": "category"}
+
+
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 78rem;
        padding: 0 1.2rem; }

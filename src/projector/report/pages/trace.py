@@ -18,7 +18,7 @@ from projector.report.figures.trace import (
     rank_spread,
     title_of,
 )
-from projector.report.pages.page import check_page, plain_layout, write_page
+from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.iterations import rank_summaries
 
@@ -184,7 +184,7 @@ def _bars(
             "type": "bar",
             "orientation": "h",
             "name": name if group == "time" else f"{name} {group}",
-            "y": list(labels),
+            "y": list(map(said, labels)),
             "x": list(values),
             "offsetgroup": group,
             "marker": {"color": colours[name]},
@@ -198,4 +198,5 @@ def _layout(title: str, bars: int) -> dict[str, Any]:
     layout = plain_layout(title, "")
     layout |= {"barmode": "stack", "height": 160 + 26 * bars}
     layout["yaxis"] |= {"autorange": "reversed"}
+    named_axis(layout, "yaxis")
     return layout

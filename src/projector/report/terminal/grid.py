@@ -19,6 +19,9 @@ BAR_CELLS = 30
 
 LEAST_BAR_CELLS = 6
 
+MOST_HEAD = 28
+"""Characters from which the head of a column is folded, such as the name that a user gave."""
+
 LEAST_TEXT = 16
 """Characters to which a column of text may shrink before columns move below."""
 
@@ -49,7 +52,7 @@ class Column:
         """Characters that the column takes if nothing is folded."""
         if self.kind == "bar":
             return max(BAR_CELLS, len(self.head))
-        return max(len(self.head), max(map(_length, self.cells), default=0))
+        return max(min(len(self.head), MOST_HEAD), max(map(_length, self.cells), default=0))
 
     @property
     def least(self) -> int:

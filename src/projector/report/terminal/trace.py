@@ -10,15 +10,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.report.terminal.grid import Fitting, Grid, percent, section
+from projector.trace.counter_join import FUNCTION, spelled
 from projector.units import NANOSECOND
 
 if TYPE_CHECKING:
     from projector.projection.comparison import Pair
     from projector.validate.traces.api import GapResult
     from projector.validate.traces.result import Difference, Factor, TraceComparison, Unmatched
-
-LONGEST_NAME = 50
-"""Characters of a name that a table shows."""
 
 _CALL = re.compile(r"\w+\(")
 """A function with its arguments; ``Memcpy HtoD (Host -> Device)`` is none."""
@@ -36,11 +34,11 @@ def ms(time_ns: float) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def short(name: str, width: int | None = LONGEST_NAME) -> str:
-    """Return a name as a table shows it, in so many characters; without a limit it is never cut.
+def short(name: str) -> str:
+    """Return a name as a table shows it, folded where it is long and never cut.
 
-    Of a C++ function the last part of its name and what its template is for, as in
-    ``elementwise_kernel<direct_copy>``; of everything else the begin.
+    Of a C++ function, also a mangled one, it is the last part of its name and what its template is
+    for, as in ``elementwise_kernel<direct_copy>``; everything else stays whole.
     """
     if "::" in name and ("<" in name or "(" in name):
         plain = name.replace("(anonymous namespace)::", "")
@@ -48,10 +46,11 @@ def short(name: str, width: int | None = LONGEST_NAME) -> str:
         found = (first or second for first, second in _PURPOSE.findall(plain))
         inside = next((word for word in found if word != "gpu"), "")
         name = f"{head[0]}<{inside}>" if head and inside else (head or [name])[0]
+    elif name.startswith("_Z"):
+        name = spelled(name, FUNCTION)
     elif _CALL.match(name):
         name = name.split("(")[0]
-    name = name.removeprefix("torch::autograd::")
-    return name if width is None or len(name) <= width else f"{name[: width - 3]}..."
+    return name.removeprefix("torch::autograd::")
 
 
 def _outside_templates(text: str) -> str:
@@ -118,16 +117,17 @@ OUTSIDE = "(no operation)"
 WIDE = 10.0
 """Spreads beyond this share of the median have no digits."""
 
-_NAME_WIDTHS = {
-    (False, True): LONGEST_NAME,
-    (False, False): 34,
-    (True, True): 28,
-    (True, False): 22,
-}
-"""Characters of a name, by whether it has other keys beside it and whether there is room."""
+ROOM_OF_KERNELS = 40
+"""Characters of names of kernels, for which columns are dropped: some have hundreds."""
+
+_FOLDED = ("operation", "kernel", "group")
+"""Names that may be long."""
 
 _TYPES = {"communication": "comm."}
 """Short names of types."""
+
+
+Rows = Sequence[Mapping[str, Any]]
 
 
 class _Column(NamedTuple):
@@ -147,11 +147,19 @@ def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         _Column("share", lambda row: percent(row["share"])),
         _Column("ms", _median_of("duration_ns")),
         _Column("spread", lambda row: _spread(row["duration_ns"]), kept=False),
+        *_rates(rows),
         _Column("launch", _median_of("launch_ns")),
         _Column("overlap", lambda row: _percent(row["overlap"])),
     )
     note = f"ms of one iteration of one rank: median, spread of the quartiles{_more(rows)}"
     return section(f"By {shown['by'][0]}", note, _fitting(rows, shown["by"], columns))
+
+
+def _rates(rows: Rows) -> list[_Column]:
+    """Return the column of FLOP rates, if any row has one."""
+    if all(row["tflop_per_s"] is None for row in rows[:MANY]):
+        return []
+    return [_Column("TFLOP/s", lambda row: _known(row["tflop_per_s"], ",.3g"))]
 
 
 def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
@@ -197,26 +205,23 @@ def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
 def _fitting(
     rows: Sequence[Mapping[str, Any]], by: Sequence[str], columns: Sequence[_Column]
 ) -> Fitting:
-    """Return a table that drops columns, and shortens names, where there is no room."""
+    """Return a table that drops columns where there is no room."""
     kept = [column for column in columns if column.kept]
-    return Fitting(_table(rows, by, columns, is_wide=True), _table(rows, by, kept, is_wide=False))
+    return Fitting(_table(rows, by, columns), _table(rows, by, kept))
 
 
 def _table(
-    rows: Sequence[Mapping[str, Any]],
-    by: Sequence[str],
-    columns: Sequence[_Column],
-    *,
-    is_wide: bool,
+    rows: Sequence[Mapping[str, Any]], by: Sequence[str], columns: Sequence[_Column]
 ) -> RenderableType:
     # What is recomputed is said beside the name.
     names = [name for name in by if name != "recompute"]
-    width = _NAME_WIDTHS[len(names) > 1, is_wide]
-    heads = (f"{'<' if name == 'operation' else '='}{name}" for name in names)
+    heads = (f"{'<' if name in _FOLDED else '='}{name}" for name in names)
     table = Grid(*heads, *(column.head for column in columns))
+    if "kernel" in names:
+        table.columns[names.index("kernel")].roomy = ROOM_OF_KERNELS
     for row in rows[:MANY]:
         again = " (again)" if row.get("recompute") else ""
-        cells = [_cell(row[name], name, width - len(again)) for name in names]
+        cells = [_cell(row[name], name) for name in names]
         cells[0] += again
         table.add_row(*cells, *(column.cell(row) for column in columns))
     return table
@@ -243,14 +248,12 @@ def _known(value: float | None, form: str) -> str:
     return "" if value is None else f"{value:{form}}"
 
 
-def _cell(value: Any, name: str, width: int) -> str:
+def _cell(value: Any, name: str) -> str:
     if isinstance(value, int):
         return str(value) if value >= 0 else "outside"
     if name == "type":
         return _TYPES.get(str(value), str(value))
-    if name == "operation":
-        return short(value, None) if value else OUTSIDE
-    return short(value, width) if value else ""
+    return short(value) if value else OUTSIDE if name == "operation" else ""
 
 
 def _spread(spread: Mapping[str, Any]) -> str:
@@ -339,7 +342,7 @@ def _operations(found: "TraceComparison") -> list[RenderableType]:
     )
     for each in found.operations[:COMPARED]:
         kind = (_SHORT_TYPES.get(each.kind, each.kind),) * len(typed)
-        table.add_row(short(each.operation, None), each.phase, *kind, *_pair(each.pair),
+        table.add_row(short(each.operation), each.phase, *kind, *_pair(each.pair),
             Text(_factors(each)),
         )  # fmt: skip
     note = f"ms of a step; ratio: {names.second} over {names.first}"
@@ -370,7 +373,7 @@ def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableTyp
     table = Grid("=operation", "=phase", "=type", "ms", "runs", "<kernel")
     for each in entries[:UNMATCHED]:
         runs = f"{each.runs:,.3g}" if each.runs < 1000.0 else f"{each.runs:,.0f}"
-        table.add_row(short(each.operation, None), each.phase, each.kind, _ms(each.time_s), runs,
+        table.add_row(short(each.operation), each.phase, each.kind, _ms(each.time_s), runs,
             short(each.kernel),
         )  # fmt: skip
     total = _ms(sum(each.time_s for each in entries))
@@ -403,7 +406,7 @@ def gap_report(found: "GapResult") -> list[RenderableType]:
         theory = _theory(each.theory_ns) if each.theory_ns else ""
         ratio = f"{each.ratio:.2f}" if each.ratio else ""
         cells = [f"{each.factors[name]:.2f}" if name in each.factors else "" for name in columns]
-        table.add_row(short(each.operation, None), each.phase, theory, ms(each.actual_ns), ratio,
+        table.add_row(short(each.operation), each.phase, theory, ms(each.actual_ns), ratio,
                 *cells)  # fmt: skip
     note = "mean of the steps; theory times all factors is the actual time"
     if found.device:
@@ -437,8 +440,6 @@ _PHASES = ("forward", "backward", "optimizer", "other")
 
 _UNITS = {"clock_mhz": "MHz", "memory_clock_mhz": "MHz of memory", "power_w": "W"}
 
-Rows = Sequence[Mapping[str, Any]]
-
 
 def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace summary`."""
@@ -451,6 +452,7 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         *_sharding(shown["sharding"]),
         *_stragglers(shown["stragglers"]),
         *_rank_spreads(shown["rank_spreads"]),
+        *_links(shown["links"]),
         *_gaps(shown["gaps"]),
         *_beside(shown["cores"], shown["sampled"]),
     ]
@@ -518,8 +520,8 @@ def _communication(rows: Rows) -> list[RenderableType]:
     for each in rows[:SUMMARISED]:
         rate = each["bytes_per_s"]
         table.add_row(
-            short(each["collective"], None),
-            short(each["group"], 24),
+            short(each["collective"]),
+            each["group"],
             each["kernels"],
             "" if each["bytes"] is None else f"{each['bytes'] / 2**20:,.3g}",
             ms(each["iteration_ns"]["median"]),
@@ -568,10 +570,23 @@ def _stragglers(rows: Rows) -> list[RenderableType]:
         f"median of the others; waits in collectives{_more(rows, SUMMARISED)}"
     )
     found = section("Ranks against each other", note, table)
-    if all(each["waiting_ns"] is None for each in rows):
-        why = "Waits are not known: no collective was found on two of these ranks."
-        found.append(Padding(Text(why), (0, 0, 1, 2)))
+    blank: dict[str, list[Mapping[str, Any]]] = {}
+    for each in rows:
+        if each["waiting_unknown"]:
+            blank.setdefault(each["waiting_unknown"], []).append(each)
+    for why, those in blank.items():
+        found.append(Padding(Text(_blank(why, those, rows)), (0, 0, 1, 2)))
     return found
+
+
+def _blank(why: str, those: Rows, rows: Rows) -> str:
+    """Say why ranks have no waits."""
+    if len(those) == len(rows):
+        return f"Waits are not known: {why}."
+    places = [_place(each, rows) for each in those]
+    whole = all(place.isdecimal() for place in places)
+    named = runs_of(sorted(map(int, places))) if whole else ", ".join(places)
+    return f"Waits of rank{'s' * (len(those) > 1)} {named} are not known: {why}."
 
 
 def _rank_spreads(rows: Rows) -> list[RenderableType]:
@@ -589,7 +604,7 @@ def _rank_spreads(rows: Rows) -> list[RenderableType]:
     )
     for each in known[:DIFFERING]:
         table.add_row(
-            short(each["operation"], None) or "(outside operations)",
+            short(each["operation"]) or "(outside operations)",
             each["phase"],
             ms(each["median_ns"]),
             ms(each["cost_ns"]),
@@ -599,6 +614,26 @@ def _rank_spreads(rows: Rows) -> list[RenderableType]:
         )
     more = _more(known, DIFFERING)
     return section("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
+
+
+def _links(rows: Rows) -> list[RenderableType]:
+    if not rows:
+        return []
+    table = Grid("<group", "peers", "ms", "peers' ms", "of median", "costs ms")
+    for each in rows[:DIFFERING]:
+        table.add_row(
+            each["group"],
+            each["peers"],
+            ms(each["transfer_ns"]["median"]),
+            ms(each["peers_ns"]),
+            "" if each["relative"] is None else percent(each["relative"]),
+            ms(each["cost_ns"]),
+        )
+    note = (
+        "transfers of an iteration, median; costs: what it would be shorter with this group at the "
+        f"median of its peers{_more(rows, DIFFERING)}"
+    )
+    return section("Links against each other", note, table)
 
 
 def _gaps(rows: Rows) -> list[RenderableType]:
@@ -612,7 +647,7 @@ def _gaps(rows: Rows) -> list[RenderableType]:
             _place(each, rows),
             *(ms(each[key]) for key in ("idle_ns", "late_ns", "called_ns", "unknown_ns")),
             ms(longest["duration_ns"]),
-            short(longest["after"], 36),
+            short(longest["after"]),
         )
     note = (
         f"ms: before the call of what came next, after it, launch unknown{_more(known, SUMMARISED)}"

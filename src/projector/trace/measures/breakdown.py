@@ -18,6 +18,7 @@ from projector.trace.events import NS_PS
 from projector.trace.groups import Groups, group
 from projector.trace.measures.statistics import Band, Measured, bands, in_iterations, ratio
 from projector.trace.measures.times import KernelTimes, kernel_times
+from projector.trace.work import Works, works_of
 
 
 def _name_in(names: Sequence[str]) -> Callable[[int], str]:
@@ -68,6 +69,9 @@ class Part(Measured):
     """What of it no kernel that computes covers; all of what computes itself."""
     each_ns: Band
     """Of one activity; the other bands are of their sum in one sample."""
+    tflop_per_s: float | None
+    """FLOP that extents tell over the time of the kernels of those operators, all samples together.
+    Causal masks are taken off attention. None where no extents tell any."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
@@ -80,6 +84,7 @@ def breakdown(
     by: Sequence[str] = ("phase", "type"),
     times: KernelTimes | None = None,
     where: Flags | None = None,
+    works: Works | None = None,
 ) -> list[Part]:
     """Return the parts of a run by some of `GRANULARITIES`, the longest in total first.
 
@@ -102,6 +107,9 @@ def breakdown(
     spreads["each_ns"] = bands(duration, parts.of, parts.count, NS_PS)
     total, shared = parts.sums(duration), parts.sums(_shared(activities, times)[rows])
     sizes, whole = parts.sizes(), int(total.sum())
+    works = works_of(activities) if works is None else works
+    flop = np.bincount(parts.of, works.flop()[rows], parts.count)
+    told_ps = parts.sums(np.where(works.of[rows] >= 0, duration, 0))
     labels = [_LABELS[name][1](activities) for name in by]
     return [
         Part(
@@ -109,6 +117,7 @@ def breakdown(
             activities=int(sizes[p]),
             share=ratio(total[p], whole) or 0.0,
             overlap=ratio(shared[p], total[p]),
+            tflop_per_s=ratio(flop[p], told_ps[p]) if flop[p] else None,
             **{name: spread[p] for name, spread in spreads.items()},
         )
         for p in np.argsort(-total, kind="stable").tolist()

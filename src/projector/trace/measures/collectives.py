@@ -56,6 +56,8 @@ class Matches:
     labels: tuple[str, ...]
     collective: Groups
     """Kernels that are one collective; of some, only one rank is in the trace."""
+    alike: Flags
+    """bool[kernels]: whether all ranks of its group have as many collectives like it."""
     ranks: Ints
     """int64[kernels]: how many ranks the kernel's collective has in the trace."""
     transfer_ps: Ints
@@ -76,8 +78,8 @@ def matches(activities: Activities, where: Flags | None = None) -> Matches:
     rank, start = activities.rank[row], activities.start_ps[row]
     kinds = group(activities.group[row], label, activities.iteration[row])
     place = places_within(group(kinds.of, rank, activities.device[row]).of, start)
-    known = _alike(kinds, rank) & (activities.group[row] >= 0)
-    alone = np.where(known, -1, np.arange(len(row)))
+    alike = _alike(kinds, rank)
+    alone = np.where(alike & (activities.group[row] >= 0), -1, np.arange(len(row)))
     collective = group(kinds.of, place, alone)
     duration = activities.end_ps[row] - start
     return Matches(
@@ -85,6 +87,7 @@ def matches(activities: Activities, where: Flags | None = None) -> Matches:
         label=label,
         labels=labels,
         collective=collective,
+        alike=alike,
         ranks=collective.sizes()[collective.of],
         transfer_ps=collective.least(duration)[collective.of],
         late_ps=start - collective.least(start)[collective.of],
@@ -266,6 +269,8 @@ class Straggler(Measured):
     """Iterations in which no other device computes longer."""
     waiting_ns: Band | None
     """What it waits for others in the collectives of an iteration; None without other ranks."""
+    waiting_unknown: str | None
+    """Why `waiting_ns` is None; None where it is known."""
     late_ns: Band | None
     """How long after the first rank it enters a collective; None likewise."""
     last: float | None
@@ -291,6 +296,7 @@ def stragglers(
     devices = sorted({(each.rank, each.device) for each in iterations})
     medians = {d: float(np.median(_computing(iterations, d))) for d in devices}
     middle = float(np.median(list(medians.values()))) if medians else 0.0
+    alone = len({device[0] for device in devices}) < 2
     longest: dict[int, float] = {}
     for each in iterations:
         longest[each.iteration] = max(longest.get(each.iteration, 0.0), each.compute_ns)
@@ -310,7 +316,7 @@ def stragglers(
                 relative=ratio(medians[device], middle),
                 slowest=sum(each.compute_ns >= longest[each.iteration] for each in mine),
                 cost_ns=float(np.median(costs[device])) if device in costs else None,
-                **_in_collectives(activities, times, found, last, device),
+                **_in_collectives(activities, times, found, last, device, alone=alone),
             )
         )
     return rows
@@ -344,18 +350,38 @@ def _last(activities: Activities, found: Matches) -> Flags:
 
 
 def _in_collectives(
-    activities: Activities, times: KernelTimes, found: Matches, last: Flags, device: tuple[int, int]
-) -> dict[str, Any]:
-    mine = (activities.rank[found.row] == device[0]) & (activities.device[found.row] == device[1])
-    mine &= found.ranks > 1
+    activities: Activities, times: KernelTimes, found: Matches, last: Flags,
+    device: tuple[int, int], *, alone: bool,
+) -> dict[str, Any]:  # fmt: skip
+    own = (activities.rank[found.row] == device[0]) & (activities.device[found.row] == device[1])
+    mine = own & (found.ranks > 1)
     row = found.row[mine]
     waited = times.duration_ps[row] - found.transfer_ps[mine]
     per_iteration = group(activities.iteration[row]).sums(waited)
+    why = "" if len(row) else _ALONE if alone else _why_unknown(activities, found, own)
     return {
         "waiting_ns": band(per_iteration, NS_PS),
+        "waiting_unknown": why or None,
         "late_ns": band(found.late_ps[mine], NS_PS),
         "last": float(last[mine].mean()) if len(row) else None,
     }
+
+
+_ALONE = "no other rank is in the trace"
+
+
+def _why_unknown(activities: Activities, found: Matches, own: Flags) -> str:
+    """Return why none of a device's kernels is of a collective of several ranks."""
+    no_group = activities.group[found.row[own]] < 0
+    uneven = ~no_group & ~found.alike[own]
+    reasons = {
+        "no rank communicates in an iteration": not len(found.row),
+        "it does not communicate in an iteration, other ranks do": len(found.row) and not own.any(),
+        "the trace does not tell the groups of its collectives": no_group.any(),
+        "ranks of its groups differ in the number of a collective": uneven.any(),
+        "no other rank of its groups is in the trace": (~no_group & ~uneven).any(),
+    }
+    return "; ".join(reason for reason, holds in reasons.items() if holds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

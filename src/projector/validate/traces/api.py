@@ -150,7 +150,8 @@ def _of_trace(
     activities: Activities, works: Works, steps: int, profile: Device | None, dtype: str
 ) -> tuple[list[Needed], Ints]:
     """Return the products and attention of a trace, by operation and phase."""
-    chosen = np.isin(activities.type, (GEMM, ATTENTION)) | (works.of >= 0)
+    # Transposes around a convolution and the like have no theory.
+    chosen = np.isin(activities.type, (GEMM, ATTENTION)) | works.main
     rows = np.flatnonzero(chosen)
     same, keys = by_operation(activities, rows)
     of = np.full(len(activities), -1, np.int64)

@@ -87,7 +87,8 @@ class Compared:
         way = np.zeros(len(self.activities), np.int64)
         found: Matching | None = None
         for rows, part in self._by_rank():
-            works = Works(self.works.works, self.works.of[rows], self.works.main[rows])
+            all_ = self.works
+            works = Works(all_.works, all_.of[rows], all_.main[rows], all_.part[rows])
             found = match(part, works, self.expected, len(np.unique(part.iteration)))
             of[rows], way[rows] = found.of, found.way
         assert found is not None

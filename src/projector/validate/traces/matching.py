@@ -203,9 +203,11 @@ def _put_label(
         return
     gemms = [row for row in matcher.expected.rows if row.name in names and row.kind == "gemm"]
     if gemms:
-        of_work = np.where(matcher.works.main[rows], matcher.works.of[rows], -1)
+        works = matcher.works
+        of_gemm = np.array([*(work.kind == "gemm" for work in works.works), False])[works.of]
+        of_work = np.where((works.main & of_gemm)[rows], works.of[rows], -1)
         for number in np.unique(of_work[of_work >= 0]).tolist():
-            fitting = _gradients(matcher.works.works[number], gemms, matcher.tokens)
+            fitting = _gradients(works.works[number], gemms, matcher.tokens)
             here = rows[of_work == number]
             for turn, name in enumerate(fitting):
                 matcher.put(here[turn :: len(fitting)], name, way)

@@ -126,6 +126,8 @@ def _case(work: Work, *, backward: bool) -> Case | str:
         if work.heads % work.key_heads:
             return "key heads that do not divide the heads"
         return attention_case(shape, work.dtype, "bwd" if work.backward else "fwd", "flash")
+    if work.kind == "convolution":
+        return "a convolution, which no table has"
     if work.grouped or work.batch > 1:
         return "a GEMM of groups or of a batch, whose parts a trace does not tell"
     layout = list(LAYOUTS)[1 if backward else 0]
