@@ -1,8 +1,7 @@
 """The network of a cluster, and the transports of its adapters: fields and shipped tables."""
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -16,7 +15,7 @@ from projector.config._base import (
     Positive,
     Sourced,
 )
-from projector.config.resources import hardware_table
+from projector.config.resources import hardware_table, once_by_name
 from projector.errors import ConfigError
 
 
@@ -150,39 +149,21 @@ class Network(Sourced):
         return self
 
 
+@once_by_name
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
     """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping.
 
     A network with a transport takes from it what it does not state.
     """
-    return _shipped_network(name, key) if isinstance(name, str) else _read_network(name, key)
-
-
-@lru_cache(maxsize=128)
-def _shipped_network(name: str, key: str) -> Network:
-    """Return a shipped network, read once: every cluster asks for the one of its device."""
-    return _read_network(name, key)
-
-
-def _read_network(name: Any, key: str) -> Network:
     data = name
     if not isinstance(name, Mapping):
         data = {"name": name, **_named("networks", "network", name, key)}
-    return Network.parse(_with_transport(data, key), path=key)
+    return Network.parse(_with_transport(cast("Mapping[str, Any]", data), key), path=key)
 
 
+@once_by_name
 def load_transport(name: Any, *, key: str = "cluster.network.transport") -> Transport:
     """Return a transport by the name it has in ``hardware/transports.yaml``."""
-    return _shipped_transport(name, key) if isinstance(name, str) else _read_transport(name, key)
-
-
-@lru_cache(maxsize=128)
-def _shipped_transport(name: str, key: str) -> Transport:
-    """Return a shipped transport, read once."""
-    return _read_transport(name, key)
-
-
-def _read_transport(name: Any, key: str) -> Transport:
     return Transport.parse({"name": name, **_named("transports", "transport", name, key)}, path=key)
 
 

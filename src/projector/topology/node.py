@@ -5,7 +5,6 @@ A file names a device and a network; their rates are taken from there and stated
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive, Sourced, merge
-from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, extended, read_yaml
+from projector.config.yaml_file import FILE_SUFFIXES, beside
 from projector.errors import ConfigError, shown
 
 Place = Literal["devices", "host", "local"]
@@ -300,19 +299,13 @@ def is_file(name: str | Path) -> bool:
     return isinstance(name, Path) or name.endswith(FILE_SUFFIXES)
 
 
+@resources.once_by_name
 def read_node(name: str | Path | Mapping[str, Any], key: str) -> Node:
     """Return a node by shipped name, by path of a YAML file, or from a mapping.
 
     With ``extends: NAME`` it starts from that node and overrides it field by field, as a device
     does. Files that a file names are found from its folder.
     """
-    if isinstance(name, str) and not is_file(name):
-        return _shipped(name, key)
-    return Node.parse(_node_data(name, key, ()), path=key)
-
-
-@lru_cache(maxsize=64)
-def _shipped(name: str, key: str) -> Node:
     return Node.parse(_node_data(name, key, ()), path=key)
 
 
@@ -322,16 +315,9 @@ def _node_data(
     if not isinstance(name, str | Path | Mapping):
         msg = f"{key}: a node is a name, a file or a mapping, got {shown(name)}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
-    chain = extended(chain, name, key=key)
-    if isinstance(name, Mapping):
-        data = dict(name)
-        base = data.pop("extends", None)
-    elif is_file(name):
-        data = read_yaml(name, key=key)
-        base = base_of(data, name)
-        if "device" in data:
-            data["device"] = beside(data["device"], Path(name).parent)
-    else:
-        data = dict(resources.contents(resources.find(KIND, str(name), key=key)))
-        base = data.pop("extends", None)
+    data, base, chain = resources.stated_and_base(
+        name, KIND, key=key, chain=chain, suffixes=FILE_SUFFIXES
+    )
+    if not isinstance(name, Mapping) and is_file(name) and "device" in data:
+        data["device"] = beside(data["device"], Path(name).parent)
     return data if base is None else merge(_node_data(base, key, chain), data)
