@@ -168,7 +168,7 @@ HARMLESS: Final = frozenset(
 """Settings, and sections with a point behind, that cannot change a projection."""
 
 
-def read_toml(text: str, path: Path) -> ReadJob:
+def read_toml(text: str, *, path: Path) -> ReadJob:
     """Read the text of a TOML file."""
     try:
         data = tomllib.loads(text)
