@@ -45,7 +45,35 @@ def _plain(field: str, none: None_) -> Callable[[Any], Any]:
     return read
 
 
-class Column(Generic[S, T]):
+V = TypeVar("V", bound="NDArray[Any]")
+
+
+class Declared(Generic[V]):
+    """An attribute of a class of columns, which is read once where it is asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute."""
+        self.name = name
+
+    def values_of(self, columns: Any) -> V:
+        """Return the column of a table, a batch or records."""
+        raise NotImplementedError
+
+    @overload
+    def __get__(self, columns: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, columns: object, owner: type) -> V: ...
+    def __get__(self, columns: object | None, owner: type) -> Self | V:
+        """Return the column, int64 or float64[jobs or workloads]."""
+        if columns is None:
+            return self
+        values = self.values_of(columns)
+        # Found there from now on, before this declaration.
+        columns.__dict__[self.name] = values
+        return values
+
+
+class Column(Declared[NDArray[T]], Generic[S, T]):
     """One number of a section, or a fixed row of numbers: an attribute of `SectionColumns`."""
 
     def __init__(
@@ -66,46 +94,22 @@ class Column(Generic[S, T]):
         self.dtype: type[T] = dtype
         self.unit, self.meaning, self.part = unit, meaning, part
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
-        self.name = name
-
-    @overload
-    def __get__(self, columns: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, columns: "SectionColumns[S]", owner: type) -> NDArray[T]: ...
-    def __get__(self, columns: "SectionColumns[S] | None", owner: type) -> "Self | NDArray[T]":
-        """Return int64 or float64[jobs], computed once for each batch."""
-        if columns is None:
-            return self
+    def values_of(self, columns: "SectionColumns[S]") -> NDArray[T]:
+        """Return the column of every job."""
         values: NDArray[T] = columns.of_jobs(columns.table.column(self))
-        # Found there from now on, before this declaration.
-        columns.__dict__[self.name] = values
         return values
 
 
-class KeyColumn(Generic[S]):
+class KeyColumn(Declared[Ints], Generic[S]):
     """Equal numbers where sections are equal in what a key reads."""
 
     def __init__(self, read: Callable[[S], Hashable], meaning: str) -> None:
         """Declare what is compared of a section, and what jobs share that agree in it."""
         self.read, self.meaning = read, meaning
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
-        self.name = name
-
-    @overload
-    def __get__(self, columns: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, columns: "SectionColumns[S]", owner: type) -> Ints: ...
-    def __get__(self, columns: "SectionColumns[S] | None", owner: type) -> Self | Ints:
-        """Return int64[jobs], computed once for each batch."""
-        if columns is None:
-            return self
-        values: Ints = columns.of_jobs(columns.table.key(self))
-        columns.__dict__[self.name] = values
-        return values
+    def values_of(self, columns: "SectionColumns[S]") -> Ints:
+        """Return the key of every job."""
+        return columns.of_jobs(columns.table.key(self))
 
     def keys(self, table: "SectionTable[S]", begin: int) -> list[Hashable]:
         """Return what is compared of the sections from a row of their table on."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import comb
 from operator import attrgetter
-from typing import Self, overload
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
+from projector.lower.columns import Declared
 from projector.lower.sections import (
     FP8_RECIPES,
     FUSED_DISPATCHERS,
@@ -216,7 +216,7 @@ Read = str | Callable[[Pieces], Array]
 """Name of what pieces have, or what reads it."""
 
 
-class WorkloadColumn:
+class WorkloadColumn(Declared[Ints]):
     """One whole number of a workload: an attribute of `WorkloadColumns`."""
 
     def __init__(
@@ -233,22 +233,9 @@ class WorkloadColumn:
         self.read: Callable[[Pieces], Array] = attrgetter(read) if isinstance(read, str) else read
         self.unit, self.meaning, self.where = unit, meaning, where
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
-        self.name = name
-
-    @overload
-    def __get__(self, columns: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, columns: "WorkloadColumns", owner: type) -> Ints: ...
-    def __get__(self, columns: "WorkloadColumns | None", owner: type) -> Self | Ints:
+    def values_of(self, columns: "WorkloadColumns") -> Ints:
         """Return int64[workloads]."""
-        if columns is None:
-            return self
-        values = columns.read(self.name)
-        # Found there from now on, before this declaration.
-        columns.__dict__[self.name] = values
-        return values
+        return columns.read(self.name)
 
     def values(self, pieces: Pieces) -> Array:
         """Return the column of some pieces, 0 for kinds that do not have it."""
