@@ -6,7 +6,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from projector.config.device import Device
@@ -151,30 +151,26 @@ def band_of(
 
 def table(quantity: str) -> Mapping[str, Any]:
     """Return the bands of a quantity, by class; empty if there are none."""
-    found: Mapping[str, Any] = _tables().get(quantity, {})
+    found: Mapping[str, Any] = _file("uncertainty.yaml").get(quantity, {})
     return found
 
 
 def has_rows(source: str, quantity: str) -> bool:
     """Whether a source has a part in the bands of a quantity."""
-    return source in _left_out().get(quantity, {})
+    return source in _file("uncertainty_left_out.yaml").get(quantity, {})
 
 
 def _without(source: str, quantity: str) -> Mapping[str, Any]:
     """Return the bands of a quantity made without one source; the usual ones if it has no rows."""
-    found: Mapping[str, Any] | None = _left_out().get(quantity, {}).get(source)
+    found: Mapping[str, Any] | None = (
+        _file("uncertainty_left_out.yaml").get(quantity, {}).get(source)
+    )
     return table(quantity) if found is None else found
 
 
-@lru_cache(maxsize=1)
-def _tables() -> dict[str, Any]:
-    path = data_dir("hardware") / "uncertainty.yaml"
-    return read_yaml(path) if path.is_file() else {}
-
-
-@lru_cache(maxsize=1)
-def _left_out() -> dict[str, Any]:
-    path = data_dir("hardware") / "uncertainty_left_out.yaml"
+@cache
+def _file(name: str) -> dict[str, Any]:
+    path = data_dir("hardware") / name
     return read_yaml(path) if path.is_file() else {}
 
 

@@ -12,7 +12,6 @@ from pydantic import Field
 
 from projector.config import resources
 from projector.config._base import Config, NotNegative, Positive
-from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
 FILE = "engines.yaml"
@@ -108,7 +107,7 @@ def engine_named(name: str) -> str:
 @cache
 def engines() -> dict[str, Engine]:
     """Return every engine by its name."""
-    listed = _table()["engines"]
+    listed = _table(FILE, "engines")
     shared = {key: value for key, value in listed[GENERIC].items() if key != "also"}
     return {name: Engine.model_validate({**shared, **entry}) for name, entry in listed.items()}
 
@@ -116,23 +115,25 @@ def engines() -> dict[str, Engine]:
 @cache
 def weight_formats() -> dict[str, WeightFormat]:
     """Return every format of weights by its name."""
-    return {name: WeightFormat.model_validate(entry) for name, entry in _table()["weights"].items()}
+    return {
+        name: WeightFormat.model_validate(entry) for name, entry in _table(FILE, "weights").items()
+    }
 
 
 @cache
 def dequantising() -> Dequantising:
     """Return what all formats have in common."""
-    return Dequantising.model_validate(_table()["dequantising"])
+    return Dequantising.model_validate(_table(FILE, "dequantising"))
 
 
 @cache
-def _table() -> dict[str, Any]:
-    table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
-    return {name: _plain(part) for name, part in table.items() if name != "sources"}
+def _table(file: str, part: str) -> dict[str, Any]:
+    """Return a part of a file of ``hardware/`` without the sources of its values."""
+    table: dict[str, Any] = _plain(resources.hardware_table(file)[part])
+    return table
 
 
 def _plain(entry: Any) -> Any:
-    """Return values without the sources beside them."""
     if not isinstance(entry, Mapping):
         return entry
     if "value" in entry:
@@ -203,21 +204,16 @@ class BenchmarkRouting(Config):
 @cache
 def inference_operators() -> InferenceOperators:
     """Return what operators move and launch."""
-    return InferenceOperators.parse(_section("operators"), path=f"{INFERENCE_FILE}: operators")
+    return InferenceOperators.parse(_table(INFERENCE_FILE, "operators"))
 
 
 @cache
 def inference_memory() -> InferenceMemory:
     """Return what an engine holds."""
-    return InferenceMemory.parse(_section("memory"), path=f"{INFERENCE_FILE}: memory")
+    return InferenceMemory.parse(_table(INFERENCE_FILE, "memory"))
 
 
 @cache
 def benchmark_routing() -> BenchmarkRouting:
     """Return how benchmarks draw loads."""
-    return BenchmarkRouting.parse(_section("routing"), path=f"{INFERENCE_FILE}: routing")
-
-
-def _section(name: str) -> dict[str, Any]:
-    table = read_yaml(resources.data_dir("hardware") / INFERENCE_FILE, key=INFERENCE_FILE)
-    return {key: entry["value"] for key, entry in table[name].items()}
+    return BenchmarkRouting.parse(_table(INFERENCE_FILE, "routing"))

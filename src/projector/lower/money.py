@@ -1,6 +1,7 @@
 """The columns of power and money: what devices draw, what runs are paid with."""
 
 import math
+from functools import partial
 from operator import attrgetter
 
 from projector.config.cluster import ClusterConfig
@@ -70,14 +71,9 @@ def _other_w(device: Device) -> float:
     )
 
 
-def _listed_rent(device: Device) -> float:
-    price = load_prices().rental_usd_per_gpu_hour.get(device.name)
-    return math.nan if price is None else price.value
-
-
-def _listed_capex(device: Device) -> float:
-    price = load_prices().capex_usd_per_gpu.get(device.name)
-    return math.nan if price is None else price.value
+def _listed(table: str, device: Device) -> float:
+    price = getattr(load_prices(), table).get(device.name)
+    return math.nan if price is None else float(price.value)
 
 
 class PowerColumns(SectionColumns[ClusterConfig]):
@@ -91,8 +87,12 @@ class PowerColumns(SectionColumns[ClusterConfig]):
     joule_per_byte = _device.floats(_joule_per_byte, "J/byte", "From memory.")
     voltage_squared = _cluster.floats(_voltage_squared, "1", "At its clock over the highest one.")
     other_w = _device.floats(_other_w, "W", "Of nodes and network, for each device.")
-    listed_rent = _device.floats(_listed_rent, "USD/h", "Of a device in the dated table.")
-    listed_capex = _device.floats(_listed_capex, "USD", "Of a device in the dated table.")
+    listed_rent = _device.floats(
+        partial(_listed, "rental_usd_per_gpu_hour"), "USD/h", "Of a device in the dated table."
+    )
+    listed_capex = _device.floats(
+        partial(_listed, "capex_usd_per_gpu"), "USD", "Of a device in the dated table."
+    )
 
 
 def _owned(name: str) -> float:

@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -195,7 +196,7 @@ def _differences(job: Job, again: Job) -> dict[str, Any]:
     if job.parallelism.fsdp:
         stated["parallelism.zero_stage"] = job.parallelism.sharding_stage
     found = {
-        name: _section(job, name) for name in _WHOLE if getattr(job, name) != getattr(again, name)
+        name: getattr(job, name) for name in _WHOLE if getattr(job, name) != getattr(again, name)
     }
     for field, value in ours.items():
         if field in theirs:
@@ -207,15 +208,8 @@ def _differences(job: Job, again: Job) -> dict[str, Any]:
         while section and section not in theirs:
             section = section.rpartition(".")[0]
         where = section or field
-        found[where] = _section(job, where) if section else stated[field]
+        found[where] = attrgetter(where)(job) if section else stated[field]
     return {field: _plain(value) for field, value in found.items()}
-
-
-def _section(job: Job, dotted: str) -> Any:
-    value: Any = job
-    for name in dotted.split("."):
-        value = getattr(value, name)
-    return value
 
 
 _UNREAD: Final = {"name", "notes", "origins", "ignored", "source", "sources"}

@@ -170,19 +170,14 @@ def _training(job: Job) -> dict[str, Any]:
     }
     if split.pp > 1:
         # Its pipeline cuts the local batch into microbatches.
-        settings["local_batch_size"] = max(1, training.global_batch_size // _ranks(job))
+        settings["local_batch_size"] = max(1, training.global_batch_size // job.ranks)
     else:
         settings["global_batch_size"] = training.global_batch_size
     return settings
 
 
-def _ranks(job: Job) -> int:
-    split = job.parallelism
-    return max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
-
-
 def _sharding(job: Job) -> dict[str, Any]:
-    split, ranks = job.parallelism, _ranks(job)
+    split, ranks = job.parallelism, job.ranks
     if split.sharding_stage == 0:
         return {"data_parallel_replicate_degree": ranks, "data_parallel_shard_degree": 1}
     copies = split.num_distributed_optimizer_instances
