@@ -230,9 +230,7 @@ def read_trainer(data: Mapping[str, Any], *, path: Path, default_batch: int = 8)
     of a micro-batch where nothing is stated, 0 to ask for them.
     """
     config = data.get("deepspeed", data.get("deepspeed_config"))
-    rest = {
-        name: value for name, value in data.items() if name not in ("deepspeed", "deepspeed_config")
-    }
+    rest = {name: value for name, value in data.items() if name not in _DEEPSPEED}
     has_deepspeed = isinstance(config, Mapping | str) and bool(config)
     if has_deepspeed:
         inner = config if isinstance(config, Mapping) else read_json(_beside(str(config), path))
