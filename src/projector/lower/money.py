@@ -80,19 +80,17 @@ class PowerColumns(SectionColumns[ClusterConfig]):
     """Devices of clusters, as their power models have them; NaN is not known."""
 
     tdp_w = _device.floats("tdp_w")
-    held_w = _device.floats(_held_w, "W", "That a device holds under load.")
-    idle_w = _device.floats(_idle_w, "W", "Of a device that waits.")
-    flat_w = _device.floats(_flat_w, "W", "During a step, for want of a power model.")
-    joule_per_flop = _device.floats(_joule_per_flop, "J/FLOP", "Of each of `MATRIX_TYPES`.")
-    joule_per_byte = _device.floats(_joule_per_byte, "J/byte", "From memory.")
-    voltage_squared = _cluster.floats(_voltage_squared, "1", "At its clock over the highest one.")
-    other_w = _device.floats(_other_w, "W", "Of nodes and network, for each device.")
-    listed_rent = _device.floats(
-        partial(_listed, "rental_usd_per_gpu_hour"), "USD/h", "Of a device in the dated table."
-    )
-    listed_capex = _device.floats(
-        partial(_listed, "capex_usd_per_gpu"), "USD", "Of a device in the dated table."
-    )
+    held_w = _device.floats(_held_w)  # That a device holds under load. [W]
+    idle_w = _device.floats(_idle_w)  # Of a device that waits. [W]
+    flat_w = _device.floats(_flat_w)  # During a step, for want of a power model. [W]
+    joule_per_flop = _device.floats(_joule_per_flop)  # Of each of `MATRIX_TYPES`. [J/FLOP]
+    joule_per_byte = _device.floats(_joule_per_byte)  # From memory. [J/byte]
+    voltage_squared = _cluster.floats(_voltage_squared)  # At its clock over the highest one. [1]
+    other_w = _device.floats(_other_w)  # Of nodes and network, for each device. [W]
+    # Of a device in the dated table. [USD/h]
+    listed_rent = _device.floats(partial(_listed, "rental_usd_per_gpu_hour"))
+    # Of a device in the dated table. [USD]
+    listed_capex = _device.floats(partial(_listed, "capex_usd_per_gpu"))
 
 
 def _owned(name: str) -> float:
@@ -114,21 +112,19 @@ class MoneyColumns(SectionColumns[RunConfig]):
     """Prices and emissions of runs; NaN is not stated."""
 
     rent = _run.floats("cost.usd_per_gpu_hour", none=math.nan)
-    takes_listed = _run.ints(
-        lambda r: r.cost.prices == "listed", "flag", "Listed prices stand in for missing ones."
-    )
+    # Listed prices stand in for missing ones.
+    takes_listed = _run.ints(lambda r: r.cost.prices == "listed")
     owns = _run.ints("cost.owned.enabled")
     capex = _run.floats("cost.owned.capex_usd_per_gpu", none=math.nan)
     system_share = _run.floats("cost.owned.system_share", none=_owned)
     lifetime_years = _run.floats("cost.owned.lifetime_years", none=_owned)
     utilisation = _run.floats("cost.owned.utilisation", none=_owned)
     cooling_usd_per_w = _run.floats("cost.owned.cooling_usd_per_w", none=_owned)
-    real_estate_usd_per_w = _run.floats(_real_estate_usd_per_w, "USD/W", "Of TDP.")
-    facility_once = _run.ints(
-        lambda r: r.cost.owned.facility == "once", "flag", "Both are paid once in a lifetime."
-    )
+    real_estate_usd_per_w = _run.floats(_real_estate_usd_per_w)  # Of TDP. [USD/W]
+    # Both are paid once in a lifetime.
+    facility_once = _run.ints(lambda r: r.cost.owned.facility == "once")
     staff_share = _run.floats("cost.owned.staff_share_per_year", none=_owned)
     pue = _run.floats("energy.pue", none=_owned)
     usd_per_kwh = _run.floats("energy.usd_per_kwh", none=_owned)
     other_w = _run.floats("energy.node_overhead_w_per_gpu", none=math.nan)
-    g_per_kwh = _run.floats(_g_per_kwh, "g/kWh", "CO2 of the grid.")
+    g_per_kwh = _run.floats(_g_per_kwh)  # CO2 of the grid. [g/kWh]
