@@ -141,7 +141,6 @@ class Quantising(Config):
     """Traffic of one element of the activation."""
 
     tb_per_s: Positive
-    """Rate of that traffic."""
 
 
 class Power(Config):
@@ -475,8 +474,6 @@ class LowLatencyExchange(Config):
     """Dispatch and combine of the kernel for few tokens, which sends each copy by itself."""
 
     start_us: NotNegative = 28.0
-    """Fixed time."""
-
     doubling_us: NotNegative = 3.2
     """What each doubling of the domains adds."""
 
@@ -508,4 +505,3 @@ class ExpertExchange(Config):
     """Tokens on their way back by such a kernel."""
 
     low_latency: LowLatencyExchange = LowLatencyExchange()
-    """The kernel for few tokens."""

@@ -32,11 +32,7 @@ class Engine(Config):
     """An inference engine."""
 
     title: str
-    """Its name in reports."""
-
     also: tuple[str, ...] = ()
-    """Further names."""
-
     collectives: tuple[str, ...]
     """Algorithms that its all-reduce chooses among."""
 
@@ -47,8 +43,6 @@ class Engine(Config):
     """Whether prefill runs as one captured graph."""
 
     decode_graph: bool
-    """The same for decode."""
-
     weight_kernels: WeightKernels
     """Kernels for weights that are narrower than the operands."""
 
@@ -160,8 +154,6 @@ class InferenceOperators(Config):
     """Traffic for each logit, to pick a token."""
 
     sample_kernels: NotNegative
-    """Kernels that pick tokens."""
-
     decode_attention_kernels: NotNegative
     """Kernels of attention to the cache in a decode step."""
 
@@ -170,13 +162,10 @@ class InferenceMemory(Config):
     """What an engine holds beside weights and cache."""
 
     gemm_workspaces: NotNegative
-    """Workspaces of GEMM libraries."""
-
     stream_bytes: NotNegative
     """Held for each element of the residual stream."""
 
     logit_bytes: NotNegative
-    """Held for each logit."""
 
 
 class BenchmarkRouting(Config):
@@ -192,11 +181,7 @@ class BenchmarkRouting(Config):
     """Largest such draw."""
 
     groups: int = Field(gt=0)
-    """Groups of experts, in group-limited routing."""
-
     kept_groups: int = Field(gt=0)
-    """Groups that a token keeps."""
-
     few_experts: int = Field(ge=0)
     """Fewer experts on a rank get half of the work-groups each, where their number is fixed."""
 

@@ -89,23 +89,13 @@ class FirstOrderDevice(Sourced):
     """Tells its file from that of a device with compute units."""
 
     name: str
-    """As its vendor calls it."""
-
     vendor: str = "other"
-    """Who makes it."""
-
     peak_tflops: dict[MatrixType, Positive] = Field(min_length=1)
     """Dense peak by type."""
 
     memory_gib: Positive
-    """Memory of one device."""
-
     memory_tb_per_s: Positive
-    """Its bandwidth."""
-
     devices_per_node: Count = 8
-    """Devices of one host."""
-
     scale_up_domain: Count
     """Devices that the fast links join."""
 

@@ -93,11 +93,7 @@ class Profile(Config):
     """Name in the file."""
 
     title: str
-    """Name in reports."""
-
     also: tuple[str, ...] = ()
-    """Further names."""
-
     releases: Mapping[str, str]
     """Release -> month it came out (year-month), oldest first."""
 

@@ -23,8 +23,6 @@ class Transport(Sourced):
     """How a kind of adapter, with the plug-in that drives it, carries collectives."""
 
     name: str
-    """Name shown in reports."""
-
     nic_efficiency: float = Field(gt=0, le=1)
     """Share of the adapter rate that large messages reach."""
 
@@ -51,8 +49,6 @@ class Network(Sourced):
     """How nodes of one kind of cluster are built and joined."""
 
     name: Annotated[str, SHOWN]
-    """Name shown in reports."""
-
     node: str | None = None
     """File of ``hardware/nodes`` (or a path) with the links of a node whose devices are not all
     joined alike; rings are then searched in its graph. None: a switch or a full mesh."""

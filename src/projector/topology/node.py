@@ -25,11 +25,7 @@ class Engine(Config):
     """One way to move data. Rates hold for one direction."""
 
     what: str = ""
-    """What it is, for reports."""
-
     between: tuple[Place, ...] = Field(min_length=1)
-    """Where it can move data."""
-
     base: str | None = None
     """Engine that does the work; shares below are then shares of its rate. Its other fields hold
     here too, unless they are given."""
@@ -93,8 +89,6 @@ class Transfers(Config):
     """What a node file says about moving data."""
 
     engines: dict[str, Engine] = Field(min_length=1)
-    """Engines by name."""
-
     mpi_over_library: dict[str, Positive] = Field(default_factory=dict)
     """By operation, the time of an MPI collective over that of the collective library. MPI
     exchanges and maps pointers to the buffers of other processes."""
@@ -184,8 +178,6 @@ class Switch(Config):
     """A switch that every device of the node is linked to."""
 
     name: str = "switch"
-    """Name of the vertex."""
-
     chips: Count = 1
     """Chips that form it. Traffic is spread over all of them evenly, so that they are one
     vertex without a limit of its own."""
@@ -206,8 +198,6 @@ class Host(Config):
     """Host memory and the links to it."""
 
     numa: Members
-    """Devices of each NUMA domain."""
-
     tier: str
     """Tier of each device's link."""
 
@@ -232,8 +222,6 @@ class Node(Sourced):
     """A node file."""
 
     name: str
-    """Name shown in reports."""
-
     device: str
     """Device: a shipped name or a file."""
 
@@ -250,14 +238,10 @@ class Node(Sourced):
     """What a group of ``packages`` is called."""
 
     packages: Members = 1
-    """Devices of each package."""
-
     start_us: NotNegative = 0.0
     """Latency of a message beside that of its links: what the engine takes that sends it."""
 
     tiers: dict[str, Tier] = Field(min_length=1)
-    """Kinds of links by name."""
-
     links: dict[str, Literal["all"] | tuple[tuple[End, End], ...]] = Field(default_factory=dict)
     """Links between devices by tier: pairs of numbers, or ``all`` pairs."""
 
@@ -282,8 +266,6 @@ class Node(Sourced):
     """The same as a square table: the tier of each pair of devices, ``.`` where there is none."""
 
     switch: Switch | None = None
-    """A switch between all devices."""
-
     host: Host | None = None
     """Host memory; left out, the graph has none."""
 

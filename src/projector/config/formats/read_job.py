@@ -93,7 +93,6 @@ class Stated:
         self.values: dict[str, Any] = {}
         """Dotted name, as the newest release writes it -> value. Nulls are left out."""
         self.job: dict[str, Any] = {}
-        """Native job mapping."""
         self.notes: list[str] = []
         """What is projected otherwise than stated."""
         self.origins: dict[str, str] = {}

@@ -34,8 +34,6 @@ class Emitted(NamedTuple):
     """One of `FORMATS`."""
 
     text: str
-    """What the file holds."""
-
     suffix: str
     """Ending that the file's name needs to be read again."""
 
