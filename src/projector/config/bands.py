@@ -126,7 +126,8 @@ def band_of(
     ``moe_layer``. A named device without rows has a wider band. ``without`` names a source: the
     band as it is without the rows of that source.
     """
-    known = _without(without, quantity) if without else table(quantity)
+    # A source without rows has the usual bands.
+    known = _file("uncertainty_left_out.yaml").get(quantity, {}).get(without, table(quantity))
     name = next((name for name in classes if name in known), None)
     if name is None:
         return NOTHING
@@ -158,14 +159,6 @@ def table(quantity: str) -> Mapping[str, Any]:
 def has_rows(source: str, quantity: str) -> bool:
     """Whether a source has a part in the bands of a quantity."""
     return source in _file("uncertainty_left_out.yaml").get(quantity, {})
-
-
-def _without(source: str, quantity: str) -> Mapping[str, Any]:
-    """Return the bands of a quantity made without one source; the usual ones if it has no rows."""
-    found: Mapping[str, Any] | None = (
-        _file("uncertainty_left_out.yaml").get(quantity, {}).get(source)
-    )
-    return table(quantity) if found is None else found
 
 
 @cache

@@ -70,10 +70,6 @@ def _in_parts(field: str) -> Callable[[SoftwareConfig], int]:
     return lambda software: round(read(software) * LOAD_ONE)
 
 
-def _expert_calls(software: SoftwareConfig) -> list[float]:
-    return [count for name in CALLS for count in getattr(software.expert_calls, name)]
-
-
 def _peaks(device: Device) -> list[float]:
     """Return the dense peak of each matrix type, NaN where the device has none."""
     native = device.matrix_flop_per_clk_per_cu
@@ -132,7 +128,9 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"))  # What runs for FP16.
     native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"))  # What runs for FP32.
     # Fields of `CALLS`, forward and backward. [operators]
-    expert_calls = _software.floats(_expert_calls)
+    expert_calls = _software.floats(
+        lambda s: [count for name in CALLS for count in getattr(s.expert_calls, name)]
+    )
     expert_passes = _software.ints(_fields("expert_passes", PASSES))  # Fields of `PASSES`. [bytes]
     atomic_bytes = _software.ints("atomic_bytes")
     # Rate of eager kernels over others. [2**-20]

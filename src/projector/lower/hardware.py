@@ -218,10 +218,12 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     row["gemm_die_stride"] = 1 if device.gemm_die_aware else device.dies
     row["gemm_group_m"] = chosen.group_m or 0
     clocks = device.gemm_clk_per_k | chosen.clk_per_k
+    # Of a unit's vector pipes for the scales of one element of C and of K.
+    scale_clk = device.gemm_scale_instructions / (SCALE_BLOCK * device.gemm_scale_lanes_per_cu)
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
         named = library in device.gemm_libraries
-        row["gemm_scale_clk"][code] = named * (native == "fp8_block") * _scale_clk(device)
+        row["gemm_scale_clk"][code] = named * (native == "fp8_block") * scale_clk
         row["gemm_clk_per_k"][code] = clocks.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
         # Of a library with members each tile has its own share.
         share: float = 1.0 if chosen.members else chosen.efficiency.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
@@ -231,11 +233,6 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     row["num_tiles"] = len(offers)
     for position, offer in enumerate(offers):
         row["tiles"][position] = tile_row(device, offer.tile, offer)
-
-
-def _scale_clk(device: Device) -> float:
-    """Return clocks of a unit's vector pipes for the scales of one element of C and of K."""
-    return device.gemm_scale_instructions / (SCALE_BLOCK * device.gemm_scale_lanes_per_cu)
 
 
 class Offer(NamedTuple):

@@ -23,22 +23,14 @@ _device = Declare[ClusterConfig, Device](attrgetter("device"))
 _run = Declare[RunConfig, RunConfig]()
 
 
-def _held_w(device: Device) -> float:
-    """Return what a device draws at most over a second; NaN without a power model."""
-    return math.nan if device.power is None else device.tdp_w * device.power.loaded_share
-
-
 def _idle_w(device: Device) -> float:
-    if device.power is not None:
-        return device.power.idle_w
-    share = of_family(load_surrounding_power().idle_share, device.architecture)
-    return device.tdp_w * share.value
+    return _of_tdp("idle_share", device) if device.power is None else device.power.idle_w
 
 
-def _flat_w(device: Device) -> float:
-    """Return what a device without a power model draws during a step."""
-    share = of_family(load_surrounding_power().busy_share, device.architecture)
-    return device.tdp_w * share.value
+def _of_tdp(share: str, device: Device) -> float:
+    """Return what a device without a power model draws, by a share of its architecture."""
+    shares = getattr(load_surrounding_power(), share)
+    return device.tdp_w * of_family(shares, device.architecture).value
 
 
 def _joule_per_flop(device: Device) -> list[float]:
@@ -46,10 +38,6 @@ def _joule_per_flop(device: Device) -> list[float]:
     known = {} if device.power is None else device.power.pj_per_flop
     natives = [native_type(device, name) for name in MATRIX_TYPES]
     return [known.get(name, math.nan) * PICO for name in natives]  # type: ignore[call-overload]  # any name may be asked
-
-
-def _joule_per_byte(device: Device) -> float:
-    return math.nan if device.power is None else device.power.pj_per_hbm_byte * PICO
 
 
 def _voltage_squared(cluster: ClusterConfig) -> float:
@@ -66,9 +54,8 @@ def _voltage_squared(cluster: ClusterConfig) -> float:
 
 def _other_w(device: Device) -> float:
     table = load_surrounding_power()
-    return of_family(table.other_w_per_gpu, device.architecture).value + (
-        table.network_w_per_gpu.value
-    )
+    of_node = of_family(table.other_w_per_gpu, device.architecture).value
+    return of_node + table.network_w_per_gpu.value
 
 
 def _listed(table: str, device: Device) -> float:
@@ -80,11 +67,17 @@ class PowerColumns(SectionColumns[ClusterConfig]):
     """Devices of clusters, as their power models have them; NaN is not known."""
 
     tdp_w = _device.floats("tdp_w")
-    held_w = _device.floats(_held_w)  # That a device holds under load. [W]
+    # That a device holds at most over a second. [W]
+    held_w = _device.floats(lambda d: d.tdp_w * d.power.loaded_share if d.power else math.nan)
     idle_w = _device.floats(_idle_w)  # Of a device that waits. [W]
-    flat_w = _device.floats(_flat_w)  # During a step, for want of a power model. [W]
+    flat_w = _device.floats(
+        partial(_of_tdp, "busy_share")
+    )  # During a step, for want of a power model. [W]
     joule_per_flop = _device.floats(_joule_per_flop)  # Of each of `MATRIX_TYPES`. [J/FLOP]
-    joule_per_byte = _device.floats(_joule_per_byte)  # From memory. [J/byte]
+    # From memory. [J/byte]
+    joule_per_byte = _device.floats(
+        lambda d: d.power.pj_per_hbm_byte * PICO if d.power else math.nan
+    )
     voltage_squared = _cluster.floats(_voltage_squared)  # At its clock over the highest one. [1]
     other_w = _device.floats(_other_w)  # Of nodes and network, for each device. [W]
     # Of a device in the dated table. [USD/h]

@@ -203,11 +203,6 @@ def _stated_dp(job: Job) -> ConfigError:
     return _error("parallelism.dp", given, text, [derived])
 
 
-def _cp_parts(job: Job) -> int:
-    split = job.parallelism
-    return split.cp * (2 if split.cp > 1 and split.cp_comm_type != "a2a" else 1)
-
-
 def _uneven_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
     halves = (columns.cp > 1) & (batch.parallelism.cp_type != CP_TYPES.index("a2a"))
     return np.asarray(columns.seq % (columns.cp * np.where(halves, 2, 1)) != 0)
@@ -215,7 +210,8 @@ def _uneven_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
 
 @_rule(_uneven_sequence)
 def _sequence(job: Job) -> ConfigError:
-    cp, seq, parts = job.parallelism.cp, job.training.seq_length, _cp_parts(job)
+    cp, seq = job.parallelism.cp, job.training.seq_length
+    parts = cp * (2 if cp > 1 and job.parallelism.cp_comm_type != "a2a" else 1)
     why = " (2 chunks a rank balance the causal mask)" if parts != cp else ""
     text = f"cp ({cp}) needs seq_length ({seq}) to be a multiple of {parts}{why}"
     return _error("training.seq_length", seq, text, f"a multiple of {parts}")

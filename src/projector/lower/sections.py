@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from projector.config._base import values_of
-from projector.config.adapter import SITES, AdapterConfig, model_sites
+from projector.config.adapter import SITES, model_sites
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig, run_default
@@ -67,17 +67,8 @@ def _quantise_bytes(training: TrainingConfig) -> float:
     return 2.0 + 2.0 * operand if uses_narrow(training) else 0.0
 
 
-def _quantised_copies(training: TrainingConfig) -> float:
-    """Bytes for each weight of a linear layer that its quantised copies hold through the step."""
-    return (0.0 if training.fp8_param_gather else 1.0) + training.fp8_weight_transpose_cache
-
-
 def _bits(sites: Iterable[str]) -> int:
     return sum(1 << SITES.index(site) for site in sites)
-
-
-def _dropout(adapter: AdapterConfig | None) -> int:
-    return DROPOUTS.index(adapter.dropout_position) if adapter and adapter.dropout > 0.0 else 0
 
 
 def _recompute_unit(training: TrainingConfig) -> int:
@@ -241,8 +232,10 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     quantise_bytes = _training.floats(_quantise_bytes)  # Moved to quantise a weight. [bytes]
     # Keeps quantised copies of weights that FSDP gathers.
     keeps_quantised = _training.ints(lambda t: t.fp8_weight_cache and uses_narrow(t))
-    # Of quantised copies, each weight of a linear layer. [bytes]
-    quantised_copies = _training.floats(_quantised_copies)
+    # That quantised copies of a weight of a linear layer hold through the step. [bytes]
+    quantised_copies = _training.floats(
+        lambda t: (0.0 if t.fp8_param_gather else 1.0) + t.fp8_weight_transpose_cache
+    )
     optimizer_offload = _training.floats("optimizer.offload_fraction")
     # Adapters are trained, and no other weight.
     adapted = _training.ints(lambda t: t.adapter is not None)
@@ -254,7 +247,12 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     adapter_each = _training.ints(
         lambda t: t.adapter is not None and t.adapter.expert_adapters == "each"
     )
-    adapter_dropout = _training.ints(lambda t: _dropout(t.adapter))  # Of `DROPOUTS`.
+    # Of `DROPOUTS`.
+    adapter_dropout = _training.ints(
+        lambda t: (
+            DROPOUTS.index(t.adapter.dropout_position) if t.adapter and t.adapter.dropout else 0
+        )
+    )
     # Frozen linear layers lie in 4 bits.
     packed_base = _training.ints(
         lambda t: t.adapter is not None and t.adapter.base_precision == "nf4"

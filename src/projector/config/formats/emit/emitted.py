@@ -136,7 +136,7 @@ def unsaid(emitted: Emitted, job: Job) -> str:
     """
     elsewhere = _TOLD_ELSEWHERE | {*_writer(emitted.format).own(job)}
     fields = [
-        f"{field.removeprefix('model.')}={_short(value)}"
+        f"{field.removeprefix('model.')}={json.dumps(value, ensure_ascii=False, default=str)}"
         for field, value in emitted.carried.items()
         if field.partition(".")[0] in _SECTIONS and field not in elsewhere and value is not None
     ]
@@ -144,10 +144,6 @@ def unsaid(emitted: Emitted, job: Job) -> str:
     return (
         f"{title}: {', '.join(fields)} cannot be said to {TITLES[emitted.format]}" if fields else ""
     )
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def check_target(format: str, file: str | None) -> None:  # noqa: A002  # the option's name

@@ -73,7 +73,10 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     sections: dict[str, dict[str, Any]] = {
         "job": {"description": title},
         "model": {"name": name, "flavor": flavor, "converters": converters},
-        "optimizer": _optimizer(job),
+        "optimizer": {
+            "name": "AdamW",
+            "implementation": "foreach" if job.training.optimizer.update_bytes > 0 else "fused",
+        },
         "training": _training(job),
         "parallelism": {**_sharding(job), **_degrees(job), **_pipeline(job)},
         "activation_checkpoint": _recompute(job),
@@ -153,11 +156,6 @@ def _float8(job: Job) -> dict[str, Any]:
         return {}
     gather = training.fp8_param_gather
     return {"recipe_name": training.fp8_recipe, "enable_fsdp_float8_all_gather": gather}
-
-
-def _optimizer(job: Job) -> dict[str, Any]:
-    foreach = job.training.optimizer.update_bytes > 0
-    return {"name": "AdamW", "implementation": "foreach" if foreach else "fused"}
 
 
 def _training(job: Job) -> dict[str, Any]:
