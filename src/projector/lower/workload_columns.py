@@ -5,7 +5,6 @@ whole numbers, so that records compare exactly; what does not matter to a kind s
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import comb
 from operator import attrgetter
@@ -18,13 +17,7 @@ from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
 from projector.lower.columns import Declared
-from projector.lower.sections import (
-    FP8_RECIPES,
-    FUSED_DISPATCHERS,
-    ModelColumns,
-    ParallelismColumns,
-    TrainingColumns,
-)
+from projector.lower.sections import FP8_RECIPES, FUSED_DISPATCHERS
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, is_layer
 
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
@@ -33,34 +26,14 @@ ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
 
 
-@dataclass(frozen=True, eq=False)
 class Pieces:
     """One kind of layer of each of n jobs: what workloads are read from."""
 
-    batch: JobBatch
-    jobs: JobColumns
-    kinds: Records
-    """KIND[n]."""
-
-    @cached_property
-    def model(self) -> ModelColumns:
-        """Architectures."""
-        return self.batch.model
-
-    @cached_property
-    def split(self) -> ParallelismColumns:
-        """Splits."""
-        return self.batch.parallelism
-
-    @cached_property
-    def training(self) -> TrainingColumns:
-        """Steps."""
-        return self.batch.training
-
-    @cached_property
-    def cluster(self) -> SoftwareColumns:
-        """Software of their clusters."""
-        return self.batch.cluster
+    def __init__(self, batch: JobBatch, jobs: JobColumns, kinds: Records) -> None:
+        """Keep jobs with their columns, and the kind of a layer of each, KIND[n]."""
+        self.batch, self.jobs, self.kinds = batch, jobs, kinds
+        self.model, self.split, self.training = batch.model, batch.parallelism, batch.training
+        self.cluster: SoftwareColumns = batch.cluster
 
     @cached_property
     def is_moe(self) -> Flags:
