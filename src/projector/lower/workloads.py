@@ -309,7 +309,7 @@ def _seen_fabric(fabric: Ints, columns: JobColumns, machines: Machines) -> Ints:
         size, local, span = (getattr(columns, f"{name}{of}") for of in ("", "_local", "_span"))
         beyond |= (local < size) | (span != 0)
         alone &= size == 1
-    return np.where(beyond, fabric, np.where(alone, 0, machines.near.take(fabric)))
+    return np.where(beyond, fabric, np.where(alone, 0, machines.near.all().take(fabric)))
 
 
 def structures_of(jobs: JobBatch, keys: PipelineKeys, layout: Ints) -> tuple[Ints, Ints]:
@@ -352,11 +352,7 @@ def build_workloads(
         shape=shape[workload_first],
         on_device=device[owner[workload_first]],
         on_fabric=fabric[owner[workload_first]],
-        devices=machines.devices,
-        slowdown=machines.slowdown,
-        gemm_shares=machines.gemm_shares,
-        fabrics=machines.fabrics,
-        exchanges=machines.exchanges,
+        **machines.records(),
         device=device,
         fabric=fabric_of_job,
         stage_offset=offsets(stages_of),
