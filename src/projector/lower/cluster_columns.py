@@ -124,9 +124,9 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     """
 
     native_mask = _device.ints(_native_mask)  # Bit i: it computes in `MATRIX_TYPES[i]`. [bits]
-    native_bf16 = _device.ints(lambda d: _native_code(d, "bf16"))  # What runs for BF16.
-    native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"))  # What runs for FP16.
-    native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"))  # What runs for FP32.
+    native_bf16 = _device.ints(lambda d: _native_code(d, "bf16"))  # What runs for BF16. [code]
+    native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"))  # What runs for FP16. [code]
+    native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"))  # What runs for FP32. [code]
     # Fields of `CALLS`, forward and backward. [operators]
     expert_calls = _software.floats(
         lambda s: [count for name in CALLS for count in getattr(s.expert_calls, name)]

@@ -70,9 +70,8 @@ class PowerColumns(SectionColumns[ClusterConfig]):
     # That a device holds at most over a second. [W]
     held_w = _device.floats(lambda d: d.tdp_w * d.power.loaded_share if d.power else math.nan)
     idle_w = _device.floats(_idle_w)  # Of a device that waits. [W]
-    flat_w = _device.floats(
-        partial(_of_tdp, "busy_share")
-    )  # During a step, for want of a power model. [W]
+    # During a step, for want of a power model. [W]
+    flat_w = _device.floats(partial(_of_tdp, "busy_share"))
     joule_per_flop = _device.floats(_joule_per_flop)  # Of each of `MATRIX_TYPES`. [J/FLOP]
     # From memory. [J/byte]
     joule_per_byte = _device.floats(
@@ -105,7 +104,7 @@ class MoneyColumns(SectionColumns[RunConfig]):
     """Prices and emissions of runs; NaN is not stated."""
 
     rent = _run.floats("cost.usd_per_gpu_hour", none=math.nan)
-    # Listed prices stand in for missing ones.
+    # Listed prices stand in for missing ones. [flag]
     takes_listed = _run.ints(lambda r: r.cost.prices == "listed")
     owns = _run.ints("cost.owned.enabled")
     capex = _run.floats("cost.owned.capex_usd_per_gpu", none=math.nan)
@@ -114,7 +113,7 @@ class MoneyColumns(SectionColumns[RunConfig]):
     utilisation = _run.floats("cost.owned.utilisation", none=_owned)
     cooling_usd_per_w = _run.floats("cost.owned.cooling_usd_per_w", none=_owned)
     real_estate_usd_per_w = _run.floats(_real_estate_usd_per_w)  # Of TDP. [USD/W]
-    # Both are paid once in a lifetime.
+    # Both are paid once in a lifetime. [flag]
     facility_once = _run.ints(lambda r: r.cost.owned.facility == "once")
     staff_share = _run.floats("cost.owned.staff_share_per_year", none=_owned)
     pue = _run.floats("energy.pue", none=_owned)

@@ -91,7 +91,7 @@ class ModelColumns(SectionColumns[ModelConfig]):
     ffn = _model.ints("ffn_hidden_size")
     gated = _model.ints("gated")
     mlp_bias = _model.ints("mlp_bias")
-    # Inputs of its activation are clamped.
+    # Inputs of its activation are clamped. [flag]
     clamped = _model.ints(lambda m: m.activation_clamp > 0.0)
     heads = _model.ints("num_attention_heads")
     query_groups = _model.ints("query_groups")
@@ -102,8 +102,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
         lambda m: m.mla.qk_head_dim + m.mla.qk_pos_emb_head_dim if m.mla else m.head_dim
     )
     d_v = _model.ints("head_dim")
-    rope = _model.ints(lambda m: m.position_embedding == "rope")  # Rotates Q and K.
-    learned = _model.ints(lambda m: m.position_embedding == "learned")  # Has a table of positions.
+    rope = _model.ints(lambda m: m.position_embedding == "rope")  # Rotates Q and K. [flag]
+    # Has a table of positions. [flag]
+    learned = _model.ints(lambda m: m.position_embedding == "learned")
     attention_bias = _model.code("attention_bias", ATTENTION_BIASES)
     qk_norm = _model.code("qk_norm", QK_NORMS)
     sinks = _model.ints("attention_sinks")
@@ -111,13 +112,13 @@ class ModelColumns(SectionColumns[ModelConfig]):
     # Scale, and shift. [vectors]
     norm_parameters = _model.ints(lambda m: 1 if m.normalization == "rmsnorm" else 2)
     norms = _model.ints("norms_per_layer")
-    is_mla = _model.ints(lambda m: m.mla is not None)  # Has latent attention.
+    is_mla = _model.ints(lambda m: m.mla is not None)  # Has latent attention. [flag]
     q_lora = _model.ints("mla.q_lora_rank", none=0)
     kv_lora = _model.ints("mla.kv_lora_rank", none=0)
     d_nope = _model.ints("mla.qk_head_dim", none=0)
     d_rope = _model.ints("mla.qk_pos_emb_head_dim", none=0)
-    is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers.
-    all_moe = _model.ints(lambda m: all(m.moe_layers))  # Has no dense MLP.
+    is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
+    all_moe = _model.ints(lambda m: all(m.moe_layers))  # Has no dense MLP. [flag]
     experts = _model.ints("moe.num_experts", none=0)
     topk = _model.ints("moe.router_topk", none=0)
     expert_ffn = _model.ints("moe.ffn_hidden_size", none=0)
@@ -150,7 +151,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     tp_overlap = _split.code("tp_overlap", TP_OVERLAPS)
     ep_overlap = _split.ints("overlap_moe_expert_parallel_comm")
     order = _split.code("rank_order", ORDERS)
-    pp_is_last = _split.ints(lambda p: p.rank_order.endswith("pp"))  # Pipelines are apart.
+    pp_is_last = _split.ints(lambda p: p.rank_order.endswith("pp"))  # Pipelines are apart. [flag]
     optimizer_copies = _split.ints("num_distributed_optimizer_instances")
     sharding_ranks = _split.ints("sharding_group_size", none=0)
     shared_overlap = _split.ints("moe_shared_expert_overlap")
@@ -158,7 +159,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     fsdp = _split.ints("fsdp")
     forward_ahead = _split.ints("fsdp_forward_prefetch")
     backward_ahead = _split.ints("fsdp_backward_prefetch")
-    # Gathers in the backward.
+    # Gathers in the backward. [flag]
     regathers = _split.ints(lambda p: not p.fsdp or p.fsdp_reshard_after_forward)
     overlap_grad_reduce = _split.ints("overlap_grad_reduce")
     overlap_param_gather = _split.ints("overlap_param_gather")
@@ -186,7 +187,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     global_batch = _training.ints("global_batch_size")
     seq = _training.ints("seq_length")
     dtype = _training.code("precision", MATRIX_TYPES)
-    narrow = _training.ints(uses_narrow)  # Linear layers have fewer than 16 bits.
+    narrow = _training.ints(uses_narrow)  # Linear layers have fewer than 16 bits. [flag]
     fp8_recipe = _training.code("fp8_recipe", FP8_RECIPES)
     fp8_transpose = _training.ints("fp8_weight_transpose_cache")
     # Of a main-gradient element. [bytes]
@@ -197,15 +198,15 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
         lambda t: sum(1 << RECOMPUTE_MODULES.index(name) for name in set(t.recompute.modules))
     )
     recompute_unit = _training.floats(_recompute_unit)  # Recomputed together. [layers]
-    # Recomputing a layer ends before its last GEMM.
+    # Recomputing a layer ends before its last GEMM. [flag]
     stops_early = _training.ints(lambda t: t.recompute_early_stop and _recompute_unit(t) == 1)
     flash = _training.ints("flash_attention")
-    # It is the device's default one.
+    # It is the device's default one. [flag]
     default_attention = _training.ints(
         lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t)
     )
-    fp8_attention = _training.ints(uses_fp8_attention)  # It computes in FP8.
-    # Element-wise operators run one by one.
+    fp8_attention = _training.ints(uses_fp8_attention)  # It computes in FP8. [flag]
+    # Element-wise operators run one by one. [flag]
     eager = _training.ints(lambda t: t.elementwise == "eager" and not t.torch_compile)
     fused_loss = _training.ints("cross_entropy_fusion")
     graphs = _training.ints("cuda_graphs")
@@ -230,30 +231,30 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     state_bytes = _training.floats(_state_bytes)  # Of optimizer state, each parameter. [bytes]
     update_bytes = _training.floats("optimizer.update_bytes")
     quantise_bytes = _training.floats(_quantise_bytes)  # Moved to quantise a weight. [bytes]
-    # Keeps quantised copies of weights that FSDP gathers.
+    # Keeps quantised copies of weights that FSDP gathers. [flag]
     keeps_quantised = _training.ints(lambda t: t.fp8_weight_cache and uses_narrow(t))
     # That quantised copies of a weight of a linear layer hold through the step. [bytes]
     quantised_copies = _training.floats(
         lambda t: (0.0 if t.fp8_param_gather else 1.0) + t.fp8_weight_transpose_cache
     )
     optimizer_offload = _training.floats("optimizer.offload_fraction")
-    # Adapters are trained, and no other weight.
+    # Adapters are trained, and no other weight. [flag]
     adapted = _training.ints(lambda t: t.adapter is not None)
     # Bit i: an adapter stands beside `SITES[i]`. [bits]
     adapter_sites = _training.ints(lambda t: _bits(t.adapter.sites if t.adapter else ()))
     adapter_rank = _training.ints("adapter.rank", none=0)
     adapter_expert_rank = _training.ints("adapter.rank_of_experts", none=0)
-    # Every expert has adapters of its own.
+    # Every expert has adapters of its own. [flag]
     adapter_each = _training.ints(
         lambda t: t.adapter is not None and t.adapter.expert_adapters == "each"
     )
-    # Of `DROPOUTS`.
+    # Of `DROPOUTS`. [code]
     adapter_dropout = _training.ints(
         lambda t: (
             DROPOUTS.index(t.adapter.dropout_position) if t.adapter and t.adapter.dropout else 0
         )
     )
-    # Frozen linear layers lie in 4 bits.
+    # Frozen linear layers lie in 4 bits. [flag]
     packed_base = _training.ints(
         lambda t: t.adapter is not None and t.adapter.base_precision == "nf4"
     )

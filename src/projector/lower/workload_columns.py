@@ -272,9 +272,9 @@ class WorkloadColumns:
         """Return the column with some name."""
         return np.asarray(self.rows[name])
 
-    kind = _shared(lambda p: p.kinds["kind"])  # A `Kind`.
-    device = _beside()  # Of the table of devices.
-    fabric = _beside()  # Of the table of fabrics.
+    kind = _shared(lambda p: p.kinds["kind"])  # A `Kind`. [code]
+    device = _beside()  # Of the table of devices. [row]
+    fabric = _beside()  # Of the table of fabrics. [row]
 
     # Batch, sequence and the degrees that divide them.
     micro_batch = _shared("jobs.micro_batch")
@@ -335,12 +335,12 @@ class WorkloadColumns:
     vocab = _shared(lambda p: padded_vocab(p.batch, p.jobs))  # Of the padded vocabulary. [rows]
     # Of a learned position table. [rows]
     positions = _shared(lambda p: p.model.max_positions * p.model.learned)
-    # The head is the embedding; with a pipeline it holds a copy.
+    # The head is the embedding; with a pipeline it holds a copy. [flag]
     tied = _shared(lambda p: p.model.tied * (p.jobs.pp == 1))
 
     # Training switches.
-    dtype = _shared(_linear_dtype)  # Matrix type of linear layers.
-    # Attention computes in FP8.
+    dtype = _shared(_linear_dtype)  # Matrix type of linear layers. [code]
+    # Attention computes in FP8. [flag]
     fp8_attention = _layer(lambda p: p.training.fp8_attention * (p.kinds["narrow"] == 1))
     eager = _shared("training.eager")
     grouped_gemm_share_2e20 = _experts("cluster.grouped_gemm_share_2e20")
@@ -349,7 +349,7 @@ class WorkloadColumns:
     fp8_recipe = _shared("training.fp8_recipe")
     fp8_transpose = _shared("training.fp8_transpose")
     accumulate_bytes = _shared("training.accumulate_bytes")
-    # What weight gradients do: add to the main ones, have a kernel add them, or nothing.
+    # What weight gradients do: add to the main ones, have a kernel add them, or nothing. [code]
     accumulation = _shared(
         lambda p: np.where(
             p.split.fsdp > 0,
@@ -357,12 +357,12 @@ class WorkloadColumns:
             np.where(p.training.fused_accumulation, ADDS, ADDS_APART),
         )
     )
-    recompute = _shared(lambda p: p.kinds["recompute"])  # 0 none, 1 selective, 2 full.
+    recompute = _shared(lambda p: p.kinds["recompute"])  # 0 none, 1 selective, 2 full. [code]
     # Bit i: `RECOMPUTE_MODULES[i]` is dropped. [bits]
     recompute_mask = _shared(
         lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE)
     )
-    # Recomputation ends before the last GEMM.
+    # Recomputation ends before the last GEMM. [flag]
     stops_early = _shared(
         lambda p: p.training.stops_early * (p.kinds["recompute"] == RECOMPUTE_FULL)
     )
@@ -388,13 +388,15 @@ class WorkloadColumns:
     dispatcher_units = _experts("training.dispatcher_units")
     permute_fusion = _experts("training.permute_fusion")
     fused_experts = _experts("training.fused_experts")
-    calls_forward = _calls(0)  # Beside its kernels, dispatched by the host.
-    calls_backward = _calls(1)  # The same in the backward.
-    bias_forward_bytes = _pass("bias_forward_bytes")  # Of an output, moved for its bias.
-    bias_backward_bytes = _pass("bias_backward_bytes")  # The same in the backward.
-    bias_transient_bytes = _pass("bias_transient_bytes")  # Of an output, held while it is added.
-    clamp_forward_bytes = _pass("clamp_forward_bytes")  # Of an activation, moved to clamp it.
-    clamp_backward_bytes = _pass("clamp_backward_bytes")  # The same in the backward.
+    calls_forward = _calls(0)  # Beside its kernels, dispatched by the host. [operators]
+    calls_backward = _calls(1)  # The same in the backward. [operators]
+    bias_forward_bytes = _pass("bias_forward_bytes")  # Of an output, moved for its bias. [bytes]
+    bias_backward_bytes = _pass("bias_backward_bytes")  # The same in the backward. [bytes]
+    # Of an output, held while it is added. [bytes]
+    bias_transient_bytes = _pass("bias_transient_bytes")
+    # Of an activation, moved to clamp it. [bytes]
+    clamp_forward_bytes = _pass("clamp_forward_bytes")
+    clamp_backward_bytes = _pass("clamp_backward_bytes")  # The same in the backward. [bytes]
     atomic_bytes = _experts("cluster.atomic_bytes")
     eager_share_2e20 = _experts("cluster.eager_share_2e20")
     host_sync = _experts("training.host_sync")
