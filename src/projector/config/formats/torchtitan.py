@@ -511,7 +511,7 @@ class _Rest:
         self.schedule = stated.job["training"].get("schedule")
         """The schedule of the file: another one deals layers otherwise."""
         copies = stated.integer("parallelism.data_parallel_replicate_degree", 1)
-        shard: int = stated.get("parallelism.data_parallel_shard_degree", integer, -1)
+        shard = stated.get("parallelism.data_parallel_shard_degree", integer, -1)
         self.data_parallel = max(0, shard) * copies
         """Data-parallel ranks of the file, 0 where it takes all devices that there are."""
         self.local = stated.integer("training.local_batch_size", 8)
