@@ -68,7 +68,6 @@ class Job(JobSections):
     """Everything one projection depends on; nothing else changes its result."""
 
     cluster: ClusterConfig
-    """Where it runs."""
 
     def __repr__(self) -> str:
         """Name the parts; the whole is long."""

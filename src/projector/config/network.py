@@ -46,7 +46,7 @@ class Transport(Sourced):
 
 
 class Network(Sourced):
-    """How nodes of one kind of cluster are built and joined."""
+    """How nodes of one kind of cluster are built and joined; `Transport` describes some fields."""
 
     name: Annotated[str, SHOWN]
     node: str | None = None
@@ -74,14 +74,8 @@ class Network(Sourced):
     """Rate of one adapter, per direction."""
 
     nic_efficiency: float = Field(default=0.9, gt=0, le=1)
-    """Share of the adapter rate that large messages reach."""
-
     nic_latency_us: NotNegative = 5.0
-    """One hop of a collective between nodes."""
-
     collective_start_us: NotNegative = 20.0
-    """Fixed cost that any collective between nodes adds."""
-
     collective_chunk_us: NotNegative | None = None
     """As collective_chunk_us of a device, of a collective between nodes; that of the device where
     none is given."""
@@ -91,11 +85,7 @@ class Network(Sourced):
     where none is given."""
 
     nic_flags: bool = True
-    """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
-
     nic_switch_trees: bool = True
-    """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
-
     nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the adapter rate that messages between two ranks and exchanges reach; none given
     means nic_efficiency."""
