@@ -113,6 +113,9 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
     row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB
 
 
+_EXCHANGED = [(name, *in_si(name)) for name in ExchangeKernel.model_fields]
+
+
 def exchange_record(device: Device) -> Records:
     """Return what exchanges between experts cost on a device as EXCHANGE[1]."""
     record = np.zeros(1, EXCHANGE)
@@ -120,9 +123,7 @@ def exchange_record(device: Device) -> Records:
     for op, kernel in enumerate(
         (costs.dispatch, costs.combine, costs.bulk_dispatch, costs.bulk_combine)
     ):
-        for name in ExchangeKernel.model_fields:
-            in_record, unit = in_si(name)
-            field = "channel_bytes_per_s" if name == "copy_gb_per_s" else in_record
-            row[field][op] = getattr(kernel, name) * unit
+        for name, field, unit in _EXCHANGED:
+            row[field.replace("copy_", "channel_")][op] = getattr(kernel, name) * unit
     copy_fields(row, costs.low_latency, before="low_latency_")
     return record
