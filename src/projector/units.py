@@ -35,21 +35,32 @@ GBIT = 1e9 / 8
 """Bytes in a gigabit."""
 
 _SI = {
-    "_gb_per_s": GB,
-    "_gib": GIB,
-    "_mib": MIB,
-    "_hours": HOUR,
-    "_ms": MILLISECOND,
-    "_us": MICROSECOND,
-    "_s": 1.0,
+    "_gb_per_s": (GB, "_bytes_per_s"),
+    "_gib": (GIB, "_bytes"),
+    "_mib": (MIB, "_bytes"),
+    "_kib": (KIB, "_bytes"),
+    "_hours": (HOUR, "_s"),
+    "_ms": (MILLISECOND, "_s"),
+    "_us": (MICROSECOND, "_s"),
+    "_ns": (NANOSECOND, "_s"),
+    "_s": (1.0, "_s"),
 }
-"""End of the name of a setting -> its unit in SI; the first that matches counts."""
+"""End of the name of a setting -> its unit in SI, and the end of the name that a number in SI has;
+the first that matches counts."""
 
 
 def si_unit(name: str) -> float:
     """Return the unit that the name of a setting ends with, such as ``hbm_gib``, in SI."""
     name = name.removesuffix("_per_node")
-    return next(unit for end, unit in _SI.items() if name.endswith(end))
+    return next(unit for end, (unit, _) in _SI.items() if name.endswith(end))
+
+
+def in_si(name: str) -> tuple[str, float]:
+    """Return the name of a setting in SI and its unit; without a unit it stays as it is."""
+    for end, (unit, si) in _SI.items():
+        if name.endswith(end):
+            return f"{name.removesuffix(end)}{si}", unit
+    return name, 1.0
 
 
 def to_gib(num_bytes: Numbers) -> Numbers:

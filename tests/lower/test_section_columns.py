@@ -1,12 +1,16 @@
 """Columns of sections."""
 
+import inspect
+import re
 from operator import itemgetter
 
 import numpy as np
 import pytest
 
 from projector.config.training import TrainingConfig
+from projector.lower.cluster_columns import ClusterColumns, HostColumns, SoftwareColumns
 from projector.lower.columns import Column, KeyColumn, SectionTable
+from projector.lower.money import MoneyColumns, PowerColumns
 from projector.lower.sections import ModelColumns, ParallelismColumns, RunColumns, TrainingColumns
 
 SECTIONS = [
@@ -47,14 +51,25 @@ def test_a_table_that_grows_is_the_table_of_all(asked):
         np.testing.assert_array_equal(grown.key(key), whole.key(key))
 
 
-@pytest.mark.parametrize("columns", [ModelColumns, ParallelismColumns, TrainingColumns, RunColumns])
+@pytest.mark.parametrize(
+    "columns",
+    [
+        *(ModelColumns, ParallelismColumns, TrainingColumns, RunColumns, SoftwareColumns),
+        *(HostColumns, ClusterColumns, PowerColumns, MoneyColumns),
+    ],
+)
 def test_columns_say_what_they_are(columns):
-    """By a field, which says it, or beside a function that reads more than one."""
+    """By a field, which says it, or in a comment beside a function that reads more than one."""
+    lines = inspect.getsource(columns).splitlines()
     for name, column in vars(columns).items():
-        if isinstance(column, Column):
+        if isinstance(column, Column | KeyColumn):
             assert column.name == name
-            assert bool(column.field) != bool(column.unit)
-            assert bool(column.field) != column.meaning.endswith(".")
+            at = next(at for at, line in enumerate(lines) if line.startswith(f"    {name} = "))
+            comment = lines[at].partition("  # ")[2] or lines[at - 1].partition("    # ")[2]
+            if isinstance(column, KeyColumn):
+                assert comment.endswith(".")
+            else:
+                assert bool(column.field) != bool(re.fullmatch(r".+\. \[.+\]", comment))
 
 
 def test_a_column_is_read_once_and_not_written():
@@ -66,9 +81,7 @@ def test_a_column_is_read_once_and_not_written():
 
 def test_a_part_is_read_once_for_all_sections_that_share_it():
     read = []
-    letters = Column(
-        np.int64, lambda name: read.append(name) or len(name), "letters", "Of it.", itemgetter(0)
-    )
+    letters = Column(np.int64, lambda name: read.append(name) or len(name), itemgetter(0))
     one, three = "one", "three"
     table = SectionTable([(one, 1), (three, 2), (one, 3)])
     assert table.column(letters).tolist() == [3, 5, 3]

@@ -192,7 +192,7 @@ def config_error(error: ValidationError, path: str) -> ConfigError:
         allowed = [literal_eval(each) for each in _choices(first["ctx"]["expected"])]
         text = f"should be {_or(allowed)}"
     else:
-        text = _sentence(first["msg"])
+        text = first["msg"].replace("Input should be", "should be").replace("Input", "value")
         allowed = first.get("ctx", {}).get("expected", text)
     got = f" (got {shown(value)})" if cause is None else ""
     return ConfigError(
@@ -252,10 +252,6 @@ def _leaves(annotation: Any) -> Iterator[Any]:
 
 def _is_union_tag(part: str) -> bool:
     return "[" in part or "(" in part or part in {"int", "float", "str", "bool", "constrained-str"}
-
-
-def _sentence(message: str) -> str:
-    return message.replace("Input should be", "should be").replace("Input", "value")
 
 
 SOURCED = {"value", "source", "note"}

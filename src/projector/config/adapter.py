@@ -22,40 +22,27 @@ _FUSED: Final = {"qkv": ("q", "k", "v"), "fc1": ("gate", "up")}
 
 _EVERY: Final = tuple(site for site in SITES if site not in _FUSED)
 
-TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    "linear_qkv": ("qkv",),
-    "linear_q": ("q",),
-    "linear_k": ("k",),
-    "linear_v": ("v",),
-    "linear_proj": ("proj",),
-    "linear_fc1": ("fc1",),
-    "linear_fc1_gate": ("gate",),
-    "linear_fc1_up": ("up",),
-    "linear_fc2": ("fc2",),
-    "linear_q_proj": ("q",),
-    "linear_q_down_proj": ("q_down",),
-    "linear_q_up_proj": ("q_up",),
-    "linear_kv_down_proj": ("kv_down",),
-    "linear_kv_up_proj": ("kv_up",),
-    "q_proj": ("q",),
-    "k_proj": ("k",),
-    "v_proj": ("v",),
-    "o_proj": ("proj",),
-    "qkv_proj": ("qkv",),
-    "gate_proj": ("gate",),
-    "up_proj": ("up",),
-    "gate_up_proj": ("fc1",),
-    "down_proj": ("fc2",),
-    "w1": ("gate",),
-    "w2": ("fc2",),
-    "w3": ("up",),
-    "q_a_proj": ("q_down",),
-    "q_b_proj": ("q_up",),
-    "kv_a_proj_with_mqa": ("kv_down",),
-    "kv_b_proj": ("kv_up",),
-    "all-linear": _EVERY,
+_MODULES: Final[Mapping[str, str]] = {
+    "qkv": "linear_qkv qkv_proj",
+    "q": "linear_q linear_q_proj q_proj",
+    "k": "linear_k k_proj",
+    "v": "linear_v v_proj",
+    "proj": "linear_proj o_proj",
+    "q_down": "linear_q_down_proj q_a_proj",
+    "q_up": "linear_q_up_proj q_b_proj",
+    "kv_down": "linear_kv_down_proj kv_a_proj_with_mqa",
+    "kv_up": "linear_kv_up_proj kv_b_proj",
+    "fc1": "linear_fc1 gate_up_proj",
+    "gate": "linear_fc1_gate gate_proj w1",
+    "up": "linear_fc1_up up_proj w3",
+    "fc2": "linear_fc2 down_proj w2",
 }
-"""Name of a module, as Megatron or Hugging Face has it -> the linear layers it stands for."""
+"""Linear layer -> names of its module in Megatron and in Hugging Face."""
+
+TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
+    name: (site,) for site, names in _MODULES.items() for name in names.split()
+} | {"all-linear": _EVERY}
+"""Name of a module -> the linear layers it stands for."""
 
 MEGATRON_TARGETS: Final = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 """Modules that Megatron-Bridge and Primus put adapters beside where nothing is stated."""
@@ -226,13 +213,8 @@ def refuse_adapter(adapter: AdapterConfig | None, why: str) -> None:
 
 # The ``adapter_config.json`` of Hugging Face's PEFT.
 
-_PEFT_FIELDS: Final = {
-    "r": "rank",
-    "lora_alpha": "alpha",
-    "lora_dropout": "dropout",
-    "target_modules": "targets",
-}
-"""Key -> our field."""
+_PEFT_FIELDS: Final = ("r", "lora_alpha", "lora_dropout", "target_modules")
+"""Keys that are fields of ours."""
 
 _PEFT_DEFAULTS: Final = {"rank": 8, "expert_adapters": "each"}
 """What PEFT has where a file says nothing: its rank, and an adapter beside each module."""
@@ -271,7 +253,7 @@ def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
         off = value in (None, False, 0, "none") or value in ({}, [], ())
         if key in _PEFT_FIELDS:
             if value is not None:
-                adapter[_PEFT_FIELDS[key]] = value
+                adapter[AdapterConfig.aliases[key]] = value
         elif key == "bias":
             if not off:
                 _refuse_peft(key, value, "biases are frozen")

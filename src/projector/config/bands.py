@@ -6,7 +6,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from projector.config.device import Device
@@ -126,7 +126,8 @@ def band_of(
     ``moe_layer``. A named device without rows has a wider band. ``without`` names a source: the
     band as it is without the rows of that source.
     """
-    known = _without(without, quantity) if without else table(quantity)
+    # A source without rows has the usual bands.
+    known = _file("uncertainty_left_out.yaml").get(quantity, {}).get(without, table(quantity))
     name = next((name for name in classes if name in known), None)
     if name is None:
         return NOTHING
@@ -151,30 +152,18 @@ def band_of(
 
 def table(quantity: str) -> Mapping[str, Any]:
     """Return the bands of a quantity, by class; empty if there are none."""
-    found: Mapping[str, Any] = _tables().get(quantity, {})
+    found: Mapping[str, Any] = _file("uncertainty.yaml").get(quantity, {})
     return found
 
 
 def has_rows(source: str, quantity: str) -> bool:
     """Whether a source has a part in the bands of a quantity."""
-    return source in _left_out().get(quantity, {})
+    return source in _file("uncertainty_left_out.yaml").get(quantity, {})
 
 
-def _without(source: str, quantity: str) -> Mapping[str, Any]:
-    """Return the bands of a quantity made without one source; the usual ones if it has no rows."""
-    found: Mapping[str, Any] | None = _left_out().get(quantity, {}).get(source)
-    return table(quantity) if found is None else found
-
-
-@lru_cache(maxsize=1)
-def _tables() -> dict[str, Any]:
-    path = data_dir("hardware") / "uncertainty.yaml"
-    return read_yaml(path) if path.is_file() else {}
-
-
-@lru_cache(maxsize=1)
-def _left_out() -> dict[str, Any]:
-    path = data_dir("hardware") / "uncertainty_left_out.yaml"
+@cache
+def _file(name: str) -> dict[str, Any]:
+    path = data_dir("hardware") / name
     return read_yaml(path) if path.is_file() else {}
 
 

@@ -13,7 +13,6 @@ from typing import Any
 from projector.config import resources
 from projector.config.device import Device
 from projector.config.job import Job
-from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
 FILE = "training.yaml"
@@ -59,14 +58,9 @@ MOST_SHARE = 2.0
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
-
-
-@cache
 def training_parameters() -> tuple[Parameter, ...]:
     """Return the fitted constants of training, as ``hardware/training.yaml`` lists them."""
-    table = _table()
+    table = resources.hardware_table(FILE)
     return tuple(
         Parameter(
             name=name,
@@ -85,7 +79,7 @@ def training_parameters() -> tuple[Parameter, ...]:
 
 def own_run_parameters(device: Device) -> tuple[Parameter, ...]:
     """Return what a calibration to a user's runs moves; the priors are the device's own values."""
-    table = _table()["own_runs"]["log_widths"]
+    table = resources.hardware_table(FILE)["own_runs"]["log_widths"]
     most = {"scale_up_efficiency": 1.0}
     parameters = []
     for field, log_width in table.items():
@@ -102,7 +96,7 @@ def own_run_parameters(device: Device) -> tuple[Parameter, ...]:
 
 def own_run_noise() -> float:
     """Return what is left of the logarithm of a run's time once a calibration has moved them."""
-    return float(_table()["own_runs"]["noise"])
+    return float(resources.hardware_table(FILE)["own_runs"]["noise"])
 
 
 class Changes:

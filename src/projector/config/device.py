@@ -62,8 +62,6 @@ class Device(Sourced):
     """An accelerator, as the kernels see it."""
 
     name: str
-    """Name shown in reports."""
-
     vendor: Literal["amd", "nvidia", "other"]
     """Decides nothing; shown in reports and used to choose a default node."""
 

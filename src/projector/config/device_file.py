@@ -12,8 +12,8 @@ from projector.config import resources
 from projector.config._base import SOURCED, is_mapping, merge, of_fields, source_table
 from projector.config.device import Device
 from projector.config.device_kernels import Evidence
-from projector.config.resources import hardware_table
-from projector.config.yaml_file import MOST_EXTENDS, base_of, extended, read_yaml
+from projector.config.resources import hardware_table, once_by_name, stated_and_base
+from projector.config.yaml_file import MOST_EXTENDS, base_of, read_yaml
 from projector.errors import ConfigError
 
 TAKEN = "taken from "
@@ -31,10 +31,14 @@ ATTENTION, MEMORY, TRAINING = "attention.yaml", "memory.yaml", "training.yaml"
 OTHER_FAMILY = "other"
 """Entry of ``hardware/training.yaml`` for architectures that it does not list."""
 
+YAML = (".yaml", ".yml")
+"""Endings of the files of devices."""
+
 D = TypeVar("D", bound=Device)
 """A device, of a kind that checks more or less."""
 
 
+@once_by_name
 def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.device") -> Device:
     """Return a device by shipped name, by path of a YAML file, or from a mapping.
 
@@ -42,14 +46,6 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
     field. A file that a file extends is found from the folder of the one that says so. A shipped
     device is read once in a process.
     """
-    if isinstance(name, str) and not name.endswith((".yaml", ".yml")):
-        return _shipped(name, key)
-    return read_device(name, key, Device)
-
-
-@lru_cache(maxsize=128)
-def _shipped(name: str, key: str) -> Device:
-    """Return a shipped device, read once: it takes milliseconds, and functions go by name."""
     return read_device(name, key, Device)
 
 
@@ -64,27 +60,16 @@ def read_device(name: str | Path | Mapping[str, Any], key: str, kind: type[D]) -
 def _device_data(
     name: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
 ) -> dict[str, Any]:
-    chain = extended(chain, name, key=key)
     # What a mapping extends is looked at next.
     own = not isinstance(name, Mapping) or "kind" in name
     if own and is_first_order(name, key):
         called = name.get("name", "this device") if isinstance(name, Mapping) else name
         refuse_first_order(str(called), key)
-    if isinstance(name, Mapping):
-        data = dict(name)
-        base = data.pop("extends", None)
-    elif isinstance(name, Path) or str(name).endswith((".yaml", ".yml")):
-        data = read_yaml(name, key=key)
-        base = base_of(data, name)
-    elif isinstance(name, str):
-        data = dict(resources.contents(resources.find("hardware", name, key=key)))
-        base = data.pop("extends", None)
-    else:
+    if not isinstance(name, str | Path | Mapping):
         msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
-    if base is None:
-        return data
-    return merge(_taken_from(_device_data(base, key, chain)), data)
+    data, base, chain = stated_and_base(name, "hardware", key=key, chain=chain, suffixes=YAML)
+    return data if base is None else merge(_taken_from(_device_data(base, key, chain)), data)
 
 
 def is_first_order(name: Any, key: str, depth: int = 0) -> bool:
@@ -94,7 +79,7 @@ def is_first_order(name: Any, key: str, depth: int = 0) -> bool:
         if "kind" in name or "extends" not in name or depth > MOST_EXTENDS:
             return name.get("kind") == FIRST_ORDER_KIND
         return is_first_order(name["extends"], key, depth + 1)
-    if isinstance(name, Path) or (isinstance(name, str) and name.endswith((".yaml", ".yml"))):
+    if isinstance(name, Path) or (isinstance(name, str) and name.endswith(YAML)):
         data = read_yaml(name, key=key)
         base = base_of(data, name)
         return is_first_order(data if base is None else {**data, "extends": base}, key, depth)

@@ -141,7 +141,6 @@ class Quantising(Config):
     """Traffic of one element of the activation."""
 
     tb_per_s: Positive
-    """Rate of that traffic."""
 
 
 class Power(Config):
@@ -193,20 +192,15 @@ devices of the family, or nowhere."""
 
 
 class AttentionHeadDim(Config):
-    """What a fused attention does otherwise at heads of one width; left out, as at 128."""
+    """What a fused attention (`AttentionKernel`) does otherwise at heads of one width.
+
+    What is left out is as at 128.
+    """
 
     forward_rows: Count | None = None
-    """Query rows of one work-group in the forward pass."""
-
     forward_columns: Count | None = None
-    """Key columns of one inner step in the forward pass."""
-
     backward_columns: Count | None = None
-    """Key columns of one work-group in the backward pass."""
-
     backward_rows: Count | None = None
-    """Query rows of one inner step in the backward pass."""
-
     forward_scale: float = Field(default=1.0, gt=0, le=4)
     """Efficiency of the forward inner loop over that at heads of 128; no more than makes it 1."""
 
@@ -475,11 +469,7 @@ class LowLatencyExchange(Config):
     """Dispatch and combine of the kernel for few tokens, which sends each copy by itself."""
 
     start_us: NotNegative = 28.0
-    """Fixed time."""
-
     doubling_us: NotNegative = 3.2
-    """What each doubling of the domains adds."""
-
     link_efficiency: float = Field(default=0.8, gt=0, le=1)
     """Share of the scale-up links' rate that it reaches, copies to the own rank counted."""
 
@@ -508,4 +498,3 @@ class ExpertExchange(Config):
     """Tokens on their way back by such a kernel."""
 
     low_latency: LowLatencyExchange = LowLatencyExchange()
-    """The kernel for few tokens."""

@@ -12,7 +12,6 @@ from pydantic import Field
 
 from projector.config import resources
 from projector.config._base import Config, NotNegative, Positive
-from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
 FILE = "engines.yaml"
@@ -33,11 +32,7 @@ class Engine(Config):
     """An inference engine."""
 
     title: str
-    """Its name in reports."""
-
     also: tuple[str, ...] = ()
-    """Further names."""
-
     collectives: tuple[str, ...]
     """Algorithms that its all-reduce chooses among."""
 
@@ -48,8 +43,6 @@ class Engine(Config):
     """Whether prefill runs as one captured graph."""
 
     decode_graph: bool
-    """The same for decode."""
-
     weight_kernels: WeightKernels
     """Kernels for weights that are narrower than the operands."""
 
@@ -108,7 +101,7 @@ def engine_named(name: str) -> str:
 @cache
 def engines() -> dict[str, Engine]:
     """Return every engine by its name."""
-    listed = _table()["engines"]
+    listed = _table(FILE, "engines")
     shared = {key: value for key, value in listed[GENERIC].items() if key != "also"}
     return {name: Engine.model_validate({**shared, **entry}) for name, entry in listed.items()}
 
@@ -116,23 +109,25 @@ def engines() -> dict[str, Engine]:
 @cache
 def weight_formats() -> dict[str, WeightFormat]:
     """Return every format of weights by its name."""
-    return {name: WeightFormat.model_validate(entry) for name, entry in _table()["weights"].items()}
+    return {
+        name: WeightFormat.model_validate(entry) for name, entry in _table(FILE, "weights").items()
+    }
 
 
 @cache
 def dequantising() -> Dequantising:
     """Return what all formats have in common."""
-    return Dequantising.model_validate(_table()["dequantising"])
+    return Dequantising.model_validate(_table(FILE, "dequantising"))
 
 
 @cache
-def _table() -> dict[str, Any]:
-    table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)
-    return {name: _plain(part) for name, part in table.items() if name != "sources"}
+def _table(file: str, part: str) -> dict[str, Any]:
+    """Return a part of a file of ``hardware/`` without the sources of its values."""
+    table: dict[str, Any] = _plain(resources.hardware_table(file)[part])
+    return table
 
 
 def _plain(entry: Any) -> Any:
-    """Return values without the sources beside them."""
     if not isinstance(entry, Mapping):
         return entry
     if "value" in entry:
@@ -159,8 +154,6 @@ class InferenceOperators(Config):
     """Traffic for each logit, to pick a token."""
 
     sample_kernels: NotNegative
-    """Kernels that pick tokens."""
-
     decode_attention_kernels: NotNegative
     """Kernels of attention to the cache in a decode step."""
 
@@ -169,13 +162,10 @@ class InferenceMemory(Config):
     """What an engine holds beside weights and cache."""
 
     gemm_workspaces: NotNegative
-    """Workspaces of GEMM libraries."""
-
     stream_bytes: NotNegative
     """Held for each element of the residual stream."""
 
     logit_bytes: NotNegative
-    """Held for each logit."""
 
 
 class BenchmarkRouting(Config):
@@ -191,11 +181,7 @@ class BenchmarkRouting(Config):
     """Largest such draw."""
 
     groups: int = Field(gt=0)
-    """Groups of experts, in group-limited routing."""
-
     kept_groups: int = Field(gt=0)
-    """Groups that a token keeps."""
-
     few_experts: int = Field(ge=0)
     """Fewer experts on a rank get half of the work-groups each, where their number is fixed."""
 
@@ -203,21 +189,16 @@ class BenchmarkRouting(Config):
 @cache
 def inference_operators() -> InferenceOperators:
     """Return what operators move and launch."""
-    return InferenceOperators.parse(_section("operators"), path=f"{INFERENCE_FILE}: operators")
+    return InferenceOperators.parse(_table(INFERENCE_FILE, "operators"))
 
 
 @cache
 def inference_memory() -> InferenceMemory:
     """Return what an engine holds."""
-    return InferenceMemory.parse(_section("memory"), path=f"{INFERENCE_FILE}: memory")
+    return InferenceMemory.parse(_table(INFERENCE_FILE, "memory"))
 
 
 @cache
 def benchmark_routing() -> BenchmarkRouting:
     """Return how benchmarks draw loads."""
-    return BenchmarkRouting.parse(_section("routing"), path=f"{INFERENCE_FILE}: routing")
-
-
-def _section(name: str) -> dict[str, Any]:
-    table = read_yaml(resources.data_dir("hardware") / INFERENCE_FILE, key=INFERENCE_FILE)
-    return {key: entry["value"] for key, entry in table[name].items()}
+    return BenchmarkRouting.parse(_table(INFERENCE_FILE, "routing"))

@@ -1,7 +1,6 @@
 """Constants of the first-order model, and devices as it sees them: no compute units."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,10 +10,9 @@ from projector.config import resources
 from projector.config._base import AtLeastOne, Config, Count, NotNegative, Positive, Sourced, merge
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
-from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
+from projector.config.device_file import FIRST_ORDER_DEVICES, YAML, is_first_order, load_device
 from projector.config.device_kernels import MatrixType
 from projector.config.network import Network, load_network
-from projector.config.yaml_file import base_of, extended, read_yaml
 from projector.errors import ConfigError
 from projector.units import GBIT, GIB, TB, TERA
 
@@ -91,23 +89,13 @@ class FirstOrderDevice(Sourced):
     """Tells its file from that of a device with compute units."""
 
     name: str
-    """As its vendor calls it."""
-
     vendor: str = "other"
-    """Who makes it."""
-
     peak_tflops: dict[MatrixType, Positive] = Field(min_length=1)
     """Dense peak by type."""
 
     memory_gib: Positive
-    """Memory of one device."""
-
     memory_tb_per_s: Positive
-    """Its bandwidth."""
-
     devices_per_node: Count = 8
-    """Devices of one host."""
-
     scale_up_domain: Count
     """Devices that the fast links join."""
 
@@ -170,7 +158,7 @@ def first_order_device(
         return device
     if not isinstance(device, Device):
         if is_first_order(device, key):
-            return _load(device, key)
+            return _read(device, key=key)
         try:
             device = load_device(device, key=key)
         except ConfigError as error:
@@ -205,15 +193,6 @@ def _view(device: Device, network: Network) -> FirstOrderDevice:
     )
 
 
-def _load(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:
-    return _shipped(device, key) if isinstance(device, str) else _read(device, key)
-
-
-@lru_cache(maxsize=64)
-def _shipped(name: str, key: str) -> FirstOrderDevice:
-    return _read(name, key)
-
-
 def devices_of_a_node(cluster: Mapping[str, Any]) -> int:
     """Return the devices of one host of a cluster, stated or those that its network says."""
     device = cluster.get("device", cluster.get("gpu"))
@@ -223,21 +202,13 @@ def devices_of_a_node(cluster: Mapping[str, Any]) -> int:
     return ClusterConfig.parse(cluster, path="cluster").gpus_per_node
 
 
-def _read(device: str | Path | Mapping[str, Any], key: str) -> FirstOrderDevice:
+@resources.once_by_name
+def _read(device: str | Path | Mapping[str, Any], *, key: str) -> FirstOrderDevice:
     return FirstOrderDevice.parse(_data(device, key, ()), path=key)
 
 
-def _data(
-    device: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
-) -> dict[str, Any]:
-    chain = extended(chain, device, key=key)
-    if isinstance(device, Mapping):
-        data = dict(device)
-        base = data.pop("extends", None)
-    elif isinstance(device, Path) or device.endswith((".yaml", ".yml")):
-        data = read_yaml(device, key=key)
-        base = base_of(data, device)
-    else:
-        data = read_yaml(resources.find(FIRST_ORDER_DEVICES, device, key=key), key=key)
-        base = data.pop("extends", None)
+def _data(device: Any, key: str, chain: tuple[str, ...]) -> dict[str, Any]:
+    data, base, chain = resources.stated_and_base(
+        device, FIRST_ORDER_DEVICES, key=key, chain=chain, suffixes=YAML
+    )
     return data if base is None else merge(_data(base, key, chain), data)

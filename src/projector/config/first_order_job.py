@@ -21,8 +21,6 @@ class FirstOrderCluster(Config):
     """Accelerator: a name of ``hardware/first_order``, a file, or a mapping."""
 
     nodes: PositiveInt = Field(default=1, le=1 << 20)
-    """Hosts."""
-
     gpus_per_node: PositiveInt = Field(default=8, le=1024)
     """Devices of one host; left out, the device's."""
 
@@ -51,7 +49,6 @@ class FirstOrderJob(JobSections):
     """
 
     cluster: FirstOrderCluster
-    """Where it runs."""
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Self:

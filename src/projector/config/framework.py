@@ -8,13 +8,13 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, config_error
-from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 
 FILE = "software.yaml"
@@ -93,11 +93,7 @@ class Profile(Config):
     """Name in the file."""
 
     title: str
-    """Name in reports."""
-
     also: tuple[str, ...] = ()
-    """Further names."""
-
     releases: Mapping[str, str]
     """Release -> month it came out (year-month), oldest first."""
 
@@ -155,7 +151,7 @@ class _Profiles(NamedTuple):
 @cache
 def profiles() -> _Profiles:
     """Read the shipped profiles."""
-    data = read_yaml(resources.data_dir("hardware") / FILE)
+    data = resources.hardware_table(FILE)
     sources = set(data["sources"])
     by_key = {
         key: Profile.parse({"key": key, **entry}, path=f"{FILE}: {key}")
@@ -314,16 +310,10 @@ def framework_origins(job: Any) -> Iterator[tuple[str, str]]:
     framework = job.training.framework
     for name, values in defaults_of(framework, job.cluster.device.architecture).items():
         for field in values:
-            section, value = getattr(job, name), _value(getattr(job, name), field)
+            section, value = getattr(job, name), attrgetter(f"{name}.{field}")(job)
             if not _is_set(section, field):
                 shown = str(value).lower() if isinstance(value, bool) else value
                 yield f"{name}.{field}", f"{shown} (framework {framework})"
-
-
-def _value(section: BaseModel, dotted: str) -> Any:
-    first, _, rest = dotted.partition(".")
-    value = getattr(section, first)
-    return _value(value, rest) if rest else value
 
 
 def _is_set(section: BaseModel, dotted: str) -> bool:

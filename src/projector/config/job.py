@@ -8,15 +8,16 @@ from pydantic import Field, field_validator, model_validator
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.first_order import FirstOrderConfig
-from projector.config.framework import SECTIONS, fill
+from projector.config.framework import SECTIONS as _OF_FRAMEWORKS
+from projector.config.framework import fill
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 
-_MAPPINGS = ("parallelism", "training", "cluster", "run", "first_order")
-"""Sections of which a file may state nothing but the name."""
+SECTIONS = ("model", "parallelism", "training", "cluster", "run", "first_order")
+"""Of all but the model a file may state nothing but the name."""
 
 
 class JobSections(Config):
@@ -67,7 +68,6 @@ class Job(JobSections):
     """Everything one projection depends on; nothing else changes its result."""
 
     cluster: ClusterConfig
-    """Where it runs."""
 
     def __repr__(self) -> str:
         """Name the parts; the whole is long."""
@@ -83,7 +83,7 @@ class Job(JobSections):
     @classmethod
     def _sections_are_mappings(cls, data: Any) -> Any:
         if isinstance(data, Mapping):
-            empty = {name for name in _MAPPINGS if name in data and data[name] is None}
+            empty = {name for name in SECTIONS[1:] if name in data and data[name] is None}
             return {**data, **{name: {} for name in empty}}
         return data
 
@@ -94,6 +94,12 @@ class Job(JobSections):
         return self
 
     @property
+    def ranks(self) -> int:
+        """Data-parallel ranks; at least one, also where the degrees do not divide the devices."""
+        split = self.parallelism
+        return max(1, self.cluster.gpus // (split.tp * split.pp * split.cp))
+
+    @property
     def own_notes(self) -> tuple[str, ...]:
         """Notes without those of the model, which another model does not share."""
         return without_notes(self.notes, self.model)
@@ -101,7 +107,7 @@ class Job(JobSections):
     def with_framework_defaults(self) -> Self:
         """Return the job with the defaults of its framework in all fields that it leaves out."""
         decided = self.training.framework, self.cluster.device.architecture
-        filled = {name: fill(name, getattr(self, name), *decided) for name in SECTIONS}
+        filled = {name: fill(name, getattr(self, name), *decided) for name in _OF_FRAMEWORKS}
         changed = {name: new for name, new in filled.items() if new is not getattr(self, name)}
         if not changed:
             return self

@@ -7,22 +7,17 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from projector.config._base import Config
 from projector.config.adapter import adapter_data
-from projector.config.cluster import ClusterConfig
-from projector.config.first_order import FirstOrderConfig
 from projector.config.formats.detect import ORIGIN, carried_fields, read_job_text
 from projector.config.formats.read_job import ReadJob
 from projector.config.framework import FrameworkConfig, decides_defaults, fill, names_framework
-from projector.config.job import Job
+from projector.config.job import SECTIONS, Job
 from projector.config.left_open import decides_chunks, fit_chunks, least_nodes, states_chunks
-from projector.config.model import ModelConfig, settled
+from projector.config.model import settled
 from projector.config.model_file import load_model, model_data
 from projector.config.names import aliases_of, in_full, native_names
 from projector.config.network import load_network, renamed
-from projector.config.parallelism import ParallelismConfig
-from projector.config.run import SWITCHED_TERMS, RunConfig
-from projector.config.training import TrainingConfig
+from projector.config.run import SWITCHED_TERMS
 from projector.config.yaml_file import beside, check_nesting, parse_yaml, read_text
 from projector.errors import ConfigError
 from projector.units import unwrapped
@@ -374,13 +369,8 @@ def set_field(data: dict[str, Any], dotted: str, value: Any) -> None:
         model["notes"] = settled(model["notes"], ".".join(parts[1:]))
 
 
-_SECTION_TYPES: dict[str, type[Config]] = {
-    "model": ModelConfig,
-    "parallelism": ParallelismConfig,
-    "training": TrainingConfig,
-    "cluster": ClusterConfig,
-    "run": RunConfig,
-    "first_order": FirstOrderConfig,
+_SECTION_TYPES: dict[str, Any] = {
+    name: field.annotation for name, field in Job.model_fields.items() if name in SECTIONS
 }
 
 _PLAIN = ("parallelism", "training")

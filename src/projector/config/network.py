@@ -1,8 +1,7 @@
 """The network of a cluster, and the transports of its adapters: fields and shipped tables."""
 
 from collections.abc import Mapping
-from functools import lru_cache
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 from pydantic import Field, model_validator
 
@@ -16,7 +15,7 @@ from projector.config._base import (
     Positive,
     Sourced,
 )
-from projector.config.resources import hardware_table
+from projector.config.resources import hardware_table, once_by_name
 from projector.errors import ConfigError
 
 
@@ -24,8 +23,6 @@ class Transport(Sourced):
     """How a kind of adapter, with the plug-in that drives it, carries collectives."""
 
     name: str
-    """Name shown in reports."""
-
     nic_efficiency: float = Field(gt=0, le=1)
     """Share of the adapter rate that large messages reach."""
 
@@ -68,11 +65,9 @@ class ExchangeProxy(Sourced):
 
 
 class Network(Sourced):
-    """How nodes of one kind of cluster are built and joined."""
+    """How nodes of one kind of cluster are built and joined; `Transport` describes some fields."""
 
     name: Annotated[str, SHOWN]
-    """Name shown in reports."""
-
     node: str | None = None
     """File of ``hardware/nodes`` (or a path) with the links of a node whose devices are not all
     joined alike; rings are then searched in its graph. None: a switch or a full mesh."""
@@ -98,14 +93,8 @@ class Network(Sourced):
     """Rate of one adapter, per direction."""
 
     nic_efficiency: float = Field(default=0.9, gt=0, le=1)
-    """Share of the adapter rate that large messages reach."""
-
     nic_latency_us: NotNegative = 5.0
-    """One hop of a collective between nodes."""
-
     collective_start_us: NotNegative = 20.0
-    """Fixed cost that any collective between nodes adds."""
-
     collective_chunk_us: NotNegative | None = None
     """As collective_chunk_us of a device, of a collective between nodes; that of the device where
     none is given."""
@@ -115,11 +104,7 @@ class Network(Sourced):
     where none is given."""
 
     nic_flags: bool = True
-    """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
-
     nic_switch_trees: bool = True
-    """Whether a tree between nodes may join reductions in the switches of nodes (NVLSTree)."""
-
     nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)
     """Share of the adapter rate that messages between two ranks and exchanges reach; none given
     means nic_efficiency."""
@@ -183,39 +168,22 @@ class Network(Sourced):
         return self
 
 
+@once_by_name
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
     """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping.
 
     A network with a transport takes from it what it does not state.
     """
-    return _shipped_network(name, key) if isinstance(name, str) else _read_network(name, key)
-
-
-@lru_cache(maxsize=128)
-def _shipped_network(name: str, key: str) -> Network:
-    """Return a shipped network, read once: every cluster asks for the one of its device."""
-    return _read_network(name, key)
-
-
-def _read_network(name: Any, key: str) -> Network:
     data = name
     if not isinstance(name, Mapping):
         data = {"name": name, **_named("networks", "network", name, key)}
-    return Network.parse(_with_proxy(_with_transport(data, key), key), path=key)
+    stated = _with_transport(cast("Mapping[str, Any]", data), key)
+    return Network.parse(_with_proxy(stated, key), path=key)
 
 
+@once_by_name
 def load_transport(name: Any, *, key: str = "cluster.network.transport") -> Transport:
     """Return a transport by the name it has in ``hardware/transports.yaml``."""
-    return _shipped_transport(name, key) if isinstance(name, str) else _read_transport(name, key)
-
-
-@lru_cache(maxsize=128)
-def _shipped_transport(name: str, key: str) -> Transport:
-    """Return a shipped transport, read once."""
-    return _read_transport(name, key)
-
-
-def _read_transport(name: Any, key: str) -> Transport:
     return Transport.parse({"name": name, **_named("transports", "transport", name, key)}, path=key)
 
 

@@ -3,13 +3,11 @@
 import datetime as dt
 import difflib
 from functools import cache
-from typing import Any
 
 from pydantic import Field
 
-from projector.config import resources
 from projector.config._base import Config, NotNegative
-from projector.config.yaml_file import read_yaml
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 
 OTHER_FAMILY = "other"
@@ -84,17 +82,13 @@ class SurroundingPower(Config):
 @cache
 def load_prices() -> Prices:
     """Return ``hardware/prices.yaml``, read once."""
-    return Prices.parse(_data("prices.yaml"), path="prices.yaml")
+    return Prices.parse(hardware_table("prices.yaml"), path="prices.yaml")
 
 
 @cache
 def load_surrounding_power() -> SurroundingPower:
     """Return ``hardware/power.yaml``, read once."""
-    return SurroundingPower.parse(_data("power.yaml"), path="power.yaml")
-
-
-def _data(file: str) -> dict[str, Any]:
-    return read_yaml(resources.data_dir("hardware") / file, key=file)
+    return SurroundingPower.parse(hardware_table("power.yaml"), path="power.yaml")
 
 
 def of_family(table: dict[str, Number], architecture: str) -> Number:

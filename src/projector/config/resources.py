@@ -2,13 +2,20 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, lru_cache, wraps
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from projector.config.yaml_file import parse_yaml, read_text, read_yaml
+from projector.config.yaml_file import (
+    FILE_SUFFIXES,
+    base_of,
+    extended,
+    parse_yaml,
+    read_text,
+    read_yaml,
+)
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,6 +85,39 @@ def shipped_table(kind: type[Table], name: str) -> Table:
     """Return a file of ``hardware/`` that is a table of names, patterns or equations."""
     path = data_dir("hardware") / name
     return kind.parse(read_yaml(path), path=path.name)
+
+
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+
+def once_by_name(read: Read) -> Read:
+    """Keep what is made of shipped names: it takes milliseconds, and functions go by name."""
+    known = lru_cache(maxsize=128)(read)
+
+    @wraps(read)
+    def reader(source: Any, *key: str, **more: Any) -> Any:
+        shipped = isinstance(source, str) and not source.endswith(FILE_SUFFIXES)
+        return (known if shipped else read)(source, *key, **more)
+
+    return cast("Read", reader)
+
+
+def stated_and_base(
+    source: Any, kind: str, *, key: str, chain: tuple[str, ...], suffixes: tuple[str, ...]
+) -> tuple[dict[str, Any], Any, tuple[str, ...]]:
+    """Return what a mapping, a file or a shipped name states, what it extends, and the chain.
+
+    ``chain`` has what extends it already, and gains its name; see `extended`.
+    """
+    chain = extended(chain, source, key=key)
+    if isinstance(source, Mapping):
+        data = dict(source)
+    elif isinstance(source, Path) or str(source).endswith(suffixes):
+        data = read_yaml(source, key=key)
+        return data, base_of(data, source), chain
+    else:
+        data = dict(contents(find(kind, str(source), key=key)))
+    return data, data.pop("extends", None), chain
 
 
 @lru_cache(maxsize=512)

@@ -17,8 +17,7 @@ from projector.config._base import (
     Positive,
 )
 from projector.config.prices import region_named
-from projector.config.resources import data_dir
-from projector.config.yaml_file import read_yaml
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError, shown
 
 MOST_G_CO2_PER_KWH = 5000.0
@@ -148,19 +147,14 @@ FILE = "failures.yaml"
 
 
 @cache
-def _table() -> Mapping[str, Any]:
-    return read_yaml(data_dir("hardware") / FILE, key=FILE)
-
-
-@cache
 def run_default(name: str) -> float:
     """Return the number of ``hardware/failures.yaml`` that a run takes where it states none."""
-    return float(_table()["defaults"][name]["value"])
+    return float(hardware_table(FILE)["defaults"][name]["value"])
 
 
 def run_default_source(name: str) -> str:
     """Return where a default comes from, in words."""
-    table = _table()
+    table = hardware_table(FILE)
     return str(table["sources"][table["defaults"][name]["source"]])
 
 
@@ -328,12 +322,9 @@ class StragglersConfig(Config):
 
 SWITCHED_TERMS = ("evaluation", "checkpoint", "failures", "stragglers")
 """Terms that have a switch; a warm-up is there where it is described."""
-_OF_TERMS = {
-    "eval_interval": "evaluation",
-    "eval_iters": "evaluation",
-    "save_interval": "checkpoint",
-    "async_save": "checkpoint",
-}
+_OF_TERMS = dict.fromkeys(EvaluationConfig.aliases, "evaluation") | dict.fromkeys(
+    CheckpointConfig.aliases, "checkpoint"
+)
 """Megatron's names of settings that are fields of a term."""
 
 

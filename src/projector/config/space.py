@@ -274,9 +274,8 @@ class Space:
             expression = self.derived[field]
             overrides[field] = expression(self._read(expression, overrides))
         # A whole device or model goes before changes of its fields.
-        return {
-            field: overrides[field] for field in sorted(overrides, key=self._depths.__getitem__)
-        }
+        depth = operator.methodcaller("count", ".")
+        return {field: overrides[field] for field in sorted(overrides, key=depth)}
 
     def axes_of(self, fields: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return the axes that the values of some fields depend on, and their computed fields.
@@ -395,11 +394,6 @@ class Space:
             told = ", ".join(f"{field} = {shown(value)}" for field, value in given.items())
             msg = f"{name} cannot be computed with {told}: {error}"
             raise ConfigError(msg, key=name, value=name, allowed="degrees above 0") from None
-
-    @cached_property
-    def _depths(self) -> dict[str, int]:
-        """How deep each field that points set lies."""
-        return {field: field.count(".") for field in self.fields}
 
     @cached_property
     def _base(self) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         msg = f"a space is a file or a mapping, got {source!r}"
         raise ConfigError(msg, key="space", value=source, allowed="a file or a mapping")
     _check_keys(data)
-    base = _base_job(data["base"], folder)
+    base = data["base"]
+    base = load_job(folder / base if isinstance(base, str | Path) else base)
     flat = flat_fields(base)
     axes, derived = _read_axes(data.get("axes"), "axes", flat, base)
     fields, searched = list(derived), list[Axis]()
@@ -122,12 +123,6 @@ def _check_keys(data: Mapping[str, Any]) -> None:
     if "base" not in data:
         msg = "a space needs a base: a job file or a mapping"
         raise ConfigError(msg, key="base", allowed="a job file or a mapping")
-
-
-def _base_job(base: Any, folder: Path) -> Job:
-    if isinstance(base, str | Path):
-        return load_job(folder / base)
-    return load_job(base)
 
 
 def _mapping(value: Any, key: str) -> Mapping[Any, Any]:

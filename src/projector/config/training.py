@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -290,7 +292,7 @@ class TrainingConfig(Config):
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer: a name or a mapping."""
 
-    adapter: AdapterConfig | None = None
+    adapter: Annotated[AdapterConfig | None, BeforeValidator(adapter_data)] = None
     """Adapters that are trained while the weights stay as they are: ``lora``, a mapping, or the
     ``adapter_config.json`` of PEFT. None given trains all weights (docs/adapters.md)."""
 
@@ -298,7 +300,10 @@ class TrainingConfig(Config):
     """Token dispatch of mixture-of-experts layers."""
 
     schedule: Annotated[
-        str, Label("pipeline schedule"), Shares("replica", "compared under the name it resolves to")
+        str,
+        AfterValidator(schedule_name),
+        Label("pipeline schedule"),
+        Shares("replica", "compared under the name it resolves to"),
     ] = "auto"
     """Pipeline schedule, by the name here, in a paper or in Primus; auto is 1F1B, interleaved when
     vpp > 1. One that needs one chunk or two gets them, unless vpp is stated where it is."""
@@ -379,11 +384,6 @@ class TrainingConfig(Config):
         allowed = "a name, or a mapping of name and release"
         raise ConfigError(f"is {allowed} (got {value!r})", value=value, allowed=allowed)
 
-    @field_validator("schedule", mode="after")
-    @classmethod
-    def _schedule_by_name(cls, value: str) -> str:
-        return schedule_name(value)
-
     @field_validator("recompute", mode="before")
     @classmethod
     def _recompute_by_name(cls, value: Any) -> Any:
@@ -402,11 +402,6 @@ class TrainingConfig(Config):
             full = value.keys() & {"method", "num_layers", "layers"}
             return {"granularity": "full" if full else "selective", **value}
         return value
-
-    @field_validator("adapter", mode="before")
-    @classmethod
-    def _adapter_by_name(cls, value: Any) -> Any:
-        return adapter_data(value)
 
     @field_validator("optimizer", mode="before")
     @classmethod

@@ -54,9 +54,9 @@ EXCHANGE = np.dtype(
         ("chunk_tokens", np.float64, _EACH),
         # Of the network: what a training step waits at each exchange that leaves the domain; what a
         # host thread needs for one write to another domain, and its rate (0: devices write).
-        ("wait_s", np.float64),
-        ("write_s", np.float64),
-        ("proxy_bytes_per_s", np.float64),
+        ("exchange_wait_s", np.float64),
+        ("exchange_write_s", np.float64),
+        ("exchange_proxy_bytes_per_s", np.float64),
         # The kernel for few tokens.
         ("low_latency_start_s", np.float64),
         ("low_latency_doubling_s", np.float64),
@@ -109,9 +109,9 @@ def _written_s(op: int, tokens: float, size: float, ranks: int, costs: Records) 
     piece = 8.0
     if ranks <= 16:
         piece = 20.0 if op in (DISPATCH, BULK_DISPATCH) else 12.0
-    time_s = tokens / piece * float(costs["write_s"])
-    if float(costs["proxy_bytes_per_s"]) > 0.0:
-        time_s = max(time_s, tokens * size / float(costs["proxy_bytes_per_s"]))
+    time_s = tokens / piece * float(costs["exchange_write_s"])
+    if float(costs["exchange_proxy_bytes_per_s"]) > 0.0:
+        time_s = max(time_s, tokens * size / float(costs["exchange_proxy_bytes_per_s"]))
     return time_s
 
 

@@ -39,15 +39,20 @@ class Sections(NamedTuple):
 SECTIONS = Sections._fields
 
 
-@dataclass(frozen=True, eq=False)
 class JobBatch:
     """Jobs, each as five rows of the tables of sections."""
 
-    sections: Sections
-    index: Ints
-    """int64[5, jobs]: row of each section, in the order of `SECTIONS`."""
-    job: Callable[[int], Job]
-    """Returns one of the jobs."""
+    def __init__(self, sections: Sections, index: Ints, job: Callable[[int], Job]) -> None:
+        """Keep the sections, the rows of each job, and what returns one of the jobs.
+
+        ``index`` is int64[5, jobs]: the row of each section, in the order of `SECTIONS`.
+        """
+        self.sections, self.index, self.job = sections, index, job
+        self.model = ModelColumns(sections.model, index[0])
+        self.parallelism = ParallelismColumns(sections.parallelism, index[1])
+        self.training = TrainingColumns(sections.training, index[2])
+        self.cluster = ClusterColumns(sections.cluster, index[3])
+        self.run = RunColumns(sections.run, index[4])
 
     def __len__(self) -> int:
         """Return the number of jobs."""
@@ -73,31 +78,6 @@ class JobBatch:
         """Return some of the jobs."""
         index = self.index.take(rows, axis=1)
         return JobBatch(self.sections, index, lambda row: self.job(int(rows[row])))
-
-    @cached_property
-    def model(self) -> ModelColumns:
-        """Architectures."""
-        return ModelColumns(self.sections.model, self.index[0])
-
-    @cached_property
-    def parallelism(self) -> ParallelismColumns:
-        """Splits."""
-        return ParallelismColumns(self.sections.parallelism, self.index[1])
-
-    @cached_property
-    def training(self) -> TrainingColumns:
-        """Steps."""
-        return TrainingColumns(self.sections.training, self.index[2])
-
-    @cached_property
-    def cluster(self) -> ClusterColumns:
-        """Clusters."""
-        return ClusterColumns(self.sections.cluster, self.index[3])
-
-    @cached_property
-    def run(self) -> RunColumns:
-        """Whole runs."""
-        return RunColumns(self.sections.run, self.index[4])
 
 
 PLACED = ("tp", "cp", "ep", "etp")

@@ -70,10 +70,6 @@ def _in_parts(field: str) -> Callable[[SoftwareConfig], int]:
     return lambda software: round(read(software) * LOAD_ONE)
 
 
-def _expert_calls(software: SoftwareConfig) -> list[float]:
-    return [count for name in CALLS for count in getattr(software.expert_calls, name)]
-
-
 def _peaks(device: Device) -> list[float]:
     """Return the dense peak of each matrix type, NaN where the device has none."""
     native = device.matrix_flop_per_clk_per_cu
@@ -127,30 +123,27 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     share their shapes.
     """
 
-    native_mask = _device.ints(_native_mask, "bits", "Bit i: it computes in `MATRIX_TYPES[i]`.")
-    native_bf16 = _device.ints(lambda d: _native_code(d, "bf16"), "code", "What runs for BF16.")
-    native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"), "code", "What runs for FP16.")
-    native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"), "code", "What runs for FP32.")
+    native_mask = _device.ints(_native_mask)  # Bit i: it computes in `MATRIX_TYPES[i]`. [bits]
+    native_bf16 = _device.ints(lambda d: _native_code(d, "bf16"))  # What runs for BF16. [code]
+    native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"))  # What runs for FP16. [code]
+    native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"))  # What runs for FP32. [code]
+    # Fields of `CALLS`, forward and backward. [operators]
     expert_calls = _software.floats(
-        _expert_calls, "operators", "Fields of `CALLS`, forward and backward."
+        lambda s: [count for name in CALLS for count in getattr(s.expert_calls, name)]
     )
-    expert_passes = _software.ints(_fields("expert_passes", PASSES), "bytes", "Fields of `PASSES`.")
+    expert_passes = _software.ints(_fields("expert_passes", PASSES))  # Fields of `PASSES`. [bytes]
     atomic_bytes = _software.ints("atomic_bytes")
-    eager_share_2e20 = _software.ints(
-        _in_parts("eager_share"), "2**-20", "Rate of eager kernels over others."
-    )
-    async_tp_exposed_2e20 = _software.ints(
-        _in_parts("async_tp_exposed"), "2**-20", "Of a collective that AsyncTP does not hide."
-    )
-    grouped_gemm_share_2e20 = _software.ints(
-        _in_parts("grouped_gemm_share"), "2**-20", "Of the rate that the device states."
-    )
-    rowwise_gemm_share_2e20 = _software.ints(
-        _in_parts("rowwise_gemm_share"), "2**-20", "Rate with scales by row over by tensor."
-    )
-    fused_loss = _software.ints(_fields("fused_loss", LOSS), "mixed", "Fields of `LOSS`.")
-    unfused_loss = _software.ints(_fields("unfused_loss", LOSS), "mixed", "Fields of `LOSS`.")
-    software_key = _cluster.key_of(lambda: SOFTWARE, "Everything above.")
+    # Rate of eager kernels over others. [2**-20]
+    eager_share_2e20 = _software.ints(_in_parts("eager_share"))
+    # Of a collective that AsyncTP does not hide. [2**-20]
+    async_tp_exposed_2e20 = _software.ints(_in_parts("async_tp_exposed"))
+    # Of the rate that the device states. [2**-20]
+    grouped_gemm_share_2e20 = _software.ints(_in_parts("grouped_gemm_share"))
+    # Rate with scales by row over by tensor. [2**-20]
+    rowwise_gemm_share_2e20 = _software.ints(_in_parts("rowwise_gemm_share"))
+    fused_loss = _software.ints(_fields("fused_loss", LOSS))  # Fields of `LOSS`. [mixed]
+    unfused_loss = _software.ints(_fields("unfused_loss", LOSS))  # Fields of `LOSS`. [mixed]
+    software_key = _cluster.key_of(lambda: SOFTWARE)  # Everything above.
 
 
 class HostColumns(SoftwareColumns):
@@ -165,10 +158,9 @@ class HostColumns(SoftwareColumns):
     expert_call_s = _software.si("expert_calls.call_us")
     moe_layer_s = _software.si("moe_layer_ms", math.nan)
     moe_layer_sync_free_s = _software.si("moe_layer_sync_free_ms", math.nan)
-    moe_layer_shares = _software.floats(
-        _moe_layer_shares, "share", "Of an MoE layer's host time, in each phase."
-    )
-    host_key = _cluster.key_of(lambda: HOST, "Everything above.")
+    # Of an MoE layer's host time, in each phase. [share]
+    moe_layer_shares = _software.floats(_moe_layer_shares)
+    host_key = _cluster.key_of(lambda: HOST)  # Everything above.
 
 
 class ClusterColumns(HostColumns):
@@ -176,15 +168,12 @@ class ClusterColumns(HostColumns):
 
     gpus = _cluster.ints("gpus")
     nodes = _cluster.ints("nodes")
-    domain = _cluster.ints(
-        lambda c: job_domain_gpus(c, c.gpus), "devices", "Of one scale-up domain that a job takes."
-    )
-    pod = _cluster.ints(
-        lambda c: tier_gpus(c, c.gpus)[0], "devices", "Of one pod that a job takes; 0 is all."
-    )
-    zone = _cluster.ints(
-        lambda c: tier_gpus(c, c.gpus)[1], "devices", "Of one zone that a job takes; 0 is all."
-    )
+    # Of one scale-up domain that a job takes. [devices]
+    domain = _cluster.ints(lambda c: job_domain_gpus(c, c.gpus))
+    # Of one pod that a job takes; 0 is all. [devices]
+    pod = _cluster.ints(lambda c: tier_gpus(c, c.gpus)[0])
+    # Of one zone that a job takes; 0 is all. [devices]
+    zone = _cluster.ints(lambda c: tier_gpus(c, c.gpus)[1])
     memory_bytes = _device.si("hbm_gib")
     stated_reserve_bytes = _cluster.si("memory_reserve_gib", math.nan)
     stated_fragmentation = _cluster.floats("fragmentation", none=math.nan)
@@ -195,30 +184,27 @@ class ClusterColumns(HostColumns):
     communicator_bytes = _device.si("communicator_gib")
     exchange_peer_bytes = _device.si("exchange_peer_gib")
     workspace_bytes = _device.si("gemm_workspace_mib")
-    slowdown = _device.floats(slowdowns, "share", "Of what runs beside, each of `SLOWDOWNS`.")
+    slowdown = _device.floats(slowdowns)  # Of what runs beside, each of `SLOWDOWNS`. [share]
+    # Of its compute by which the slowest device is late. [share]
     straggler_share = _cluster.floats(
-        lambda c: c.variation.device_spread * largest_of_normals(c.gpus),
-        "share",
-        "Of its compute by which the slowest device is late.",
+        lambda c: c.variation.device_spread * largest_of_normals(c.gpus)
     )
-    copy_passes = _software.floats(
-        _copy_passes, "bytes", "Moved for each byte gathered and reduced, by generation of FSDP."
-    )
+    # Moved for each byte gathered and reduced, by generation of FSDP. [bytes]
+    copy_passes = _software.floats(_copy_passes)
     step_overhead_s = _software.si("step_overhead_ms")
-    peak_tflops = _device.floats(_peaks, "TFLOP/s", "Dense peak of each of `MATRIX_TYPES`.")
-    place_key = _cluster.key_of(lambda: BLOCKS, "Where groups lie.")
-    pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key(), "What a pipeline costs.")
+    peak_tflops = _device.floats(_peaks)  # Dense peak of each of `MATRIX_TYPES`. [TFLOP/s]
+    place_key = _cluster.key_of(lambda: BLOCKS)  # Where groups lie.
+    pipeline_key = _cluster.key(sharing.CLUSTER.pipeline_key())  # What a pipeline costs.
+    # How far off a projection may be.
     band_key = _cluster.key(
         lambda c: (
             *(c.device.name, c.device.architecture),
             c.nodes > 1 and c.network.exchange_wait_us > 0.0,
-        ),
-        "How far off a projection may be.",
+        )
     )
-    words_key = _cluster.key(_words, "What messages say of it besides numbers.")
-    machine_key = _cluster.key_of(
-        lambda: OF_MACHINE, "The same, beside what kernels read.", sharing.CLUSTER.apart_key()
-    )
+    words_key = _cluster.key(_words)  # What messages say of it besides numbers.
+    # The same, beside what kernels read.
+    machine_key = _cluster.key_of(lambda: OF_MACHINE, sharing.CLUSTER.apart_key())
 
 
 _OfCluster = Column[ClusterConfig, Any]

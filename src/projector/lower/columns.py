@@ -45,67 +45,66 @@ def _plain(field: str, none: None_) -> Callable[[Any], Any]:
     return read
 
 
-class Column(Generic[S, T]):
+V = TypeVar("V", bound="NDArray[Any]")
+
+
+class Declared(Generic[V]):
+    """An attribute of a class of columns, which is read once where it is asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute."""
+        self.name = name
+
+    def values_of(self, columns: Any) -> V:
+        """Return the column of a table, a batch or records."""
+        raise NotImplementedError
+
+    @overload
+    def __get__(self, columns: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, columns: object, owner: type) -> V: ...
+    def __get__(self, columns: object | None, owner: type) -> Self | V:
+        """Return the column, int64 or float64[jobs or workloads]."""
+        if columns is None:
+            return self
+        values = self.values_of(columns)
+        # Found there from now on, before this declaration.
+        columns.__dict__[self.name] = values
+        return values
+
+
+class Column(Declared[NDArray[T]], Generic[S, T]):
     """One number of a section, or a fixed row of numbers: an attribute of `SectionColumns`."""
 
     def __init__(
         self,
         dtype: type[T],
         read: str | Callable[[Any], Any],
-        unit: str = "",
-        meaning: str = "",
         part: Part | None = None,
         none: None_ = None,
     ) -> None:
-        """Declare what is read of a section, or of a part of it; booleans become 0 and 1.
-
-        A plain read names a field, which says its unit and meaning.
-        """
+        """Declare what is read of a section, or of a part of it; booleans become 0 and 1."""
         self.field = read if isinstance(read, str) else ""
         self.read = _plain(read, none) if isinstance(read, str) else read
         self.dtype: type[T] = dtype
-        self.unit, self.meaning, self.part = unit, meaning, part
+        self.part = part
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
-        self.name = name
-
-    @overload
-    def __get__(self, columns: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, columns: "SectionColumns[S]", owner: type) -> NDArray[T]: ...
-    def __get__(self, columns: "SectionColumns[S] | None", owner: type) -> "Self | NDArray[T]":
-        """Return int64 or float64[jobs], computed once for each batch."""
-        if columns is None:
-            return self
+    def values_of(self, columns: "SectionColumns[S]") -> NDArray[T]:
+        """Return the column of every job."""
         values: NDArray[T] = columns.of_jobs(columns.table.column(self))
-        # Found there from now on, before this declaration.
-        columns.__dict__[self.name] = values
         return values
 
 
-class KeyColumn(Generic[S]):
+class KeyColumn(Declared[Ints], Generic[S]):
     """Equal numbers where sections are equal in what a key reads."""
 
-    def __init__(self, read: Callable[[S], Hashable], meaning: str) -> None:
-        """Declare what is compared of a section, and what jobs share that agree in it."""
-        self.read, self.meaning = read, meaning
+    def __init__(self, read: Callable[[S], Hashable]) -> None:
+        """Declare what is compared of a section."""
+        self.read = read
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
-        self.name = name
-
-    @overload
-    def __get__(self, columns: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, columns: "SectionColumns[S]", owner: type) -> Ints: ...
-    def __get__(self, columns: "SectionColumns[S] | None", owner: type) -> Self | Ints:
-        """Return int64[jobs], computed once for each batch."""
-        if columns is None:
-            return self
-        values: Ints = columns.of_jobs(columns.table.key(self))
-        columns.__dict__[self.name] = values
-        return values
+    def values_of(self, columns: "SectionColumns[S]") -> Ints:
+        """Return the key of every job."""
+        return columns.of_jobs(columns.table.key(self))
 
     def keys(self, table: "SectionTable[S]", begin: int) -> list[Hashable]:
         """Return what is compared of the sections from a row of their table on."""
@@ -116,13 +115,10 @@ class KeyOfColumns(KeyColumn[S]):
     """Equal numbers where sections are equal in some columns, and in what a key reads."""
 
     def __init__(
-        self,
-        columns: Callable[[], Sequence[Column[S, Any]]],
-        read: Callable[[S], Hashable],
-        meaning: str,
+        self, columns: Callable[[], Sequence[Column[S, Any]]], read: Callable[[S], Hashable]
     ) -> None:
         """Declare which columns are compared, and what besides."""
-        super().__init__(read, meaning)
+        super().__init__(read)
         self._columns = columns
 
     def keys(self, table: "SectionTable[S]", begin: int) -> list[Hashable]:
@@ -137,7 +133,7 @@ class Declare(Generic[S, P]):
     """Declares columns of what is read of one kind of section, or of a part that sections share.
 
     A plain read names a field or a property, which says what it is and in which unit; it may lie in
-    a nested section. Whatever takes more is a function, with unit and meaning beside it.
+    a nested section. Whatever takes more is a function, with a comment: its meaning, [its unit].
     """
 
     def __init__(self, part: Part | None = None) -> None:
@@ -145,24 +141,16 @@ class Declare(Generic[S, P]):
         self._part = part
 
     def ints(
-        self,
-        read: str | Callable[[P], int | Sequence[int]],
-        unit: str = "",
-        meaning: str = "",
-        none: int | None = None,
+        self, read: str | Callable[[P], int | Sequence[int]], none: int | None = None
     ) -> Column[S, np.int64]:
         """Declare whole numbers or flags; ``none`` stands where nothing is stated."""
-        return Column(np.int64, read, unit, meaning, self._part, none)
+        return Column(np.int64, read, self._part, none)
 
     def floats(
-        self,
-        read: str | Callable[[P], float | Sequence[float]],
-        unit: str = "",
-        meaning: str = "",
-        none: None_ = None,
+        self, read: str | Callable[[P], float | Sequence[float]], none: None_ = None
     ) -> Column[S, np.float64]:
         """Declare bytes, seconds, rates and shares; ``none`` as in `si`."""
-        return Column(np.float64, read, unit, meaning, self._part, none)
+        return Column(np.float64, read, self._part, none)
 
     def si(self, field: str, none: None_ = None) -> Column[S, np.float64]:
         """Declare a field in SI units; the end of its name tells its own.
@@ -181,18 +169,17 @@ class Declare(Generic[S, P]):
         column.read = lambda section: among.index(stated(section))
         return column
 
-    def key(self, read: Callable[[S], Hashable], meaning: str) -> KeyColumn[S]:
+    def key(self, read: Callable[[S], Hashable]) -> KeyColumn[S]:
         """Declare what is compared."""
-        return KeyColumn(read, meaning)
+        return KeyColumn(read)
 
     def key_of(
         self,
         columns: Callable[[], Sequence[Column[S, Any]]],
-        meaning: str,
         read: Callable[[S], Hashable] = lambda _: None,
     ) -> KeyOfColumns[S]:
         """Declare which columns are compared, and what besides."""
-        return KeyOfColumns(columns, read, meaning)
+        return KeyOfColumns(columns, read)
 
 
 class SectionTable(Generic[S]):

@@ -4,13 +4,14 @@ import numpy as np
 
 from projector.arrays import Records
 from projector.config.cluster import ClusterConfig
+from projector.config.device_kernels import ExchangeKernel
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.moe_exchange import EXCHANGE
-from projector.lower.hardware import given
+from projector.lower.hardware import copy_fields, given
 from projector.topology.build import load_topology
 from projector.topology.rates import local_rates
-from projector.units import GB, GBIT, KIB, MICROSECOND, NANOSECOND
+from projector.units import GB, GBIT, MICROSECOND, in_si
 
 
 def domain_gpus(cluster: ClusterConfig) -> int:
@@ -53,12 +54,14 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     device, network = cluster.device, cluster.network
     record = np.zeros(1, FABRIC)
     row = record[0]
-    row["scale_up_bytes_per_s"] = device.scale_up_gb_per_s * GB
+    otherwise = {
+        "collective_exchange_step_us": device.scale_up_latency_us,
+        "collective_exchange_issue_us": device.scale_up_latency_us,
+        "collective_exchange_simple_start_us": device.collective_simple_start_us,
+    }
+    copy_fields(row, device, otherwise, without="collective_")
+    copy_fields(row, network)
     row["peer_bytes_per_s"] = device.scale_up_peer_gb_per_s * GB
-    row["scale_up_efficiency"] = device.scale_up_efficiency
-    row["scale_up_latency_s"] = device.scale_up_latency_us * MICROSECOND
-    row["start_s"] = device.collective_start_us * MICROSECOND
-    row["simple_start_s"] = device.collective_simple_start_us * MICROSECOND
     row["in_network_bytes_per_s"] = device.in_network_all_reduce_gb_per_s * GB
     row["in_network_min_gpus"] = device.in_network_all_reduce_min_gpus
     row["nic_bytes_per_s"] = (
@@ -71,39 +74,19 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     if network.nic_p2p_efficiency is not None:
         share = network.nic_p2p_efficiency / network.nic_efficiency
         row["nic_p2p_bytes_per_s"] = row["nic_bytes_per_s"] * share
-    row["exchange_peer_s"] = network.exchange_peer_us * MICROSECOND
-    row["pod_oversubscription"] = network.pod_oversubscription
     row["zone_oversubscription"] = network.core_oversubscription
-    row["spine_latency_s"] = network.spine_latency_us * MICROSECOND
-    row["core_latency_s"] = network.core_latency_us * MICROSECOND
     row["plain_tree"] = not network.rail_optimised
     row["forwards"] = network.forwards_in_node
-    row["nic_latency_s"] = network.nic_latency_us * MICROSECOND
     row["network_start_s"] = network.collective_start_us * MICROSECOND
     row["network_flags"] = network.nic_flags
     row["network_in_network"] = network.nic_switch_trees
-    row["tree_efficiency"] = device.collective_tree_efficiency
     row["domain_gpus"] = domain_gpus(cluster)
-    row["self_copy_share"] = device.collective_self_copy_share
     row["algorithms"] = algorithm_mask(*device.collective_algorithms)
     row["flagged_algorithms"] = algorithm_mask(*device.collective_flagged_algorithms)
-    row["flag_traffic"] = device.collective_flag_traffic
-    row["chunk_s"] = device.collective_chunk_us * MICROSECOND
-    row["fill_limit_s"] = device.collective_fill_limit_us * MICROSECOND
-    row["in_network_chunk_s"] = device.in_network_chunk_us * MICROSECOND
     chunk_us = given(network.collective_chunk_us, device.collective_chunk_us)
     row["network_chunk_s"] = chunk_us * MICROSECOND
     limit_us = given(network.collective_fill_limit_us, device.collective_fill_limit_us)
     row["network_fill_limit_s"] = limit_us * MICROSECOND
-    hop_us = device.scale_up_latency_us
-    step_us = given(device.collective_exchange_step_us, hop_us)
-    issue_us = given(device.collective_exchange_issue_us, hop_us)
-    simple_us = given(device.collective_exchange_simple_start_us, device.collective_simple_start_us)
-    row["exchange_step_s"] = step_us * MICROSECOND
-    row["exchange_issue_s"] = issue_us * MICROSECOND
-    row["exchange_simple_start_s"] = simple_us * MICROSECOND
-    row["exchange_flag_bytes"] = device.collective_exchange_flag_kib * KIB
-    row["pat_efficiency"] = device.collective_pat_efficiency
     _add_local_rates(row, cluster)
     return record
 
@@ -129,28 +112,18 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
     row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB
 
 
+_EXCHANGED = [(name, *in_si(name)) for name in ExchangeKernel.model_fields]
+
+
 def exchange_record(cluster: ClusterConfig) -> Records:
     """Return what exchanges between experts cost on a cluster as EXCHANGE[1]."""
     record = np.zeros(1, EXCHANGE)
-    row, costs, network = record[0], cluster.device.expert_exchange, cluster.network
-    row["wait_s"] = network.exchange_wait_us * MICROSECOND
-    row["write_s"] = network.exchange_write_us * MICROSECOND
-    row["proxy_bytes_per_s"] = network.exchange_proxy_gb_per_s * GB
+    row, costs = record[0], cluster.device.expert_exchange
+    copy_fields(row, cluster.network)
     for op, kernel in enumerate(
         (costs.dispatch, costs.combine, costs.bulk_dispatch, costs.bulk_combine)
     ):
-        row["start_s"][op] = kernel.start_us * MICROSECOND
-        row["scan_s"][op] = kernel.scan_ns * NANOSECOND
-        row["message_s"][op] = kernel.message_ns * NANOSECOND
-        row["channel_bytes_per_s"][op] = kernel.copy_gb_per_s * GB
-        row["link_efficiency"][op] = kernel.link_efficiency
-        row["first_bytes_per_s"][op] = kernel.first_gb_per_s * GB
-        row["network_start_s"][op] = kernel.network_start_us * MICROSECOND
-        row["doubling_s"][op] = kernel.doubling_us * MICROSECOND
-        row["forward_slowdown"][op] = kernel.forward_slowdown
-        row["adapter_share"][op] = kernel.adapter_share
-        row["chunk_tokens"][op] = kernel.chunk_tokens
-    row["low_latency_start_s"] = costs.low_latency.start_us * MICROSECOND
-    row["low_latency_doubling_s"] = costs.low_latency.doubling_us * MICROSECOND
-    row["low_latency_link_efficiency"] = costs.low_latency.link_efficiency
+        for name, field, unit in _EXCHANGED:
+            row[field.replace("copy_", "channel_")][op] = getattr(kernel, name) * unit
+    copy_fields(row, costs.low_latency, before="low_latency_")
     return record

@@ -1,12 +1,15 @@
 """Devices as the records kernels read, in SI units."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple, get_args
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from projector.arrays import Ints, Records
+from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device, TrainingClass
 from projector.config.device_kernels import (
@@ -27,7 +30,7 @@ from projector.kernels.device import (
 )
 from projector.kernels.grouped import GROUPED
 from projector.lower.stages import uses_fp8_attention
-from projector.units import GB, MEGA, MIB, MICROSECOND, NANOSECOND, PICO, TB, TERA
+from projector.units import MEGA, MICROSECOND, PICO, TB, TERA, in_si
 
 Run = Literal["training", "loaded", "short"]
 RUNS: tuple[Run, ...] = ("training", "loaded", "short")
@@ -142,8 +145,7 @@ def device_record(
     """
     record = np.zeros(1, DEVICE)
     row = record[0]
-    row["compute_units"] = device.compute_units
-    row["dies"] = device.dies
+    copy_fields(row, device)
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
         clock = (clock_mhz or _clock_mhz(device, native, run)) * MEGA
@@ -158,15 +160,12 @@ def device_record(
     row["l2_fill_bytes_per_clk_per_cu"] = given(
         device.gemm_fill_bytes_per_clk_per_cu, device.l2_fill_bytes_per_clk_per_cu
     )
-    row["l2_bytes"] = device.l2_mib * MIB
     l2_clock = _l2_clock_mhz(device, clock_mhz, run) / device.peak_clock_mhz
     row["l2_bytes_per_s"] = device.l2_tb_per_s * l2_clock * TB
-    row["mall_bytes"] = device.mall_mib * MIB
     row["mall_bytes_per_s"] = device.mall_tb_per_s * TB
     row["hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * device.hbm_efficiency * TB
     elementwise = device.elementwise_efficiency or device.hbm_efficiency
     row["elementwise_bytes_per_s"] = device.hbm_peak_tb_per_s * elementwise * TB
-    row["hbm_latency_s"] = device.hbm_latency_us * MICROSECOND
     row["grouped_forward_efficiency"] = device.grouped_gemm_efficiency_forward
     row["grouped_backward_efficiency"] = device.grouped_gemm_efficiency_backward
     _add_gemm(row, device, gemm_library, gemm_type or "bf16")
@@ -211,24 +210,20 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     chosen = device.gemm_library(library)
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND
-    row["gemm_split_k_s"] = device.gemm_split_k_us * MICROSECOND
     parts = K_PARTS if chosen.split_k is True else sorted(set(chosen.split_k or ()))
     row["num_gemm_splits"] = len(parts)
     row["gemm_splits"][: len(parts)] = parts
-    row["gemm_overlap_loss"] = device.gemm_overlap_loss
-    row["gemm_epilogue_clk"] = device.gemm_epilogue_clk
-    row["gemm_epilogue_bytes_per_clk_per_cu"] = device.gemm_epilogue_bytes_per_clk_per_cu
-    row["gemm_epilogue_exposed"] = device.gemm_epilogue_exposed
-    row["gemm_l2_miss_share"] = device.gemm_l2_miss_share
     efficiency = device.gemm_hbm_efficiency or device.hbm_efficiency
     row["gemm_hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * efficiency * TB
     row["gemm_die_stride"] = 1 if device.gemm_die_aware else device.dies
     row["gemm_group_m"] = chosen.group_m or 0
     clocks = device.gemm_clk_per_k | chosen.clk_per_k
+    # Of a unit's vector pipes for the scales of one element of C and of K.
+    scale_clk = device.gemm_scale_instructions / (SCALE_BLOCK * device.gemm_scale_lanes_per_cu)
     for code, name in enumerate(MATRIX_TYPES):
         native = native_type(device, name)
         named = library in device.gemm_libraries
-        row["gemm_scale_clk"][code] = named * (native == "fp8_block") * _scale_clk(device)
+        row["gemm_scale_clk"][code] = named * (native == "fp8_block") * scale_clk
         row["gemm_clk_per_k"][code] = clocks.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
         # Of a library with members each tile has its own share.
         share: float = 1.0 if chosen.members else chosen.efficiency.get(native, 0.0)  # type: ignore[call-overload]  # any name may be asked
@@ -238,11 +233,6 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     row["num_tiles"] = len(offers)
     for position, offer in enumerate(offers):
         row["tiles"][position] = tile_row(device, offer.tile, offer)
-
-
-def _scale_clk(device: Device) -> float:
-    """Return clocks of a unit's vector pipes for the scales of one element of C and of K."""
-    return device.gemm_scale_instructions / (SCALE_BLOCK * device.gemm_scale_lanes_per_cu)
 
 
 class Offer(NamedTuple):
@@ -397,39 +387,16 @@ def attention_name(training: TrainingConfig) -> str:
 
 def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) -> None:
     """Write what a record says about an implementation of attention, beside the device's rates."""
-    row["attention_forward_rows"] = kernel.forward_rows
-    row["attention_forward_columns"] = kernel.forward_columns
-    row["attention_backward_columns"] = kernel.backward_columns
-    row["attention_backward_rows"] = kernel.backward_rows
-    row["attention_forward_efficiency"] = kernel.forward_efficiency
-    row["attention_backward_efficiency"] = kernel.backward_efficiency
-    row["attention_softmax_exposed"] = kernel.softmax_exposed
-    row["attention_backward_softmax_exposed"] = given(
-        kernel.backward_softmax_exposed, kernel.softmax_exposed
-    )
-    row["attention_tile_overhead_s"] = kernel.tile_overhead_us * MICROSECOND
-    row["attention_backward_tile_overhead_s"] = MICROSECOND * given(
-        kernel.backward_tile_overhead_us, kernel.tile_overhead_us
-    )
-    row["attention_tail"] = kernel.tail
-    row["attention_backward_tail"] = given(kernel.backward_tail, kernel.tail)
-    row["attention_mask_exposed"] = kernel.mask_exposed
-    row["attention_packs_heads"] = kernel.packs_heads
-    row["attention_half_efficiency"] = kernel.half_efficiency
-    row["attention_dq_order_exposed"] = kernel.dq_order_exposed
-    row["attention_atomic_bytes_per_s"] = (kernel.atomic_gb_per_s or 0.0) * GB
-    row["attention_atomic_contention"] = kernel.atomic_contention
     start_us = given(kernel.start_us, device.gemm_overhead_us)
-    row["attention_start_s"] = start_us * MICROSECOND
-    row["attention_backward_start_s"] = MICROSECOND * given(
-        kernel.backward_start_us, 2.0 * start_us
-    )
-    row["attention_query_passes"] = kernel.query_passes
-    row["attention_key_passes"] = kernel.key_passes
-    row["attention_token_s"] = kernel.token_ns * NANOSECOND
-    row["attention_forward_score_passes"] = kernel.forward_score_passes
-    row["attention_backward_score_passes"] = kernel.backward_score_passes
-    row["attention_mask_score_passes"] = kernel.mask_score_passes
+    otherwise = {
+        "atomic_gb_per_s": 0.0,
+        "backward_softmax_exposed": kernel.softmax_exposed,
+        "backward_start_us": 2.0 * start_us,
+        "backward_tail": kernel.tail,
+        "backward_tile_overhead_us": kernel.tile_overhead_us,
+        "start_us": start_us,
+    }
+    copy_fields(row, kernel, otherwise, before="attention_")
     widths = sorted(kernel.head_dims.items())[:MAX_HEAD_DIMS]
     row["num_attention_dims"] = len(widths)
     for position, (width, at) in enumerate(widths):
@@ -443,6 +410,36 @@ def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) 
             _relative(at.backward_efficiency, at.backward_scale, kernel.backward_efficiency),
             at.mask_rows,
         )
+
+
+def copy_fields(
+    row: np.void,
+    section: Config,
+    otherwise: Mapping[str, float] = MappingProxyType({}),
+    *,
+    before: str = "",
+    without: str = "",
+) -> None:
+    """Write each number of a section that a record has under the same name, in SI.
+
+    In the record ``before`` stands before all names, and names lack ``without``. What is not stated
+    is as in ``otherwise``.
+    """
+    for name, field, unit in _same_fields(type(section), row.dtype, before, without):
+        stated = getattr(section, name)
+        value = otherwise.get(name) if stated is None else stated
+        if isinstance(value, int | float):
+            row[field] = value * unit
+
+
+@cache
+def _same_fields(
+    section: type[Config], record: "np.dtype[Any]", before: str, without: str
+) -> list[tuple[str, str, float]]:
+    """Return the fields that a section and a record share: both names, and the unit in SI."""
+    found = [(name, *in_si(name)) for name in section.model_fields]
+    named = [(name, f"{before}{si.removeprefix(without)}", unit) for name, si, unit in found]
+    return [each for each in named if each[1] in (record.names or ())]
 
 
 def _relative(own: float | None, scale: float, usual: float) -> float:

@@ -1,11 +1,12 @@
 """Machines: the devices and fabrics that jobs run on, as records for kernels."""
 
 from collections.abc import Callable, Hashable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from projector.arrays import Floats, GrowingArray, Ints, Records
+from projector.arrays import GrowingArray, Ints
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.kernels.collectives import BEYOND_DOMAIN, FABRIC
@@ -39,7 +40,8 @@ class Machines:
         self._fabric_records = GrowingArray(FABRIC)
         self._exchange_records = GrowingArray(EXCHANGE)
         self._domains: dict[tuple[bytes, bytes], int] = {}
-        self._near = GrowingArray(np.int64)
+        self.near = GrowingArray(np.int64)
+        """The first fabric that is the same within a domain, int64[fabrics]."""
         self._known: dict[Hashable, tuple[int, object]] = {}
         """Number of what was asked for, and what has the ids in it, which lives as long."""
         self._contents: dict[Hashable, int] = {}
@@ -145,35 +147,15 @@ class Machines:
             for name in BEYOND_DOMAIN:
                 domain[name] = 0
             near = self._domains.setdefault((domain.tobytes(), exchange.tobytes()), number)
-            self._near.add(np.array([near]))
+            self.near.add(np.array([near]))
         return self._fabrics[key]
 
-    @property
-    def devices(self) -> Records:
-        """All devices, DEVICE[devices]."""
-        return self._device_records.all()
-
-    @property
-    def slowdown(self) -> Floats:
-        """Share by which each of `SLOWDOWNS` takes longer, float64[devices, 3]."""
-        return np.array([slowdown for _, slowdown, _ in self._devices], np.float64)
-
-    @property
-    def gemm_shares(self) -> Floats:
-        """Rate of a GEMM in a step over that alone, float64[devices, matrix types]."""
-        return np.array([shares for _, _, shares in self._devices], np.float64)
-
-    @property
-    def fabrics(self) -> Records:
-        """All fabrics, FABRIC[fabrics]."""
-        return self._fabric_records.all()
-
-    @property
-    def exchanges(self) -> Records:
-        """What exchanges cost beside each fabric, EXCHANGE[fabrics]."""
-        return self._exchange_records.all()
-
-    @property
-    def near(self) -> Ints:
-        """The first fabric that is the same within a domain, int64[fabrics]."""
-        return self._near.all()
+    def records(self) -> dict[str, Any]:
+        """Return all devices and fabrics, under the names that they have in `Workloads`."""
+        return {
+            "devices": self._device_records.all(),
+            "slowdown": np.array([slowdown for _, slowdown, _ in self._devices], np.float64),
+            "gemm_shares": np.array([shares for _, _, shares in self._devices], np.float64),
+            "fabrics": self._fabric_records.all(),
+            "exchanges": self._exchange_records.all(),
+        }

@@ -1,6 +1,7 @@
 """The columns of power and money: what devices draw, what runs are paid with."""
 
 import math
+from functools import partial
 from operator import attrgetter
 
 from projector.config.cluster import ClusterConfig
@@ -22,22 +23,14 @@ _device = Declare[ClusterConfig, Device](attrgetter("device"))
 _run = Declare[RunConfig, RunConfig]()
 
 
-def _held_w(device: Device) -> float:
-    """Return what a device draws at most over a second; NaN without a power model."""
-    return math.nan if device.power is None else device.tdp_w * device.power.loaded_share
-
-
 def _idle_w(device: Device) -> float:
-    if device.power is not None:
-        return device.power.idle_w
-    share = of_family(load_surrounding_power().idle_share, device.architecture)
-    return device.tdp_w * share.value
+    return _of_tdp("idle_share", device) if device.power is None else device.power.idle_w
 
 
-def _flat_w(device: Device) -> float:
-    """Return what a device without a power model draws during a step."""
-    share = of_family(load_surrounding_power().busy_share, device.architecture)
-    return device.tdp_w * share.value
+def _of_tdp(share: str, device: Device) -> float:
+    """Return what a device without a power model draws, by a share of its architecture."""
+    shares = getattr(load_surrounding_power(), share)
+    return device.tdp_w * of_family(shares, device.architecture).value
 
 
 def _joule_per_flop(device: Device) -> list[float]:
@@ -45,10 +38,6 @@ def _joule_per_flop(device: Device) -> list[float]:
     known = {} if device.power is None else device.power.pj_per_flop
     natives = [native_type(device, name) for name in MATRIX_TYPES]
     return [known.get(name, math.nan) * PICO for name in natives]  # type: ignore[call-overload]  # any name may be asked
-
-
-def _joule_per_byte(device: Device) -> float:
-    return math.nan if device.power is None else device.power.pj_per_hbm_byte * PICO
 
 
 def _voltage_squared(cluster: ClusterConfig) -> float:
@@ -65,34 +54,35 @@ def _voltage_squared(cluster: ClusterConfig) -> float:
 
 def _other_w(device: Device) -> float:
     table = load_surrounding_power()
-    return of_family(table.other_w_per_gpu, device.architecture).value + (
-        table.network_w_per_gpu.value
-    )
+    of_node = of_family(table.other_w_per_gpu, device.architecture).value
+    return of_node + table.network_w_per_gpu.value
 
 
-def _listed_rent(device: Device) -> float:
-    price = load_prices().rental_usd_per_gpu_hour.get(device.name)
-    return math.nan if price is None else price.value
-
-
-def _listed_capex(device: Device) -> float:
-    price = load_prices().capex_usd_per_gpu.get(device.name)
-    return math.nan if price is None else price.value
+def _listed(table: str, device: Device) -> float:
+    price = getattr(load_prices(), table).get(device.name)
+    return math.nan if price is None else float(price.value)
 
 
 class PowerColumns(SectionColumns[ClusterConfig]):
     """Devices of clusters, as their power models have them; NaN is not known."""
 
     tdp_w = _device.floats("tdp_w")
-    held_w = _device.floats(_held_w, "W", "That a device holds under load.")
-    idle_w = _device.floats(_idle_w, "W", "Of a device that waits.")
-    flat_w = _device.floats(_flat_w, "W", "During a step, for want of a power model.")
-    joule_per_flop = _device.floats(_joule_per_flop, "J/FLOP", "Of each of `MATRIX_TYPES`.")
-    joule_per_byte = _device.floats(_joule_per_byte, "J/byte", "From memory.")
-    voltage_squared = _cluster.floats(_voltage_squared, "1", "At its clock over the highest one.")
-    other_w = _device.floats(_other_w, "W", "Of nodes and network, for each device.")
-    listed_rent = _device.floats(_listed_rent, "USD/h", "Of a device in the dated table.")
-    listed_capex = _device.floats(_listed_capex, "USD", "Of a device in the dated table.")
+    # That a device holds at most over a second. [W]
+    held_w = _device.floats(lambda d: d.tdp_w * d.power.loaded_share if d.power else math.nan)
+    idle_w = _device.floats(_idle_w)  # Of a device that waits. [W]
+    # During a step, for want of a power model. [W]
+    flat_w = _device.floats(partial(_of_tdp, "busy_share"))
+    joule_per_flop = _device.floats(_joule_per_flop)  # Of each of `MATRIX_TYPES`. [J/FLOP]
+    # From memory. [J/byte]
+    joule_per_byte = _device.floats(
+        lambda d: d.power.pj_per_hbm_byte * PICO if d.power else math.nan
+    )
+    voltage_squared = _cluster.floats(_voltage_squared)  # At its clock over the highest one. [1]
+    other_w = _device.floats(_other_w)  # Of nodes and network, for each device. [W]
+    # Of a device in the dated table. [USD/h]
+    listed_rent = _device.floats(partial(_listed, "rental_usd_per_gpu_hour"))
+    # Of a device in the dated table. [USD]
+    listed_capex = _device.floats(partial(_listed, "capex_usd_per_gpu"))
 
 
 def _owned(name: str) -> float:
@@ -114,21 +104,19 @@ class MoneyColumns(SectionColumns[RunConfig]):
     """Prices and emissions of runs; NaN is not stated."""
 
     rent = _run.floats("cost.usd_per_gpu_hour", none=math.nan)
-    takes_listed = _run.ints(
-        lambda r: r.cost.prices == "listed", "flag", "Listed prices stand in for missing ones."
-    )
+    # Listed prices stand in for missing ones. [flag]
+    takes_listed = _run.ints(lambda r: r.cost.prices == "listed")
     owns = _run.ints("cost.owned.enabled")
     capex = _run.floats("cost.owned.capex_usd_per_gpu", none=math.nan)
     system_share = _run.floats("cost.owned.system_share", none=_owned)
     lifetime_years = _run.floats("cost.owned.lifetime_years", none=_owned)
     utilisation = _run.floats("cost.owned.utilisation", none=_owned)
     cooling_usd_per_w = _run.floats("cost.owned.cooling_usd_per_w", none=_owned)
-    real_estate_usd_per_w = _run.floats(_real_estate_usd_per_w, "USD/W", "Of TDP.")
-    facility_once = _run.ints(
-        lambda r: r.cost.owned.facility == "once", "flag", "Both are paid once in a lifetime."
-    )
+    real_estate_usd_per_w = _run.floats(_real_estate_usd_per_w)  # Of TDP. [USD/W]
+    # Both are paid once in a lifetime. [flag]
+    facility_once = _run.ints(lambda r: r.cost.owned.facility == "once")
     staff_share = _run.floats("cost.owned.staff_share_per_year", none=_owned)
     pue = _run.floats("energy.pue", none=_owned)
     usd_per_kwh = _run.floats("energy.usd_per_kwh", none=_owned)
     other_w = _run.floats("energy.node_overhead_w_per_gpu", none=math.nan)
-    g_per_kwh = _run.floats(_g_per_kwh, "g/kWh", "CO2 of the grid.")
+    g_per_kwh = _run.floats(_g_per_kwh)  # CO2 of the grid. [g/kWh]

@@ -81,6 +81,13 @@ class Rule(NamedTuple):
     these."""
 
 
+def _rule(
+    broken: Callable[[JobBatch, JobColumns], Flags], *, of_machine: bool = False
+) -> Callable[[Callable[[Job], ConfigError]], Rule]:
+    """Make a rule of what breaks it and of the function below, which returns the message."""
+    return lambda error: Rule(broken, error, of_machine)
+
+
 def _divides(
     degree: str,
     width: str,
@@ -116,12 +123,14 @@ def _divides(
     return Rule(broken, error)
 
 
-def _key_heads(batch: JobBatch, columns: JobColumns) -> Flags:
-    groups, tp = batch.model.query_groups, columns.tp
-    return np.asarray((batch.model.is_mla == 0) & (groups % tp != 0) & (tp % groups != 0))
-
-
-def _key_heads_error(job: Job) -> ConfigError:
+@_rule(
+    lambda b, c: (
+        (b.model.is_mla == 0)
+        & (b.model.query_groups % c.tp != 0)
+        & (c.tp % b.model.query_groups != 0)
+    )
+)
+def _key_heads(job: Job) -> ConfigError:
     tp, groups = job.parallelism.tp, job.model.query_groups
     legal = [
         value
@@ -135,22 +144,15 @@ def _key_heads_error(job: Job) -> ConfigError:
     return _error("parallelism.tp", tp, text, legal)
 
 
-def _dense_experts(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray((batch.model.is_moe == 0) & (columns.ep > 1))
-
-
-def _dense_experts_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.model.is_moe == 0) & (c.ep > 1))
+def _dense_experts(job: Job) -> ConfigError:
     ep = job.parallelism.ep
     text = f"ep ({ep}) spreads experts, but {job.model.name} is a dense model"
     return _error("parallelism.ep", ep, text, [1])
 
 
-def _expert_world(batch: JobBatch, columns: JobColumns) -> Flags:
-    world = columns.etp * columns.ep * columns.pp
-    return np.asarray((batch.model.is_moe == 1) & (columns.gpus % world != 0))
-
-
-def _expert_world_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.model.is_moe == 1) & (c.gpus % (c.etp * c.ep * c.pp) != 0))
+def _expert_world(job: Job) -> ConfigError:
     assert job.model.moe is not None
     split, gpus = job.parallelism, job.cluster.gpus
     expert_tp = split.expert_tp
@@ -164,12 +166,8 @@ def _expert_world_error(job: Job) -> ConfigError:
     return _error("parallelism.ep", split.ep, text, legal)
 
 
-def _expert_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
-    whole = batch.parallelism.splits_sequence == 0
-    return np.asarray((batch.model.is_moe == 1) & (columns.tp > 1) & whole)
-
-
-def _expert_sequence_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.model.is_moe == 1) & (c.tp > 1) & (b.parallelism.splits_sequence == 0))
+def _expert_sequence(job: Job) -> ConfigError:
     text = "mixture-of-experts layers with tp > 1 need sequence_parallel, as in Megatron"
     stated = job.parallelism.sequence_parallel
     return _error("parallelism.sequence_parallel", stated, text, [True])
@@ -184,12 +182,8 @@ def _enough(job: Job) -> str:
     return f"a multiple of {nodes} {'node' if nodes == 1 else 'nodes'} of {each} would do"
 
 
-def _world(batch: JobBatch, columns: JobColumns) -> Flags:
-    del batch
-    return np.asarray(columns.gpus % (columns.tp * columns.pp * columns.cp) != 0)
-
-
-def _world_error(job: Job) -> ConfigError:
+@_rule(lambda _, c: c.gpus % (c.tp * c.pp * c.cp) != 0)
+def _world(job: Job) -> ConfigError:
     split, gpus = job.parallelism, job.cluster.gpus
     dense = split.tp * split.pp * split.cp
     below = gpus // dense * dense
@@ -202,40 +196,29 @@ def _world_error(job: Job) -> ConfigError:
     return _error("cluster.nodes", job.cluster.nodes, text, f"a multiple of {dense} GPUs")
 
 
-def _stated_dp(batch: JobBatch, columns: JobColumns) -> Flags:
-    stated = batch.parallelism.stated_dp
-    return np.asarray((stated != 0) & (stated != columns.dp))
-
-
-def _stated_dp_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.parallelism.stated_dp != 0) & (b.parallelism.stated_dp != c.dp))
+def _stated_dp(job: Job) -> ConfigError:
     given, derived = job.parallelism.dp, data_parallel(job)
     text = f"dp ({given}) contradicts the cluster, which leaves dp = {derived}; leave dp out"
     return _error("parallelism.dp", given, text, [derived])
 
 
-def _cp_parts(job: Job) -> int:
-    split = job.parallelism
-    return split.cp * (2 if split.cp > 1 and split.cp_comm_type != "a2a" else 1)
-
-
-def _sequence(batch: JobBatch, columns: JobColumns) -> Flags:
+def _uneven_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
     halves = (columns.cp > 1) & (batch.parallelism.cp_type != CP_TYPES.index("a2a"))
     return np.asarray(columns.seq % (columns.cp * np.where(halves, 2, 1)) != 0)
 
 
-def _sequence_error(job: Job) -> ConfigError:
-    cp, seq, parts = job.parallelism.cp, job.training.seq_length, _cp_parts(job)
+@_rule(_uneven_sequence)
+def _sequence(job: Job) -> ConfigError:
+    cp, seq = job.parallelism.cp, job.training.seq_length
+    parts = cp * (2 if cp > 1 and job.parallelism.cp_comm_type != "a2a" else 1)
     why = " (2 chunks a rank balance the causal mask)" if parts != cp else ""
     text = f"cp ({cp}) needs seq_length ({seq}) to be a multiple of {parts}{why}"
     return _error("training.seq_length", seq, text, f"a multiple of {parts}")
 
 
-def _split_sequence(batch: JobBatch, columns: JobColumns) -> Flags:
-    splits = batch.parallelism.splits_sequence == 1
-    return np.asarray(splits & (columns.seq // columns.cp % columns.tp != 0))
-
-
-def _split_sequence_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.parallelism.splits_sequence == 1) & (c.seq // c.cp % c.tp != 0))
+def _split_sequence(job: Job) -> ConfigError:
     split, seq = job.parallelism, job.training.seq_length
     text = (
         f"sequence_parallel needs seq_length / cp ({seq // split.cp}) to be a multiple of tp "
@@ -244,23 +227,20 @@ def _split_sequence_error(job: Job) -> ConfigError:
     return _error("training.seq_length", seq, text, f"a multiple of {split.cp * split.tp}")
 
 
-def _exchanged_heads(batch: JobBatch, columns: JobColumns) -> Flags:
-    exchanges = batch.parallelism.cp_type == CP_TYPES.index("a2a")
-    return np.asarray(exchanges & (batch.model.heads // columns.tp % columns.cp != 0))
-
-
-def _exchanged_heads_error(job: Job) -> ConfigError:
+@_rule(
+    lambda b, c: (
+        (b.parallelism.cp_type == CP_TYPES.index("a2a")) & (b.model.heads // c.tp % c.cp != 0)
+    )
+)
+def _exchanged_heads(job: Job) -> ConfigError:
     split = job.parallelism
     heads = job.model.num_attention_heads // split.tp
     text = f"cp_comm_type a2a exchanges heads: cp ({split.cp}) must divide heads / tp ({heads})"
     return _error("parallelism.cp", split.cp, text, divisors(heads))
 
 
-def _positions(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray((batch.model.learned == 1) & (columns.seq > batch.model.max_positions))
-
-
-def _positions_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.model.learned == 1) & (c.seq > b.model.max_positions))
+def _positions(job: Job) -> ConfigError:
     seq, most = job.training.seq_length, job.model.max_position_embeddings
     text = (
         f"seq_length ({seq}) exceeds max_position_embeddings ({most}), the size of the learned "
@@ -269,35 +249,24 @@ def _positions_error(job: Job) -> ConfigError:
     return _error("training.seq_length", seq, text, f"at most {most}, or a larger table")
 
 
-def _stated_part(batch: JobBatch, columns: JobColumns) -> Flags:
-    ranks, stated = columns.dp * columns.cp, batch.parallelism.sharding_ranks
-    return np.asarray((stated > 0) & (ranks % np.maximum(1, stated) != 0))
-
-
-def _stated_part_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: c.dp * c.cp % np.maximum(1, b.parallelism.sharding_ranks) != 0)
+def _stated_part(job: Job) -> ConfigError:
     split = job.parallelism
     size, ranks = split.sharding_group_size, data_parallel(job) * split.cp
     text = f"{size} does not divide the {ranks} ranks of dp * cp"
     return _error("parallelism.sharding_group_size", size, text, divisors(ranks))
 
 
-def _stated_copies(batch: JobBatch, columns: JobColumns) -> Flags:
-    del batch
-    return np.asarray(columns.dp * columns.cp % columns.copies != 0)
-
-
-def _stated_copies_error(job: Job) -> ConfigError:
+@_rule(lambda _, c: c.dp * c.cp % c.copies != 0)
+def _stated_copies(job: Job) -> ConfigError:
     split, key = job.parallelism, "num_distributed_optimizer_instances"
     copies, ranks = split.num_distributed_optimizer_instances, data_parallel(job) * split.cp
     text = f"{copies} does not divide the {ranks} ranks of dp * cp"
     return _error(f"parallelism.{key}", copies, text, divisors(ranks))
 
 
-def _expert_copies(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray((batch.model.is_moe == 1) & (columns.edp % columns.copies != 0))
-
-
-def _expert_copies_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: (b.model.is_moe == 1) & (c.edp % c.copies != 0))
+def _expert_copies(job: Job) -> ConfigError:
     split, gpus = job.parallelism, job.cluster.gpus
     edp = gpus // (split.expert_tp * split.ep * split.pp)
     copies = split.num_distributed_optimizer_instances
@@ -307,12 +276,12 @@ def _expert_copies_error(job: Job) -> ConfigError:
     return _error("parallelism.num_distributed_optimizer_instances", copies, text, divisors(edp))
 
 
-def _expert_order(batch: JobBatch, columns: JobColumns) -> Flags:
-    inner = (batch.parallelism.pp_is_last == 0) & (columns.pp > 1)
-    return np.asarray((batch.model.is_moe == 1) & inner & (columns.dp != columns.edp))
-
-
-def _expert_order_error(job: Job) -> ConfigError:
+@_rule(
+    lambda b, c: (
+        (b.model.is_moe == 1) & ((b.parallelism.pp_is_last == 0) & (c.pp > 1)) & (c.dp != c.edp)
+    )
+)
+def _expert_order(job: Job) -> ConfigError:
     order = job.parallelism.rank_order
     text = (
         "experts need as many copies (etp * ep) as dense layers (tp * cp) where the order does not "
@@ -321,11 +290,8 @@ def _expert_order_error(job: Job) -> ConfigError:
     return _error("parallelism.rank_order", order, text, "an order that ends with pp")
 
 
-def _batch(batch: JobBatch, columns: JobColumns) -> Flags:
-    return np.asarray(batch.training.global_batch % (columns.micro_batch * columns.dp) != 0)
-
-
-def _batch_error(job: Job) -> ConfigError:
+@_rule(lambda b, c: b.training.global_batch % (c.micro_batch * c.dp) != 0)
+def _batch(job: Job) -> ConfigError:
     training, dp = job.training, data_parallel(job)
     step = training.micro_batch_size * dp
     below = training.global_batch_size // step * step
@@ -338,19 +304,18 @@ def _batch_error(job: Job) -> ConfigError:
     return _error("training.global_batch_size", training.global_batch_size, text, nearest)
 
 
-def _precision(batch: JobBatch, columns: JobColumns) -> Flags:
-    del columns
-    return np.asarray(batch.cluster.native_mask >> batch.training.dtype & 1 == 0)
-
-
-def _precision_error(job: Job) -> ConfigError:
+@_rule(
+    lambda b, _: b.cluster.native_mask >> b.training.dtype & 1 == 0,
+    of_machine=True,
+)
+def _precision(job: Job) -> ConfigError:
     precision, device = job.training.precision, job.cluster.device
     legal = [name for name in device.matrix_flop_per_clk_per_cu if name in get_args(Precision)]
     text = f"{device.name} has no native {precision} matrix rate; it has {_list(legal)}"
     return _error("training.precision", precision, text, legal)
 
 
-def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
+def _unknown_attention(batch: JobBatch, columns: JobColumns) -> Flags:
     del columns
     training, cluster = batch.training, batch.cluster
     if training.default_attention.all():
@@ -364,7 +329,8 @@ def _attention(batch: JobBatch, columns: JobColumns) -> Flags:
     return np.array(unknown, np.bool_)[group]
 
 
-def _attention_error(job: Job) -> ConfigError:
+@_rule(_unknown_attention, of_machine=True)
+def _attention(job: Job) -> ConfigError:
     name, device = job.training.attention_kernel, job.cluster.device
     if uses_fp8_attention(job.training):
         variants = [each.removesuffix("_fp8") for each in _trained_attentions(device, fp8=True)]
@@ -394,27 +360,23 @@ def _trained_attentions(device: Device, *, fp8: bool = False) -> list[str]:
     return ["default", *wide]
 
 
-def _adapts_nothing(batch: JobBatch, columns: JobColumns) -> Flags:
-    del columns
-    training = batch.training
-    return np.asarray((training.adapted == 1) & (training.adapter_sites & batch.model.sites == 0))
-
-
-def _adapts_nothing_error(job: Job) -> ConfigError:
+@_rule(lambda b, _: (b.training.adapted == 1) & (b.training.adapter_sites & b.model.sites == 0))
+def _adapts_nothing(job: Job) -> ConfigError:
     targets = list(_adapter(job).targets)
     text = f"{job.model.name} has none of {', '.join(targets)}"
     allowed = f"names of {', '.join(sorted(model_sites(job.model)))}"
     return _error("training.adapter.targets", targets, text, allowed)
 
 
-def _adapter_rank(batch: JobBatch, columns: JobColumns) -> Flags:
+def _uneven_rank(batch: JobBatch, columns: JobColumns) -> Flags:
     training = batch.training
     uneven = training.adapter_rank % columns.tp != 0
     uneven_experts = training.adapter_expert_rank % np.maximum(1, columns.etp) != 0
     return np.asarray(uneven | (uneven_experts & (batch.model.is_moe == 1)))
 
 
-def _adapter_rank_error(job: Job) -> ConfigError:
+@_rule(_uneven_rank)
+def _adapter_rank(job: Job) -> ConfigError:
     adapter, split = _adapter(job), job.parallelism
     key, rank, degree, ranks = "training.adapter.rank", adapter.rank, "tp", split.tp
     if rank % ranks == 0:
@@ -437,7 +399,7 @@ def _list(values: Sequence[object]) -> str:
 
 RULES: tuple[Rule, ...] = (
     _divides("tp", "heads", "num_attention_heads"),
-    Rule(_key_heads, _key_heads_error),
+    _key_heads,
     _divides(
         "tp",
         "ffn",
@@ -445,29 +407,29 @@ RULES: tuple[Rule, ...] = (
         where=lambda batch: batch.model.all_moe == 0,
         legal=lambda job, value: job.model.num_attention_heads % value == 0,
     ),
-    Rule(_dense_experts, _dense_experts_error),
+    _dense_experts,
     _divides("ep", "experts", "num_experts"),
     _divides("etp", "expert_ffn", "the expert width"),
     _divides("tp", "shared_ffn", "the shared experts' width", lists=False),
-    Rule(_expert_world, _expert_world_error),
-    Rule(_expert_sequence, _expert_sequence_error),
-    Rule(_world, _world_error),
-    Rule(_stated_dp, _stated_dp_error),
-    Rule(_sequence, _sequence_error),
-    Rule(_split_sequence, _split_sequence_error),
-    Rule(_exchanged_heads, _exchanged_heads_error),
-    Rule(_positions, _positions_error),
-    Rule(_stated_part, _stated_part_error),
-    Rule(_stated_copies, _stated_copies_error),
-    Rule(_expert_copies, _expert_copies_error),
-    Rule(_expert_order, _expert_order_error),
-    Rule(_batch, _batch_error),
-    Rule(_precision, _precision_error, of_machine=True),
-    Rule(_attention, _attention_error, of_machine=True),
-    Rule(_adapts_nothing, _adapts_nothing_error),
-    Rule(_adapter_rank, _adapter_rank_error),
+    _expert_world,
+    _expert_sequence,
+    _world,
+    _stated_dp,
+    _sequence,
+    _split_sequence,
+    _exchanged_heads,
+    _positions,
+    _stated_part,
+    _stated_copies,
+    _expert_copies,
+    _expert_order,
+    _batch,
+    _precision,
+    _attention,
+    _adapts_nothing,
+    _adapter_rank,
 )
 """Every rule that spans sections; the first broken rule is reported."""
 
-EVEN_STEP = next(number for number, rule in enumerate(RULES) if rule.broken is _batch)
+EVEN_STEP = RULES.index(_batch)
 """The rule that looks at the global batch: the number of microbatches is whole."""

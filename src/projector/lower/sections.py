@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from projector.config._base import values_of
-from projector.config.adapter import SITES, AdapterConfig, model_sites
+from projector.config.adapter import SITES, model_sites
 from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig, run_default
@@ -67,17 +67,8 @@ def _quantise_bytes(training: TrainingConfig) -> float:
     return 2.0 + 2.0 * operand if uses_narrow(training) else 0.0
 
 
-def _quantised_copies(training: TrainingConfig) -> float:
-    """Bytes for each weight of a linear layer that its quantised copies hold through the step."""
-    return (0.0 if training.fp8_param_gather else 1.0) + training.fp8_weight_transpose_cache
-
-
 def _bits(sites: Iterable[str]) -> int:
     return sum(1 << SITES.index(site) for site in sites)
-
-
-def _dropout(adapter: AdapterConfig | None) -> int:
-    return DROPOUTS.index(adapter.dropout_position) if adapter and adapter.dropout > 0.0 else 0
 
 
 def _recompute_unit(training: TrainingConfig) -> int:
@@ -100,41 +91,34 @@ class ModelColumns(SectionColumns[ModelConfig]):
     ffn = _model.ints("ffn_hidden_size")
     gated = _model.ints("gated")
     mlp_bias = _model.ints("mlp_bias")
-    clamped = _model.ints(
-        lambda m: m.activation_clamp > 0.0, "flag", "Inputs of its activation are clamped."
-    )
+    # Inputs of its activation are clamped. [flag]
+    clamped = _model.ints(lambda m: m.activation_clamp > 0.0)
     heads = _model.ints("num_attention_heads")
     query_groups = _model.ints("query_groups")
-    key_heads = _model.ints(
-        lambda m: m.num_attention_heads if m.mla else m.query_groups,
-        "heads",
-        "Key and value heads of the attention kernel; latents are unfolded to all of them.",
-    )
+    # Key and value heads of the attention kernel; latents are unfolded to all of them. [heads]
+    key_heads = _model.ints(lambda m: m.num_attention_heads if m.mla else m.query_groups)
+    # Width of a query or key head. [elements]
     d_qk = _model.ints(
-        lambda m: m.mla.qk_head_dim + m.mla.qk_pos_emb_head_dim if m.mla else m.head_dim,
-        "elements",
-        "Width of a query or key head.",
+        lambda m: m.mla.qk_head_dim + m.mla.qk_pos_emb_head_dim if m.mla else m.head_dim
     )
     d_v = _model.ints("head_dim")
-    rope = _model.ints(lambda m: m.position_embedding == "rope", "flag", "Rotates Q and K.")
-    learned = _model.ints(
-        lambda m: m.position_embedding == "learned", "flag", "Has a table of positions."
-    )
+    rope = _model.ints(lambda m: m.position_embedding == "rope")  # Rotates Q and K. [flag]
+    # Has a table of positions. [flag]
+    learned = _model.ints(lambda m: m.position_embedding == "learned")
     attention_bias = _model.code("attention_bias", ATTENTION_BIASES)
     qk_norm = _model.code("qk_norm", QK_NORMS)
     sinks = _model.ints("attention_sinks")
     window = _model.ints("sliding_window")
-    norm_parameters = _model.ints(
-        lambda m: 1 if m.normalization == "rmsnorm" else 2, "vectors", "Scale, and shift."
-    )
+    # Scale, and shift. [vectors]
+    norm_parameters = _model.ints(lambda m: 1 if m.normalization == "rmsnorm" else 2)
     norms = _model.ints("norms_per_layer")
-    is_mla = _model.ints(lambda m: m.mla is not None, "flag", "Has latent attention.")
+    is_mla = _model.ints(lambda m: m.mla is not None)  # Has latent attention. [flag]
     q_lora = _model.ints("mla.q_lora_rank", none=0)
     kv_lora = _model.ints("mla.kv_lora_rank", none=0)
     d_nope = _model.ints("mla.qk_head_dim", none=0)
     d_rope = _model.ints("mla.qk_pos_emb_head_dim", none=0)
-    is_moe = _model.ints(lambda m: m.moe is not None, "flag", "Has mixture-of-experts layers.")
-    all_moe = _model.ints(lambda m: all(m.moe_layers), "flag", "Has no dense MLP.")
+    is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
+    all_moe = _model.ints(lambda m: all(m.moe_layers))  # Has no dense MLP. [flag]
     experts = _model.ints("moe.num_experts", none=0)
     topk = _model.ints("moe.router_topk", none=0)
     expert_ffn = _model.ints("moe.ffn_hidden_size", none=0)
@@ -147,10 +131,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     vocab_divisor = _model.ints("make_vocab_size_divisible_by", none=0)
     max_positions = _model.ints("max_position_embeddings")
     tied = _model.ints("tied_embeddings")
-    sites = _model.ints(
-        lambda m: _bits(model_sites(m)), "bits", "Bit i: it has the layer `SITES[i]`."
-    )
-    band_key = _model.key(lambda m: m.moe is None, "How far off a projection may be.")
+    # Bit i: it has the layer `SITES[i]`. [bits]
+    sites = _model.ints(lambda m: _bits(model_sites(m)))
+    band_key = _model.key(lambda m: m.moe is None)  # How far off a projection may be.
 
 
 class ParallelismColumns(SectionColumns[ParallelismConfig]):
@@ -168,7 +151,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     tp_overlap = _split.code("tp_overlap", TP_OVERLAPS)
     ep_overlap = _split.ints("overlap_moe_expert_parallel_comm")
     order = _split.code("rank_order", ORDERS)
-    pp_is_last = _split.ints(lambda p: p.rank_order.endswith("pp"), "flag", "Pipelines are apart.")
+    pp_is_last = _split.ints(lambda p: p.rank_order.endswith("pp"))  # Pipelines are apart. [flag]
     optimizer_copies = _split.ints("num_distributed_optimizer_instances")
     sharding_ranks = _split.ints("sharding_group_size", none=0)
     shared_overlap = _split.ints("moe_shared_expert_overlap")
@@ -176,29 +159,25 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     fsdp = _split.ints("fsdp")
     forward_ahead = _split.ints("fsdp_forward_prefetch")
     backward_ahead = _split.ints("fsdp_backward_prefetch")
-    regathers = _split.ints(
-        lambda p: not p.fsdp or p.fsdp_reshard_after_forward, "flag", "Gathers in the backward."
-    )
+    # Gathers in the backward. [flag]
+    regathers = _split.ints(lambda p: not p.fsdp or p.fsdp_reshard_after_forward)
     overlap_grad_reduce = _split.ints("overlap_grad_reduce")
     overlap_param_gather = _split.ints("overlap_param_gather")
     bucket = _split.floats("ddp_bucket_size", none=0)
-    group_size = _split.ints(
-        lambda p: min(p.microbatch_group_size_per_vp_stage or 0, MOST),
-        "microbatches",
-        "That a chunk takes in a row.",
-    )
+    # That a chunk takes in a row. [microbatches]
+    group_size = _split.ints(lambda p: min(p.microbatch_group_size_per_vp_stage or 0, MOST))
     overlap_p2p = _split.ints("overlap_p2p_comm", none=-1)
-    layout_key = _split.key(LayerSplit.of, "Where layers lie.")
+    layout_key = _split.key(LayerSplit.of)  # Where layers lie.
+    # Where groups lie.
     place_key = _split.key(
         attrgetter(
             *("tp", "pp", "cp", "ep", "expert_tp", "rank_order"),
             *("num_distributed_optimizer_instances", "sharding_group_size"),
-        ),
-        "Where groups lie.",
+        )
     )
-    pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key(), "What a pipeline costs.")
-    replica_key = _split.key(sharing.PARALLELISM.replica_key(), "What a replica adds to it.")
-    band_key = _split.key(lambda p: (bool(p.fsdp), p.ep > 1), "How far off a projection may be.")
+    pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key())  # What a pipeline costs.
+    replica_key = _split.key(sharing.PARALLELISM.replica_key())  # What a replica adds to it.
+    band_key = _split.key(lambda p: (bool(p.fsdp), p.ep > 1))  # How far off a projection may be.
 
 
 class TrainingColumns(SectionColumns[TrainingConfig]):
@@ -208,124 +187,96 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     global_batch = _training.ints("global_batch_size")
     seq = _training.ints("seq_length")
     dtype = _training.code("precision", MATRIX_TYPES)
-    narrow = _training.ints(uses_narrow, "flag", "Linear layers have fewer than 16 bits.")
+    narrow = _training.ints(uses_narrow)  # Linear layers have fewer than 16 bits. [flag]
     fp8_recipe = _training.code("fp8_recipe", FP8_RECIPES)
     fp8_transpose = _training.ints("fp8_weight_transpose_cache")
-    accumulate_bytes = _training.ints(
-        lambda t: 4 if t.gradient_dtype == "fp32" else 2, "bytes", "Of a main-gradient element."
-    )
+    # Of a main-gradient element. [bytes]
+    accumulate_bytes = _training.ints(lambda t: 4 if t.gradient_dtype == "fp32" else 2)
     fused_accumulation = _training.ints("gradient_accumulation_fusion")
+    # Bit i: `RECOMPUTE_MODULES[i]` is dropped by selective recomputation. [bits]
     recompute_mask = _training.ints(
-        lambda t: sum(1 << RECOMPUTE_MODULES.index(name) for name in set(t.recompute.modules)),
-        "bits",
-        "Bit i: `RECOMPUTE_MODULES[i]` is dropped by selective recomputation.",
+        lambda t: sum(1 << RECOMPUTE_MODULES.index(name) for name in set(t.recompute.modules))
     )
-    recompute_unit = _training.floats(_recompute_unit, "layers", "Recomputed together.")
-    stops_early = _training.ints(
-        lambda t: t.recompute_early_stop and _recompute_unit(t) == 1,
-        "flag",
-        "Recomputing a layer ends before its last GEMM.",
-    )
-    packed = _training.ints("packed_tokens", "tokens", "Mean of packed sequences; 0: none are.", 0)
+    recompute_unit = _training.floats(_recompute_unit)  # Recomputed together. [layers]
+    # Recomputing a layer ends before its last GEMM. [flag]
+    stops_early = _training.ints(lambda t: t.recompute_early_stop and _recompute_unit(t) == 1)
+    packed = _training.ints("packed_tokens", none=0)  # Mean of packed sequences; 0: none. [tokens]
     flash = _training.ints("flash_attention")
+    # It is the device's default one. [flag]
     default_attention = _training.ints(
-        lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t),
-        "flag",
-        "It is the device's default one.",
+        lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t)
     )
-    fp8_attention = _training.ints(uses_fp8_attention, "flag", "It computes in FP8.")
-    eager = _training.ints(
-        lambda t: t.elementwise == "eager" and not t.torch_compile,
-        "flag",
-        "Element-wise operators run one by one.",
-    )
+    fp8_attention = _training.ints(uses_fp8_attention)  # It computes in FP8. [flag]
+    # Element-wise operators run one by one. [flag]
+    eager = _training.ints(lambda t: t.elementwise == "eager" and not t.torch_compile)
     fused_loss = _training.ints("cross_entropy_fusion")
-    loss_chunk = _training.ints("loss_chunk_tokens", "tokens", "Of a chunk; 0: all at once.", 0)
+    loss_chunk = _training.ints("loss_chunk_tokens", none=0)  # Of a chunk; 0: all at once. [tokens]
     graphs = _training.ints("cuda_graphs")
     compiled = _training.ints("torch_compile")
     offload = _training.floats("activation_offload_fraction")
     dispatcher = _training.code("moe.dispatcher", DISPATCHERS)
-    dispatch_bytes = _training.ints(
-        lambda t: 1 if t.moe.dispatch_precision == "fp8" else 2, "bytes", "Of a sent element."
-    )
+    # Of a sent element. [bytes]
+    dispatch_bytes = _training.ints(lambda t: 1 if t.moe.dispatch_precision == "fp8" else 2)
     dispatcher_units = _training.ints("moe.dispatcher_units")
     permute_fusion = _training.ints("moe.permute_fusion")
     fused_experts = _training.ints("moe.fused_experts")
     host_sync = _training.ints("moe.host_sync")
     capacity = _training.floats("moe.capacity_factor", none=0.0)
-    zipf = _training.floats(
-        lambda t: t.moe.zipf_exponent if t.moe.load == "zipf" else -1.0,
-        "exponent",
-        "Of the load of experts; -1 is balanced.",
-    )
-    weight_bytes = _training.floats(parameter_bytes, "bytes", "Of a weight, used or sent.")
-    held_weight_bytes = _training.floats(
-        _held_weight_bytes, "bytes", "Of a weight as it is stored."
-    )
-    gradient_bytes = _training.floats(
-        lambda t: DTYPE_BYTES[t.gradient_dtype], "bytes", "Of a gradient that is held."
-    )
-    reduce_bytes = _training.floats(
-        lambda t: DTYPE_BYTES[t.reduce_dtype], "bytes", "Of a gradient that is sent."
-    )
-    state_bytes = _training.floats(_state_bytes, "bytes", "Of optimizer state, each parameter.")
+    # Of the load of experts; -1 is balanced. [exponent]
+    zipf = _training.floats(lambda t: t.moe.zipf_exponent if t.moe.load == "zipf" else -1.0)
+    weight_bytes = _training.floats(parameter_bytes)  # Of a weight, used or sent. [bytes]
+    held_weight_bytes = _training.floats(_held_weight_bytes)  # Of a weight as it is stored. [bytes]
+    # Of a gradient that is held. [bytes]
+    gradient_bytes = _training.floats(lambda t: DTYPE_BYTES[t.gradient_dtype])
+    # Of a gradient that is sent. [bytes]
+    reduce_bytes = _training.floats(lambda t: DTYPE_BYTES[t.reduce_dtype])
+    state_bytes = _training.floats(_state_bytes)  # Of optimizer state, each parameter. [bytes]
     update_bytes = _training.floats("optimizer.update_bytes")
-    quantise_bytes = _training.floats(_quantise_bytes, "bytes", "Moved to quantise a weight.")
-    keeps_quantised = _training.ints(
-        lambda t: t.fp8_weight_cache and uses_narrow(t),
-        "flag",
-        "Keeps quantised copies of weights that FSDP gathers.",
-    )
+    quantise_bytes = _training.floats(_quantise_bytes)  # Moved to quantise a weight. [bytes]
+    # Keeps quantised copies of weights that FSDP gathers. [flag]
+    keeps_quantised = _training.ints(lambda t: t.fp8_weight_cache and uses_narrow(t))
+    # That quantised copies of a weight of a linear layer hold through the step. [bytes]
     quantised_copies = _training.floats(
-        _quantised_copies, "bytes", "Of quantised copies, each weight of a linear layer."
+        lambda t: (0.0 if t.fp8_param_gather else 1.0) + t.fp8_weight_transpose_cache
     )
     optimizer_offload = _training.floats("optimizer.offload_fraction")
-    adapted = _training.ints(
-        lambda t: t.adapter is not None, "flag", "Adapters are trained, and no other weight."
-    )
-    adapter_sites = _training.ints(
-        lambda t: _bits(t.adapter.sites if t.adapter else ()),
-        "bits",
-        "Bit i: an adapter stands beside `SITES[i]`.",
-    )
+    # Adapters are trained, and no other weight. [flag]
+    adapted = _training.ints(lambda t: t.adapter is not None)
+    # Bit i: an adapter stands beside `SITES[i]`. [bits]
+    adapter_sites = _training.ints(lambda t: _bits(t.adapter.sites if t.adapter else ()))
     adapter_rank = _training.ints("adapter.rank", none=0)
     adapter_expert_rank = _training.ints("adapter.rank_of_experts", none=0)
+    # Every expert has adapters of its own. [flag]
     adapter_each = _training.ints(
-        lambda t: t.adapter is not None and t.adapter.expert_adapters == "each",
-        "flag",
-        "Every expert has adapters of its own.",
+        lambda t: t.adapter is not None and t.adapter.expert_adapters == "each"
     )
-    adapter_dropout = _training.ints(lambda t: _dropout(t.adapter), "code", "Of `DROPOUTS`.")
+    # Of `DROPOUTS`. [code]
+    adapter_dropout = _training.ints(
+        lambda t: (
+            DROPOUTS.index(t.adapter.dropout_position) if t.adapter and t.adapter.dropout else 0
+        )
+    )
+    # Frozen linear layers lie in 4 bits. [flag]
     packed_base = _training.ints(
-        lambda t: t.adapter is not None and t.adapter.base_precision == "nf4",
-        "flag",
-        "Frozen linear layers lie in 4 bits.",
+        lambda t: t.adapter is not None and t.adapter.base_precision == "nf4"
     )
-    adapter_key = _training.key(lambda t: t.adapter, "What is trained.")
-    most_pending = _training.ints(
-        lambda t: min(t.zero_bubble_max_pending_backward or 0, MOST),
-        "microbatches",
-        "That a planned order lets a rank hold; 0 is not stated.",
-    )
-    solver_work = _training.ints(
-        lambda t: min(t.schedule_solver_work, MOST), "iterations", "That planning may take."
-    )
+    adapter_key = _training.key(lambda t: t.adapter)  # What is trained.
+    # That a planned order lets a rank hold; 0 is not stated. [microbatches]
+    most_pending = _training.ints(lambda t: min(t.zero_bubble_max_pending_backward or 0, MOST))
+    # That planning may take. [iterations]
+    solver_work = _training.ints(lambda t: min(t.schedule_solver_work, MOST))
     post_validation = _training.ints("optimizer_post_validation")
-    layout_key = _training.key(LayerSettings.of, "Of which kind layers are.")
-    family_key = _training.key(sharing.TRAINING.family_key(), "All but the global batch.")
-    pipeline_key = _training.key(sharing.TRAINING.pipeline_key(), "What a pipeline costs.")
-    replica_key = _training.key(sharing.TRAINING.replica_key(), "What a replica adds to it.")
-    attention_key = _training.key(
-        lambda t: (t.attention_kernel, uses_fp8_attention(t)), "Which attention runs."
-    )
-    rule_key = _training.key(
-        lambda t: (t.seq_length, t.adapter), "What rules look at that see no machine."
-    )
-    schedule_key = _training.key(lambda t: t.schedule, "Which schedule is asked for.")
-    band_key = _training.key(
-        lambda t: (t.precision, t.framework and t.framework.name),
-        "How far off a projection may be.",
-    )
+    layout_key = _training.key(LayerSettings.of)  # Of which kind layers are.
+    family_key = _training.key(sharing.TRAINING.family_key())  # All but the global batch.
+    pipeline_key = _training.key(sharing.TRAINING.pipeline_key())  # What a pipeline costs.
+    replica_key = _training.key(sharing.TRAINING.replica_key())  # What a replica adds to it.
+    # Which attention runs.
+    attention_key = _training.key(lambda t: (t.attention_kernel, uses_fp8_attention(t)))
+    # What rules look at that see no machine.
+    rule_key = _training.key(lambda t: (t.seq_length, t.adapter))
+    schedule_key = _training.key(lambda t: t.schedule)  # Which schedule is asked for.
+    # How far off a projection may be.
+    band_key = _training.key(lambda t: (t.precision, t.framework and t.framework.name))
 
 
 class RunColumns(SectionColumns[RunConfig]):
@@ -359,10 +310,9 @@ class RunColumns(SectionColumns[RunConfig]):
     spare_nodes = _run.floats("failures.spare_nodes", none=math.nan)
     repair_s = _run.si("failures.repair_hours", run_default)
     repaired_share = _run.floats("failures.repaired_share", none=run_default)
+    # Of the steps' time that stragglers add. [share]
     slowdown = _run.floats(
-        lambda r: _straggling(r.stragglers.slowdown) if r.stragglers.enabled else 0.0,
-        "share",
-        "Of the steps' time that stragglers add.",
+        lambda r: _straggling(r.stragglers.slowdown) if r.stragglers.enabled else 0.0
     )
 
 

@@ -5,11 +5,9 @@ whole numbers, so that records compare exactly; what does not matter to a kind s
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import comb
 from operator import attrgetter
-from typing import Self, overload
 
 import numpy as np
 
@@ -18,13 +16,8 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
-from projector.lower.sections import (
-    FP8_RECIPES,
-    FUSED_DISPATCHERS,
-    ModelColumns,
-    ParallelismColumns,
-    TrainingColumns,
-)
+from projector.lower.columns import Declared
+from projector.lower.sections import FP8_RECIPES, FUSED_DISPATCHERS
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, is_layer
 
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
@@ -33,34 +26,14 @@ ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 KIND = np.dtype([(name, np.int64) for name in ("kind", "windowed", "recompute", "narrow")])
 
 
-@dataclass(frozen=True, eq=False)
 class Pieces:
     """One kind of layer of each of n jobs: what workloads are read from."""
 
-    batch: JobBatch
-    jobs: JobColumns
-    kinds: Records
-    """KIND[n]."""
-
-    @cached_property
-    def model(self) -> ModelColumns:
-        """Architectures."""
-        return self.batch.model
-
-    @cached_property
-    def split(self) -> ParallelismColumns:
-        """Splits."""
-        return self.batch.parallelism
-
-    @cached_property
-    def training(self) -> TrainingColumns:
-        """Steps."""
-        return self.batch.training
-
-    @cached_property
-    def cluster(self) -> SoftwareColumns:
-        """Software of their clusters."""
-        return self.batch.cluster
+    def __init__(self, batch: JobBatch, jobs: JobColumns, kinds: Records) -> None:
+        """Keep jobs with their columns, and the kind of a layer of each, KIND[n]."""
+        self.batch, self.jobs, self.kinds = batch, jobs, kinds
+        self.model, self.split, self.training = batch.model, batch.parallelism, batch.training
+        self.cluster: SoftwareColumns = batch.cluster
 
     @cached_property
     def is_moe(self) -> Flags:
@@ -216,39 +189,20 @@ Read = str | Callable[[Pieces], Array]
 """Name of what pieces have, or what reads it."""
 
 
-class WorkloadColumn:
+class WorkloadColumn(Declared[Ints]):
     """One whole number of a workload: an attribute of `WorkloadColumns`."""
 
-    def __init__(
-        self,
-        read: Read,
-        unit: str = "",
-        meaning: str = "",
-        where: Callable[[Pieces], Flags] | None = None,
-    ) -> None:
+    def __init__(self, read: Read, where: Callable[[Pieces], Flags] | None = None) -> None:
         """Declare what is read, and which kinds have it; all without ``where``.
 
         A plain read names a column of sections or jobs, which says what it is.
         """
         self.read: Callable[[Pieces], Array] = attrgetter(read) if isinstance(read, str) else read
-        self.unit, self.meaning, self.where = unit, meaning, where
+        self.where = where
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
-        self.name = name
-
-    @overload
-    def __get__(self, columns: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, columns: "WorkloadColumns", owner: type) -> Ints: ...
-    def __get__(self, columns: "WorkloadColumns | None", owner: type) -> Self | Ints:
+    def values_of(self, columns: "WorkloadColumns") -> Ints:
         """Return int64[workloads]."""
-        if columns is None:
-            return self
-        values = columns.read(self.name)
-        # Found there from now on, before this declaration.
-        columns.__dict__[self.name] = values
-        return values
+        return columns.read(self.name)
 
     def values(self, pieces: Pieces) -> Array:
         """Return the column of some pieces, 0 for kinds that do not have it."""
@@ -256,33 +210,27 @@ class WorkloadColumn:
         return values if self.where is None else values * self.where(pieces)
 
 
-def _shared(read: Read, unit: str = "", meaning: str = "") -> WorkloadColumn:
-    return WorkloadColumn(read, unit, meaning)
-
-
-def _beside(meaning: str) -> WorkloadColumn:
+def _beside() -> WorkloadColumn:
     """Declare what no piece has: it stands beside the shape of a workload."""
-    return WorkloadColumn(lambda p: np.zeros(len(p.kinds), np.int64), "row", meaning)
+    return WorkloadColumn(lambda p: np.zeros(len(p.kinds), np.int64))
 
 
-def _layer(read: Read, unit: str = "", meaning: str = "") -> WorkloadColumn:
-    return WorkloadColumn(read, unit, meaning, lambda p: p.is_layer)
+def _layer(read: Read) -> WorkloadColumn:
+    return WorkloadColumn(read, lambda p: p.is_layer)
 
 
-def _experts(read: Read, unit: str = "", meaning: str = "") -> WorkloadColumn:
-    return WorkloadColumn(read, unit, meaning, lambda p: p.is_moe)
+def _experts(read: Read) -> WorkloadColumn:
+    return WorkloadColumn(read, lambda p: p.is_moe)
 
 
-def _loss(name: str, unit: str, meaning: str) -> WorkloadColumn:
+def _loss(name: str) -> WorkloadColumn:
     position = LOSS.index(name)
-    return WorkloadColumn(
-        lambda p: p.loss[:, position], unit, meaning, lambda p: p.kinds["kind"] == Kind.HEAD
-    )
+    return WorkloadColumn(lambda p: p.loss[:, position], lambda p: p.kinds["kind"] == Kind.HEAD)
 
 
-def _pass(name: str, meaning: str) -> WorkloadColumn:
+def _pass(name: str) -> WorkloadColumn:
     position = PASSES.index(name)
-    return _experts(lambda p: p.cluster.expert_passes[:, position], "bytes", meaning)
+    return _experts(lambda p: p.cluster.expert_passes[:, position])
 
 
 def _window(pieces: Pieces) -> Ints:
@@ -296,8 +244,8 @@ def _window(pieces: Pieces) -> Ints:
     return np.where(packed > 0, narrower, of_layer)
 
 
-def _calls(phase: int, meaning: str) -> WorkloadColumn:
-    return _experts(lambda p: _expert_calls(p, phase), "operators", meaning)
+def _calls(phase: int) -> WorkloadColumn:
+    return _experts(lambda p: _expert_calls(p, phase))
 
 
 def _expert_calls(pieces: Pieces, phase: int) -> Ints:
@@ -316,6 +264,10 @@ def _expert_calls(pieces: Pieces, phase: int) -> Ints:
     return total
 
 
+_shared = WorkloadColumn
+"""Declares what all kinds have."""
+
+
 class WorkloadColumns:
     """Columns of WORKLOAD[workloads], int64[workloads] each."""
 
@@ -331,9 +283,9 @@ class WorkloadColumns:
         """Return the column with some name."""
         return np.asarray(self.rows[name])
 
-    kind = _shared(lambda p: p.kinds["kind"], "code", "A `Kind`.")
-    device = _beside("Of the table of devices.")
-    fabric = _beside("Of the table of fabrics.")
+    kind = _shared(lambda p: p.kinds["kind"])  # A `Kind`. [code]
+    device = _beside()  # Of the table of devices. [row]
+    fabric = _beside()  # Of the table of fabrics. [row]
 
     # Batch, sequence and the degrees that divide them.
     micro_batch = _shared("jobs.micro_batch")
@@ -354,25 +306,21 @@ class WorkloadColumns:
 
     # Architecture.
     hidden = _shared("model.hidden")
-    ffn = WorkloadColumn(
-        lambda p: p.model.ffn, "elements", "Inner width of the MLP.", lambda p: p.is_dense
-    )
+    # Inner width of the MLP. [elements]
+    ffn = _shared(lambda p: p.model.ffn, lambda p: p.is_dense)
     gated = _shared("model.gated")
     mlp_bias = _shared("model.mlp_bias")
     clamped = _experts("model.clamped")
     heads = _shared("model.heads")
-    key_heads = _shared(
-        lambda p: np.where(p.is_layer, p.model.key_heads, p.model.query_groups),
-        "heads",
-        "Key and value heads of the attention kernel.",
-    )
+    # Key and value heads of the attention kernel. [heads]
+    key_heads = _shared(lambda p: np.where(p.is_layer, p.model.key_heads, p.model.query_groups))
     d_qk = _layer("model.d_qk")
     d_v = _layer("model.d_v")
     rope = _shared("model.rope")
     attention_bias = _shared("model.attention_bias")
     qk_norm = _shared("model.qk_norm")
     sinks = _shared("model.sinks")
-    window = _shared(_window, "tokens", "Keys it sees; 0 is all.")
+    window = _shared(_window)  # Keys it sees; 0 is all. [tokens]
     norm_parameters = _shared("model.norm_parameters")
     norms = _shared("model.norms")
     mla = _layer("model.is_mla")
@@ -386,34 +334,24 @@ class WorkloadColumns:
     shared_ffn = _experts("model.shared_ffn")
     shared_gate = _experts("model.shared_gate")
     router_bias = _experts("model.router_bias")
+    # Distinct ranks of EP that hold a token's experts. [2**-20]
     ranks_reached_2e20 = _experts(
-        lambda p: _parts_reached(p, lambda jobs: jobs.ep.astype(np.float64)),
-        "2**-20",
-        "Distinct ranks of EP that hold a token's experts.",
+        lambda p: _parts_reached(p, lambda jobs: jobs.ep.astype(np.float64))
     )
+    # Distinct scale-up domains that hold them. [2**-20]
     domains_reached_2e20 = _experts(
-        lambda p: _parts_reached(p, lambda jobs: jobs.ep / jobs.ep_local),
-        "2**-20",
-        "Distinct scale-up domains that hold them.",
+        lambda p: _parts_reached(p, lambda jobs: jobs.ep / jobs.ep_local)
     )
-    vocab = _shared(lambda p: padded_vocab(p.batch, p.jobs), "rows", "Of the padded vocabulary.")
-    positions = _shared(
-        lambda p: p.model.max_positions * p.model.learned, "rows", "Of a learned position table."
-    )
-    tied = _shared(
-        # With a pipeline the head holds a copy of the embedding.
-        lambda p: p.model.tied * (p.jobs.pp == 1),
-        "flag",
-        "The head is the embedding.",
-    )
+    vocab = _shared(lambda p: padded_vocab(p.batch, p.jobs))  # Of the padded vocabulary. [rows]
+    # Of a learned position table. [rows]
+    positions = _shared(lambda p: p.model.max_positions * p.model.learned)
+    # The head is the embedding; with a pipeline it holds a copy. [flag]
+    tied = _shared(lambda p: p.model.tied * (p.jobs.pp == 1))
 
     # Training switches.
-    dtype = _shared(_linear_dtype, "code", "Matrix type of linear layers.")
-    fp8_attention = _layer(
-        lambda p: p.training.fp8_attention * (p.kinds["narrow"] == 1),
-        "flag",
-        "Attention computes in FP8.",
-    )
+    dtype = _shared(_linear_dtype)  # Matrix type of linear layers. [code]
+    # Attention computes in FP8. [flag]
+    fp8_attention = _layer(lambda p: p.training.fp8_attention * (p.kinds["narrow"] == 1))
     eager = _shared("training.eager")
     grouped_gemm_share_2e20 = _experts("cluster.grouped_gemm_share_2e20")
     rowwise_gemm_share_2e20 = _shared("cluster.rowwise_gemm_share_2e20")
@@ -421,58 +359,56 @@ class WorkloadColumns:
     fp8_recipe = _shared("training.fp8_recipe")
     fp8_transpose = _shared("training.fp8_transpose")
     accumulate_bytes = _shared("training.accumulate_bytes")
+    # What weight gradients do: add to the main ones, have a kernel add them, or nothing. [code]
     accumulation = _shared(
         lambda p: np.where(
             p.split.fsdp > 0,
             ADDS_NOTHING,
             np.where(p.training.fused_accumulation, ADDS, ADDS_APART),
-        ),
-        "code",
-        "What weight gradients do: add to the main ones, have a kernel add them, or nothing.",
+        )
     )
-    recompute = _shared(lambda p: p.kinds["recompute"], "code", "0 none, 1 selective, 2 full.")
+    recompute = _shared(lambda p: p.kinds["recompute"])  # 0 none, 1 selective, 2 full. [code]
+    # Bit i: `RECOMPUTE_MODULES[i]` is dropped. [bits]
     recompute_mask = _shared(
-        lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE),
-        "bits",
-        "Bit i: `RECOMPUTE_MODULES[i]` is dropped.",
+        lambda p: p.training.recompute_mask * (p.kinds["recompute"] == RECOMPUTE_SELECTIVE)
     )
+    # Recomputation ends before the last GEMM. [flag]
     stops_early = _shared(
-        lambda p: p.training.stops_early * (p.kinds["recompute"] == RECOMPUTE_FULL),
-        "flag",
-        "Recomputation ends before the last GEMM.",
+        lambda p: p.training.stops_early * (p.kinds["recompute"] == RECOMPUTE_FULL)
     )
     frozen = _shared("training.adapted")
-    adapter_sites = _layer(
-        lambda p: p.training.adapter_sites & p.model.sites, "bits", "Bit i: of `SITES[i]`."
-    )
+    # Bit i: of `SITES[i]`. [bits]
+    adapter_sites = _layer(lambda p: p.training.adapter_sites & p.model.sites)
     adapter_rank = _layer("training.adapter_rank")
     adapter_expert_rank = _experts("training.adapter_expert_rank")
     adapter_each = _experts("training.adapter_each")
     adapter_dropout = _layer("training.adapter_dropout")
     packed_base = _layer("training.packed_base")
     flash = _shared("training.flash")
-    loss_forward_bytes = _loss("forward_bytes", "bytes", "Of a logit, moved by the loss.")
-    loss_backward_bytes = _loss("backward_bytes", "bytes", "The same in the backward.")
-    loss_saved_bytes = _loss("saved_bytes", "bytes", "Of a logit, kept for the backward.")
-    loss_transient_bytes = _loss("transient_bytes", "bytes", "The same while the loss runs.")
-    loss_divided_bytes = _loss(
-        "divided_bytes", "bytes", "The same, where TP divides the vocabulary."
-    )
-    loss_chunk = WorkloadColumn("training.loss_chunk", where=lambda p: p.kinds["kind"] == Kind.HEAD)
-    loss_launches = _loss("launches", "kernels", "Of the loss in one pass.")
+    loss_forward_bytes = _loss("forward_bytes")  # Of a logit, moved by the loss. [bytes]
+    loss_backward_bytes = _loss("backward_bytes")  # The same in the backward. [bytes]
+    loss_saved_bytes = _loss("saved_bytes")  # Of a logit, kept for the backward. [bytes]
+    loss_transient_bytes = _loss("transient_bytes")  # The same while the loss runs. [bytes]
+    # The same, where TP divides the vocabulary. [bytes]
+    loss_divided_bytes = _loss("divided_bytes")
+    # Tokens of a chunk of it; 0 is all at once. [tokens]
+    loss_chunk = WorkloadColumn("training.loss_chunk", lambda p: p.kinds["kind"] == Kind.HEAD)
+    loss_launches = _loss("launches")  # Of the loss in one pass. [kernels]
     cp_type = _shared("split.cp_type")
     dispatcher = _experts("training.dispatcher")
     dispatch_bytes = _experts("training.dispatch_bytes")
     dispatcher_units = _experts("training.dispatcher_units")
     permute_fusion = _experts("training.permute_fusion")
     fused_experts = _experts("training.fused_experts")
-    calls_forward = _calls(0, "Beside its kernels, dispatched by the host.")
-    calls_backward = _calls(1, "The same in the backward.")
-    bias_forward_bytes = _pass("bias_forward_bytes", "Of an output, moved for its bias.")
-    bias_backward_bytes = _pass("bias_backward_bytes", "The same in the backward.")
-    bias_transient_bytes = _pass("bias_transient_bytes", "Of an output, held while it is added.")
-    clamp_forward_bytes = _pass("clamp_forward_bytes", "Of an activation, moved to clamp it.")
-    clamp_backward_bytes = _pass("clamp_backward_bytes", "The same in the backward.")
+    calls_forward = _calls(0)  # Beside its kernels, dispatched by the host. [operators]
+    calls_backward = _calls(1)  # The same in the backward. [operators]
+    bias_forward_bytes = _pass("bias_forward_bytes")  # Of an output, moved for its bias. [bytes]
+    bias_backward_bytes = _pass("bias_backward_bytes")  # The same in the backward. [bytes]
+    # Of an output, held while it is added. [bytes]
+    bias_transient_bytes = _pass("bias_transient_bytes")
+    # Of an activation, moved to clamp it. [bytes]
+    clamp_forward_bytes = _pass("clamp_forward_bytes")
+    clamp_backward_bytes = _pass("clamp_backward_bytes")  # The same in the backward. [bytes]
     atomic_bytes = _experts("cluster.atomic_bytes")
     eager_share_2e20 = _experts("cluster.eager_share_2e20")
     host_sync = _experts("training.host_sync")
@@ -481,7 +417,8 @@ class WorkloadColumns:
     async_tp_exposed_2e20 = _shared("cluster.async_tp_exposed_2e20")
     ep_overlap = _experts("split.ep_overlap")
     shared_overlap = _experts("split.shared_overlap")
-    load_2e20 = _shared(_loads, "2**-20", "Load of the fullest expert rank over the average one.")
+    # Load of the fullest expert rank over the average one. [2**-20]
+    load_2e20 = _shared(_loads)
 
 
 class PlacedColumns(WorkloadColumns):

@@ -305,15 +305,11 @@ def _seen_fabric(fabric: Ints, columns: JobColumns, machines: Machines) -> Ints:
         return fabric
     beyond = np.zeros(len(fabric), np.bool_)
     alone = ~beyond
-    for size, local, span in (
-        (columns.tp, columns.tp_local, columns.tp_span),
-        (columns.cp, columns.cp_local, columns.cp_span),
-        (columns.ep, columns.ep_local, columns.ep_span),
-        (columns.etp, columns.etp_local, columns.etp_span),
-    ):
+    for name in PLACED:
+        size, local, span = (getattr(columns, f"{name}{of}") for of in ("", "_local", "_span"))
         beyond |= (local < size) | (span != 0)
         alone &= size == 1
-    return np.where(beyond, fabric, np.where(alone, 0, machines.near.take(fabric)))
+    return np.where(beyond, fabric, np.where(alone, 0, machines.near.all().take(fabric)))
 
 
 def structures_of(jobs: JobBatch, keys: PipelineKeys, layout: Ints) -> tuple[Ints, Ints]:
@@ -356,11 +352,7 @@ def build_workloads(
         shape=shape[workload_first],
         on_device=device[owner[workload_first]],
         on_fabric=fabric[owner[workload_first]],
-        devices=machines.devices,
-        slowdown=machines.slowdown,
-        gemm_shares=machines.gemm_shares,
-        fabrics=machines.fabrics,
-        exchanges=machines.exchanges,
+        **machines.records(),
         device=device,
         fabric=fabric_of_job,
         stage_offset=offsets(stages_of),
@@ -431,15 +423,8 @@ def _joined_layouts(layouts: Layouts) -> tuple[Records, _JoinedLayouts]:
     )
 
 
-class _MachineNumbers(NamedTuple):
-    """What jobs run on, int64[jobs] each."""
-
-    device: Ints
-    fabric: Ints
-
-
-def _machines_of(batch: JobBatch, machines: Machines) -> _MachineNumbers:
-    """Find out what jobs run on."""
+def _machines_of(batch: JobBatch, machines: Machines) -> tuple[Ints, Ints]:
+    """Return the devices and the fabrics that jobs run on, int64[jobs] each."""
     training, fsdp1 = batch.training, batch.parallelism.fsdp == 1
     first, kind = group_rows(training.attention_key, fsdp1.astype(np.int64))
     device = np.empty(len(batch), np.int64)
@@ -447,7 +432,7 @@ def _machines_of(batch: JobBatch, machines: Machines) -> _MachineNumbers:
         rows = np.flatnonzero(kind == number)
         name = attention_name(training.of(row))
         device[rows] = machines.devices_of(batch.cluster, rows, name, fsdp1=bool(fsdp1[row]))
-    return _MachineNumbers(device, machines.fabrics_of(batch.cluster))
+    return device, machines.fabrics_of(batch.cluster)
 
 
 def layout_of(

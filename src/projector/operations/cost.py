@@ -200,7 +200,9 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
         rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
         # Of two microbatches whose layers run beside each other, the exchanges wait at once.
         beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
-        time_s[rows] += workloads.exchanges["wait_s"][fabric[rows]] * np.where(beside, 0.5, 1.0)
+        time_s[rows] += workloads.exchanges["exchange_wait_s"][fabric[rows]] * np.where(
+            beside, 0.5, 1.0
+        )
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"

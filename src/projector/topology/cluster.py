@@ -68,8 +68,8 @@ class Cluster(NamedTuple):
 
     @property
     def adapter_gb_per_s(self) -> float:
-        """Rate of one adapter, per direction."""
-        return adapter_gb_per_s(self.network)
+        """Rate of one adapter, per direction, before its efficiency."""
+        return self.network.nic_gbit_per_s * GBIT / GB
 
     @property
     def host_gb_per_s(self) -> float:
@@ -79,11 +79,6 @@ class Cluster(NamedTuple):
     def net(self) -> Net:
         """Return the plain graph."""
         return net_of(self.vertices, self.links)
-
-
-def adapter_gb_per_s(network: Network) -> float:
-    """Return the rate of one adapter, per direction, before its efficiency."""
-    return network.nic_gbit_per_s * GBIT / GB
 
 
 def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None = None) -> Topology:

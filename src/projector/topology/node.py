@@ -5,7 +5,6 @@ A file names a device and a network; their rates are taken from there and stated
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from projector.config import resources
 from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive, Sourced, merge
-from projector.config.yaml_file import FILE_SUFFIXES, base_of, beside, extended, read_yaml
+from projector.config.yaml_file import FILE_SUFFIXES, beside
 from projector.errors import ConfigError, shown
 
 Place = Literal["devices", "host", "local"]
@@ -26,11 +25,7 @@ class Engine(Config):
     """One way to move data. Rates hold for one direction."""
 
     what: str = ""
-    """What it is, for reports."""
-
     between: tuple[Place, ...] = Field(min_length=1)
-    """Where it can move data."""
-
     base: str | None = None
     """Engine that does the work; shares below are then shares of its rate. Its other fields hold
     here too, unless they are given."""
@@ -94,8 +89,6 @@ class Transfers(Config):
     """What a node file says about moving data."""
 
     engines: dict[str, Engine] = Field(min_length=1)
-    """Engines by name."""
-
     mpi_over_library: dict[str, Positive] = Field(default_factory=dict)
     """By operation, the time of an MPI collective over that of the collective library. MPI
     exchanges and maps pointers to the buffers of other processes."""
@@ -185,8 +178,6 @@ class Switch(Config):
     """A switch that every device of the node is linked to."""
 
     name: str = "switch"
-    """Name of the vertex."""
-
     chips: Count = 1
     """Chips that form it. Traffic is spread over all of them evenly, so that they are one
     vertex without a limit of its own."""
@@ -207,8 +198,6 @@ class Host(Config):
     """Host memory and the links to it."""
 
     numa: Members
-    """Devices of each NUMA domain."""
-
     tier: str
     """Tier of each device's link."""
 
@@ -233,8 +222,6 @@ class Node(Sourced):
     """A node file."""
 
     name: str
-    """Name shown in reports."""
-
     device: str
     """Device: a shipped name or a file."""
 
@@ -251,14 +238,10 @@ class Node(Sourced):
     """What a group of ``packages`` is called."""
 
     packages: Members = 1
-    """Devices of each package."""
-
     start_us: NotNegative = 0.0
     """Latency of a message beside that of its links: what the engine takes that sends it."""
 
     tiers: dict[str, Tier] = Field(min_length=1)
-    """Kinds of links by name."""
-
     links: dict[str, Literal["all"] | tuple[tuple[End, End], ...]] = Field(default_factory=dict)
     """Links between devices by tier: pairs of numbers, or ``all`` pairs."""
 
@@ -283,8 +266,6 @@ class Node(Sourced):
     """The same as a square table: the tier of each pair of devices, ``.`` where there is none."""
 
     switch: Switch | None = None
-    """A switch between all devices."""
-
     host: Host | None = None
     """Host memory; left out, the graph has none."""
 
@@ -300,19 +281,13 @@ def is_file(name: str | Path) -> bool:
     return isinstance(name, Path) or name.endswith(FILE_SUFFIXES)
 
 
+@resources.once_by_name
 def read_node(name: str | Path | Mapping[str, Any], key: str) -> Node:
     """Return a node by shipped name, by path of a YAML file, or from a mapping.
 
     With ``extends: NAME`` it starts from that node and overrides it field by field, as a device
     does. Files that a file names are found from its folder.
     """
-    if isinstance(name, str) and not is_file(name):
-        return _shipped(name, key)
-    return Node.parse(_node_data(name, key, ()), path=key)
-
-
-@lru_cache(maxsize=64)
-def _shipped(name: str, key: str) -> Node:
     return Node.parse(_node_data(name, key, ()), path=key)
 
 
@@ -322,16 +297,9 @@ def _node_data(
     if not isinstance(name, str | Path | Mapping):
         msg = f"{key}: a node is a name, a file or a mapping, got {shown(name)}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
-    chain = extended(chain, name, key=key)
-    if isinstance(name, Mapping):
-        data = dict(name)
-        base = data.pop("extends", None)
-    elif is_file(name):
-        data = read_yaml(name, key=key)
-        base = base_of(data, name)
-        if "device" in data:
-            data["device"] = beside(data["device"], Path(name).parent)
-    else:
-        data = dict(resources.contents(resources.find(KIND, str(name), key=key)))
-        base = data.pop("extends", None)
+    data, base, chain = resources.stated_and_base(
+        name, KIND, key=key, chain=chain, suffixes=FILE_SUFFIXES
+    )
+    if not isinstance(name, Mapping) and is_file(name) and "device" in data:
+        data["device"] = beside(data["device"], Path(name).parent)
     return data if base is None else merge(_node_data(base, key, chain), data)

@@ -1,6 +1,7 @@
 """What the command line says about a node, a cluster and transfers, as plain values for JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.errors import ConfigError
-from projector.topology.build import Topology, cut_rates, node_net
+from projector.topology.build import Link, Topology, Vertex, cut_rates, node_net
 from projector.topology.cluster import Cluster, find_reaches
 from projector.topology.node import End
 from projector.topology.rates import is_regular, local_rates
@@ -44,10 +45,7 @@ def show_node(topology: Topology) -> dict[str, Any]:
         "network": topology.network.name,
         "devices": list(range(topology.num_devices)),
         "packages": [list(members) for members in topology.packages],
-        "vertices": [
-            {"name": vertex.end, "kind": vertex.kind, "group": vertex.group, "parts": vertex.parts}
-            for vertex in topology.vertices
-        ],
+        "vertices": _vertices(topology.vertices),
         "tiers": [
             {
                 "tier": name,
@@ -58,14 +56,25 @@ def show_node(topology: Topology) -> dict[str, Any]:
             }
             for name, link in used.items()
         ],
-        "links": [
-            {"a": link.a, "b": link.b, "tier": link.tier, "links": link.width,
-             "gb_per_s": link.gb_per_s, "latency_us": link.latency_us}
-            for link in topology.links
-        ],
+        "links": _links(topology.links),
         "rates": _rates(topology),
         "sources": dict(node.sources),
-    }  # fmt: skip
+    }
+
+
+def _vertices(vertices: Iterable[Vertex]) -> list[dict[str, Any]]:
+    return [
+        {"name": each.end, "kind": each.kind, "group": each.group, "parts": each.parts}
+        for each in vertices
+    ]
+
+
+def _links(links: Iterable[Link]) -> list[dict[str, Any]]:
+    return [
+        {"a": each.a, "b": each.b, "tier": each.tier, "links": each.width,
+         "gb_per_s": each.gb_per_s, "latency_us": each.latency_us}
+        for each in links
+    ]  # fmt: skip
 
 
 def _rates(topology: Topology) -> list[dict[str, Any]]:
@@ -220,16 +229,9 @@ def show_cluster(cluster: Cluster) -> dict[str, Any]:
         "adapter_gb_per_s": cluster.adapter_gb_per_s,
         "folded": cluster.folded,
         "reach": [reach._asdict() for reach in find_reaches(cluster)],
-        "vertices": [
-            {"name": vertex.end, "kind": vertex.kind, "group": vertex.group, "parts": vertex.parts}
-            for vertex in cluster.vertices
-        ],
-        "links": [
-            {"a": link.a, "b": link.b, "tier": link.tier, "links": link.width,
-             "gb_per_s": link.gb_per_s, "latency_us": link.latency_us}
-            for link in cluster.links
-        ],
-    }  # fmt: skip
+        "vertices": _vertices(cluster.vertices),
+        "links": _links(cluster.links),
+    }
 
 
 def show_transfer(
@@ -259,10 +261,8 @@ def show_transfer(
         find_way(topology, first, last, name, both_directions=both_directions, choice=choice)
         for name in names
     ]
-    rows = [
-        _row(way, num_bytes, both_directions=both_directions, accesses=accesses) for way in ways
-    ]
-    rows.sort(key=lambda row: float(row["time_us"]))
+    shows = partial(_row, both_directions=both_directions, accesses=accesses)
+    rows = sorted((shows(way, num_bytes) for way in ways), key=lambda row: float(row["time_us"]))
     shown = {
         "node": topology.node.name,
         "from": ways[0].route.path[0],
@@ -274,7 +274,7 @@ def show_transfer(
         "engines": rows,
     }
     if sweep:
-        shown |= _swept(ways, both_directions=both_directions, accesses=accesses)
+        shown |= {"sizes": _swept(ways, shows), "crossovers": _crossovers(ways, accesses)}
     return shown
 
 
@@ -337,25 +337,17 @@ def _row(way: Way, num_bytes: float, *, both_directions: bool, accesses: int) ->
     }
 
 
-def _swept(ways: Sequence[Way], *, both_directions: bool, accesses: int) -> dict[str, Any]:
+def _swept(
+    ways: Sequence[Way], shows: Callable[[Way, float], dict[str, Any]]
+) -> list[dict[str, Any]]:
     sizes = []
     for size in SWEEP_BYTES:
-        rows = [
-            _row(way, float(size), both_directions=both_directions, accesses=accesses)
-            for way in ways
-        ]
+        rows = [shows(way, float(size)) for way in ways]
         fastest = min(rows, key=lambda row: float(row["time_us"]))
-        sizes.append(
-            {
-                "bytes": int(size),
-                **{key: fastest[key] for key in ("engine", "time_us", "gb_per_s")},
-                "engines": {
-                    row["engine"]: {key: row[key] for key in ("time_us", "gb_per_s")}
-                    for row in rows
-                },
-            }
-        )
-    return {"sizes": sizes, "crossovers": _crossovers(ways, accesses)}
+        times = {row["engine"]: {key: row[key] for key in ("time_us", "gb_per_s")} for row in rows}
+        told = {key: fastest[key] for key in ("engine", "time_us", "gb_per_s")}
+        sizes.append({"bytes": int(size), **told, "engines": times})
+    return sizes
 
 
 def _crossovers(ways: Sequence[Way], accesses: int) -> list[dict[str, Any]]:

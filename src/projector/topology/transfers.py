@@ -150,19 +150,14 @@ def find_way(
     )
 
 
-def engine_matrices(
-    node: NodeLike, engine: str, *, both_directions: bool = False, choice: Choice = "widest"
-) -> Matrices:
+def engine_matrices(node: NodeLike, engine: str, *, choice: Choice = "widest") -> Matrices:
     """Return hops, and the rates and latencies that an engine reaches between every two devices."""
     topology = topology_of(node)
     matrices = find_matrices(topology, choice)
     numbers = find_way(topology, 0, matrices.devices[-1], engine, choice=choice).numbers
     later_us = _start_us(topology, numbers) - topology.node.start_us
     rates = tuple(
-        tuple(
-            None if rate is None else _reached(numbers, rate, both_directions=both_directions)
-            for rate in row
-        )
+        tuple(None if rate is None else _reached(numbers, rate) for rate in row)
         for row in matrices.gb_per_s
     )
     latencies = tuple(
@@ -283,7 +278,7 @@ def _start_us(topology: Topology, numbers: Engine) -> float:
     return topology.node.start_us if numbers.start_us is None else numbers.start_us
 
 
-def _reached(numbers: Engine, link_gb_per_s: float, *, both_directions: bool) -> float:
+def _reached(numbers: Engine, link_gb_per_s: float, *, both_directions: bool = False) -> float:
     """Return the rate of a large message over links of a rate, per direction."""
     share = _share(numbers, both_directions=both_directions)
     return float(min(share * link_gb_per_s, numbers.most_gb_per_s or np.inf))

@@ -5,6 +5,7 @@ deepspeedai/DeepSpeed (2026). The file names neither model, sequence nor devices
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from projector.config.formats.read_job import (
@@ -80,10 +81,10 @@ HARMLESS: Final = frozenset(PREFIX + name for name in _HARMLESS)
 """Settings that cannot change a projection; sections whose decisive settings were read."""
 
 
-def read_deepspeed(data: Mapping[str, Any], *, name: str = "") -> ReadJob:
+def read_deepspeed(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
     """Read a parsed DeepSpeed file alone: no trainer's arguments, no model, sequence or device."""
     stated = Stated(without_auto(data), TOOL, prefix=PREFIX)
-    stated.put("name", name, origin="the file's name")
+    stated.put("name", path.stem, origin="the file's name")
     stated.put("training.framework", "huggingface", origin="assumed: DeepSpeed under transformers")
     stated.ask_for("model", "model=NAME (projector models lists them) or model=config.json")
     stated.ask_for("training.seq_length", "training.seq_length=4096")

@@ -5,6 +5,7 @@ Files of any tool can carry fields of ours along, in comments.
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -28,12 +29,6 @@ def _launch_script(text: str, path: Path) -> ReadJob:
     return read_megatron(text, name=path.stem, path=path)
 
 
-def _torchtitan(text: str, path: Path) -> ReadJob:
-    from projector.config.formats.torchtitan import read_toml
-
-    return read_toml(text, path)
-
-
 def _program(_: str, path: Path) -> ReadJob:
     msg = (
         f"{path} is a program, and nothing is executed here; torchtitan, NeMo 2 and "
@@ -46,52 +41,17 @@ _BY_ENDING: dict[str, Callable[[str, Path], ReadJob]] = {
     ".sh": _launch_script,
     ".args": _launch_script,
     ".txt": _launch_script,
-    ".toml": _torchtitan,
+    ".toml": lambda text, path: _reader("torchtitan.read_toml")(text, path=path),
     ".py": _program,
 }
 """Ending of a file's name -> what reads its text."""
 
 
-def _primus(data: dict[str, Any], path: Path) -> ReadJob:
-    from projector.config.formats.primus import read_primus
-
-    return read_primus(data, path=path)
-
-
-def _architecture(_: dict[str, Any], path: Path) -> ReadJob:
-    msg = (
-        f"{path} describes an architecture, not a job; name it as the model of a job: model: {path}"
-    )
-    raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
-
-
-def _adapter(_: dict[str, Any], path: Path) -> ReadJob:
-    msg = f"{path} describes an adapter, not a job; name it in a job: training.adapter: {path}"
-    raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
-
-
-def _deepspeed(data: dict[str, Any], path: Path) -> ReadJob:
-    from projector.config.formats.deepspeed import read_deepspeed
-
-    return read_deepspeed(data, name=path.stem)
-
-
-def _trainer(data: dict[str, Any], path: Path) -> ReadJob:
-    from projector.config.formats.trainer import read_trainer
-
-    return read_trainer(data, path=path)
-
-
-def _accelerate(data: dict[str, Any], path: Path) -> ReadJob:
-    from projector.config.formats.trainer import read_accelerate
-
-    return read_accelerate(data, path=path)
-
-
-def _simumax(data: dict[str, Any], path: Path) -> ReadJob:
-    from projector.config.formats.simumax import read_strategy
-
-    return read_strategy(data, title=path.stem)
+def _reader(name: str) -> Callable[..., ReadJob]:
+    """Return a function by its module and name; readers are imported where a file asks for them."""
+    module, _, function = name.partition(".")
+    read: Callable[..., ReadJob] = getattr(import_module(f"{__package__}.{module}"), function)
+    return read
 
 
 class _Format(NamedTuple):
@@ -100,15 +60,12 @@ class _Format(NamedTuple):
     name: str
     marks: tuple[Keys, ...]
     """Keys at the top of a file: it is of this kind where it has all of one of these sets."""
-    read: Callable[[dict[str, Any], Path], ReadJob]
-
-
-class _Foreign(NamedTuple):
-    """A kind of file that is known and not read."""
-
-    name: str
-    marks: tuple[Keys, ...]
-    instead: str
+    reader: str = ""
+    """Module and function that read it."""
+    instead: str = ""
+    """What to do with one that is not read."""
+    named: str = ""
+    """How a job names one that describes a part of it."""
 
 
 def _has(*sets: str) -> tuple[Keys, ...]:
@@ -116,12 +73,12 @@ def _has(*sets: str) -> tuple[Keys, ...]:
 
 
 _FORMATS = (
-    _Format("a Primus experiment", _has("modules", "extends"), _primus),
-    _Format("an adapter", _has("peft_type"), _adapter),
+    _Format("a Primus experiment", _has("modules", "extends"), "primus.read_primus"),
+    _Format("an adapter", _has("peft_type"), named="name it in a job: training.adapter"),
     _Format(
         "an architecture",
         _has("model_type", "architectures", "layer_num head_num"),
-        _architecture,
+        named="name it as the model of a job: model",
     ),
     _Format(
         "arguments of a Hugging Face trainer",
@@ -131,18 +88,20 @@ _FORMATS = (
             "base_model sequence_len",
             "base_model micro_batch_size",
         ),
-        _trainer,
+        "trainer.read_trainer",
     ),
     _Format(
         "a strategy of SimuMax",
         _has("tp_size world_size", "tp_size micro_batch_num", "pp_size micro_batch_num"),
-        _simumax,
+        "simumax.read_strategy",
     ),
-    _Format("a file of accelerate", _has("distributed_type num_processes"), _accelerate),
+    _Format(
+        "a file of accelerate", _has("distributed_type num_processes"), "trainer.read_accelerate"
+    ),
     _Format(
         "a DeepSpeed configuration",
         _has("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"),
-        _deepspeed,
+        "deepspeed.read_deepspeed",
     ),
 )
 """Kinds of files, the first that fits wins; what fits none is a native job."""
@@ -150,35 +109,40 @@ _FORMATS = (
 _ARGUMENTS = "give the Megatron-LM arguments that it stands for, or a native job"
 _NATIVE = "write a native job (projector init shows one)"
 
+
+def _foreign(name: str, marks: tuple[Keys, ...], instead: str) -> _Format:
+    return _Format(name, marks, instead=instead)
+
+
 _FOREIGN = (
-    _Foreign("a recipe of NeMo", _has("trainer exp_manager", "trainer model"), _ARGUMENTS),
-    _Foreign(
+    _foreign("a recipe of NeMo", _has("trainer exp_manager", "trainer model"), _ARGUMENTS),
+    _foreign(
         "a recipe of Megatron-Bridge",
         _has("model train", "model ddp", "train checkpoint", "ddp optimizer"),
         _ARGUMENTS,
     ),
-    _Foreign("a recipe of NeMo AutoModel", _has("step_scheduler", "distributed model"), _NATIVE),
-    _Foreign("a recipe of torchtune", _has("checkpointer tokenizer"), _NATIVE),
-    _Foreign("a configuration of LLM Foundry", _has("device_train_microbatch_size"), _NATIVE),
-    _Foreign("a configuration of MaxText", _has("base_emb_dim", "ici_fsdp_parallelism"), _NATIVE),
-    _Foreign(
+    _foreign("a recipe of NeMo AutoModel", _has("step_scheduler", "distributed model"), _NATIVE),
+    _foreign("a recipe of torchtune", _has("checkpointer tokenizer"), _NATIVE),
+    _foreign("a configuration of LLM Foundry", _has("device_train_microbatch_size"), _NATIVE),
+    _foreign("a configuration of MaxText", _has("base_emb_dim", "ici_fsdp_parallelism"), _NATIVE),
+    _foreign(
         "a configuration of GPT-NeoX",
         _has(
             "pipe_parallel_size", "pipe-parallel-size", "model_parallel_size", "model-parallel-size"
         ),
         _NATIVE,
     ),
-    _Foreign(
+    _foreign(
         "an execution of Calculon",
         _has("tensor_par pipeline_par"),
         "its sizes are parallelism.tp, pp, dp and training.micro_batch_size, global_batch_size",
     ),
-    _Foreign(
+    _foreign(
         "an application of Calculon",
         _has("attn_heads num_blocks"),
         "it has no vocabulary; give model=NAME, or a mapping with one",
     ),
-    _Foreign(
+    _foreign(
         "a system of Calculon or SimuMax",
         _has("matrix mem1", "accelerator networks"),
         "give cluster.device=NAME (projector hardware lists them), or a device file",
@@ -187,7 +151,7 @@ _FOREIGN = (
 """Kinds of files that people have and that are not read: the error names them."""
 
 KNOWN = ["a native job", "Megatron-LM arguments", "a TOML file of torchtitan"] + [
-    kind.name for kind in _FORMATS if kind.read not in (_architecture, _adapter)
+    kind.name for kind in _FORMATS if kind.reader
 ]
 """Files that are read, as errors list them."""
 
@@ -199,14 +163,16 @@ def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
         return by_ending(text, path)
     data = json_object(text, path) if path.suffix == ".json" else yaml_mapping(text, path)
     _refuse_other_files_of_ours(data, path)
-    found = kind_of(data)
-    if found is not None:
-        return found.read(data, path)
-    for kind in _FOREIGN:
-        if _fits(kind.marks, data):
-            msg = f"{path} is {kind.name}, which is not read; {kind.instead}"
-            raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
-    return data
+    found = kind_of(data) or next((kind for kind in _FOREIGN if _fits(kind.marks, data)), None)
+    if found is None:
+        return data
+    if found.reader:
+        return _reader(found.reader)(data, path=path)
+    if found.named:
+        msg = f"{path} describes {found.name}, not a job; {found.named}: {path}"
+        raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
+    msg = f"{path} is {found.name}, which is not read; {found.instead}"
+    raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
 
 
 def _refuse_other_files_of_ours(data: Mapping[str, Any], path: Path) -> None:

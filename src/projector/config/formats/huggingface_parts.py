@@ -1,7 +1,7 @@
 """What several keys of a ``config.json`` decide together: experts, windows, latent attention."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec
 
 from projector.config.formats.huggingface_file import (
     MAX_LAYERS,
@@ -57,6 +57,17 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
             "mscale_all_dim": _number((inner,), ("mscale_all_dim",), 1e9),
         }
     return found
+
+
+Part = Callable[[ConfigFile], dict[str, Any]]
+"""Returns native fields; what it leaves out has the native default."""
+
+_P = ParamSpec("_P")
+
+
+def _told(read: Callable[Concatenate[ConfigFile, _P], dict[str, Any]]) -> Callable[_P, Part]:
+    """Make parts of a function that is told more than the file."""
+    return lambda *more, **named: lambda config: read(config, *more, **named)
 
 
 # Which layers are mixtures of experts, and their dimensions.
@@ -297,40 +308,34 @@ def _scores(config: ConfigFile, *, biased: bool) -> dict[str, Any]:
     return {"router_score_function": name, "router_scaling_factor": scale, **early}
 
 
-def deepseek(topk_method: str, *, dense: Any = REQUIRED) -> Reader:
-    """Read DeepSeek and GLM; ``noaux_tc`` routing has a learned bias for each expert.
+@_told
+def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
+    """DeepSeek and GLM; ``noaux_tc`` routing has a learned bias for each expert.
 
     ``dense`` is the default of the dense layers that come first.
     """
+    if config.optional_integer("n_routed_experts", REQUIRED) is None:
+        return {}
+    layers = _behind_dense(config, dense)
+    width = config.integer("moe_intermediate_size")
+    shared = config.optional_integer("n_shared_experts", REQUIRED) or 0
+    groups = config.optional_integer("n_group") or 1
+    limits = {"num_groups": groups}
+    biased = config.text("topk_method", topk_method) == "noaux_tc"
+    if groups > 1:
+        limits["group_topk"] = config.integer("topk_group")
+    return _mixture(
+        layers,
+        num_experts=config.integer("n_routed_experts"),
+        router_topk=config.integer("num_experts_per_tok"),
+        ffn_hidden_size=width,
+        shared_expert_ffn_hidden_size=shared * width,
+        num_shared_experts=shared,
+        router_bias=biased,
+        **_scores(config, biased=biased),
+        **(limits if groups > 1 else {}),
+    )
 
-    def part(config: ConfigFile) -> dict[str, Any]:
-        if config.optional_integer("n_routed_experts", REQUIRED) is None:
-            return {}
-        layers = _behind_dense(config, dense)
-        width = config.integer("moe_intermediate_size")
-        shared = config.optional_integer("n_shared_experts", REQUIRED) or 0
-        groups = config.optional_integer("n_group") or 1
-        limits = {"num_groups": groups}
-        biased = config.text("topk_method", topk_method) == "noaux_tc"
-        if groups > 1:
-            limits["group_topk"] = config.integer("topk_group")
-        return _mixture(
-            layers,
-            num_experts=config.integer("n_routed_experts"),
-            router_topk=config.integer("num_experts_per_tok"),
-            ffn_hidden_size=width,
-            shared_expert_ffn_hidden_size=shared * width,
-            num_shared_experts=shared,
-            router_bias=biased,
-            **_scores(config, biased=biased),
-            **(limits if groups > 1 else {}),
-        )
-
-    return part
-
-
-Part = Callable[[ConfigFile], dict[str, Any]]
-"""Returns native fields; what it leaves out has the native default."""
 
 OTHER_PART: Final = "the vision or audio part; only the language model is read"
 _PARALLEL: Final = "attention and MLP side by side in one block; they are projected in sequence"
@@ -342,14 +347,10 @@ def _windows(width: int | None, layers: int) -> dict[str, Any]:
     return {"sliding_window": width, "sliding_window_layers": layers}
 
 
-def every_layer_windowed(default: int | None) -> Part:
+@_told
+def every_layer_windowed(config: ConfigFile, default: int | None) -> dict[str, Any]:
     """Mistral: one width for all layers."""
-
-    def part(config: ConfigFile) -> dict[str, Any]:
-        width = config.optional_integer("sliding_window", default)
-        return _windows(width, num_layers(config))
-
-    return part
+    return _windows(config.optional_integer("sliding_window", default), num_layers(config))
 
 
 def last_layers_windowed(config: ConfigFile) -> dict[str, Any]:
@@ -390,17 +391,14 @@ def exaone_windows(config: ConfigFile) -> dict[str, Any]:
     return _windows(width, sum(word[layer % len(word)] == "L" for layer in range(behind_last)))
 
 
-def one_full_layer_in(period: int, width: int) -> Part:
+@_told
+def one_full_layer_in(config: ConfigFile, period: int, width: int) -> dict[str, Any]:
     """Every ``period``-th layer sees all keys, the others ``width``, unless listed."""
-
-    def part(config: ConfigFile) -> dict[str, Any]:
-        stride = config.integer("sliding_window_pattern", period)
-        layers = num_layers(config)
-        kinds = config.sequence("layer_types", str)
-        windowed = kinds.count("sliding_attention") if kinds else layers - layers // stride
-        return _windows(config.optional_integer("sliding_window", width), windowed)
-
-    return part
+    stride = config.integer("sliding_window_pattern", period)
+    layers = num_layers(config)
+    kinds = config.sequence("layer_types", str)
+    windowed = kinds.count("sliding_attention") if kinds else layers - layers // stride
+    return _windows(config.optional_integer("sliding_window", width), windowed)
 
 
 def chunked_attention(config: ConfigFile) -> dict[str, Any]:
@@ -411,15 +409,12 @@ def chunked_attention(config: ConfigFile) -> dict[str, Any]:
     return {}
 
 
-def warned(what: str, where: Reader = lambda _: True) -> Part:
+@_told
+def warned(config: ConfigFile, what: str, where: Reader = lambda _: True) -> dict[str, Any]:
     """Say what is not modelled, where a file has it."""
-
-    def part(config: ConfigFile) -> dict[str, Any]:
-        if where(config):
-            config.warn(what)
-        return {}
-
-    return part
+    if where(config):
+        config.warn(what)
+    return {}
 
 
 # Qwen's first vision models: the language model lies beside the vision part in one mapping.
@@ -484,17 +479,14 @@ def _leave_out(config: ConfigFile, modules: int) -> None:
     )
 
 
-def biases(query: str, output: str, *, default: bool) -> Part:
+@_told
+def biases(config: ConfigFile, query: str, output: str, *, default: bool) -> dict[str, Any]:
     """Attention whose output projection has a flag of its own for its bias."""
-
-    def part(config: ConfigFile) -> dict[str, Any]:
-        inner, outer = config.flag(query, default), config.flag(output, default=False)
-        if outer and not inner:
-            why = "a bias of the output projection alone is not modelled"
-            raise config.unsupported(name=output, why=why, allowed=False)
-        return {"attention_bias": "qkv+out" if outer else "qkv" if inner else "none"}
-
-    return part
+    inner, outer = config.flag(query, default), config.flag(output, default=False)
+    if outer and not inner:
+        why = "a bias of the output projection alone is not modelled"
+        raise config.unsupported(name=output, why=why, allowed=False)
+    return {"attention_bias": "qkv+out" if outer else "qkv" if inner else "none"}
 
 
 def no_head_norms(config: ConfigFile) -> dict[str, Any]:

@@ -328,8 +328,9 @@ def _report_rest(settings: Settings) -> None:
         else:
             unknown.append(name)
     for note, names in by_note.items():
-        verb = "is" if len(names) == 1 else "are"
-        settings.warn_that(f"{_listed(names)} {verb} not modelled: {note}")
+        *most, last = names
+        listed = f"{', '.join(most)} and {last} are" if most else f"{last} is"
+        settings.warn_that(f"{listed} not modelled: {note}")
     if unknown:
         settings.warn_that(_about_unknown(settings, unknown))
 
@@ -346,11 +347,6 @@ def _about_unknown(settings: Settings, names: list[str]) -> str:
         for name in names
     ]
     return f"{len(names)} unknown Megatron {label}s were ignored: {', '.join(told)}"
-
-
-def _listed(names: list[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _same(value: Any, other: Any) -> bool:

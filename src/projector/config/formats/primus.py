@@ -242,17 +242,16 @@ def _refuse_unknown(name: str, file: str) -> NoReturn:
 def _differences(named: _NamedModel, given: Mapping[str, Any]) -> tuple[str, ...]:
     """Say where the preset is another architecture than the published one of that name."""
     differs = preset(named.name).model if named.assumed else {}
-    told = [f"{name} {_written(value)}" for name, value in differs.items() if name not in given]
+    words = {True: "true", False: "false", None: "null"}
+    told = [
+        f"{name} {words[value] if value is None or isinstance(value, bool) else value}"
+        for name, value in differs.items()
+        if name not in given
+    ]
     if not told:
         return ()
     title = model_data(named.shipped)["name"]
     return (f"{named.file} is projected as Primus sets it, unlike {title}: {', '.join(told)}",)
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)
 
 
 def _vocabulary(stated: dict[str, Any], named: _NamedModel, sources: dict[str, str]) -> None:

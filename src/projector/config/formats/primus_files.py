@@ -32,7 +32,6 @@ class Surroundings:
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.environ = os.environ if environ is None else environ
-        """Environment variables."""
         self.used: dict[str, str] = {}
         """Setting -> the variable that gave it."""
         self.warnings: list[str] = []

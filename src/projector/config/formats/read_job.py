@@ -3,12 +3,14 @@
 import difflib
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from projector.config.first_order import devices_of_a_node
 from projector.config.formats.values import flag, integer, number, word, words
 from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError, UnsupportedError, shown
+
+_T = TypeVar("_T")
 
 CARRIED: Final = "projector"
 """What carries fields of ours in the JSON files of another tool; see `detect`."""
@@ -93,7 +95,6 @@ class Stated:
         self.values: dict[str, Any] = {}
         """Dotted name, as the newest release writes it -> value. Nulls are left out."""
         self.job: dict[str, Any] = {}
-        """Native job mapping."""
         self.notes: list[str] = []
         """What is projected otherwise than stated."""
         self.origins: dict[str, str] = {}
@@ -121,36 +122,33 @@ class Stated:
         self._used.add(name)
         return name in self.values
 
-    def get(self, name: str, convert: Callable[[str, Any], Any], default: Any = None) -> Any:
+    def get(self, name: str, convert: Callable[[str, Any], _T], default: Any = None) -> _T:
         """Return a setting as ``convert`` reads it."""
-        return convert(self.spell(name), self.values[name]) if self.has(name) else default
+        found: _T = convert(self.spell(name), self.values[name]) if self.has(name) else default
+        return found
 
     def integer(self, name: str, default: int, *, least: int = 1) -> int:
         """Return a whole number."""
-        found: int = self.get(name, integer, default)
+        found = self.get(name, integer, default)
         if found < least:
             self.fail(name, f"an integer >= {least}")
         return found
 
     def number(self, name: str, default: float) -> float:
         """Return a number."""
-        found: float = self.get(name, number, default)
-        return found
+        return self.get(name, number, default)
 
     def on(self, name: str, *, default: bool = False) -> bool:
         """Whether a switch is on."""
-        found: bool = self.get(name, flag, default)
-        return found
+        return self.get(name, flag, default)
 
     def word(self, name: str, default: str = "") -> str:
         """Return a name."""
-        found: str = self.get(name, word, default)
-        return found
+        return self.get(name, word, default)
 
     def words(self, name: str) -> list[str]:
         """Return names, given one by one or in one text."""
-        found: list[str] = self.get(name, words, [])
-        return found
+        return self.get(name, words, [])
 
     def choice(self, name: str, meanings: Mapping[str, Any], default: str) -> Any:
         """Return what the name means that a setting is set to."""

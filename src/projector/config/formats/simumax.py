@@ -5,6 +5,7 @@ what runs, so a strategy is a job of ``megatron_lm``.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from projector.config.formats.read_job import Derived, ReadJob, Stated, nodes_for
@@ -93,10 +94,10 @@ HARMLESS: Final = frozenset(
 """Fields that cannot change a projection, or that are read where another one says so."""
 
 
-def read_strategy(data: Mapping[str, Any], *, title: str = "") -> ReadJob:
-    """Read a parsed strategy as a job of this title, without model and device."""
+def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
+    """Read a parsed strategy as a job with the name of its file, without model and device."""
     stated = Stated(data, TOOL)
-    stated.put("name", title, origin="the file's name")
+    stated.put("name", path.stem, origin="the file's name")
     stated.put("training.framework", "megatron_lm", origin="assumed: SimuMax follows Megatron-LM")
     stated.ask_for("model", "model=FILE, a model of SimuMax, or model=NAME")
     for setting, target, convert, default in FIELDS:

@@ -73,14 +73,8 @@ FLAVORS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama4": {"17bx16e": "llama4_scout", "17bx128e": "llama4_maverick"},
     "deepseek_v3": {"16b": "deepseek_v2_lite", "236b": "deepseek_v2", "671b": "deepseek_v3"},
     "qwen3": {
-        "0.6b": "qwen3_0.6b",
-        "1.7b": "qwen3_1.7b",
-        "4b": "qwen3_4b",
-        "8b": "qwen3_8b",
-        "14b": "qwen3_14b",
-        "32b": "qwen3_32b",
-        "30b-a3b": "qwen3_30b_a3b",
-        "235b-a22b": "qwen3_235b_a22b",
+        size: f"qwen3_{size.replace('-', '_')}"
+        for size in ("0.6b", "1.7b", "4b", "8b", "14b", "32b", "30b-a3b", "235b-a22b")
     },
     "gpt_oss": {"20b": "gpt_oss_20b", "120b": "gpt_oss_120b"},
 }
@@ -168,7 +162,7 @@ HARMLESS: Final = frozenset(
 """Settings, and sections with a point behind, that cannot change a projection."""
 
 
-def read_toml(text: str, path: Path) -> ReadJob:
+def read_toml(text: str, *, path: Path) -> ReadJob:
     """Read the text of a TOML file."""
     try:
         data = tomllib.loads(text)
@@ -517,7 +511,7 @@ class _Rest:
         self.schedule = stated.job["training"].get("schedule")
         """The schedule of the file: another one deals layers otherwise."""
         copies = stated.integer("parallelism.data_parallel_replicate_degree", 1)
-        shard: int = stated.get("parallelism.data_parallel_shard_degree", integer, -1)
+        shard = stated.get("parallelism.data_parallel_shard_degree", integer, -1)
         self.data_parallel = max(0, shard) * copies
         """Data-parallel ranks of the file, 0 where it takes all devices that there are."""
         self.local = stated.integer("training.local_batch_size", 8)

@@ -22,46 +22,37 @@ from projector.errors import ConfigError, shown
 
 TOOL: Final = "the trainer"
 
-MOVED: Final[Mapping[str, str]] = {
-    # axolotl
-    "base_model": "model_name_or_path",
-    "micro_batch_size": "per_device_train_batch_size",
-    "sequence_len": "max_seq_length",
-    "optimizer": "optim",
-    "lora_dropout_p": "lora_dropout",
-    "tensor_parallel_size": "tp_size",
-    "context_parallel_size": "cp_size",
-    "sequence_parallel_degree": "sp_size",
-    "load_in_4bit": "quantization_4bit",
-    "load_in_8bit": "quantization_8bit",
-    # LLaMA-Factory
-    "cutoff_len": "max_seq_length",
-    "lora_rank": "lora_r",
-    "lora_target": "lora_target_modules",
-    "enable_liger_kernel": "use_liger_kernel",
-    # TRL, run_clm and others
-    "max_length": "max_seq_length",
-    "block_size": "max_seq_length",
-    "model_max_length": "max_seq_length",
-    "seq_length": "max_seq_length",
-    "max_seq_len": "max_seq_length",
-    "model_name": "model_name_or_path",
-    "model_id": "model_name_or_path",
-    "model_path": "model_name_or_path",
-    "per_gpu_train_batch_size": "per_device_train_batch_size",
-    "torch_dtype": "dtype",
-    "model_dtype": "dtype",
-    "deepspeed_config": "deepspeed",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "flash_attention": "flash_attn",
-    "parallelism_config.tp_size": "tp_size",
-    "parallelism_config.parallelism_config_tp_size": "tp_size",
-    "parallelism_config.cp_size": "cp_size",
-    "parallelism_config.parallelism_config_cp_size": "cp_size",
-    "parallelism_config.sp_size": "sp_size",
+_SPELLINGS: Final[Mapping[str, str]] = {
+    "model_name_or_path": "base_model model_name model_id model_path",
+    "per_device_train_batch_size": "micro_batch_size per_gpu_train_batch_size",
+    "max_seq_length": (
+        "sequence_len cutoff_len max_length block_size model_max_length seq_length max_seq_len"
+    ),
+    "optim": "optimizer",
+    "dtype": "torch_dtype model_dtype",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "deepspeed": "deepspeed_config",
+    "flash_attn": "flash_attention",
+    "use_liger_kernel": "enable_liger_kernel",
+    "lora_r": "lora_rank",
+    "lora_dropout": "lora_dropout_p",
+    "lora_target_modules": "lora_target",
+    "quantization_4bit": "load_in_4bit",
+    "quantization_8bit": "load_in_8bit",
+    "tp_size": (
+        "tensor_parallel_size parallelism_config.tp_size "
+        "parallelism_config.parallelism_config_tp_size"
+    ),
+    "cp_size": (
+        "context_parallel_size parallelism_config.cp_size "
+        "parallelism_config.parallelism_config_cp_size"
+    ),
+    "sp_size": "sequence_parallel_degree parallelism_config.sp_size",
 }
-"""How tools on top of transformers write an argument -> its name here."""
+"""Argument -> how axolotl, LLaMA-Factory, TRL and others on top of transformers write it."""
+
+MOVED: Final = {one: name for name, spelt in _SPELLINGS.items() for one in spelt.split()}
 
 SEQUENCE: Final = "max_seq_length"
 
@@ -239,9 +230,7 @@ def read_trainer(data: Mapping[str, Any], *, path: Path, default_batch: int = 8)
     of a micro-batch where nothing is stated, 0 to ask for them.
     """
     config = data.get("deepspeed", data.get("deepspeed_config"))
-    rest = {
-        name: value for name, value in data.items() if name not in ("deepspeed", "deepspeed_config")
-    }
+    rest = {name: value for name, value in data.items() if name not in _DEEPSPEED}
     has_deepspeed = isinstance(config, Mapping | str) and bool(config)
     if has_deepspeed:
         inner = config if isinstance(config, Mapping) else read_json(_beside(str(config), path))

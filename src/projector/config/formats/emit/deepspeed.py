@@ -21,12 +21,11 @@ def own(job: Job) -> dict[str, Any]:
 def write(job: Job, carried: Mapping[str, Any]) -> str:
     """Return the file of a job; see `projector.config.formats.emit.emitted.Writer`."""
     training, split = job.training, job.parallelism
-    ranks = max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
     config: dict[str, Any] = {
         "train_batch_size": training.global_batch_size,
         "train_micro_batch_size_per_gpu": training.micro_batch_size,
         "gradient_accumulation_steps": max(
-            1, training.global_batch_size // (training.micro_batch_size * ranks)
+            1, training.global_batch_size // (training.micro_batch_size * job.ranks)
         ),
         "gradient_clipping": 1.0,
         "steps_per_print": 10,

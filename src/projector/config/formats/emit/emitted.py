@@ -4,6 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
@@ -33,8 +34,6 @@ class Emitted(NamedTuple):
     """One of `FORMATS`."""
 
     text: str
-    """What the file holds."""
-
     suffix: str
     """Ending that the file's name needs to be read again."""
 
@@ -137,7 +136,7 @@ def unsaid(emitted: Emitted, job: Job) -> str:
     """
     elsewhere = _TOLD_ELSEWHERE | {*_writer(emitted.format).own(job)}
     fields = [
-        f"{field.removeprefix('model.')}={_short(value)}"
+        f"{field.removeprefix('model.')}={json.dumps(value, ensure_ascii=False, default=str)}"
         for field, value in emitted.carried.items()
         if field.partition(".")[0] in _SECTIONS and field not in elsewhere and value is not None
     ]
@@ -145,10 +144,6 @@ def unsaid(emitted: Emitted, job: Job) -> str:
     return (
         f"{title}: {', '.join(fields)} cannot be said to {TITLES[emitted.format]}" if fields else ""
     )
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def check_target(format: str, file: str | None) -> None:  # noqa: A002  # the option's name
@@ -195,7 +190,7 @@ def _differences(job: Job, again: Job) -> dict[str, Any]:
     if job.parallelism.fsdp:
         stated["parallelism.zero_stage"] = job.parallelism.sharding_stage
     found = {
-        name: _section(job, name) for name in _WHOLE if getattr(job, name) != getattr(again, name)
+        name: getattr(job, name) for name in _WHOLE if getattr(job, name) != getattr(again, name)
     }
     for field, value in ours.items():
         if field in theirs:
@@ -207,15 +202,8 @@ def _differences(job: Job, again: Job) -> dict[str, Any]:
         while section and section not in theirs:
             section = section.rpartition(".")[0]
         where = section or field
-        found[where] = _section(job, where) if section else stated[field]
+        found[where] = attrgetter(where)(job) if section else stated[field]
     return {field: _plain(value) for field, value in found.items()}
-
-
-def _section(job: Job, dotted: str) -> Any:
-    value: Any = job
-    for name in dotted.split("."):
-        value = getattr(value, name)
-    return value
 
 
 _UNREAD: Final = {"name", "notes", "origins", "ignored", "source", "sources"}

@@ -73,7 +73,10 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     sections: dict[str, dict[str, Any]] = {
         "job": {"description": title},
         "model": {"name": name, "flavor": flavor, "converters": converters},
-        "optimizer": _optimizer(job),
+        "optimizer": {
+            "name": "AdamW",
+            "implementation": "foreach" if job.training.optimizer.update_bytes > 0 else "fused",
+        },
         "training": _training(job),
         "parallelism": {**_sharding(job), **_degrees(job), **_pipeline(job)},
         "activation_checkpoint": _recompute(job),
@@ -155,11 +158,6 @@ def _float8(job: Job) -> dict[str, Any]:
     return {"recipe_name": training.fp8_recipe, "enable_fsdp_float8_all_gather": gather}
 
 
-def _optimizer(job: Job) -> dict[str, Any]:
-    foreach = job.training.optimizer.update_bytes > 0
-    return {"name": "AdamW", "implementation": "foreach" if foreach else "fused"}
-
-
 def _training(job: Job) -> dict[str, Any]:
     training, split = job.training, job.parallelism
     wide = training.precision == "fp32"
@@ -170,19 +168,14 @@ def _training(job: Job) -> dict[str, Any]:
     }
     if split.pp > 1:
         # Its pipeline cuts the local batch into microbatches.
-        settings["local_batch_size"] = max(1, training.global_batch_size // _ranks(job))
+        settings["local_batch_size"] = max(1, training.global_batch_size // job.ranks)
     else:
         settings["global_batch_size"] = training.global_batch_size
     return settings
 
 
-def _ranks(job: Job) -> int:
-    split = job.parallelism
-    return max(1, job.cluster.gpus // (split.tp * split.pp * split.cp))
-
-
 def _sharding(job: Job) -> dict[str, Any]:
-    split, ranks = job.parallelism, _ranks(job)
+    split, ranks = job.parallelism, job.ranks
     if split.sharding_stage == 0:
         return {"data_parallel_replicate_degree": ranks, "data_parallel_shard_degree": 1}
     copies = split.num_distributed_optimizer_instances

@@ -314,7 +314,6 @@ class Settings:
         self.base = base
         """A native architecture that settings override; without it they describe all of it."""
         self.job: dict[str, Any] = {}
-        """Native job mapping."""
         self.warnings: list[str] = []
         """What is projected otherwise than stated."""
         self.origins: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from projector.config.adapter import AdapterConfig
 from projector.config.formats.megatron_settings.fields import CHOICES, MOMENT_BYTES, Settings
 from projector.config.formats.values import flag, integer, integers, number, words
 from projector.config.training import FUSED_UNITS
@@ -302,15 +303,10 @@ def kernels(settings: Settings) -> None:
 ADAPTERS: Final = frozenset({"lora", "peft"})
 """Settings that say what has adapters."""
 
-_ADAPTER_FIELDS: Final = {
-    "dim": "rank",
-    "alpha": "alpha",
-    "dropout": "dropout",
-    "dropout_position": "dropout_position",
-    "target_modules": "targets",
-    "peft_scheme": "kind",
-}
-"""Key of the mapping -> our field."""
+_ADAPTER_FIELDS: Final = (
+    "dim", "alpha", "dropout", "dropout_position", "target_modules", "peft_scheme",
+)  # fmt: skip
+"""Keys of the mapping that are fields of ours."""
 
 _HARMLESS_OF_ADAPTERS: Final = frozenset(
     {"enabled", "lora_A_init_method", "lora_B_init_method", "lora_dtype", "_target_"}
@@ -347,7 +343,7 @@ def _read_adapter(settings: Settings, name: str, stated: Mapping[str, Any]) -> d
         adapter["kind"] = _ADAPTER_CLASSES.get(target, target)
     for key, value in stated.items():
         if key in _ADAPTER_FIELDS:
-            adapter[_ADAPTER_FIELDS[key]] = value
+            adapter[AdapterConfig.aliases.get(key, key)] = value
         elif key == "normalize_moe_lora":
             if value:
                 adapter["expert_rank"] = _expert_rank(settings, name, stated)

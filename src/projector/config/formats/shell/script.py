@@ -7,15 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from projector.config.formats.shell import nodes as shell
-from projector.config.formats.shell.nodes import (
-    ASSIGNMENTS,
-    UNRELATED,
-    Node,
-    Word,
-    arguments_of,
-    is_test,
-    trains,
-)
+from projector.config.formats.shell.nodes import Node, Word
 from projector.config.formats.shell.syntax import DECLARATIONS, Budget, Parser
 from projector.config.formats.shell.values import (
     UNKNOWN,
@@ -58,6 +50,8 @@ class Script:
 
     def __init__(self, text: str, *, path: Path | None = None) -> None:
         self._values = Variables(path)
+        self.variables: dict[str, Value] = self._values.held
+        """What each variable holds at the end."""
         self._budget = Budget()
         self._files = 0
         self._calls = 0
@@ -83,11 +77,6 @@ class Script:
             if name not in self._called and not self.commands:
                 with suppress(_ExitError, _ReturnError):
                     self._follow(body)
-
-    @property
-    def variables(self) -> dict[str, Value]:
-        """What each variable holds at the end."""
-        return self._values.held
 
     def _follow(self, body: Iterable[Node]) -> None:
         for node in body:
@@ -149,13 +138,13 @@ class Script:
         looks: set[str] = set() if unset is None else unset
         verdict = (
             self._judging(first, looks)
-            if is_test(first)
+            if shell.is_test(first)
             else self._status(first, presumed=presumed)
         )
         for operator, node in links[1:]:
             wanted = operator == "&&"
             if verdict is None:
-                if is_test(node):
+                if shell.is_test(node):
                     other = self._judging(node, looks)
                     verdict = both(None, other) if wanted else negated(both(None, negated(other)))
                 else:
@@ -163,10 +152,10 @@ class Script:
             elif verdict is wanted:
                 verdict = (
                     self._judging(node, looks)
-                    if is_test(node)
+                    if shell.is_test(node)
                     else self._status(node, presumed=presumed)
                 )
-            elif not is_test(node):
+            elif not shell.is_test(node):
                 self._leave_out([node], looks)
         if unset is None:
             self._values.taken_for_unset = None
@@ -223,7 +212,7 @@ class Script:
             verdict = self._verdict(condition, looks)
             if verdict is None:
                 rest = [later for _, later in branches[place:]]
-                started = next((later for later in rest if trains(later)), None)
+                started = next((later for later in rest if shell.trains(later)), None)
                 for later in rest:
                     if later is not started:
                         self._skip(later)
@@ -275,7 +264,7 @@ class Script:
             values = [field for word in node.words for field in self._fields(word)]
             if not values:
                 return
-        if not trains(node.body):
+        if not shell.trains(node.body):
             self._skip(node.body)
             return
         if len(values) > 1:
@@ -286,13 +275,13 @@ class Script:
 
     def _skip(self, body: Sequence[Node]) -> None:
         """Note the arguments of what is not followed."""
-        for name in arguments_of(body):
+        for name in shell.arguments_of(body):
             if name not in self.skipped:
                 self.skipped.append(name)
 
     def _leave_out(self, body: Sequence[Node], looks: set[str]) -> None:
         """Note the arguments of a branch not taken, by the unset variables that decided it."""
-        names = arguments_of(body) if looks else []
+        names = shell.arguments_of(body) if looks else []
         for variable in sorted(looks):
             held = self.left_out.setdefault(variable, [])
             held.extend(name for name in names if name not in held)
@@ -326,7 +315,7 @@ class Script:
 
     def _test(self, node: shell.Simple) -> Verdict:
         """Judge ``[ ... ]``; a variable that is not set is one empty word here."""
-        items = [item for item in node.items if not isinstance(item, ASSIGNMENTS)]
+        items = [item for item in node.items if not isinstance(item, shell.ASSIGNMENTS)]
         texts = [self._values.text(item, self._output) for item in items[1:]]
         words = [self._values.known(text) for text in texts]
         words = words[:-1] if words and words[-1] == "]" else words
@@ -350,14 +339,14 @@ class Script:
             if len(simple) < len(links) or any(sign not in {"", "&&"} for sign, _ in links):
                 return None
             for part in simple:
-                if any(isinstance(item, ASSIGNMENTS) for item in part.items):
+                if any(isinstance(item, shell.ASSIGNMENTS) for item in part.items):
                     return None
                 fields = [field for item in part.items for field in self._printed_fields(item)]
                 commands.append(fields)
         return printed(commands, self._values.folder)
 
     def _printed_fields(self, item: Word | shell.Assign | shell.AssignArray) -> list[str]:
-        if isinstance(item, ASSIGNMENTS):
+        if isinstance(item, shell.ASSIGNMENTS):
             return []
         if self._values.taken_for_unset is None:
             return self._fields(item)
@@ -383,7 +372,7 @@ class Script:
             self._read_file(words[1] if len(words) > 1 else "")
         elif name == "eval":
             self._run_nested(" ".join(words[1:]))
-        elif name not in UNRELATED:
+        elif name not in shell.UNRELATED:
             self._program(words, node)
 
     def _leave(self, name: str, arguments: Sequence[str]) -> None:

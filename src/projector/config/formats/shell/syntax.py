@@ -8,28 +8,8 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from projector.config.formats.shell.nodes import (
-    Assign,
-    AssignArray,
-    Case,
-    Chain,
-    Condition,
-    Document,
-    Function,
-    Group,
-    If,
-    Loop,
-    Node,
-    Not,
-    Output,
-    Parameter,
-    Pipe,
-    Simple,
-    Sum,
-    Text,
-    Word,
-    literal,
-)
+from projector.config.formats.shell import nodes as shell
+from projector.config.formats.shell.nodes import Node, Word, literal
 from projector.errors import ConfigError
 
 _T = TypeVar("_T")
@@ -68,9 +48,9 @@ class Budget:
     def __init__(self) -> None:
         self._parts = 0
 
-    def spend(self, parts: int = 1) -> None:
-        """Count parts."""
-        self._parts += parts
+    def spend(self) -> None:
+        """Count one part."""
+        self._parts += 1
         if self._parts > _MOST_PIECES:
             msg = f"the script has more than {_MOST_PIECES} parts, too many for a launch script"
             raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
@@ -84,7 +64,7 @@ class Parser:
         self._at = 0
         self._depth = depth
         self._budget = budget or Budget()
-        self._documents: list[tuple[Simple, str, bool, bool]] = []
+        self._documents: list[tuple[shell.Simple, str, bool, bool]] = []
 
     def parse(self) -> list[Node]:
         """Return the commands of the text."""
@@ -163,7 +143,7 @@ class Parser:
             self._blanks()
             operator = self._text[self._at : self._at + 2]
             if operator not in {"&&", "||"}:
-                return links[0][1] if len(links) == 1 else Chain(links)
+                return links[0][1] if len(links) == 1 else shell.Chain(links)
             self._at += 2
             self._budget.spend()
             self._between()
@@ -174,12 +154,12 @@ class Parser:
         self._blanks()
         if self._keyword() == "!":
             self._at += 1
-            return Not(self._nested(self._pipe))
+            return shell.Not(self._nested(self._pipe))
         stages = [self._command()]
         while True:
             self._blanks()
             if not self._text.startswith("|", self._at) or self._text.startswith("||", self._at):
-                return stages[0] if len(stages) == 1 else Pipe(stages)
+                return stages[0] if len(stages) == 1 else shell.Pipe(stages)
             self._at += 2 if self._text.startswith("|&", self._at) else 1
             self._budget.spend()
             self._between()
@@ -188,12 +168,12 @@ class Parser:
     def _command(self) -> Node:
         text = self._text
         if text.startswith("((", self._at):
-            return Condition([], self._arithmetic(self._at + 2))
+            return shell.Condition([], self._arithmetic(self._at + 2))
         if text.startswith("(", self._at):
             self._at += 1
             body = self._nested(lambda: self._list(frozenset()))
             self._close(")")
-            return Group(body)
+            return shell.Group(body)
         function = _FUNCTION.match(text, self._at) or _FUNCTION_WORD.match(text, self._at)
         if function is not None:
             return self._function(function)
@@ -210,12 +190,12 @@ class Parser:
         self._at = match.end()
         self._between()
         body = self._nested(self._command)
-        return Function(match[1], body.body if isinstance(body, Group) else [body])
+        return shell.Function(match[1], body.body if isinstance(body, shell.Group) else [body])
 
     def _braces(self, _: str) -> Node:
         body = self._list(frozenset({"}"}))
         self._take("}")
-        return Group(body)
+        return shell.Group(body)
 
     def _if(self, _: str) -> Node:
         branches: list[tuple[list[Node], list[Node]]] = []
@@ -229,14 +209,14 @@ class Parser:
             if self._take("else"):
                 branches.append(([], self._list(frozenset({"fi"}))))
             self._take("fi")
-            return If(branches)
+            return shell.If(branches)
 
     def _loop(self, word: str) -> Node:
         condition = self._list(frozenset({"do", "done"}))
         self._take("do")
         body = self._list(frozenset({"done"}))
         self._take("done")
-        return Loop(word, "", condition, [], body)
+        return shell.Loop(word, "", condition, [], body)
 
     def _for(self, word: str) -> Node:
         self._blanks()
@@ -252,7 +232,7 @@ class Parser:
         self._take("do")
         body = self._list(frozenset({"done"}))
         self._take("done")
-        return Loop(word, name, [], words, body)
+        return shell.Loop(word, name, [], words, body)
 
     def _case(self, _: str) -> Node:
         subject = self._one_word() or ()
@@ -277,7 +257,7 @@ class Parser:
             arms.append((patterns, self._list(frozenset({"esac"}), arm=True)))
             while self._text.startswith((";", "&"), self._at):
                 self._at += 1
-        return Case(subject, arms)
+        return shell.Case(subject, arms)
 
     def _double_brackets(self, _: str) -> Node:
         """Read a condition; within it ``&&``, ``<`` and brackets are words."""
@@ -285,24 +265,24 @@ class Parser:
         while True:
             self._between()
             if self._at >= len(self._text):
-                return Condition(words)
+                return shell.Condition(words)
             operator = next(
                 (sign for sign in ("&&", "||", "(", ")", "<", ">") if self._starts(sign)), ""
             )
             if operator:
                 self._at += len(operator)
-                words.append((Text(operator),))
+                words.append((shell.Text(operator),))
                 self._budget.spend()
                 continue
             word = self._word()
-            if word == (Text("]]"),):
-                return Condition(words)
+            if word == (shell.Text("]]"),):
+                return shell.Condition(words)
             words.append(word)
 
     # Simple commands.
 
     def _simple(self) -> Node:
-        command = Simple()
+        command = shell.Simple()
         plain = declares = False
         while True:
             self._blanks()
@@ -320,7 +300,7 @@ class Parser:
                 self._at += 2
                 self._nested(lambda: self._list(frozenset()))
                 self._close(")")
-                command.items.append((Text("$(...)"),))
+                command.items.append((shell.Text("$(...)"),))
             elif char in "\n;|&()":
                 if char == "(":
                     self._at += 1
@@ -333,13 +313,13 @@ class Parser:
                 plain = not declares
                 command.items.append(word)
 
-    def _assignment(self, match: re.Match[str]) -> Assign | AssignArray:
+    def _assignment(self, match: re.Match[str]) -> shell.Assign | shell.AssignArray:
         self._at = match.end()
         more = bool(match[3])
         if not self._text.startswith("(", self._at):
             at_end = self._at >= len(self._text) or self._text[self._at] in " \t\n;|&()<>"
             place = (match[2] or "").strip("[]")
-            return Assign(match[1], () if at_end else self._word(), more, place)
+            return shell.Assign(match[1], () if at_end else self._word(), more, place)
         opened = self._at
         self._at += 1
         words: list[Word] = []
@@ -351,14 +331,14 @@ class Parser:
                 raise ConfigError(msg, key=name, allowed=f"{name}=( ... )")
             if self._text[self._at] == ")":
                 self._at += 1
-                return AssignArray(match[1], tuple(words), more)
+                return shell.AssignArray(match[1], tuple(words), more)
             self._budget.spend()
             if self._text[self._at] in "(;|&<>" and not PATTERN.match(self._text, self._at):
                 self._at += 1
             else:
                 words.append(self._word())
 
-    def _redirect(self, command: Simple, match: re.Match[str]) -> None:
+    def _redirect(self, command: shell.Simple, match: re.Match[str]) -> None:
         self._at = match.end()
         self._budget.spend()
         self._blanks()
@@ -381,11 +361,11 @@ class Parser:
             end = close.search(self._text, self._at)
             body = self._text[self._at : end.start() if end else len(self._text)]
             self._at = end.end() if end else len(self._text)
-            word: Word = (Text(body, quoted=True),)
+            word: Word = (shell.Text(body, quoted=True),)
             if plain and ("$" in body or "`" in body or "\\" in body):
                 # Only ``$``, back quotes and backslashes have a meaning there.
                 word = Parser(body, self._budget, self._depth + 1).whole()
-            command.documents.append(Document(word))
+            command.documents.append(shell.Document(word))
 
     # Words.
 
@@ -415,7 +395,7 @@ class Parser:
         pattern = PATTERN.match(self._text, self._at)
         if pattern is not None:
             self._at = pattern.end()
-            return (Text(pattern[0]),)
+            return (shell.Text(pattern[0]),)
         return self._parts(None)
 
     def _parts(self, stop: str | None) -> Word:
@@ -426,31 +406,31 @@ class Parser:
         text, start = self._text, self._at
         plain = _PLAIN if stop is None else _PLAIN_WITHIN[stop]
         quoted = stop in {'"', ""}
-        parts: list[Text | Parameter | Output | Sum] = []
+        parts: list[shell.Text | shell.Parameter | shell.Output | shell.Sum] = []
         while self._at < len(text):
             self._budget.spend()
             char = text[self._at]
             run = plain.match(text, self._at)
             if run is not None:
-                parts.append(Text(run[0], quoted))
+                parts.append(shell.Text(run[0], quoted))
                 self._at = run.end()
             elif stop and char == stop:
                 self._at += 1
                 return tuple(parts)
             elif char == "'" and not quoted:
-                parts.append(Text(self._single_quoted(), quoted=True))
+                parts.append(shell.Text(self._single_quoted(), quoted=True))
             elif char == '"' and stop != "":
                 self._at += 1
                 inner = self._nested(lambda: self._parts('"'))
-                parts.extend(inner or (Text("", quoted=True),))
+                parts.extend(inner or (shell.Text("", quoted=True),))
             elif char == "\\":
-                parts.append(Text(self._escaped(stop), quoted=True))
+                parts.append(shell.Text(self._escaped(stop), quoted=True))
             elif char in "$`":
                 parts.append(self._nested(lambda: self._expansion(quoted=quoted)))
             elif stop is None:
                 break
             else:
-                parts.append(Text(char, quoted))
+                parts.append(shell.Text(char, quoted))
                 self._at += 1
         if stop:
             raise self._unclosed(start - 1)
@@ -475,7 +455,9 @@ class Parser:
             return f"\\{following}"
         return following
 
-    def _expansion(self, *, quoted: bool) -> Text | Parameter | Output | Sum:
+    def _expansion(
+        self, *, quoted: bool
+    ) -> shell.Text | shell.Parameter | shell.Output | shell.Sum:
         text, start = self._text, self._at
         if text[start] == "`":
             end = text.find("`", start + 1)
@@ -483,27 +465,27 @@ class Parser:
                 raise self._unclosed(start)
             self._at = end + 1
             body = Parser(text[start + 1 : end], self._budget, self._depth).parse()
-            return Output(tuple(body), quoted)
+            return shell.Output(tuple(body), quoted)
         if text.startswith("$((", start):
-            return Sum(self._arithmetic(start + 3), quoted)
+            return shell.Sum(self._arithmetic(start + 3), quoted)
         if text.startswith("$(", start):
             self._at = start + 2
             body = self._list(frozenset())
             self._close(")", start)
-            return Output(tuple(body), quoted)
+            return shell.Output(tuple(body), quoted)
         if text.startswith("${", start):
             return self._parameter(quoted=quoted)
         if text.startswith("$'", start) and not quoted:
             self._at = start + 1
-            return Text(self._single_quoted(), quoted=True)
+            return shell.Text(self._single_quoted(), quoted=True)
         name = _NAME.match(text, start + 1) or _SPECIAL.match(text, start + 1)
         if name is None:
             self._at += 1
-            return Text("$", quoted)
+            return shell.Text("$", quoted)
         self._at = name.end()
-        return Parameter(name[0], "@" if name[0] in "@*" else "", quoted=quoted)
+        return shell.Parameter(name[0], "@" if name[0] in "@*" else "", quoted=quoted)
 
-    def _parameter(self, *, quoted: bool) -> Parameter:
+    def _parameter(self, *, quoted: bool) -> shell.Parameter:
         start = self._at
         self._at += 2
         prefix = ""
@@ -526,7 +508,7 @@ class Parser:
         if not label or (argument and not kind):
             kind = "unknown"
         position = index[1] if index else ("@" if label in {"@", "*"} else "")
-        return Parameter(label, position, kind, argument, quoted)
+        return shell.Parameter(label, position, kind, argument, quoted)
 
     def _arithmetic(self, start: int) -> str:
         """Return what stands between ``((``, which ends at ``start``, and its ``))``."""
@@ -569,7 +551,7 @@ class Parser:
         return self._text.count("\n", 0, position) + 1
 
 
-_DECLARED = [(Text(word),) for word in DECLARATIONS]
+_DECLARED = [(shell.Text(word),) for word in DECLARATIONS]
 
 _BLOCKS = {
     "{": "_braces",
