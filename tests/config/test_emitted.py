@@ -305,4 +305,41 @@ def test_the_script_sets_the_queues_that_megatron_checks(changes, line):
 def test_what_cannot_be_said_is_one_line_of_the_model_first():
     job = load_job(SMALL | {"model": "gemma3_27b"}, {"parallelism.pp": 1, "parallelism.vpp": 1})
     said = unsaid(emit_job(job, "megatron"), job)
-    assert said == "Gemma-3-27B: norms_per_layer=4 cannot be said to Megatron"
+    assert said == (
+        'Gemma-3-27B: norms_per_layer=4, rope_scaling={"kind": "linear", "factor": 8.0}, '
+        "rotary_base_local=10000.0 cannot be said to Megatron"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "words", "unspoken"),
+    [
+        ("gpt_oss_20b", {"model.rope_scaling.beta_fast": 16.0},
+         "--yarn-beta-fast 16.0 --yarn-beta-slow 1.0 --mscale 1.0 --mscale-all-dim 0.0", None),
+        ("gpt_oss_20b", {}, "--no-yarn-correction-range-round-to-int", None),
+        ("llama4_maverick", {}, "--no-rope-freq 4", None),
+        ("llama4_maverick", {"model.num_layers": 46},
+         f"--no-rope-freq '({'[0]*3+[1]*1+' * 11}[0]*2)'", None),
+        ("llama4_scout", {}, "--rope-scaling-factor 16.0", "rope_scaling.high_freq_factor=1.0"),
+        ("kimi_k2", {}, "--rotary-scaling-factor 32.0", "rope_scaling.beta_fast=1.0"),
+        ("gemma2_2b", {}, "--apply-layernorm-1p", "norms_per_layer=4"),
+        ("nemotron4_15b", {}, "--apply-layernorm-1p", None),
+    ],
+)  # fmt: skip
+def test_rotations_and_norms_are_arguments_where_megatron_has_them(
+    model, changes, words, unspoken, tmp_path
+):
+    split = {"parallelism.vpp": 1, "parallelism.pp": 1, "training.recompute": "none"}
+    job = load_job(SMALL | {"model": model}, split | changes)
+    for kind in ("megatron", "primus"):
+        emitted = emit_job(job, kind)
+        again = read_again(emitted, tmp_path)
+        # A router's open choice comes back as the one that is made.
+        ours, theirs = (each.model.model_dump(exclude={"source", "moe"}) for each in (job, again))
+        assert theirs == ours
+        said = unsaid(emitted, job)
+        assert unspoken in said if unspoken else not said, said
+    lines = [line.strip() for line in emit_job(job, "megatron").text.splitlines()]
+    switches = " ".join(line for line in lines if line.startswith("--"))
+    for word in words.split(" --"):
+        assert f"--{word.removeprefix('--')}" in switches

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
 from projector.config.formats.megatron import ARGUMENT, NEGATED
-from projector.config.formats.megatron_settings.model import LATENT_LENGTH
+from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
 from projector.distribution import package_version
 
@@ -19,7 +19,7 @@ _SPELLINGS: Final = ARGUMENT | {
 
 _ON: Final = (
     "add_bias_linear gradient_accumulation_fusion overlap_p2p_comm "
-    "torch_fsdp2_reshard_after_forward"
+    "torch_fsdp2_reshard_after_forward yarn_correction_range_round_to_int"
 )
 _SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in _ON.split()}
 """Settings that are on unless this argument turns them off; others are off unless given."""
@@ -177,6 +177,7 @@ def _model(job: Job) -> Arguments:
     settings["add_qkv_bias"] = model.attention_bias == "qkv"
     settings["untie_embeddings_and_output_weights"] = not model.tied_embeddings
     settings |= _same(model, "norm_epsilon")
+    settings["apply_layernorm_1p"] = model.zero_centered_norms
     # Latents are normed as they are projected: DeepSeek's attention has these norms.
     settings["qk_layernorm"] = model.qk_norm != "none" or model.mla is not None
     if model.mtp_num_layers:
@@ -196,7 +197,13 @@ def _positions(job: Job) -> Arguments:
     if model.rotary_base is not None and model.rotary_base.is_integer():
         settings["rotary_base"] = int(model.rotary_base)
     settings |= _same(model, "rotary_percent")
-    if scaling is None:
+    freq = model.no_rope_freq
+    if freq is not None:
+        # Megatron takes a number where it divides the layers, a list otherwise.
+        pattern = tuple(layers_of_period(freq, model.num_layers))
+        settings["no_rope_freq"] = layer_list(pattern) if model.num_layers % freq else freq
+    if scaling is None or model.rotary_base_local is not None:
+        # Megatron would stretch the layers with a window, too.
         return settings
     length = scaling.original_max_position_embeddings
     if scaling.kind == "llama3" and length == _LLAMA3_LENGTH and model.mla is None:
@@ -212,6 +219,9 @@ def _positions(job: Job) -> Arguments:
             settings["position_embedding_type"] = "yarn"
             if length is not None:
                 settings["yarn_original_max_position_embeddings"] = length
+            settings["yarn_beta_fast"] = scaling.beta_fast
+            settings["yarn_beta_slow"] = scaling.beta_slow
+            settings["yarn_correction_range_round_to_int"] = scaling.truncate
         elif length != LATENT_LENGTH:
             return settings
         settings["rotary_scaling_factor"] = scaling.factor

@@ -40,7 +40,7 @@ _SHIPPED: Final = {
     (name, flavor.lower()): flavor
     for name, flavors in {
         "llama3": "8B 70B 405B debugmodel",
-        "llama4": "17bx16e 17bx128e",
+        "llama4": "17bx16e 17bx128e 17bx16e_irope 17bx128e_irope",
         "deepseek_v3": "16B 236B 671B",
         "qwen3": "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B",
         "gpt_oss": "20b 120b",
