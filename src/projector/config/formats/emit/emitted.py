@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
@@ -110,9 +110,10 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
     return Emitted(format, writer.write(job, told), writer.SUFFIX, told)
 
 
-def check_architecture(job: Job, format: str) -> None:  # noqa: A002  # the option's name
+def check_architecture(job: Job, formats: Iterable[str]) -> None:
     """Refuse an architecture that a framework has no words for, whatever the layout."""
-    _writer(format).own(job)
+    for name in formats:
+        _writer(name).own(job)
 
 
 _SECTIONS: Final = ("model", "parallelism", "training")
