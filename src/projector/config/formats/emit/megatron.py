@@ -15,6 +15,8 @@ SUFFIX: Final = ".sh"
 
 _SPELLINGS: Final = ARGUMENT | {
     "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "layernorm_epsilon": "norm_epsilon",
+    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
 }
 
 _ON: Final = (
@@ -176,8 +178,10 @@ def _model(job: Job) -> Arguments:
     settings["add_bias_linear"] = model.mlp_bias
     settings["add_qkv_bias"] = model.attention_bias == "qkv"
     settings["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-    settings |= _same(model, "norm_epsilon")
-    settings["apply_layernorm_1p"] = model.zero_centered_norms
+    # Primus hands the names in code on; norm_epsilon is none, and would do nothing there.
+    if model.norm_epsilon is not None:
+        settings["layernorm_epsilon"] = model.norm_epsilon
+    settings["layernorm_zero_centered_gamma"] = model.zero_centered_norms
     # Latents are normed as they are projected: DeepSeek's attention has these norms.
     settings["qk_layernorm"] = model.qk_norm != "none" or model.mla is not None
     if model.mtp_num_layers:
