@@ -6,7 +6,7 @@ from typing import Any
 from projector.config.bands import Band
 from projector.config.first_order import FIRST_ORDER
 from projector.config.first_order_job import AnyJob, load_first_order_job
-from projector.config.formats.emit.emitted import check_architecture
+from projector.config.formats.emit.emitted import check_model
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError
@@ -53,7 +53,7 @@ class Tiles:
     def load(self, source: Any, overrides: Mapping[str, Any]) -> Job:
         """Read a job of an architecture that the frameworks have."""
         job = load_job(source, overrides)
-        check_architecture(job, self._limits.formats)
+        check_model(job, self._limits.formats)
         return job
 
     def parameters(self, job: AnyJob) -> int:

@@ -103,17 +103,23 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
         msg = f"{format} cannot say {', '.join(left)} of this job"
         raise UnsupportedError(msg, key="emit", value=format, allowed=list(FORMATS))
     if "training.adapter" in carried:
-        # A comment would not keep the framework from training every weight.
-        msg = f"{format} files have no words for this job's adapters, and would train every weight"
-        raise UnsupportedError(msg, key="emit", value=format, allowed=["primus, for its targets"])
+        raise _without_adapters(format)
     told = {field: carried[field] for field in sorted(carried, key=_importance)}
     return Emitted(format, writer.write(job, told), writer.SUFFIX, told)
 
 
-def check_architecture(job: Job, formats: Iterable[str]) -> None:
-    """Refuse an architecture that a framework has no words for, whatever the layout."""
+def check_model(job: Job, formats: Iterable[str]) -> None:
+    """Refuse what a framework has no words for in any layout: architectures, adapters."""
     for name in formats:
         _writer(name).own(job)
+        if job.training.adapter is not None and name != "primus":
+            raise _without_adapters(name)
+
+
+def _without_adapters(name: str) -> UnsupportedError:
+    # A comment would not keep the framework from training every weight.
+    msg = f"{name} files have no words for this job's adapters, and would train every weight"
+    return UnsupportedError(msg, key="emit", value=name, allowed=["primus, for its targets"])
 
 
 _SECTIONS: Final = ("model", "parallelism", "training")
