@@ -142,3 +142,37 @@ def test_a_plan_without_a_choice_writes_nothing(tmp_path, capsys):
     assert run(["plan", *model, "--emit", f"megatron={target}", "--quiet"]) == 3
     assert "--emit wrote nothing" in capsys.readouterr().err
     assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "says"),
+    [
+        (["training.adapter=lora"], ["--emit", "megatron=here.sh"], "no words for this job's adap"),
+        (["model=mixtral_8x7b"], ["--emit", "torchtitan=here.toml"], "no flavour with the archi"),
+        (["model=llama9"], ["--emit", "megatron=here.sh"], "unknown model 'llama9'"),
+        (["model.position_embedding=alibi"], ["--emit", "primus=here.yaml"], "has no ALiBi"),
+    ],
+)
+@pytest.mark.parametrize("command", ["performance", "search"])
+def test_what_no_framework_could_run_is_one_error_and_no_file(
+    command, changes, options, says, job, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    beside = {"performance": ["--timeline", "steps.json"], "search": ["--html", "ranked.html"]}
+    other = ["--emit", "deepspeed=other.json"]
+    assert run([command, "--config", str(job), *changes, *other, *options, *beside[command]]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("error:") == 1
+    assert says in " ".join(captured.err.split())
+    assert not captured.out
+    assert [path.name for path in tmp_path.iterdir()] == [job.name]
+
+
+def test_a_search_of_what_the_framework_has_not_names_the_field(job, tmp_path, capsys):
+    target = tmp_path / "winner.sh"
+    options = ["--recompute", "none", "--emit", f"megatron={target}", "--json"]
+    assert run(["search", "--config", str(job), "training.schedule=dualpipe", *options]) == 3
+    result = json.loads(capsys.readouterr().out)
+    assert result["best"] == []
+    assert set(result["infeasible"]) == {"training.schedule"}
+    assert not target.exists()

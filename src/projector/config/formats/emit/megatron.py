@@ -10,6 +10,7 @@ from projector.config.formats.megatron import ARGUMENT, NEGATED
 from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
 from projector.distribution import package_version
+from projector.errors import UnsupportedError
 
 SUFFIX: Final = ".sh"
 
@@ -53,8 +54,11 @@ torchrun \\
 
 
 def own(job: Job) -> dict[str, Any]:
-    """Return nothing: the launcher names the nodes."""
-    del job
+    """Return nothing, as the launcher names the nodes; refuse ALiBi."""
+    if job.model.position_embedding == "alibi":
+        key, legal = "model.position_embedding", ["rope", "learned", "none"]
+        msg = f"Megatron-LM has no ALiBi ({key}); it has {', '.join(legal)}"
+        raise UnsupportedError(msg, key=key, value="alibi", allowed=legal)
     return {}
 
 

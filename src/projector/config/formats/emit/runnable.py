@@ -44,8 +44,6 @@ def _megatron(setting: Setting) -> Iterator[Refusal]:
     """Yield what ``validate_args`` of Megatron-LM asserts against (megatron/training)."""
     model, split, training, _ = setting
     fsdp = "parallelism.fsdp"
-    if model.position_embedding == "alibi":
-        yield "model.position_embedding", "Megatron-LM has no ALiBi; give rope, learned or none"
     if split.fsdp == 1:
         yield fsdp, "Megatron-LM has no FSDP 1; give fsdp=2, or fsdp=false zero_stage=3"
     ends = split.decoder_first_pipeline_num_layers or split.decoder_last_pipeline_num_layers
