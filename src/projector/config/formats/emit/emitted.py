@@ -266,8 +266,7 @@ def _in_effect(job: Job) -> dict[str, Any]:
     found["parallelism.tp_comm_overlap"] = split.tp_overlap
     found["training.grad_reduce_dtype"] = training.reduce_dtype
     found["model.num_query_groups"] = model.query_groups
-    if model.mla is None:
-        found["model.kv_channels"] = model.head_dim
+    found["model.kv_channels"] = model.head_dim
     if model.moe is not None:
         early = bool(model.moe.router_pre_softmax)
         alone = model.moe.router_topk == 1 and model.moe.router_score_function != "sigmoid"

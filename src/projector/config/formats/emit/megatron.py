@@ -170,6 +170,9 @@ def _model(job: Job) -> Arguments:
     settings = _same(model, "num_layers hidden_size ffn_hidden_size num_attention_heads")
     settings["group_query_attention"] = model.num_query_groups is not None
     settings |= _same(model, "num_query_groups kv_channels max_position_embeddings")
+    if model.mla is not None and model.kv_channels is None:
+        # Latent attention does not look at it; without it Megatron divides the width by the heads.
+        settings["kv_channels"] = model.mla.qk_head_dim
     settings |= _positions(job)
     settings["normalization"] = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[
         model.normalization
