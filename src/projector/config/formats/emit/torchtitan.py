@@ -108,10 +108,11 @@ def _flavor(job: Job) -> tuple[str, str]:
         for (name, flavor), model in known.items()
         if len(fields := _differing(model, job.model)) <= _NEAR
     ]
+    names = dict.fromkeys(name for name, _ in _SHIPPED)
     msg = (
         f"torchtitan has no flavour with the architecture of {job.model.name}"
         f"{f' ({near[0]})' if near else ''}; add one to torchtitan/models and give it to a file, "
-        f"write megatron or primus, or take one of {', '.join(listed)}"
+        f"write megatron or primus, or take a flavour of {', '.join(names)}"
     )
     raise UnsupportedError(msg, key="model", value=job.model.name, allowed=listed)
 
