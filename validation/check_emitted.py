@@ -1,13 +1,14 @@
 """Give emitted files to the parsers of the programs that they are for.
 
-    python validation/check_emitted.py --checker "PYTHON CHECKER" [--json FILE] [JOB ...]
+    python validation/check_emitted.py [--python PYTHON] [--checker COMMAND] [--json FILE] [JOB ...]
 
-Every job of `JOBS` is written in every format. A checker is a command that takes the name of a
-program and a file, ``--capability N`` (Megatron: compute capability of the device) or ``--ranks N``
-(DeepSpeed: data-parallel ranks). It ends with 0 if the program's own parser accepts the file, and
-its last line begins with ``accepted`` or ``refused``. A line ``accepted PROGRAM: {...}`` may hold
-values that the program has parsed: those that `EXPECTED` knows are compared with the job's.
-Without a checker only the refusals of ours are shown.
+Every job of `JOBS` is written in every format and given to the parser of its program, where this
+Python (or another one) can import it; otherwise it is said what to install. `upstream_parsers.py`
+asks the parsers. Another checker is a command that takes the name of a program and a file,
+``--capability N`` (Megatron: compute capability of the device) or ``--ranks N`` (DeepSpeed:
+data-parallel ranks). It ends with 0 if the program's own parser accepts the file, and its last line
+begins with ``accepted`` or ``refused``. A line ``accepted PROGRAM: {...}`` may hold values that the
+program has parsed: those that `EXPECTED` knows are compared with the job's.
 """
 
 import argparse
@@ -111,6 +112,8 @@ EXPECTED: dict[str, Callable[[Any], Any]] = {
     "scaling": lambda job: _count(job.model, "router_scaling_factor"),
     "rotary_base": lambda job: job.model.rotary_base,
     "norm_epsilon": lambda job: job.model.norm_epsilon,
+    "one_plus": lambda job: job.model.zero_centered_norms,
+    "unrotated": lambda job: job.model.num_layers // (job.model.no_rope_freq or 1 << 30),
     "stage": lambda job: job.parallelism.sharding_stage,
     "train_batch": lambda job: job.training.global_batch_size,
     "micro": lambda job: job.training.micro_batch_size,
@@ -134,8 +137,6 @@ def check(name: str, data: Mapping[str, Any], kind: str, checker: list[str]) -> 
     except ProjectorError as error:
         return row | {"outcome": "refused by us", "why": str(error)}
     row["carried"] = sorted(emitted.carried)
-    if not checker:
-        return row | {"outcome": "written", "why": ""}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, f"job{emitted.suffix}")
         file.write_text(emitted.text, encoding="utf-8")
@@ -173,11 +174,13 @@ def main() -> int:
     """Print the table of outcomes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("jobs", nargs="*", help="names of jobs, all if none")
-    parser.add_argument("--checker", default="", help="a command that checks a file")
+    parser.add_argument("--python", default=sys.executable, help="the Python of the programs")
+    parser.add_argument("--checker", help="another command that checks a file")
     parser.add_argument("--json", help="a file for the rows")
     parser.add_argument("--format", action="append", choices=FORMATS)
     chosen = parser.parse_args()
-    checker = shlex.split(chosen.checker)
+    own = [chosen.python, str(Path(__file__).with_name("upstream_parsers.py"))]
+    checker = shlex.split(chosen.checker) if chosen.checker else own
     rows = []
     for name in chosen.jobs or JOBS:
         for kind in chosen.format or FORMATS:

@@ -80,3 +80,99 @@ def test_a_search_without_a_winner_says_so(job, tmp_path, capsys):
     assert run(["search", "--config", str(job), *options]) == 3
     assert "--emit wrote nothing" in capsys.readouterr().err
     assert not target.exists()
+
+
+PLAN = ("plan", "--model", "llama3.2_1b", "--tokens", "20B", "--device", "h100", "--gpus", "8")
+
+
+def test_the_first_choice_of_a_plan_is_written_and_runs_there(tmp_path, capsys):
+    files = {"torchtitan": tmp_path / "a.toml", "deepspeed": tmp_path / "b.json"}
+    options = [word for name, file in files.items() for word in ("--emit", f"{name}={file}")]
+    assert run(["plan", "--config", str(plan_job(tmp_path)), *options, "--json", "--quiet"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    first = result["choices"][0]
+    assert [each["format"] for each in result["emitted"]] == [*files]
+    for file in files.values():
+        again = load_job(file)
+        assert again.cluster.gpus == first["gpus"]
+        assert again.parallelism.tp == first["overrides"]["parallelism.tp"]
+        assert again.parallelism.sharding_stage in {0, 2, 3}
+
+
+def plan_job(folder):
+    """Return a file of a run; torchtitan and DeepSpeed have its model."""
+    path = folder / "run.yaml"
+    path.write_text(
+        JOB.replace("llama3.2_1b", "qwen3_0.6b").replace("16,", "64,") + "run: {tokens: 1e9}\n",
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_a_plan_for_a_framework_offers_what_it_can_run(capsys):
+    offered = {}
+    for options in ([], ["--emit", "megatron"]):
+        assert run([*PLAN, *options, "--quiet"]) == 0
+        offered[bool(options)] = capsys.readouterr().out
+    assert offered[True].startswith("#!/usr/bin/env bash\n")
+    assert not offered[False].startswith("#!")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--emit", "fortran"], "known: megatron, primus"),
+        (["--emit", "megatron", "--fidelity", "first-order"], "leave out --fidelity"),
+        (["--emit", "torchtitan"], "torchtitan has no flavour"),
+    ],
+)
+def test_a_plan_refuses_what_no_row_could_be(options, says, tmp_path, capsys):
+    table = tmp_path / "plan.yaml"
+    model = ["--model", "mixtral_8x7b", *PLAN[3:]]
+    assert run(["plan", *model, *options, "--job-out", str(table)]) == 2
+    captured = capsys.readouterr()
+    assert says in " ".join(captured.err.split())
+    assert not captured.out
+    assert not table.exists()
+
+
+def test_a_plan_without_a_choice_writes_nothing(tmp_path, capsys):
+    target = tmp_path / "run.sh"
+    model = ["--model", "llama3.1_405b", *PLAN[3:]]
+    assert run(["plan", *model, "--emit", f"megatron={target}", "--quiet"]) == 3
+    assert "--emit wrote nothing" in capsys.readouterr().err
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "says"),
+    [
+        (["training.adapter=lora"], ["--emit", "megatron=here.sh"], "no words for this job's adap"),
+        (["model=mixtral_8x7b"], ["--emit", "torchtitan=here.toml"], "no flavour with the archi"),
+        (["model=llama9"], ["--emit", "megatron=here.sh"], "unknown model 'llama9'"),
+        (["model.position_embedding=alibi"], ["--emit", "primus=here.yaml"], "has no ALiBi"),
+    ],
+)
+@pytest.mark.parametrize("command", ["performance", "search"])
+def test_what_no_framework_could_run_is_one_error_and_no_file(
+    command, changes, options, says, job, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    beside = {"performance": ["--timeline", "steps.json"], "search": ["--html", "ranked.html"]}
+    other = ["--emit", "deepspeed=other.json"]
+    assert run([command, "--config", str(job), *changes, *other, *options, *beside[command]]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("error:") == 1
+    assert says in " ".join(captured.err.split())
+    assert not captured.out
+    assert [path.name for path in tmp_path.iterdir()] == [job.name]
+
+
+def test_a_search_of_what_the_framework_has_not_names_the_field(job, tmp_path, capsys):
+    target = tmp_path / "winner.sh"
+    options = ["--recompute", "none", "--emit", f"megatron={target}", "--json"]
+    assert run(["search", "--config", str(job), "training.schedule=dualpipe", *options]) == 3
+    result = json.loads(capsys.readouterr().out)
+    assert result["best"] == []
+    assert set(result["infeasible"]) == {"training.schedule"}
+    assert not target.exists()

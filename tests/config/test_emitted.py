@@ -5,6 +5,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
 
 from projector import emit_job, load_job, project_performance
 from projector.config.formats.detect import MARK, carried_fields, comment_lines
@@ -305,4 +306,52 @@ def test_the_script_sets_the_queues_that_megatron_checks(changes, line):
 def test_what_cannot_be_said_is_one_line_of_the_model_first():
     job = load_job(SMALL | {"model": "gemma3_27b"}, {"parallelism.pp": 1, "parallelism.vpp": 1})
     said = unsaid(emit_job(job, "megatron"), job)
-    assert said == "Gemma-3-27B: norms_per_layer=4 cannot be said to Megatron"
+    assert said == (
+        'Gemma-3-27B: norms_per_layer=4, rope_scaling={"kind": "linear", "factor": 8.0}, '
+        "rotary_base_local=10000.0 cannot be said to Megatron"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "words", "unspoken"),
+    [
+        ("gpt_oss_20b", {"model.rope_scaling.beta_fast": 16.0},
+         "--yarn-beta-fast 16.0 --yarn-beta-slow 1.0 --mscale 1.0 --mscale-all-dim 0.0", None),
+        ("gpt_oss_20b", {}, "--no-yarn-correction-range-round-to-int", None),
+        ("llama4_maverick", {}, "--no-rope-freq 4", None),
+        ("llama4_maverick", {"model.num_layers": 46},
+         f"--no-rope-freq '({'[0]*3+[1]*1+' * 11}[0]*2)'", None),
+        ("llama4_scout", {}, "--rope-scaling-factor 16.0", "rope_scaling.high_freq_factor=1.0"),
+        ("kimi_k2", {}, "--rotary-scaling-factor 32.0", "rope_scaling.beta_fast=1.0"),
+        ("glm4.7_flash", {}, "--kv-channels 192", None),
+        ("gemma2_2b", {}, "--apply-layernorm-1p", "norms_per_layer=4"),
+        ("nemotron4_15b", {}, "--apply-layernorm-1p", None),
+    ],
+)  # fmt: skip
+def test_rotations_and_norms_are_arguments_where_megatron_has_them(
+    model, changes, words, unspoken, tmp_path
+):
+    split = {"parallelism.vpp": 1, "parallelism.pp": 1, "training.recompute": "none"}
+    job = load_job(SMALL | {"model": model}, split | changes)
+    for kind in ("megatron", "primus"):
+        emitted = emit_job(job, kind)
+        again = read_again(emitted, tmp_path)
+        # Open choices, of a router and of heads that latent attention has of its own, are made.
+        besides = {"source", "moe", *(["kv_channels"] if job.model.mla else [])}
+        ours, theirs = (each.model.model_dump(exclude=besides) for each in (job, again))
+        assert theirs == ours
+        said = unsaid(emitted, job)
+        assert unspoken in said if unspoken else not said, said
+    lines = [line.strip() for line in emit_job(job, "megatron").text.splitlines()]
+    switches = " ".join(line for line in lines if line.startswith("--"))
+    for word in words.split(" --"):
+        assert f"--{word.removeprefix('--')}" in switches
+
+
+def test_primus_is_told_names_that_are_read():
+    """Of its presets ``norm_epsilon`` reaches no model of Megatron-LM's."""
+    text = emit_job(load_job(SMALL | {"model": "gemma2_2b"}), "primus").text
+    settings = next(iter(yaml.safe_load(text)["modules"].values()))["overrides"]
+    assert settings["layernorm_epsilon"] == 1e-6
+    assert settings["layernorm_zero_centered_gamma"] is True
+    assert not {"norm_epsilon", "apply_layernorm_1p"} & settings.keys()

@@ -70,7 +70,7 @@ def test_torchtitan_has_the_flavours_as_spelt():
     # torchtitan 7e4ab8599, torchtitan/models/*/__init__.py and experiments/gpt_oss/__init__.py.
     spelt = {
         "llama3": {"debugmodel", "8B", "70B", "405B"},
-        "llama4": {"debugmodel", "17bx16e", "17bx128e"},
+        "llama4": {"debugmodel", "17bx16e", "17bx128e", "17bx16e_irope", "17bx128e_irope"},
         "qwen3": {"0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B"},
         "deepseek_v3": {"debugmodel", "16B", "236B", "671B"},
         "gpt_oss": {"debugmodel", "20b", "120b"},

@@ -35,7 +35,9 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, UnsupportedError
 from reference.parameters import parameters_active, parameters_total
 
-NUMERICS = {"rotary_base", "rotary_percent", "rope_scaling", "norm_epsilon"}
+NUMERICS = {
+    "rotary_base", "rotary_percent", "rope_scaling", "rotary_base_local", "norm_epsilon",
+}  # fmt: skip
 SCORES = {"router_score_function", "router_pre_softmax", "router_scaling_factor"}
 
 
@@ -362,11 +364,17 @@ YARN = {
         }),
         ("gpt_oss_20b", {"rope_parameters": {
             "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
-            "rope_theta": 150000,
+            "rope_theta": 150000, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0,
         }, "rope_theta": None}),
+        ("kimi_k2", {
+            "rope_theta": 50000, "rms_norm_eps": 1e-6,
+            "rope_scaling": YARN | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0},
+            "scoring_func": "sigmoid", "routed_scaling_factor": 2.827, "norm_topk_prob": True,
+        }),
         ("glm4.5_air", {"rope_theta": 1e6, "partial_rotary_factor": 0.5,
                         "routed_scaling_factor": 1.0}),
         ("llama4_maverick", {}),
+        ("gemma3_4b", {"rope_theta": 1e6, "rms_norm_eps": 1e-6}),
     ],
 )  # fmt: skip
 def test_rotations_epsilon_and_scores_are_those_of_the_shipped_model(name, published):
@@ -387,3 +395,37 @@ def test_rotations_epsilon_and_scores_are_those_of_the_shipped_model(name, publi
             assert not given["router_pre_softmax"]
             del given["router_pre_softmax"], expected["router_pre_softmax"]
         assert given == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "period", "warns"),
+    [
+        ({}, 4, False),
+        ({"no_rope_layers": [1, 1, 0] * 12}, 3, False),
+        ({"no_rope_layers": [1] * 36}, None, False),
+        ({"no_rope_layer_interval": 6}, 6, False),
+        ({"no_rope_layers": [1, 0, 0] * 12}, None, True),
+    ],
+)
+def test_layers_without_rotations_are_a_period(changes, period, warns):
+    smollm = {
+        "model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048,
+        "intermediate_size": 11008, "num_attention_heads": 16, "num_key_value_heads": 4,
+        "vocab_size": 128256,
+    }  # fmt: skip
+    model, notes = read_huggingface(smollm | changes)
+    assert model.no_rope_freq == period
+    assert any("irregular" in note for note in notes) == warns
+
+
+def test_rotations_of_each_kind_of_layer_have_a_mapping():
+    rotations = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    text = SHIPPED["gemma3_4b"]["text_config"] | {"rope_parameters": rotations}
+    model, _ = read_huggingface(SHIPPED["gemma3_4b"] | {"text_config": text})
+    assert (model.rotary_base, model.rotary_base_local) == (1e6, 2e4)
+    assert model.rope_scaling is not None
+    assert model.rope_scaling.factor == 8.0
+    assert model.zero_centered_norms

@@ -19,7 +19,9 @@ from thoroughness import examples
 
 FILE = Path(__file__).parents[1] / "reference" / "huggingface_models.yaml"
 MODELS: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-NUMERICS = ("rotary_base", "rotary_percent", "rope_scaling", "norm_epsilon")
+NUMERICS = (
+    "rotary_base", "rotary_percent", "rope_scaling", "rotary_base_local", "norm_epsilon",
+)  # fmt: skip
 LLAMA = {
     "model_type": "llama",
     "num_hidden_layers": 4,

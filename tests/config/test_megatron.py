@@ -8,7 +8,9 @@ from config.megatron_jobs import SMALL, read, read_megatron
 from projector.config.formats import megatron
 from projector.config.formats.megatron_settings.model import layout_stages
 from projector.config.formats.values import int_expression, int_or_list
+from projector.config.model import ModelConfig
 from projector.errors import ConfigError, UnsupportedError
+from reference.parameters import parameters_total
 
 
 def test_megatron_defaults_are_named():
@@ -407,3 +409,50 @@ def test_a_specification_of_layers_that_is_not_known_is_named():
 def test_an_unknown_attention_backend():
     with pytest.raises(ConfigError, match="--attention-backend should be one of"):
         read("--attention-backend flsh")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "biased"),
+    [
+        ("", True),
+        ("--disable-bias-linear", False),
+        ("--disable-bias-linear --moe-router-enable-expert-bias", True),
+    ],
+)
+def test_a_router_has_a_bias_of_its_projection_or_one_that_balances(arguments, biased):
+    """Megatron's TopKRouter: `bias` where linear layers have one, and `expert_bias`."""
+    experts = "--num-experts 8 --moe-router-topk 2 --moe-router-score-function sigmoid "
+    job, _, _ = read(experts + arguments)
+    assert job["model"]["moe"]["router_bias"] is biased
+    with_bias, without = (
+        parameters_total(ModelConfig.parse({**job["model"], "moe": {**job["model"]["moe"],
+                                                                    "router_bias": one}}))
+        for one in (True, False)
+    )  # fmt: skip
+    assert with_bias - without == 24 * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "freq", "warns"),
+    [
+        ("--no-rope-freq 4", 4, False),
+        ("--no-rope-freq ([0]*3+[1]*1)*6", 4, False),
+        ("--no-rope-freq ([0]*24)", None, False),
+        ("--no-rope-freq ([1]*1+[0]*23)", None, True),
+    ],
+)
+def test_layers_without_rotations_are_read_as_a_period(arguments, freq, warns):
+    job, warnings, _ = read(f"--position-embedding-type rope {arguments}")
+    assert job["model"].get("no_rope_freq") == freq
+    assert any("no period" in warning for warning in warnings) == warns
+
+
+def test_bounds_of_yarn_are_read():
+    job, _, _ = read(
+        "--position-embedding-type yarn --rotary-scaling-factor 32 --yarn-beta-fast 16 "
+        "--yarn-beta-slow 2 --no-yarn-correction-range-round-to-int "
+        "--yarn-original-max-position-embeddings 4096 --apply-layernorm-1p"
+    )
+    scaling = job["model"]["rope_scaling"]
+    assert (scaling["beta_fast"], scaling["beta_slow"], scaling["truncate"]) == (16, 2, False)
+    assert job["model"]["zero_centered_norms"] is True

@@ -107,6 +107,7 @@ def test_llama3_script():
         "mlp_bias": False,
         "tied_embeddings": False,
         "rotary_base": 1000000.0,
+        "zero_centered_norms": True,
         "vocab_size": 128257,  # NullTokenizer adds the end of a document
         "make_vocab_size_divisible_by": 128,
     }

@@ -287,13 +287,10 @@ class Emission:
         """Whether a file takes the place of the report."""
         return any(file is None for _, file in self.wanted)
 
-    def check(self, job: "Job") -> None:
-        """Refuse a job of whose architecture a framework has no words, before a search."""
-        if self.wanted:
-            from projector.config.formats.emit.emitted import check_architecture
-
-            for name, _ in self.wanted:
-                check_architecture(job, name)
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats, each once."""
+        return tuple(dict.fromkeys(name for name, _ in self.wanted))
 
     def of_job(self, job: "Job") -> "list[Emitted]":
         """Return the files of a job, and write those that have a name."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from projector.cli.job import ASSIGNMENTS
+from projector.cli.job import ASSIGNMENTS, EMIT, Emission
 from projector.cli.options import command, option
 from projector.cli.output import (
     DOES_NOT_FIT,
@@ -49,6 +49,7 @@ def plan(
     plot: str | None = option("FIGURE", "Draw days against money as .png, .svg or .pdf."),
     html: str | None = option("FILE.html", "Write one page for the person who decides."),
     job_out: str | None = option("FILE", "Write the first choice as a job file."),
+    emit: tuple[str, ...] = EMIT,
     printer: Printer,
 ) -> int:
     """Rank clusters and layouts for a training run: days, GPU-hours, money, energy.
@@ -56,7 +57,8 @@ def plan(
     Every size of every device is searched for its fastest layout that fits. With a deadline the
     cheapest that keeps it comes first, with a budget the fastest within it, without either the
     knee of days against money. Limits count with the upper end of a band. Without prices
-    GPU-hours stand for money.
+    GPU-hours stand for money. --emit writes the first choice, and only layouts that the framework
+    can run are chosen from.
 
     Exit code 3: nothing that was tried keeps the limits and fits. The nearest are printed, and
     what would do.
@@ -67,15 +69,18 @@ def plan(
       projector plan --model llama3.1_70b --tokens 1T --device h100 \\
         --budget-usd 1e6 --usd-per-gpu-hour 2.5
       projector plan --config job.yaml --tokens 300B --gpus 256 --gpus 512 --html plan.html
+      projector plan --config job.yaml --tokens 300B --emit megatron=run.sh
     """  # noqa: D301  click looks for the backspace
     days, usd_per_gpu_hour = _deadline(deadline_days, deadline), _prices(prices)
     check_files(plot, html)
+    emission = Emission.of(emit)
     if job_out is not None:
         from projector.files import check_place
 
         check_place(job_out, key="job_out")
     if fidelity != "first-order":
         announce_compilation(quiet=printer.quiet)
+    from projector.config.job import Job
     from projector.config.load import parse_override
     from projector.planning.plan import project_plan
     from projector.report.terminal.progress import SweepProgress
@@ -93,16 +98,23 @@ def plan(
             top=top,
             fidelity=fidelity,
             overrides=dict(parse_override(text) for text in assignments),
+            formats=emission.formats,
             progress=progress,
         )
+    first = result.choices[0].job if result.choices else None
+    emitted = emission.of_job(first) if isinstance(first, Job) else []
     _write_files(result, plot, html, job_out, printer)
     if printer.as_json:
-        print_json(result.to_dict())
-    else:
+        print_json(emission.add_to(result.to_dict(), emitted))
+    elif not (emission.on_output and emitted):
         from projector.report.plan import plan_document
 
         print_report([plan_document(result)])
     printer.warn_beside_report(result.warnings)
+    if not emitted:
+        emission.refuse("there is no choice")
+    elif isinstance(first, Job) and not printer.as_json:
+        emission.show(emitted, first, printer)
     return SUCCESS if result.met else DOES_NOT_FIT
 
 

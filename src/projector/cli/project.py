@@ -174,10 +174,10 @@ def _project(
     step = None if view == "memory" else request.project_performance(profiling, quiet=quiet)
     memory = request.project_memory(profiling, quiet=quiet) if step is None else step.memory
     result = memory if step is None else step
+    emitted = emission.of_job(result.job)
     if step is not None:
         files.write(step)
         write_pictures(pictures, step.job, printer)
-    emitted = emission.of_job(result.job)
     if printer.as_json:
         whole = result.to_dict() if step is None or view != "both" else _both_to_dict(step)
         print_json(emission.add_to(whole, emitted))

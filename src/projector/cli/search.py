@@ -82,7 +82,6 @@ def search(
     pictures = read_pictures(plots, html, "OF_SEARCH")
     emission = Emission.of(emit)
     job = asked.load()
-    emission.check(job)
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
     from projector.report.terminal.progress import SearchProgress
     from projector.searches.configurations import search
@@ -95,7 +94,7 @@ def search(
         recompute=recompute or RECOMPUTE,
         schedules=schedules or _schedules(asked),
         fixed=fixed,
-        formats=tuple(dict.fromkeys(name for name, _ in emission.wanted)),
+        formats=emission.formats,
     )
     with (
         compiling_steps(quiet=printer.quiet),
@@ -110,13 +109,13 @@ def search(
             progress=progress.see,
             keep_interrupted=True,
         )
+    emitted = emission.of_job(result.best[0].job) if result.best else []
     write_pictures(pictures, result, printer)
     if html is not None:
         from projector.report.search import write_search_page
 
         write_search_page(result, html)
         printer.wrote(html)
-    emitted = emission.of_job(result.best[0].job) if result.best else []
     _print(result, emission, emitted, printer)
     if not emitted:
         emission.refuse("no configuration is within the limits")

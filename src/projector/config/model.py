@@ -31,10 +31,25 @@ class RopeScaling(Config):
     original_max_position_embeddings: Extent | None = None
     """Longest sequence of the first training."""
 
-    mscale: float | None = None
+    low_freq_factor: float = Field(default=1.0, gt=0)
+    """Llama's rule: wavelengths above the original length divided by this are stretched in full."""
+
+    high_freq_factor: float = Field(default=4.0, gt=0)
+    """Llama's rule: wavelengths below the original length divided by this stay."""
+
+    beta_fast: float = Field(default=32.0, gt=0)
+    """YaRN: what turns more often than this within the original length stays."""
+
+    beta_slow: float = Field(default=1.0, gt=0)
+    """YaRN: what turns less often than this is stretched in full."""
+
+    truncate: bool = True
+    """YaRN: whether the bounds between the two are rounded to whole pairs of a head."""
+
+    mscale: float = 1.0
     """YaRN's factor of the attention's temperature, for the rotary part of a head."""
 
-    mscale_all_dim: float | None = None
+    mscale_all_dim: float = 0.0
     """The same for the whole head."""
 
     aliases: ClassVar = {"rope_type": "kind", "type": "kind"}
@@ -86,7 +101,10 @@ class MoEConfig(Config):
     """Whether a learned gate scales the shared experts' output."""
 
     router_bias: bool = False
-    """Whether the router projection has a bias that counts as a parameter."""
+    """Whether the router has a bias for each expert: of its projection (gpt-oss), or one that
+    balances experts and is moved by their load (DeepSeek-V3). Published counts include both.
+    Frameworks keep the second, two numbers of FP32 for each expert, outside the optimizer; here it
+    is a parameter like others, with at most 10 bytes more for each expert of a layer."""
 
     layer_freq: PositiveInt | tuple[int, ...] = 1
     """Which layers are MoE: ``n`` makes layer i MoE when i % n == 0 (Megatron's rule); a list
@@ -192,11 +210,22 @@ class ModelConfig(Config):
     rope_scaling: RopeScaling | None = None
     """How rotations reach longer sequences; it changes no projection."""
 
+    rotary_base_local: float | None = Field(default=None, gt=0)
+    """Base in layers with a window, where it is another one or `rope_scaling` leaves them out
+    (Gemma 3); it changes no projection."""
+
+    no_rope_freq: PositiveInt | None = None
+    """Every so many layers one has no rotations, the last of them (Llama 4); none given rotates in
+    all. Projections have the kernel of rotations in every layer."""
+
     normalization: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     """RMSNorm has H parameters, LayerNorm 2H."""
 
     norm_epsilon: float | None = Field(default=None, gt=0, lt=1)
     """What norms add to the variance; it changes no projection."""
+
+    zero_centered_norms: bool = False
+    """Whether norms scale by 1 + w (Gemma, Nemotron); it changes no projection."""
 
     norms_per_layer: PositiveInt = 2
     """Norms on the residual path of one layer (4 with sandwich norms)."""
@@ -252,6 +281,9 @@ class ModelConfig(Config):
         "partial_rotary_factor": "rotary_percent",
         "rms_norm_eps": "norm_epsilon",
         "layernorm_epsilon": "norm_epsilon",
+        "rope_local_base_freq": "rotary_base_local",
+        "no_rope_layer_interval": "no_rope_freq",
+        "apply_layernorm_1p": "zero_centered_norms",
     }
 
     @model_validator(mode="after")

@@ -1,13 +1,15 @@
 """The two models that a plan may ask: tiles, or the closed forms of the first order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from projector.config.bands import Band
 from projector.config.first_order import FIRST_ORDER
 from projector.config.first_order_job import AnyJob, load_first_order_job
+from projector.config.formats.emit.emitted import check_model
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.errors import ConfigError
 from projector.first_order.layouts import UNSPLIT, fastest_layout, legal_layouts
 from projector.first_order.results import (
     FirstOrderPerformance,
@@ -21,6 +23,7 @@ from projector.projection import api
 from projector.projection.bands import FITS
 from projector.projection.performance import PerformanceProjection
 from projector.searches.configurations import search
+from projector.searches.limits import Limits
 from projector.searches.ranking import Configuration, pair_noise
 from projector.searches.result import SearchResult
 from projector.units import TERA
@@ -43,9 +46,15 @@ STATES = ("weights_bytes", "gradients_bytes", "optimizer_bytes")
 class Tiles:
     """The tile models."""
 
+    def __init__(self, formats: Sequence[str] = ()) -> None:
+        self._limits = Limits(allow_risk=True, formats=tuple(formats))
+        self._limits.check()
+
     def load(self, source: Any, overrides: Mapping[str, Any]) -> Job:
-        """Read a job."""
-        return load_job(source, overrides)
+        """Read a job of an architecture that the frameworks have."""
+        job = load_job(source, overrides)
+        check_model(job, self._limits.formats)
+        return job
 
     def parameters(self, job: AnyJob) -> int:
         """Return the parameters of a model."""
@@ -71,7 +80,7 @@ class Tiles:
 
         That is the fastest that fits, and before it a faster one at risk.
         """
-        found = search(_tiled(job), nodes=nodes, top=1, allow_risk=True)
+        found = search(_tiled(job), nodes=nodes, top=1, limits=self._limits)
         layouts = _worth_showing(found)
         steps = api.project_jobs([load_job(found.job, each.overrides) for each in layouts])
         return found.evaluated, [
@@ -207,6 +216,11 @@ def _closed_choice(step: FirstOrderPerformance) -> Choice:
 Fidelity = Tiles | FirstOrder
 
 
-def fidelity_named(name: str) -> Fidelity:
-    """Return the model of a fidelity of `FIDELITIES`."""
-    return FirstOrder() if name == FIRST_ORDER else Tiles()
+def fidelity_named(name: str, formats: Sequence[str] = ()) -> Fidelity:
+    """Return the model of a fidelity of `FIDELITIES`, for layouts that frameworks can run."""
+    if name != FIRST_ORDER:
+        return Tiles(formats)
+    if formats:
+        msg = "formats: closed forms know no layouts of a framework; leave out --fidelity"
+        raise ConfigError(msg, key="formats", value=[*formats], allowed="--fidelity tiles")
+    return FirstOrder()

@@ -361,6 +361,7 @@ def project_plan(
     top: int = 10,
     fidelity: str = TILES,
     settings: PlanSettings | None = None,
+    formats: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> PlanResult:
     """Rank clusters and layouts for a training run.
@@ -397,6 +398,8 @@ def project_plan(
         units; these know neither bands nor failures.
     settings : PlanSettings, optional
         Defaults to use instead of the shipped ones.
+    formats : sequence of str
+        Formats of `emit_job`: only what their frameworks can run is offered.
     progress : callable, optional
         Called after each size with sizes done, sizes expected and layouts projected.
 
@@ -420,6 +423,7 @@ def project_plan(
         overrides=overrides,
         fidelity=fidelity,
         settings=settings or PlanSettings(),
+        formats=formats,
     )
     surveyor = Surveyor(question, progress)
     skipped = survey(surveyor)

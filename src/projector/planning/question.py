@@ -191,11 +191,13 @@ class Question:
     batch_basis: str
     """Where the global batch comes from, as a sentence."""
     devices_basis: str
+    formats: tuple[str, ...] = ()
+    """Formats of `emit_job` whose frameworks must be able to run a layout."""
 
     @property
     def model(self) -> Fidelity:
         """The model that answers."""
-        return fidelity_named(self.fidelity)
+        return fidelity_named(self.fidelity, self.formats)
 
     @property
     def tokens(self) -> float:
@@ -221,6 +223,7 @@ def ask(
     overrides: Mapping[str, Any] | None,
     fidelity: str,
     settings: PlanSettings,
+    formats: Sequence[str] = (),
 ) -> Question:
     """Read the arguments of `projector.planning.plan.project_plan`, which documents them."""
     if fidelity not in FIDELITIES:
@@ -230,7 +233,7 @@ def ask(
         given = "both" if job is not None else "neither"
         msg = f"a plan takes a model or a job, got {given}: --model NAME or --config FILE"
         raise ConfigError(msg, key="model", allowed="one of model and job")
-    answers = fidelity_named(fidelity)
+    answers = fidelity_named(fidelity, formats)
     deadline = positive(deadline_days, "deadline_days")
     budget = positive(budget_usd, "budget_usd")
     length = {} if tokens is None else stating(read_tokens(tokens))
@@ -270,6 +273,7 @@ def ask(
         changes=changes,
         batch_basis=batch_basis,
         devices_basis=devices_basis,
+        formats=tuple(formats),
     )
 
 

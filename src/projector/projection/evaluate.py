@@ -300,7 +300,7 @@ def _broken(
     """Return what of `RULES` jobs break: the number of an error, -1 for none, and the errors."""
     of_family = broken_rules(families.batch, columns)
     refused = np.full(len(batch), -1, np.int64)
-    if not sizes.uneven.any() and of_family.min() == len(RULES):
+    if not sizes.uneven.any() and (of_family == len(RULES)).all():
         return refused, []
     broken = of_family.take(families.of_job)
     broken[sizes.uneven.take(sizes.of_job) & (broken > EVEN_STEP)] = EVEN_STEP

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from projector.config.formats.emit.emitted import check_model
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.space import flat_fields
@@ -99,6 +100,7 @@ def search(
     cleared |= {name: None for name in PLACED if stated.get(name) is not None}
     base = load_job(base, dict.fromkeys(PLACED))
     check_objective(base, objective)
+    check_model(base, limits.formats)
     if "training.schedule" in limits.fixed:
         registry.resolve(base.training.schedule)
     result = _search(base, Goal(limits, objective, top), watch, keep_interrupted=keep_interrupted)

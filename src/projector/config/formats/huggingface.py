@@ -96,15 +96,17 @@ _LATENT: Final = {
     name: value for name, value in _LLAMA.items() if name not in {"num_query_groups", "kv_channels"}
 }
 _GEGLU: Final = {"activation": activation("hidden_activation", _GATED, "gelu_pytorch_tanh")}
-_GEMMA: Final = _ROPE | _TIED | {"kv_channels": integer("head_dim", 256)} | _GEGLU | _BIAS
+_ONE_PLUS: Final[Fields] = {"zero_centered_norms": True}
+_GEMMA: Final = (
+    _ROPE | _TIED | {"kv_channels": integer("head_dim", 256)} | _GEGLU | _BIAS | _ONE_PLUS
+)
 _GEMMA3: Final = _GEMMA | {
     # Files of the multimodal models leave out what equals the default of the class.
     "num_attention_heads": integer("num_attention_heads", 8, most=MAX_HEADS),
     "num_query_groups": integer("num_key_value_heads", 4),
     "vocab_size": integer("vocab_size", 262_208),
     "max_position_embeddings": integer("max_position_embeddings", 131_072),
-    # Only layers without windows have it.
-    "rope_scaling": None,
+    "rotary_base_local": lambda config: parts.numerics(config)["rotary_base_local"] or 10_000.0,
 }
 
 _QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
@@ -188,7 +190,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "hunyuan_v1_moe": _family(_LLAMA | _BIAS | _NORMED, parts.hunyuan),
     "ernie4_5": _family(_ROPE | _TIED | _SILU | _ONE_BIAS),
     "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, parts.ERNIE),
-    "exaone4": _family(_LLAMA | _NORMED, parts.exaone_windows),
+    "exaone4": _family(_LLAMA | _NORMED, parts.unrotated_where_full(parts.exaone_windows)),
     "exaone_moe": _family(
         _LLAMA | _NORMED, parts.exaone_windows, parts.EXAONE, parts.token_prediction
     ),
@@ -198,7 +200,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "seed_oss": _family(
         _LLAMA | _MLP_BIAS, parts.biases("attention_bias", "attention_out_bias", default=True)
     ),
-    "smollm3": _family(_ROPE | _TIED | _MLP_BIAS | _SILU | _BIAS, parts.listed_windows),
+    "smollm3": _family(
+        _ROPE | _TIED | _MLP_BIAS | _SILU | _BIAS,
+        parts.listed_windows,
+        parts.every_fourth_unrotated,
+    ),
     "arcee": _family(_UNTIED | _MLP_BIAS | _BIAS | {"activation": _plain("relu2")}),
     "helium": _family(_LLAMA | _MLP_BIAS | _BIAS),
     "cwm": _family(_LLAMA | _MLP_BIAS, parts.listed_windows),
@@ -215,6 +221,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "llama4_text": _family(
         _LLAMA | _BIAS,
         parts.chunked_attention,
+        parts.every_fourth_unrotated,
         parts.LLAMA4,
         # intermediate_size is the width of an expert there.
         ffn_hidden_size=integer("intermediate_size_mlp"),
@@ -233,7 +240,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "phi3": _family(_LLAMA, parts.every_layer_windowed(None)),
     "olmo": _family(_LLAMA | _BIAS, parts.PLAIN_NORMS),
     "olmo2": _family(_LLAMA | _BIAS, qk_norm="full"),
-    "olmo3": _family(_LLAMA | _BIAS, parts.one_full_layer_in(4, 4096), qk_norm="full"),
+    "olmo3": _family(
+        _LLAMA | _BIAS, parts.one_full_layer_in(4, 4096), parts.plain_in_windows, qk_norm="full"
+    ),
     "olmoe": _family(_LLAMA | _BIAS, parts.OLMOE, qk_norm="full"),
     "internlm": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
     "internlm2": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
@@ -274,7 +283,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "cohere2": _family(
         _ROPE | _TIED | _SILU | _BIAS,
         parts.ALWAYS_PARALLEL,
-        parts.one_full_layer_in(4, 4096),
+        parts.unrotated_where_full(parts.one_full_layer_in(4, 4096)),
         norms_per_layer=1,
     ),
     "cohere": _family(
@@ -284,7 +293,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         norms_per_layer=1,
         qk_norm=_qk_norm("full"),
     ),
-    "nemotron": _family(_UNTIED | _MLP_BIAS | _LAYERNORM | {"activation": _plain("relu2")} | _BIAS),
+    "nemotron": _family(
+        _UNTIED | _MLP_BIAS | _LAYERNORM | {"activation": _plain("relu2")} | _BIAS | _ONE_PLUS
+    ),
     "starcoder2": _family(
         _ROPE | _TIED | _LAYERNORM,
         parts.every_layer_windowed(None),

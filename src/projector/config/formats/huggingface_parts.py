@@ -18,6 +18,9 @@ from projector.config.formats.huggingface_file import (
 
 _BASES: Final = ("rope_theta", "rotary_emb_base")
 _PARTS: Final = ("partial_rotary_factor", "rotary_pct", "rotary_percentage")
+_SCALES: Final = (
+    "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
+)  # fmt: skip
 _EPSILONS: Final = (
     "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
 )  # fmt: skip
@@ -33,16 +36,25 @@ def _number(places: Iterable[Mapping[str, Any]], names: Iterable[str], most: flo
     return None
 
 
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def numerics(config: ConfigFile) -> dict[str, Any]:
     """Read rotations and the epsilon of norms, where they are said in a common way."""
     scaling = config.data.get("rope_parameters") or config.data.get("rope_scaling")
-    inner = scaling if isinstance(scaling, Mapping) else {}
+    inner = _mapping(scaling)
+    # Where layers with and without windows rotate differently, each kind has a mapping.
+    windowed = _mapping(inner.get("sliding_attention"))
+    inner = _mapping(inner.get("full_attention")) or inner
     places = (config.data, inner)
     kind = inner.get("rope_type", inner.get("type"))
     factor = _number((inner,), ("factor",), 1e9)
     part = _number(places, _PARTS, 1)
     found: dict[str, Any] = {
         "rotary_base": _number(places, _BASES, 1e15),
+        "rotary_base_local": _number((config.data,), ("rope_local_base_freq",), 1e15)
+        or _number((windowed,), _BASES, 1e15),
         "rotary_percent": None if part == 1 else part,
         "norm_epsilon": _number(places, _EPSILONS, 0.5),
     }
@@ -53,9 +65,9 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
             "kind": kind,
             "factor": factor,
             length: known if type(known) is int and 0 < known <= 1 << 30 else None,
-            "mscale": _number((inner,), ("mscale",), 1e9),
-            "mscale_all_dim": _number((inner,), ("mscale_all_dim",), 1e9),
-        }
+        } | {name: value for name in _SCALES if (value := _number((inner,), (name,), 1e9))}
+        if inner.get("truncate") is False:
+            found["rope_scaling"]["truncate"] = False
     return found
 
 
@@ -399,6 +411,35 @@ def one_full_layer_in(config: ConfigFile, period: int, width: int) -> dict[str, 
     kinds = config.sequence("layer_types", str)
     windowed = kinds.count("sliding_attention") if kinds else layers - layers // stride
     return _windows(config.optional_integer("sliding_window", width), windowed)
+
+
+def every_fourth_unrotated(config: ConfigFile) -> dict[str, Any]:
+    """Llama 4, SmolLM3: the list has 0 for a layer without rotations; without it each fourth."""
+    listed = config.sequence("no_rope_layers", int)
+    if not listed:
+        return {"no_rope_freq": config.integer("no_rope_layer_interval", 4)}
+    period = listed.index(0) + 1 if 0 in listed else None
+    if any(bool(one) != bool(period is None or (i + 1) % period) for i, one in enumerate(listed)):
+        config.warn("rotations in an irregular pattern of layers; a run would rotate in all")
+        return {}
+    return {"no_rope_freq": period}
+
+
+def plain_in_windows(config: ConfigFile) -> dict[str, Any]:
+    """OLMo 3: layers with a window do not stretch their rotations."""
+    known = numerics(config)
+    return {"rotary_base_local": known["rotary_base"]} if "rope_scaling" in known else {}
+
+
+def unrotated_where_full(part: Part) -> Part:
+    """Cohere 2, EXAONE 4: beside layers with a window, those without do not rotate."""
+
+    def whole(config: ConfigFile) -> dict[str, Any]:
+        found = part(config)
+        full = num_layers(config) - found.get("sliding_window_layers", 0)
+        return found | ({"no_rope_freq": num_layers(config) // full} if found and full else {})
+
+    return whole
 
 
 def chunked_attention(config: ConfigFile) -> dict[str, Any]:

@@ -39,6 +39,7 @@ sequence_parallel use_distributed_optimizer cross_entropy_loss_fusion
 check_for_nan_in_loss_and_grad mmap_bin_files create_attention_mask_in_dataloader
 scatter_gather_tensors_in_pipeline ckpt_fully_parallel_save data_sharding align_grad_reduce
 align_param_gather use_tokenizer_model_from_checkpoint_args gradient_reduce_div_fusion
+yarn_correction_range_round_to_int
 """
 NEGATED = {f"no_{setting}": setting for setting in _NEGATED_TEXT.split()} | {
     "disable_bias_linear": "add_bias_linear",

@@ -60,6 +60,8 @@ _DEBUG: Final = {
 }
 """``debugmodel`` of torchtitan/models/llama3."""
 
+_ROTATED: Final = {"no_rope_freq": None, "rope_scaling": None}
+
 FLAVORS: Final[Mapping[str, Mapping[str, Any]]] = {
     "llama2": {"7b": "llama2_7b", "13b": "llama2_13b", "70b": "llama2_70b"},
     "llama3": {
@@ -70,7 +72,12 @@ FLAVORS: Final[Mapping[str, Mapping[str, Any]]] = {
         "70b": "llama3.1_70b",
         "405b": "llama3.1_405b",
     },
-    "llama4": {"17bx16e": "llama4_scout", "17bx128e": "llama4_maverick"},
+    "llama4": {
+        "17bx16e": _ROTATED | {"extends": "llama4_scout"},
+        "17bx16e_irope": "llama4_scout",
+        "17bx128e": _ROTATED | {"extends": "llama4_maverick"},
+        "17bx128e_irope": "llama4_maverick",
+    },
     "deepseek_v3": {"16b": "deepseek_v2_lite", "236b": "deepseek_v2", "671b": "deepseek_v3"},
     "qwen3": {
         size: f"qwen3_{size.replace('-', '_')}"

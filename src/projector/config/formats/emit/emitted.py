@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -102,16 +102,23 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
         msg = f"{format} cannot say {', '.join(left)} of this job"
         raise UnsupportedError(msg, key="emit", value=format, allowed=list(FORMATS))
     if "training.adapter" in carried:
-        # A comment would not keep the framework from training every weight.
-        msg = f"{format} files have no words for this job's adapters, and would train every weight"
-        raise UnsupportedError(msg, key="emit", value=format, allowed=["primus, for its targets"])
+        raise _without_adapters(format)
     told = {field: carried[field] for field in sorted(carried, key=_importance)}
     return Emitted(format, writer.write(job, told), writer.SUFFIX, told)
 
 
-def check_architecture(job: Job, format: str) -> None:  # noqa: A002  # the option's name
-    """Refuse an architecture that a framework has no words for, whatever the layout."""
-    _writer(format).own(job)
+def check_model(job: Job, formats: Iterable[str]) -> None:
+    """Refuse what a framework has no words for in any layout: architectures, adapters."""
+    for name in formats:
+        _writer(name).own(job)
+        if job.training.adapter is not None and name != "primus":
+            raise _without_adapters(name)
+
+
+def _without_adapters(name: str) -> UnsupportedError:
+    # A comment would not keep the framework from training every weight.
+    msg = f"{name} files have no words for this job's adapters, and would train every weight"
+    return UnsupportedError(msg, key="emit", value=name, allowed=["primus, for its targets"])
 
 
 _SECTIONS: Final = ("model", "parallelism", "training")
@@ -247,8 +254,7 @@ def _in_effect(job: Job) -> dict[str, Any]:
     found["parallelism.tp_comm_overlap"] = split.tp_overlap
     found["training.grad_reduce_dtype"] = training.reduce_dtype
     found["model.num_query_groups"] = model.query_groups
-    if model.mla is None:
-        found["model.kv_channels"] = model.head_dim
+    found["model.kv_channels"] = model.head_dim
     if model.moe is not None:
         early = bool(model.moe.router_pre_softmax)
         alone = model.moe.router_topk == 1 and model.moe.router_score_function != "sigmoid"

@@ -7,19 +7,22 @@ from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
 from projector.config.formats.megatron import ARGUMENT, NEGATED
-from projector.config.formats.megatron_settings.model import LATENT_LENGTH
+from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
 from projector.distribution import package_version
+from projector.errors import UnsupportedError
 
 SUFFIX: Final = ".sh"
 
 _SPELLINGS: Final = ARGUMENT | {
     "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+    "layernorm_epsilon": "norm_epsilon",
+    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
 }
 
 _ON: Final = (
     "add_bias_linear gradient_accumulation_fusion overlap_p2p_comm "
-    "torch_fsdp2_reshard_after_forward"
+    "torch_fsdp2_reshard_after_forward yarn_correction_range_round_to_int"
 )
 _SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in _ON.split()}
 """Settings that are on unless this argument turns them off; others are off unless given."""
@@ -51,8 +54,11 @@ torchrun \\
 
 
 def own(job: Job) -> dict[str, Any]:
-    """Return nothing: the launcher names the nodes."""
-    del job
+    """Return nothing, as the launcher names the nodes; refuse ALiBi."""
+    if job.model.position_embedding == "alibi":
+        key, legal = "model.position_embedding", ["rope", "learned", "none"]
+        msg = f"Megatron-LM has no ALiBi ({key}); it has {', '.join(legal)}"
+        raise UnsupportedError(msg, key=key, value="alibi", allowed=legal)
     return {}
 
 
@@ -164,6 +170,9 @@ def _model(job: Job) -> Arguments:
     settings = _same(model, "num_layers hidden_size ffn_hidden_size num_attention_heads")
     settings["group_query_attention"] = model.num_query_groups is not None
     settings |= _same(model, "num_query_groups kv_channels max_position_embeddings")
+    if model.mla is not None and model.kv_channels is None:
+        # Latent attention does not look at it; without it Megatron divides the width by the heads.
+        settings["kv_channels"] = model.mla.qk_head_dim
     settings |= _positions(job)
     settings["normalization"] = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[
         model.normalization
@@ -176,7 +185,10 @@ def _model(job: Job) -> Arguments:
     settings["add_bias_linear"] = model.mlp_bias
     settings["add_qkv_bias"] = model.attention_bias == "qkv"
     settings["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-    settings |= _same(model, "norm_epsilon")
+    # Primus hands the names in code on; norm_epsilon is none, and would do nothing there.
+    if model.norm_epsilon is not None:
+        settings["layernorm_epsilon"] = model.norm_epsilon
+    settings["layernorm_zero_centered_gamma"] = model.zero_centered_norms
     # Latents are normed as they are projected: DeepSeek's attention has these norms.
     settings["qk_layernorm"] = model.qk_norm != "none" or model.mla is not None
     if model.mtp_num_layers:
@@ -196,7 +208,13 @@ def _positions(job: Job) -> Arguments:
     if model.rotary_base is not None and model.rotary_base.is_integer():
         settings["rotary_base"] = int(model.rotary_base)
     settings |= _same(model, "rotary_percent")
-    if scaling is None:
+    freq = model.no_rope_freq
+    if freq is not None:
+        # Megatron takes a number where it divides the layers, a list otherwise.
+        pattern = tuple(layers_of_period(freq, model.num_layers))
+        settings["no_rope_freq"] = layer_list(pattern) if model.num_layers % freq else freq
+    if scaling is None or model.rotary_base_local is not None:
+        # Megatron would stretch the layers with a window, too.
         return settings
     length = scaling.original_max_position_embeddings
     if scaling.kind == "llama3" and length == _LLAMA3_LENGTH and model.mla is None:
@@ -212,6 +230,9 @@ def _positions(job: Job) -> Arguments:
             settings["position_embedding_type"] = "yarn"
             if length is not None:
                 settings["yarn_original_max_position_embeddings"] = length
+            settings["yarn_beta_fast"] = scaling.beta_fast
+            settings["yarn_beta_slow"] = scaling.beta_slow
+            settings["yarn_correction_range_round_to_int"] = scaling.truncate
         elif length != LATENT_LENGTH:
             return settings
         settings["rotary_scaling_factor"] = scaling.factor

@@ -7,6 +7,7 @@ import yaml
 
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.formats.detect import comment_lines
+from projector.config.formats.emit import megatron
 from projector.config.formats.emit.megatron import Arguments, megatron_arguments
 from projector.config.job import Job
 from projector.distribution import package_version
@@ -34,7 +35,7 @@ ALGORITHMS: Final = {
 
 def own(job: Job) -> dict[str, Any]:
     """Return the nodes, which Primus is told in ``NNODES``."""
-    return {"cluster.nodes": job.cluster.nodes}
+    return megatron.own(job) | {"cluster.nodes": job.cluster.nodes}
 
 
 def write(job: Job, carried: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ _SHIPPED: Final = {
     (name, flavor.lower()): flavor
     for name, flavors in {
         "llama3": "8B 70B 405B debugmodel",
-        "llama4": "17bx16e 17bx128e",
+        "llama4": "17bx16e 17bx128e 17bx16e_irope 17bx128e_irope",
         "deepseek_v3": "16B 236B 671B",
         "qwen3": "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B",
         "gpt_oss": "20b 120b",
@@ -111,10 +111,11 @@ def _flavor(job: Job) -> tuple[str, str]:
         for (name, flavor), model in known.items()
         if len(fields := _differing(model, job.model)) <= _NEAR
     ]
+    names = dict.fromkeys(name for name, _ in _SHIPPED)
     msg = (
         f"torchtitan has no flavour with the architecture of {job.model.name}"
         f"{f' ({near[0]})' if near else ''}; add one to torchtitan/models and give it to a file, "
-        f"write megatron or primus, or take one of {', '.join(listed)}"
+        f"write megatron or primus, or take a flavour of {', '.join(names)}"
     )
     raise UnsupportedError(msg, key="model", value=job.model.name, allowed=listed)
 

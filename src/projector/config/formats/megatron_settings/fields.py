@@ -57,6 +57,7 @@ FIELDS = (
     Field("rotary_base", "model", number),
     Field("rotary_percent", "model", number),
     Field("norm_epsilon", "model", number),
+    Field("apply_layernorm_1p", "model", flag, "zero_centered_norms"),
     Field("tensor_model_parallel_size", "parallelism", integer, "tp"),
     Field("pipeline_model_parallel_size", "parallelism", integer, "pp"),
     Field("context_parallel_size", "parallelism", integer, "cp"),
@@ -201,7 +202,8 @@ enable_zero_bubble zero_bubble_v_schedule enable_optimizer_post_validation
 zero_bubble_max_pending_backward overlap_p2p_comm patch_primus_pipeline spec
 use_tp_pp_dp_mapping moe_router_enable_expert_bias use_rope_scaling rope_scaling_factor
 rotary_scaling_factor original_max_position_embeddings yarn_original_max_position_embeddings
-mscale mscale_all_dim rotary_seq_len_interpolation_factor
+mscale mscale_all_dim rotary_seq_len_interpolation_factor no_rope_freq
+yarn_beta_fast yarn_beta_slow yarn_correction_range_round_to_int
 """
 
 _PLAIN = (*FIELDS, *EXPERT_FIELDS, *LATENT_FIELDS)
@@ -251,6 +253,7 @@ ALIASES = {
     "num_moe_experts": "num_experts",
     "use_custom_fsdp": "use_megatron_fsdp",
     "layernorm_epsilon": "norm_epsilon",
+    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
     "overlap_p2p_communication": "overlap_p2p_comm",
     "rope_fusion": "apply_rope_fusion",
     "use_turbo_grouped_mlp": "use_turbo_grouped_gemm",
@@ -479,7 +482,7 @@ _WHERE_ON = {
         "grpo_prompts_per_step perform_rl_step"
     ),
     "FSDP is projected without it": "keep_fp8_transpose_cache",
-    "RoPE is projected on every layer": "mla_use_nope no_rope_freq",
+    "RoPE is projected on every layer": "mla_use_nope",
     "use expert_tensor_parallel_size": "moe_extended_tp",
     "the router is projected as separate kernels": (
         "moe_router_fusion moe_use_fused_router_with_aux_score"
@@ -597,7 +600,7 @@ UNSUPPORTED = {
 
 _IGNORED_TEXT = """
 activation_situ_beta activation_situ_linear_beta align_grad_reduce align_param_gather
-allow_padding_num_layers apply_layernorm_1p apply_query_key_layer_scaling
+allow_padding_num_layers apply_query_key_layer_scaling
 apply_residual_connection_post_layernorm async_save attention_dropout attention_softmax_in_fp32
 attn_logit_softcapping attn_sink attn_sliding_window auto_continue_train barrier_with_L1_time
 batch_size calculate_per_token_loss check_for_large_grads check_for_nan_in_loss

@@ -131,8 +131,22 @@ LATENT_LENGTH = 4096
 (``MLATransformerConfig`` of megatron/core/transformer/transformer_config.py)."""
 
 
+def layers_of_period(freq: int, layers: int) -> list[int]:
+    """Return 1 for the last of every so many layers, 0 for others; 0 means none."""
+    return [int(freq > 0 and layer % freq == 0) for layer in range(1, layers + 1)]
+
+
 def rotations(settings: Settings) -> None:
-    """Set how rotations reach longer sequences."""
+    """Set how rotations reach longer sequences, and the layers that have none."""
+    name = "no_rope_freq"
+    freq = settings.read(name, layer_pattern) if settings.has(name) else 0
+    if isinstance(freq, list):
+        pattern, freq = freq, freq.index(1) + 1 if 1 in freq else 0
+        if pattern != layers_of_period(freq, len(pattern)):
+            settings.warn(name, " is no period of layers; a file written again has none")
+            freq = 0
+    if freq or settings.overrides(name):
+        settings.put("model.no_rope_freq", freq or None, name)
     kind = "position_embedding_type"
     if settings.applies("use_rope_scaling") and settings.on("use_rope_scaling"):
         name = "rope_scaling_factor"
@@ -157,9 +171,14 @@ def rotations(settings: Settings) -> None:
         found["original_max_position_embeddings"] = settings.integer(length)
     elif settings.latent():
         found["original_max_position_embeddings"] = LATENT_LENGTH
-    for name in ("mscale", "mscale_all_dim"):
+    # Latent attention has no argument of these.
+    bounds = ("yarn_beta_fast", "yarn_beta_slow") if prefix else ()
+    for name in ("mscale", "mscale_all_dim", *bounds):
         if settings.has(name):
-            found[name] = settings.read(name, number)
+            found[name.removeprefix(prefix)] = settings.read(name, number)
+    name = "yarn_correction_range_round_to_int"
+    if prefix and settings.has(name):
+        found["truncate"] = settings.on(name)
     settings.put("model.rope_scaling", found, factor_name)
 
 
@@ -239,7 +258,8 @@ def experts(settings: Settings) -> None:
             settings.put("model.moe.ffn_hidden_size", width, "moe_ffn_hidden_size")
     bias, expert_bias = "add_bias_linear", "moe_router_enable_expert_bias"
     if settings.applies(bias) or settings.has(expert_bias):
-        # Megatron's router has a bias where linear layers have one.
+        # A projection with a bias where linear layers have one, and a buffer beside it that
+        # balances experts (TopKRouter of megatron/core/transformer/moe/router.py).
         settings.put(
             "model.moe.router_bias", any(map(settings.on, (bias, expert_bias))), expert_bias
         )
