@@ -35,11 +35,12 @@ class ModelCounts:
 
 
 def count_model(job: Job) -> ModelCounts:
-    """Count the model of a job; equal models and sequence lengths are counted once."""
+    """Count the model of a job; equal models and sequences are counted once."""
     training, adapter = job.training, job.training.adapter
     shared = adapter is not None and adapter.expert_adapters == "shared"
     copies = job.parallelism.ep if shared else 1
-    return _count(job.model, _Counted(training.seq_length, training.mtp_loss, adapter, copies), job)
+    seq, packed = training.seq_length, training.packed_tokens
+    return _count(job.model, _Counted(seq, packed, training.mtp_loss, adapter, copies), job)
 
 
 def count_architecture(model: ModelConfig) -> ModelCounts:
@@ -61,6 +62,7 @@ class _Counted(NamedTuple):
     """What of a step counts depend on."""
 
     seq: int
+    packed: int | None
     mtp_loss: bool
     adapter: AdapterConfig | None
     copies: int
@@ -87,6 +89,7 @@ def _count_uncached(model: ModelConfig, step: _Counted, cluster: ClusterConfig) 
             micro_batch_size=1,
             global_batch_size=1,
             seq_length=step.seq,
+            packed_tokens=step.packed,
             mtp_loss=step.mtp_loss,
             adapter=step.adapter,
         ),

@@ -231,6 +231,7 @@ class Results:
         first, group = group_rows(
             jobs.model.index,
             training.seq,
+            training.packed,
             training.layout_key,
             training.adapter_key,
             np.where(training.adapted == 1, jobs.parallelism.ep, 1),
