@@ -9,7 +9,9 @@ from projector.config._base import merge
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_file import load_device
+from projector.config.load import load_job
 from projector.config.network import load_network, load_transport
+from projector.config.resources import data_dir
 from projector.errors import ConfigError
 
 
@@ -312,6 +314,87 @@ def test_another_transport_brings_its_own_numbers():
         assert found.nic_latency_us == transport.nic_latency_us != usual.nic_latency_us
     assert found.nics_per_node == 32
     assert "tcpxo" in found.name
+
+
+PROXY = "cluster.network.exchange_proxy"
+RATE = "cluster.network.exchange_proxy_gb_per_s"
+WRITE = "cluster.network.exchange_write_us"
+
+
+def network_of(overrides, network="p5_efa"):
+    job = {
+        "model": "mixtral_8x7b",
+        "training": {"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 4096},
+        "cluster": {"device": "h100", "nodes": 2, "network": network},
+    }
+    return load_job(load_job(job), overrides).cluster.network
+
+
+def proxy_of(network):
+    return (
+        network.exchange_proxy,
+        network.exchange_write_us,
+        network.exchange_proxy_gb_per_s,
+        network.exchange_wait_us,
+    )
+
+
+PROXIES = yaml_file.read_yaml(data_dir("hardware") / "exchange_proxies.yaml")
+WAIT_US = load_transport("efa_v2").exchange_wait_us
+WRITES_US, GB_PER_S = (
+    {name: entry[field]["value"] for name, entry in PROXIES.items()}
+    for field in ("exchange_write_us", "exchange_proxy_gb_per_s")
+)
+NVSHMEM, UCCL = ((name, WRITES_US[name], GB_PER_S[name], WAIT_US) for name in ("nvshmem", "uccl"))
+
+
+def test_adapters_of_efa_have_a_proxy_and_others_none():
+    assert WAIT_US > 0.0
+    assert WRITES_US["nvshmem"] > 0.0
+    assert GB_PER_S["uccl"] > 0.0
+    assert proxy_of(load_network("p5_efa")) == NVSHMEM
+    assert proxy_of(load_network("hgx_h100")) == ("", 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "found"),
+    [
+        ({}, NVSHMEM),
+        ({PROXY: "uccl"}, UCCL),
+        ({PROXY: "nvshmem"}, NVSHMEM),
+        ({PROXY: ""}, ("", 0.0, 0.0, WAIT_US)),
+        ({RATE: 10}, ("nvshmem", WRITES_US["nvshmem"], 10.0, WAIT_US)),
+        # A proxy brings its numbers, and what is said beside it wins, in either order.
+        ({PROXY: "uccl", RATE: 10}, ("uccl", WRITES_US["uccl"], 10.0, WAIT_US)),
+        ({RATE: 10, PROXY: "uccl"}, ("uccl", WRITES_US["uccl"], 10.0, WAIT_US)),
+        ({WRITE: 3, PROXY: "uccl"}, ("uccl", 3.0, GB_PER_S["uccl"], WAIT_US)),
+        ({PROXY: "uccl", "cluster.network": "p5en_efa"}, UCCL),
+        ({PROXY: "uccl", "cluster.network.transport": "efa_v4"}, UCCL),
+        ({"cluster.network.transport": "infiniband_ndr"}, ("", 0.0, 0.0, 0.0)),
+        ({"cluster.network.transport": "infiniband_ndr", RATE: 10}, ("", 0.0, 10.0, 0.0)),
+    ],
+)
+def test_a_proxy_is_read_by_name_and_its_own_numbers_win(overrides, found):
+    assert proxy_of(network_of(overrides)) == found
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"extends": "p5_efa", "exchange_proxy": "uccl", "exchange_proxy_gb_per_s": 10},
+        {"extends": "p5_efa", "exchange_proxy_gb_per_s": 10, "exchange_proxy": "uccl"},
+    ],
+)
+def test_a_mapping_of_a_network_has_the_same_order(network):
+    assert proxy_of(network_of({}, network)) == ("uccl", WRITES_US["uccl"], 10.0, WAIT_US)
+    # One override after another: the later proxy brings its own numbers again.
+    assert proxy_of(network_of({PROXY: "nvshmem"}, network)) == NVSHMEM
+
+
+def test_an_unknown_proxy_lists_the_known():
+    with pytest.raises(ConfigError, match="unknown proxy 'ibgda'; known: nvshmem, uccl") as error:
+        network_of({PROXY: "ibgda"})
+    assert (error.value.key, error.value.value) == (PROXY, "ibgda")
 
 
 def test_unknown_network_lists_the_known():

@@ -2,8 +2,16 @@ from itertools import pairwise
 
 import pytest
 
+from projector.config.framework import profiles
 from projector.config.load import load_job
-from projector.projection.bands import classes_of, memory_band, time_band, uncertainty
+from projector.projection.api import project_jobs
+from projector.projection.bands import (
+    classes_of,
+    is_unfamiliar,
+    memory_band,
+    time_band,
+    uncertainty,
+)
 
 
 def job_on(device, **training):
@@ -28,6 +36,54 @@ def test_a_device_that_nobody_measured_has_a_wider_band(measured, unseen):
 def test_the_classes_of_a_job_go_from_the_narrowest_to_all():
     assert classes_of(job_on("b200", precision="fp8"))[0] == "blackwell.dense.8_bit"
     assert classes_of(job_on("mi355x")) == ("cdna.dense.16_bit", "cdna.dense", "dense", "all")
+
+
+def experts_on(network, nodes=2, **overrides):
+    job = {
+        "model": "mixtral_8x7b",
+        "parallelism": {"ep": 8},
+        "training": {"mbs": 1, "gbs": 64, "seq_length": 4096},
+        "cluster": {"device": "h100", "nodes": nodes, "network": network},
+    }
+    return load_job(job, overrides)
+
+
+@pytest.mark.parametrize("framework", ["trl", "nanotron", "maxtext", "huggingface", "megatron_lm"])
+def test_frameworks_that_hardly_any_run_is_of_are_unfamiliar(framework):
+    job = job_on("h100", framework=framework)
+    assert is_unfamiliar(job) == profiles().by_key[framework].few_runs
+    assert (classes_of(job) == ("unfamiliar",)) == is_unfamiliar(job)
+    known, band = time_band(job_on("h100")), time_band(job)
+    if is_unfamiliar(job):
+        assert band.high_90 - band.low_90 > known.high_90 - known.low_90
+    else:
+        assert band == known
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (experts_on("p5_efa"), True),
+        (experts_on("hgx_h100"), False),
+        (experts_on("p5_efa", nodes=1), False),
+        (experts_on("p5_efa", **{"parallelism.ep": 1}), False),
+        (experts_on("p5_efa", **{"model": "llama3.1_8b", "parallelism.ep": 1}), False),
+        (experts_on("p5_efa", **{"cluster.network.exchange_wait_us": 0}), False),
+        (experts_on("hgx_h100", **{"cluster.network.exchange_wait_us": 100}), True),
+    ],
+)
+def test_experts_on_a_network_whose_exchanges_wait_are_unfamiliar(job, expected):
+    assert is_unfamiliar(job) is expected
+    assert (classes_of(job)[0] == "unfamiliar") is expected
+
+
+def test_bands_of_a_batch_are_those_of_its_jobs():
+    jobs = [
+        job_on("h100"), job_on("h100", framework="trl"), experts_on("p5_efa"),
+        experts_on("hgx_h100"), experts_on("p5_efa", **{"cluster.network.exchange_wait_us": 0}),
+    ]  # fmt: skip
+    for step, job in zip(project_jobs(jobs), jobs, strict=True):
+        assert step.uncertainty == uncertainty(job, "time")
 
 
 @pytest.mark.parametrize("device", ["a100", "h100", "b200", "mi300x", "mi355x", "b300"])
