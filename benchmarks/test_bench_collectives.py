@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from projector.config.device_file import load_device
+from projector.config.cluster import ClusterConfig
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import (
     ANY_ALGORITHM,
@@ -93,7 +93,12 @@ def test_collective_time_columns(benchmark, count):
 def test_moe_exchange_times(benchmark, count):
     columns = rows(count)
     rng = np.random.default_rng(1)
-    exchanges = np.concatenate([exchange_record(load_device(name)) for name in ("h100", "mi300x")])
+    exchanges = np.concatenate(
+        [
+            exchange_record(ClusterConfig.parse({"device": name, "nodes": 1}, path="cluster"))
+            for name in ("h100", "mi300x")
+        ]
+    )
     args = (
         rng.integers(0, 3, count), 2.0 ** rng.uniform(5, 17, count), rng.uniform(2e3, 2e4, count),
         rng.uniform(1, 8, (count, 2)), columns["ranks"], columns["local"], columns["span"],

@@ -26,7 +26,7 @@ def entries():
 
 @pytest.mark.parametrize("kind", ["training_throughput", "memory", "serving_measured"])
 def test_every_new_row_that_can_be_projected_has_one(script, kind):
-    # Before anything is fitted to it, run validation/first_projection.py on the commit that reads it.
+    # Run validation/first_projection.py on the commit that reads it, before anything is fitted.
     assert [entry["line"] for entry in script.missing(kind)] == []
 
 

@@ -11,10 +11,14 @@ import yaml
 from projector.calibrate.runs import Run, Slopes
 from projector.config.constants import training_parameters
 from projector.validate import training
+from projector.validate.first import entries
 from projector.validate.names import source_of
 
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = yaml.safe_load((ROOT / "hardware" / "left_out.yaml").read_text())["training"]
+FIRSTS = entries(ROOT / "validation" / "first_projection.csv", "training_throughput")
+NEW = 551
+"""First line of the rows that came after the fit; of earlier ones, fine-tuning was read later."""
 CONSTANTS = yaml.safe_load((ROOT / "hardware" / "training.yaml").read_text())
 
 
@@ -30,7 +34,11 @@ def script():
 
 def test_every_source_of_the_table_was_left_out_once():
     with (ROOT / "validation/data/training_throughput.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if not training.why_not_eligible(row)]
+        rows = [
+            row
+            for line, row in enumerate(csv.DictReader(file), 2)
+            if line < NEW and line not in FIRSTS and not training.why_not_eligible(row)
+        ]
     assert {source_of(row["source"]) for row in rows if not row["doubt"]} <= LEFT_OUT[
         "source"
     ].keys()
@@ -39,13 +47,15 @@ def test_every_source_of_the_table_was_left_out_once():
 @pytest.mark.parametrize("what", ["source", "device"])
 def test_every_fit_has_every_parameter(what):
     names = {parameter.name for parameter in training_parameters()}
-    assert all(values.keys() == names for values in LEFT_OUT[what].values())
+    # Fields of a job are constants of one source alone, which no fit of all has.
+    fits = [{name for name in values if "." not in name} for values in LEFT_OUT[what].values()]
+    assert all(fit in (names, set()) for fit in fits)
 
 
 @pytest.mark.parametrize("what", ["source", "device"])
 def test_no_source_and_no_device_holds_a_constant_alone(what):
     for parameter in CONSTANTS["parameters"]:
-        values = [fit[parameter] for fit in LEFT_OUT[what].values()]
+        values = [fit[parameter] for fit in LEFT_OUT[what].values() if parameter in fit]
         assert max(values) / min(values) < 1.1, parameter
 
 

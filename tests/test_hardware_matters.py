@@ -21,7 +21,12 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALGORITHMS, OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.kernels.moe_exchange import LOW_LATENCY, moe_exchange_time_column
+from projector.kernels.moe_exchange import (
+    COMBINE,
+    DISPATCH,
+    LOW_LATENCY,
+    moe_exchange_time_column,
+)
 from projector.lower.fabrics import exchange_record, fabric_record
 from projector.serving.deployment import Deployment
 from projector.serving.generation import decode_time_s
@@ -66,6 +71,12 @@ def nested(field, value):
 
 def varied(field, value):
     """Return other values; a rate or time of nothing becomes one."""
+    if field.endswith(".exchange_proxy_gb_per_s") or field == "exchange_proxy_gb_per_s":
+        # Slower than any adapter.
+        return (0.5,)
+    if field.endswith("exchange_write_us"):
+        # Slower than the slowest adapter takes for a chunk.
+        return (1000.0,)
     if value is None or value == 0.0:
         return (100.0,) if field.endswith(RATES) else (7.0,)
     if field.endswith(".copy_gb_per_s"):
@@ -150,6 +161,18 @@ def across_nodes(device, network):
     return np.concatenate([[step], far_collectives(device, network)])
 
 
+def experts_across_domains(device, network):
+    """Return what a fused exchange over two domains takes, and what a step adds to it."""
+    cluster = ClusterConfig.parse({"device": device, "network": network}, path="cluster")
+    fabric, costs = fabric_record(cluster), exchange_record(cluster)
+    local = network.scale_up_gpus
+    times = [
+        moe_exchange_time_column(op, 4096, 8192, 6, 2, 2 * local, local, 10, 0, fabric, costs)[0]
+        for op in (DISPATCH, COMBINE)
+    ]
+    return [*times, costs["exchange_wait_s"][0]]
+
+
 def far_collectives(device, network):
     """Groups over two domains, of which the network decides how they lie."""
     ranks = 2 * network.scale_up_gpus
@@ -168,7 +191,7 @@ def exchanges(device, network, ranks, local_ranks):
     codes, tokens, channels = (axis.reshape(-1) for axis in grid)
     return moe_exchange_time_column(
         codes, tokens, 14336.0, 5.3, 2.0, ranks, local_ranks, channels, 0, fabric_record(cluster),
-        exchange_record(cluster.device),
+        exchange_record(cluster),
     )  # fmt: skip
 
 
@@ -234,6 +257,9 @@ CASES = {
     "network.collective_chunk_us": (across_nodes, tensor_parallel),
     "network.collective_fill_limit_us": (across_nodes, tensor_parallel),
     "network.exchange_peer_us": (across_nodes, tensor_parallel),
+    "network.exchange_wait_us": (experts_across_domains, tensor_parallel),
+    "network.exchange_write_us": (experts_across_domains, tensor_parallel),
+    "network.exchange_proxy_gb_per_s": (experts_across_domains, tensor_parallel),
     "network.spine_latency_us": (across_nodes, tensor_parallel),
     "network.core_latency_us": (across_nodes, tensor_parallel),
 }

@@ -124,7 +124,7 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
-    | {"--fidelity", "--plot", "--html", "--job-out"}
+    | {"--fidelity", "--plot", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
@@ -309,11 +309,12 @@ def test_a_model_is_shown_with_its_size(projector_run):
 
 
 def test_a_job_that_does_not_fit_is_projected_and_exits_3(projector_run):
+    large = ("--config", TOO_LARGE, "cluster.device=mi300x")
     for command in ("memory", "performance", "both"):
-        code, out, _ = projector_run(command, "--config", TOO_LARGE)
+        code, out, _ = projector_run(command, *large)
         assert code == 3
         assert "DOES NOT FIT" in out
-    code, out, _ = projector_run("memory", "--config", TOO_LARGE, "--json")
+    code, out, _ = projector_run("memory", *large, "--json")
     assert (code, as_json(out)["fits"]) == (3, False)
 
 

@@ -19,6 +19,7 @@ from projector.measure.bench.lists import (
 from projector.measure.bench.rows import COLUMNS, TABLES, identity, identity_of
 from projector.measure.bench.session import begin, settings_of
 from projector.measure.task import Outcome
+from projector.validate.words import columns_of
 
 SIZES = "128:2048"
 
@@ -89,7 +90,10 @@ def test_a_row_holds_everything(tmp_path, kind):
 def test_columns_are_those_of_the_published_tables(kind):
     table = Path(__file__).parents[2] / "validation" / "data" / f"{TABLES[kind]}.csv"
     with table.open(newline="") as stream:
-        assert tuple(next(csv.reader(stream))) == COLUMNS[kind]
+        columns = next(csv.reader(stream))
+    # Those that stand for words are filled in when a table is read, or by `--normalise`.
+    words = columns_of(TABLES[kind])
+    assert tuple(name for name in columns if name not in words) == COLUMNS[kind]
 
 
 @pytest.mark.parametrize("kind", COLUMNS)

@@ -110,6 +110,12 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "cluster": {**_NODES, "software": _SLOW_HOST},
     },
+    "experts in two domains": {
+        "model": {"extends": "deepseek_v2_lite", "num_layers": 4},
+        "parallelism": {"ep": 8},
+        "training": {**_STEP, "moe": {"dispatcher": "deepep"}},
+        "cluster": {**_NODES, "network": {"scale_up_gpus": 4}},
+    },
     "adapters": {
         "model": {"extends": "mixtral_8x7b", "num_layers": 8},
         "parallelism": {"tp": 2, "ep": 4, "etp": 1},
@@ -198,6 +204,8 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "cluster.device.attention.dtypes": lambda _: [("bf16",), ("fp16", "bf16", "fp8")],
     "cluster.device.attention.forward_measured": lambda _: [{"a device": (64, 128)}],
     "cluster.device.attention.backward_measured": lambda _: [{"a device": (64, 128)}],
+    "cluster.network.exchange_proxy_gb_per_s": lambda _: [0.001],
+    "cluster.network.exchange_write_us": lambda _: [100_000.0],
     "cluster.network.node": lambda _: ["mi250x"],
     "cluster.device.gpc_units": lambda job: [(job.cluster.device.compute_units,)],
 }

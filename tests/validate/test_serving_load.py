@@ -1,6 +1,5 @@
 """Rows under a load are read by the rules that the script states."""
 
-import csv
 import importlib.util
 from pathlib import Path
 
@@ -20,8 +19,7 @@ def script():
 
 @pytest.fixture(scope="module")
 def cases(script):
-    with script.TABLE.open(newline="", encoding="utf-8") as file:
-        read = [(row, script.read(row)) for row in csv.DictReader(file)]
+    read = [(row, script.read(row)) for row in script.table()]
     return [(row, case) for row, case in read if case is not None]
 
 

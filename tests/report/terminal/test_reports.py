@@ -197,9 +197,9 @@ def test_a_suggestion_can_be_typed(results):
 
 
 def test_recompute_that_is_not_needed_is_named(results):
-    result = projector.project_performance(
-        EXAMPLES / "llama3.1_70b_fsdp_mi325x.yaml", target_nodes=8
-    )
+    roomy = {"cluster.device": "mi355x"}
+    job = projector.load_job(EXAMPLES / "llama3.1_70b_fsdp_mi325x.yaml", roomy)
+    result = projector.project_performance(job, target_nodes=8)
     assert "training.recompute" in "".join(each.change for each in suggest(result))
 
 
