@@ -352,7 +352,7 @@ def test_a_derived_step_time_gives_way_to_the_rate():
         ({"tp": "0"}, "tp is '0', not a count"),
         ({"loss_chunks": "0"}, "loss_chunks is '0', not a count"),
         ({"loss_chunks": "many"}, "loss_chunks is 'many', not a number"),
-        ({"packed_tokens": "many"}, "packed_tokens is 'many', not a number"),
+        ({"packed_tokens": "many"}, "training.packed_tokens: should be a whole number"),
         ({"tp": "3"}, "does not divide n_gpus"),
         ({"num_layers": "9" * 12}, "not a count"),
         ({"global_batch": "130"}, "not a multiple"),
