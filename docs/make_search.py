@@ -191,7 +191,7 @@ def mean_terms(job: Job) -> dict[str, float]:
     with one layer; ranks of another layout are compared with each other in the mean.
     """
     evaluation = evaluate([job])
-    microbatches = float(evaluation.workloads.jobs.microbatches[0])
+    microbatches = float(evaluation.microbatches[0])
     each_s = evaluation.inputs.costs.categories_s.sum(axis=0) * microbatches / job.parallelism.pp
     terms = dict(zip(CATEGORIES, each_s.tolist(), strict=True))
     terms["rest"] = float(evaluation.steps.iteration_s[0]) - sum(terms.values())
@@ -238,7 +238,7 @@ def changes() -> list[str]:
 
 def _room(free_gib: float, verdict: str) -> str:
     """Say how much stays free at the projected peak, and whether that is at risk."""
-    room = f"{free_gib:.1f}" if free_gib >= 0.0 else f"does not fit by {-free_gib:.1f}"
+    room = f"{free_gib:.1f}" if free_gib >= 0.0 else f"over by {-free_gib:.1f}"
     return f"{room}, at risk" if verdict == AT_RISK else room
 
 
