@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ProjectorError
-from projector.lower.batch import data_parallel
 from projector.operations.table import CATEGORIES
 from projector.projection.api import project_jobs
 from projector.projection.bands import AT_RISK
@@ -192,8 +191,7 @@ def mean_terms(job: Job) -> dict[str, float]:
     with one layer; ranks of another layout are compared with each other in the mean.
     """
     evaluation = evaluate([job])
-    sequences = job.training.micro_batch_size * data_parallel(job)
-    microbatches = job.training.global_batch_size / sequences
+    microbatches = float(evaluation.microbatches[0])
     each_s = evaluation.inputs.costs.categories_s.sum(axis=0) * microbatches / job.parallelism.pp
     terms = dict(zip(CATEGORIES, each_s.tolist(), strict=True))
     terms["rest"] = float(evaluation.steps.iteration_s[0]) - sum(terms.values())
@@ -240,9 +238,8 @@ def changes() -> list[str]:
 
 def _room(free_gib: float, verdict: str) -> str:
     """Say how much stays free at the projected peak, and whether that is at risk."""
-    if verdict == AT_RISK:
-        return f"{free_gib:.1f}, at risk"
-    return f"{free_gib:.1f}" if free_gib >= 0.0 else f"does not fit by {-free_gib:.1f}"
+    room = f"{free_gib:.1f}" if free_gib >= 0.0 else f"over by {-free_gib:.1f}"
+    return f"{room}, at risk" if verdict == AT_RISK else room
 
 
 def page(parts: Mapping[str, list[str]]) -> str:

@@ -170,3 +170,11 @@ def test_nothing_else_is_asked_of_a_command_that_normalises(old, tmp_path, capsy
     assert run([*command, "--out", str(out)]) == 2
     assert "--out has no effect here" in capsys.readouterr().err
     assert not new.exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "why"), [("", "it is a folder"), ("missing/new.csv", "there is no folder missing")]
+)
+def test_a_place_for_a_table_is_looked_at_first(place, why, old, capsys):
+    assert run(["validate", "training_throughput", str(old), "--normalise", place]) == 2
+    assert why in capsys.readouterr().err

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from projector.cli.job import ASSIGNMENTS, EMIT, Emission
+from projector.cli.job import ASSIGNMENTS, EMIT, Emission, refuse_options
 from projector.cli.options import command, option
 from projector.cli.output import (
     DOES_NOT_FIT,
@@ -78,7 +78,9 @@ def plan(
         from projector.files import check_place
 
         check_place(job_out, key="job_out")
-    if fidelity != "first-order":
+    if fidelity == "first-order":
+        refuse_options(emit=emit or None)
+    else:
         announce_compilation(quiet=printer.quiet)
     from projector.config.job import Job
     from projector.config.load import parse_override

@@ -9,7 +9,7 @@ from typing import Any
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.device_file import load_device
 from projector.config.training import FUSED_UNITS
-from projector.validate.kind import FROM_RECIPE, FROM_RULE
+from projector.validate.kind import FROM_RECIPE, FROM_RULE, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.recipes import framework_of
 from projector.validate.row_layout import RowLayout
@@ -180,8 +180,9 @@ class JobRow(RowLayout):
         if self.recipe("fused_cross_entropy").lower().startswith("false"):
             settings["cross_entropy_fusion"] = False
             self.weaken(FROM_RECIPE)
-        if chunks := self.text("loss_chunks"):
-            settings["loss_chunk_tokens"] = -(-self.micro_batch * self.seq // int(chunks))
+        if self.text("loss_chunks"):
+            chunks = whole(self.row, "loss_chunks", 1 << 20)
+            settings["loss_chunk_tokens"] = -(-self.micro_batch * self.seq // chunks)
         settings |= self.stated("torch_compile", "attention_kernel", "flash_attention")
         if settings.get("attention_kernel") == "fa2":
             self.weaken(FROM_RECIPE)
