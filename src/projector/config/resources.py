@@ -206,3 +206,8 @@ class Sections(Mapping[str, Any]):
 def hardware_table(file: str) -> Mapping[str, Any]:
     """Return a table of ``hardware/``, read once: every variant of a job asks for it."""
     return Sections(data_dir("hardware") / file)
+
+
+def settings_of(tool: str) -> Mapping[str, Any]:
+    """Return what is known of the settings of another tool, from ``hardware/settings/``."""
+    return hardware_table(f"settings/{tool}.yaml")
