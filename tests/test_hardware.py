@@ -24,6 +24,7 @@ DEVICES = resources.shipped("hardware")
 ALIASES = read_yaml(HARDWARE / "aliases.yaml")
 NETWORKS = read_yaml(HARDWARE / "networks.yaml")
 TRANSPORTS = read_yaml(HARDWARE / "transports.yaml")
+PROXIES = read_yaml(HARDWARE / "exchange_proxies.yaml")
 ATTENTION = read_yaml(HARDWARE / "attention.yaml")
 EXPERTS = read_yaml(HARDWARE / "experts.yaml")
 GEMM = read_yaml(HARDWARE / "gemm.yaml")
@@ -279,8 +280,23 @@ def test_network_loads_and_is_used(name):
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_transport_loads_and_every_number_has_a_source(name):
     transport = load_transport(name)
-    assert transport.sources.keys() == type(transport).model_fields.keys() - {"name", "sources"}
+    # Only adapters without a proxy leave something out: what exchanges wait for it.
+    left_out = set() if transport.exchange_proxy else {"exchange_proxy", "exchange_wait_us"}
+    fields = type(transport).model_fields.keys() - {"name", "sources"}
+    assert transport.sources.keys() == fields - left_out
     data = dict(TRANSPORTS[name])
+    table = data.pop("sources")
+    assert not list(numbers(data))
+    assert set(sourced_keys(data)) == table.keys()
+
+
+@pytest.mark.parametrize("name", PROXIES)
+def test_proxy_of_exchanges_loads_and_every_number_has_a_source(name):
+    network = load_network({"name": "own", "nic_gbit_per_s": 100, "exchange_proxy": name})
+    for field in ("exchange_write_us", "exchange_proxy_gb_per_s"):
+        assert network.sources[field].startswith(f"proxy {name}: ")
+    assert network.exchange_write_us > 0.0 or network.exchange_proxy_gb_per_s > 0.0
+    data = dict(PROXIES[name])
     table = data.pop("sources")
     assert not list(numbers(data))
     assert set(sourced_keys(data)) == table.keys()

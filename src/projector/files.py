@@ -31,7 +31,11 @@ _NOT_FILES = {
 def check_place(path: str | Path, *, key: str) -> None:
     """Refuse a file that could not be written, before anything is projected for it."""
     target = Path(path)
-    if target.is_dir():
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise not_written(target, error.strerror or str(error), key=key) from None
+    if is_folder:
         raise not_written(target, "it is a folder", key=key)
     if not target.parent.is_dir():
         raise not_written(target, f"there is no folder {target.parent}", key=key)

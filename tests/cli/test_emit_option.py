@@ -52,6 +52,7 @@ def test_the_winner_of_a_search_is_written(job, tmp_path, capsys):
         ("fortran", "known: megatron, primus"),
         ("megatron=job.yaml", "must end in .sh"),
         ("primus=missing/job.yaml", "there is no folder"),
+        (f"primus={'x' * 300}.yaml", "cannot be written: File name too long"),
     ],
 )
 def test_what_could_not_be_written_is_refused_first(text, says, job, capsys):
@@ -176,3 +177,12 @@ def test_a_search_of_what_the_framework_has_not_names_the_field(job, tmp_path, c
     assert result["best"] == []
     assert set(result["infeasible"]) == {"training.schedule"}
     assert not target.exists()
+
+
+def test_of_several_files_none_is_written_if_one_cannot_be(job, tmp_path, capsys):
+    # As a name it is short enough, and what it is called while it is written is not.
+    too_long = tmp_path / f"{'x' * 245}.yaml"
+    options = ["--emit", f"megatron={tmp_path / 'a.sh'}", "--emit", f"primus={too_long}"]
+    assert run(["performance", "--config", str(job), *options]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["job.yaml"]

@@ -429,3 +429,14 @@ def test_rotations_of_each_kind_of_layer_have_a_mapping():
     assert model.rope_scaling is not None
     assert model.rope_scaling.factor == 8.0
     assert model.zero_centered_norms
+
+
+def test_a_published_llama_4_is_read_with_its_norm_without_weights():
+    text = SHIPPED["llama4_maverick"]["text_config"] | {"use_qk_norm": True}
+    model, _ = read_huggingface(SHIPPED["llama4_maverick"] | {"text_config": text})
+    assert (model.qk_norm, model.no_rope_freq) == ("none", 4)
+
+
+@pytest.mark.parametrize(("turned", "percent"), [(64, 0.5), (128, None), (None, None)])
+def test_the_turned_part_of_a_head_may_be_a_width(turned, percent):
+    assert read(QWEN3_8B, head_dim=128, rotary_dim=turned).rotary_percent == percent

@@ -5,9 +5,12 @@ from hypothesis import strategies as st
 
 from kernels.test_collectives import SWITCH, fabric_dicts, sizes
 from kernels.test_collectives import record as fabric_record
+from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
+from projector.config.network import load_network
 from projector.kernels.collectives import BEYOND_DOMAIN
 from projector.kernels.moe_exchange import (
+    BULK_COMBINE,
     BULK_DISPATCH,
     COMBINE,
     DISPATCH,
@@ -35,7 +38,11 @@ COSTS = {
     "low_latency_start_s": 28e-6,
     "low_latency_doubling_s": 3.2e-6,
     "low_latency_link_efficiency": 0.8,
+    "exchange_wait_s": 0.0,
+    "exchange_write_s": 0.0,
+    "exchange_proxy_bytes_per_s": 0.0,
 }
+PROXY = {"exchange_write_s": 7e-6, "exchange_proxy_bytes_per_s": 2e9}
 TIMES = ("start_s", "scan_s", "message_s", "network_start_s", "doubling_s")
 RATES = ("channel_bytes_per_s", "link_efficiency", "first_bytes_per_s", "adapter_share")
 LINKS = ("scale_up_bytes_per_s", "peer_bytes_per_s", "nic_bytes_per_s")
@@ -60,6 +67,9 @@ cost_dicts = st.fixed_dictionaries(
         "low_latency_start_s": st.floats(0.0, 1e-4),
         "low_latency_doubling_s": st.floats(0.0, 1e-4),
         "low_latency_link_efficiency": st.floats(0.1, 1.0),
+        "exchange_wait_s": st.floats(0.0, 1e-2),
+        "exchange_write_s": st.one_of(st.just(0.0), st.floats(1e-9, 1e-4)),
+        "exchange_proxy_bytes_per_s": st.one_of(st.just(0.0), st.floats(1e7, 1e12)),
     }
 )
 operations = st.integers(0, LOW_LATENCY)
@@ -88,6 +98,8 @@ def time_of(
     fabric=fabric_dicts, costs=cost_dicts,
 )  # fmt: skip
 @example(DISPATCH, 0.5, 7168.0, 6.0, 2.0, 9, 8, 10.0, SWITCH, COSTS)
+@example(COMBINE, 4096.0, 14336.0, 5.3, 2.0, 16, 8, 10.0, SWITCH, COSTS | PROXY)
+@example(BULK_DISPATCH, 4096.0, 7168.0, 6.0, 3.5, 64, 8, 10.0, SWITCH, COSTS | PROXY)
 def test_matches_reference(op, tokens, size, copies, reached, n, local, channels, fabric, costs):
     local = min(local, n)
     args = op, tokens, size, copies, reached, n, local, channels, fabric, costs
@@ -164,6 +176,54 @@ def test_adapters_bind_across_nodes():
     sent = 4096 * 3.5 * 7 / 8 * 7168
     expected = 13e-6 + 3 * 3e-6 + 5.3 * 7168 / 6e9 + sent / (1.03 * 1e9)
     assert time_of(**args) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "piece"),
+    [(DISPATCH, 16, 20), (COMBINE, 16, 12), (BULK_DISPATCH, 16, 20), (BULK_COMBINE, 16, 12),
+     (DISPATCH, 24, 8), (COMBINE, 24, 8), (BULK_DISPATCH, 24, 8), (BULK_COMBINE, 24, 8)],
+)  # fmt: skip
+def test_a_host_thread_writes_piece_by_piece(op, ranks, piece):
+    costs = COSTS | {"chunk_tokens": (0.0,) * 4}
+    args = {"op": op, "n": ranks, "reached": 2.0, "costs": costs | {"exchange_write_s": 1e-3}}
+    domains = ranks / 8
+    fixed = COSTS["network_start_s"][op] + np.ceil(np.log2(domains)) * 3e-6
+    fixed += 5.3 * 7168 / COSTS["first_bytes_per_s"][op]
+    written = 4096 * 2.0 * (ranks - 8) / ranks
+    assert time_of(**args) == pytest.approx(fixed + written / piece * 1e-3)
+
+
+def test_a_rate_of_host_threads_binds_where_it_is_below_the_adapters():
+    args = {"n": 64, "reached": 3.5, "costs": COSTS | {"exchange_proxy_bytes_per_s": 1e9}}
+    slow = SWITCH | {"nic_bytes_per_s": 1e9 / 1.03}
+    assert time_of(**args) == pytest.approx(time_of(**args | {"costs": COSTS}, fabric=slow))
+    fast = COSTS | {"exchange_proxy_bytes_per_s": 1e15}
+    assert time_of(**args | {"costs": fast}) == time_of(**args | {"costs": COSTS})
+
+
+@given(op=operations, n=st.integers(1, 8), tokens=tokens, costs=cost_dicts)
+def test_host_threads_change_nothing_within_a_domain(op, n, tokens, costs):
+    native = costs | {"exchange_write_s": 0.0, "exchange_proxy_bytes_per_s": 0.0}
+    args = {"op": op, "tokens": tokens, "n": n, "local": n}
+    assert time_of(**args, costs=costs) == time_of(**args, costs=native)
+
+
+@given(op=operations, tokens=tokens, costs=cost_dicts, factor=st.floats(1.0, 100.0))
+def test_slower_host_threads_are_never_faster(op, tokens, costs, factor):
+    def of(write_s, rate):
+        proxy = {"exchange_write_s": write_s, "exchange_proxy_bytes_per_s": rate}
+        return time_of(op, tokens, n=64, reached=3.5, costs=costs | proxy)
+
+    write_s, rate = costs["exchange_write_s"], costs["exchange_proxy_bytes_per_s"]
+    native, base = of(0.0, 0.0), of(write_s, rate)
+    assert native <= base <= of(factor * write_s, rate)
+    assert base <= of(write_s, rate / factor)
+
+
+def test_the_wait_of_a_step_is_no_part_of_an_exchange():
+    waiting = COSTS | {"exchange_wait_s": 1.0}
+    for op in range(5):
+        assert time_of(op, n=64, reached=3.5, costs=waiting) == time_of(op, n=64, reached=3.5)
 
 
 def test_the_fullest_rank_has_more_tokens():
@@ -245,12 +305,23 @@ def test_a_batch_is_its_rows():
     np.testing.assert_array_equal(together, interpreted)
 
 
+def cluster_of(network):
+    return ClusterConfig.parse({"device": "h100", "nodes": 2, "network": network})
+
+
 def test_shipped_constants_reach_the_kernel():
-    device = load_device("h100")
-    costs = exchange_record(device)[0]
-    exchange = device.expert_exchange
+    costs = exchange_record(cluster_of("p5_efa"))[0]
+    exchange = load_device("h100").expert_exchange
     assert costs["start_s"][COMBINE] == pytest.approx(exchange.combine.start_us * 1e-6)
     assert costs["channel_bytes_per_s"][DISPATCH] == exchange.dispatch.copy_gb_per_s * 1e9
     bulk = costs["link_efficiency"][BULK_DISPATCH]
     assert bulk == exchange.bulk_dispatch.link_efficiency
     assert costs["low_latency_start_s"] == pytest.approx(exchange.low_latency.start_us * 1e-6)
+    network = load_network("p5_efa")
+    assert network.exchange_write_us > 0.0
+    assert costs["exchange_write_s"] == pytest.approx(network.exchange_write_us * 1e-6)
+    assert costs["exchange_wait_s"] == pytest.approx(network.exchange_wait_us * 1e-6)
+    uccl = cluster_of({"extends": "p5_efa", "exchange_proxy": "uccl"})
+    rate = uccl.network.exchange_proxy_gb_per_s
+    assert rate > 0.0
+    assert exchange_record(uccl)["exchange_proxy_bytes_per_s"] == pytest.approx(rate * 1e9)

@@ -22,7 +22,7 @@ def cluster(request):
 
 def test_records_of_links_are_made_from_the_fields_of_links(cluster):
     fabric_record(cluster)
-    exchange_record(cluster.device)
+    exchange_record(cluster)
     assert {*LINKS} == READ
 
 

@@ -52,6 +52,18 @@ def tiers(fabric):
     return collectives.longest_hop(fabric) - fabric["nic_latency_s"]
 
 
+def host_writes_time(op, tokens, size, ranks, costs):
+    """Seconds in which a thread of the host writes ``tokens`` to other domains, piece by piece."""
+    pieces = tokens / 8
+    if ranks <= 16:
+        of_piece = {0: 20, 1: 12, 2: 20, 3: 12}[op]
+        pieces = tokens / of_piece
+    times = [pieces * costs["exchange_write_s"]]
+    if costs["exchange_proxy_bytes_per_s"]:
+        times.append(tokens * size / costs["exchange_proxy_bytes_per_s"])
+    return max(times)
+
+
 def moe_exchange_time(op, tokens, size, copies, reached, n, local, channels, fabric, costs):
     """Seconds of ``op``: 0 and 2 a dispatch, 1 and 3 a combine, 4 the low-latency kernel."""
     if n == 1 or 0 in (tokens, size, copies):
@@ -77,6 +89,9 @@ def moe_exchange_time(op, tokens, size, copies, reached, n, local, channels, fab
     forward = inside * costs["forward_slowdown"][op]
     adapters = adapter_rate(fabric) * costs["adapter_share"][op]
     network = tokens * reached * elsewhere * size / adapters
+    # A thread writes for every member what a full domain leaves to the others.
+    written = tokens * reached * (1 - local / n)
+    network = max(network, host_writes_time(op, written, size, n, costs))
     # The first chunk of each channel passes one stage after the other.
     alone = min(tokens, channels * costs["chunk_tokens"][op]) / tokens
     pipeline = max(forward, network) + alone * min(forward, network)

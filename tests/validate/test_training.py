@@ -39,7 +39,11 @@ def project(*rows):
     ("fields", "rule"),
     [
         ({}, ""),
-        ({"task": "lora"}, "task lora, not pretraining"),
+        ({"task": "lora"}, ""),
+        ({"task": "sft"}, ""),
+        ({"task": "inference"}, "task inference, not training on text"),
+        ({"other_flags": "SFT on image-text"}, "images or frozen parts beside the text"),
+        ({"other_flags": "HybridEP"}, ""),
         ({"micro_batch": ""}, "no micro-batch"),
         ({"seq_len": " "}, "no sequence length"),
         ({"step_time_s": ""}, "neither tokens per second nor step time"),

@@ -1,6 +1,7 @@
 """A job as the command line describes it: its options, where times come from, its files."""
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -297,12 +298,14 @@ class Emission:
         if not self.wanted:
             return []
         from projector.config.formats.emit.emitted import write_job
-        from projector.files import write_whole
+        from projector.files import written_whole
 
         emitted = [write_job(job, name) for name, _ in self.wanted]
-        for (_, file), each in zip(self.wanted, emitted, strict=True):
-            if file is not None:
-                write_whole(Path(file), each.text.encode(), key="emit")
+        with ExitStack() as files:  # All take their names at the end, or none does.
+            for (_, file), each in zip(self.wanted, emitted, strict=True):
+                if file is not None:
+                    stream = files.enter_context(written_whole(Path(file), key="emit"))
+                    stream.write(each.text.encode())
         return emitted
 
     def show(self, emitted: "list[Emitted]", job: "Job", printer: Printer) -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, NamedTuple, TypeVar, cast
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError, field_validator, model_validator
 
@@ -100,8 +100,8 @@ class Profile(Config):
     rules: tuple[Rule, ...] = ()
     """Later rules win over earlier ones."""
 
-    few_runs: bool = False
-    """Whether hardly any published run stands behind it, so that bands are those of such ones."""
+    few_runs: Literal["none", "experts", "all"] = "none"
+    """Jobs behind which hardly any published run stands, so that their bands are those of such."""
 
     def position(self, release: str | None) -> int:
         """Return the place of a release among the known ones, the last where none is given.

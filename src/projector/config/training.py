@@ -234,7 +234,8 @@ class TrainingConfig(Config):
 
     packed_tokens: PositiveInt | None = Field(default=None, le=1 << 28)
     """Mean length of the sequences that are packed into one of ``seq_length``, each of which
-    attends to itself alone; none given means that one fills it."""
+    attends to itself alone; none given, or one of at least ``seq_length``, means that one fills
+    it."""
 
     framework: Annotated[
         FrameworkConfig | None,

@@ -200,7 +200,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     recompute_unit = _training.floats(_recompute_unit)  # Recomputed together. [layers]
     # Recomputing a layer ends before its last GEMM. [flag]
     stops_early = _training.ints(lambda t: t.recompute_early_stop and _recompute_unit(t) == 1)
-    packed = _training.ints("packed_tokens", none=0)  # Mean of packed sequences; 0: none. [tokens]
+    packed = _training.ints("packed_tokens", none=0)
     flash = _training.ints("flash_attention")
     # It is the device's default one. [flag]
     default_attention = _training.ints(
@@ -210,7 +210,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     # Element-wise operators run one by one. [flag]
     eager = _training.ints(lambda t: t.elementwise == "eager" and not t.torch_compile)
     fused_loss = _training.ints("cross_entropy_fusion")
-    loss_chunk = _training.ints("loss_chunk_tokens", none=0)  # Of a chunk; 0: all at once. [tokens]
+    loss_chunk = _training.ints("loss_chunk_tokens", none=0)
     graphs = _training.ints("cuda_graphs")
     compiled = _training.ints("torch_compile")
     offload = _training.floats("activation_offload_fraction")

@@ -236,12 +236,14 @@ def _pass(name: str) -> WorkloadColumn:
 def _window(pieces: Pieces) -> Ints:
     """Return the keys that a query sees in a kind of layer.
 
-    A query of a packed sequence sees as many as one in the middle of a window of half its length.
+    Packed sequences stand for a window with as many pairs of a query and a key: of lengths P in one
+    of S, P S / 2 = W S - W^2 / 2.
     """
     of_layer = pieces.model.window * pieces.kinds["windowed"]
-    packed = (pieces.training.packed + 1) // 2
-    narrower = np.where(of_layer > 0, np.minimum(of_layer, packed), packed)
-    return np.where(packed > 0, narrower, of_layer)
+    seq, packed = pieces.jobs.seq, np.minimum(pieces.training.packed, pieces.jobs.seq)
+    width = np.rint(seq - np.sqrt((seq - packed).astype(np.float64) * seq)).astype(np.int64)
+    narrower = np.where(of_layer > 0, np.minimum(of_layer, width), width)
+    return np.where(packed > 0, np.maximum(1, narrower), of_layer)
 
 
 def _calls(phase: int) -> WorkloadColumn:

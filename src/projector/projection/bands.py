@@ -159,10 +159,11 @@ def is_unfamiliar(job: Job) -> bool:
 
     Constants of one source alone stand behind such a job.
     """
-    framework = job.training.framework
-    if framework is not None and profile_named(framework.name).few_runs:
+    framework, has_experts = job.training.framework, job.model.moe is not None
+    few = "none" if framework is None else profile_named(framework.name).few_runs
+    if few == "all" or (few == "experts" and has_experts):
         return True
-    spread = job.model.moe is not None and job.parallelism.ep > 1 and job.cluster.nodes > 1
+    spread = has_experts and job.parallelism.ep > 1 and job.cluster.nodes > 1
     return spread and job.cluster.network.exchange_wait_us > 0.0
 
 

@@ -51,6 +51,11 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
     kind = inner.get("rope_type", inner.get("type"))
     factor = _number((inner,), ("factor",), 1e9)
     part = _number(places, _PARTS, 1)
+    turned, head = (
+        _number((config.data,), (name,), 1 << 30) for name in ("rotary_dim", "head_dim")
+    )
+    if part is None and turned and head:
+        part = min(1.0, turned / head)
     found: dict[str, Any] = {
         "rotary_base": _number(places, _BASES, 1e15),
         "rotary_base_local": _number((config.data,), ("rope_local_base_freq",), 1e15)
@@ -443,7 +448,8 @@ def unrotated_where_full(part: Part) -> Part:
 
 
 def chunked_attention(config: ConfigFile) -> dict[str, Any]:
-    """Llama 4: chunks are not modelled."""
+    """Llama 4: chunks are not modelled, and its norm of queries and keys has no weights."""
+    config.has("use_qk_norm")
     chunk = config.optional_integer("attention_chunk_size", 8192)
     if chunk:
         config.warn(f"attention within chunks of {chunk} tokens; every layer sees all keys")

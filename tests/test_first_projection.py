@@ -1,0 +1,50 @@
+"""First projections: no row is looked at before it has one, and none is ever rewritten."""
+
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+VALIDATION = Path(__file__).resolve().parents[1] / "validation"
+
+
+@pytest.fixture(scope="module")
+def script():
+    path = VALIDATION / "first_projection.py"
+    spec = importlib.util.spec_from_file_location("first_projection", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def entries():
+    with (VALIDATION / "first_projection.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.parametrize("kind", ["training_throughput", "memory", "serving_measured"])
+def test_every_new_row_that_can_be_projected_has_one(script, kind):
+    # Before anything is fitted to it, run validation/first_projection.py on the commit that reads it.
+    assert [entry["line"] for entry in script.missing(kind)] == []
+
+
+def test_a_row_enters_once(entries):
+    keys = [(entry["table"], entry["line"]) for entry in entries]
+    assert len(keys) == len({*keys})
+    assert len(entries) >= 225
+
+
+def test_entries_are_of_the_rows_that_they_name(entries):
+    tables = {}
+    for entry in entries:
+        table = entry["table"]
+        if table not in tables:
+            with (VALIDATION / "data" / f"{table}.csv").open(encoding="utf-8") as stream:
+                tables[table] = list(csv.DictReader(stream))
+        row = tables[table][int(entry["line"]) - 2]
+        assert (row["model"], row["gpu"]) == (entry["model"], entry["gpu"])
+        low, high = float(entry["low_68"]), float(entry["high_68"])
+        assert low <= 1.0 <= high
+        assert float(entry["ratio"]) > 0.0
