@@ -331,10 +331,7 @@ def _gemm_times(keys: Sequence[OperationKey], device: Device) -> Floats:
 
 
 def _weighed(sights: Sequence[Sight], left_out: Iterable[str]) -> list[int]:
-    """Return the times that are fitted, those of a kind of which there are few more than once.
-
-    So a handful of steps weighs as much as a hundred operators.
-    """
+    """Return the times that are fitted, those of rare kinds repeated, so that a few steps count."""
     kinds: dict[str, list[int]] = {}
     for place, sight in enumerate(sights):
         if not sight.name.startswith(tuple(left_out)):

@@ -28,10 +28,7 @@ _SPELLINGS = {"fp8_blockwise": "fp8_block"}
 
 
 def matrix_type_named(text: object) -> object:
-    """Return the name of a matrix type that may be spelled otherwise, such as ``fp8-blockwise``.
-
-    What is no such name is returned as it is, to be refused where it is checked.
-    """
+    """Return the name of a matrix type such as ``fp8-blockwise``; what is none stays for checks."""
     if not isinstance(text, str):
         return text
     name = text.strip().lower().replace("-", "_")

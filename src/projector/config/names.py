@@ -39,10 +39,7 @@ def shortened(fields: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def job_field(name: str) -> str:
-    """Return the dotted field of a job that a name stands for: ``tp`` for ``parallelism.tp``.
-
-    A name that begins with a section, or that is none of a field, is returned as it is.
-    """
+    """Return the dotted field that a name such as ``tp`` stands for; what is dotted stays."""
     head, dot, rest = name.partition(".")
     if head in Job.model_fields:
         return name

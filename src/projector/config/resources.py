@@ -50,10 +50,7 @@ def _aliases(kind: str) -> dict[str, str]:
 
 @cache
 def index(kind: str) -> dict[str, Path]:
-    """Map every normalised name and alias of shipped files to its path.
-
-    A folder's ``aliases.yaml`` maps further names to file stems.
-    """
+    """Map the normalised names of shipped files, and their aliases (``aliases.yaml``), to paths."""
     folder = data_dir(kind)
     names = {
         normalise(path.stem): path

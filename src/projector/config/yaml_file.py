@@ -211,10 +211,7 @@ def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
 
 
 def base_of(data: dict[str, Any], path: str | Path) -> Any:
-    """Take ``extends`` out of what a file says, in place; None where there is none.
-
-    A file that it names is found from the folder of the file that says so.
-    """
+    """Take ``extends`` out of what a file says, files from its own folder; None without one."""
     base = data.pop("extends", None)
     is_file = isinstance(base, str) and base.endswith(FILE_SUFFIXES)
     return str(Path(path).parent / base) if is_file else base

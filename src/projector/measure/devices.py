@@ -179,10 +179,7 @@ class Memory(NamedTuple):
 
 
 def clock_mhz() -> float | None:
-    """Return the fastest clock of all cores at this moment, None where Linux does not say.
-
-    In a virtual machine it is often that which the hypervisor states, whatever the load.
-    """
+    """Return the fastest clock of all cores now, None where Linux (or its hypervisor) hides it."""
     clocks = re.findall(r"cpu MHz\s*:\s*([\d.]+)", text_of(Path("/proc/cpuinfo")))
     return max(map(float, clocks), default=None)
 

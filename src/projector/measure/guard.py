@@ -121,10 +121,7 @@ def _end_all(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _descendants() -> list[int]:
-    """Return the processes that descend from this one and have not ended.
-
-    Where there is no ``/proc`` those of the own process group are ended at once.
-    """
+    """Return the processes that descend from this one; without ``/proc`` its group is ended."""
     if not Path("/proc/self/stat").exists():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with suppress(ProcessLookupError):

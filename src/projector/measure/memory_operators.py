@@ -56,10 +56,7 @@ class Context:
 
 
 def memory_operator(kit: Kit, program: OperationProgram) -> MemoryOperator:
-    """Return the operator of a label.
-
-    Without a layer it is a pass that reads and writes as many bytes as the row says.
-    """
+    """Return the operator of a label, without a layer a pass over as many bytes as its row has."""
     if program.layer is None:
         return _stream(kit, program.key.bytes)
     context = Context(kit, Columns(program.layer.columns), program.layer, program)

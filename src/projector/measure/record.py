@@ -318,10 +318,7 @@ class Record(Config):
         ]
 
     def _other_versions(self) -> list[str]:
-        """Name versions of the software at hand that are not those of the record.
-
-        Torch and the driver count only where the device of the record is at hand.
-        """
+        """Name versions unlike the record's; torch and driver count where its device is at hand."""
         pairs = [("projector", self.version, package_version())]
         at_hand = gpus_at_hand()
         same_gpu = at_hand is not None and at_hand.name == self.environment.device

@@ -280,10 +280,7 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
 
 
 def reduction_to(job: Job, described: Mapping[str, Any]) -> Reduction:
-    """Return the reduction of a job to the benchmark job of a record, given `Reduction.to_dict`.
-
-    The record may be of a job with other degrees, on other nodes.
-    """
+    """Return the reduction of a job, maybe of other degrees, to the benchmark job of a record."""
     try:
         measured = described["benchmark"]
         degrees = Degrees(*(int(measured[name]) for name in Degrees._fields))

@@ -351,10 +351,7 @@ def address_of(properties: Any) -> str | None:
 
 
 def name_of_gpu() -> str:
-    """Return the name of the first GPU as NVML gives it, ``""`` where it is not there.
-
-    Starting NVML takes tens of milliseconds or more.
-    """
+    """Return the name of the first GPU as NVML gives it (in tens of ms), ``""`` without NVML."""
     for name in NVML_NAMES:
         try:
             library = Nvml(ctypes.CDLL(name), 0)

@@ -210,10 +210,7 @@ def check_sizes(surveyor: Surveyor) -> None:
 
 
 def survey(surveyor: Surveyor) -> list[Skipped]:
-    """Search the sizes that matter for the question; return what was not searched, and why.
-
-    `Surveyor.sites` has what was found.
-    """
+    """Search the sizes that matter into `Surveyor.sites`; return what was not searched, and why."""
     question = surveyor.question
     check_sizes(surveyor)
     skipped: list[Skipped] = []

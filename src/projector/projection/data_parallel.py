@@ -182,10 +182,7 @@ _Groups = tuple[tuple[Place, Place], tuple[Place, Place]]
 
 
 def _groups(replicas: Replicas) -> _Groups:
-    """Return who shards, and who holds the same shard, of dense parameters and of experts.
-
-    Copies of the model that run in several directions share what their ranks shard.
-    """
+    """Return who shards, and who holds the same shard (all directions), densely and of experts."""
     columns, directions = replicas.columns, replicas.directions
     ranks = columns.dp * columns.cp // columns.copies
     expert_ranks = columns.edp // columns.copies
@@ -317,8 +314,5 @@ def slowdowns(replicas: Replicas) -> Slowdowns:
 
 
 def bucket_parameters(stated: Floats, ranks: Ints) -> Floats:
-    """Return the parameters of a gradient bucket of ``ranks``; 0 is not stated.
-
-    Without a size Megatron takes max(40 M, 1 M * ranks) (DistributedDataParallel).
-    """
+    """Return a gradient bucket's parameters: those stated, or Megatron's max(40 M, 1 M * ranks)."""
     return np.where(stated > 0, stated, np.maximum(40e6, 1e6 * ranks))

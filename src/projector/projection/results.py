@@ -465,10 +465,7 @@ TEXTS = (
 
 
 def bounds(limit: Ints32, numbers: Mapping[int, tuple[Array, Array]]) -> Coded:
-    """Name what limits each of n steps, by its code.
-
-    ``numbers`` gives the whole numbers of a code's text, [n] each.
-    """
+    """Name what limits each of n steps, by its code; ``numbers`` [n] are those of its text."""
     code, texts = limit.copy(), list(TEXTS[: len(BREAKDOWN)])
     for kind, columns in numbers.items():
         rows = np.flatnonzero(limit == kind)

@@ -121,10 +121,7 @@ def _warm_up(results: Results) -> WarmUp:
 
 
 def _evaluation_steps(results: Results) -> Floats:
-    """Return the time of evaluations in steps, for each step.
-
-    A forward takes its share of the pipeline by FLOP, and none of the update.
-    """
+    """Return the time of evaluations in steps: the share of forwards in the FLOP of a pipeline."""
     run, steps = results.evaluation.batch.run, results.steps
     units = _FORWARDS * (1.0 + results.recompute_flop / results.model_flop)
     forward = _stated_or(run.forward_share, steps.pipeline_s / steps.iteration_s / units)

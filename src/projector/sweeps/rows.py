@@ -487,10 +487,7 @@ class Sweeper:
 
 
 def reason_of(error: ProjectorError) -> str:
-    """Say why a point is not a legal job, in the same words for all points like it.
-
-    Numbers become ``N`` and what follows a semicolon, the way out, is left away.
-    """
+    """Say why a point is no legal job, without numbers and way out: alike for all like it."""
     text = error.message.split("; ", maxsplit=1)[0]
     if error.key and not text.startswith(error.key):
         text = f"{error.key}: {text}"

@@ -242,10 +242,7 @@ def _orders(n: int, near: dict[int, set[int]]) -> Iterator[tuple[int, ...]]:
 
 
 def _neighbouring(n: int, near: dict[int, set[int]], search: int) -> tuple[int, ...] | None:
-    """Return a ring of neighbours, or none if a bounded search finds none.
-
-    Each search tries neighbours in another order, so that rings over different links are found.
-    """
+    """Return a ring of neighbours, or none if a search finds none, by varied orders of links."""
 
     def shuffled(a: int) -> Iterator[int]:
         inside = (b for b in near[a] if b < n)

@@ -87,10 +87,7 @@ def find_route(
 
 
 def find_matrices(topology: Topology, choice: Choice = "widest") -> Matrices:
-    """Return hops, rates and latencies between every two devices of a node.
-
-    Hops are those of the shortest route; rates and latencies those of the route that is chosen.
-    """
+    """Return hops of the shortest, rates and latencies of the chosen routes between devices."""
     net = node_net(topology)
     devices = tuple(range(topology.num_devices))
     start_us = topology.node.start_us

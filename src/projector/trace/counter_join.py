@@ -407,10 +407,7 @@ Tokens = tuple[int, ...]
 
 
 def iterations_of(iteration: Ints) -> list[Ints]:
-    """Return the places of each iteration, in order, and those outside all of them at the end.
-
-    The whole is one iteration if all are outside.
-    """
+    """Return the places of each iteration, and of what lies outside; or the whole as one."""
     numbers = [int(n) for n in np.unique(iteration) if n != NONE]
     if not numbers:
         return [np.arange(len(iteration)), np.zeros(0, np.int64)]

@@ -103,10 +103,7 @@ def read_counters(path: Path) -> list[Counters]:
 
 
 def counters_of_details(details: Sequence[Mapping[str, Any]], of: Ints) -> dict[str, Floats]:
-    """Return the counters that details of kernels hold, float64[of] by name.
-
-    `of` is a row of the details or -1; NaN where nothing was counted.
-    """
+    """Return counters that details hold, float64[of] by name, NaN without; `of` are rows or -1."""
     counted = [detail.get("counters", {}) for detail in (*details, {})]
     names = dict.fromkeys(name for found in counted for name in found)
     return {

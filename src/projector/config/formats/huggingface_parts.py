@@ -327,10 +327,7 @@ def _scores(config: ConfigFile, *, biased: bool) -> dict[str, Any]:
 
 @_told
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
-    """DeepSeek and GLM; ``noaux_tc`` routing has a learned bias for each expert.
-
-    ``dense`` is the default of the dense layers that come first.
-    """
+    """DeepSeek and GLM (``noaux_tc``: a bias for each expert); ``dense`` layers by default."""
     if config.optional_integer("n_routed_experts", REQUIRED) is None:
         return {}
     layers = _behind_dense(config, dense)

@@ -188,10 +188,7 @@ def _shared(room: Ints, total: int) -> Ints:
 
 
 def _messages(ending: Ending, order: Order, rank: int) -> tuple[Ints, Ints]:
-    """Return what a message of each operation of a rank takes to be sent, and to arrive.
-
-    0 where nothing crosses from one rank to another.
-    """
+    """Return what a message takes to be sent, and to arrive; 0 where it stays on a rank."""
     ops = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
     kind, stage = order.kind[ops].astype(np.int64), order.stage_of[rank, order.chunk[ops]]
     rank_of, stages = ending.placement.rank_of, order.stage_of.size

@@ -155,10 +155,7 @@ class Layers:
         self._kept: dict[tuple[int, tuple[int, ...], bool], Layer] = {}
 
     def layer(self, run: int, phases: tuple[int, ...], *, parallel: bool) -> Layer:
-        """Return one layer of a run of the workloads, in those phases that make one block.
-
-        ``parallel`` says whether data parallelism may add something to it.
-        """
+        """Return one layer of a run in a block's phases; ``parallel``: data parallelism may add."""
         key = (run, phases, parallel)
         if key not in self._kept:
             self._kept[key] = _Builder(self, run, phases, parallel).layer()

@@ -53,10 +53,7 @@ def phases(run: PipelineRun) -> Phases:
 
 
 def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
-    """Draw a run as PNG, SVG or PDF; the file appears whole or not at all.
-
-    The title says whose pipeline it is, such as the name of a job.
-    """
+    """Draw a run as PNG, SVG or PDF, whole or not at all, under a title such as the job's name."""
     save_figure(path, lambda: gantt_figure(run, title))
 
 

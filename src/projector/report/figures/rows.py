@@ -273,10 +273,7 @@ def tied_fields(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def _computed(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield fields that an expression computes from one axis alone, with that axis.
-
-    Each value of the axis must give another value, or they are not tied.
-    """
+    """Yield fields computed from one axis alone, another value for each of its, with that axis."""
     derived = plan.space.get("derived")
     axes = plan.space.get("axes")
     fields = [

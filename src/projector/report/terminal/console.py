@@ -53,10 +53,7 @@ def render(
 
 
 def parts_of(document: Document) -> list[RenderableType]:
-    """Return the parts of a document in the order of printing.
-
-    A blank line follows a table, and stands between all sections.
-    """
+    """Return the parts of a document in order, blank lines after tables and between sections."""
     sections = [each for each in document.sections if Media.TERMINAL & each.media]
     parts = list(document.head)
     for place, section in enumerate(sections):

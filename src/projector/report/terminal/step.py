@@ -292,10 +292,7 @@ def stages(result: MemoryProjection) -> list[RenderableType]:
 def fold(
     rows: Sequence[StageMemoryProjection], peak_stage: int
 ) -> list[tuple[int, int, StageMemoryProjection]]:
-    """Join neighbours with the same text, if there are many stages.
-
-    The first, the last and the peak stage keep a row of their own.
-    """
+    """Join equal neighbours of many stages, but the first, the last and the peak one."""
     folded: list[tuple[int, int, StageMemoryProjection]] = []
     unfolded = {0, len(rows) - 1, peak_stage}
     for index, row in enumerate(rows):

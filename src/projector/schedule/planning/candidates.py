@@ -69,10 +69,7 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
 def rank(
     stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int, most: int
 ) -> Ints:
-    """Return the fastest candidates that the memory suffices for, ``most`` of them, in order.
-
-    Of more than there is time for, some from everywhere are looked at.
-    """
+    """Return the ``most`` fastest candidates that memory suffices for; of too many, some."""
     count = len(candidates.shape)
     affordable = max(1, MOST_OPERATIONS // (3 * stage_of.size * microbatches))
     looked_at = np.linspace(0, count - 1, min(count, affordable)).astype(np.int64)

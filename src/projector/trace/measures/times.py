@@ -29,10 +29,7 @@ UNKNOWN = -1
 
 
 def bubbles(activities: Activities) -> Ints:
-    """Return how long nothing had computed on its device when each kernel began to.
-
-    `UNKNOWN` for the first kernel of a device and for what does not compute.
-    """
+    """Return idle time before each computing kernel; `UNKNOWN` for the first and for others."""
     bubble = np.full(len(activities), UNKNOWN, np.int64)
     for rows in device_slices(activities):
         computing = rows.start + np.flatnonzero(activities.klass[rows] == COMPUTE)
@@ -96,10 +93,7 @@ def kernel_times(activities: Activities) -> KernelTimes:
 
 
 def covered(activities: Activities, by: int) -> Ints:
-    """Return how much of each activity those of a class cover on its device, on any stream.
-
-    0 for activities of the class itself.
-    """
+    """Return how much of each activity a class covers on its device; 0 for the class itself."""
     result = np.zeros(len(activities), np.int64)
     for rows in device_slices(activities):
         start, end = activities.start_ps[rows], activities.end_ps[rows]
