@@ -218,11 +218,7 @@ def _origins(sources: tuple[tuple[str, str], ...]) -> Origins:
 
 
 def owner_of(text: str) -> str:
-    """Return whose number one is that has this source.
-
-    What was assumed of another device is assumed; an estimate does not get better by being taken
-    over.
-    """
+    """Return whose number one of this source is; estimates stay ones when they are taken over."""
     if _ASSUMED.search(text):
         return ASSUMED
     if text.startswith(TAKEN):

@@ -19,11 +19,7 @@ IN_FULL = ("training.adapter.",)
 
 
 def shortened(fields: Iterable[str]) -> dict[str, str]:
-    """Return short name -> dotted field, for fields whose last part no other field shares.
-
-    Those of ``parallelism`` and ``training`` go before others of the same name, and fields of a
-    section before those of its parts.
-    """
+    """Return short name -> dotted field where unique; parallelism and training go before others."""
     short: dict[str, list[str]] = {}
     for field in fields:
         short.setdefault(field.rpartition(".")[2], []).append(field)

@@ -285,11 +285,7 @@ def kv_cache_bytes(
 
 
 def ring_all_reduce_s(ranks: ArrayLike, message_bytes: ArrayLike, bytes_per_s: ArrayLike) -> Floats:
-    """Return the seconds of a ring: 2 (N - 1) / N * message / bandwidth.
-
-    Source: Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009; the Roofline methodology,
-    section 3.1.
-    """
+    """Seconds of a ring: 2 (N - 1) / N * message / bandwidth (Patarasuk and Yuan, 2009)."""
     ranks = column(ranks)
     return 2.0 * (ranks - 1.0) / ranks * column(message_bytes) / column(bytes_per_s)
 

@@ -320,11 +320,7 @@ class Ranks:
     """Process groups of so many consecutive ranks, for collectives by themselves."""
 
     def comm(self, degrees: dict[Group, int]) -> Comm:
-        """Return what layers of these degrees communicate through.
-
-        Layers that are split as these ranks are use their groups. Others run as one rank of
-        theirs would, without its peers.
-        """
+        """Return what layers of degrees communicate through: these groups, or none."""
         asked = {group: degree for group, degree in degrees.items() if degree > 1}
         if asked and all(self.degrees.get(group) == degree for group, degree in asked.items()):
             return Together(self.torch, self.groups, degrees)
@@ -401,11 +397,7 @@ class Ranks:
 
 
 def kind_of_device(torch: Torch, asked: str, at_hand: GpusAtHand | None) -> str:
-    """Return what to measure on: ``cuda``, torch's name for GPUs of both vendors, or ``cpu``.
-
-    ``auto`` takes a GPU where there is one. ``at_hand`` is what the machine has, whether torch sees
-    it or not.
-    """
+    """Return ``cuda`` (torch's name for all GPUs) or ``cpu``; ``auto`` takes a GPU at hand."""
     if asked == "cpu":
         return "cpu"
     if torch.cuda.is_available():

@@ -140,11 +140,7 @@ class _Layers(NamedTuple):
 
 
 def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups") -> _Layers:
-    """Find the layers that are sent in their own way.
-
-    Layers are sent alike where they have equal parameters, and their replicas shard and send alike
-    on one fabric.
-    """
+    """Find layers sent in their own way: alike are equal parameters, shards and fabric."""
     workloads, columns, jobs = replicas.workloads, replicas.columns, replicas.jobs
     parameters = (
         costs.dense_parameters, costs.expert_parameters, costs.trained_dense,

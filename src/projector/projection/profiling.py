@@ -46,11 +46,7 @@ def choose_source(
     save: str | Path | None = None,
     tell: Tell | None = None,
 ) -> Source:
-    """Return what the times of a job come from, and measure where they have to be.
-
-    Of several records the one nearest to the job counts. ``benchmark_gpus`` and ``save`` each ask
-    for a measurement. ``tell`` is called with each line of progress.
-    """
+    """Return what a job's times come from: the nearest record, or a measurement if asked for."""
     check_options(mode, records, benchmark_gpus, save)
     if mode == SIMULATE:
         return Source(SIMULATE, None, "")

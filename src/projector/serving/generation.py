@@ -22,11 +22,7 @@ from projector.serving.step import step_times
 
 
 def cached_prefix(share: Floats, tokens: Ints, page: Ints) -> Ints:
-    """Return the tokens of prompts that a cached prefix spares, int64 like ``tokens``.
-
-    That is ``share`` of them in whole pages. At least one token is left, whose logits give the
-    first new one.
-    """
+    """Return tokens that a cached prefix spares, whole pages of a ``share``; one token is left."""
     spared = np.minimum((share * tokens).astype(np.int64), np.maximum(0, tokens - 1))
     return np.asarray(spared // page * page)
 

@@ -408,11 +408,7 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
 
 
 def _counted(load: Load, served: kernel.Served) -> tuple[Array, float, float]:
-    """Return the counted requests and the counted time.
-
-    Without the first and last ``warm_up`` of the requests, by arrival; the time lies between the
-    arrivals of the first and the last that count.
-    """
+    """Return the requests but ``warm_up`` of them at either end, and the time between them."""
     count = len(served.arrival_s)
     if load.arrival == "offline":
         return np.arange(count), 0.0, float(served.totals[kernel.END])

@@ -120,11 +120,7 @@ def _widest_ways(
 def _exchange_loads(
     ways: dict[tuple[int, int], list[tuple[End, ...]]], n: int
 ) -> dict[Directed, float]:
-    """Return how many flows of an exchange of all with all cross each link.
-
-    Flows with several equal ways are spread over them evenly: which one the driver takes is not
-    published.
-    """
+    """Return how many flows of an exchange cross each link, spread over equal ways evenly."""
     loads: dict[Directed, float] = {}
     for step in permutations(range(n), 2):
         for path in ways[step]:

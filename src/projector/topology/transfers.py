@@ -242,11 +242,7 @@ def shared_rates(
 def overlapped_seconds(
     node: NodeLike, engine: str, transfer_s: ArrayLike, compute_s: ArrayLike
 ) -> Floats:
-    """Return the seconds of a transfer and a kernel that run at once, from those of each alone.
-
-    A copy engine leaves the kernel its compute units. A copy by a kernel takes some of them while
-    it runs.
-    """
+    """Return seconds of a transfer beside a kernel; a copying kernel takes some of its units."""
     topology = topology_of(node)
     units = transfers_of(topology).resolved(engine).compute_units
     kept = 1.0 - min(units / topology.device.compute_units, 1.0)

@@ -388,11 +388,7 @@ def _after_arguments(name: str, place: int) -> int:
 
 
 def common_level(timed: Sequence[str], counted: Sequence[str]) -> int:
-    """Return the most exact level at which the names of two runs agree.
-
-    That is the first at which nearly as many of the counted names are found among the timed ones as
-    at any level.
-    """
+    """Return the most exact level at which nearly as many names agree as at any."""
     shares = []
     for level in (FULL, BARE, FUNCTION):
         known = {spelled(name, level) for name in timed}

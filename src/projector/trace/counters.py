@@ -214,11 +214,7 @@ def _counters(table: Table, rank: int, values: Mapping[str, Floats]) -> Counters
 
 
 def _threads(table: Table) -> Ints:
-    """Return the work items of each dispatch.
-
-    AMD's tools write their number; Nsight Compute the extents of the grid in groups, and those of
-    a group, such as ``(108, 1, 1)`` and ``(256, 1, 1)``.
-    """
+    """Return the work items of each dispatch: AMD's number, or groups ``(108, 1, 1)`` of NVIDIA."""
     grid, block = table.column("grid"), table.text("block")
     if grid is None:
         return np.full(len(table), NONE, np.int64)

@@ -472,11 +472,7 @@ def _arrows(trace: RankTrace, rows: Ints) -> Counter[tuple[int, int]]:
 def latest_before(
     keys: tuple[Ints, ...], time: Ints, among_keys: tuple[Ints, ...], among_time: Ints
 ) -> Ints:
-    """Return the last row with the same keys that starts before each time; `NONE` without one.
-
-    Rows have ``among_keys`` and start at ``among_time``; what is asked for has ``keys`` and
-    ``time``.
-    """
+    """Return the last row of ``among`` with the same keys before each time; `NONE` without."""
     count = len(among_time)
     both = [np.concatenate(pair) for pair in zip(among_keys, keys, strict=True)]
     when = np.concatenate([among_time, time])

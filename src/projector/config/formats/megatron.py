@@ -89,11 +89,7 @@ def read_megatron(
 
 
 def _script_words(script: Script) -> tuple[list[str], str, list[str]]:
-    """Return the program in the command that trains, with the words before and after it.
-
-    Where no command does, arguments that stand alone are taken, and those that variables hold for
-    another script to pass on.
-    """
+    """Return the program that trains, words before and after it; or arguments that stand alone."""
     training = [words for words in script.commands if any(map(_is_marker, words))]
     programs = [words for words in training if _program_at(words) >= 0]
     if programs:

@@ -86,11 +86,7 @@ class ShapeRow:
 def shape_rows(
     path: str | Path, required: Sequence[str], optional: Sequence[str]
 ) -> Iterator[ShapeRow]:
-    """Yield the lines of a CSV table (UTF-8, with or without a byte order mark) in order.
-
-    ``required`` and ``optional`` are headings in small letters that the first line must have and
-    may have; others are ignored.
-    """
+    """Yield the lines of a UTF-8 CSV table with ``required`` and maybe ``optional`` headings."""
     count = 0
     try:
         with open_table(path, key="csv") as stream:

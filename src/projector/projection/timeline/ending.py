@@ -141,11 +141,7 @@ class Wait(NamedTuple):
 
 
 def waits_of(ending: Ending, run: PipelineRun, rank: int) -> list[Wait]:
-    """Return the waits of the operations of a rank.
-
-    Its span is longer by transfers than without; as much of its waits counts as communication,
-    those at the end of which a message is under way first. The rest is the bubble.
-    """
+    """Return the waits of a rank: as communication what transfers lengthen, else as bubble."""
     order, timeline = run.order, run.timeline
     ops = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
     start, end, kind = timeline.start_ps[ops], timeline.end_ps[ops], order.kind[ops]

@@ -176,11 +176,7 @@ class Layers:
 
 
 def execution_order(table: OperationTable, rows: Ints) -> Ints:
-    """Return the rows of a workload in the order in which its forward runs, int64[rows].
-
-    Rows are in the order in which they were emitted, which is that of the model, but for layers of
-    experts.
-    """
+    """Return a workload's rows as its forward runs, int64[rows]; experts are emitted otherwise."""
     labels = [table.labels[label] for label in table.label[rows].tolist()]
     beside = any(
         label == "moe.dispatch" and segment > 0

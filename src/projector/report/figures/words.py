@@ -154,11 +154,7 @@ class Ticks(NamedTuple):
 
 
 def relative_ticks(field: str, values: Sequence[Any], base: float | None) -> Ticks | None:
-    """Return the values of a number of hardware as multiples of the base chip's.
-
-    None where the field is not a number of hardware, or the base has none of it. Fields that move
-    together are joined by ``+``.
-    """
+    """Return a number of hardware as multiples of the base chip's, None where there is none."""
     numbers = all(isinstance(value, int | float) for value in values)
     if not field.startswith(HARDWARE) or not numbers or not base or base <= 0.0:
         return None

@@ -22,11 +22,7 @@ PIPED_WIDTH = 100
 def render(
     *parts: Document | RenderableType, file: TextIO | None = None, width: int | None = None
 ) -> str:
-    """Lay out a report as text for a file, by default standard output.
-
-    Escape codes stand only where the file is a terminal. Its columns are the width where none is
-    given, within reason.
-    """
+    """Lay out a report as text for a file, as wide as its terminal; colours only for one."""
     file = sys.stdout if file is None else file
     target = Console(file=file)
     if width is None:

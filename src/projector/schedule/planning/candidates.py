@@ -42,11 +42,7 @@ def best_order(
 
 
 def fastest(orders: Iterable[Order], costs: Costs) -> Order:
-    """Return the first order of the least makespan, and of those of the least period, or as asked.
-
-    The orders have B and W apart and one copy of the model. The first keeps to the memory;
-    others count where they do, too.
-    """
+    """Return the first order of the least makespan, then period (or as asked) within the memory."""
     limit = np.array(costs.limit) * kernels.ROUNDING
     activation = np.array(costs.activation)
     best, least = None, None

@@ -40,11 +40,7 @@ def bubbles(activities: Activities) -> Ints:
 
 
 def split_bubbles(activities: Activities, bubble_ps: Ints) -> tuple[Ints, Ints]:
-    """Return the preparation and the call of each kernel that computes, of its bubble.
-
-    Both are `UNKNOWN` where the launch is not in the trace, for the first kernel of a device and
-    for what does not compute.
-    """
+    """Return preparation and call of each kernel's bubble; `UNKNOWN` where either is not known."""
     known = (bubble_ps >= 0) & (activities.launch_ps != UNKNOWN)
     waited = np.maximum(activities.start_ps - activities.launch_ps, 0)
     call = np.minimum(waited, bubble_ps)
