@@ -320,7 +320,7 @@ class Ranks:
     """Process groups of so many consecutive ranks, for collectives by themselves."""
 
     def comm(self, degrees: dict[Group, int]) -> Comm:
-        """Return what layers of degrees communicate through: these groups, or none."""
+        """Return what layers of degrees communicate through: these groups, or without peers."""
         asked = {group: degree for group, degree in degrees.items() if degree > 1}
         if asked and all(self.degrees.get(group) == degree for group, degree in asked.items()):
             return Together(self.torch, self.groups, degrees)

@@ -16,14 +16,7 @@ from projector.measure.devices import clock_mhz, memory_bytes
 from projector.measure.exchange import InStep
 from projector.measure.keys import OperationKey
 from projector.measure.operators import operation_bytes, prepare_operation
-from projector.measure.pace import (
-    Runner,
-    Samples,
-    Settled,
-    groups_within,
-    take_turns,
-    warm_up,
-)
+from projector.measure.pace import Runner, Samples, Settled, groups_within, take_turns, warm_up
 from projector.measure.parts import UnsupportedError, is_out_of_memory
 from projector.measure.runners import (
     MEMORY,

@@ -15,12 +15,7 @@ from projector.measure.keys import OperationKey
 from projector.measure.record import MeasuredLayer, Record
 from projector.measure.restore import Restoration
 from projector.measure.task import LayerSpec
-from projector.operations.cost import (
-    RowTimes,
-    cost_rows,
-    numbers_in_range,
-    sum_workloads,
-)
+from projector.operations.cost import RowTimes, cost_rows, numbers_in_range, sum_workloads
 from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_runs

@@ -436,11 +436,7 @@ MEMORY_SCALARS = (
 )
 """What ``memory --json`` says, in its order; ``performance --json`` repeats some of it."""
 
-SCALARS = (
-    *PERFORMANCE_SCALARS,
-    *MEMORY_SCALARS,
-    Scalar(STATUS, TEXT, "", lambda r: r.status),
-)
+SCALARS = (*PERFORMANCE_SCALARS, *MEMORY_SCALARS, Scalar(STATUS, TEXT, "", lambda r: r.status))
 """The columns of a sweep behind its axes; the last stands there alone."""
 
 RESULTS = {scalar.name: scalar.kind for scalar in SCALARS}

@@ -238,10 +238,7 @@ _DEFAULTS = {
 }
 """Terms of a run, and their fields that ``hardware/failures.yaml`` fills in."""
 
-_INSTEAD = {
-    "write_gb_per_s_per_node": "write_gb_per_s",
-    "read_gb_per_s_per_node": "read_gb_per_s",
-}
+_INSTEAD = {"write_gb_per_s_per_node": "write_gb_per_s", "read_gb_per_s_per_node": "read_gb_per_s"}
 """Fields of which another one takes the place."""
 
 

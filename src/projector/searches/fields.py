@@ -120,9 +120,7 @@ def _is_rate(value: Any) -> bool:
 
 
 def project(
-    base: Job,
-    overrides: Sequence[Mapping[str, Any]],
-    read: Callable[[Evaluation], Sequence[T]],
+    base: Job, overrides: Sequence[Mapping[str, Any]], read: Callable[[Evaluation], Sequence[T]]
 ) -> list[T | ProjectorError]:
     """Evaluate variants of a job in batches, each with its dotted overrides.
 

@@ -12,13 +12,7 @@ from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.stages import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
-from projector.serving.columns import (
-    Step,
-    each_once,
-    elements_per_token,
-    layer_rows,
-    step_columns,
-)
+from projector.serving.columns import Step, each_once, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
 from projector.serving.points import draft_deployment
 from projector.units import GIB, to_gib

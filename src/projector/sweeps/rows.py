@@ -33,15 +33,7 @@ from projector.lower.columns import SectionTable
 from projector.projection.bands import FITS, VERDICTS
 from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
-from projector.projection.results import (
-    FLOAT,
-    RESULTS,
-    STATUS,
-    Column,
-    Results,
-    fitting,
-    verdicts,
-)
+from projector.projection.results import FLOAT, RESULTS, STATUS, Column, Results, fitting, verdicts
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.sweeps.computed import Computed, one_by_one
 from projector.sweeps.journal import Totals
@@ -451,11 +443,7 @@ class Sweeper:
     """Projects the chunks of one sweep."""
 
     def __init__(
-        self,
-        space: Space,
-        axes: Mapping[str, str],
-        chunk_points: int,
-        drafts: Path | None = None,
+        self, space: Space, axes: Mapping[str, str], chunk_points: int, drafts: Path | None = None
     ) -> None:
         """Begin with nothing known; rows go to ``drafts``, of a `Store`, or parts carry them."""
         self.drafts, self._space = drafts, space

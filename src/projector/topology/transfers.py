@@ -211,11 +211,7 @@ def transfer_time(
 
 
 def shared_rates(
-    node: NodeLike,
-    flows: Sequence[tuple[End, End]],
-    *,
-    engine: str,
-    both_directions: bool = False,
+    node: NodeLike, flows: Sequence[tuple[End, End]], *, engine: str, both_directions: bool = False
 ) -> list[float]:
     """Return the GB/s per direction of large messages that move at the same time.
 

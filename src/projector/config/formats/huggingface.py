@@ -269,10 +269,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         activation=_plain("gelu_new"),
     ),
     "phimoe": _family(
-        _LLAMA | _LAYERNORM | _BIAS,
-        parts.every_layer_windowed(None),
-        parts.PHI,
-        parts.HEAD_BIAS,
+        _LLAMA | _LAYERNORM | _BIAS, parts.every_layer_windowed(None), parts.PHI, parts.HEAD_BIAS
     ),
     "dbrx": _family(
         # Its LayerNorm has the gain only, which is what RMSNorm counts.

@@ -100,10 +100,7 @@ def _softmax_first(config: ConfigFile) -> bool:
     return config.data.get("norm_topk_prob") is not True
 
 
-_SOFTMAX: Final[Fields] = {
-    "router_score_function": "softmax",
-    "router_pre_softmax": _softmax_first,
-}
+_SOFTMAX: Final[Fields] = {"router_score_function": "softmax", "router_pre_softmax": _softmax_first}
 
 
 def _mixture(

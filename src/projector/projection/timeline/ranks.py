@@ -246,10 +246,7 @@ class Placed:
             [self.first_piece[blocks], self.first_piece[of_layer] + firsts]
         ).astype(np.int64)
         end = np.concatenate(
-            [
-                self.first_piece[blocks] + self.pieces_of[blocks],
-                self.first_piece[of_layer] + lasts,
-            ]
+            [self.first_piece[blocks] + self.pieces_of[blocks], self.first_piece[of_layer] + lasts]
         ).astype(np.int64)
         number = line.joined("layer_number")
         places = line.places

@@ -520,8 +520,7 @@ def _draw_memory(axes: "Axes", run: PipelineRun) -> None:
     )
     if run.static_bytes is not None:
         axes.add_collection(
-            PolyCollection(constant, facecolors=ALWAYS, linewidths=0.0, zorder=2.1),
-            autolim=False,
+            PolyCollection(constant, facecolors=ALWAYS, linewidths=0.0, zorder=2.1), autolim=False
         )
     lines = np.arange(run.order.pp) + lower
     axes.hlines(lines, 0.0, run.makespan_s, color=HELD, lw=0.5, zorder=2.2)

@@ -293,7 +293,7 @@ def _prove_period(
 
 
 def _cut(order: Order, line: Line, least: Ints) -> Ints:
-    """Cut all ranks at one time, ``least`` operations behind: nothing before waits for later."""
+    """Cut all ranks at one time; none of the ``least`` or more before waits for what follows."""
     times = OperationTimes(
         np.ones((1, order.stage_of.size * 9), np.int64),
         np.zeros((1, 2, order.stage_of.size), np.int64),

@@ -128,7 +128,7 @@ class PipelineRun:
         return self.limit_bytes is None or bool(np.all(self.peak_bytes <= self.limit_bytes))
 
     def memory_curve(self, rank: int) -> MemoryCurve:
-        """Return what a rank holds from time 0 on: F allocates, B frees what W needs not, W all."""
+        """Return what a rank holds from time 0 on: F allocates, B frees a part, W the rest."""
         order, timeline = self.order, self.timeline
         on_rank = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
         kind = order.kind[on_rank]

@@ -8,12 +8,7 @@ from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
 from projector.config.formats.emit.emitted import recompute_words, same_model
-from projector.config.formats.torchtitan import (
-    COMM_TYPES,
-    DISPATCHERS,
-    FLAVORS,
-    SCHEDULES,
-)
+from projector.config.formats.torchtitan import COMM_TYPES, DISPATCHERS, FLAVORS, SCHEDULES
 from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model

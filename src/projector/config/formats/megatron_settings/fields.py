@@ -42,12 +42,7 @@ def _one_of(spellings: Mapping[Any, str]) -> Converter:
 
 
 _TABLE = settings_of("megatron")
-_READERS = {
-    "integer": integer,
-    "number": number,
-    "flag": flag,
-    "layer_pattern": layer_pattern,
-}
+_READERS = {"integer": integer, "number": number, "flag": flag, "layer_pattern": layer_pattern}
 
 
 def _fields(rows: Mapping[str, Mapping[str, Any]]) -> tuple[Field, ...]:
