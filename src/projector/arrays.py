@@ -31,10 +31,7 @@ Array = NDArray[Any]
 
 
 def bits(values: Floats) -> Ints:
-    """Return floats as the integers of their bits: rows are grouped by those.
-
-    What has equal bits is equal, NaN included; zeros of both signs are two.
-    """
+    """Return floats as integers of their bits, which group NaN too and tell zeros of both signs."""
     return np.ascontiguousarray(values).view(np.int64)
 
 
@@ -45,10 +42,7 @@ def bytes_of_rows(rows: Ints) -> Iterator[bytes]:
 
 
 def front_rows(first: Floats, second: Floats) -> Ints:
-    """Return the rows that no other beats in both, where less is better, by rising ``first``.
-
-    Of equal rows it is the first one.
-    """
+    """Return the rows that none beats in both (less is better), by ``first``; one of equals."""
     order = np.lexsort((second, first))
     best = np.minimum.accumulate(np.concatenate([[np.inf], second[order]]))[:-1]
     rows: Ints = order[second[order] < best]

@@ -6,8 +6,9 @@ from functools import partial
 
 import pytest
 
-from projector.config.formats import deepspeed, simumax, torchtitan, trainer
+from projector.config.formats import deepspeed, torchtitan, trainer
 from projector.config.load import load_job
+from projector.config.resources import settings_of
 from projector.errors import ProjectorError
 
 VALUES = (
@@ -30,7 +31,7 @@ _MOVED = torchtitan.MOVED.items()
 FORMATS = {
     "torchtitan": (
         {"model.name": "llama3", "model.flavor": "8B", "training.seq_len": 128},
-        {name for pair in _MOVED for name in pair} | torchtitan.UNMODELLED.keys(),
+        {name for pair in _MOVED for name in pair} | settings_of("torchtitan")["unmodelled"].keys(),
     ),
     "deepspeed": (
         {"train_micro_batch_size_per_gpu": 1, "zero_optimization.stage": 2},
@@ -42,13 +43,14 @@ FORMATS = {
     "trainer": (
         {"model_name_or_path": "meta-llama/Llama-3.1-8B", "per_device_train_batch_size": 1},
         trainer.MOVED.keys() | set(trainer.MOVED.values())
-        | trainer.REFUSED.keys() | trainer.UNMODELLED.keys()
+        | settings_of("trainer")["refused"].keys() | settings_of("trainer")["unmodelled"].keys()
         | {"fsdp", "fsdp_config.fsdp_version", "optim", "deepspeed", "use_peft", "stage"},
     ),
     "simumax": (
         {"tp_size": 1, "world_size": 8, "seq_len": 128, "micro_batch_size": 1,
          "micro_batch_num": 2},
-        {field[0] for field in simumax.FIELDS} | simumax.HARMLESS | {"dtype", "fp8", "pp_schedule"},
+        {*settings_of("simumax")["fields"], *settings_of("simumax")["harmless"].split()}
+        | {"dtype", "fp8", "pp_schedule"},
     ),
 }  # fmt: skip
 """Settings of a good file, and names of settings to spoil it with."""

@@ -183,11 +183,7 @@ class Fit:
 def fit(
     fields: Sequence[Field], times_s: Times, measured_s: Floats, evaluations: int = MAX_EVALUATIONS
 ) -> Fit:
-    """Fit fields to rows.
-
-    Minimises the soft-L1 loss of log(predicted / measured) / `NOISE`, and of each coordinate over
-    the spread of its prior. The slopes of all fields are taken at ``evaluations`` points at most.
-    """
+    """Fit fields to rows: soft-L1 of log errors / `NOISE` and of coordinates / their priors."""
     # Without stubs; its result has x, fun, jac and cost.
     from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
 

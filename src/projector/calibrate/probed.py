@@ -226,11 +226,7 @@ class ProbeModel:
             yield from (sight for sight in found if sight.measured_s > 0.0)
 
     def alone_s(self, device: Device, sights: Sequence[Sight]) -> float:
-        """Return what a kernel of a memory-bound operator costs by itself, the least of any.
-
-        That is its time beyond what its bytes take at the rate of the fastest copy. In a layer
-        autograd comes on top, which is ``Device.kernel_start_us``.
-        """
+        """Return what a memory-bound kernel costs beyond its bytes, the least of any."""
         peak = device.hbm_peak_tb_per_s * TERA
         found = (
             (sight.measured_s - self._bytes[sight.place] / peak) / self._launches[sight.place]
@@ -331,10 +327,7 @@ def _gemm_times(keys: Sequence[OperationKey], device: Device) -> Floats:
 
 
 def _weighed(sights: Sequence[Sight], left_out: Iterable[str]) -> list[int]:
-    """Return the times that are fitted, those of a kind of which there are few more than once.
-
-    So a handful of steps weighs as much as a hundred operators.
-    """
+    """Return the times that are fitted, those of rare kinds repeated, so that a few steps count."""
     kinds: dict[str, list[int]] = {}
     for place, sight in enumerate(sights):
         if not sight.name.startswith(tuple(left_out)):

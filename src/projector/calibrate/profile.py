@@ -255,11 +255,7 @@ DIGEST_DIGITS = 16
 
 
 def load_base(name: str) -> Base:
-    """Return a shipped device, or a user's profile with the device it extends.
-
-    A profile that extends nothing, such as that of a probed CPU, is a device by itself: rows name
-    its path.
-    """
+    """Return a shipped device, or a profile over what it extends; or alone, rows name its path."""
     profile = load_device(name, key="device")
     files: list[Path] = []
     overrides: dict[str, Any] = {}

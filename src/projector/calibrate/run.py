@@ -112,10 +112,7 @@ def _why_not(
 
 
 def _named(text: str, device: str, profile: Device) -> str:
-    """Return the device of a text, ``""`` if it names none.
-
-    A path of a profile of the same name is the same device: one that was calibrated before.
-    """
+    """Return the device of a text, or of the path of a profile of its name; ``""`` without one."""
     try:
         name = device_of(text)
         same = name.endswith(PROFILES) and load_device(name).name == profile.name
@@ -185,10 +182,7 @@ FOLDS = 5
 
 
 def folds(groups: Sequence[str], count: int = FOLDS) -> list[Flags]:
-    """Return which rows each fold holds out: whole groups, and about as many rows in each.
-
-    Fewer than two groups have no folds.
-    """
+    """Return which rows each fold holds out: whole groups, about as many rows in each; or none."""
     sizes = Counter(groups)
     count = min(count, len(sizes))
     if count < 2:

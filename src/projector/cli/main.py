@@ -185,10 +185,7 @@ class _Ended(KeyboardInterrupt):
 
 
 def _end_cleanly(number: int, frame: FrameType | None) -> NoReturn:
-    """End workers and remove temporary files.
-
-    A second signal changes nothing: ``timeout`` sends one to the process and one to its group.
-    """
+    """End workers and remove temporary files; a second signal, as ``timeout`` sends, is ignored."""
     del frame
     signal.signal(number, signal.SIG_IGN)
     raise _Ended(number)

@@ -117,12 +117,7 @@ def _steps() -> None:
     project_jobs([_JOB])
 
 
-PARTS = {
-    "attention": _attention,
-    "collectives": _collectives,
-    "replays": _replays,
-    "steps": _steps,
-}
+PARTS = {"attention": _attention, "collectives": _collectives, "replays": _replays, "steps": _steps}
 """What a step needs, and nothing that it does not need; the dearest kernels after the GEMMs first.
 
 The last one has the other kernels of a step, of which it compiles what is still free.

@@ -33,10 +33,7 @@ _MODEL = {
 _TRAINING = {"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 2048}
 _JOBS = (
     {
-        "model": {
-            **_MODEL,
-            "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 4096},
-        },
+        "model": {**_MODEL, "moe": {"num_experts": 8, "router_topk": 2, "ffn_hidden_size": 4096}},
         "parallelism": {"pp": 2, "vpp": 2, "ep": 4},
         "training": _TRAINING,
         "cluster": {"device": "mi300x", "nodes": 2},

@@ -304,10 +304,7 @@ def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with ``override`` laid over it, mapping by mapping.
-
-    A sourced number is replaced whole, so that an override never inherits a source.
-    """
+    """Lay ``override`` over ``base``, mapping by mapping; sourced numbers are replaced whole."""
     merged = dict(base)
     for name, value in override.items():
         old = merged.get(name)

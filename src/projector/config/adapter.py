@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from projector.config._base import Config
 from projector.config.model import ModelConfig
 from projector.config.model_file import read_json
+from projector.config.resources import settings_of
 from projector.errors import ConfigError, UnsupportedError
 
 SITES: Final = (
@@ -58,30 +59,6 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     },
 }  # fmt: skip
 """Kind of adapter -> what it sets where nothing is stated."""
-
-_OTHER_KINDS: Final = {
-    "adalora": "it changes the ranks while it trains",
-    "boft": "it rotates weights by butterfly factors",
-    "bottleneck": "its layers stand one behind the other, not beside weights",
-    "dora": "it finds the norm of each adapted weight anew in every forward",
-    "fourierft": "it trains spectra of weights",
-    "hra": "it reflects weights",
-    "ia3": "it scales activations",
-    "ln_tuning": "it trains norms",
-    "loha": "its matrices are Hadamard products",
-    "lokr": "its matrices are Kronecker products",
-    "miss": "it trains shards of weights",
-    "multitask_prompt_tuning": "it trains tokens before the input",
-    "oft": "it rotates weights",
-    "p_tuning": "it trains tokens before the input",
-    "poly": "it mixes adapters by task",
-    "prefix_tuning": "it trains keys and values before the input",
-    "prompt_tuning": "it trains tokens before the input",
-    "vblora": "its matrices share a bank of vectors",
-    "vera": "its matrices are shared by all layers",
-    "xlora": "it mixes several adapters",
-}
-"""Kinds of adapters that are not modelled -> why none of `KINDS` stands for them."""
 
 
 class AdapterConfig(Config):
@@ -134,10 +111,11 @@ class AdapterConfig(Config):
             return data
         key = "peft_scheme" if "kind" not in data and "peft_scheme" in data else "kind"
         name = str(data.get(key, "lora")).lower()
-        if name in _OTHER_KINDS:
-            msg = f"{name} is not modelled: {_OTHER_KINDS[name]}"
-            raise UnsupportedError(msg, key=key, value=data[key], allowed=sorted(KINDS))
         if name not in KINDS:
+            why = settings_of("adapters")["other_kinds"].get(name)
+            if why:
+                msg = f"{name} is not modelled: {why}"
+                raise UnsupportedError(msg, key=key, value=data[key], allowed=sorted(KINDS))
             msg = f"unknown kind of adapter {data[key]!r}; known: {', '.join(sorted(KINDS))}"
             raise ConfigError(msg, key=key, value=data[key], allowed=sorted(KINDS))
         stated = {cls.aliases.get(str(given), given) for given in data}
@@ -219,29 +197,6 @@ _PEFT_FIELDS: Final = ("r", "lora_alpha", "lora_dropout", "target_modules")
 _PEFT_DEFAULTS: Final = {"rank": 8, "expert_adapters": "each"}
 """What PEFT has where a file says nothing: its rank, and an adapter beside each module."""
 
-_PEFT_HARMLESS_TEXT = """
-alpha_pattern auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
-fan_in_fan_out inference_mode init_lora_weights layers_pattern loftq_config lora_ga_config
-megatron_config megatron_core peft_type peft_version qalora_group_size revision runtime_config
-task_type use_rslora
-"""
-_PEFT_HARMLESS: Final = frozenset(_PEFT_HARMLESS_TEXT.split())
-"""Keys that change neither what is trained nor what it costs."""
-
-_PEFT_REFUSED: Final = {
-    "exclude_modules": "modules are named, not left out",
-    "layer_replication": "layers are trained once",
-    "layers_to_transform": "all layers have adapters, or none",
-    "lora_bias": "adapters have no bias",
-    "modules_to_save": "no module is trained in full beside adapters",
-    "rank_pattern": "all adapters outside experts have one rank",
-    "target_parameters": "adapters stand beside modules",
-    "trainable_token_indices": "no token of the embedding is trained",
-    "use_dora": "it finds the norm of each adapted weight anew in every forward",
-    "use_qalora": "inputs of adapters are not pooled",
-}
-"""Keys that make another training of it -> what is modelled."""
-
 
 def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ``training.adapter`` that a file of PEFT describes."""
@@ -249,6 +204,8 @@ def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
     adapter: dict[str, Any] = {"kind": kind}
     if str(kind).upper() != "LORA":
         return adapter
+    table = settings_of("adapters")
+    harmless, refused = table["peft_harmless"].split(), table["peft_refused"]
     for key, value in data.items():
         off = value in (None, False, 0, "none") or value in ({}, [], ())
         if key in _PEFT_FIELDS:
@@ -257,8 +214,8 @@ def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "bias":
             if not off:
                 _refuse_peft(key, value, "biases are frozen")
-        elif key not in _PEFT_HARMLESS and not off:
-            _refuse_peft(key, value, _PEFT_REFUSED.get(key, "it is not known"))
+        elif key not in harmless and not off:
+            _refuse_peft(key, value, refused.get(key, "it is not known"))
     if "targets" not in adapter:
         msg = "names no module: PEFT then takes those of a table by model"
         raise ConfigError(msg, key="target_modules", allowed="a list of modules")

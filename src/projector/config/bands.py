@@ -115,10 +115,7 @@ def width_of_type(name: str) -> str:
 
 
 def band_of(
-    quantity: str,
-    classes: Sequence[str],
-    device: str | None = None,
-    without: str | None = None,
+    quantity: str, classes: Sequence[str], device: str | None = None, without: str | None = None
 ) -> Band:
     """Return the band of the narrowest class that is known; ``classes`` begin with the narrowest.
 

@@ -118,10 +118,7 @@ def _of_family(file: str, name: str) -> Mapping[str, Any]:
 
 
 def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]:
-    """Return data with its sources written out and told anew.
-
-    A key would not do: what is laid over the data may call a source of its own by it.
-    """
+    """Return data with its sources written out, since what is laid over it may reuse their keys."""
     table = source_table(data)
 
     def written(value: Any) -> Any:
@@ -138,10 +135,7 @@ def _told(data: Mapping[str, Any], tell: Callable[[str], str]) -> dict[str, Any]
 
 
 def _with_family(data: dict[str, Any], field: str, file: str, key: str) -> dict[str, Any]:
-    """Return a device's data over what its family has, if it has one.
-
-    ``field`` of the data names the family, ``file`` of ``hardware/`` describes it.
-    """
+    """Return a device's data over what its family, named in ``field``, has in ``file``."""
     name = _value(data, field)
     if name is None:
         return data
@@ -224,11 +218,7 @@ def _origins(sources: tuple[tuple[str, str], ...]) -> Origins:
 
 
 def owner_of(text: str) -> str:
-    """Return whose number one is that has this source.
-
-    What was assumed of another device is assumed; an estimate does not get better by being taken
-    over.
-    """
+    """Return whose number one of this source is; estimates stay ones when they are taken over."""
     if _ASSUMED.search(text):
         return ASSUMED
     if text.startswith(TAKEN):

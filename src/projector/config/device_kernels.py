@@ -7,17 +7,7 @@ from pydantic import BeforeValidator, Field
 from projector.config._base import Config, Count, CountOrNone, NotNegative, Positive
 
 MatrixType = Literal[
-    "fp32",
-    "tf32",
-    "fp16",
-    "bf16",
-    "fp8",
-    "mxfp8",
-    "nvfp4",
-    "int8",
-    "fp8_block",
-    "mxfp6",
-    "mxfp4",
+    "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8", "fp8_block", "mxfp6", "mxfp4"
 ]
 """Type of both operands. ``fp8`` has a scale for each tensor, row or column; ``fp8_block`` one for
 every 1 x 128 of A and 128 x 128 of B; the MX types one for every 32 elements."""
@@ -28,10 +18,7 @@ _SPELLINGS = {"fp8_blockwise": "fp8_block"}
 
 
 def matrix_type_named(text: object) -> object:
-    """Return the name of a matrix type that may be spelled otherwise, such as ``fp8-blockwise``.
-
-    What is no such name is returned as it is, to be refused where it is checked.
-    """
+    """Return the name of a matrix type such as ``fp8-blockwise``; what is none stays for checks."""
     if not isinstance(text, str):
         return text
     name = text.strip().lower().replace("-", "_")

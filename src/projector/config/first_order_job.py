@@ -71,8 +71,7 @@ AnyJob = Job | FirstOrderJob
 
 
 def load_first_order_job(
-    source: str | Path | Mapping[str, Any] | AnyJob,
-    overrides: Mapping[str, Any] | None = None,
+    source: str | Path | Mapping[str, Any] | AnyJob, overrides: Mapping[str, Any] | None = None
 ) -> AnyJob:
     """Read a job on a device of either kind; arguments are those of `load_job`."""
     notes: tuple[str, ...] = ()

@@ -210,10 +210,7 @@ def _overlap(field: str, other: str) -> bool:
 def defaults_of(
     framework: FrameworkConfig | None, architecture: str
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return for each section its fields, below it -> default, of a framework on an architecture.
-
-    Without a framework no default differs from those of the classes.
-    """
+    """Return for each section: field below it -> default of a framework (or the classes' own)."""
     if framework is None:
         return {}
     return _defaults(framework.name, framework.release, architecture)

@@ -17,10 +17,7 @@ ORIGIN = "the least that the layout needs"
 
 
 def least_nodes(data: dict[str, Any], origins: dict[str, str]) -> list[str]:
-    """Set ``cluster.nodes`` of a native layout to the least number that its degrees divide.
-
-    ``origins`` gains the reason. Returned is a warning where it takes more than one node.
-    """
+    """Set ``cluster.nodes`` to the least number that fits; warn where it takes more than one."""
     cluster = data.setdefault("cluster", {})
     if not isinstance(cluster, Mapping):
         return []

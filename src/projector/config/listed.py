@@ -23,10 +23,7 @@ class DatedNumber(NamedTuple):
 
 
 def listed_price(job: Job) -> DatedNumber | None:
-    """Return the listed price that a job takes: rent, or capex where the devices are owned.
-
-    None where it states its own, asks for none, or there is none of its device.
-    """
+    """Return the listed price that a job takes, rent or capex; None without one or a need of it."""
     cost, prices, name = job.run.cost, load_prices(), job.cluster.device.name
     if cost.prices != "listed":
         return None
@@ -43,10 +40,7 @@ def listed_price(job: Job) -> DatedNumber | None:
 
 
 def dated_numbers(job: Job) -> list[DatedNumber]:
-    """Return what a job that states a run asks for in the dated tables.
-
-    The average of the world, which no job asks for, is none of them.
-    """
+    """Return what a job that states a run asks for in the dated tables, but the world's average."""
     if not job.run.is_stated:
         return []
     found = []

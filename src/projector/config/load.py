@@ -24,8 +24,7 @@ from projector.units import unwrapped
 
 
 def load_job(
-    source: str | Path | Mapping[str, Any] | Job,
-    overrides: Mapping[str, Any] | None = None,
+    source: str | Path | Mapping[str, Any] | Job, overrides: Mapping[str, Any] | None = None
 ) -> Job:
     """Read a training job.
 
@@ -47,8 +46,7 @@ def load_job(
 
 
 def job_data(
-    source: str | Path | Mapping[str, Any] | Job,
-    overrides: Mapping[str, Any] | None = None,
+    source: str | Path | Mapping[str, Any] | Job, overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return what `load_job` parses: the native layout, with overrides, notes and origins."""
     _check_arguments(source, overrides)

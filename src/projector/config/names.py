@@ -19,11 +19,7 @@ IN_FULL = ("training.adapter.",)
 
 
 def shortened(fields: Iterable[str]) -> dict[str, str]:
-    """Return short name -> dotted field, for fields whose last part no other field shares.
-
-    Those of ``parallelism`` and ``training`` go before others of the same name, and fields of a
-    section before those of its parts.
-    """
+    """Return short name -> dotted field where unique; parallelism and training go before others."""
     short: dict[str, list[str]] = {}
     for field in fields:
         short.setdefault(field.rpartition(".")[2], []).append(field)
@@ -39,10 +35,7 @@ def shortened(fields: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def job_field(name: str) -> str:
-    """Return the dotted field of a job that a name stands for: ``tp`` for ``parallelism.tp``.
-
-    A name that begins with a section, or that is none of a field, is returned as it is.
-    """
+    """Return the dotted field that a name such as ``tp`` stands for; what is dotted stays."""
     head, dot, rest = name.partition(".")
     if head in Job.model_fields:
         return name

@@ -170,10 +170,7 @@ class Network(Sourced):
 
 @once_by_name
 def load_network(name: str | Mapping[str, Any], *, key: str = "cluster.network") -> Network:
-    """Return a network by the name it has in ``hardware/networks.yaml``, or from a mapping.
-
-    A network with a transport takes from it what it does not state.
-    """
+    """Return a network, by name or from a mapping, with what it leaves out of its transport."""
     data = name
     if not isinstance(name, Mapping):
         data = {"name": name, **_named("networks", "network", name, key)}

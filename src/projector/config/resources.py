@@ -50,10 +50,7 @@ def _aliases(kind: str) -> dict[str, str]:
 
 @cache
 def index(kind: str) -> dict[str, Path]:
-    """Map every normalised name and alias of shipped files to its path.
-
-    A folder's ``aliases.yaml`` maps further names to file stems.
-    """
+    """Map the normalised names of shipped files, and their aliases (``aliases.yaml``), to paths."""
     folder = data_dir(kind)
     names = {
         normalise(path.stem): path
@@ -155,9 +152,10 @@ def find(kind: str, name: str, *, key: str) -> Path:
 _NOT_ENTRIES = {
     "aliases", "attention", "engines", "exchange_proxies", "experts", "failures", "gemm",
     "inference", "left_out", "measured", "memory", "networks", "power", "prices", "probe",
-    "recipes", "runtime_names", "software", "table_names", "table_words", "timeline_names",
-    "trace_counters", "trace_events", "trace_formats", "trace_names", "trace_operations",
-    "trace_operators", "training", "transports", "uncertainty", "uncertainty_left_out",
+    "recipes", "report_words", "runtime_names", "software", "table_names", "table_words",
+    "timeline_names", "trace_counters", "trace_events", "trace_formats", "trace_names",
+    "trace_operations", "trace_operators", "training", "transports", "uncertainty",
+    "uncertainty_left_out",
 }  # fmt: skip
 _SINGULAR = {
     "hardware": "GPU",
@@ -206,3 +204,8 @@ class Sections(Mapping[str, Any]):
 def hardware_table(file: str) -> Mapping[str, Any]:
     """Return a table of ``hardware/``, read once: every variant of a job asks for it."""
     return Sections(data_dir("hardware") / file)
+
+
+def settings_of(tool: str) -> Mapping[str, Any]:
+    """Return what is known of the settings of another tool, from ``hardware/settings/``."""
+    return hardware_table(f"settings/{tool}.yaml")

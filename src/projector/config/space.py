@@ -278,11 +278,7 @@ class Space:
         return {field: overrides[field] for field in sorted(overrides, key=depth)}
 
     def axes_of(self, fields: Iterable[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Return the axes that the values of some fields depend on, and their computed fields.
-
-        The fields of a section depend on every axis of the section: another model or device
-        brings its own fields along.
-        """
+        """Return the axes (all of their sections') that fields depend on, and computed fields."""
         wanted, axes, derived = list(fields), set[int](), set[str]()
         seen = set(wanted)
         while wanted:

@@ -189,11 +189,7 @@ MOST_EXTENDS = 8
 
 
 def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
-    """Return a chain of what extends what, one name longer.
-
-    The first of the chain is what was asked for. A mapping has no name. ``key`` is the section that
-    extends, for messages.
-    """
+    """Return a chain of what extends what, a name longer; ``key`` is the section, for messages."""
     if isinstance(name, Mapping):
         called = str(name.get("name", "a mapping"))
     elif str(name).endswith(FILE_SUFFIXES):
@@ -211,10 +207,7 @@ def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
 
 
 def base_of(data: dict[str, Any], path: str | Path) -> Any:
-    """Take ``extends`` out of what a file says, in place; None where there is none.
-
-    A file that it names is found from the folder of the file that says so.
-    """
+    """Take ``extends`` out of what a file says, files from its own folder; None without one."""
     base = data.pop("extends", None)
     is_file = isinstance(base, str) and base.endswith(FILE_SUFFIXES)
     return str(Path(path).parent / base) if is_file else base
@@ -232,11 +225,7 @@ def beside(value: Any, folder: Path) -> Any:
 
 
 def _most_depth(text: str) -> int:
-    """Return a bound on how many collections of a text lie within one another.
-
-    A block stands further to the right than the one that holds it, but for lists, which may stand
-    below the key that has them.
-    """
+    """Return a bound on the nesting of a text: blocks stand further right, but for lists."""
     longest = max(map(len, text.splitlines()), default=0)
     return text.count("[") + text.count("{") + 2 * (longest + 1)
 

@@ -66,18 +66,12 @@ def column(values: ArrayLike) -> Floats:
 
 
 def ridge_point(peak_flop_per_s: ArrayLike, bytes_per_s: ArrayLike) -> Floats:
-    """Return the intensity, FLOP/byte, at which compute and memory bound alike: peak / bandwidth.
-
-    Source: Williams, Waterman, Patterson, Roofline, CACM 2009; the Roofline methodology, section 1.
-    """
+    """Return the intensity, FLOP/byte, of the ridge: peak / bandwidth (Williams et al. 2009)."""
     return column(peak_flop_per_s) / column(bytes_per_s)
 
 
 def arithmetic_intensity(flop: ArrayLike, num_bytes: ArrayLike) -> Floats:
-    """Return FLOP for each byte that memory moves.
-
-    Source: the Roofline methodology, section 1.
-    """
+    """Return FLOP for each byte that memory moves (Roofline methodology, section 1)."""
     return column(flop) / column(num_bytes)
 
 
@@ -101,10 +95,7 @@ def achieved_throughput(
 def is_memory_bound(
     intensity: ArrayLike, peak_flop_per_s: ArrayLike, bytes_per_s: ArrayLike
 ) -> Flags:
-    """Return whether the intensity lies left of the ridge point.
-
-    Source: the Roofline methodology, section 1.
-    """
+    """Return whether the intensity lies left of the ridge (Roofline methodology, section 1)."""
     return np.asarray(column(intensity) < ridge_point(peak_flop_per_s, bytes_per_s))
 
 
@@ -115,10 +106,7 @@ def roofline_time_s(
     bytes_per_s: ArrayLike,
     derate: ArrayLike = 1.0,
 ) -> Floats:
-    """Return the seconds of some work: FLOP over the achieved throughput.
-
-    Source: the Roofline methodology, section 1.
-    """
+    """Return the seconds of some work at a throughput (Roofline methodology, section 1)."""
     intensity = arithmetic_intensity(flop, num_bytes)
     return column(flop) / achieved_throughput(intensity, peak_flop_per_s, bytes_per_s, derate)
 
@@ -291,20 +279,13 @@ def kv_cache_bytes(
     head_dim: ArrayLike,
     element_bytes: ArrayLike = 2.0,
 ) -> Floats:
-    """Return the cache of keys and values: 2 L b s g d e.
-
-    Source: the Roofline methodology, section 2.4.
-    """
+    """Return the cache of keys and values: 2 L b s g d e (Roofline methodology, section 2.4)."""
     tokens = column(layers) * column(batch) * column(seq)
     return 2.0 * tokens * column(key_heads) * column(head_dim) * column(element_bytes)
 
 
 def ring_all_reduce_s(ranks: ArrayLike, message_bytes: ArrayLike, bytes_per_s: ArrayLike) -> Floats:
-    """Return the seconds of a ring: 2 (N - 1) / N * message / bandwidth.
-
-    Source: Patarasuk and Yuan, J. Parallel Distrib. Comput. 2009; the Roofline methodology,
-    section 3.1.
-    """
+    """Seconds of a ring: 2 (N - 1) / N * message / bandwidth (Patarasuk and Yuan, 2009)."""
     ranks = column(ranks)
     return 2.0 * (ranks - 1.0) / ranks * column(message_bytes) / column(bytes_per_s)
 
@@ -359,28 +340,19 @@ def bubble_fraction(stages: ArrayLike, microbatches: ArrayLike, chunks: ArrayLik
 
 
 def crossing_factor(tp: ArrayLike, domain: ArrayLike, constants: Constants) -> Floats:
-    """Return what a step is multiplied by: 1.40 where tensor parallelism leaves its domain.
-
-    Source: the Roofline methodology, sections 3.4 and 3.5.
-    """
+    """Return 1.40 where TP leaves its domain, else 1 (Roofline methodology, 3.4 and 3.5)."""
     return np.where(column(tp) > column(domain), constants.tp_crossing, 1.0)
 
 
 def training_flop(tokens: ArrayLike, active_parameters: ArrayLike) -> Floats:
-    """Return FLOP: 6 N for each token, of experts only those that it meets.
-
-    Source: the Roofline methodology, section 4.
-    """
+    """Return FLOP: 6 N a token, of experts those it meets (Roofline methodology, section 4)."""
     return FLOP_OF_TRAINING * column(tokens) * column(active_parameters)
 
 
 def compute_s(
     flop: ArrayLike, devices: ArrayLike, derate: ArrayLike, peak_flop_per_s: ArrayLike
 ) -> Floats:
-    """Return seconds of compute: FLOP / (devices * derate * peak).
-
-    Source: the Roofline methodology, section 4.
-    """
+    """Return FLOP / (devices * derate * peak), in seconds (Roofline methodology, section 4)."""
     return column(flop) / (column(devices) * column(derate) * column(peak_flop_per_s))
 
 
@@ -405,10 +377,7 @@ def time_to_train_s(tokens: ArrayLike, tokens_per_step: ArrayLike, step: ArrayLi
 
 
 def forward_flop(tokens: ArrayLike, active_parameters: ArrayLike) -> Floats:
-    """Return FLOP of a prefill or of a decode step: 2 N for each token.
-
-    Source: the Roofline methodology, sections 1 and 4 (forward part).
-    """
+    """Return FLOP of a prefill or decode step: 2 N a token (Roofline methodology, 1 and 4)."""
     return FLOP_OF_INFERENCE * column(tokens) * column(active_parameters)
 
 

@@ -75,11 +75,7 @@ def legal_layouts(job: AnyJob) -> list[Layout]:
 
 
 def fastest_layout(job: AnyJob) -> FirstOrderPerformance | None:
-    """Return the step of the fastest layout that fits, None if none does.
-
-    Degrees of context parallelism and virtual stages stay 1, microbatches have one sequence. Of
-    equally fast layouts the one with the fewest splits stands first.
-    """
+    """Return the step of the fastest layout that fits, of equals the least split; None without."""
     layouts = legal_layouts(job)
     if not layouts:
         return None

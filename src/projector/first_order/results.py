@@ -90,10 +90,7 @@ def _listed(prices: Mapping[str, Price], device: FirstOrderDevice) -> float | No
 
 
 def _ownership(job: AnyJob, device: FirstOrderDevice) -> tuple[float | None, float | None]:
-    """Return USD of an hour and the multiplier of the capex; power is the TDP times PUE.
-
-    Source: the Roofline methodology, section 5; the formula itself is `projector.runs.cost`.
-    """
+    """Return USD an hour and the multiplier of capex (Roofline methodology, 5; `runs.cost`)."""
     owned, energy = job.run.cost.owned, job.run.energy
     capex = owned.capex_usd_per_gpu or device.capex_usd
     if capex is None and job.run.cost.prices == LISTED:

@@ -321,11 +321,7 @@ CONSTANT = "first_order."
 def project_deployment(
     source: str | Path | None, changes: Mapping[str, Any]
 ) -> tuple[FirstOrderServing, list[str]]:
-    """Project a serving file and options (dotted field -> value) in closed form.
-
-    What closed forms have no use for is named in a warning if the file states it, an error in an
-    option.
-    """
+    """Project a serving file and options in closed form; what has no use is a warning or error."""
     stated = {} if source is None else _flat(read_yaml(source))
     ignored = sorted(name for name in stated if not _is_used(name))
     for name, value in changes.items():

@@ -216,11 +216,7 @@ class TrainingResults:
 
     @property
     def breakdown_s(self) -> dict[str, Floats]:
-        """Terms that add up to the step.
-
-        The longer of compute and communication is whole, of the shorter there is the part that does
-        not hide; the rest is the crossing.
-        """
+        """Terms of the step: the longer of both, what does not hide of the other, the crossing."""
         leads = self.compute_s >= self.communication_s
         left = 1.0 - self.constants.overlap
         compute, waits = np.where(leads, 1.0, left), np.where(leads, left, 1.0)

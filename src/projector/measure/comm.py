@@ -14,10 +14,7 @@ Group = Literal["tp", "etp", "cp", "ep"]
 
 
 class Comm:
-    """Collectives of one layer, here on one rank without peers.
-
-    Shapes are those of its part of a group of any degree: its own rows stand for those of others.
-    """
+    """Collectives of one layer on a rank without peers, in the shapes of a group of any degree."""
 
     def __init__(self, degrees: dict[Group, int] | None = None) -> None:
         self._degrees = degrees or {}

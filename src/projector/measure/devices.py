@@ -78,11 +78,7 @@ def profile_of(name: str) -> str | None:
 
 
 def stands_for(profile: Device, name: str) -> bool:
-    """Whether a profile is that of the device with a runtime's name.
-
-    It is if it has that very name, or the name of the shipped device that the table lists for it.
-    Numbers of the profile may be one's own.
-    """
+    """Whether a profile, maybe with numbers of one's own, is that of a runtime's device."""
     wanted = resources.normalise(name)
     if resources.normalise(profile.name) == wanted:
         return True
@@ -91,11 +87,7 @@ def stands_for(profile: Device, name: str) -> bool:
 
 
 def gpus_at_hand(root: Path = Path("/"), env: Mapping[str, str] | None = None) -> GpusAtHand | None:
-    """Return the GPUs of this machine that a process may use: the kind with the most devices.
-
-    ``proc``, ``sys`` and ``dev`` lie in ``root``. The environment's variables may hide devices.
-    None where there is no GPU, or all of them are hidden.
-    """
+    """Return the GPUs under ``root`` that a process may use, the kind with most; None without."""
     env = os.environ if env is None else env
     kinds: dict[Vendor, list[str]] = {"nvidia": _nvidia_names(root), "amd": _amd_names(root)}
     for vendor, names in kinds.items():
@@ -179,10 +171,7 @@ class Memory(NamedTuple):
 
 
 def clock_mhz() -> float | None:
-    """Return the fastest clock of all cores at this moment, None where Linux does not say.
-
-    In a virtual machine it is often that which the hypervisor states, whatever the load.
-    """
+    """Return the fastest clock of all cores now, None where Linux (or its hypervisor) hides it."""
     clocks = re.findall(r"cpu MHz\s*:\s*([\d.]+)", text_of(Path("/proc/cpuinfo")))
     return max(map(float, clocks), default=None)
 

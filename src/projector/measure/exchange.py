@@ -320,11 +320,7 @@ class Ranks:
     """Process groups of so many consecutive ranks, for collectives by themselves."""
 
     def comm(self, degrees: dict[Group, int]) -> Comm:
-        """Return what layers of these degrees communicate through.
-
-        Layers that are split as these ranks are use their groups. Others run as one rank of
-        theirs would, without its peers.
-        """
+        """Return what layers of degrees communicate through: these groups, or without peers."""
         asked = {group: degree for group, degree in degrees.items() if degree > 1}
         if asked and all(self.degrees.get(group) == degree for group, degree in asked.items()):
             return Together(self.torch, self.groups, degrees)
@@ -386,10 +382,7 @@ class Ranks:
         return self.blocks[size]
 
     def group_for(self, key: OperationKey) -> Any:
-        """Return the process group that a collective of a layer runs over.
-
-        The ring of context parallelism sends to the next and receives from the one before.
-        """
+        """Return the process group of a collective; rings send on and receive from before."""
         for start, group in GROUP_OF:
             degree = self.degrees.get(group, 1)
             in_ring = key.operation == "send_recv" and degree > 1
@@ -404,11 +397,7 @@ class Ranks:
 
 
 def kind_of_device(torch: Torch, asked: str, at_hand: GpusAtHand | None) -> str:
-    """Return what to measure on: ``cuda``, torch's name for GPUs of both vendors, or ``cpu``.
-
-    ``auto`` takes a GPU where there is one. ``at_hand`` is what the machine has, whether torch sees
-    it or not.
-    """
+    """Return ``cuda`` (torch's name for all GPUs) or ``cpu``; ``auto`` takes a GPU at hand."""
     if asked == "cpu":
         return "cpu"
     if torch.cuda.is_available():
@@ -444,10 +433,7 @@ def _elsewhere(severity: float) -> Exception:
 
 
 def join(torch: Torch, task: Task, kind: str) -> Ranks:
-    """Join the ranks of a task on ``cuda`` or ``cpu``, as torchrun has numbered them.
-
-    Each rank takes the GPU of its local number.
-    """
+    """Join the ranks of a task, as torchrun numbers them, on that GPU or on ``cpu``."""
     count, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if count != task.ranks:
         msg = f"the task wants {task.ranks} ranks, and {count} were started"
@@ -502,10 +488,7 @@ class InStep:
         self.runner, self.ranks = runner, ranks
 
     def sample(self, runs: int) -> Seconds:
-        """Return the mean seconds of each part on the rank that took longest for it.
-
-        Fails on every rank if it fails on one.
-        """
+        """Return mean seconds of each part on its slowest rank; fails on every rank if on one."""
         ranks = self.ranks
         ranks.meet()
         try:

@@ -32,11 +32,7 @@ CANNOT_START = 127
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends; elsewhere than on Linux do nothing.
-
-    A worker calls it first of all: torchrun starts every rank in a session of its own, so that no
-    signal to a process group reaches it.
-    """
+    """Have Linux kill this process with its parent: torchrun's ranks see no group's signals."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
@@ -121,10 +117,7 @@ def _end_all(child: "subprocess.Popen[bytes]") -> None:
 
 
 def _descendants() -> list[int]:
-    """Return the processes that descend from this one and have not ended.
-
-    Where there is no ``/proc`` those of the own process group are ended at once.
-    """
+    """Return the processes that descend from this one; without ``/proc`` its group is ended."""
     if not Path("/proc/self/stat").exists():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with suppress(ProcessLookupError):

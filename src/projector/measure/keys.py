@@ -72,11 +72,7 @@ _COLUMNS: dict[KindName, tuple[str, ...]] = {
 
 
 def keys_of(table: "OperationTable", rows: Sequence[int] | Ints) -> list[OperationKey]:
-    """Return the key of each of some rows, in their order.
-
-    Rows with one key are one kernel on one device and fabric, so that a time of one is that of
-    all, each run once: ``repeats`` is no part of a key.
-    """
+    """Return the key of each row: equal ones are one kernel, ``repeats`` apart."""
     return [_key(table, int(row)) for row in rows]
 
 

@@ -28,11 +28,7 @@ class Recorded(NamedTuple):
 
 
 def recording_command(command: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return a command that runs the same program with the recorder, told ``options``, around it.
-
-    The command is ``train.py ...``, ``python train.py ...``, ``torchrun ... train.py ...`` or one
-    with ``-m package.module`` in the place of the script.
-    """
+    """Return ``train.py ...``, ``python``, ``torchrun`` or ``-m`` with the recorder around it."""
     place = _program(command)
     launcher = list(command[:place])
     name = Path(launcher[0]).name if launcher else ""
@@ -109,11 +105,7 @@ def record_command(
 
 
 def _run(arguments: Sequence[str], output: TextIO | None) -> int:
-    """Run a command to its end and return its exit code.
-
-    Ctrl-C reaches the command as well, which then writes what it has recorded. That takes a while
-    and is waited for; a second Ctrl-C ends it. What ends this process is passed on.
-    """
+    """Run a command and return its exit code; the first Ctrl-C is its own, and is waited for."""
     with subprocess.Popen(arguments, stdout=output) as process, _passed_on(process):  # noqa: S603
         try:
             return process.wait()

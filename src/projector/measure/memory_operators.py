@@ -56,10 +56,7 @@ class Context:
 
 
 def memory_operator(kit: Kit, program: OperationProgram) -> MemoryOperator:
-    """Return the operator of a label.
-
-    Without a layer it is a pass that reads and writes as many bytes as the row says.
-    """
+    """Return the operator of a label, without a layer a pass over as many bytes as its row has."""
     if program.layer is None:
         return _stream(kit, program.key.bytes)
     context = Context(kit, Columns(program.layer.columns), program.layer, program)
@@ -313,11 +310,7 @@ def _loss(at: Context) -> MemoryOperator:
 
 
 def _quantise(at: Context) -> MemoryOperator:
-    """Quantise rows and columns of an operand whose size follows from the bytes of its row.
-
-    The table counts 2 bytes read and 1 written twice for each element, and 2 more read where a
-    scale depends on the tensor or the row.
-    """
+    """Quantise rows and columns: 2 bytes read (4 with scales of tensor or row), 1 written twice."""
     recipe = RECIPES[at.columns.fp8_recipe]
     fmt = format_of(at.kit, at.spec.dtype, recipe)
     once_more = recipe in ("tensorwise", "rowwise")

@@ -104,10 +104,7 @@ def _gemm(bench: Bench, program: OperationProgram) -> Prepared:
 def _operands(
     kit: Kit, program: OperationProgram, batch: tuple[int, ...], dtype: Any
 ) -> tuple[Tensor, Tensor]:
-    """Return both operands [m, k] and [k, n] with the layout of their phase in a linear layer.
-
-    Forward X W', input gradient dY W, weight gradient dY' X, all stored by rows.
-    """
+    """Return operands [m, k], [k, n] of X W', dY W or dY' X, laid out as a linear layer's are."""
     key = program.key
     if key.phase == "forward":
         left = kit.random(*batch, key.m, key.k, dtype=dtype)

@@ -73,10 +73,7 @@ def timing(
     clock_mhz: float | None = None,
     power_w: float | None = None,
 ) -> Timing:
-    """Return median and quartiles of at least one sample.
-
-    A difference of two times may be below zero; it counts as zero.
-    """
+    """Return median and quartiles of at least one sample; below zero counts as zero."""
     kept = [max(0.0, value) for value in seconds]
     if len(kept) == 1:
         low = median = high = kept[0]
@@ -232,10 +229,7 @@ class KernelRunner:
 
 
 class PartsRunner:
-    """Times the parts of something, such as forward and backward, the host's work included.
-
-    Parts without a name are run and not timed.
-    """
+    """Times the parts of something, host's work included; parts without a name are not timed."""
 
     def __init__(self, watch: Stopwatch, parts: Sequence[Part]) -> None:
         self.watch, self.parts = watch, parts

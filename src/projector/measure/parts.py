@@ -203,12 +203,7 @@ class AttentionShape:
 
 FUSED = (("flash", "cudnn"), ("efficient",), ("math",))
 ANY = "as torch chooses"
-ORDERS = {
-    "flash": FUSED,
-    "sdpa": ((ANY,),),
-    "cudnn": (("cudnn",),),
-    "math": (("math",),),
-}
+ORDERS = {"flash": FUSED, "sdpa": ((ANY,),), "cudnn": (("cudnn",),), "math": (("math",),)}
 """Backends that each wish tries. The first that runs is taken; of one group those that take the
 tensors as they are come before those that need repeated keys or padded values."""
 

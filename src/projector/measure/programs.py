@@ -98,11 +98,7 @@ def layers_of(workloads: Workloads) -> list[LayerSpec]:
 def task_of(
     reduction: Reduction, device: Literal["auto", "cpu", "cuda"] = "auto", pace: Pace | None = None
 ) -> Task:
-    """Return everything that is measured for a benchmark job.
-
-    One program for each distinct operation, one for each distinct layer with the ends of the
-    model, one step with a layer of each kind, and the rates and clocks of the device itself.
-    """
+    """Return what is measured: distinct operations and layers, one step, rates and clocks."""
     pace = Pace() if pace is None else pace
     lowered = lower_job(reduction.job)
     layers = layers_of(lowered.workloads)
@@ -198,11 +194,7 @@ def _of_target(reduction: Reduction, known: set[OperationKey]) -> Iterator[Opera
 
 
 def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]:
-    """Yield the message between two stages of the target, where two devices are there.
-
-    No row of the benchmark job sends it; its bytes are those of the target with the benchmark's
-    tensor parallelism.
-    """
+    """Yield the target's message between stages, by the benchmark's TP; two devices at least."""
     if reduction.gpus == 1 or reduction.target.parallelism.pp == 1:
         return
     columns = lowered.workloads.columns
@@ -217,11 +209,7 @@ def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]
 
 
 def _step(job: Job, layers: list[LayerSpec]) -> StepProgram:
-    """Return a step of one layer of each kind.
-
-    Modules of multi-token prediction are left out: they are no part of the path to the head. Muon
-    is measured as Adam, and restored by what both are modelled to take.
-    """
+    """Return a step of a layer of each kind, without MTP; Muon is measured as Adam."""
     inside = [layer for layer in layers if layer.kind != "mtp"]
     optimizer: Literal["adam", "sgd"] = "sgd" if job.training.optimizer.name == "sgd" else "adam"
     return StepProgram(layers=inside, optimizer=optimizer)

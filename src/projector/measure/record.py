@@ -44,11 +44,7 @@ MOST_COLLECTIONS = 1_000_000
 
 
 def read_object(path: Path, *, key: str, what: str) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Messages name the option ``key`` and say ``what`` the file should be: ``a record of
-    measurements``.
-    """
+    """Return the object in a JSON file; messages name ``key``, and ``what`` it should be."""
 
     def no(why: str) -> NoReturn:
         raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed=what)
@@ -318,10 +314,7 @@ class Record(Config):
         ]
 
     def _other_versions(self) -> list[str]:
-        """Name versions of the software at hand that are not those of the record.
-
-        Torch and the driver count only where the device of the record is at hand.
-        """
+        """Name versions unlike the record's; torch and driver count where its device is at hand."""
         pairs = [("projector", self.version, package_version())]
         at_hand = gpus_at_hand()
         same_gpu = at_hand is not None and at_hand.name == self.environment.device
@@ -444,11 +437,7 @@ def merge_by_job(records: Sequence[Record]) -> list[Record]:
 def _shapes_of(
     model: ModelConfig, split: ParallelismConfig, training: TrainingConfig
 ) -> dict[str, Any]:
-    """Return everything that decides the kernels of a layer, by dotted field.
-
-    Tensor and expert parallelism, the micro-batch and the length of sequences are not among it:
-    they change the extents of kernels, which are scaled.
-    """
+    """Return what decides a layer's kernels, by field; degrees only change their extents."""
     shapes = model.model_dump(exclude={*_LAYERS_APART, "moe", "mla"})
     shapes |= {"num_query_groups": model.query_groups, "kv_channels": model.head_dim}
     for name, part, apart in (("mla", model.mla, ()), ("moe", model.moe, _EXPERTS_APART)):

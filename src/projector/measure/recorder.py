@@ -219,11 +219,7 @@ def _finish(recorder: TraceRecorder, warmup: int, command: Sequence[str]) -> Non
 
 @contextmanager
 def named_modules() -> Iterator[None]:
-    """Name the forward of each module in the trace by its place in the network.
-
-    The network is whatever module is called outside all others, so nobody has to hand it over. A
-    layer that is recomputed in the backward is called by itself and keeps the name it had.
-    """
+    """Name the forward of modules in the trace by their place in the outermost one called."""
     names: dict[int, str] = {}
     running: list[Any] = []
 

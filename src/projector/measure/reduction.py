@@ -115,11 +115,7 @@ class Degrees(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """Least devices of one copy of a layer.
-
-        Experts fold into the devices of the dense part (Megatron's parallel folding), so both
-        TP * CP and ETP * EP divide them.
-        """
+        """Least devices of a layer: TP * CP and ETP * EP divide them (parallel folding)."""
         return lcm(self.tp * self.cp, self.etp * self.ep)
 
 
@@ -280,10 +276,7 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
 
 
 def reduction_to(job: Job, described: Mapping[str, Any]) -> Reduction:
-    """Return the reduction of a job to the benchmark job of a record, given `Reduction.to_dict`.
-
-    The record may be of a job with other degrees, on other nodes.
-    """
+    """Return the reduction of a job, maybe of other degrees, to the benchmark job of a record."""
     try:
         measured = described["benchmark"]
         degrees = Degrees(*(int(measured[name]) for name in Degrees._fields))
@@ -321,10 +314,7 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
 
 
 def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job:
-    """Return a job as its layers are measured with some degrees, on one copy of the model.
-
-    Ranks keep their experts unless another number of them is stated.
-    """
+    """Return a job as its layers are measured, on one copy; ranks keep experts unless told."""
     split, gpus = job.parallelism, degrees.gpus
     copies = gpus // (degrees.tp * degrees.cp)
     changed: dict[str, Any] = {
@@ -351,11 +341,7 @@ def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job
 
 
 def kept_experts(moe: MoEConfig, ep: int, reduced_ep: int) -> int:
-    """Return the experts of the benchmark job: each rank keeps its own.
-
-    Where fewer than top-k would be left, each rank gets so many that a token finds all that it
-    visits. The work of a rank stays the same; it is divided over more experts.
-    """
+    """Return each rank's own experts, or so many that a token finds all it visits."""
     each = max(moe.num_experts // ep, -(-moe.router_topk // reduced_ep))
     return each * reduced_ep
 

@@ -88,11 +88,7 @@ class Restoration:
         times: Mapping[OperationKey, float],
         tp_rule: str = "ratio",
     ) -> "Restoration":
-        """Return the restoration from single operations alone, of a table of the benchmark job.
-
-        ``time_s`` float64[rows] are modelled seconds of all repeats of its rows, and ``times``
-        measured seconds of one run, by key.
-        """
+        """Return the restoration from operations: modelled ``time_s`` [rows], measured by key."""
         rule = next((name for name in TP_RULES if name == tp_rule), None)
         if rule is None:
             msg = f"tp_rule is {' or '.join(TP_RULES)}, got {tp_rule!r}"

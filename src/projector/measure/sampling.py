@@ -71,11 +71,7 @@ class RunSampler(ReadingThread):
 
 
 def core_quantities() -> tuple[list[Quantity], dict[str, Any]]:
-    """Return the utilisation of the logical cores, and what the first line says of them.
-
-    Nothing without psutil. The physical core of each logical one is the kernel's numbering:
-    package and ``core_id`` together, counted from 0.
-    """
+    """Return the use of logical cores and what is said of them; nothing without psutil."""
     try:
         import psutil
     except ImportError:

@@ -16,14 +16,7 @@ from projector.measure.devices import clock_mhz, memory_bytes
 from projector.measure.exchange import InStep
 from projector.measure.keys import OperationKey
 from projector.measure.operators import operation_bytes, prepare_operation
-from projector.measure.pace import (
-    Runner,
-    Samples,
-    Settled,
-    groups_within,
-    take_turns,
-    warm_up,
-)
+from projector.measure.pace import Runner, Samples, Settled, groups_within, take_turns, warm_up
 from projector.measure.parts import UnsupportedError, is_out_of_memory
 from projector.measure.runners import (
     MEMORY,
@@ -280,11 +273,7 @@ class Session:
         self._clean()
 
     def _sum_of_layers(self, step: StepProgram) -> dict[str, float]:
-        """Return what the layers of a step took by themselves, and the step beyond them.
-
-        The difference is what a framework and an allocator add where layers follow each other,
-        less what one layer leaves in the caches for the next.
-        """
+        """Return the time of a step's layers, and of the step beyond them: framework, allocator."""
         of_layer = {
             program.layer.model_dump_json(): self.outcomes[number]
             for number, program in enumerate(self.programs)

@@ -351,10 +351,7 @@ def address_of(properties: Any) -> str | None:
 
 
 def name_of_gpu() -> str:
-    """Return the name of the first GPU as NVML gives it, ``""`` where it is not there.
-
-    Starting NVML takes tens of milliseconds or more.
-    """
+    """Return the name of the first GPU as NVML gives it (in tens of ms), ``""`` without NVML."""
     for name in NVML_NAMES:
         try:
             library = Nvml(ctypes.CDLL(name), 0)
@@ -367,11 +364,7 @@ def name_of_gpu() -> str:
 
 
 def open_library(index: int, pci: str | None = None) -> Library | None:
-    """Return the library of the GPU's vendor, or None where there is none.
-
-    ``index`` is torch's number of the device. Libraries count all devices of a machine, and torch
-    those that a process may see: ``pci``, from `pci_address`, tells which it is.
-    """
+    """Return the vendor's library of torch's device ``index`` by its PCI address; or None."""
     makers: tuple[tuple[Callable[..., Library], Sequence[str], str], ...] = (
         (Nvml, NVML_NAMES, "CUDA_VISIBLE_DEVICES"),
         (RocmSmi, ROCM_SMI_NAMES, "HIP_VISIBLE_DEVICES"),

@@ -15,14 +15,7 @@ from projector.config.planning import PlanSettings
 from projector.envelope import envelope
 from projector.errors import ConfigError
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
-from projector.planning.question import (
-    Question,
-    ask,
-    days_number,
-    number,
-    stating,
-    usd,
-)
+from projector.planning.question import Question, ask, days_number, number, stating, usd
 from projector.planning.ranking import COST, objective_of, rank, spend_of, status_of, value_of
 from projector.planning.survey import (
     PRICE,

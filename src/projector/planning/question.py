@@ -288,10 +288,7 @@ LENGTHS = frozenset(("tokens", "steps", "samples"))
 
 
 def _check_changes(overrides: Mapping[str, Any], length: Mapping[str, Any]) -> None:
-    """Refuse what was stated for this plan and would have no effect.
-
-    A job file may have such fields: it is a job of its own.
-    """
+    """Refuse what was stated for this plan without effect; a job file may have such fields."""
     for key, value in overrides.items():
         (field,) = in_full({key: value})
         section, _, name = field.partition(".")

@@ -67,13 +67,7 @@ def rank(question: Question, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         misses = each.status == MISSES
         # What misses is ordered by how far it is off.
         off = excess(question, each) if misses else 0.0
-        return (
-            misses,
-            not each.fits,
-            _STATUSES.index(each.status),
-            off,
-            value_of(each, objective),
-        )
+        return (misses, not each.fits, _STATUSES.index(each.status), off, value_of(each, objective))
 
     ordered = sorted(judged, key=place)
     return tuple(_explained(question, _grouped(ordered, objective), objective))

@@ -210,10 +210,7 @@ def check_sizes(surveyor: Surveyor) -> None:
 
 
 def survey(surveyor: Surveyor) -> list[Skipped]:
-    """Search the sizes that matter for the question; return what was not searched, and why.
-
-    `Surveyor.sites` has what was found.
-    """
+    """Search the sizes that matter into `Surveyor.sites`; return what was not searched, and why."""
     question = surveyor.question
     check_sizes(surveyor)
     skipped: list[Skipped] = []
@@ -345,11 +342,7 @@ def climb(surveyor: Surveyor, kind: ClusterKind, skipped: list[Skipped]) -> None
 
 
 def fewest_that_fit(surveyor: Surveyor, kind: ClusterKind) -> None:
-    """Search doubled sizes until a layout fits, then halve the distance to the last that did not.
-
-    What fits need not grow with the size, as degrees must divide it: a size that was not searched
-    may fit too.
-    """
+    """Search doubled sizes until a layout fits, then halve the gap; others may fit too."""
     bounds = surveyor.bounds(kind)
     low, high = bounds.nodes_to_hold() - 1, _power_of_two(bounds.nodes_to_hold())
     while surveyor.site(kind, high).best is None:

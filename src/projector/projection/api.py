@@ -325,10 +325,7 @@ def _project_one(job: Job) -> PerformanceProjection:
 def compare_schedules(
     job: Job, project: Callable[[Job], PerformanceProjection]
 ) -> PerformanceProjection:
-    """Return the fastest schedule that fits, with the others and those that cannot run.
-
-    ``project`` projects the job under one schedule.
-    """
+    """Return the fastest schedule that fits, and the others; ``project`` projects under one."""
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
     candidates, left_out = [], []
     refusal: ProjectorError | None = None

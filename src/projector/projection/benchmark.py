@@ -15,12 +15,7 @@ from projector.measure.keys import OperationKey
 from projector.measure.record import MeasuredLayer, Record
 from projector.measure.restore import Restoration
 from projector.measure.task import LayerSpec
-from projector.operations.cost import (
-    RowTimes,
-    cost_rows,
-    numbers_in_range,
-    sum_workloads,
-)
+from projector.operations.cost import RowTimes, cost_rows, numbers_in_range, sum_workloads
 from projector.operations.table import BACKWARD, FORWARD, WEIGHT
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_runs
@@ -62,11 +57,7 @@ class WholeLayers:
     """float64[workloads]: share of the gradient of the weights, where it was timed apart."""
 
     def by_phase(self, times: LayerTimes) -> Floats:
-        """Return float64[workloads, phases].
-
-        Gradients that were not timed apart take what their rows take, and share the rest as they
-        share the modelled host.
-        """
+        """Return float64[workloads, phases], gradients not timed apart by their rows."""
         device_s, host_s = times.device_s[:, GRADIENTS], times.host_s[:, GRADIENTS]
         beside = _shares(np.where(host_s.sum(axis=1, keepdims=True) > 0.0, host_s, device_s))
         beyond_s = self.backward_s[:, None] - device_s.sum(axis=1, keepdims=True)

@@ -173,11 +173,7 @@ class Comparison:
 
 
 def errors(pairs: Iterable[Pair]) -> dict[str, Any]:
-    """Sum up how far simulated times are off.
-
-    ``median_ape`` is the median of |simulated / measured - 1|; it and ``geomean_ratio`` are None
-    without a pair.
-    """
+    """Sum up how far simulated times are off: median and geometric mean, None without pairs."""
     ratios = [pair.ratio for pair in pairs]
     known = [ratio for ratio in ratios if ratio is not None and ratio > 0.0]
     if not known:
@@ -238,11 +234,7 @@ class Proportion:
 def by_proportion(
     reduction: Reduction, evaluate: Callable[[Job], Evaluation], replayed: dict[str, float]
 ) -> Proportion | None:
-    """Return the step of a target by the proportion of its copies.
-
-    ``replayed`` are the terms of the target's step in seconds. None where the job cannot run on
-    fewer nodes, for instance because a planned schedule does not fit there.
-    """
+    """Return a target's step by the proportion of copies; None where fewer nodes cannot run it."""
     try:
         least = evaluate(reduction.least_job())
     except ProjectorError:

@@ -140,11 +140,7 @@ class _Layers(NamedTuple):
 
 
 def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups") -> _Layers:
-    """Find the layers that are sent in their own way.
-
-    Layers are sent alike where they have equal parameters, and their replicas shard and send alike
-    on one fabric.
-    """
+    """Find layers sent in their own way: alike are equal parameters, shards and fabric."""
     workloads, columns, jobs = replicas.workloads, replicas.columns, replicas.jobs
     parameters = (
         costs.dense_parameters, costs.expert_parameters, costs.trained_dense,
@@ -182,10 +178,7 @@ _Groups = tuple[tuple[Place, Place], tuple[Place, Place]]
 
 
 def _groups(replicas: Replicas) -> _Groups:
-    """Return who shards, and who holds the same shard, of dense parameters and of experts.
-
-    Copies of the model that run in several directions share what their ranks shard.
-    """
+    """Return who shards, and who holds the same shard (all directions), densely and of experts."""
     columns, directions = replicas.columns, replicas.directions
     ranks = columns.dp * columns.cp // columns.copies
     expert_ranks = columns.edp // columns.copies
@@ -317,8 +310,5 @@ def slowdowns(replicas: Replicas) -> Slowdowns:
 
 
 def bucket_parameters(stated: Floats, ranks: Ints) -> Floats:
-    """Return the parameters of a gradient bucket of ``ranks``; 0 is not stated.
-
-    Without a size Megatron takes max(40 M, 1 M * ranks) (DistributedDataParallel).
-    """
+    """Return a gradient bucket's parameters: those stated, or Megatron's max(40 M, 1 M * ranks)."""
     return np.where(stated > 0, stated, np.maximum(40e6, 1e6 * ranks))

@@ -40,11 +40,7 @@ from projector.operations.cost import (
 )
 from projector.operations.emit import emit_operations
 from projector.operations.table import OperationTable
-from projector.projection.data_parallel import (
-    DataParallelCosts,
-    cost_data_parallel,
-    stage_times,
-)
+from projector.projection.data_parallel import DataParallelCosts, cost_data_parallel, stage_times
 from projector.projection.floors import Floors, activation_room, planned_floors
 from projector.projection.known import KnownPipelines
 from projector.projection.memory_columns import (

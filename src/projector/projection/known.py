@@ -32,10 +32,7 @@ _COSTS = tuple(field.name for field in fields(PipelineCosts))
 
 
 class KnownPipelines:
-    """Pipelines of all batches whose jobs have their sections in the same tables, and workloads.
-
-    What is kept is bounded, see `make_room`.
-    """
+    """Pipelines and workloads of all batches with sections in the same tables, up to a bound."""
 
     def __init__(self) -> None:
         """Begin without any."""

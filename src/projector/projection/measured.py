@@ -188,10 +188,7 @@ def _target(restored: PerformanceProjection, simulated: PerformanceProjection) -
 
 
 def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[ComparedOperation]:
-    """Yield each measured kernel once, with the first layer that has it.
-
-    Some are kernels of the target alone.
-    """
+    """Yield each measured kernel once, with its first layer; some are the target's alone."""
     known: dict[OperationKey, _Modelled] = {}
     for evaluation in jobs:
         known = {**_kernels(evaluation), **known}

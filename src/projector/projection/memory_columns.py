@@ -185,11 +185,7 @@ def allocator_columns(
     ranks: Ints,
     activations: Floats,
 ) -> AllocatorColumns:
-    """Return what allocators hold at the peak of n ranks.
-
-    Devices are those of ``families`` int64[n], and ``held`` that of kinds of ranks, ``ranks``
-    int64[n]. A rank holds ``activations`` float64[n] bytes for backwards.
-    """
+    """Return what allocators hold at the peak of n ranks, of ``families`` and kinds ``ranks``."""
     columns = AllocatorColumns(*np.empty((3, len(ranks))))
     kernels.allocator_columns(activations, ranks, held, families, devices, *columns)
     return columns
@@ -198,11 +194,7 @@ def allocator_columns(
 def room_for_activations(
     batch: JobBatch, columns: JobColumns, state: StateMemory, families: Ints, ranks: Ints
 ) -> Floats:
-    """Return how many bytes of activations n ranks have room for, float64[n].
-
-    The batch has a job of each family, and the state is that of kinds of ranks; families and ranks
-    are int64[n].
-    """
+    """Return bytes that n ranks (of a family and kind, int64[n]) have for activations."""
     devices, held = devices_of(batch, reserve_bytes(batch, columns)), rank_bytes(state)
     left, static = devices.left_bytes[families], held.static[ranks]
     stated = devices.stated_fragmentation[families]

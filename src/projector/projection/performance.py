@@ -205,10 +205,7 @@ class PerformanceProjection:
             "ignored_settings": list(self.job.ignored),
             **scalars,
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},
-            "memory": {
-                **{name: self.scalars[name] for name in _OF_MEMORY},
-                **self.memory.measured,
-            },
+            "memory": {**{name: self.scalars[name] for name in _OF_MEMORY}, **self.memory.measured},
             "bound": bound,
             **({"run": self.run.to_dict()} if self.run else {}),
             "provenance": {

@@ -204,11 +204,7 @@ def cost_runs(jobs: JobBatch, workloads: Workloads, costs: WorkloadCosts) -> Run
 def _cost_layers(
     jobs: JobBatch, job: Ints, workload: Ints, workloads: Workloads, costs: WorkloadCosts
 ) -> RunCosts:
-    """Add the host: it runs ahead of the device unless launching takes longer than computing.
-
-    A graph is launched as a whole, so only its own gaps between kernels remain; a compiler removes
-    the framework's part of each launch.
-    """
+    """Add the host where launching takes longer than computing; graphs are launched whole."""
     training = jobs.training
     cluster: HostColumns = jobs.cluster
     graphs = training.graphs == 1

@@ -46,11 +46,7 @@ def choose_source(
     save: str | Path | None = None,
     tell: Tell | None = None,
 ) -> Source:
-    """Return what the times of a job come from, and measure where they have to be.
-
-    Of several records the one nearest to the job counts. ``benchmark_gpus`` and ``save`` each ask
-    for a measurement. ``tell`` is called with each line of progress.
-    """
+    """Return what a job's times come from: the nearest record, or a measurement if asked for."""
     check_options(mode, records, benchmark_gpus, save)
     if mode == SIMULATE:
         return Source(SIMULATE, None, "")
@@ -107,10 +103,7 @@ def measure_job(
 
 
 def _nearest(job: Job, records: Sequence[RecordLike]) -> "Record":
-    """Return the record that holds for a job: of several the one that most devices measured.
-
-    Records of one benchmark job are put together.
-    """
+    """Return the record for a job, parts put together: the one that most devices measured."""
     from projector.measure.record import load_record, merge_records
 
     refusal: ConfigError | None = None
@@ -176,10 +169,7 @@ class AtHand(NamedTuple):
 
 
 def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | str:
-    """Return what stands for the device of a job on this machine, or why nothing does.
-
-    The reason is empty where there is no GPU and the processor does not count.
-    """
+    """Return what stands for a job's device here, or why nothing does (empty without a device)."""
     profile, found = job.cluster.device, gpus_at_hand()
     if found is not None and (not found.name or stands_for(profile, found.name)):
         return AtHand("cuda", found.name, found.gpus)

@@ -110,11 +110,7 @@ def _of_device(job: Job) -> dict[str, Any]:
     """Name the fields of the device that are not its own."""
     origins = origins_of(job.cluster.device)
     borrowed = {owner: list(fields) for owner, fields in origins.borrowed.items()}
-    return {
-        "name": job.cluster.device.name,
-        "borrowed": borrowed,
-        "assumed": list(origins.assumed),
-    }
+    return {"name": job.cluster.device.name, "borrowed": borrowed, "assumed": list(origins.assumed)}
 
 
 def _warnings(job: Job, today: dt.date | None) -> list[str]:

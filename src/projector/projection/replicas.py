@@ -389,10 +389,7 @@ def cost_optimizer(replicas: Replicas, owned: Floats, held: Floats) -> Floats:
 
 
 def cost_tied_embeddings(replicas: Replicas) -> Floats:
-    """Return the seconds of summing the gradients of the two copies of an embedding.
-
-    0 where they are one, lie on one rank of the pipeline, or are frozen.
-    """
+    """Return the seconds of summing the gradients of an embedding's two copies; 0 without two."""
     if not replicas.jobs.model.tied.any():
         return np.zeros(len(replicas))
     columns = replicas.columns

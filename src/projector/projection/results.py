@@ -437,11 +437,7 @@ MEMORY_SCALARS = (
 )
 """What ``memory --json`` says, in its order; ``performance --json`` repeats some of it."""
 
-SCALARS = (
-    *PERFORMANCE_SCALARS,
-    *MEMORY_SCALARS,
-    Scalar(STATUS, TEXT, "", lambda r: r.status),
-)
+SCALARS = (*PERFORMANCE_SCALARS, *MEMORY_SCALARS, Scalar(STATUS, TEXT, "", lambda r: r.status))
 """The columns of a sweep behind its axes; the last stands there alone."""
 
 RESULTS = {scalar.name: scalar.kind for scalar in SCALARS}
@@ -466,10 +462,7 @@ TEXTS = (
 
 
 def bounds(limit: Ints32, numbers: Mapping[int, tuple[Array, Array]]) -> Coded:
-    """Name what limits each of n steps, by its code.
-
-    ``numbers`` gives the whole numbers of a code's text, [n] each.
-    """
+    """Name what limits each of n steps, by its code; ``numbers`` [n] are those of its text."""
     code, texts = limit.copy(), list(TEXTS[: len(BREAKDOWN)])
     for kind, columns in numbers.items():
         rows = np.flatnonzero(limit == kind)

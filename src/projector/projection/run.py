@@ -121,10 +121,7 @@ def _warm_up(results: Results) -> WarmUp:
 
 
 def _evaluation_steps(results: Results) -> Floats:
-    """Return the time of evaluations in steps, for each step.
-
-    A forward takes its share of the pipeline by FLOP, and none of the update.
-    """
+    """Return the time of evaluations in steps: the share of forwards in the FLOP of a pipeline."""
     run, steps = results.evaluation.batch.run, results.steps
     units = _FORWARDS * (1.0 + results.recompute_flop / results.model_flop)
     forward = _stated_or(run.forward_share, steps.pipeline_s / steps.iteration_s / units)
@@ -241,10 +238,7 @@ _DEFAULTS = {
 }
 """Terms of a run, and their fields that ``hardware/failures.yaml`` fills in."""
 
-_INSTEAD = {
-    "write_gb_per_s_per_node": "write_gb_per_s",
-    "read_gb_per_s_per_node": "read_gb_per_s",
-}
+_INSTEAD = {"write_gb_per_s_per_node": "write_gb_per_s", "read_gb_per_s_per_node": "read_gb_per_s"}
 """Fields of which another one takes the place."""
 
 

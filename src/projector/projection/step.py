@@ -499,10 +499,7 @@ def _replay(
 def _peaks(
     inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints, replica: Ints
 ) -> tuple[Floats, Ints]:
-    """Return the most activations that ranks hold at one time, and the row of each job in them.
-
-    Jobs of one placement; those of a replica follow one another.
-    """
+    """Return the most activations that ranks hold at once, and each job's row (one placement)."""
     replicas = inputs.replicas
     # Orders that differ in the number of microbatches alone mostly hold the same at their peaks.
     kind_of_order = np.zeros(len(orders), np.int64)

@@ -97,11 +97,7 @@ def _stated(model: str, device: str, nodes: int) -> dict[str, Any]:
         "global_batch_size": 16 * cluster.gpus,
         "seq_length": min(8192, architecture.max_position_embeddings),
     }
-    return {
-        "model": model,
-        "training": training,
-        "cluster": {"device": device, "nodes": nodes},
-    }
+    return {"model": model, "training": training, "cluster": {"device": device, "nodes": nodes}}
 
 
 def job_file(

@@ -105,10 +105,7 @@ def save_snapshot(snapshot: dict[str, Any], path: str | Path) -> None:
 def snapshot_of(
     allocations: Iterable[Allocation], devices: Sequence[Device], **settings: Any
 ) -> dict[str, Any]:
-    """Return a snapshot as torch makes it, of allocations in any order.
-
-    Further settings are what ``allocator_settings`` says besides.
-    """
+    """Return a snapshot as torch makes it, of allocations in any order, with further settings."""
     of_device: list[list[Allocation]] = [[] for _ in devices]
     for allocation in allocations:
         if allocation.end_ps is not None and allocation.end_ps < allocation.start_ps:

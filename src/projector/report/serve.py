@@ -1,5 +1,6 @@
 """A served load: the answer, throughput against speed, a simulated load, time and memory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from projector.arrays import Floats
 from projector.config.bands import DECODE, PREFILL
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures.figure import (
@@ -33,16 +35,7 @@ from projector.units import MILLISECOND, to_gib, to_ms
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TERMS = {
-    "gemm": "matrix multiplication",
-    "attention": "attention and its cache",
-    "other": "norms, activations, routing",
-    "tp_comm": "tensor-parallel communication",
-    "ep_comm": "expert-parallel communication",
-    "pp_comm": "sends between stages",
-    "launch": "gaps between kernels",
-    "host": "waiting for the host",
-}
+TERMS: Mapping[str, str] = hardware_table("report_words.yaml")["serving_terms"]
 """What the terms of a step are."""
 
 MOST_SHOWN = 12

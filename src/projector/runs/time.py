@@ -292,10 +292,7 @@ def interruptions_of(inputs: RunInputs) -> tuple[Interruptions, Floats]:
 
 
 def run_times(inputs: RunInputs) -> RunTimes:
-    """Return the expected time of each run.
-
-    A run that cannot be has a `RunTimes.status`, and NaN as its total.
-    """
+    """Return the expected time of each run; NaN as its total where it cannot be (`status`)."""
     compute_s = inputs.tokens / inputs.tokens_per_step * inputs.step_s
     warm_up_s, more_steps = _ramps(inputs.warm_up, inputs.tokens, inputs.step_s)
     steps = inputs.tokens / inputs.tokens_per_step + more_steps

@@ -145,11 +145,7 @@ Run = Callable[[str, int], tuple[PipelineRun, float | None]]
 def compared(
     pp: int, vpp: int, microbatches: int, algorithm: str, run: Run, *, splits: bool
 ) -> ScheduleComparison:
-    """Run one schedule, or all of them, and put the fastest that fits first.
-
-    With ``splits`` each runs in the chunks that it needs. Equal ones stay in the order of the
-    registry.
-    """
+    """Run schedules, with ``splits`` in their chunks; the fastest that fits is the first."""
     names = SCHEDULES if algorithm == ALL else [resolve(algorithm, vpp).name]
     candidates = [
         _candidate(name, SCHEDULES[name].chunks(vpp) if splits else vpp, run, algorithm == ALL)

@@ -238,10 +238,7 @@ class Placement:
 
     @cached_property
     def neighbour(self) -> Ints:
-        """Rank of the next stage and of the one before, ``int64[pp * chunks, 2]``.
-
-        The first and the last stage of a copy are their own missing neighbour.
-        """
+        """Rank of the next stage and of the one before, or itself, ``int64[pp * chunks, 2]``."""
         rank, stage = self.rank_of, np.arange(self.stage_of.size)
         depth = stage % self.num_stages
         following = np.where(depth == self.num_stages - 1, stage, stage + 1) % len(rank)
@@ -273,10 +270,7 @@ class Placement:
         return longer, np.zeros_like(p2p_ps)
 
     def sends_ps(self, p2p_ps: Ints, microbatches: int) -> Ints:
-        """Return how long each rank waits for its messages in a step, ``int64[pp]``.
-
-        ``microbatches`` pass through each virtual stage.
-        """
+        """Return how long each rank waits for the messages of a step, ``int64[pp]``."""
         per_stage = np.where(self._sends, p2p_ps, 0).sum(axis=0)
         return np.asarray(microbatches * per_stage[self.stage_of].sum(axis=1), np.int64)
 

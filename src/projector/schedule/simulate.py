@@ -124,10 +124,7 @@ def pipeline_run(
     overlap_p2p: bool = True,
     objective: Objective = "makespan",
 ) -> PipelineRun:
-    """Return the replay behind :func:`simulate_schedule`, which has the parameters.
-
-    Memory is counted in microbatches of a whole rank: each of the ``vpp`` chunks holds its share.
-    """
+    """Return the replay of :func:`simulate_schedule`; a chunk holds 1 / ``vpp`` of a microbatch."""
     if not isinstance(name, str):
         msg = f"a schedule is named by text, not {name!r}"
         raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])

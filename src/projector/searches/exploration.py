@@ -266,10 +266,7 @@ class _Explorer:
             self._plan(self.open)
 
     def _in_batches(self, rows: Ints, work: Callable[[Ints], None], before: int) -> bool:
-        """Do some work for all rows, batch after batch; return whether there was time for it.
-
-        ``before`` rows were worked on before.
-        """
+        """Work through all rows in batches, behind ``before`` others; return whether time did."""
         begin, each_s = 0, 0.0
         # The first batch loads and compiles; the second one says how long all take.
         sizes = iter(FIRST_BATCHES if self.watch.is_limited or len(rows) > BATCH else ())

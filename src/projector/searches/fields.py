@@ -75,10 +75,7 @@ class Lever:
 
 
 def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
-    """Return the levers of a job: dotted fields, several that move together joined by ``+``.
-
-    Unless given, they are every rate of the device, the network and the host's software.
-    """
+    """Return dotted fields, joined by ``+``, to vary: by default every rate of the hardware."""
     numbers = flat_fields(job)
     if fields is None:
         rates = _rates(numbers, attention_name(job.training))
@@ -123,9 +120,7 @@ def _is_rate(value: Any) -> bool:
 
 
 def project(
-    base: Job,
-    overrides: Sequence[Mapping[str, Any]],
-    read: Callable[[Evaluation], Sequence[T]],
+    base: Job, overrides: Sequence[Mapping[str, Any]], read: Callable[[Evaluation], Sequence[T]]
 ) -> list[T | ProjectorError]:
     """Evaluate variants of a job in batches, each with its dotted overrides.
 

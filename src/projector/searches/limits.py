@@ -119,9 +119,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        most_seconds: float | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        self, most_seconds: float | None = None, progress: Callable[[Progress], None] | None = None
     ) -> None:
         self._begun = time.perf_counter()
         self.most_seconds = math.inf if most_seconds is None else most_seconds

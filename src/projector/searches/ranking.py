@@ -57,10 +57,7 @@ def _has_price(job: Job) -> bool:
 
 
 def objective_values(results: Results, objective: str) -> Floats:
-    """Return what each job of a batch has of an objective: less is better, float64[jobs].
-
-    A run that never ends has infinitely much.
-    """
+    """Return the objective of each job, float64[jobs], less is better; endless runs have inf."""
     if objective == TIME:
         return results.steps.iteration_s
     values = project_runs(results).column(KEYS[objective])

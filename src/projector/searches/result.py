@@ -126,10 +126,7 @@ class SearchResult(Coverage):
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
-        """Group of each ranked configuration: those of one cannot be told apart; 1 the best.
-
-        Cost and energy of a run are taken to be as uncertain as its time.
-        """
+        """Group of each ranked configuration, 1 the best: those of one cannot be told apart."""
         values = np.array([each.value for each in self.configurations], np.float64)
         settings = [each.overrides for each in self.configurations]
         return tuple(noise_groups(values, settings, pair_noise).tolist())

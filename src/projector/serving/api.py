@@ -20,10 +20,7 @@ from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, Op
 from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import StepColumns
 from projector.serving.deployment import DEGREES, Deployment
-from projector.serving.generation import (
-    Generation,
-    disaggregated_times,
-)
+from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import MAX_LENGTH, Load, Scheduler, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
@@ -70,8 +67,7 @@ class ServingCase:
 
 
 def read_case(
-    source: str | Path | Mapping[str, Any] | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    source: str | Path | Mapping[str, Any] | None = None, overrides: Mapping[str, Any] | None = None
 ) -> ServingCase:
     """Read a serving file or mapping: the fields of a deployment, and its ``load``.
 

@@ -43,10 +43,7 @@ def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
 
 
 def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
-    """Return the tokens that all layers together cache of one sequence, int64 like ``context``.
-
-    A windowed layer keeps its window.
-    """
+    """Return the tokens of a sequence that all layers cache, int64; windowed ones their window."""
     windowed = model.sliding_window_layers
     windowed_tokens = np.minimum(context, model.sliding_window)
     return np.asarray((model.num_layers - windowed) * context + windowed * windowed_tokens)
@@ -202,10 +199,7 @@ def _first_rows(keys: Sequence[Hashable]) -> tuple[list[int], Ints]:
 
 
 def layer_rows(deployments: Sequence[Deployment]) -> Records:
-    """Return WORKLOAD[deployments]: a layer of each, with its dense and its sparse part.
-
-    Batch and sequence are left to the caller.
-    """
+    """Return WORKLOAD[deployments]: a layer with both parts; the caller sets batch and sequence."""
     model = ModelColumns(*each_once([deployment.model for deployment in deployments]))
     domain = np.array([domain_gpus(deployment.cluster) for deployment in deployments], np.int64)
     tp = np.array([deployment.tp for deployment in deployments], np.int64)
@@ -356,10 +350,7 @@ def _exchanges(deployments: Sequence[Deployment]) -> Ints:
 
 
 def _fabrics(deployments: Sequence[Deployment]) -> tuple[Records, Records, Ints]:
-    """Return records for each distinct cluster and engine, with the engine's all-reduce.
-
-    The second are what exchanges between experts cost there.
-    """
+    """Return fabrics of each distinct cluster and engine, for all-reduces and for exchanges."""
     rows, index = _first_rows([(id(each.cluster), each.runs.collectives) for each in deployments])
     records, exchanges = [np.zeros(0, FABRIC)], [np.zeros(0, EXCHANGE)]
     for deployment in (deployments[row] for row in rows):

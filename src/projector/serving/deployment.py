@@ -69,11 +69,7 @@ class SpeculativeConfig(Config):
 
     @property
     def tokens_per_step(self) -> float:
-        """Expected tokens that a sequence gains in a step: those accepted, and one of the model.
-
-        ``(1 - a**(k + 1)) / (1 - a)`` with k proposed tokens and the acceptance a (the same paper,
-        equation 1).
-        """
+        """Tokens that a step yields: ``(1 - a**(k + 1)) / (1 - a)`` (same paper, equation 1)."""
         count = self.tokens + 1
         if self.acceptance == 1.0:
             return float(count)

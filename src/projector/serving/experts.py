@@ -40,11 +40,7 @@ def balanced_loads(tokens: int, experts: int, topk: int) -> Ints:
 def power_law_loads(
     tokens: int, experts: int, topk: int, exponent: float, generator: np.random.Generator
 ) -> Ints:
-    """Return int64[experts], loads drawn from a density that falls as ``x**-exponent``.
-
-    The draws are scaled to ``tokens * topk`` pairs, no expert gets a token twice, and what
-    rounding and that limit leave over is handed out one by one, in turn.
-    """
+    """Return int64[experts], loads of density ``x**-exponent``, scaled to ``tokens * topk``."""
     pairs = tokens * topk
     drawn = benchmark_routing()
     low, high = drawn.sparse_low, drawn.sparse_high

@@ -22,11 +22,7 @@ from projector.serving.step import step_times
 
 
 def cached_prefix(share: Floats, tokens: Ints, page: Ints) -> Ints:
-    """Return the tokens of prompts that a cached prefix spares, int64 like ``tokens``.
-
-    That is ``share`` of them in whole pages. At least one token is left, whose logits give the
-    first new one.
-    """
+    """Return tokens that a cached prefix spares, whole pages of a ``share``; one token is left."""
     spared = np.minimum((share * tokens).astype(np.int64), np.maximum(0, tokens - 1))
     return np.asarray(spared // page * page)
 
@@ -75,28 +71,19 @@ as linear in between."""
 def prefill_time_s(
     deployment: Deployment, batch: int, tokens: int, chunk_tokens: int | None = None
 ) -> float:
-    """Return the seconds until each of ``batch`` prompts of ``tokens`` has its first token.
-
-    With ``chunk_tokens`` the prompts go through in chunks, see `prompt_steps`.
-    """
+    """Return seconds until ``batch`` prompts have a first token, or in chunks (`prompt_steps`)."""
     steps = prompt_steps(deployment, batch, tokens, chunk_tokens)
     return float(step_times(steps).latency_s.sum())
 
 
 def decode_time_s(deployment: Deployment, batch: int, context: int) -> float:
-    """Return the seconds of a token of each sequence, with ``context`` tokens cached for it.
-
-    That is one decode step, or with speculative decoding its share of one.
-    """
+    """Return the seconds of a token of each sequence, ``context`` cached: its share of a step."""
     return float(speculated_times([Step(deployment, batch, 1, context)]).token_s[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Equal requests on a deployment, whose prefill may have devices of its own.
-
-    `generation_times` has all start together, without new ones joining.
-    """
+    """Equal requests that start together (`generation_times`); prefill may have own devices."""
 
     deployment: Deployment
     batch: int
@@ -201,10 +188,7 @@ class DisaggregatedTimes:
         return rate
 
     def balanced(self, row: int = 0, most: int = 8) -> tuple[int, int]:
-        """Return the replicas of prefill and decode that yield most for each device.
-
-        Up to ``most`` of either are tried; of equal ones the fewest devices win.
-        """
+        """Return the fewest replicas, up to ``most`` of either, that yield most for each device."""
         one = np.arange(1, most + 1)
         prefill, decode = (grid.ravel() for grid in np.meshgrid(one, one, indexing="ij"))
         requests = np.minimum(

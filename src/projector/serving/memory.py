@@ -12,13 +12,7 @@ from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.stages import KIND_OF_LAYER, Kind
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.table import FORWARD, GEMM
-from projector.serving.columns import (
-    Step,
-    each_once,
-    elements_per_token,
-    layer_rows,
-    step_columns,
-)
+from projector.serving.columns import Step, each_once, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
 from projector.serving.points import draft_deployment
 from projector.units import GIB, to_gib
@@ -49,10 +43,7 @@ class ServingMemory:
 
     @property
     def cache_bytes_per_token(self) -> float:
-        """What one more token of a sequence adds to a rank of the largest stage, below any window.
-
-        With attention data parallelism the sequence lies on one group alone.
-        """
+        """What a token more adds to a rank of the largest stage, below any window."""
         return self._layer_token_bytes * float(self.stage_layers.max())
 
     @property
@@ -190,10 +181,7 @@ def _of_deployment(
 
 
 def _kind_weights_bytes(deployments: Sequence[Deployment]) -> Floats:
-    """Return float64[deployments, kinds]: weights of one layer, embedding or head on a rank.
-
-    Linear layers are stored in their own type, all else in 16 bits.
-    """
+    """Return float64[deployments, kinds]: weights on a rank, 16 bits but in linear layers."""
     kinds = len(Kind)
     rows = np.repeat(layer_rows(deployments), kinds)
     rows["kind"] = np.tile(np.arange(kinds), len(deployments))

@@ -228,10 +228,7 @@ class LoadResult:
         return self.output_tokens_per_s / self.deployment.gpus
 
     def percentile_s(self, name: str, percentile: float) -> float:
-        """Return a percentile of ``ttft``, ``tpot``, ``e2e`` or ``queued``, in seconds.
-
-        NaN where no request has the quantity.
-        """
+        """Return a percentile of ``ttft``, ``tpot``, ``e2e`` or ``queued``, s; NaN without any."""
         column: Floats = getattr(self, f"{name}_s")
         column = column[~np.isnan(column)]
         return float(np.percentile(column, percentile)) if len(column) else float("nan")
@@ -281,10 +278,7 @@ def simulate_load(
 def simulate_loads(
     cases: Sequence[tuple[Deployment, Load, Scheduler | None]], threads: int | None = None
 ) -> list[LoadResult]:
-    """Serve several loads, each with its own replica.
-
-    ``threads`` run at a time, all cores unless given. A result does not depend on the others.
-    """
+    """Serve loads, each with a replica, ``threads`` at a time; results do not depend on others."""
     schedulers = [scheduler or Scheduler() for _, _, scheduler in cases]
     drawn = [load.draw() for _, load, _ in cases]
     replicas = [
@@ -414,11 +408,7 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
 
 
 def _counted(load: Load, served: kernel.Served) -> tuple[Array, float, float]:
-    """Return the counted requests and the counted time.
-
-    Without the first and last ``warm_up`` of the requests, by arrival; the time lies between the
-    arrivals of the first and the last that count.
-    """
+    """Return the requests but ``warm_up`` of them at either end, and the time between them."""
     count = len(served.arrival_s)
     if load.arrival == "offline":
         return np.arange(count), 0.0, float(served.totals[kernel.END])

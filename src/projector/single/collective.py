@@ -83,11 +83,7 @@ def collective_time(
 def mpi_collective_time(
     operation: str, num_bytes: ArrayLike, ranks: ArrayLike, *, node: NodeLike
 ) -> float | Floats:
-    """Return the seconds of an MPI collective among the first devices of a node.
-
-    It is the time of the collective library times the ratio in
-    the node's file (``transfers.mpi_over_library``).
-    """
+    """Return seconds of an MPI collective: the library's, times a ratio in the node's file."""
     topology = topology_of(node)
     ratios = transfers_of(topology).mpi_over_library
     case = collective_case(operation, device=topology.device)

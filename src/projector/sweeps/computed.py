@@ -327,10 +327,7 @@ class _Reader:
 
 
 def evaluate(expression: Expression, names: Mapping[str, Values], *, truth: bool) -> Values:
-    """Return what an expression gives for each row, by its names as it spells them.
-
-    With ``truth`` only what is true matters.
-    """
+    """Return an expression's value for each row; with ``truth`` only what is true matters."""
     reader = _Reader(names)
     with np.errstate(all="ignore"):
         try:

@@ -269,10 +269,7 @@ def _workers(workers: int | None) -> int:
 
 
 def _refuse_endless(space: Space, plan: Plan, workers: int, *, local: bool) -> None:
-    """Refuse a space that takes more than `LONGEST_DAYS`, by a small sample.
-
-    Workers that will be processes of this machine, ``local``, start meanwhile.
-    """
+    """Refuse a space of more than `LONGEST_DAYS`, by a sample, while ``local`` workers start."""
     if space.size < MANY_POINTS:
         return
     if local and workers > 1:

@@ -46,10 +46,7 @@ class Lookup:
         *,
         is_legal: Callable[[Any], bool] = lambda value: not isinstance(value, ProjectorError),
     ) -> None:
-        """Keep what is looked up for some axes, by `Compute`; a `Computed` may be asked for more.
-
-        ``is_legal`` says whether a point with a value may be a job.
-        """
+        """Keep lookups for axes, by `Compute`; ``is_legal``: a point with a value may be a job."""
         self.axes = tuple(axes)
         self._sizes = [len(space.axes[axis].points) for axis in self.axes]
         self._compute, self._is_legal = compute, is_legal

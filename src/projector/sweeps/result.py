@@ -228,10 +228,7 @@ class SweepResult:
         return np.asarray(standings(table) <= VERDICTS.index(worst))
 
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
-        """Return the ranked rows with the largest ``by``, best first; earlier ones win ties.
-
-        Ranked is what fits with the band of its memory, and what is at risk with ``allow_risk``.
-        """
+        """Return the ranked rows (fitting, or with ``allow_risk``) with the largest ``by``."""
         self._check_number(by)
         best: list[tuple[float, int, dict[str, Any]]] = []
         begin = 0
@@ -348,10 +345,7 @@ class SweepResult:
 
 
 def standing(row: Mapping[str, Any]) -> str:
-    """Return the verdict of a row as counts, ranks and pictures take it.
-
-    A row is at risk only if its projected peak fits: one that would need luck does not fit.
-    """
+    """Return the verdict of a row; it is at risk only if its projected peak fits."""
     return row["verdict"] if row["fits"] else DOES_NOT_FIT
 
 
@@ -378,10 +372,7 @@ def _floats(table: "pa.Table", name: str) -> Floats:
 
 
 def _front(values: Floats) -> Ints:
-    """Return the rows of ``values`` that no other row beats, where less is better.
-
-    The first in lexical order is beaten by none; what it beats goes, then comes the next.
-    """
+    """Return the rows of ``values`` that none beats: the lexical first, then of what it leaves."""
     order = np.lexsort(values.T[::-1])
     front = []
     while len(order):

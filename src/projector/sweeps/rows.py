@@ -33,15 +33,7 @@ from projector.lower.columns import SectionTable
 from projector.projection.bands import FITS, VERDICTS
 from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.known import KnownPipelines
-from projector.projection.results import (
-    FLOAT,
-    RESULTS,
-    STATUS,
-    Column,
-    Results,
-    fitting,
-    verdicts,
-)
+from projector.projection.results import FLOAT, RESULTS, STATUS, Column, Results, fitting, verdicts
 from projector.projection.run import RUN_SCALARS, run_columns
 from projector.sweeps.computed import Computed, one_by_one
 from projector.sweeps.journal import Totals
@@ -451,11 +443,7 @@ class Sweeper:
     """Projects the chunks of one sweep."""
 
     def __init__(
-        self,
-        space: Space,
-        axes: Mapping[str, str],
-        chunk_points: int,
-        drafts: Path | None = None,
+        self, space: Space, axes: Mapping[str, str], chunk_points: int, drafts: Path | None = None
     ) -> None:
         """Begin with nothing known; rows go to ``drafts``, of a `Store`, or parts carry them."""
         self.drafts, self._space = drafts, space
@@ -487,10 +475,7 @@ class Sweeper:
 
 
 def reason_of(error: ProjectorError) -> str:
-    """Say why a point is not a legal job, in the same words for all points like it.
-
-    Numbers become ``N`` and what follows a semicolon, the way out, is left away.
-    """
+    """Say why a point is no legal job, without numbers and way out: alike for all like it."""
     text = error.message.split("; ", maxsplit=1)[0]
     if error.key and not text.startswith(error.key):
         text = f"{error.key}: {text}"

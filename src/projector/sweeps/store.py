@@ -208,10 +208,7 @@ def encode(table: "pa.Table", schema: "pa.Schema") -> memoryview:
 
 
 class Store:
-    """The folder of one sweep, open for writing; its parent is there.
-
-    ``overwrite`` says whether another sweep that is there may go.
-    """
+    """The folder of one sweep, open for writing; ``overwrite``: another one there may go."""
 
     def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:
         self.path, self.plan = path, plan
@@ -323,10 +320,7 @@ class Store:
         return None
 
     def _begin(self) -> None:
-        """Clear what is ours and say which sweep this is.
-
-        Parts go first: a run that ends in between leaves a sweep that lacks some.
-        """
+        """Clear what is ours, parts first in case the run ends, and say which sweep this is."""
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             old.unlink()
         (self.path / JOURNAL).unlink(missing_ok=True)

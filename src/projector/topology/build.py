@@ -375,10 +375,7 @@ def node_net(topology: Topology) -> Net:
 
 
 def as_graph(vertices: Iterable[Vertex], links: Iterable[Link]) -> "Graph":
-    """Return vertices and links as a networkx graph, with their fields as attributes.
-
-    Links carry both directions at once, so that edges have none.
-    """
+    """Return vertices and links (both directions at once) as a networkx graph with attributes."""
     from networkx import Graph
 
     graph = Graph()
@@ -388,10 +385,7 @@ def as_graph(vertices: Iterable[Vertex], links: Iterable[Link]) -> "Graph":
 
 
 def cut_rates(topology: Topology) -> dict[Directed, float]:
-    """Return the GB/s that every two devices reach over all routes at once.
-
-    That is their smallest cut (Ford and Fulkerson), found for all pairs in a Gomory-Hu tree.
-    """
+    """Return GB/s of every two devices over all routes: smallest cuts, from a Gomory-Hu tree."""
     from networkx import gomory_hu_tree, shortest_path
 
     inner = [vertex for vertex in topology.vertices if vertex.kind in {"device", "switch"}]

@@ -82,10 +82,7 @@ class Cluster(NamedTuple):
 
 
 def load_node(name: str, assignments: tuple[str, ...] = (), network: str | None = None) -> Topology:
-    """Return a node whose device and network are changed by overrides of the command line.
-
-    These are ``device.KEY=VALUE`` and ``network.KEY=VALUE``; ``network`` replaces the node's own.
-    """
+    """Return a node changed by ``device.KEY=VALUE``, ``network.KEY=VALUE`` or a ``network``."""
     plain = load_topology(name)
     if not assignments and network is None:
         return plain

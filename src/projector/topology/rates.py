@@ -120,11 +120,7 @@ def _widest_ways(
 def _exchange_loads(
     ways: dict[tuple[int, int], list[tuple[End, ...]]], n: int
 ) -> dict[Directed, float]:
-    """Return how many flows of an exchange of all with all cross each link.
-
-    Flows with several equal ways are spread over them evenly: which one the driver takes is not
-    published.
-    """
+    """Return how many flows of an exchange cross each link, spread over equal ways evenly."""
     loads: dict[Directed, float] = {}
     for step in permutations(range(n), 2):
         for path in ways[step]:
@@ -242,10 +238,7 @@ def _orders(n: int, near: dict[int, set[int]]) -> Iterator[tuple[int, ...]]:
 
 
 def _neighbouring(n: int, near: dict[int, set[int]], search: int) -> tuple[int, ...] | None:
-    """Return a ring of neighbours, or none if a bounded search finds none.
-
-    Each search tries neighbours in another order, so that rings over different links are found.
-    """
+    """Return a ring of neighbours, or none if a search finds none, by varied orders of links."""
 
     def shuffled(a: int) -> Iterator[int]:
         inside = (b for b in near[a] if b < n)

@@ -87,10 +87,7 @@ def find_route(
 
 
 def find_matrices(topology: Topology, choice: Choice = "widest") -> Matrices:
-    """Return hops, rates and latencies between every two devices of a node.
-
-    Hops are those of the shortest route; rates and latencies those of the route that is chosen.
-    """
+    """Return hops of the shortest, rates and latencies of the chosen routes between devices."""
     net = node_net(topology)
     devices = tuple(range(topology.num_devices))
     start_us = topology.node.start_us
@@ -110,11 +107,7 @@ def find_matrices(topology: Topology, choice: Choice = "widest") -> Matrices:
 def _least(
     net: Net, source: End, through: Collection[str], least_gb_per_s: float
 ) -> dict[End, tuple[End, ...]]:
-    """Return the paths with the fewest links among those with at least a given rate.
-
-    Of several the one with the least latency, then the first in the order of vertices: Dijkstra's
-    algorithm over (links, latency, path).
-    """
+    """Return the paths with the fewest links of at least a rate, then by latency (Dijkstra)."""
     order = {end: position for position, end in enumerate(net.kinds)}
     paths: dict[End, tuple[End, ...]] = {}
     heap: list[tuple[int, float, tuple[int, ...], tuple[End, ...]]]

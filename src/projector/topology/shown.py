@@ -96,10 +96,7 @@ def _rates(topology: Topology) -> list[dict[str, Any]]:
 def show_matrix(
     topology: Topology, choice: str = "widest", engine: str | None = None
 ) -> dict[str, Any]:
-    """Return the matrices of hops, rates and latencies between devices, as square lists.
-
-    Rates are those of links, or what an engine reaches over them.
-    """
+    """Return hops, rates (of links or an engine) and latencies of devices as square lists."""
     checked = check_choice(choice)
     if engine is None:
         matrices = find_matrices(topology, checked)

@@ -211,11 +211,7 @@ def transfer_time(
 
 
 def shared_rates(
-    node: NodeLike,
-    flows: Sequence[tuple[End, End]],
-    *,
-    engine: str,
-    both_directions: bool = False,
+    node: NodeLike, flows: Sequence[tuple[End, End]], *, engine: str, both_directions: bool = False
 ) -> list[float]:
     """Return the GB/s per direction of large messages that move at the same time.
 
@@ -242,11 +238,7 @@ def shared_rates(
 def overlapped_seconds(
     node: NodeLike, engine: str, transfer_s: ArrayLike, compute_s: ArrayLike
 ) -> Floats:
-    """Return the seconds of a transfer and a kernel that run at once, from those of each alone.
-
-    A copy engine leaves the kernel its compute units. A copy by a kernel takes some of them while
-    it runs.
-    """
+    """Return seconds of a transfer beside a kernel; a copying kernel takes some of its units."""
     topology = topology_of(node)
     units = transfers_of(topology).resolved(engine).compute_units
     kept = 1.0 - min(units / topology.device.compute_units, 1.0)

@@ -28,10 +28,7 @@ PHASES = ("forward", "backward", "optimizer", "other")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activities:
-    """Columns of equal length, one row an activity, by rank, device and start.
-
-    Of activities of one device that start together the shorter one comes first.
-    """
+    """Columns, one row an activity, by rank, device and start; of equals the shorter one first."""
 
     rank: Ints
     device: Ints

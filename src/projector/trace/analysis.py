@@ -456,10 +456,7 @@ MOST_NAMED = 10
 
 
 def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False) -> list[str]:
-    """Return what to keep in mind when reading any number of a trace.
-
-    Who chose ranks does not miss the others.
-    """
+    """Return what to keep in mind when reading a trace; who chose ranks does not miss others."""
     cut = [*_cut(trace, activities)]
     missing = [] if chosen_ranks else [*_missing_ranks(trace)]
     # Another file may lie in a folder of a whole trace.

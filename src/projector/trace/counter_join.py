@@ -388,11 +388,7 @@ def _after_arguments(name: str, place: int) -> int:
 
 
 def common_level(timed: Sequence[str], counted: Sequence[str]) -> int:
-    """Return the most exact level at which the names of two runs agree.
-
-    That is the first at which nearly as many of the counted names are found among the timed ones as
-    at any level.
-    """
+    """Return the most exact level at which nearly as many names agree as at any."""
     shares = []
     for level in (FULL, BARE, FUNCTION):
         known = {spelled(name, level) for name in timed}
@@ -407,10 +403,7 @@ Tokens = tuple[int, ...]
 
 
 def iterations_of(iteration: Ints) -> list[Ints]:
-    """Return the places of each iteration, in order, and those outside all of them at the end.
-
-    The whole is one iteration if all are outside.
-    """
+    """Return the places of each iteration, and of what lies outside; or the whole as one."""
     numbers = [int(n) for n in np.unique(iteration) if n != NONE]
     if not numbers:
         return [np.arange(len(iteration)), np.zeros(0, np.int64)]

@@ -103,10 +103,7 @@ def read_counters(path: Path) -> list[Counters]:
 
 
 def counters_of_details(details: Sequence[Mapping[str, Any]], of: Ints) -> dict[str, Floats]:
-    """Return the counters that details of kernels hold, float64[of] by name.
-
-    `of` is a row of the details or -1; NaN where nothing was counted.
-    """
+    """Return counters that details hold, float64[of] by name, NaN without; `of` are rows or -1."""
     counted = [detail.get("counters", {}) for detail in (*details, {})]
     names = dict.fromkeys(name for found in counted for name in found)
     return {
@@ -217,11 +214,7 @@ def _counters(table: Table, rank: int, values: Mapping[str, Floats]) -> Counters
 
 
 def _threads(table: Table) -> Ints:
-    """Return the work items of each dispatch.
-
-    AMD's tools write their number; Nsight Compute the extents of the grid in groups, and those of
-    a group, such as ``(108, 1, 1)`` and ``(256, 1, 1)``.
-    """
+    """Return the work items of each dispatch: AMD's number, or groups ``(108, 1, 1)`` of NVIDIA."""
     grid, block = table.column("grid"), table.text("block")
     if grid is None:
         return np.full(len(table), NONE, np.int64)

@@ -333,10 +333,7 @@ UNKNOWN = -2
 
 
 def annotated_iterations(events: Events, names: Sequence[str]) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and number of the ranges that count iterations, in order of start.
-
-    Of several ways to count, the first of the table that stands in the trace is taken.
-    """
+    """Return start, end and number of iterations, by the first kind of range that is there."""
     rows = np.flatnonzero(events.kind == ANNOTATION)
     used = np.unique(events.name[rows])
     texts = [names[row] for row in used]
@@ -355,10 +352,7 @@ def annotated_iterations(events: Events, names: Sequence[str]) -> tuple[Ints, In
 
 
 def within(times: Ints, start: Ints, end: Ints, number: Ints) -> Ints:
-    """Return the number of the range around each time, -1 outside ranges.
-
-    Ranges are in order of start and do not overlap; a time at an end is outside.
-    """
+    """Return the number of the ordered range around each time, -1 outside and at ends."""
     found = np.full(len(times), NONE, np.int64)
     if len(start) == 0:
         return found
@@ -478,11 +472,7 @@ def _arrows(trace: RankTrace, rows: Ints) -> Counter[tuple[int, int]]:
 def latest_before(
     keys: tuple[Ints, ...], time: Ints, among_keys: tuple[Ints, ...], among_time: Ints
 ) -> Ints:
-    """Return the last row with the same keys that starts before each time; `NONE` without one.
-
-    Rows have ``among_keys`` and start at ``among_time``; what is asked for has ``keys`` and
-    ``time``.
-    """
+    """Return the last row of ``among`` with the same keys before each time; `NONE` without."""
     count = len(among_time)
     both = [np.concatenate(pair) for pair in zip(among_keys, keys, strict=True)]
     when = np.concatenate([among_time, time])

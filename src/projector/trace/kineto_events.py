@@ -59,6 +59,8 @@ class EventNames(Config):
     vendor_keys: dict[str, Word]
     vendor_devices: dict[str, Word]
     vendor_calls: dict[str, Word]
+    collective_details: dict[str, str]
+    """Argument of a collective -> detail."""
     sources: dict[str, str]
 
 
@@ -222,7 +224,7 @@ class Collector(Batch):
         if kind == ev.OPERATOR and "conv" in name:
             wanted += _SCALARS
         if get("Collective name") is not None:
-            wanted += _COLLECTIVE
+            wanted += (*load_event_names().collective_details.items(),)
         if get("exposed_ps") is not None:
             wanted += _PROJECTED
         for told, label in wanted:
@@ -422,16 +424,6 @@ _PROJECTED = tuple(
 )
 """What files of projections say besides."""
 
-_COLLECTIVE = (
-    ("Collective name", "collective"),
-    ("Process Group Name", "group"),
-    ("Process Group Description", "group_description"),
-    ("Process Group Ranks", "group_ranks"),
-    ("Group size", "group_size"),
-    ("In msg nelems", "in_elements"),
-    ("Out msg nelems", "out_elements"),
-    ("dtype", "dtype"),
-)
 _NUMBERS = ("bytes", "in_elements", "out_elements", "group_size", "module")
 
 

@@ -22,10 +22,7 @@ _MAY_BE_UNKNOWN = ("layer", "iteration", "bytes", "launch_ps", "launch_end_ps")
 
 
 def activity_table(activities: Activities, measured: Mapping[str, Any] | None = None) -> "pa.Table":
-    """Return one row an activity; what is not known is null.
-
-    Of further columns, which were measured, NaN and negative numbers become null.
-    """
+    """Return one row an activity; what is unknown, or below 0 or NaN in more columns, is null."""
     import pyarrow as pa
 
     columns: dict[str, Any] = {}

@@ -256,10 +256,7 @@ def _byte(offset: int) -> str:
 
 
 def parse_around(head: bytes, behind: bytes, keys: tuple[str, ...], notes: Notes) -> dict[str, Any]:
-    """Return what stands before and behind the brackets of the list of events.
-
-    Where the whole cannot be parsed, `keys` are looked for one by one.
-    """
+    """Return what stands around the list of events, at least its `keys` where that is broken."""
     before = head.decode("utf-8", "replace")
     after = behind.decode("utf-8", "replace").strip().lstrip(",")
     closed = before + "]}" if before.endswith("[") else before

@@ -287,10 +287,7 @@ def texts(column: Column) -> list[str]:
 
 
 def whole_numbers(column: Column) -> Ints:
-    """Return texts as int64; `NONE` for what is no whole number, or none of 64 bits.
-
-    Text around digits is passed over: ``Agent 1`` is 1.
-    """
+    """Return texts such as ``Agent 1`` as int64, `NONE` for what is none of 64 bits."""
     if isinstance(column, np.ndarray):
         return column
     try:

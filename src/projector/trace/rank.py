@@ -74,10 +74,7 @@ class Placed:
 
 
 def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
-    """Put one rank's activities in the context of its host.
-
-    Operators of the host are the activities if no rank has devices (`on_host`).
-    """
+    """Align a rank's activities with its host, whose operators they are without devices."""
     events = trace.events
     stack = stack_events(events)
     modules = find_modules(trace, stack)
@@ -481,10 +478,7 @@ def rank_ranges(ranks: Sequence[int]) -> str:
 
 
 def rank_distances(name: str) -> str:
-    """Return the ranks that the name of a group lists, counted from the first; empty without any.
-
-    ``8-11`` and ``0-3`` are both ``0-3``.
-    """
+    """Return the ranks that a group's name lists, from the first: ``8-11`` is ``0-3``; or none."""
     _, _, text = name.rpartition(": ranks ")
     ranks, by, step = text.partition(" by ")
     if text == name or not _RANKS.fullmatch(ranks):

@@ -38,10 +38,7 @@ _HEADING = ("kernel", "function", "direction")
 
 
 def format_of(path: Path) -> str:
-    """Return ``rocprofv3 json``, ``rocprof json`` or ``csv`` of a trace, else nothing.
-
-    Counters are no trace: their CSV is read by `projector.trace.counters`.
-    """
+    """Return ``rocprofv3 json``, ``rocprof json`` or ``csv`` of a trace, else nothing."""
     name = path.name.removesuffix(".gz")
     if name.endswith(".csv"):
         return "csv" if _csv_kind(read_head(path)) else ""
@@ -97,10 +94,7 @@ def group_files(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
 
 
 def read_rocprof(paths: Sequence[Path]) -> list[RankTrace]:
-    """Return the traces, one a process, of one JSON or of the CSVs of one process.
-
-    No rank of them is known.
-    """
+    """Return the traces of a JSON or of a process's CSVs, whose ranks are not known."""
     which = format_of(paths[0])
     if which == "rocprofv3 json":
         return read_tool(paths[0])

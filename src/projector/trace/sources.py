@@ -116,10 +116,7 @@ _RANK = re.compile(r"rank[_\-]?(\d+)", re.IGNORECASE)
 
 
 class Source:
-    """A file, plain or gzip, that is read from its begin to its end.
-
-    Its first bytes tell which, whatever it is called; notes take what is wrong with a packed file.
-    """
+    """A file, plain or gzip by its first bytes, read once; notes take what is wrong with it."""
 
     def __init__(self, path: Path, notes: Notes) -> None:
         self.path, self._notes = path, notes

@@ -77,11 +77,7 @@ class Told:
 
 
 def told_by_kernels(name: Ints, names: tuple[str, ...], device: Ints, start_ps: Ints) -> Told:
-    """Find the phase and the iteration of activities from names alone.
-
-    The phase is ``forward`` throughout, without iterations, if no kernel is named for the backward
-    or the optimizer: that is inference.
-    """
+    """Find phase and iteration from names alone; no backward and optimizer is inference."""
     used, row = np.unique(name, return_inverse=True)
     marks = tables.phases([names[i] for i in used], tables.load_trace_names().phase_kernels)
     mark = marks[row.reshape(-1)] if len(used) else np.zeros(0, np.int64)

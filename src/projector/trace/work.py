@@ -280,10 +280,7 @@ def _gradients(operator: ConvolutionOperator, scalars: Any) -> int:
 def _output(
     operator: ConvolutionOperator, dims: Any, x: tuple[int, ...], w: tuple[int, ...], scalars: Any
 ) -> tuple[int, ...]:
-    """Return the extents of the output: floor((x + 2 padding - dilation (w - 1) - 1) / stride) + 1.
-
-    The equation is that of "Shape" of torch.nn.Conv2d.
-    """
+    """Return floor((x + 2 padding - dilation (w - 1) - 1) / stride) + 1, of torch.nn.Conv2d."""
     if operator.gradient is not None:
         return _extents(dims, operator.gradient)[-len(w[2:]) :]
     axes = len(w) - 2

@@ -17,6 +17,7 @@ from projector.config.formats.read_job import (
     nodes_of_ranks,
 )
 from projector.config.formats.values import integer, number
+from projector.config.resources import settings_of
 
 TOOL: Final = "DeepSpeed"
 
@@ -28,56 +29,9 @@ PREFIX: Final = "deepspeed."
 AUTO: Final = "auto"
 """A value that the trainer fills in."""
 
-OPTIMIZERS: Final = {
-    "adam": "adam", "adamw": "adam", "fusedadam": "adam", "cpuadam": "adam",
-    "deepspeedcpuadam": "adam", "torchadam": "adam", "muon": "muon", "sgd": "sgd",
-}  # fmt: skip
-"""Type of optimizer in small letters -> the rule here."""
+_TABLE: Final = settings_of("deepspeed")
 
-DTYPES: Final = {
-    "fp32": "fp32", "float32": "fp32", "float": "fp32",
-    "bf16": "bf16", "bfp16": "bf16", "bfloat16": "bf16", "fp16": "bf16", "float16": "bf16",
-}  # fmt: skip
-"""Type of gradients -> one as wide here."""
-
-_OFF: Final[tuple[Any, ...]] = (False, 0, 1, -1, "", "none", AUTO)
-
-_UNMODELLED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "zero_optimization.zero_hpz_partition_size": (_OFF, "weights are gathered from all ranks"),
-    "zero_optimization.zero_quantized_weights": (_OFF, "weights are gathered in 16 bits"),
-    "zero_optimization.zero_quantized_gradients": (_OFF, "gradients are reduced in 16 bits"),
-    "zero_optimization.mics_hierarchical_params_gather": (_OFF, "weights are gathered at once"),
-    "sparse_gradients": (_OFF, "gradients of the embedding are dense"),
-    "sparse_attention.mode": (_OFF, "attention is dense"),
-    "hybrid_engine.enabled": (_OFF, "only training is projected"),
-    "curriculum_learning.enabled": (_OFF, "sequences have their full length"),
-    "data_efficiency.enabled": (_OFF, "sequences have their full length"),
-    "progressive_layer_drop.enabled": (_OFF, "all layers run"),
-    "compression_training.weight_quantization.shared_parameters.enabled": (_OFF, "no compression"),
-    "compile.deepcompile": (_OFF, "only torch.compile is"),
-    "eigenvalue.enabled": (_OFF, "a step has no such work"),
-}
-"""Setting -> values without effect, and what is projected."""
-
-_HARMLESS: Final = frozenset(
-    {
-        "steps_per_print", "wall_clock_breakdown", "dump_state", "memory_breakdown",
-        "gradient_clipping", "prescale_gradients", "gradient_predivide_factor",
-        "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "disable_allgather",
-        "managed_gradient_accumulation", "data_parallel_size", "graph_harvesting", "seed",
-        "use_data_before_expert_parallel_", "train_batch_size", "gradient_accumulation_steps",
-        "scheduler.", "optimizer.", "fp16.", "bf16.", "amp.", "flops_profiler.", "autotuning.",
-        "elasticity.", "comms_logger.", "monitor_config.", "tensorboard.", "wandb.", "comet.",
-        "csv_monitor.", "checkpoint.", "aio.", "data_types.", "activation_checkpointing.",
-        "zero_optimization.", "tensor_parallel.", "expert_parallel.", "compile.", "pipeline.",
-        "weight_quantization.", "nebula.", "timers.", "dataloader_drop_last", "torch_autocast.",
-        "load_universal_checkpoint", "use_node_local_storage", "sparse_attention.",
-        "data_efficiency.", "curriculum_learning.", "compression_training.", "hybrid_engine.",
-        "progressive_layer_drop.", "eigenvalue.", f"{CARRIED}.",
-    }
-)  # fmt: skip
-
-HARMLESS: Final = frozenset(PREFIX + name for name in _HARMLESS)
+HARMLESS: Final = frozenset(PREFIX + name for name in [*_TABLE["harmless"].split(), f"{CARRIED}."])
 """Settings that cannot change a projection; sections whose decisive settings were read."""
 
 
@@ -126,7 +80,7 @@ def without_auto(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def unmodelled(stated: Stated) -> None:
     """Warn of what changes a run and is not modelled."""
-    stated.unmodelled({PREFIX + name: rest for name, rest in _UNMODELLED.items()})
+    stated.unmodelled(_TABLE, prefix=PREFIX)
 
 
 def zero(stated: Stated) -> None:
@@ -176,11 +130,12 @@ def precision(stated: Stated, kind: str = "") -> None:
     # (`get_data_types` of DeepSpeed's engine).
     sharded = stated.integer(f"{PREFIX}zero_optimization.stage", 0, least=0) > 0
     kept = found == "fp32" or (found == "bf16" and not sharded)
-    wide = stated.choice(name, DTYPES, "fp32" if kept else "bf16")
+    wide = stated.choice(name, _TABLE["dtypes"], "fp32" if kept else "bf16")
     stated.put("training.gradient_dtype", wide, name)
     name = f"{PREFIX}communication_data_type"
     if stated.has(name):
-        stated.put("training.grad_reduce_dtype", stated.choice(name, DTYPES, "fp32"), name)
+        reduced = stated.choice(name, _TABLE["dtypes"], "fp32")
+        stated.put("training.grad_reduce_dtype", reduced, name)
     stated.put("training.gradient_accumulation_fusion", False)
     for name in (
         f"{PREFIX}bf16.bf16_master_weights_and_grads",
@@ -206,9 +161,9 @@ _AUTOCAST: Final = {"bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf
 
 def optimizer(stated: Stated, name: str, rule: str) -> None:
     """Set the rule of the optimizer."""
-    if rule not in OPTIMIZERS:
+    if rule not in _TABLE["optimizers"]:
         stated.warn(f"{stated.spell(name)} {stated.values[name]} is projected as adam")
-    stated.put("training.optimizer.name", OPTIMIZERS.get(rule, "adam"), name)
+    stated.put("training.optimizer.name", _TABLE["optimizers"].get(rule, "adam"), name)
 
 
 def degrees(stated: Stated) -> None:

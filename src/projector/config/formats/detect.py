@@ -5,6 +5,7 @@ Files of any tool can carry fields of ours along, in comments.
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,7 +14,7 @@ import yaml
 
 from projector.config.formats.read_job import CARRIED, ReadJob
 from projector.config.model_file import json_object
-from projector.config.resources import known
+from projector.config.resources import known, settings_of
 from projector.config.yaml_file import parse_yaml, yaml_mapping
 from projector.errors import ConfigError, UnsupportedError, shown
 
@@ -34,7 +35,7 @@ def _program(_: str, path: Path) -> ReadJob:
         f"{path} is a program, and nothing is executed here; torchtitan, NeMo 2 and "
         "Megatron-Bridge write recipes as Python: give the arguments or the file that it writes"
     )
-    raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
+    raise UnsupportedError(msg, key="config", value=str(path), allowed=known_files())
 
 
 _BY_ENDING: dict[str, Callable[[str, Path], ReadJob]] = {
@@ -68,92 +69,19 @@ class _Format(NamedTuple):
     """How a job names one that describes a part of it."""
 
 
-def _has(*sets: str) -> tuple[Keys, ...]:
-    return tuple(frozenset(keys.split()) for keys in sets)
+@cache
+def _kinds(section: str) -> tuple[_Format, ...]:
+    """Return a section of ``hardware/settings/kinds.yaml``, in the order in which it is tried."""
+    return tuple(
+        _Format(**{**row, "marks": tuple(frozenset(keys.split()) for keys in row["marks"])})
+        for row in settings_of("kinds")[section]
+    )
 
 
-_FORMATS = (
-    _Format("a Primus experiment", _has("modules", "extends"), "primus.read_primus"),
-    _Format("an adapter", _has("peft_type"), named="name it in a job: training.adapter"),
-    _Format(
-        "an architecture",
-        _has("model_type", "architectures", "layer_num head_num"),
-        named="name it as the model of a job: model",
-    ),
-    _Format(
-        "arguments of a Hugging Face trainer",
-        _has(
-            "per_device_train_batch_size",
-            "model_name_or_path",
-            "base_model sequence_len",
-            "base_model micro_batch_size",
-        ),
-        "trainer.read_trainer",
-    ),
-    _Format(
-        "a strategy of SimuMax",
-        _has("tp_size world_size", "tp_size micro_batch_num", "pp_size micro_batch_num"),
-        "simumax.read_strategy",
-    ),
-    _Format(
-        "a file of accelerate", _has("distributed_type num_processes"), "trainer.read_accelerate"
-    ),
-    _Format(
-        "a DeepSpeed configuration",
-        _has("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization"),
-        "deepspeed.read_deepspeed",
-    ),
-)
-"""Kinds of files, the first that fits wins; what fits none is a native job."""
-
-_ARGUMENTS = "give the Megatron-LM arguments that it stands for, or a native job"
-_NATIVE = "write a native job (projector init shows one)"
-
-
-def _foreign(name: str, marks: tuple[Keys, ...], instead: str) -> _Format:
-    return _Format(name, marks, instead=instead)
-
-
-_FOREIGN = (
-    _foreign("a recipe of NeMo", _has("trainer exp_manager", "trainer model"), _ARGUMENTS),
-    _foreign(
-        "a recipe of Megatron-Bridge",
-        _has("model train", "model ddp", "train checkpoint", "ddp optimizer"),
-        _ARGUMENTS,
-    ),
-    _foreign("a recipe of NeMo AutoModel", _has("step_scheduler", "distributed model"), _NATIVE),
-    _foreign("a recipe of torchtune", _has("checkpointer tokenizer"), _NATIVE),
-    _foreign("a configuration of LLM Foundry", _has("device_train_microbatch_size"), _NATIVE),
-    _foreign("a configuration of MaxText", _has("base_emb_dim", "ici_fsdp_parallelism"), _NATIVE),
-    _foreign(
-        "a configuration of GPT-NeoX",
-        _has(
-            "pipe_parallel_size", "pipe-parallel-size", "model_parallel_size", "model-parallel-size"
-        ),
-        _NATIVE,
-    ),
-    _foreign(
-        "an execution of Calculon",
-        _has("tensor_par pipeline_par"),
-        "its sizes are parallelism.tp, pp, dp and training.micro_batch_size, global_batch_size",
-    ),
-    _foreign(
-        "an application of Calculon",
-        _has("attn_heads num_blocks"),
-        "it has no vocabulary; give model=NAME, or a mapping with one",
-    ),
-    _foreign(
-        "a system of Calculon or SimuMax",
-        _has("matrix mem1", "accelerator networks"),
-        "give cluster.device=NAME (projector hardware lists them), or a device file",
-    ),
-)
-"""Kinds of files that people have and that are not read: the error names them."""
-
-KNOWN = ["a native job", "Megatron-LM arguments", "a TOML file of torchtitan"] + [
-    kind.name for kind in _FORMATS if kind.reader
-]
-"""Files that are read, as errors list them."""
+def known_files() -> list[str]:
+    """Return the files that are read, as errors list them."""
+    own = ["a native job", "Megatron-LM arguments", "a TOML file of torchtitan"]
+    return own + [kind.name for kind in _kinds("read") if kind.reader]
 
 
 def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
@@ -163,7 +91,9 @@ def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
         return by_ending(text, path)
     data = json_object(text, path) if path.suffix == ".json" else yaml_mapping(text, path)
     _refuse_other_files_of_ours(data, path)
-    found = kind_of(data) or next((kind for kind in _FOREIGN if _fits(kind.marks, data)), None)
+    found = kind_of(data) or next(
+        (kind for kind in _kinds("foreign") if _fits(kind.marks, data)), None
+    )
     if found is None:
         return data
     if found.reader:
@@ -172,7 +102,7 @@ def read_job_text(text: str, path: Path) -> ReadJob | dict[str, Any]:
         msg = f"{path} describes {found.name}, not a job; {found.named}: {path}"
         raise ConfigError(msg, key="config", value=str(path), allowed="a job file")
     msg = f"{path} is {found.name}, which is not read; {found.instead}"
-    raise UnsupportedError(msg, key="config", value=str(path), allowed=KNOWN)
+    raise UnsupportedError(msg, key="config", value=str(path), allowed=known_files())
 
 
 def _refuse_other_files_of_ours(data: Mapping[str, Any], path: Path) -> None:
@@ -192,7 +122,7 @@ def _refuse_other_files_of_ours(data: Mapping[str, Any], path: Path) -> None:
 
 def kind_of(keys: Iterable[str] | Mapping[str, Any]) -> _Format | None:
     """Return the kind of file that has these keys at its top, None for a native job."""
-    return next((kind for kind in _FORMATS if _fits(kind.marks, keys)), None)
+    return next((kind for kind in _kinds("read") if _fits(kind.marks, keys)), None)
 
 
 def _fits(marks: tuple[Keys, ...], keys: Iterable[str]) -> bool:

@@ -30,6 +30,7 @@ from projector.config.formats.huggingface_file import (
 from projector.config.formats.read_job import Unsupported
 from projector.config.formats.values import is_off
 from projector.config.model import ModelConfig
+from projector.config.resources import settings_of
 
 
 class Family(NamedTuple):
@@ -268,10 +269,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         activation=_plain("gelu_new"),
     ),
     "phimoe": _family(
-        _LLAMA | _LAYERNORM | _BIAS,
-        parts.every_layer_windowed(None),
-        parts.PHI,
-        parts.HEAD_BIAS,
+        _LLAMA | _LAYERNORM | _BIAS, parts.every_layer_windowed(None), parts.PHI, parts.HEAD_BIAS
     ),
     "dbrx": _family(
         # Its LayerNorm has the gain only, which is what RMSNorm counts.
@@ -349,49 +347,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
 }
 
-_HYBRID: Final = "hybrid Mamba / linear-attention models are not supported"
-_HYBRIDS_TEXT: Final = """
-bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
-mamba2 minimax minimax_text_01 nemotron_h olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text
-qwen3_5_text qwen3_next recurrent_gemma rwkv rwkv7 xlstm zamba zamba2
-"""
-_NO_DECODER: Final = "this is no decoder-only language model"
-_NO_DECODERS_TEXT: Final = """
-albert bart bert bigbird blenderbot camembert clip deberta deberta-v2 distilbert electra led
-longformer longt5 m2m_100 marian mbart modernbert mpnet mt5 nllb-moe pegasus roberta siglip
-switch_transformers t5 umt5 vit wav2vec2 whisper xlm xlm-roberta xlnet
-"""
-_GEMMA3N: Final = "its several residual streams and embeddings in each layer are not modelled"
-_SPARSE: Final = "its sparse attention is not modelled"
-
-REFUSED: Final[Mapping[str, str]] = (
-    dict.fromkeys(_HYBRIDS_TEXT.split(), _HYBRID)
-    | dict.fromkeys(_NO_DECODERS_TEXT.split(), _NO_DECODER)
-    | {
-        "afmoe": "the gate on the output of its attention is not modelled",
-        "arctic": "its dense MLPs beside experts are not modelled",
-        "bloom": "the norm behind its embedding is not modelled",
-        "codegen": "its attention and MLP share one norm, and its output layer has biases",
-        "deci": "layers that all differ are not modelled",
-        "deepseek_v32": f"{_SPARSE}; deepseek_v3 has the same dimensions",
-        "deepseek_v4": "its compressed sparse attention is not modelled",
-        "diffllama": "its differential attention is not modelled",
-        "gemma3n": _GEMMA3N,
-        "gemma3n_text": _GEMMA3N,
-        "gemma4": "its embeddings in each layer and global heads are not modelled",
-        "gemma4_text": "its embeddings in each layer and global heads are not modelled",
-        "glm_moe_dsa": f"{_SPARSE}; glm4_moe_lite has the same kind of dimensions",
-        "jetmoe": "its mixture of attention heads is not modelled",
-        "laguna": "layers that differ in their heads are not modelled",
-        "longcat_flash": "its two attentions in a layer and empty experts are not modelled",
-        "mimo_v2_flash": "layers that differ in their heads are not modelled",
-        "minimax_m3_vl_text": _SPARSE,
-        "mllama": "its layers of cross-attention are not modelled",
-        "mllama_text_model": "its layers of cross-attention are not modelled",
-        "nemotron-nas": "layers that all differ are not modelled",
-        "step3": "its attention with factorised queries is not modelled",
-    }
-)
+REFUSED: Final = {
+    kind: why
+    for why, kinds in settings_of("huggingface")["refused"].items()
+    for kind in kinds.split()
+}
 """Architectures that cannot be described, and why."""
 
 

@@ -100,10 +100,7 @@ def _softmax_first(config: ConfigFile) -> bool:
     return config.data.get("norm_topk_prob") is not True
 
 
-_SOFTMAX: Final[Fields] = {
-    "router_score_function": "softmax",
-    "router_pre_softmax": _softmax_first,
-}
+_SOFTMAX: Final[Fields] = {"router_score_function": "softmax", "router_pre_softmax": _softmax_first}
 
 
 def _mixture(
@@ -327,10 +324,7 @@ def _scores(config: ConfigFile, *, biased: bool) -> dict[str, Any]:
 
 @_told
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
-    """DeepSeek and GLM; ``noaux_tc`` routing has a learned bias for each expert.
-
-    ``dense`` is the default of the dense layers that come first.
-    """
+    """DeepSeek and GLM (``noaux_tc``: a bias for each expert); ``dense`` layers by default."""
     if config.optional_integer("n_routed_experts", REQUIRED) is None:
         return {}
     layers = _behind_dense(config, dense)

@@ -22,6 +22,7 @@ from projector.config.formats.read_job import ReadJob
 from projector.config.formats.shell.script import Script
 from projector.config.formats.shell.values import divide
 from projector.config.formats.values import is_off, is_unresolved, not_set
+from projector.config.resources import settings_of
 from projector.errors import ConfigError, UnsupportedError, shown
 
 _FLAG = re.compile(r"--?[A-Za-z]")
@@ -31,51 +32,13 @@ _MARKERS = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-mod
 ARGUMENT = {"fp8": "fp8_format", "fp4": "fp4_format"}
 """Name in code -> argument, where it is another one."""
 
-_NEGATED_TEXT = """
-gradient_accumulation_fusion masked_softmax_fusion bias_gelu_fusion bias_swiglu_fusion
-bias_dropout_fusion async_tensor_model_parallel_allreduce accumulate_allreduce_grads_in_fp32
-torch_fsdp2_reshard_after_forward moe_permute_fusion overlap_grad_reduce overlap_param_gather
-sequence_parallel use_distributed_optimizer cross_entropy_loss_fusion
-check_for_nan_in_loss_and_grad mmap_bin_files create_attention_mask_in_dataloader
-scatter_gather_tensors_in_pipeline ckpt_fully_parallel_save data_sharding align_grad_reduce
-align_param_gather use_tokenizer_model_from_checkpoint_args gradient_reduce_div_fusion
-yarn_correction_range_round_to_int
-"""
-NEGATED = {f"no_{setting}": setting for setting in _NEGATED_TEXT.split()} | {
-    "disable_bias_linear": "add_bias_linear",
-    "no_position_embedding": "add_position_embedding",
-    "no_rope_fusion": "apply_rope_fusion",
-    "no_overlap_p2p_communication": "overlap_p2p_comm",
-    "torch_fsdp2_no_reshard_after_forward": "torch_fsdp2_reshard_after_forward",
-    "no_flash_attn": "use_flash_attn",
-    "no_initialization": "perform_initialization",
-    "no_barrier_with_level_1_timing": "log_barrier",
-    "no_log_loss_scale_to_tensorboard": "log_loss_scale",
-    "no_log_learnig_rate_to_tensorboard": "log_learning_rate",
-    "no_log_learning_rate_to_tensorboard": "log_learning_rate",
-    "no_one_logger": "one_logger_on",
-    "disable_gloo_process_groups": "enable_gloo_process_groups",
-    "disable_msc": "enable_msc",
-}
+_TABLE = settings_of("megatron")
+NEGATED: Mapping[str, str] = {
+    f"no_{setting}": setting for setting in _TABLE["negated"].split()
+} | _TABLE["switches_off"]
 """Switches that turn a setting off: argument -> setting."""
 
-_HYBRID = "hybrid Mamba models are not supported; attention and MLP layers are"
-_ENCODERS = "are not supported; only decoder-only models are"
-_NO_TRAINING = "it does not train, and only training is read; projector serve projects inference"
-_PROGRAMS = {
-    "mamba": _HYBRID,
-    "hybrid": _HYBRID,
-    "bert": f"BERT models {_ENCODERS}",
-    "t5": f"encoder-decoder models (T5) {_ENCODERS}",
-    "vlm": f"vision-language models {_ENCODERS}",
-    "vision": f"vision models {_ENCODERS}",
-    "ict": f"retrieval models {_ENCODERS}",
-    "retro": f"retrieval models {_ENCODERS}",
-    "mimo": f"multimodal models {_ENCODERS}",
-    **dict.fromkeys(("generation", "generate", "inference", "server"), _NO_TRAINING),
-    **dict.fromkeys(("export", "convert", "converter", "checkpoint", "quantize"), _NO_TRAINING),
-    **dict.fromkeys(("preprocess", "prune", "validate", "mmlu", "extract"), _NO_TRAINING),
-}
+_PROGRAMS = {part: why for why, parts in _TABLE["programs"].items() for part in parts.split()}
 """Part of a training program's name -> why it is refused."""
 
 _MOST_SHOWN = 12
@@ -126,11 +89,7 @@ def read_megatron(
 
 
 def _script_words(script: Script) -> tuple[list[str], str, list[str]]:
-    """Return the program in the command that trains, with the words before and after it.
-
-    Where no command does, arguments that stand alone are taken, and those that variables hold for
-    another script to pass on.
-    """
+    """Return the program that trains, words before and after it; or arguments that stand alone."""
     training = [words for words in script.commands if any(map(_is_marker, words))]
     programs = [words for words in training if _program_at(words) >= 0]
     if programs:

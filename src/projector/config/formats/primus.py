@@ -298,10 +298,7 @@ def _device_from_folder(path: Path) -> tuple[str, str] | None:
 # Experiments for torchtitan. What presets set: primus/configs/modules/torchtitan/pre_trainer.yaml
 # and the model files beside it, of AMD-AGI/Primus.
 
-_TRAINER: Final[Mapping[str, Any]] = {
-    "activation_checkpoint.mode": "none",
-    "compile.enable": True,
-}
+_TRAINER: Final[Mapping[str, Any]] = {"activation_checkpoint.mode": "none", "compile.enable": True}
 """What the trainer's preset sets otherwise than torchtitan itself."""
 
 _FP8: Final = re.compile(r"[-_]fp8$", re.IGNORECASE)

@@ -4,7 +4,8 @@ import difflib
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -175,58 +176,23 @@ def is_shipped(name: str) -> bool:
     return resources.normalise(name) in resources.index("models")
 
 
-# What presets set, as tables of Megatron settings. The facts were read in AMD-AGI/Primus at
-# fd1eeabb: models from ``primus/configs/models/megatron``, trainers from
-# ``primus/configs/modules/megatron``. Where the files are at hand, they are read instead.
+# What presets set, by Megatron's settings. Where the files are at hand, they are read instead.
 
-PRIMUS_DEFAULTS: dict[str, Any] = {
-    **MEGATRON_DEFAULTS,
-    "sequence_parallel": True,
-    "use_distributed_optimizer": True,
-    "bf16": True,
-    "swiglu": True,
-    "add_bias_linear": False,
-    "untie_embeddings_and_output_weights": True,
-    "moe_token_dispatcher_type": "allgather",
-    "moe_permute_fusion": False,
-    "moe_grouped_gemm": False,
-}
+_TABLE = resources.settings_of("primus")
+
+
+def _settings(parts: Iterable[str | Mapping[str, Any]]) -> dict[str, Any]:
+    """Return settings that are listed in parts; a name is one of the groups."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= _settings(_TABLE["groups"][part]) if isinstance(part, str) else part
+    return found
+
+
+PRIMUS_DEFAULTS = {**MEGATRON_DEFAULTS, **_TABLE["defaults"]}
 """What every trainer and model starts from (``trainer_base.yaml``, ``language_model.yaml``)."""
 
-_TRAINERS: dict[str, dict[str, Any]] = {
-    "pre_trainer": {"micro_batch_size": 2, "global_batch_size": 16, "seq_length": 1024},
-    "sft_trainer": {"micro_batch_size": 1, "global_batch_size": 128, "seq_length": 2048},
-}
-"""What a trainer sets of a step, by the name of its file."""
-
-_LLAMA = {
-    "swiglu": True,
-    "add_bias_linear": False,
-    "untie_embeddings_and_output_weights": True,
-    "position_embedding_type": "rope",
-    "normalization": "RMSNorm",
-}
-_GROUPED = {**_LLAMA, "group_query_attention": True}
-_EXCHANGE = {"moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True}
-_FUSED = {**_EXCHANGE, "moe_permute_fusion": True}
-_DEEPSEEK_EXPERTS = {**_FUSED, "moe_shared_expert_overlap": True}
-_DEEPSEEK = {**_LLAMA, **_DEEPSEEK_EXPERTS, "multi_latent_attention": True, "qk_layernorm": True}
-_EIGHT = {"num_query_groups": 8, "num_experts": 8, "moe_router_topk": 2}
-
-BASES: dict[str, dict[str, Any]] = {
-    "primus_megatron_model": {},
-    "language_model": {},
-    "llama_base": _LLAMA,
-    "llama2_base": {**_LLAMA, "max_position_embeddings": 4096},
-    "llama3_base": {**_GROUPED, "max_position_embeddings": 8192},
-    "llama4_base": {**_GROUPED, **_EXCHANGE, "num_query_groups": 8, "moe_router_topk": 1},
-    "mixtral_base": {**_GROUPED, **_EXCHANGE, **_EIGHT},
-    "grok_base": {**_GROUPED, **_EXCHANGE, **_EIGHT},
-    "qwen2.5_base": {**_GROUPED, **_FUSED, "max_position_embeddings": 131072},
-    "deepseek_v2_base": {**_DEEPSEEK, "moe_router_topk": 6},
-    "deepseek_v3_base": {**_DEEPSEEK, "moe_router_topk": 6},
-    "pre_trainer": {},
-}
+BASES = {name: _settings(parts) for name, parts in _TABLE["bases"].items()}
 """Presets that a model file may start from where their files are not at hand."""
 
 
@@ -240,119 +206,33 @@ class Preset(NamedTuple):
     """Settings of the run that come with it."""
 
 
-_UNTIED = {"untie_embeddings_and_output_weights": True}
-_NO_BIAS = {"add_qkv_bias": False}
-_NO_NORM = {"qk_layernorm": False}
-_EVEN_HEADS = {"kv_channels": None}
-_ON_A_NODE = {"expert_model_parallel_size": 8}
-_DEEPSEEK_RUN = {**_DEEPSEEK_EXPERTS, "qk_layernorm": True}
-"""The norm counts only where an experiment turns MLA off."""
-_GPT_OSS = Preset(
-    {
-        "ffn_hidden_size": 10944,
-        "add_bias_linear": False,
-        "add_qkv_bias": False,
-        "qk_layernorm": True,
-        "softmax_type": "vanilla",
-        "window_size": None,
-        "activation_func_clamp_value": None,
-        "moe_shared_expert_intermediate_size": 2880,
-        "tokenizer_model": "deepseek-ai/DeepSeek-V2-Lite",
-    },
-    {**_DEEPSEEK_EXPERTS, **_ON_A_NODE},
-)
-
-_PRESETS: dict[str, Preset] = {
-    "deepseek_v2": Preset({}, {**_DEEPSEEK_RUN, **_ON_A_NODE}),
-    "deepseek_v2_lite": Preset({}, {**_DEEPSEEK_RUN, **_ON_A_NODE}),
-    "deepseek_v3": Preset({"mtp_num_layers": 1}, {**_DEEPSEEK_RUN, **_ON_A_NODE}),
-    "gpt_oss_20B": _GPT_OSS,
-    "gpt_oss_120B": _GPT_OSS,
-    "grok1": Preset(
-        {
-            **_UNTIED,
-            "swiglu": True,
-            "quick_geglu": False,
-            "tokenizer_model": "mistralai/Mixtral-8x22B-v0.1",
-        },
-        _EXCHANGE,
-    ),
-    "kimi_k2": Preset({}, _DEEPSEEK_RUN),
-    "llama3.2_1B": Preset(_UNTIED),
-    "llama3.2_3B": Preset(_UNTIED),
-    "llama4_17B16E": Preset({"qk_layernorm": True}, {**_DEEPSEEK_EXPERTS, **_ON_A_NODE}),
-    "llama4_17B128E": Preset({"moe_layer_freq": 2}, {**_DEEPSEEK_EXPERTS, **_ON_A_NODE}),
-    "minimax_m2.5": Preset({"qk_layernorm": True}, {**_FUSED, **_ON_A_NODE}),
-    "mixtral_8x7B_v0.1": Preset({}, _EXCHANGE),
-    "mixtral_8x22B_v0.1": Preset({}, _EXCHANGE),
-    "qwen2.5_3B": Preset({**_UNTIED, **_NO_BIAS}, _FUSED),
-    "qwen2.5_7B": Preset(_NO_BIAS, _FUSED),
-    "qwen2.5_14B": Preset(_NO_BIAS, _FUSED),
-    "qwen2.5_32B": Preset(_NO_BIAS, _FUSED),
-    "qwen2.5_72B": Preset(_NO_BIAS, _FUSED),
-    "qwen3_4B": Preset({**_UNTIED, **_EVEN_HEADS, **_NO_NORM}, _FUSED),
-    "qwen3_8B": Preset(_NO_NORM, _FUSED),
-    "qwen3_14B": Preset(_NO_NORM, _FUSED),
-    "qwen3_32B": Preset({**_EVEN_HEADS, **_NO_NORM}, _FUSED),
-    "qwen3_30B_A3B": Preset({}, _FUSED),
-    "qwen3_235B_A22B": Preset({}, _FUSED),
-}
-_BY_NAME = {resources.normalise(name): preset for name, preset in _PRESETS.items()}
+@cache
+def _presets() -> dict[str, Preset]:
+    return {
+        resources.normalise(name): Preset(**{part: _settings(row[part]) for part in row})
+        for name, row in _TABLE["presets"].items()
+    }
 
 
 def preset(name: str) -> Preset:
     """Return how the preset of a name differs from the shipped architecture of that name."""
-    return _BY_NAME.get(resources.normalise(name), Preset())
+    return _presets().get(resources.normalise(name), Preset())
 
 
 def trainer(config: str) -> dict[str, Any]:
     """Return what a trainer's file sets of a step; that of pre-training for an unknown name."""
-    return _TRAINERS.get(config.removesuffix(".yaml"), _TRAINERS["pre_trainer"])
+    known: Mapping[str, dict[str, Any]] = _TABLE["trainers"]
+    return known.get(config.removesuffix(".yaml"), known["pre_trainer"])
 
 
 # ``--hardware-config`` files, and partial devices and networks of our own.
 
-_SCALED = {
-    "node_lat": (("cluster.device.scale_up_latency_us", 1.0),),
-    "pod_bw": (("cluster.network.nic_gbit_per_s", 8.0),),
-    "pod_lat": (("cluster.network.nic_latency_us", 1.0),),
-    "vector_flops": (("cluster.device.vector_tflops", 1e-12),),
-    "bw_eff": (
-        ("cluster.device.scale_up_efficiency", 1.0),
-        ("cluster.network.nic_efficiency", 1.0),
-    ),
-    "hbm_latency": (("cluster.device.hbm_latency_us", 1.0),),
-    "p2p_bw_eff": (("cluster.network.nic_p2p_efficiency", 1.0),),
-}
+_SCALED: Mapping[str, Mapping[str, float]] = _TABLE["scaled"]
 """Primus key -> our fields and the factor to their unit."""
 
-_COUNTS = {
-    "node_size": (
-        "cluster.gpus_per_node",
-        "cluster.network.gpus_per_node",
-        "cluster.network.scale_up_gpus",
-    ),
-    "nics_per_node": ("cluster.network.nics_per_node",),
-}
-_SPECIAL_TEXT = """
-node_bw node_topology kernel_launch_latency rccl_overhead_us cluster_bw cluster_lat pod_size
-switch_topology a2a_peer_lat
-"""
-_SPECIAL = tuple(_SPECIAL_TEXT.split())
-_POSITIVE = {"node_bw", "pod_bw", "cluster_bw", "vector_flops", "bw_eff", "p2p_bw_eff"}
-_SHARES = {"bw_eff", "p2p_bw_eff"}
-
-_DEFAULTS = {"node_size": 8, "pod_bw": 50.0, "pod_lat": 2.0}
-"""What Primus takes for a key that is left out (``CollectiveArgs``), where another needs it."""
-
-_UNMODELLED_TEXT = """
-ar_overlap_factor ar_warmup_chunk_bytes nic_rdma_setup_us nic_warmup_bytes a2a_intra_sync_overhead
-a2a_intra_node_peer_lat a2a_mesh_contention a2a_rccl_overhead_us a2a_remote_contention
-"""
-_OF_A_HOP = "it is part of the latency of one hop"
-_UNMODELLED = {"write_latency": _OF_A_HOP, "write_resp": _OF_A_HOP} | dict.fromkeys(
-    _UNMODELLED_TEXT.split(), ""
-)
+_COUNTS: Mapping[str, list[str]] = _TABLE["counts"]
+_UNMODELLED: Mapping[str, str] = _TABLE["unmodelled"]
+_KEYS = [*_SCALED, *_COUNTS, *_TABLE["special"].split(), *_UNMODELLED]
 
 
 def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
@@ -380,7 +260,7 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
                 value = beside(data[section], Path(path).parent)
                 overrides |= _partial(value, section, owner)
         return overrides, []
-    if data.keys() & ({*_SCALED, *_COUNTS, *_SPECIAL, *_UNMODELLED}):
+    if data.keys() & set(_KEYS):
         return _primus(data, [])
     raise ConfigError(
         f"{path} has neither hardware_config nor device or network at its top level",
@@ -392,20 +272,19 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
 
 def _primus(body: Mapping[str, Any], warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
     overrides: dict[str, Any] = {}
-    known = [*_SCALED, *_COUNTS, *_SPECIAL, *_UNMODELLED]
     for key, value in body.items():
         if value is None:
             continue
         if key in _SCALED:
             number = _number(key, value)
-            overrides |= {field: number * factor for field, factor in _SCALED[key]}
+            overrides |= {field: number * factor for field, factor in _SCALED[key].items()}
         elif key in _COUNTS:
             overrides |= dict.fromkeys(_COUNTS[key], _count(key, value))
         elif key in _UNMODELLED:
             note = f": {_UNMODELLED[key]}" if _UNMODELLED[key] else ""
             warnings.append(f"{key} is not modelled and was ignored{note}")
-        elif key not in _SPECIAL:
-            close = difflib.get_close_matches(key, known, n=1)
+        elif key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             warnings.append(f"unknown hardware key {key!r} was ignored{hint}")
     _scale_up(body, overrides, warnings)
@@ -443,7 +322,7 @@ def _scale_up(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list
 def _stated(body: Mapping[str, Any], key: str) -> float:
     """Return a number that another key is measured by; Primus' default where it is left out."""
     value = body.get(key)
-    return _number(key, _DEFAULTS[key] if value is None else value)
+    return _number(key, _TABLE["hardware_defaults"][key] if value is None else value)
 
 
 def _pods(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
@@ -522,17 +401,15 @@ def _partial(value: Any, section: str, owner: type[Config]) -> dict[str, Any]:
 
 
 def _number(key: str, value: Any) -> float:
-    strict = key in _POSITIVE
-    allowed = (
-        "a number between 0 and 1" if key in _SHARES else f"a number {'>' if strict else '>='} 0"
-    )
+    strict, share = (key in _TABLE[kind].split() for kind in ("positive", "shares"))
+    allowed = "a number between 0 and 1" if share else f"a number {'>' if strict else '>='} 0"
     try:
         # YAML 1.1 reads 163e12 as text.
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
     legal = math.isfinite(number) and (number > 0 if strict else number >= 0)
-    if not legal or (key in _SHARES and number > 1):
+    if not legal or (share and number > 1):
         msg = f"{key} should be {allowed} (got {value!r})"
         raise ConfigError(msg, key=key, value=value, allowed=allowed)
     return number

@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from projector.config.first_order import devices_of_a_node
@@ -185,14 +185,16 @@ class Stated:
         if text not in self.notes:
             self.notes.append(text)
 
-    def unmodelled(self, settings: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
-        """Warn of settings that change a run and are not modelled.
+    def unmodelled(self, table: Mapping[str, Any], prefix: str = "") -> None:
+        """Warn of settings that change a run and are not modelled, as ``table`` lists them.
 
-        They are given by name: the values without effect, and what is projected instead.
+        It has what is projected instead, or that and the values without effect, by name.
         """
-        for name, (without_effect, note) in settings.items():
-            if self.has(name) and self.values[name] not in without_effect:
-                self.warn(f"{self.spell(name)} is not modelled: {note}")
+        for setting, row in table["unmodelled"].items():
+            own = {"note": row} if isinstance(row, str) else row
+            name, usual = prefix + setting, table["without_effect"]
+            if self.has(name) and self.values[name] not in own.get("without_effect", usual):
+                self.warn(f"{self.spell(name)} is not modelled: {own['note']}")
 
     def fail(self, name: str, allowed: str, listed: Any = None) -> NoReturn:
         """Raise `ConfigError`: a setting is not what is allowed."""
@@ -228,7 +230,7 @@ class Stated:
 
     def read_job(
         self,
-        harmless: frozenset[str],
+        harmless: Collection[str],
         *,
         derive: Callable[[dict[str, Any]], Derived] | None = None,
         least_nodes: bool = False,

@@ -44,10 +44,7 @@ def read_extent(name: str, text: str, where: str = "") -> int:
 
 
 def byte_count(key: str, text: str) -> float:
-    """Return bytes from a number with or without a unit: ``65536``, ``64MiB``, ``1.5 GB``.
-
-    Units with an i are powers of 1,024, those without are powers of 1,000.
-    """
+    """Return bytes from ``65536``, ``64MiB`` (powers of 1,024) or ``1.5 GB`` (powers of 1,000)."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         msg = f"{key} must be bytes, such as 65536, 64MiB or 1GB, got {text!r}"
@@ -89,11 +86,7 @@ class ShapeRow:
 def shape_rows(
     path: str | Path, required: Sequence[str], optional: Sequence[str]
 ) -> Iterator[ShapeRow]:
-    """Yield the lines of a CSV table (UTF-8, with or without a byte order mark) in order.
-
-    ``required`` and ``optional`` are headings in small letters that the first line must have and
-    may have; others are ignored.
-    """
+    """Yield the lines of a UTF-8 CSV table with ``required`` and maybe ``optional`` headings."""
     count = 0
     try:
         with open_table(path, key="csv") as stream:

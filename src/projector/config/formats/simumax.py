@@ -10,88 +10,18 @@ from typing import Any, Final
 
 from projector.config.formats.read_job import Derived, ReadJob, Stated, nodes_for
 from projector.config.formats.values import Converter, flag, integer, word
+from projector.config.resources import settings_of
 from projector.errors import ConfigError
 
 ASSUMED: Final = "world_size of SimuMax"
 
-FIELDS: Final[tuple[tuple[str, str, Converter, Any], ...]] = (
-    ("seq_len", "training.seq_length", integer, None),
-    ("micro_batch_size", "training.micro_batch_size", integer, None),
-    ("tp_size", "parallelism.tp", integer, 1),
-    ("cp_size", "parallelism.cp", integer, 1),
-    ("pp_size", "parallelism.pp", integer, 1),
-    ("ep_size", "parallelism.ep", integer, 1),
-    ("etp_size", "parallelism.etp", integer, 1),
-    ("interleaving_size", "parallelism.vpp", integer, 1),
-    ("zero_state", "parallelism.zero_stage", integer, 1),
-    ("enable_sequence_parallel", "parallelism.sequence_parallel", flag, True),
-    ("overlap_grad_reduce", "parallelism.overlap_grad_reduce", flag, True),
-    ("order_of_paralielism", "parallelism.rank_order", word, None),
-    ("num_layers_in_first_pipeline_stage", "parallelism.decoder_first_pipeline_num_layers",
-     integer, None),
-    ("num_layers_in_last_pipeline_stage", "parallelism.decoder_last_pipeline_num_layers",
-     integer, None),
-    ("account_for_embedding_in_pipeline_split",
-     "parallelism.account_for_embedding_in_pipeline_split", flag, None),
-    ("account_for_loss_in_pipeline_split", "parallelism.account_for_loss_in_pipeline_split", flag,
-     None),
-    ("microbatch_group_size_per_vp_stage", "parallelism.microbatch_group_size_per_vp_stage",
-     integer, None),
-    ("use_fused_grad_accumulation", "training.gradient_accumulation_fusion", flag, True),
-    ("use_flash_sdp", "training.flash_attention", flag, True),
-    ("cross_entropy_loss_fusion", "training.cross_entropy_fusion", flag, False),
-)  # fmt: skip
-"""Field of a strategy, our field, how it is read, and SimuMax's default where ours may differ."""
+_TABLE: Final = settings_of("simumax")
 
-_SCHEDULES: Final = {
-    "1f1b": "auto",
-    "gpipe": "gpipe",
-    "interleaved_1f1b": "interleaved",
-    "zb_h1": "zerobubble",
-    "zb_h2": "zerobubble-h2",
-    "zb_v": "zbv-formatted",
-}
+_READERS: Final[Mapping[str, Converter]] = {"integer": integer, "flag": flag, "word": word}
 
 _CP_TYPES: Final = {"a2a": "a2a", "p2p": "p2p", "all_gather": "all_gather"}
 
 _DTYPES: Final = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
-
-_PARTIAL: Final[Mapping[str, tuple[str, ...]]] = {
-    "attn_only": ("core_attn", "mla_up_proj"),
-    "mlp_only": ("mlp", "moe"),
-    "sdp_only": ("core_attn",),
-}
-"""Granularity -> modules that are recomputed."""
-
-_SWITCHES: Final[Mapping[str, tuple[str, ...]]] = {
-    "attn_recompute": ("core_attn", "mla_up_proj"),
-    "mla_rms_recompute": ("layernorm",),
-    "mlp_rms_recompute": ("layernorm",),
-    "mlp_recompute": ("mlp", "moe"),
-}
-"""Switch of selective recomputation -> modules."""
-
-_OFF: Final[tuple[Any, ...]] = (False, None, 0, 0.0)
-
-_UNMODELLED: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
-    "offload_groupgemm_col_inputs": (_OFF, "inputs of experts stay on the device"),
-    "use_math_sdp": (_OFF, "attention is one kernel unless use_flash_sdp is off"),
-    "fsdp_mode": (_OFF, "zero_state says what is divided"),
-}
-
-HARMLESS: Final = frozenset(
-    {
-        "tp_net", "cp_net", "pp_net", "dp_net", "ep_net", "etp_net", "edp_net", "mem_factor",
-        "enable_dropout", "no_sync", "attention_sparse_ratio", "skip_ckpt_micro_batch_num",
-        "use_fused_norm", "use_fused_swiglu", "use_accm_weight", "recompute_variance",
-        "dispatch_probs", "te_", "enable_straggler_model", "cache_groupgemm_col_fp8_inputs",
-        "pp_comm_async", "cp_a2a_mode", "recompute_layer_num", "recompute_granularity",
-        "megatron_recompute", "megatron_recompute_modules", "efficiency_overrides.",
-        "world_size", "collective_skew", "fused_mem_mode", "layout_transform_overhead_us",
-        "attn_recompute", "mla_rms_recompute", "mlp_recompute", "mlp_rms_recompute",
-    }
-)  # fmt: skip
-"""Fields that cannot change a projection, or that are read where another one says so."""
 
 
 def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
@@ -100,13 +30,17 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
     stated.put("name", path.stem, origin="the file's name")
     stated.put("training.framework", "megatron_lm", origin="assumed: SimuMax follows Megatron-LM")
     stated.ask_for("model", "model=FILE, a model of SimuMax, or model=NAME")
-    for setting, target, convert, default in FIELDS:
-        value = stated.get(setting, convert, default)
+    for setting, row in _TABLE["fields"].items():
+        value = stated.get(setting, _READERS[row["reads"]], row.get("default"))
         if value is not None:
-            stated.put(target, value, setting)
+            stated.put(row["field"], value, setting)
     name = "cp_comm_type"
     stated.put("parallelism.cp_comm_type", stated.choice(name, _CP_TYPES, "a2a"), name)
-    stated.put("training.schedule", stated.choice("pp_schedule", _SCHEDULES, "1f1b"), "pp_schedule")
+    stated.put(
+        "training.schedule",
+        stated.choice("pp_schedule", _TABLE["schedules"], "1f1b"),
+        "pp_schedule",
+    )
     _precision(stated)
     _recompute(stated)
     dispatcher = stated.word("moe_dispatcher_policy", "all2all")
@@ -120,14 +54,14 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
     if stated.has("micro_batch_num"):
         size = stated.integer("micro_batch_size", 1) * stated.integer("micro_batch_num", 1) * dp
         stated.put("training.global_batch_size", size, "micro_batch_num")
-    stated.unmodelled(_UNMODELLED)
+    stated.unmodelled(_TABLE)
 
     def derive(native: dict[str, Any]) -> Derived:
         given = (native.get("cluster") or {}).get("nodes")
         fields = {} if given else nodes_for(world, native)
         return {field: (value, ASSUMED) for field, value in fields.items()}
 
-    return stated.read_job(HARMLESS, derive=derive)
+    return stated.read_job(_TABLE["harmless"].split(), derive=derive)
 
 
 def _precision(stated: Stated) -> None:
@@ -155,14 +89,15 @@ def _recompute(stated: Stated) -> None:
         block = {"granularity": "full", "method": "block", "num_layers": layers}
         stated.put("training.recompute", block, *names)
         return
-    modules = set(_PARTIAL.get(kind, ()))
+    partial = _TABLE["partial"]
+    modules = set(partial.get(kind, ()))
     if kind == "selective_recompute":
         modules = set(stated.words("megatron_recompute_modules"))
         if not stated.on("megatron_recompute"):
-            chosen = [parts for name, parts in _SWITCHES.items() if stated.on(name)]
+            chosen = [parts for name, parts in _TABLE["switches"].items() if stated.on(name)]
             modules = {part for parts in chosen for part in parts}
-    elif kind not in _PARTIAL:
-        stated.fail("recompute_granularity", "a granularity of SimuMax", ["full_block", *_PARTIAL])
+    elif kind not in partial:
+        stated.fail("recompute_granularity", "a granularity of SimuMax", ["full_block", *partial])
     stated.warn(
         f"{kind} of the first {layers} layers of a stage is projected for all layers: "
         f"{', '.join(sorted(modules)) or 'nothing'}"

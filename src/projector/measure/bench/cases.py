@@ -140,10 +140,7 @@ def attention_case(shape: AttentionShape, dtype: str, phase: str, backend: str) 
 
 
 def collective_cases(operations: Sequence[str], sizes: Sequence[int], ranks: int) -> list[Case]:
-    """Return collectives among all ranks, by operation and then by size.
-
-    A size is the bytes of the whole buffer, as `projector.collective_time` counts them.
-    """
+    """Return collectives among all ranks, by operation, then by size: bytes of the whole buffer."""
     for operation in operations:
         if operation not in MEASURED_COLLECTIVES:
             names = ", ".join(MEASURED_COLLECTIVES)

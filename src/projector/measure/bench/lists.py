@@ -48,10 +48,7 @@ def whole_bytes(key: str, text: str) -> int:
 
 
 def read_sizes(key: str, text: str, read: Read = extent) -> list[int]:
-    """Return the sizes of one option in the order written, each once.
-
-    They are written as `FORMS` says, which may be mixed, and read by `extent` or `whole_bytes`.
-    """
+    """Return the sizes of one option, written as any of `FORMS`, in that order, each once."""
     sizes: dict[int, None] = {}
     for part in text.split(","):
         for size in _part(key, part.strip(), read):

@@ -259,11 +259,7 @@ class Measuring:
 
 
 def _parts(chunk: Sequence[Case], at_hand: int | None) -> tuple[Sequence[Case], Sequence[Case]]:
-    """Return the cases of a process that ended, to be tried apart.
-
-    The one that the worker named last comes alone and after the others, for it may end its process
-    again, or hang again. Halves are tried where it named none.
-    """
+    """Return the cases of a process that ended, the last named one last and alone, or halves."""
     if at_hand is not None and at_hand < len(chunk):
         others = [case for place, case in enumerate(chunk) if place != at_hand]
         return others, [chunk[at_hand]]

@@ -32,10 +32,7 @@ BLOCK, LAYER = range(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """What stands around activities: blocks of the pipeline, and layers within them.
-
-    Columns of equal length, one row a range.
-    """
+    """Columns of what stands around activities: blocks of the pipeline, layers within them."""
 
     level: Ints
     """`BLOCK` or `LAYER`."""
@@ -159,10 +156,7 @@ class Timeline:
         return int(self.terms_ps.sum())
 
     def sums_ps(self, rank: int | None = None) -> Ints:
-        """Return what the activities of a rank add to the step, int64[terms].
-
-        Without a rank it is the one that ends the step.
-        """
+        """Return what a rank (by default the last to end) adds to the step, int64[terms]."""
         chosen = self.rank == (self.ending_rank if rank is None else rank)
         sums = np.zeros(len(BREAKDOWN), np.int64)
         np.add.at(sums, self.term[chosen], self.exposed_ps[chosen])

@@ -141,11 +141,7 @@ class Wait(NamedTuple):
 
 
 def waits_of(ending: Ending, run: PipelineRun, rank: int) -> list[Wait]:
-    """Return the waits of the operations of a rank.
-
-    Its span is longer by transfers than without; as much of its waits counts as communication,
-    those at the end of which a message is under way first. The rest is the bubble.
-    """
+    """Return the waits of a rank: as communication what transfers lengthen, else as bubble."""
     order, timeline = run.order, run.timeline
     ops = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
     start, end, kind = timeline.start_ps[ops], timeline.end_ps[ops], order.kind[ops]
@@ -188,10 +184,7 @@ def _shared(room: Ints, total: int) -> Ints:
 
 
 def _messages(ending: Ending, order: Order, rank: int) -> tuple[Ints, Ints]:
-    """Return what a message of each operation of a rank takes to be sent, and to arrive.
-
-    0 where nothing crosses from one rank to another.
-    """
+    """Return what a message takes to be sent, and to arrive; 0 where it stays on a rank."""
     ops = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
     kind, stage = order.kind[ops].astype(np.int64), order.stage_of[rank, order.chunk[ops]]
     rank_of, stages = ending.placement.rank_of, order.stage_of.size

@@ -155,10 +155,7 @@ class Layers:
         self._kept: dict[tuple[int, tuple[int, ...], bool], Layer] = {}
 
     def layer(self, run: int, phases: tuple[int, ...], *, parallel: bool) -> Layer:
-        """Return one layer of a run of the workloads, in those phases that make one block.
-
-        ``parallel`` says whether data parallelism may add something to it.
-        """
+        """Return one layer of a run in a block's phases; ``parallel``: data parallelism may add."""
         key = (run, phases, parallel)
         if key not in self._kept:
             self._kept[key] = _Builder(self, run, phases, parallel).layer()
@@ -179,11 +176,7 @@ class Layers:
 
 
 def execution_order(table: OperationTable, rows: Ints) -> Ints:
-    """Return the rows of a workload in the order in which its forward runs, int64[rows].
-
-    Rows are in the order in which they were emitted, which is that of the model, but for layers of
-    experts.
-    """
+    """Return a workload's rows as its forward runs, int64[rows]; experts are emitted otherwise."""
     labels = [table.labels[label] for label in table.label[rows].tolist()]
     beside = any(
         label == "moe.dispatch" and segment > 0

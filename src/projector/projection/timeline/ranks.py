@@ -127,11 +127,7 @@ class Placed:
         return np.repeat(np.array(values, np.int64), self.rows_of)
 
     def columns(self, knots: tuple[Floats, Ints]) -> dict[str, Any]:
-        """Return the columns of the rows; those of `Timeline` but rank and lane.
-
-        ``knots`` are seconds since the start of the pipeline, float64[k], and when these are,
-        int64[k].
-        """
+        """Return the columns of `Timeline` but rank and lane; ``knots`` s are at int64[k]."""
         line = self.line
         start, end = self._spans()
         self._move(start, end, knots)
@@ -208,11 +204,7 @@ class Placed:
         return exposed, slowdown, slowed
 
     def _host(self, start: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return when the host prepares and launches each row.
-
-        It begins with a layer as late as it may, so that each kernel is launched before it runs
-        and the next layer is begun in time.
-        """
+        """Return when the host prepares and launches each row, layers as late as they may."""
         line = self.line
         host_s, of_layer = line.joined("host_s"), line.joined("host_layer")
         lead_s, busy_s = line.joined("lead_s"), line.joined("busy_s")
@@ -254,10 +246,7 @@ class Placed:
             [self.first_piece[blocks], self.first_piece[of_layer] + firsts]
         ).astype(np.int64)
         end = np.concatenate(
-            [
-                self.first_piece[blocks] + self.pieces_of[blocks],
-                self.first_piece[of_layer] + lasts,
-            ]
+            [self.first_piece[blocks] + self.pieces_of[blocks], self.first_piece[of_layer] + lasts]
         ).astype(np.int64)
         number = line.joined("layer_number")
         places = line.places

@@ -301,10 +301,7 @@ def draw_list(
 def _that_fit(
     rows: Sequence[Sequence[str]], notes: Sequence[Sequence[str]], wrap: int, room: float
 ) -> tuple[list[tuple[Sequence[str], list[str]]], int]:
-    """Return the first rows that leave room for the notes, and how many are left.
-
-    ``room`` counts lines below the head.
-    """
+    """Return the first rows that leave the notes room, of ``room`` lines, and how many are left."""
     below = sum(len(lines) + 0.5 for lines in notes)
     written: list[tuple[Sequence[str], list[str]]] = []
     used = 0.0

@@ -53,10 +53,7 @@ def phases(run: PipelineRun) -> Phases:
 
 
 def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
-    """Draw a run as PNG, SVG or PDF; the file appears whole or not at all.
-
-    The title says whose pipeline it is, such as the name of a job.
-    """
+    """Draw a run as PNG, SVG or PDF, whole or not at all, under a title such as the job's name."""
     save_figure(path, lambda: gantt_figure(run, title))
 
 
@@ -523,8 +520,7 @@ def _draw_memory(axes: "Axes", run: PipelineRun) -> None:
     )
     if run.static_bytes is not None:
         axes.add_collection(
-            PolyCollection(constant, facecolors=ALWAYS, linewidths=0.0, zorder=2.1),
-            autolim=False,
+            PolyCollection(constant, facecolors=ALWAYS, linewidths=0.0, zorder=2.1), autolim=False
         )
     lines = np.arange(run.order.pp) + lower
     axes.hlines(lines, 0.0, run.makespan_s, color=HELD, lw=0.5, zorder=2.2)

@@ -4,7 +4,7 @@ Matplotlib is imported where a figure is drawn, and without pyplot: no window, n
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
+from projector.config.resources import hardware_table
 from projector.report.figures.figure import (
     MANY,
     PALETTE,
@@ -48,16 +49,7 @@ _BAND_COLOUR = "#DBE1E7"
 
 _SIZE_IN = (WIDE[0], 5.0)
 
-_UNITS = {
-    "training_throughput": "s",
-    "memory": "GiB",
-    "gemm_measured": "µs",
-    "moe_measured": "µs",
-    "attention_measured": "ms",
-    "collectives_measured": "µs",
-    "serving_measured": "row's unit",
-    "param_counts": "parameters",
-}
+_UNITS: Mapping[str, str] = hardware_table("report_words.yaml")["measured_units"]
 _RATED = "tokens/s/GPU"
 _RATIO_OF = {"memory": "memory", "serving_measured": "in the row's unit", "param_counts": "count"}
 

@@ -91,11 +91,7 @@ def rows_at(
 
 
 def sample(rows: int, most: int) -> Ints:
-    """Return the numbers of at most ``most`` rows, rising; the same for equally many rows.
-
-    They are drawn at random: every so manieth row would always have the same value on the axis
-    that varies fastest.
-    """
+    """Return at most ``most`` random rows, rising; every so manieth would repeat an axis."""
     if rows <= most:
         return np.arange(rows, dtype=np.int64)
     return np.sort(np.random.default_rng(0).choice(rows, most, replace=False).astype(np.int64))
@@ -273,10 +269,7 @@ def tied_fields(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def _computed(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield fields that an expression computes from one axis alone, with that axis.
-
-    Each value of the axis must give another value, or they are not tied.
-    """
+    """Yield fields computed from one axis alone, another value for each of its, with that axis."""
     derived = plan.space.get("derived")
     axes = plan.space.get("axes")
     fields = [

@@ -47,10 +47,7 @@ class TierStyle(NamedTuple):
 
 
 def tier_styles(topology: Topology) -> dict[str, TierStyle]:
-    """Return a colour and a width for every tier, the fastest between devices first.
-
-    Links between devices stand out; those to the host and to adapters are thin and muted.
-    """
+    """Return colour and width of each tier: links between devices stand out, others are thin."""
     inner = {link.tier: link.gb_per_s for link in topology.device_links()}
     outer = {link.tier: link.gb_per_s for link in topology.links if link.tier not in inner}
     styles = {}

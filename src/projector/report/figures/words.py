@@ -11,6 +11,7 @@ from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.network import Network
 from projector.config.parallelism import ParallelismConfig
+from projector.config.resources import hardware_table
 from projector.config.training import TrainingConfig
 from projector.report.figures.figure import short_number
 
@@ -32,35 +33,15 @@ class Words(NamedTuple):
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
 
-_PER_CLOCK = "per clock and compute unit"
+_TABLE = hardware_table("report_words.yaml")
 
-UNITS = (
-    ("_bytes_per_clk_per_cu", f"bytes {_PER_CLOCK}"),
-    ("_flop_per_clk_per_cu", f"FLOP {_PER_CLOCK}"),
-    ("_per_clk_per_cu", _PER_CLOCK),
-    ("_gbit_per_s", "Gbit/s"),
-    ("_tb_per_s", "TB/s"),
-    ("_gb_per_s", "GB/s"),
-    ("_tflops", "TFLOP/s"),
-    ("_bytes", "bytes"),
-    ("_gib", "GiB"),
-    ("_mib", "MiB"),
-    ("_kib", "KiB"),
-    ("_mhz", "MHz"),
-    ("_mwh", "MWh"),
-    ("_usd", "USD"),
-    ("_clk", "clocks"),
-    ("_us", "µs"),
-    ("_ms", "ms"),
-    ("_s", "s"),
-    ("_w", "W"),
-)
+UNITS: Mapping[str, str] = _TABLE["units"]
 """End of a name -> unit; the first that matches counts."""
 
 
 def unit_of(name: str) -> str:
     """Return the unit that a name ends with, nothing where it has none."""
-    return next((unit for end, unit in UNITS if name.endswith(end)), "")
+    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
 
 
 FIELDS: dict[str, Words] = {
@@ -71,22 +52,7 @@ FIELDS: dict[str, Words] = {
         for label in field.metadata
         if isinstance(label, Label)
     },
-    "gpus": Words("GPUs"),
-    "tokens_per_s_per_gpu": Words("speed", "tokens/s/GPU"),
-    "tflops_per_gpu": Words("speed", "TFLOP/s/GPU"),
-    "iteration_time_ms": Words("time of a step", "ms"),
-    "peak_gib": Words("peak memory", "GiB"),
-    "peak_gib_low": Words("lower end of peak memory", "GiB"),
-    "peak_gib_high": Words("upper end of peak memory", "GiB"),
-    "headroom_gib": Words("free memory", "GiB"),
-    "usable_gib": Words("usable memory", "GiB"),
-    "mfu": Words("MFU", "share of the peak rate"),
-    "hfu": Words("HFU", "share of the peak rate"),
-    "bubble_fraction": Words("bubble", "share of the work"),
-    "gpu_hours": Words("GPU-hours"),
-    "energy_mwh": Words("energy", "MWh"),
-    "co2_t": Words("CO2", "t"),
-    "cost_usd": Words("cost", "USD"),
+    **{name: Words(**words) for name, words in _TABLE["columns"].items()},
 }
 """Last part of a dotted name -> words; other names are spelled out with the tables around."""
 
@@ -135,7 +101,7 @@ def _words(field: str) -> Words:
         name, unit = FIELDS[parts[-2]]
         return Words(f"{_spelled(parts[-1])} {name}", unit)
     named = [part for part in parts if part not in _GROUPS] or parts[-1:]
-    for end, unit in UNITS:
+    for end, unit in UNITS.items():
         if named[-1].endswith(end) and named[-1] != end:
             named[-1] = named[-1].removesuffix(end)
             return Words(_spelled(" ".join(named)), unit)
@@ -154,11 +120,7 @@ class Ticks(NamedTuple):
 
 
 def relative_ticks(field: str, values: Sequence[Any], base: float | None) -> Ticks | None:
-    """Return the values of a number of hardware as multiples of the base chip's.
-
-    None where the field is not a number of hardware, or the base has none of it. Fields that move
-    together are joined by ``+``.
-    """
+    """Return a number of hardware as multiples of the base chip's, None where there is none."""
     numbers = all(isinstance(value, int | float) for value in values)
     if not field.startswith(HARDWARE) or not numbers or not base or base <= 0.0:
         return None

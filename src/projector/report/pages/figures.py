@@ -125,10 +125,7 @@ def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
 
 
 def heat_map(grid: HeatMap) -> Any:
-    """Return a heat map with the value in each cell, or a panel for each workload.
-
-    Cells without a value are empty; several workloads have one colour scale, in multiples.
-    """
+    """Return a heat map with values in cells; a panel for each workload, in one colour scale."""
     panels = panels_of(grid)
     ticks = axis_ticks(grid, 0), axis_ticks(grid, 1)
     columns = min(MOST_COLUMNS, len(panels))

@@ -22,11 +22,7 @@ PIPED_WIDTH = 100
 def render(
     *parts: Document | RenderableType, file: TextIO | None = None, width: int | None = None
 ) -> str:
-    """Lay out a report as text for a file, by default standard output.
-
-    Escape codes stand only where the file is a terminal. Its columns are the width where none is
-    given, within reason.
-    """
+    """Lay out a report as text for a file, as wide as its terminal; colours only for one."""
     file = sys.stdout if file is None else file
     target = Console(file=file)
     if width is None:
@@ -53,10 +49,7 @@ def render(
 
 
 def parts_of(document: Document) -> list[RenderableType]:
-    """Return the parts of a document in the order of printing.
-
-    A blank line follows a table, and stands between all sections.
-    """
+    """Return the parts of a document in order, blank lines after tables and between sections."""
     sections = [each for each in document.sections if Media.TERMINAL & each.media]
     parts = list(document.head)
     for place, section in enumerate(sections):

@@ -1,11 +1,14 @@
 """Reports of first-order projections and deployments."""
 
+from collections.abc import Mapping
+
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from projector.config.first_order import FirstOrderConfig
 from projector.config.first_order_job import AnyJob
+from projector.config.resources import hardware_table
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance, FirstOrderRun
 from projector.first_order.serving import FirstOrderServing
 from projector.report.terminal.grid import (
@@ -25,12 +28,7 @@ PLAIN_WORDS = (
     "docs/first_order.md lists where they are wrong."
 )
 
-TERMS = {
-    "compute": "6 N FLOP a token at the derated peak",
-    "dp_comm": "gradients over data parallelism",
-    "pp_bubble": "pipeline, (P - 1) / (v m)",
-    "tp_comm": "tensor parallelism beyond its domain",
-}
+TERMS: Mapping[str, str] = hardware_table("report_words.yaml")["first_order_terms"]
 """What each term of a step is."""
 
 

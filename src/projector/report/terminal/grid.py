@@ -145,10 +145,7 @@ class Grid:
         yield [*keys, *block]
 
     def _keys(self) -> list[Column]:
-        """Return the columns that name a row: the first ones that tell the rows apart.
-
-        Without such columns the rows are numbered.
-        """
+        """Return the first columns that tell the rows apart; without any, rows are numbered."""
         named = [column for column in self.columns if column.kind != "bar"]
         words = 0
         while words < len(named) and named[words].kind == "word":

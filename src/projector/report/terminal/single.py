@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.config.formats.shape_table import ShapeRow, read_extent, shape_rows
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.terminal.grid import Grid, bar, heading, milliseconds, percent, section
 from projector.single.attention import EXTENTS, AttentionProjection
@@ -22,17 +23,7 @@ EXPLAINED = 8
 COLUMNS = ("batch", "heads", "seq", "seq_kv", "kv_heads", "head_dim", "v_head_dim", "window")
 """Columns of a table of shapes; the first three are required."""
 
-_TERMS = (
-    ("matrix_s", "matrix", "products of whole tiles at the efficiency of the kernel"),
-    ("softmax_s", "softmax", "exponentials and their vector work that the products do not hide"),
-    ("mask_s", "mask", "tiles that are partly masked"),
-    ("tile_s", "tiles", "start and finish of the work-groups"),
-    ("idle_s", "idle", "units without work: the last wave, and uneven ends"),
-    ("atomics_s", "atomics", "adds of dQ, beside the work-groups"),
-    ("memory_s", "memory", "operands from and to memory, beside the work-groups"),
-    ("passes_s", "passes", "what goes through memory before and after"),
-    ("start_s", "start", "fixed time of the kernels"),
-)
+_TERMS: Mapping[str, list[str]] = hardware_table("report_words.yaml")["attention_terms"]
 
 
 def read_shapes(
@@ -111,7 +102,7 @@ def _explained(projection: AttentionProjection, row: int) -> list[RenderableType
     terms = {name: float(column[row]) for name, column in projection.terms.items()}
     time_s = terms["time_s"]
     table = Grid("=term", "ms", "of time", "| ", "<what")
-    for name, label, meaning in _TERMS:
+    for name, (label, meaning) in _TERMS.items():
         share = terms[name] / time_s if time_s else 0.0
         table.add_row(label, milliseconds(terms[name]), percent(share), bar(share), meaning)
     shape = ", ".join(
@@ -129,33 +120,9 @@ def _explained(projection: AttentionProjection, row: int) -> list[RenderableType
 MANY = 200
 """Rows that a table shows of a longer list."""
 
-_NAMES = {
-    "start_s": "start of the kernel",
-    "setup_s": "setup",
-    "first_load_s": "first load",
-    "matrix_s": "matrix pipe",
-    "scale_s": "block scales on the vector units",
-    "l2_fill_s": "loads into a compute unit",
-    "issue_s": "least time of the steps",
-    "wait_s": "waits of the steps",
-    "epilogue_s": "epilogues that are waited for",
-    "epilogues_s": "epilogues, one after another",
-    "l2_s": "L2 as a whole",
-    "memory_s": "memory",
-    "load_s": "loads of a wave",
-    "last_load_s": "loads of the last wave",
-    "last_epilogue_s": "epilogue of the last wave",
-    "loss_s": "overlap that is lost",
-    "reduce_s": "reduction of a split K",
-}
+_NAMES: Mapping[str, str] = hardware_table("report_words.yaml")["gemm_terms"]
 
-_FACTORS = {
-    "ideal_s": "FLOP at the peak clock",
-    "padding": "padding to tiles and clusters",
-    "waves": "waves that are not full",
-    "frequency": "clock below the peak",
-    "utilisation": "everything else",
-}
+_FACTORS: Mapping[str, str] = hardware_table("report_words.yaml")["gemm_factors"]
 
 
 def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from projector.config.resources import hardware_table
 from projector.measure.reduction import reduction_lines
 from projector.planning.question import number
 from projector.projection.bands import FITS, WORDS
@@ -292,10 +293,7 @@ def stages(result: MemoryProjection) -> list[RenderableType]:
 def fold(
     rows: Sequence[StageMemoryProjection], peak_stage: int
 ) -> list[tuple[int, int, StageMemoryProjection]]:
-    """Join neighbours with the same text, if there are many stages.
-
-    The first, the last and the peak stage keep a row of their own.
-    """
+    """Join equal neighbours of many stages, but the first, the last and the peak one."""
     folded: list[tuple[int, int, StageMemoryProjection]] = []
     unfolded = {0, len(rows) - 1, peak_stage}
     for index, row in enumerate(rows):
@@ -497,14 +495,7 @@ def _ratio(ratio: float | None) -> str:
 # A whole training run, in the few lines that a report of a step has for it.
 _MINUTE = 60.0
 
-_WORDS = {
-    "compute": "steps",
-    "warm_up": "warm-up",
-    "lost_work": "lost work",
-    "restart": "restarts",
-    "spares": "waiting for spares",
-    "checkpoint": "checkpoints",
-}
+_WORDS: Mapping[str, str] = hardware_table("report_words.yaml")["run_terms"]
 """Terms whose name is no word."""
 
 

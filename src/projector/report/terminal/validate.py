@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from projector.config.resources import hardware_table
 from projector.projection.bands import WORDS
 from projector.report.terminal.grid import DIM, Fitting, Grid, heading, percent, section
 from projector.validate.run import Result, Validation
@@ -20,25 +21,8 @@ NOTE = 32
 LONGEST = 14
 """Groups of one kind that the report lists; of those that the user names, all."""
 
-_SHOWN = {
-    "vendor": "By vendor",
-    "device": "By device",
-    "precision": "By precision",
-    "source": "By source",
-    "mark": "By origin of the settings",
-    "by": "By the columns named",
-}
-_PARTS = {
-    "without_doubt": "without doubtful rows",
-    "dense": "dense models",
-    "moe": "experts",
-    "tuned": "kernels of tuners, chosen",
-    "tuned_as_named": "the same, as named",
-    "first": "first projections",
-    "first_dense": "  dense models",
-    "first_moe": "  experts",
-    "first_now": "  the same rows now",
-}
+_SHOWN: Mapping[str, str] = hardware_table("report_words.yaml")["validation_groups"]
+_PARTS: Mapping[str, str] = hardware_table("report_words.yaml")["validation_parts"]
 
 
 def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list[RenderableType]:

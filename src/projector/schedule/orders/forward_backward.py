@@ -7,10 +7,7 @@ from projector.schedule.order import Order, one_forward_one_backward, round_robi
 
 
 def gpipe(pp: int, vpp: int, microbatches: int) -> Order:
-    """Return all forwards, then all backwards (GPipe, Huang et al., 2019).
-
-    Backwards run from the first microbatch, as in PyTorch.
-    """
+    """All forwards, then all backwards from the first microbatch on (GPipe, Huang et al., 2019)."""
     step = np.arange(microbatches)
     work = (np.zeros_like(step), step)
     return one_forward_one_backward(
@@ -19,10 +16,7 @@ def gpipe(pp: int, vpp: int, microbatches: int) -> Order:
 
 
 def one_f_one_b(pp: int, vpp: int, microbatches: int) -> Order:
-    """Return 1F1B without interleaving (PipeDream-Flush, Narayanan et al., 2021).
-
-    Rank r runs ``pp - 1 - r`` forwards ahead.
-    """
+    """1F1B (PipeDream-Flush, Narayanan et al., 2021): rank r is ``pp - 1 - r`` forwards ahead."""
     step = np.arange(microbatches)
     work = (np.zeros_like(step), step)
     warmup = np.arange(pp)[::-1]

@@ -42,11 +42,7 @@ def best_order(
 
 
 def fastest(orders: Iterable[Order], costs: Costs) -> Order:
-    """Return the first order of the least makespan, and of those of the least period, or as asked.
-
-    The orders have B and W apart and one copy of the model. The first keeps to the memory;
-    others count where they do, too.
-    """
+    """Return the first order of the least makespan, then period (or as asked) within the memory."""
     limit = np.array(costs.limit) * kernels.ROUNDING
     activation = np.array(costs.activation)
     best, least = None, None
@@ -69,10 +65,7 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
 def rank(
     stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int, most: int
 ) -> Ints:
-    """Return the fastest candidates that the memory suffices for, ``most`` of them, in order.
-
-    Of more than there is time for, some from everywhere are looked at.
-    """
+    """Return the ``most`` fastest candidates that memory suffices for; of too many, some."""
     count = len(candidates.shape)
     affordable = max(1, MOST_OPERATIONS // (3 * stage_of.size * microbatches))
     looked_at = np.linspace(0, count - 1, min(count, affordable)).astype(np.int64)

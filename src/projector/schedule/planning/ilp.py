@@ -254,10 +254,7 @@ class Model:
                 # What does not go before it goes after it.
                 behind = float(self.duration[stage].sum()) * (last + 1) - constant
                 behind -= self.problem.since_ps[stage] / self.unit_ps
-                row = (
-                    np.append(columns, [self.objective, target]),
-                    np.append(values, [1.0, -1.0]),
-                )
+                row = (np.append(columns, [self.objective, target]), np.append(values, [1.0, -1.0]))
                 self._add(*row, behind)
             for other in range(3):
                 count = int(self.windows.before[stage, kind, number, other])
@@ -293,10 +290,7 @@ class Model:
     def _add_monotone(self, stage: int) -> None:
         for kind, other in ((FORWARD, BACKWARD), (FORWARD, WEIGHT), (BACKWARD, WEIGHT)):
             column = self._column[stage, kind, :, other]
-            for less, more in (
-                (column[:, :-1], column[:, 1:]),
-                (column[1:], column[:-1]),
-            ):
+            for less, more in ((column[:, :-1], column[:, 1:]), (column[1:], column[:-1])):
                 free = (less >= 0) & (more >= 0)
                 for pair in np.stack([less[free], more[free]], axis=1):
                     self._add(pair, np.array([1.0, -1.0]), upper=0.0)

@@ -251,11 +251,7 @@ def _confirmed(
 
 
 def _nodes(work: int, binaries: int) -> int:
-    """Return the nodes that some work is enough for; less than 1 where it is not worth a start.
-
-    A node solves a relaxation again, whose time grows with about the square of the binaries
-    (1,800 took 1.8 s on one core, and 4,400 30 s).
-    """
+    """Return the nodes that work is enough for; their time grows with the binaries squared."""
     return min(MOST_NODES, work // max(1, binaries) ** 2) - ROOT_NODES
 
 

@@ -128,10 +128,7 @@ def replay_batch(
 
 
 def replay_ends(order: Order, times: OperationTimes, rows: Ints, into: Ends) -> None:
-    """Run one order with the times of n configurations, as `replay_batch` does.
-
-    Each has a row of ``into`` of its own, ``rows``.
-    """
+    """Run one order with the times of n configurations into their ``rows``; see `replay_batch`."""
     _, _, start_ps, end_ps, last_ps = into
     method = fastest_method(order, len(rows))
     if method == "lanes":
@@ -283,10 +280,7 @@ def peak_bytes(
 
 
 def peak_in_flight(order: Order) -> Ints:
-    """Return the largest number of microbatch-chunks that each rank holds, ``int64[pp]``.
-
-    One is held from its F to its B, or to its W where the order has W.
-    """
+    """Return the most microbatch-chunks on each rank, F to B (or W), ``int64[pp]``."""
     ones = np.ones((1, order.pp, order.vpp))
     peak, _ = peak_bytes(order, ones, w_share=1.0 if order.splits_backward else 0.0)
     count: Ints = peak[0].astype(np.int64)

@@ -82,11 +82,7 @@ def compile_lanes(order: Order) -> LaneProgram:
 
 
 def line_program(line: Line, columns: Ints32, output: Ints) -> Ints32:
-    """Return some operations of a line with the slot of their ends, ready for places.
-
-    A dependency on the same rank is left out: its operation stands earlier in the order of the
-    rank, so the previous operation ends no earlier.
-    """
+    """Return operations of a line with the slots of their ends, dependencies on a rank left out."""
     program = np.empty((len(columns), 5), np.int32)
     program[:, :4] = columns
     alone = columns[:, kernels.LATENCY] == 0
@@ -297,11 +293,7 @@ def _prove_period(
 
 
 def _cut(order: Order, line: Line, least: Ints) -> Ints:
-    """Cut all ranks at one time, so that nothing before the cut waits for what is behind it.
-
-    The times are those of operations of length 1; at least ``least`` operations of each rank
-    stand before the cut.
-    """
+    """Cut all ranks at one time; none of the ``least`` or more before waits for what follows."""
     times = OperationTimes(
         np.ones((1, order.stage_of.size * 9), np.int64),
         np.zeros((1, 2, order.stage_of.size), np.int64),

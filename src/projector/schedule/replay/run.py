@@ -128,11 +128,7 @@ class PipelineRun:
         return self.limit_bytes is None or bool(np.all(self.peak_bytes <= self.limit_bytes))
 
     def memory_curve(self, rank: int) -> MemoryCurve:
-        """Return what a rank holds over time, from the replay.
-
-        F allocates when it starts; B frees when it ends what W does not need, W frees the rest.
-        The first entry is at time 0, with the static memory.
-        """
+        """Return what a rank holds from time 0 on: F allocates, B frees a part, W the rest."""
         order, timeline = self.order, self.timeline
         on_rank = slice(int(order.rank_offset[rank]), int(order.rank_offset[rank + 1]))
         kind = order.kind[on_rank]

@@ -86,10 +86,7 @@ def breakdown(
     where: Flags | None = None,
     works: Works | None = None,
 ) -> list[Part]:
-    """Return the parts of a run by some of `GRANULARITIES`, the longest in total first.
-
-    All iterations are broken down unless `where` chooses, or everything where there are none.
-    """
+    """Return the parts of some iterations (or all there is) by `GRANULARITIES`, longest first."""
     for name in by:
         if name not in _LABELS:
             msg = f"a breakdown goes by {', '.join(GRANULARITIES)}, and not by {name!r}"

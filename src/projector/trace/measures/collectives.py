@@ -287,10 +287,7 @@ def stragglers(
     where: Flags | None = None,
     iterations: Sequence[IterationTimes] | None = None,
 ) -> list[Straggler]:
-    """Return how each device stands to the others, in the order of the table.
-
-    What is left out is worked out: ``times`` of the whole table, ``iterations`` of what is chosen.
-    """
+    """Return how devices stand to others; ``times`` and ``iterations`` spare working them out."""
     times = kernel_times(activities) if times is None else times
     iterations = iteration_times(activities, times, where) if iterations is None else iterations
     devices = sorted({(each.rank, each.device) for each in iterations})

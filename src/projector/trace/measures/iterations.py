@@ -170,10 +170,7 @@ class Throughput(Measured):
 
 
 def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughput | None:
-    """Return the throughput by the slowest device, as figure 4 of Chopper has it.
-
-    `tokens` are those of one iteration of the whole job. None where nothing takes any time.
-    """
+    """Return the throughput by the slowest device (Chopper, figure 4); None without time."""
     if not 0 < tokens <= MOST_TOKENS:
         msg = f"tokens: an iteration has a positive number of tokens, not {tokens}"
         msg += f"; {MOST_TOKENS:g} at most" if tokens > MOST_TOKENS else ""

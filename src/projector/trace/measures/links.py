@@ -58,10 +58,7 @@ class _Cell(NamedTuple):
 def link_times(
     activities: Activities, times: KernelTimes | None = None, where: Flags | None = None
 ) -> list[LinkTimes]:
-    """Return how each group with peers stands to them, the most expensive first.
-
-    What only one rank of the trace took part in is left out, as it has no transfer.
-    """
+    """Return how groups stand to their peers, the most expensive first; lone ranks are left out."""
     times = kernel_times(activities) if times is None else times
     mine: dict[int, dict[int, list[tuple[float, float, float]]]] = defaultdict(dict)
     peers: dict[int, set[int]] = defaultdict(set)

@@ -34,10 +34,7 @@ ALONE, SHORTEST, NOTHING = "alone", "shortest", "none"
 
 
 def overlap_ratios(activities: Activities) -> Floats:
-    """Return the share, 0 to 1, of each activity that communication of its device covers.
-
-    NaN for communication itself and for what takes no time.
-    """
+    """Return the share of each activity that communication covers; NaN for communication itself."""
     duration_ps = activities.end_ps - activities.start_ps
     shares = np.full(len(activities), np.nan)
     counts = (duration_ps > 0) & (activities.klass != COMMUNICATION)
@@ -90,10 +87,7 @@ class OverlapEffect(Measured):
 
 
 def d50_d0(duration: Floats, overlap: Floats) -> OverlapEffect:
-    """Return the durations of an operation at half of the overlap and at none.
-
-    `duration` is normalised to the least of each kind; `overlap` is 0 to 1.
-    """
+    """Return normalised durations of an operation at half overlap (0 to 1) and at none."""
     known = ~(np.isnan(duration) | np.isnan(overlap))
     duration, overlap = duration[known], overlap[known]
     touched = overlap > 0
@@ -122,10 +116,7 @@ def effect_of(runs: Instances, members: Ints) -> OverlapEffect:
 
 
 def comparable(runs: Instances, members: Ints) -> Ints:
-    """Return the instances of one operation whose durations tell what overlap does to them.
-
-    Instances that are alone of their kind are compared with nothing, and are left out.
-    """
+    """Return the instances whose durations tell what overlap does: not those alone of a kind."""
     known = ~np.isnan(runs.overlap[members]) & (runs.alike[members] > 1)
     members = members[known]
     kinds = group(runs.kind[members])

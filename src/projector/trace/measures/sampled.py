@@ -26,10 +26,7 @@ CPU_PERCENT = "cpu_percent"
 
 
 def active_cores(percent: Array) -> Ints:
-    """Return how many of some logical cores, in percent at each sample, do anything (equation 4).
-
-    NaN, where a core was not sampled, counts as none.
-    """
+    """Return how many logical cores, in percent a sample, are active (equation 4); NaN is not."""
     return np.asarray(np.count_nonzero(np.nan_to_num(percent) > 0, axis=1), np.int64)
 
 

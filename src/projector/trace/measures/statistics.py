@@ -63,10 +63,7 @@ QUANTILES = (0.5, 0.25, 0.75, 0.0, 1.0)
 
 
 def spreads(values: Array, of: Ints, count: int) -> Floats:
-    """Return float64[count, 5]: `QUANTILES` of each group, NaN for a group without values.
-
-    Quantiles lie on straight lines between the ordered values, as those of ``numpy.quantile``.
-    """
+    """Return float64[count, 5]: `QUANTILES` of each group as ``numpy.quantile``; NaN if empty."""
     ordered = _ordered(np.asarray(values), of, count)
     sizes = np.bincount(of, minlength=count)
     some = sizes > 0

@@ -29,10 +29,7 @@ UNKNOWN = -1
 
 
 def bubbles(activities: Activities) -> Ints:
-    """Return how long nothing had computed on its device when each kernel began to.
-
-    `UNKNOWN` for the first kernel of a device and for what does not compute.
-    """
+    """Return idle time before each computing kernel; `UNKNOWN` for the first and for others."""
     bubble = np.full(len(activities), UNKNOWN, np.int64)
     for rows in device_slices(activities):
         computing = rows.start + np.flatnonzero(activities.klass[rows] == COMPUTE)
@@ -43,11 +40,7 @@ def bubbles(activities: Activities) -> Ints:
 
 
 def split_bubbles(activities: Activities, bubble_ps: Ints) -> tuple[Ints, Ints]:
-    """Return the preparation and the call of each kernel that computes, of its bubble.
-
-    Both are `UNKNOWN` where the launch is not in the trace, for the first kernel of a device and
-    for what does not compute.
-    """
+    """Return preparation and call of each kernel's bubble; `UNKNOWN` where either is not known."""
     known = (bubble_ps >= 0) & (activities.launch_ps != UNKNOWN)
     waited = np.maximum(activities.start_ps - activities.launch_ps, 0)
     call = np.minimum(waited, bubble_ps)
@@ -96,10 +89,7 @@ def kernel_times(activities: Activities) -> KernelTimes:
 
 
 def covered(activities: Activities, by: int) -> Ints:
-    """Return how much of each activity those of a class cover on its device, on any stream.
-
-    0 for activities of the class itself.
-    """
+    """Return how much of each activity a class covers on its device; 0 for the class itself."""
     result = np.zeros(len(activities), np.int64)
     for rows in device_slices(activities):
         start, end = activities.start_ps[rows], activities.end_ps[rows]

@@ -9,6 +9,7 @@ from projector.config.formats.detect import comment_lines
 from projector.config.formats.megatron import ARGUMENT, NEGATED
 from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
+from projector.config.resources import settings_of
 from projector.distribution import package_version
 from projector.errors import UnsupportedError
 
@@ -27,31 +28,6 @@ _ON: Final = (
 _SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in _ON.split()}
 """Settings that are on unless this argument turns them off; others are off unless given."""
 
-_HEAD: Final = """\
-#!/usr/bin/env bash
-# {title}: a launch script of Megatron-LM, written by projector {version}.
-# Run it once on each node with NODE_RANK and MASTER_ADDR set. The data is Megatron's mock data;
-# tokenizer, learning rate, iterations and checkpoints are yours to set.
-# The next comments say what the arguments cannot; projector reads them with the arguments.
-{carried}set -euo pipefail
-{connections}"""
-
-_LAUNCH: Final = """
-DATA_ARGS=(
-  --mock-data
-  --tokenizer-type NullTokenizer
-  --train-iters 20
-  --lr 1.0e-4
-)
-
-torchrun \\
-  --nnodes {nodes} --nproc-per-node {gpus_per_node} \\
-  --node-rank "${{NODE_RANK:-0}}" \\
-  --master-addr "${{MASTER_ADDR:-localhost}}" --master-port "${{MASTER_PORT:-29500}}" \\
-  pretrain_gpt.py \\
-  {arrays} "${{DATA_ARGS[@]}}"
-"""
-
 
 def own(job: Job) -> dict[str, Any]:
     """Return nothing, as the launcher names the nodes; refuse ALiBi."""
@@ -65,7 +41,8 @@ def own(job: Job) -> dict[str, Any]:
 def write(job: Job, carried: Mapping[str, Any]) -> str:
     """Return the script of a job; see `projector.config.formats.emit.emitted.Writer`."""
     title = " ".join((job.name or job.model.name).split())
-    text = _HEAD.format(
+    table = settings_of("megatron")
+    text: str = table["script_head"].format(
         title=title,
         version=package_version(),
         carried=comment_lines(carried),
@@ -78,11 +55,12 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     for group, settings in groups.items():
         lines = [f"  {line}\n" for name, value in settings.items() if (line := _line(name, value))]
         text += f"\n{_array(group)}=(\n{''.join(lines)})\n"
-    return text + _LAUNCH.format(
+    end: str = table["script_end"].format(
         nodes=job.cluster.nodes,
         gpus_per_node=job.cluster.gpus_per_node,
         arrays=" ".join(f'"${{{_array(group)}[@]}}"' for group in groups),
     )
+    return f"{text}\n{end}"
 
 
 def _connections(job: Job) -> str:

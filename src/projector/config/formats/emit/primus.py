@@ -10,26 +10,12 @@ from projector.config.formats.detect import comment_lines
 from projector.config.formats.emit import megatron
 from projector.config.formats.emit.megatron import Arguments, megatron_arguments
 from projector.config.job import Job
+from projector.config.resources import settings_of
 from projector.distribution import package_version
 
 SUFFIX: Final = ".yaml"
 
-_HEAD: Final = """\
-# {title}: an experiment of Primus, written by projector {version}.
-# Data, tokenizer, learning rate, iterations and checkpoints are yours to set.
-# The next comments say what the settings cannot; projector reads them with the settings.
-{carried}
-"""
-
-ALGORITHMS: Final = {
-    "gpipe": "gpipe",
-    "zerobubble": "zero_bubble",
-    "zbv-formatted": "zbv_formatted",
-    "zbv-greedy-half": "v_half",
-    "zbv-greedy-min": "v_min",
-    "seaailab": "zero_bubble_heuristic",
-    "seaailab-ilp": "seaailab_ilp",
-}
+ALGORITHMS: Final[Mapping[str, str]] = settings_of("primus")["algorithms"]
 """Schedule -> ``pp_algorithm`` of Primus' pipeline runtime."""
 
 
@@ -59,7 +45,8 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         "workspace": "./output",
         "modules": {"post_trainer" if adapters else "pre_trainer": trainer},
     }
-    head = _HEAD.format(title=title, version=package_version(), carried=comment_lines(carried))
+    template: str = settings_of("primus")["head"]
+    head = template.format(title=title, version=package_version(), carried=comment_lines(carried))
     body: str = yaml.safe_dump(data, sort_keys=False, width=1 << 20)
     return head + body
 

@@ -8,27 +8,15 @@ from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
 from projector.config.formats.emit.emitted import recompute_words, same_model
-from projector.config.formats.torchtitan import (
-    COMM_TYPES,
-    DISPATCHERS,
-    FLAVORS,
-    SCHEDULES,
-)
+from projector.config.formats.torchtitan import COMM_TYPES, DISPATCHERS, FLAVORS, SCHEDULES
 from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.resources import settings_of
 from projector.distribution import package_version
 from projector.errors import UnsupportedError
 
 SUFFIX: Final = ".toml"
-
-_HEAD: Final = """\
-# {title}: a job of torchtitan, written by projector {version}.
-# Tokenizer, data, learning rate, steps and checkpoints are yours to set.
-# The next comments say what the settings cannot; projector reads them with the settings, and
-# torchtitan does what it does without them.
-{carried}
-"""
 
 _ROTATIONS: Final = {ours: theirs for theirs, ours in COMM_TYPES.items()}
 
@@ -38,17 +26,10 @@ _PIPELINES: Final = {ours: spelling for spelling, ours in SCHEDULES.values()}
 
 _SHIPPED: Final = {
     (name, flavor.lower()): flavor
-    for name, flavors in {
-        "llama3": "8B 70B 405B debugmodel",
-        "llama4": "17bx16e 17bx128e 17bx16e_irope 17bx128e_irope",
-        "deepseek_v3": "16B 236B 671B",
-        "qwen3": "0.6B 1.7B 4B 8B 14B 32B 30B-A3B 235B-A22B",
-        "gpt_oss": "20b 120b",
-    }.items()
+    for name, flavors in settings_of("torchtitan")["shipped"].items()
     for flavor in flavors.split()
 }
-"""Name and flavour in small letters -> its spelling, of torchtitan 7e4ab8599 (January 2026):
-torchtitan/models/*/__init__.py. Readers know flavours of other releases, too."""
+"""Name and flavour in small letters -> its spelling; readers know those of other releases, too."""
 
 _PART: Final = re.compile(r"(E?)(?:t\*(\d+)|(t*))(L?)")
 
@@ -86,7 +67,8 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         },
         "quantize.linear.float8": _float8(job),
     }
-    head = _HEAD.format(title=title, version=package_version(), carried=comment_lines(carried))
+    template: str = settings_of("torchtitan")["head"]
+    head = template.format(title=title, version=package_version(), carried=comment_lines(carried))
     return head + "\n".join(
         _section(name, section) for name, section in sections.items() if section
     )

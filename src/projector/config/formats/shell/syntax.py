@@ -399,10 +399,7 @@ class Parser:
         return self._parts(None)
 
     def _parts(self, stop: str | None) -> Word:
-        """Read parts up to ``stop``: None ends a word, ``""`` is the end of the text.
-
-        The closing character is passed over.
-        """
+        """Read parts past ``stop``: None ends a word, ``""`` is the end of the text."""
         text, start = self._text, self._at
         plain = _PLAIN if stop is None else _PLAIN_WITHIN[stop]
         quoted = stop in {'"', ""}
