@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from projector.cli import output
 from projector.cli.job import (
     ALL_SCHEDULES,
     ASSIGNMENTS,
@@ -18,16 +19,6 @@ from projector.cli.job import (
     refuse_options,
 )
 from projector.cli.options import argument, command, option
-from projector.cli.output import (
-    DOES_NOT_FIT,
-    SUCCESS,
-    Printer,
-    interpret_at_first,
-    print_json,
-    print_report,
-    read_pictures,
-    write_pictures,
-)
 from projector.errors import ConfigError, ProjectorError
 
 if TYPE_CHECKING:
@@ -89,7 +80,7 @@ class StepFiles:
         if self.memory_snapshot is not None:
             write_memory_snapshot(result, self.memory_snapshot, timeline=step)
 
-    def tell(self, printer: Printer) -> None:
+    def tell(self, printer: output.Printer) -> None:
         """Say what was written."""
         if self.timeline is not None:
             several = Path(self.timeline).is_dir()
@@ -106,7 +97,7 @@ def memory(
     profiling: ProfilingRequest,
     emit: tuple[str, ...] = EMIT,
     fidelity: str = FIDELITY,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Project the memory of every pipeline stage, term by term."""
     return _project("memory", request, profiling, emit, fidelity, printer)
@@ -126,7 +117,7 @@ def performance(
     ),
     emit: tuple[str, ...] = EMIT,
     fidelity: str = FIDELITY,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Project the time of one training step, and where it goes."""
     return _project("performance", request, profiling, emit, fidelity, printer, files, plots)
@@ -139,7 +130,7 @@ def both(
     profiling: ProfilingRequest,
     emit: tuple[str, ...] = EMIT,
     fidelity: str = FIDELITY,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Project memory, then performance, of one job."""
     return _project("both", request, profiling, emit, fidelity, printer)
@@ -151,7 +142,7 @@ def _project(
     profiling: ProfilingRequest,
     emit: tuple[str, ...],
     fidelity: str,
-    printer: Printer,
+    printer: output.Printer,
     files: StepFiles | None = None,
     plots: tuple[str, ...] = (),
 ) -> int:
@@ -167,7 +158,7 @@ def _project(
         )
         profiling.refuse_measuring()
         return _first_order(view, request, printer)
-    pictures = read_pictures(plots, None, "OF_JOB")
+    pictures = output.read_pictures(plots, None, "OF_JOB")
     files.check()
     emission = Emission.of(emit)
     quiet = printer.quiet
@@ -177,17 +168,17 @@ def _project(
     emitted = emission.of_job(result.job)
     if step is not None:
         files.write(step)
-        write_pictures(pictures, step.job, printer)
+        output.write_pictures(pictures, step.job, printer)
     if printer.as_json:
         whole = result.to_dict() if step is None or view != "both" else _both_to_dict(step)
-        print_json(emission.add_to(whole, emitted))
+        output.print_json(emission.add_to(whole, emitted))
     elif not emission.on_output:
-        print_report(_report(memory, step, view))
+        output.print_report(_report(memory, step, view))
     if not printer.as_json:
         printer.warn(result.warnings)
         emission.show(emitted, result.job, printer)
     files.tell(printer)
-    return SUCCESS if memory.fits else DOES_NOT_FIT
+    return output.SUCCESS if memory.fits else output.DOES_NOT_FIT
 
 
 def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
@@ -212,7 +203,7 @@ def _report(
     return (both_report if view == "both" else performance_report)(step, suggestions)
 
 
-def _first_order(view: View, request: JobRequest, printer: Printer) -> int:
+def _first_order(view: View, request: JobRequest, printer: output.Printer) -> int:
     """Project a job by closed forms alone and print one view of it."""
     if request.schedule == ALL_SCHEDULES:
         msg = "schedule: all schedules are compared by replay; leave out --fidelity"
@@ -229,18 +220,18 @@ def _first_order(view: View, request: JobRequest, printer: Printer) -> int:
             "performance": step.to_dict,
             "both": step.both_to_dict,
         }
-        print_json(shown[view]())
+        output.print_json(shown[view]())
     else:
         from projector.report.terminal import first_order as report
 
         if view == "memory":
-            print_report(report.memory_report(step.memory))
+            output.print_report(report.memory_report(step.memory))
         else:
-            print_report(
+            output.print_report(
                 (report.both_report if view == "both" else report.performance_report)(step)
             )
         printer.warn(step.memory.warnings)
-    return SUCCESS if step.memory.fits else DOES_NOT_FIT
+    return output.SUCCESS if step.memory.fits else output.DOES_NOT_FIT
 
 
 @command()
@@ -249,7 +240,7 @@ def compare(
     first: str = argument("A"),
     second: str = argument("B"),
     assignments: tuple[str, ...] = ASSIGNMENTS,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Show which terms differ between the jobs of the files A and B, the largest first.
 
@@ -266,7 +257,7 @@ def compare(
     for path in (first, second):
         with _naming(path):
             jobs.append(load_job(path, overrides))
-    interpret_at_first(quiet=printer.quiet)
+    output.interpret_at_first(quiet=printer.quiet)
     results = []
     for path, job in zip((first, second), jobs, strict=True):
         with _naming(path):
@@ -274,12 +265,12 @@ def compare(
     comparison = Comparison(*results)
     result = comparison.to_dict()
     if printer.as_json:
-        print_json(result)
+        output.print_json(result)
     else:
-        print_report(compare_report(comparison))
+        output.print_report(compare_report(comparison))
         printer.warn(result["warnings"])
     fit = comparison.first.memory.fits and comparison.second.memory.fits
-    return SUCCESS if fit else DOES_NOT_FIT
+    return output.SUCCESS if fit else output.DOES_NOT_FIT
 
 
 @contextmanager

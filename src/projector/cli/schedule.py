@@ -5,18 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from projector.cli import output
 from projector.cli.job import ALL_SCHEDULES, PRIMUS, JobRequest, config_option
 from projector.cli.options import command, group, option
-from projector.cli.output import (
-    DOES_NOT_FIT,
-    SUCCESS,
-    Printer,
-    check_files,
-    interpret_at_first,
-    print_json,
-    print_plain,
-    print_report,
-)
 from projector.errors import ConfigError, ScheduleError
 
 if TYPE_CHECKING:
@@ -97,7 +88,7 @@ def schedule(
     timeline: str | None = option(
         "FILE", "Write that schedule as a trace for ui.perfetto.dev, compressed if named .gz."
     ),
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Compare pipeline schedules: time, bubble and memory, the fastest that fits first.
 
@@ -115,7 +106,7 @@ def schedule(
       projector schedule --config job.yaml parallelism.vpp=1 --timeline trace.json.gz
     """  # noqa: D301  click looks for the backspace
     _check_input(numbers, config, request)
-    check_files(plot)
+    output.check_files(plot)
     if timeline is not None:
         from projector.report.timeline import check_timeline
 
@@ -123,7 +114,7 @@ def schedule(
     job = None
     if config is not None:
         job = replace(request, config=config).load()
-        interpret_at_first(quiet=printer.quiet)
+        output.interpret_at_first(quiet=printer.quiet)
         from projector.projection.performance import compare_job_schedules
 
         comparison = compare_job_schedules(job, algorithm)
@@ -132,7 +123,7 @@ def schedule(
     # First, so that standard output has the result or the error of a file, never both.
     _write(comparison, job, plot, timeline, printer)
     _print(comparison, job, printer)
-    return SUCCESS if comparison.fits else DOES_NOT_FIT
+    return output.SUCCESS if comparison.fits else output.DOES_NOT_FIT
 
 
 def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> None:
@@ -158,9 +149,9 @@ def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> 
             raise ConfigError(msg, key=name, allowed="an integer >= 1")
 
 
-def _compare(numbers: _Numbers, algorithm: str, printer: Printer) -> "ScheduleComparison":
+def _compare(numbers: _Numbers, algorithm: str, printer: output.Printer) -> "ScheduleComparison":
     times = {name: _seconds(name, getattr(numbers, name)) for name in ("f", "b", "w")}
-    interpret_at_first(quiet=printer.quiet)
+    output.interpret_at_first(quiet=printer.quiet)
     from projector.schedule.compare import compare_schedules
 
     assert numbers.pp is not None
@@ -192,21 +183,21 @@ def _seconds(name: str, text: str | None) -> float | list[float]:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
-def _print(comparison: "ScheduleComparison", job: "Job | None", printer: Printer) -> None:
+def _print(comparison: "ScheduleComparison", job: "Job | None", printer: output.Printer) -> None:
     """Print the comparison, with the warnings of its job."""
     if not printer.as_json:
         from projector.report.terminal.schedule import schedule_report
 
-        print_report(schedule_report(comparison, job))
+        output.print_report(schedule_report(comparison, job))
     elif job is None:
-        print_plain(comparison.to_dict())
+        output.print_plain(comparison.to_dict())
     if job is None:
         return
     from projector.projection.provenance import envelope, provenance_of
 
     provenance = provenance_of(job)
     if printer.as_json:
-        print_json({**envelope(provenance, _band(comparison, job)), **comparison.to_dict()})
+        output.print_json({**envelope(provenance, _band(comparison, job)), **comparison.to_dict()})
     else:
         printer.warn(provenance.warnings)
 
@@ -227,7 +218,7 @@ def _write(
     job: "Job | None",
     plot: str | None,
     timeline: str | None,
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Write figure and trace of the best schedule."""
     paths = [path for path in (plot, timeline) if path is not None]

@@ -3,22 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from projector.cli import output
 from projector.cli.job import ALL_SCHEDULES, EMIT, PRIMUS, Emission, JobRequest
 from projector.cli.options import command, flag, group, option
-from projector.cli.output import (
-    ALLOW_RISK,
-    DOES_NOT_FIT,
-    INTERRUPTED,
-    OUT_OF_TIME,
-    SUCCESS,
-    Printer,
-    compiling_steps,
-    print_json,
-    print_report,
-    read_pictures,
-    say,
-    write_pictures,
-)
 from projector.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -32,7 +19,7 @@ def search(
     asked: JobRequest = group(without=PRIMUS),
     top: int = option("N", "Configurations to show.", shown=20),
     headroom_gib: float = option("G", "Memory that must stay free on every rank.", default=0.0),
-    allow_risk: bool = ALLOW_RISK,
+    allow_risk: bool = output.ALLOW_RISK,
     most_seconds: float | None = option(
         "S", "Begin nothing after S seconds; what was left out is counted."
     ),
@@ -55,7 +42,7 @@ def search(
     ),
     html: str | None = option("FILE.html", "Write one interactive page that works offline."),
     emit: tuple[str, ...] = EMIT,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Rank every legal configuration of a job: the fastest that fit, and their memory.
 
@@ -79,7 +66,7 @@ def search(
       projector search --config job.yaml --plot pareto=front.png --html ranked.html
       projector search --config job.yaml --emit megatron=winner.sh
     """  # noqa: D301  click looks for the backspace
-    pictures = read_pictures(plots, html, "OF_SEARCH")
+    pictures = output.read_pictures(plots, html, "OF_SEARCH")
     emission = Emission.of(emit)
     job = asked.load()
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
@@ -97,8 +84,8 @@ def search(
         formats=emission.formats,
     )
     with (
-        compiling_steps(quiet=printer.quiet),
-        SearchProgress(quiet=printer.quiet, say=say) as progress,
+        output.compiling_steps(quiet=printer.quiet),
+        SearchProgress(quiet=printer.quiet, say=output.say) as progress,
     ):
         result = search(
             job,
@@ -110,7 +97,7 @@ def search(
             keep_interrupted=True,
         )
     emitted = emission.of_job(result.best[0].job) if result.best else []
-    write_pictures(pictures, result, printer)
+    output.write_pictures(pictures, result, printer)
     if html is not None:
         from projector.report.search import write_search_page
 
@@ -123,18 +110,18 @@ def search(
 
 
 def _print(
-    result: "SearchResult", emission: Emission, emitted: "list[Emitted]", printer: Printer
+    result: "SearchResult", emission: Emission, emitted: "list[Emitted]", printer: output.Printer
 ) -> None:
     from projector.projection.provenance import envelope, provenance_of
 
     provenance = provenance_of(result.job)
     if printer.as_json:
         whole = {**envelope(provenance, result.uncertainty), **result.to_dict()}
-        print_json(emission.add_to(whole, emitted))
+        output.print_json(emission.add_to(whole, emitted))
     elif not (emission.on_output and emitted):
         from projector.report.search import search_report
 
-        print_report([search_report(result)])
+        output.print_report([search_report(result)])
     printer.warn_beside_report(provenance.warnings)
     if not printer.as_json and emitted:
         emission.show(emitted, result.best[0].job, printer)
@@ -144,8 +131,8 @@ def _exit_code(result: "SearchResult") -> int:
     from projector.searches.limits import INTERRUPTED as BY_USER
 
     if result.stopped:
-        return INTERRUPTED if result.stopped == BY_USER else OUT_OF_TIME
-    return SUCCESS if result.configurations else DOES_NOT_FIT
+        return output.INTERRUPTED if result.stopped == BY_USER else output.OUT_OF_TIME
+    return output.SUCCESS if result.configurations else output.DOES_NOT_FIT
 
 
 def _schedules(asked: JobRequest) -> tuple[str, ...]:

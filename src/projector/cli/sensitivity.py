@@ -4,16 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from projector.cli import output
 from projector.cli.job import PRIMUS, JobRequest, config_option
 from projector.cli.options import command, flag, group, option, refuse_idle
-from projector.cli.output import (
-    SUCCESS,
-    Printer,
-    announce_compilation,
-    check_files,
-    print_json,
-    print_report,
-)
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +60,7 @@ def sensitivity(
         "(map); may be repeated.",
         names="--plot",
     ),
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Vary hardware numbers and rank their effect on the step of one or several jobs.
 
@@ -92,7 +85,7 @@ def sensitivity(
     if len(configs) == 1:
         refuse_idle("weights", needs="several --config")
     jobs = [replace(request, config=config).load_scheduled() for config in configs]
-    announce_compilation(quiet=printer.quiet)
+    output.announce_compilation(quiet=printer.quiet)
     from projector.searches.sensitivity import sensitivity_of, workloads_of
 
     named = fields or None
@@ -113,14 +106,14 @@ def sensitivity(
         answer.draw(kind, path, top)
         printer.wrote(path)
     if printer.as_json:
-        print_json(answer.to_dict(jobs))
-        return SUCCESS
-    print_report(answer.report(top))
+        output.print_json(answer.to_dict(jobs))
+        return output.SUCCESS
+    output.print_report(answer.report(top))
     from projector.projection.provenance import provenance_of
 
     warnings = dict.fromkeys(warning for job in jobs for warning in provenance_of(job).warnings)
     printer.warn(warnings)
-    return SUCCESS
+    return output.SUCCESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +190,7 @@ def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str,
         if not asked[kind]:
             msg = f"--plot {text}: there is nothing to draw without --{kind}"
             raise ConfigError(msg, key="plot", value=text, allowed=f"together with --{kind}")
-        check_files(path)
+        output.check_files(path)
         figures.append((kind, path))
     return figures
 

@@ -4,20 +4,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from projector.cli import output
 from projector.cli.options import argument, command, flag, option, refuse_idle
-from projector.cli.output import (
-    ALLOW_RISK,
-    DOES_NOT_FIT,
-    SUCCESS,
-    Printer,
-    compiling_steps,
-    print_json,
-    print_plain,
-    print_report,
-    read_pictures,
-    say,
-    write_pictures,
-)
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +28,7 @@ def sweep(
     ),
     dry_run: bool = flag("Project a sample and estimate the time of the whole sweep."),
     overwrite: bool = flag("Replace an existing sweep at PATH."),
-    allow_risk: bool = ALLOW_RISK,
+    allow_risk: bool = output.ALLOW_RISK,
     workers: int | None = option(
         "N",
         "Processes, this one included; one for each processor when left out. Results do not "
@@ -53,7 +41,7 @@ def sweep(
         names="--plot",
     ),
     html: str | None = option("FILE.html", "Write one interactive page that works offline."),
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Project every job of a space.
 
@@ -78,7 +66,7 @@ def sweep(
         from projector.sweeps.workers import take_over
 
         take_over()
-    pictures = read_pictures(plots, html, "OF_SWEEP")
+    pictures = output.read_pictures(plots, html, "OF_SWEEP")
     from projector.sweeps.table import read_space
 
     job_space = read_space(space)
@@ -92,7 +80,10 @@ def sweep(
     from projector.sweeps.engine import sweep
 
     try:
-        with compiling_steps(quiet=printer.quiet), SweepProgress(quiet=printer.quiet) as progress:
+        with (
+            output.compiling_steps(quiet=printer.quiet),
+            SweepProgress(quiet=printer.quiet) as progress,
+        ):
             result = sweep(
                 job_space,
                 out,
@@ -105,34 +96,34 @@ def sweep(
             )
     except KeyboardInterrupt:
         if out is not None:
-            say(f"interrupted; the same command continues {out}")
+            output.say(f"interrupted; the same command continues {out}")
         raise
-    write_pictures(pictures, result, printer)
+    output.write_pictures(pictures, result, printer)
     if html is not None:
         from projector.report.sweep import write_sweep_page
 
         write_sweep_page(result, html)
         printer.wrote(html)
     if printer.as_json:
-        print_json(result.to_dict())
+        output.print_json(result.to_dict())
     else:
         from projector.report.sweep import sweep_report
 
-        print_report(sweep_report(result, job_space.fields))
+        output.print_report(sweep_report(result, job_space.fields))
     printer.warn(result.warnings)
-    return SUCCESS if result.rows else DOES_NOT_FIT
+    return output.SUCCESS if result.rows else output.DOES_NOT_FIT
 
 
 def _dry_run(
-    space: "Space", workers: int | None, engine: str, scheduler: str | None, printer: Printer
+    space: "Space", workers: int | None, engine: str, scheduler: str | None, printer: output.Printer
 ) -> int:
     from projector.sweeps.engine import estimate
 
     estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
     if printer.as_json:
-        print_plain({**estimated.to_dict(), "fields": list(space.fields)})
+        output.print_plain({**estimated.to_dict(), "fields": list(space.fields)})
     else:
         from projector.report.sweep import estimate_report
 
-        print_report([estimate_report(estimated, space.fields)])
-    return SUCCESS
+        output.print_report([estimate_report(estimated, space.fields)])
+    return output.SUCCESS

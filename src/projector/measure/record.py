@@ -24,17 +24,10 @@ from projector.config.yaml_file import check_nesting
 from projector.distribution import package_version
 from projector.errors import ConfigError, shown
 from projector.files import check_place, read_bounded, write_whole
+from projector.measure import task
 from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
 from projector.measure.keys import OperationKey
 from projector.measure.reduction import AS_MEASURED, DescribedReduction, reduction_lines
-from projector.measure.task import (
-    ClockProgram,
-    CopyProgram,
-    Environment,
-    LayerSpec,
-    Outcome,
-    Timing,
-)
 from projector.units import MILLISECOND, to_gib
 
 MOST_BYTES = 64 * 1024**2
@@ -120,29 +113,29 @@ class MeasuredOperation(Config):
     """One kernel by itself."""
 
     key: OperationKey
-    outcome: Outcome
+    outcome: task.Outcome
 
 
 class MeasuredLayer(Config):
     """Forward and backward of one real layer."""
 
-    layer: LayerSpec
-    outcome: Outcome
+    layer: task.LayerSpec
+    outcome: task.Outcome
 
 
 class MeasuredStep(Config):
     """A whole step of a few layers."""
 
-    layers: list[LayerSpec]
+    layers: list[task.LayerSpec]
     optimizer: Literal["adam", "sgd"] = "adam"
-    outcome: Outcome
+    outcome: task.Outcome
 
 
 class MeasuredOther(Config):
     """A copy, or a clock under load."""
 
-    program: CopyProgram | ClockProgram = Field(discriminator="program")
-    outcome: Outcome
+    program: task.CopyProgram | task.ClockProgram = Field(discriminator="program")
+    outcome: task.Outcome
 
 
 Section = TypeVar("Section", bound=Config)
@@ -161,7 +154,7 @@ class Record(Config):
     schema_version: int = RECORD_SCHEMA
     version: str = Field(default_factory=package_version)
     """Version of this package that wrote the record."""
-    environment: Environment
+    environment: task.Environment
     device: str
     """Name of the profile that the job had, which stands for the device measured."""
     precision: str
@@ -223,13 +216,13 @@ class Record(Config):
             *self._other_settings(job), *self._other_versions(),
         ]  # fmt: skip
 
-    def outcomes(self) -> Iterator[Outcome]:
+    def outcomes(self) -> Iterator[task.Outcome]:
         """Yield every outcome, that of the step last."""
         for each in (*self.operations, *self.layers, *self.others, self.step):
             if each is not None:
                 yield each.outcome
 
-    def not_measured(self) -> list[tuple[str, Outcome]]:
+    def not_measured(self) -> list[tuple[str, task.Outcome]]:
         """Return operations, layers and the step that have no time, by what people call them."""
         programs = [
             *((f"{one.key.label} {one.key.phase}", one.outcome, "time") for one in self.operations),
@@ -491,7 +484,7 @@ def summary_of(record: Record) -> dict[str, Any]:
         "clocks": [
             {"dtype": each.program.dtype, **_outcome(each.outcome)}
             for each in record.others
-            if isinstance(each.program, ClockProgram)
+            if isinstance(each.program, task.ClockProgram)
         ],
         "longest": [
             {"label": each.key.label, "phase": each.key.phase, "shape": shape_words(each.key)}
@@ -506,7 +499,7 @@ def summary_of(record: Record) -> dict[str, Any]:
     }
 
 
-def layer_words(layer: LayerSpec) -> str:
+def layer_words(layer: task.LayerSpec) -> str:
     """Return what a layer is: ``dense, bf16, windowed``."""
     words = [layer.kind, layer.dtype]
     if layer.columns.get("window"):
@@ -527,7 +520,7 @@ def shape_words(key: OperationKey) -> str:
     return f"{key.bytes:,.0f} bytes"
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: task.Outcome) -> dict[str, Any]:
     gib = {
         f"{name.removesuffix('_bytes')}_gib": to_gib(value)
         for name, value in outcome.numbers.items()
@@ -545,7 +538,7 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _timing(timing: Timing) -> dict[str, Any]:
+def _timing(timing: task.Timing) -> dict[str, Any]:
     return {
         f"{name.removesuffix('_s')}_ms" if name.endswith("_s") else name: (
             value / MILLISECOND if name.endswith("_s") else value

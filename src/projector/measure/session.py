@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from projector.measure import task
 from projector.measure.devices import clock_mhz, memory_bytes
 from projector.measure.exchange import InStep
 from projector.measure.keys import OperationKey
@@ -26,19 +27,6 @@ from projector.measure.runners import (
     prepare_layer,
     prepare_step,
 )
-from projector.measure.task import (
-    ClockProgram,
-    CopyProgram,
-    LayerProgram,
-    OperationProgram,
-    Outcome,
-    Pace,
-    Program,
-    Status,
-    StepProgram,
-    name_of,
-    tell,
-)
 from projector.measure.vendor import Sampler
 
 EXTENT = 8192
@@ -48,7 +36,7 @@ CPU_EXTENT = 1024
 SAMPLES = 20
 
 
-def measure_clock(bench: Bench, program: ClockProgram, sampler: Sampler) -> Outcome:
+def measure_clock(bench: Bench, program: task.ClockProgram, sampler: Sampler) -> task.Outcome:
     """Keep a device busy for some seconds; clock and rate are those of the second half.
 
     The outcome has the ``time`` of one GEMM and its ``extent``, ``flop_per_s`` that the load
@@ -60,7 +48,7 @@ def measure_clock(bench: Bench, program: ClockProgram, sampler: Sampler) -> Outc
         label="clock", phase="forward", kind="gemm", dtype=program.dtype,
         m=extent, n=extent, k=extent,
     )  # fmt: skip
-    prepared = prepare_operation(bench, OperationProgram(key=key))
+    prepared = prepare_operation(bench, task.OperationProgram(key=key))
     runner = prepared.runner
     runner.sample(1)  # The first loads kernels and libraries, which takes as long as many runs.
     one_s = max(1e-9, sum(runner.sample(1).values()))
@@ -84,7 +72,7 @@ def measure_clock(bench: Bench, program: ClockProgram, sampler: Sampler) -> Outc
     }
     numbers |= {} if clock is None else {"clock_mhz": clock}
     numbers |= {} if load.power_w is None else {"power_w": load.power_w}
-    return Outcome(status="ok", times=times, numbers=numbers, backend=prepared.backend)
+    return task.Outcome(status="ok", times=times, numbers=numbers, backend=prepared.backend)
 
 
 GROUP_SHARE = 0.25
@@ -110,45 +98,45 @@ class Ready:
 class Session:
     """Measures programs in one process."""
 
-    def __init__(self, bench: Bench, pace: Pace, sampler: Sampler) -> None:
+    def __init__(self, bench: Bench, pace: task.Pace, sampler: Sampler) -> None:
         self.bench, self.pace, self.sampler = bench, pace, sampler
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: dict[int, task.Outcome] = {}
         self.memory: dict[int, dict[str, float]] = {}
-        self.programs: Sequence[Program] = ()
+        self.programs: Sequence[task.Program] = ()
         self._told = time.monotonic()
 
-    def measure(self, programs: Sequence[Program]) -> list[Outcome]:
+    def measure(self, programs: Sequence[task.Program]) -> list[task.Outcome]:
         """Return one outcome for each program, in their order."""
         self.programs = programs
         for number, program in enumerate(programs):
-            if isinstance(program, LayerProgram | StepProgram):
+            if isinstance(program, task.LayerProgram | task.StepProgram):
                 self._count_memory(number, program)
         timed = [
             number
             for number, program in enumerate(programs)
-            if number not in self.outcomes and not isinstance(program, ClockProgram)
+            if number not in self.outcomes and not isinstance(program, task.ClockProgram)
         ]
         # Ranks must form the same groups.
         sizes = self.bench.ranks.largest([self._bytes(number) for number in timed])
         for group in groups_within(sizes, self._budget()):
             self._time([timed[index] for index in group])
         for number, program in enumerate(programs):
-            if isinstance(program, ClockProgram):
+            if isinstance(program, task.ClockProgram):
                 self._tell(number)
                 self._run_clock(number, program)
         for program, outcome in zip(programs, self._ordered(), strict=True):
-            if isinstance(program, StepProgram) and outcome.status == "ok":
+            if isinstance(program, task.StepProgram) and outcome.status == "ok":
                 outcome.numbers.update(self._sum_of_layers(program))
         return self._ordered()
 
-    def _ordered(self) -> list[Outcome]:
+    def _ordered(self) -> list[task.Outcome]:
         return [self.outcomes[number] for number in range(len(self.programs))]
 
     def _tell(self, number: int, more: str = "") -> None:
         self._told = time.monotonic()
         if self.bench.ranks.rank == 0:
             program = self.programs[number]
-            tell(f"{number + 1} of {len(self.programs)}: {name_of(program)}{more}")
+            task.tell(f"{number + 1} of {len(self.programs)}: {task.name_of(program)}{more}")
 
     def _tell_late(self, number: int, more: str) -> None:
         if time.monotonic() - self._told > TOLD_EVERY_S:
@@ -156,7 +144,7 @@ class Session:
 
     def _fail(self, number: int, error: Exception) -> None:
         """Keep why a program has no time, and let go of what it held."""
-        status: Status = "failed"
+        status: task.Status = "failed"
         if is_out_of_memory(error):
             status = "out_of_memory"
         elif isinstance(error, UnsupportedError):
@@ -164,14 +152,14 @@ class Session:
         lines = str(error).splitlines() or [type(error).__name__]
         message = lines[0] if status != "failed" else f"{type(error).__name__}: {lines[0]}"
         known = self.memory.get(number, {})
-        self.outcomes[number] = Outcome(status=status, message=message, numbers=known)
+        self.outcomes[number] = task.Outcome(status=status, message=message, numbers=known)
 
     def _clean(self) -> None:
         gc.collect()
         if self.bench.watch.has_events:
             self.bench.kit.torch.cuda.empty_cache()
 
-    def _count_memory(self, number: int, program: LayerProgram | StepProgram) -> None:
+    def _count_memory(self, number: int, program: task.LayerProgram | task.StepProgram) -> None:
         self._tell_late(number, ", its memory")
         try:
             with self.bench.ranks.all_or_none():
@@ -186,9 +174,9 @@ class Session:
     def _bytes(self, number: int) -> float:
         """Return about what a program holds while others have their turn."""
         program = self.programs[number]
-        if isinstance(program, OperationProgram):
+        if isinstance(program, task.OperationProgram):
             return operation_bytes(program)
-        if isinstance(program, CopyProgram):
+        if isinstance(program, task.CopyProgram):
             return float(program.bytes)
         return self.memory.get(number, {}).get("peak_allocated_bytes", 0.0)
 
@@ -254,16 +242,16 @@ class Session:
             self.outcomes[each.number] = self._outcome(each, found)
         return True
 
-    def _outcome(self, each: Ready, samples: Samples) -> Outcome:
+    def _outcome(self, each: Ready, samples: Samples) -> task.Outcome:
         load = self.sampler.load(samples.spans)
-        return Outcome(
+        return task.Outcome(
             status="ok",
             times=samples.timings(clock_mhz=load.clock_mhz, power_w=load.power_w),
             numbers=self.memory.get(each.number, {}) | each.prepared.numbers,
             backend=each.prepared.backend,
         )
 
-    def _run_clock(self, number: int, program: ClockProgram) -> None:
+    def _run_clock(self, number: int, program: task.ClockProgram) -> None:
         try:
             outcome = measure_clock(self.bench, program, self.sampler)
         except FAILURES as error:
@@ -272,12 +260,12 @@ class Session:
             self.outcomes[number] = outcome
         self._clean()
 
-    def _sum_of_layers(self, step: StepProgram) -> dict[str, float]:
+    def _sum_of_layers(self, step: task.StepProgram) -> dict[str, float]:
         """Return the time of a step's layers, and of the step beyond them: framework, allocator."""
         of_layer = {
             program.layer.model_dump_json(): self.outcomes[number]
             for number, program in enumerate(self.programs)
-            if isinstance(program, LayerProgram) and not program.delay_s
+            if isinstance(program, task.LayerProgram) and not program.delay_s
         }
         outcomes = [of_layer.get(layer.model_dump_json()) for layer in step.layers]
         known = [each for each in outcomes if each is not None and each.status == "ok"]
@@ -293,15 +281,15 @@ class Session:
         return found
 
 
-def _prepare(bench: Bench, program: Program) -> Prepared:
+def _prepare(bench: Bench, program: task.Program) -> Prepared:
     match program:
-        case OperationProgram():
+        case task.OperationProgram():
             return prepare_operation(bench, program)
-        case LayerProgram():
+        case task.LayerProgram():
             return prepare_layer(bench, program)
-        case StepProgram():
+        case task.StepProgram():
             return prepare_step(bench, program)
-        case CopyProgram():
+        case task.CopyProgram():
             return prepare_copy(bench, program)
-        case ClockProgram():
+        case task.ClockProgram():
             raise AssertionError

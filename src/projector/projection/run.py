@@ -26,18 +26,7 @@ from projector.projection.money import (
 )
 from projector.projection.results import Results, Told
 from projector.projection.terms import BREAKDOWN
-from projector.runs.time import (
-    OK,
-    TERMS,
-    TOO_SHORT,
-    RunInputs,
-    RunTimes,
-    Spread,
-    WarmUp,
-    band_of,
-    run_times,
-    simulate_runs,
-)
+from projector.runs import time as runtime
 from projector.units import DAY
 
 _ATTENTION, _STRAGGLERS = map(BREAKDOWN.index, ("compute_attention", "stragglers"))
@@ -55,7 +44,7 @@ def project_runs(source: Evaluation | Results) -> "RunProjections":
     return runs
 
 
-def run_inputs(results: Results) -> RunInputs:
+def run_inputs(results: Results) -> runtime.RunInputs:
     """Return what the time of runs follows from, a row for each job of a batch."""
     jobs, cluster = results.jobs, results.cluster
     run, training = results.evaluation.batch.run, results.evaluation.batch.training
@@ -66,7 +55,7 @@ def run_inputs(results: Results) -> RunInputs:
     trained = results.counts.parameters_trained.take(results.evaluation.families.of_job)
     checkpoint_bytes = trained * kept_bytes
     interval_s = np.where(np.isnan(run.interval_steps), run.interval_s, run.interval_steps * step_s)
-    return RunInputs(
+    return runtime.RunInputs(
         step_s=step_s,
         tokens=_tokens(results),
         tokens_per_step=tokens_per_step,
@@ -105,11 +94,11 @@ def _tokens(results: Results) -> Floats:
     return _stated_or(run.tokens, samples * jobs.seq)
 
 
-def _warm_up(results: Results) -> WarmUp:
+def _warm_up(results: Results) -> runtime.WarmUp:
     run, jobs, steps = results.evaluation.batch.run, results.jobs, results.steps
     # The slowest device is late by a share of its compute.
     per_batch_s = steps.busiest_s + steps.breakdown_s[:, _STRAGGLERS]
-    return WarmUp(
+    return runtime.WarmUp(
         start_batch=run.start_batch,
         increment=run.batch_increment,
         samples=run.warm_up_samples,
@@ -132,7 +121,7 @@ def _evaluation_steps(results: Results) -> Floats:
 class RunProjections:
     """The runs of a batch: columns of all jobs, and the run of one."""
 
-    def __init__(self, results: Results, inputs: RunInputs) -> None:
+    def __init__(self, results: Results, inputs: runtime.RunInputs) -> None:
         """Compute nothing yet."""
         self.results, self.inputs = results, inputs
 
@@ -141,9 +130,9 @@ class RunProjections:
         return len(self.inputs.step_s)
 
     @cached_property
-    def times(self) -> RunTimes:
+    def times(self) -> runtime.RunTimes:
         """Expected seconds by term."""
-        return run_times(self.inputs)
+        return runtime.run_times(self.inputs)
 
     @property
     def possible(self) -> Flags:
@@ -168,44 +157,46 @@ class RunProjections:
         _check(job, self.times, row)
         inputs = row_of(self.inputs, row)
         share = float(self.results.steps.breakdown_s[row, _ATTENTION] / inputs.step_s[0])
-        times = run_times(inputs)
+        times = runtime.run_times(inputs)
         low, high = _band_days(time_band(job, share), inputs, times)
         bill = bill_of(self.money, row, self.results.mfu, self.inputs.tokens)
         scalars = {scalar.name: float(scalar.column(self)[row]) for scalar in RUN_SCALARS}
         return RunProjection(job, inputs, times, scalars, low, high, bill)
 
 
-def row_of(inputs: RunInputs, row: int) -> RunInputs:
+def row_of(inputs: runtime.RunInputs, row: int) -> runtime.RunInputs:
     """Return one row of inputs, as columns of one."""
-    warm_up = WarmUp(
-        **{each.name: getattr(inputs.warm_up, each.name)[[row]] for each in fields(WarmUp)}
+    warm_up = runtime.WarmUp(
+        **{each.name: getattr(inputs.warm_up, each.name)[[row]] for each in fields(runtime.WarmUp)}
     )
     columns = {
         each.name: getattr(inputs, each.name)[[row]]
-        for each in fields(RunInputs)
+        for each in fields(runtime.RunInputs)
         if each.name != "warm_up"
     }
-    return RunInputs(warm_up=warm_up, **columns)
+    return runtime.RunInputs(warm_up=warm_up, **columns)
 
 
-def _band_days(band: Band, inputs: RunInputs, times: RunTimes) -> tuple[float | None, float | None]:
+def _band_days(
+    band: Band, inputs: runtime.RunInputs, times: runtime.RunTimes
+) -> tuple[float | None, float | None]:
     """Return the 90 % band of one run in days."""
     limits = band.limits(90)
     if limits is None:
         return None, None
     low, high = (np.array([limit]) for limit in limits)
-    spread = Spread(low, high, np.array([run_default("rate_log_spread")]))
-    ends_s = band_of(simulate_runs(inputs, times, spread))
+    spread = runtime.Spread(low, high, np.array([run_default("rate_log_spread")]))
+    ends_s = runtime.band_of(runtime.simulate_runs(inputs, times, spread))
     days = [end_s / DAY if np.isfinite(end_s) else None for end_s in ends_s]
     return days[0], days[1]
 
 
-def _check(job: Job, times: RunTimes, row: int) -> None:
+def _check(job: Job, times: runtime.RunTimes, row: int) -> None:
     """Refuse a run that cannot be."""
     status = int(times.status[row])
-    if status == OK:
+    if status == runtime.OK:
         return
-    if status == TOO_SHORT:
+    if status == runtime.TOO_SHORT:
         in_steps = job.run.checkpoint.interval_steps is not None
         name = "interval_steps" if in_steps else "interval_s"
         least_s = float(times.write_s[row])
@@ -277,9 +268,9 @@ class RunProjection:
     """How long one job trains, and why."""
 
     job: Job
-    inputs: RunInputs
+    inputs: runtime.RunInputs
     """Columns of one row."""
-    times: RunTimes
+    times: runtime.RunTimes
     """The same."""
     scalars: Mapping[str, float]
     """Every scalar of `RUN_SCALARS`, under the name of its column."""
@@ -323,7 +314,8 @@ class RunProjection:
     def terms_days(self) -> dict[str, float]:
         """Days by term, which add up to `days`."""
         return {
-            term.removesuffix("_s"): float(getattr(self.times, term)[0]) / DAY for term in TERMS
+            term.removesuffix("_s"): float(getattr(self.times, term)[0]) / DAY
+            for term in runtime.TERMS
         }
 
     @property

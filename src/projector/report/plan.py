@@ -15,19 +15,7 @@ from projector.planning.ranking import COST, value_of
 from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    WIDE,
-    draw_list,
-    head,
-    log_axes,
-    new_figure,
-    number_points,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.report.pages.page import plain_layout, round_ticks, write_page
 from projector.units import GIB
 
@@ -272,7 +260,7 @@ def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
         (
             label,
             [each for each in result.choices if each.label == label],
-            PALETTE[place % len(PALETTE)],
+            fig.PALETTE[place % len(fig.PALETTE)],
             markers[place % len(markers)],
         )
         for place, label in enumerate(dict.fromkeys(each.label for each in result.choices))
@@ -281,39 +269,39 @@ def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
 
 def write_plan_figure(result: PlanResult, path: str | Path) -> None:
     """Draw days against money of all choices; the file appears whole or not at all."""
-    save_figure(path, lambda: plan_figure(result))
+    fig.save_figure(path, lambda: plan_figure(result))
 
 
 def plan_figure(result: PlanResult) -> "Figure":
     """Draw the choices with their bands, the front, the knee, and the limits."""
-    figure = new_figure(*WIDE)
-    head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
+    figure = fig.new_figure(*fig.WIDE)
+    fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.78))
     if not result.choices:
         axes.set_axis_off()
-        draw_list(side, (), (), notes=[result.answer])
+        fig.draw_list(side, (), (), notes=[result.answer])
         return figure
-    log_axes(axes, *_ranges(result))
+    fig.log_axes(axes, *_ranges(result))
     axes.set_xlabel("time of the run, days")
     axes.set_ylabel(spend_label(result))
-    axes.grid(color=FAINT, lw=0.6)
-    line: dict[str, Any] = {"color": INK, "lw": 1.0, "ls": (0, (4, 3)), "zorder": 3}
+    axes.grid(color=fig.FAINT, lw=0.6)
+    line: dict[str, Any] = {"color": fig.INK, "lw": 1.0, "ls": (0, (4, 3)), "zorder": 3}
     for axis_name, limit, text in _limits(result):
         (axes.axvline if axis_name == "x" else axes.axhline)(limit, label=text, **line)
     for kind in _kinds(result):
         _draw_kind(axes, result, *kind)
     axes.plot(
-        *_points(result, result.front), color=SOFT, lw=1.2, zorder=5, drawstyle="steps-post",
+        *_points(result, result.front), color=fig.SOFT, lw=1.2, zorder=5, drawstyle="steps-post",
         label=f"no other beats these in both; bars: {COVERED} % bands",
     )  # fmt: skip
     if result.knee is not None:
         axes.scatter(
-            *_points(result, [result.knee]), s=190, facecolors="none", edgecolors=INK,
+            *_points(result, [result.knee]), s=190, facecolors="none", edgecolors=fig.INK,
             linewidths=1.3, zorder=7, label="knee",
         )  # fmt: skip
     shown = result.choices[:LISTED]
     points = np.array(_points(result, shown)).T
-    number_points(axes, points, np.full(len(shown), 5.0))
+    fig.number_points(axes, points, np.full(len(shown), 5.0))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     _draw_names(side, result, shown)
     return figure
@@ -356,7 +344,7 @@ def _draw_names(side: "Axes", result: PlanResult, shown: Sequence[Choice]) -> No
         notes.insert(0, f"{len(shown)} of {len(result.choices)} choices are numbered.")
     columns = (("", 0.0, "left"), ("days", 0.14, "right"), ("to", 0.23, "right"),
                (spend_label(result), 0.38, "right"), ("cluster", 0.42, "left"))  # fmt: skip
-    draw_list(side, columns, rows, notes=notes, wrap=46)
+    fig.draw_list(side, columns, rows, notes=notes, wrap=46)
 
 
 def figure_of_plan(result: PlanResult) -> dict[str, Any]:
@@ -381,10 +369,10 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
         points = {"color": colour, "size": 10, "symbol": symbols}
         data.append(trace("markers", label, members, text=texts, marker=points, error_x=bar,
                           hovertemplate=hover))  # fmt: skip
-    front = {"color": SOFT, "width": 1.5, "shape": "hv"}
+    front = {"color": fig.SOFT, "width": 1.5, "shape": "hv"}
     data.append(trace("lines", "front", result.front, line=front, hoverinfo="skip"))
     if result.knee is not None:
-        ring = {"size": 20, "symbol": "circle-open", "color": INK, "line": {"width": 1.5}}
+        ring = {"size": 20, "symbol": "circle-open", "color": fig.INK, "line": {"width": 1.5}}
         data.append(trace("markers", "knee", [result.knee], marker=ring, hoverinfo="skip"))
     layout = plain_layout("time of the run, days", spend_label(result))
     writers = {"xaxis": days_number, "yaxis": usd if result.spend == COST else number}
@@ -410,6 +398,6 @@ def _limit_lines(result: PlanResult) -> list[dict[str, Any]]:
         lines.append({
             "type": "line", f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1,
             f"{axis}0": place, f"{axis}1": place, "label": label,
-            "line": {"color": INK, "width": 1, "dash": "dash"},
+            "line": {"color": fig.INK, "width": 1, "dash": "dash"},
         })  # fmt: skip
     return lines

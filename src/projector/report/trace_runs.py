@@ -17,15 +17,7 @@ from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    head,
-    new_figure,
-    one_line,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.report.figures.trace import (
     COLOURS,
     COMPUTING,
@@ -45,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-RUN_COLOURS = (*PALETTE, "#999933", "#882255", "#44AA99")
+RUN_COLOURS = (*fig.PALETTE, "#999933", "#882255", "#44AA99")
 
 MOST_RUNS = len(RUN_COLOURS)
 """Runs that colours tell apart."""
@@ -417,7 +409,7 @@ def _samples_page(found: Runs, what: str) -> Figure:
         "median": [each.median for each in spreads],
         "q3": [each.p75 for each in spreads],
         "upperfence": [each.max for each in spreads],
-        "marker": {"color": PALETTE[0]},
+        "marker": {"color": fig.PALETTE[0]},
     }
     layout = plain_layout("", SAMPLED[what])
     named_axis(layout, "xaxis")
@@ -429,7 +421,7 @@ def _samples_page(found: Runs, what: str) -> Figure:
 
 def write_runs_picture(found: Runs, path: str | Path) -> None:
     """Draw the runs as one picture; the file appears whole or not at all."""
-    save_figure(path, lambda: runs_picture(found))
+    fig.save_figure(path, lambda: runs_picture(found))
 
 
 def runs_picture(found: Runs) -> "Picture":
@@ -444,10 +436,10 @@ def runs_picture(found: Runs) -> "Picture":
     ]
     rows = [row for row in rows if row]
     across = max(map(len, rows))
-    figure = new_figure(1.6 + 3.6 * across, 1.2 + 2.9 * len(rows))
-    head(
+    figure = fig.new_figure(1.6 + 3.6 * across, 1.2 + 2.9 * len(rows))
+    fig.head(
         figure,
-        f"Runs side by side: {one_line(', '.join(found.names), 80)}",
+        f"Runs side by side: {fig.one_line(', '.join(found.names), 80)}",
         "bars: medians over iterations and devices, over all compute and launches of the first run",
     )
     panels = figure.subplots(len(rows), across, squeeze=False)
@@ -456,7 +448,7 @@ def runs_picture(found: Runs) -> "Picture":
             axes.set_visible(False)
         for draw, axes in zip(row, line, strict=False):
             draw(axes)
-            axes.grid(axis="y", color=FAINT)
+            axes.grid(axis="y", color=fig.FAINT)
         # What the panels of a row share stands once, at its end.
         known = {name: each for axes in line for each, name in zip(*_legend(axes), strict=True)}
         if known:
@@ -475,7 +467,7 @@ def _legend(axes: "Axes") -> "tuple[list[Any], list[str]]":
 
 
 def _name_runs(axes: "Axes", names: Sequence[str]) -> None:
-    short = [one_line(name, 16) for name in names]
+    short = [fig.one_line(name, 16) for name in names]
     axes.set_xticks(range(len(names)), short, rotation=40, ha="right", fontsize=8)
 
 
@@ -516,15 +508,15 @@ def _entitle(axes: "Axes", operation: Operation) -> None:
 
 
 def _folded(name: str) -> str:
-    return "\n".join(textwrap.wrap(one_line(name), TITLE_CHARACTERS))
+    return "\n".join(textwrap.wrap(fig.one_line(name), TITLE_CHARACTERS))
 
 
 def _draw_spreads(axes: "Axes", known: Sequence[Run], spreads: Sequence[Band]) -> None:
     """Draw least to most pale, the middle half dark, and the median."""
     for place, each in enumerate(spreads):
         for low, high, alpha in ((each.min, each.max, 0.25), (each.p25, each.p75, 0.75)):
-            axes.bar(place, high - low, 0.5, bottom=low, color=PALETTE[0], alpha=alpha)
-        axes.plot([place - 0.3, place + 0.3], [each.median] * 2, color=INK, linewidth=1.4)
+            axes.bar(place, high - low, 0.5, bottom=low, color=fig.PALETTE[0], alpha=alpha)
+        axes.plot([place - 0.3, place + 0.3], [each.median] * 2, color=fig.INK, linewidth=1.4)
     _name_runs(axes, [run.name for run in known])
 
 

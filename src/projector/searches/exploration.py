@@ -23,6 +23,7 @@ from projector.projection.floors import Floors
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
 from projector.projection.schedules import NAMES, Setting
+from projector.searches import ranking
 from projector.searches.candidates import Candidates
 from projector.searches.limits import (
     CONFIGURATIONS,
@@ -31,14 +32,6 @@ from projector.searches.limits import (
     OUT_OF_TIME,
     Progress,
     Watch,
-)
-from projector.searches.ranking import (
-    TIME,
-    Configuration,
-    Coverage,
-    Goal,
-    Standing,
-    objective_values,
 )
 from projector.units import GIB
 
@@ -80,7 +73,7 @@ class OpenOrders(NamedTuple):
         high: Floats,
         settings: Sequence[Setting],
         setting_of_row: Ints,
-        goal: Goal,
+        goal: ranking.Goal,
     ) -> "OpenOrders":
         """Return the bounds of some rows.
 
@@ -91,7 +84,9 @@ class OpenOrders(NamedTuple):
         if not goal.limits.allow_risk:
             may_rank &= peak * high <= floors.usable_bytes
         # What a run costs, draws and emits does not follow from the time of a step alone.
-        value = floors.iteration_s if goal.objective == TIME else np.full(len(rows), -np.inf)
+        value = (
+            floors.iteration_s if goal.objective == ranking.TIME else np.full(len(rows), -np.inf)
+        )
         name = np.array([NAMES.index(each.name) for each in settings], np.int64)
         work = np.array([_work(each) for each in settings])
         return cls(
@@ -118,7 +113,7 @@ class OpenOrders(NamedTuple):
         columns: tuple[Any, ...] = self
         return OpenOrders(*(column[index] for column in columns))
 
-    def rest(self, standing: Standing) -> "OpenOrders":
+    def rest(self, standing: ranking.Standing) -> "OpenOrders":
         """Return those that may matter, the ones with the best bounds first.
 
         Where nothing is within the limits and nothing can be, it is those that may come closest.
@@ -198,17 +193,17 @@ BATCHED_S = 0.3
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Explored(Coverage):
+class Explored(ranking.Coverage):
     """What was found, and what was not looked at."""
 
-    configurations: list[Configuration]
+    configurations: list[ranking.Configuration]
     """All that were evaluated, in the order in which they are tried."""
     illegal: Counter[str]
     """What cannot exist, by the field that refuses it."""
 
 
 def explore(
-    proposed: Candidates, goal: Goal, watch: Watch, *, keep_interrupted: bool = False
+    proposed: Candidates, goal: ranking.Goal, watch: Watch, *, keep_interrupted: bool = False
 ) -> Explored:
     """Evaluate what may matter of some candidates, until the time of a watch is over.
 
@@ -228,7 +223,7 @@ def explore(
 class _Explorer:
     """One exploration as it goes on."""
 
-    def __init__(self, proposed: Candidates, goal: Goal, watch: Watch) -> None:
+    def __init__(self, proposed: Candidates, goal: ranking.Goal, watch: Watch) -> None:
         self.proposed, self.goal, self.watch = proposed, goal, watch
         self.stopped = ""
         self.illegal = Counter(proposed.illegal)
@@ -242,10 +237,10 @@ class _Explorer:
         planned = np.array(are_planned, np.bool_)[schedules.of_job[rows]]
         self.static, self.planned = rows[~planned], rows[planned]
         self.known = KnownPipelines()
-        self.found: dict[int, Configuration] = {}
+        self.found: dict[int, ranking.Configuration] = {}
         self.seen = np.zeros(len(proposed), np.bool_)
         """Rows that were evaluated, or turned out to be impossible."""
-        self.standing = Standing(goal)
+        self.standing = ranking.Standing(goal)
         self.open: OpenOrders | None = None
         """Planned orders, once all are bounded."""
         self.num_planned = 0
@@ -304,7 +299,7 @@ class _Explorer:
             self.found.update(zip(rows[part].tolist(), configurations, strict=True))
         self.seen[rows] = True
 
-    def _configurations(self, rows: Ints, evaluation: Evaluation) -> list[Configuration]:
+    def _configurations(self, rows: Ints, evaluation: Evaluation) -> list[ranking.Configuration]:
         steps, results = evaluation.steps, Results(evaluation)
         columns = (
             steps.iteration_s,
@@ -314,10 +309,10 @@ class _Explorer:
             results.peak_high_bytes,
         )
         verdicts = results.verdict.to_list()
-        values = objective_values(results, self.goal.objective).tolist()
+        values = ranking.objective_values(results, self.goal.objective).tolist()
         chosen = map(self.proposed.overrides, rows.tolist())
         numbers = (column.tolist() for column in columns)
-        return [*map(Configuration, chosen, *numbers, verdicts, values)]
+        return [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
 
     def _bounded(self, rows: Ints) -> Iterable[OpenOrders]:
         """Bound some rows; halves find one whose numbers leave their range, which is refused."""

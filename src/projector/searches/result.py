@@ -12,16 +12,8 @@ from projector.config.load import load_job
 from projector.errors import ConfigError
 from projector.projection.bands import uncertainty
 from projector.projection.performance import PerformanceProjection
+from projector.searches import ranking
 from projector.searches.limits import Limits
-from projector.searches.ranking import (
-    KEYS,
-    TIME,
-    Configuration,
-    Coverage,
-    front,
-    noise_groups,
-    pair_noise,
-)
 from projector.units import to_gib, to_ms
 
 MOST_TIMES = 1 << 10
@@ -32,7 +24,7 @@ MOST_GPUS = 1 << 16
 STEPS = 8
 """Numbers of hosts tried between those of which the larger fits and the smaller does not."""
 
-Find = Callable[[Job], Sequence[Configuration]]
+Find = Callable[[Job], Sequence[ranking.Configuration]]
 """Returns the layouts of a job that are ranked, the best first; it tries those that need least."""
 
 
@@ -41,11 +33,11 @@ class Least(NamedTuple):
 
     nodes: int
     gpus: int
-    configuration: Configuration
+    configuration: ranking.Configuration
     """The best layout there, of those that need little memory."""
 
 
-def closest(evaluated: Sequence[Configuration]) -> Configuration | None:
+def closest(evaluated: Sequence[ranking.Configuration]) -> ranking.Configuration | None:
     """Return the layout whose peak, with its band, ends lowest; none if no layout is legal."""
     return min(evaluated, key=lambda each: (each.peak_high_bytes, each.value), default=None)
 
@@ -80,15 +72,15 @@ def _on(job: Job, nodes: int, find: Find) -> Least | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SearchResult(Coverage):
+class SearchResult(ranking.Coverage):
     """Configurations of a job within the limits, the best by the objective first."""
 
     job: Job
     limits: Limits
     best: tuple[PerformanceProjection, ...]
-    pareto: tuple[Configuration, ...]
+    pareto: tuple[ranking.Configuration, ...]
     """Configurations that no other beats in both the objective and memory, the best first."""
-    configurations: tuple[Configuration, ...]
+    configurations: tuple[ranking.Configuration, ...]
     """All configurations within the limits, ranked."""
     evaluated: int
     at_risk: int
@@ -98,9 +90,9 @@ class SearchResult(Coverage):
     illegal: Mapping[str, int]
     """Illegal configurations, counted by the field that refuses them."""
     seconds: float
-    objective: str = TIME
+    objective: str = ranking.TIME
     """What is ranked by: ``time``, ``cost``, ``energy`` or ``co2``."""
-    closest: Configuration | None = None
+    closest: ranking.Configuration | None = None
     """Where nothing is ranked: the configuration that needs least memory."""
     least: Least | None = None
     """Where nothing is ranked: the least hosts on which something is, if any of those tried."""
@@ -110,7 +102,7 @@ class SearchResult(Coverage):
     estimated_s: float | None = None
     """What the search was expected to take before it planned anything."""
 
-    def overrides(self, configuration: Configuration) -> dict[str, Any]:
+    def overrides(self, configuration: ranking.Configuration) -> dict[str, Any]:
         """Return all fields that turn the job that was given into a configuration."""
         return {**self.cleared, **configuration.overrides}
 
@@ -129,15 +121,15 @@ class SearchResult(Coverage):
         """Group of each ranked configuration, 1 the best: those of one cannot be told apart."""
         values = np.array([each.value for each in self.configurations], np.float64)
         settings = [each.overrides for each in self.configurations]
-        return tuple(noise_groups(values, settings, pair_noise).tolist())
+        return tuple(ranking.noise_groups(values, settings, ranking.pair_noise).tolist())
 
     @cached_property
-    def speed_front(self) -> tuple[Configuration, ...]:
+    def speed_front(self) -> tuple[ranking.Configuration, ...]:
         """Configurations that no other beats in both speed and memory, the fastest first."""
-        if self.objective == TIME:
+        if self.objective == ranking.TIME:
             return self.pareto
         by_time = sorted(self.configurations, key=lambda c: (c.iteration_time_s, c.peak_bytes))
-        return tuple(front(by_time))
+        return tuple(ranking.front(by_time))
 
     def __repr__(self) -> str:
         return (
@@ -166,7 +158,7 @@ class SearchResult(Coverage):
         configurations, groups = self.configurations, self.groups
         group_of = {id(each): group for each, group in zip(configurations, groups, strict=True)}
         return {
-            **({} if self.objective == TIME else {"objective": self.objective}),
+            **({} if self.objective == ranking.TIME else {"objective": self.objective}),
             "evaluated": self.evaluated,
             "fitting": self.fitting,
             "at_risk": self.at_risk,
@@ -197,8 +189,8 @@ class SearchResult(Coverage):
         }
 
 
-def _plain(configuration: Configuration, job: Job, objective: str) -> dict[str, Any]:
-    key = KEYS.get(objective)
+def _plain(configuration: ranking.Configuration, job: Job, objective: str) -> dict[str, Any]:
+    key = ranking.KEYS.get(objective)
     tokens = job.training.global_batch_size * job.training.seq_length
     return {
         "overrides": dict(configuration.overrides),

@@ -21,18 +21,7 @@ from projector.kernels.attention import (
 )
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import device_record
-from projector.single.inputs import (
-    DeviceLike,
-    broadcast,
-    clock_within,
-    device_from,
-    extents_of,
-    is_text,
-    matrix_type,
-    run_named,
-    shaped,
-    whole_number,
-)
+from projector.single import inputs
 from projector.units import MEGA
 
 CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
@@ -164,7 +153,7 @@ def attention_time(
     seq_kv: ArrayLike | None = None,
     *,
     head_dim: ArrayLike,
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     kv_heads: ArrayLike | None = None,
     v_head_dim: ArrayLike | None = None,
     causal: bool = True,
@@ -216,7 +205,7 @@ def attention_time(
     _, _, columns, shape = _prepared(
         sizes, device, dtype, impl, clock_mhz, run, causal=causal, backward=backward
     )
-    return shaped(attention_time_columns(*columns)[0], shape)
+    return inputs.shaped(attention_time_columns(*columns)[0], shape)
 
 
 def project_attention(
@@ -226,7 +215,7 @@ def project_attention(
     seq_kv: ArrayLike | None = None,
     *,
     head_dim: ArrayLike,
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     kv_heads: ArrayLike | None = None,
     v_head_dim: ArrayLike | None = None,
     causal: bool = True,
@@ -267,7 +256,7 @@ _Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]
 
 def _prepared(
     sizes: tuple[Any, ...],
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     dtype: str,
     impl: str,
     clock_mhz: float | None,
@@ -277,16 +266,16 @@ def _prepared(
     backward: bool,
 ) -> tuple[Device, MatrixType, _Columns, tuple[int, ...]]:
     """Return device, type, columns and the shape that sizes were broadcast to, all checked."""
-    profile = device_from(device)
-    kind = matrix_type(profile, dtype)
+    profile = inputs.device_from(device)
+    kind = inputs.matrix_type(profile, dtype)
     _check_impl(profile, impl, kind)
-    clock = clock_within(profile, clock_mhz, attention=True)
+    clock = inputs.clock_within(profile, clock_mhz, attention=True)
     for key, switch in (("causal", causal), ("backward", backward)):
         if not isinstance(switch, bool | np.bool_):
             msg = f"{key} must be True or False, got {switch!r}"
             raise ConfigError(msg, key=key, value=switch, allowed=[True, False])
     batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window = sizes
-    columns, shape = broadcast(
+    columns, shape = inputs.broadcast(
         batch=batch,
         heads=heads,
         kv_heads=heads if kv_heads is None else kv_heads,
@@ -296,10 +285,10 @@ def _prepared(
         v_head_dim=head_dim if v_head_dim is None else v_head_dim,
         window=window,
     )
-    extents = extents_of(columns, EXTENTS)
+    extents = inputs.extents_of(columns, EXTENTS)
     _check_groups(extents[:, 1], extents[:, 2])
-    windows = extents_of(columns, ("window",))[:, 0]
-    record = device_record(profile, clock, impl, run=run_named(run))
+    windows = inputs.extents_of(columns, ("window",))[:, 0]
+    record = device_record(profile, clock, impl, run=inputs.run_named(run))
     rows = len(extents)
     each = (int(causal), int(backward), MATRIX_TYPES.index(kind), 0)
     masks, passes, codes, devices = (np.full(rows, value, np.int64) for value in each)
@@ -334,10 +323,10 @@ def context_parallel_shapes(
     half of the keys. Ulysses exchanges heads for length. ``heads`` and ``kv_heads`` are those
     before any exchange.
     """
-    ranks = whole_number("cp", ranks, least=1)
-    length = whole_number("length", length)
-    heads = whole_number("heads", heads, least=1)
-    kv_heads = whole_number("kv_heads", kv_heads, least=1)
+    ranks = inputs.whole_number("cp", ranks, least=1)
+    length = inputs.whole_number("length", length)
+    heads = inputs.whole_number("heads", heads, least=1)
+    kv_heads = inputs.whole_number("kv_heads", kv_heads, least=1)
     if heads % kv_heads:
         msg = f"kv_heads ({kv_heads}) does not divide heads ({heads})"
         raise ConfigError(msg, key="kv_heads", value=kv_heads, allowed=f"a divisor of {heads}")
@@ -373,7 +362,7 @@ def context_parallel_shapes(
 def _check_impl(device: Device, impl: str, dtype: str) -> None:
     """Refuse an attention implementation that a device does not describe, or not for a type."""
     legal = ["default", *device.attention_kernels]
-    if not is_text(impl) or impl not in legal:
+    if not inputs.is_text(impl) or impl not in legal:
         msg = f"{device.name} has no attention implementation {impl!r}; it has {', '.join(legal)}"
         raise ConfigError(msg, key="impl", value=impl, allowed=legal)
     types = device.attention_kernels.get(impl, device.attention).dtypes

@@ -20,16 +20,7 @@ from projector.kernels.collective_algorithms import ALGORITHMS, NO_ALGORITHM, OP
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
 from projector.lower.fabrics import fabric_record, job_domain_gpus, tier_gpus
 from projector.lower.placement import Blocks, Place, one_run, place
-from projector.single.inputs import (
-    DeviceLike,
-    broadcast,
-    check_range,
-    device_from,
-    extents_of,
-    is_text,
-    shaped,
-    whole_number,
-)
+from projector.single import inputs
 from projector.topology.transfers import NodeLike, topology_of, transfers_of
 from projector.units import GB, MICROSECOND
 
@@ -39,7 +30,7 @@ def collective_time(
     num_bytes: ArrayLike,
     ranks: ArrayLike,
     *,
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
     algorithm: str | None = None,
@@ -217,7 +208,7 @@ class CollectiveCase:
     ) -> float | Floats:
         """Return the seconds of collectives, broadcast like numpy."""
         sizes, groups, shape = self._columns(num_bytes, ranks)
-        return shaped(self._chosen(sizes, groups, algorithm)[0], shape)
+        return inputs.shaped(self._chosen(sizes, groups, algorithm)[0], shape)
 
     def project(
         self, num_bytes: float, ranks: int, *, algorithm: str | None = None, sweep: bool = False
@@ -244,9 +235,9 @@ class CollectiveCase:
     def _columns(
         self, num_bytes: ArrayLike, ranks: ArrayLike
     ) -> tuple[Floats, Ints, tuple[int, ...]]:
-        columns, shape = broadcast(num_bytes=num_bytes, ranks=ranks)
-        sizes, groups = columns["num_bytes"], extents_of(columns, ("ranks",))[:, 0]
-        check_range(columns, "num_bytes", MAX_BYTES)
+        columns, shape = inputs.broadcast(num_bytes=num_bytes, ranks=ranks)
+        sizes, groups = columns["num_bytes"], inputs.extents_of(columns, ("ranks",))[:, 0]
+        inputs.check_range(columns, "num_bytes", MAX_BYTES)
         if np.any(groups < 1):
             msg = f"ranks must be at least 1, got {groups.min()}"
             raise ConfigError(msg, key="ranks", value=int(groups.min()), allowed="integers >= 1")
@@ -425,16 +416,16 @@ class CollectiveProjection:
 def collective_case(
     operation: str,
     *,
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
 ) -> CollectiveCase:
     """Return an operation on a cluster; the arguments are those of `projector.collective_time`."""
-    if not is_text(operation) or operation not in OPERATIONS:
+    if not inputs.is_text(operation) or operation not in OPERATIONS:
         msg = f"unknown collective {operation!r}; known: {', '.join(OPERATIONS)}"
         raise ConfigError(msg, key="operation", value=operation, allowed=list(OPERATIONS))
-    stride = whole_number("stride", stride, least=1)
-    profile = device_from(device)
+    stride = inputs.whole_number("stride", stride, least=1)
+    profile = inputs.device_from(device)
     cluster = ClusterConfig.parse({"device": profile, "network": network}, path="cluster")
     return CollectiveCase(operation, cluster, stride, fabric_record(cluster))
 
@@ -444,7 +435,7 @@ def project_collective(
     num_bytes: float,
     ranks: int,
     *,
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     network: str | Mapping[str, Any] | None = None,
     stride: int = 1,
     algorithm: str | None = None,
@@ -461,8 +452,8 @@ def project_collective(
 
 def algorithm_named(name: str) -> str:
     """Return an algorithm by its name or by another name of it."""
-    known = ALIASES.get(name, name) if is_text(name) else name
-    if not is_text(known) or known not in ALGORITHMS:
+    known = ALIASES.get(name, name) if inputs.is_text(name) else name
+    if not inputs.is_text(known) or known not in ALGORITHMS:
         legal = [*ALGORITHMS, *ALIASES]
         msg = f"unknown algorithm {name!r}; known: {', '.join(legal)}"
         raise ConfigError(msg, key="algorithm", value=name, allowed=legal)

@@ -43,21 +43,8 @@ from projector.kernels.gemm import (
 )
 from projector.kernels.gemm.documented import Rates, WsTerms, ws_persistent_columns
 from projector.lower.hardware import Offer, Run, device_record, gemm_menu, tile_row
+from projector.single import inputs
 from projector.single.gemm_words import ExplainedGemm, GemmKind, GemmReport, gemm_sentences
-from projector.single.inputs import (
-    DeviceLike,
-    broadcast,
-    check_range,
-    clock_within,
-    device_from,
-    extents_of,
-    is_number,
-    matrix_type,
-    one_of,
-    run_named,
-    shaped,
-    whole_number,
-)
 from projector.units import MEGA, MICROSECOND, TB, TERA
 
 MAX_OUT_BYTES = 1024.0
@@ -253,7 +240,7 @@ def gemm_time(
     n: ArrayLike,
     k: ArrayLike,
     *,
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     dtype: str = "bf16",
     batch: ArrayLike = 1,
     out_bytes: ArrayLike = 2.0,
@@ -301,9 +288,9 @@ def gemm_time(
         For an unknown device, type, model, library or run, an invalid extent, or a clock above the
         peak.
     """
-    columns, shape = broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
-    extents = extents_of(columns, ("m", "n", "k", "batch"))
-    check_range(columns, "out_bytes", MAX_OUT_BYTES)
+    columns, shape = inputs.broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
+    extents = inputs.extents_of(columns, ("m", "n", "k", "batch"))
+    inputs.check_range(columns, "out_bytes", MAX_OUT_BYTES)
     case = gemm_case(
         device,
         dtype,
@@ -314,11 +301,11 @@ def gemm_time(
         tile=tile,
         l2_hit_rate=l2_hit_rate,
     )
-    return shaped(case.times_s(extents, columns["out_bytes"]), shape)
+    return inputs.shaped(case.times_s(extents, columns["out_bytes"]), shape)
 
 
 def gemm_case(
-    device: DeviceLike,
+    device: inputs.DeviceLike,
     dtype: str = "bf16",
     *,
     clock_mhz: float | None = None,
@@ -329,11 +316,11 @@ def gemm_case(
     l2_hit_rate: float = 0.0,
 ) -> GemmCase:
     """Return a kind of GEMM on a device; parameters are those of `gemm_time`."""
-    profile = device_from(device)
-    kind = matrix_type(profile, dtype)
-    clock = clock_within(profile, clock_mhz)
-    one_of("model", model, MODELS)
-    one_of("library", library, ("default", *profile.gemm_libraries))
+    profile = inputs.device_from(device)
+    kind = inputs.matrix_type(profile, dtype)
+    clock = inputs.clock_within(profile, clock_mhz)
+    inputs.one_of("model", model, MODELS)
+    inputs.one_of("library", library, ("default", *profile.gemm_libraries))
     return GemmCase(
         profile,
         kind,
@@ -347,7 +334,7 @@ def gemm_case(
 
 
 def _run(device: Device, name: str) -> Run:
-    run = run_named(name)
+    run = inputs.run_named(name)
     if run != "training" and device.power is None:
         msg = f"run {run!r} needs a power model, which {device.name} lacks; use run training"
         raise ConfigError(msg, key="run", value=run, allowed=["training"])
@@ -469,7 +456,7 @@ def list_gemms(
     extents: Sequence[str | int],
     table: str | Path | None,
     *,
-    gpu: DeviceLike = "h100",
+    gpu: inputs.DeviceLike = "h100",
     batch: int = 1,
     out_bytes: float = 2.0,
     layout: str = "tn",
@@ -486,10 +473,10 @@ def list_gemms(
     if order not in LAYOUTS:
         msg = f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
         raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
-    if not (is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
+    if not (inputs.is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
         msg = f"out_bytes must be from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
-    given, repeats = _texts(extents), whole_number("batch", batch)
+    given, repeats = _texts(extents), inputs.whole_number("batch", batch)
     if bool(given) == (table is not None):
         msg = "give one GEMM as M N K, or many with --csv FILE.csv, but not both"
         raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
@@ -516,7 +503,7 @@ def _shape(extents: Sequence[str | int], batch: int) -> tuple[int, ...]:
         msg = f"a GEMM has three extents M N K, got {len(extents)}: {shown}"
         raise ConfigError(msg, key="extents", value=list(extents), allowed="M N K")
     m, n, k = (
-        read_extent(name, value) if isinstance(value, str) else whole_number(name, value)
+        read_extent(name, value) if isinstance(value, str) else inputs.whole_number(name, value)
         for name, value in zip("mnk", extents, strict=True)
     )
     return m, n, k, batch

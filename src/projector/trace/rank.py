@@ -9,21 +9,8 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Array, Flags, Ints
+from projector.trace import activity as act
 from projector.trace import names as tables
-from projector.trace.activity import (
-    ATTENTION,
-    BACKWARD,
-    COLLECTIVE,
-    COMMUNICATION,
-    COMPUTE,
-    FORWARD,
-    GEMM,
-    MEMCPY,
-    MOVE,
-    OPTIMIZER,
-    OTHER,
-    VECTOR,
-)
 from projector.trace.events import ANNOTATION, COPY, LAUNCH, NONE, ON_DEVICE, OPERATOR, RankTrace
 from projector.trace.groups import begins, group, last_known, next_known, values_at
 from projector.trace.host import (
@@ -83,7 +70,7 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     notes: list[str] = []
     klass, kind_of_work = _classify(trace, stack, placed)
     attends = np.zeros(len(events) + 1, np.bool_)
-    attends[placed.anchor[kind_of_work == ATTENTION]] = True
+    attends[placed.anchor[kind_of_work == act.ATTENTION]] = True
     operations = name_operations(trace, stack, phases, modules, attends[:-1], notes)
     iteration = _iterations(trace, placed, phases, notes)
     phase = _phases(trace, placed, phases, iteration)
@@ -106,7 +93,7 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
         "detail": detail,
     }
     instance = values_at(operations.instance, placed.anchor)
-    apart = (klass == COMMUNICATION) & has
+    apart = (klass == act.COMMUNICATION) & has
     instance = np.where(apart, np.where(talk.operator >= 0, talk.operator, at), instance)
     if not on_host:
         _complete(trace, placed, phases, columns, instance, notes)
@@ -141,7 +128,7 @@ def _complete(
     if not operators and not (phases.phase >= 0).any():
         told = told_by_kernels(columns["name"], trace.names, columns["device"], columns["start_ps"])
         columns["phase"] = told.phase
-        if np.isin(told.phase, (BACKWARD, OPTIMIZER)).any():
+        if np.isin(told.phase, (act.BACKWARD, act.OPTIMIZER)).any():
             notes.append("phases were inferred from names of kernels: no operator is in the trace")
         if not (columns["iteration"] >= 0).any() and (told.iteration >= 0).any():
             columns["iteration"] = told.iteration
@@ -184,7 +171,7 @@ def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
     calls[caller[called]] = True
     table = tables.load_trace_names()
     heavy = tables.types(trace.names, table.operator_types)
-    heavy = np.isin(heavy, (GEMM, ATTENTION, COLLECTIVE))[events.name] & operator
+    heavy = np.isin(heavy, (act.GEMM, act.ATTENTION, act.COLLECTIVE))[events.name] & operator
     holds = (stack.holders(heavy) & ~heavy) | tables.fits(trace.names, table.wrappers)[events.name]
     works = (2 * passed < total)[events.name] & ~phases.engine & ~is_node(events) & ~holds
     whole = operator & (works | ~calls)
@@ -228,21 +215,23 @@ def _classify(trace: RankTrace, stack: Stack, placed: Placed) -> tuple[Ints, Int
     )
     type_ = by_name[events.name[rows]]
     sends = (
-        by_name == COLLECTIVE
+        by_name == act.COLLECTIVE
         if placed.on_host
         else tables.fits_used(trace.names, used, table.communication_kernels)
     )
     copies = events.kind[rows] == COPY
-    klass = np.where(copies, MEMCPY, np.where(sends[events.name[rows]], COMMUNICATION, COMPUTE))
+    klass = np.where(
+        copies, act.MEMCPY, np.where(sends[events.name[rows]], act.COMMUNICATION, act.COMPUTE)
+    )
     attends = tables.fits_used(
         trace.names, events.name[events.kind == OPERATOR], table.attention_operators
     )
     around = stack.nearest((events.kind == OPERATOR) & attends[events.name])
     attention = (placed.anchor >= 0) & (around[np.maximum(placed.anchor, 0)] >= 0)
-    type_ = np.where(attention & (klass == COMPUTE), ATTENTION, type_)
-    type_ = np.where(type_ < 0, VECTOR, type_)
-    type_ = np.where(klass == MEMCPY, MOVE, type_)
-    return klass, np.where(klass == COMMUNICATION, COLLECTIVE, type_)
+    type_ = np.where(attention & (klass == act.COMPUTE), act.ATTENTION, type_)
+    type_ = np.where(type_ < 0, act.VECTOR, type_)
+    type_ = np.where(klass == act.MEMCPY, act.MOVE, type_)
+    return klass, np.where(klass == act.COMMUNICATION, act.COLLECTIVE, type_)
 
 
 def _iterations(trace: RankTrace, placed: Placed, phases: HostPhases, notes: list[str]) -> Ints:
@@ -254,7 +243,7 @@ def _iterations(trace: RankTrace, placed: Placed, phases: HostPhases, notes: lis
         rows = np.flatnonzero((events.kind == ANNOTATION) & steps[events.name])
         if len(rows):
             stop = events.start_ps[rows] + events.duration_ps[rows]
-            forwards = np.sort(events.start_ps[phases.phase == FORWARD])
+            forwards = np.sort(events.start_ps[phases.phase == act.FORWARD])
             start, end, number = steps_as_iterations(stop, forwards)
             notes.append("iterations were inferred: each ends with a step of the optimizer")
     called = placed.rows if placed.on_host else placed.launch
@@ -284,18 +273,18 @@ def _phases(trace: RankTrace, placed: Placed, host: HostPhases, iteration: Ints)
     time = values_at(events.start_ps, called)
     # What other threads start while a range of the program stands open belongs to it.
     ranges = np.flatnonzero((events.kind == ANNOTATION) & (host.mark != NONE))
-    for code in (BACKWARD, OPTIMIZER, FORWARD):
+    for code in (act.BACKWARD, act.OPTIMIZER, act.FORWARD):
         own = ranges[host.mark[ranges] == code]
         own = own[np.argsort(events.start_ps[own], kind="stable")]
         start = events.start_ps[own]
         end = np.maximum.accumulate(start + events.duration_ps[own])
         inside = within(time, start, end, np.full(len(own), code)) == code
         phase = np.where((phase == NONE) & (called >= 0) & inside, code, phase)
-    if not np.isin(phase, (BACKWARD, OPTIMIZER)).any():
-        phase = np.where((phase == NONE) & (called >= 0), FORWARD, phase)  # inference
-    phase = _as_next(time, np.where(called >= 0, phase, OTHER), iteration)
+    if not np.isin(phase, (act.BACKWARD, act.OPTIMIZER)).any():
+        phase = np.where((phase == NONE) & (called >= 0), act.FORWARD, phase)  # inference
+    phase = _as_next(time, np.where(called >= 0, phase, act.OTHER), iteration)
     filled = _as_neighbours(trace, placed, np.where(called >= 0, phase, NONE), called >= 0)
-    return np.where(filled == NONE, OTHER, filled)
+    return np.where(filled == NONE, act.OTHER, filled)
 
 
 def _as_next(time: Ints, phase: Ints, iteration: Ints) -> Ints:
@@ -343,10 +332,10 @@ def _communication(trace: RankTrace, stack: Stack, placed: Placed, klass: Ints) 
     holder = values_at(around, placed.anchor)
     context = values_at(events.detail, holder)
     called = values_at(events.detail, placed.launch)
-    talks = klass == COMMUNICATION
+    talks = klass == act.COMMUNICATION
     told = np.where(talks, np.where(tells[own], own, context), NONE)
     counted = np.where(talks, told, np.where(moved[own] >= 0, own, called))
-    counts = talks | (klass == MEMCPY)
+    counts = talks | (klass == act.MEMCPY)
     speaks = np.isin(events.kind, (OPERATOR, ANNOTATION))
     senders = tables.load_trace_names().communication_operators
     speaks &= tables.fits_used(trace.names, events.name[speaks], senders)[events.name]
@@ -367,7 +356,7 @@ def _with_collectives(
     events = trace.events
     label = values_at(operations.label, placed.anchor)
     texts = dict.fromkeys(operations.labels)
-    talks = np.flatnonzero(klass == COMMUNICATION)
+    talks = np.flatnonzero(klass == act.COMMUNICATION)
     told, operator = talk.detail[talks], talk.operator[talks]
     said = np.where((operator >= 0) & (told < 0), events.name[np.maximum(operator, 0)], NONE)
     same = group(told, said)

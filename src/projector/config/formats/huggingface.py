@@ -9,24 +9,8 @@ property of the architecture, the key is required.
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from projector.config.formats import huggingface_file as hf
 from projector.config.formats import huggingface_parts as parts
-from projector.config.formats.huggingface_file import (
-    HARMLESS,
-    MAX_HEADS,
-    MAX_LAYERS,
-    OF_OTHER_FAMILIES,
-    UNSUPPORTED,
-    ConfigFile,
-    Fields,
-    Reader,
-    activation,
-    integer,
-    number,
-    optional,
-    read_fields,
-    refusal,
-    switch,
-)
 from projector.config.formats.read_job import Unsupported
 from projector.config.formats.values import is_off
 from projector.config.model import ModelConfig
@@ -36,12 +20,12 @@ from projector.config.resources import settings_of
 class Family(NamedTuple):
     """How the configurations of one ``model_type`` are read."""
 
-    fields: Fields
+    fields: hf.Fields
     """Fields with their own key, and fields that the architecture fixes."""
     parts: tuple[parts.Part, ...]
 
 
-def _family(fields: Fields, *further: parts.Part, **renamed: Any) -> Family:
+def _family(fields: hf.Fields, *further: parts.Part, **renamed: Any) -> Family:
     return Family(fields | renamed, further)
 
 
@@ -54,71 +38,71 @@ _PLAIN: Final = dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_ta
 }
 
 
-def _plain(default: str, name: str = "hidden_act") -> Reader:
-    return activation(name, _PLAIN, default)
+def _plain(default: str, name: str = "hidden_act") -> hf.Reader:
+    return hf.activation(name, _PLAIN, default)
 
 
-def _bias(name: str, on: str = "qkv+out", *, default: bool) -> Reader:
-    return switch(name, default=default, on=on, off="none")
+def _bias(name: str, on: str = "qkv+out", *, default: bool) -> hf.Reader:
+    return hf.switch(name, default=default, on=on, off="none")
 
 
-def _qk_norm(on: str) -> Reader:
-    return switch("use_qk_norm", default=False, on=on, off="none")
+def _qk_norm(on: str) -> hf.Reader:
+    return hf.switch("use_qk_norm", default=False, on=on, off="none")
 
 
-def _widths(layers: str, hidden: str, heads: str) -> Fields:
+def _widths(layers: str, hidden: str, heads: str) -> hf.Fields:
     return {
-        "num_layers": integer(layers, most=MAX_LAYERS),
-        "hidden_size": integer(hidden),
-        "num_attention_heads": integer(heads, most=MAX_HEADS),
-        "vocab_size": integer("vocab_size"),
+        "num_layers": hf.integer(layers, most=hf.MAX_LAYERS),
+        "hidden_size": hf.integer(hidden),
+        "num_attention_heads": hf.integer(heads, most=hf.MAX_HEADS),
+        "vocab_size": hf.integer("vocab_size"),
     }
 
 
-_SILU: Final = {"activation": activation("hidden_act", _GATED, "silu")}
+_SILU: Final = {"activation": hf.activation("hidden_act", _GATED, "silu")}
 _BIAS: Final = {"attention_bias": _bias("attention_bias", default=False)}
-_MLP_BIAS: Final = {"mlp_bias": switch("mlp_bias", default=False)}
+_MLP_BIAS: Final = {"mlp_bias": hf.switch("mlp_bias", default=False)}
 _LAYERNORM: Final = {"normalization": "layernorm"}
 _LEARNED: Final = {"position_embedding": "learned"}
-_TIED: Final = {"tied_embeddings": switch("tie_word_embeddings", default=True)}
+_TIED: Final = {"tied_embeddings": hf.switch("tie_word_embeddings", default=True)}
 
 _WIDTHS: Final = _widths("num_hidden_layers", "hidden_size", "num_attention_heads")
 _ROPE: Final = _WIDTHS | {
-    "ffn_hidden_size": integer("intermediate_size"),
-    "num_query_groups": optional("num_key_value_heads"),
-    "kv_channels": optional("head_dim"),
+    "ffn_hidden_size": hf.integer("intermediate_size"),
+    "num_query_groups": hf.optional("num_key_value_heads"),
+    "kv_channels": hf.optional("head_dim"),
     # Rotations know no longest sequence; some files leave it out.
-    "max_position_embeddings": optional("max_position_embeddings"),
+    "max_position_embeddings": hf.optional("max_position_embeddings"),
 }
-_UNTIED: Final = _ROPE | {"tied_embeddings": switch("tie_word_embeddings", default=False)}
+_UNTIED: Final = _ROPE | {"tied_embeddings": hf.switch("tie_word_embeddings", default=False)}
 _LLAMA: Final = _UNTIED | _SILU
 _QWEN3: Final = _LLAMA | _BIAS | {"qk_norm": "head"}
 _LATENT: Final = {
     name: value for name, value in _LLAMA.items() if name not in {"num_query_groups", "kv_channels"}
 }
-_GEGLU: Final = {"activation": activation("hidden_activation", _GATED, "gelu_pytorch_tanh")}
-_ONE_PLUS: Final[Fields] = {"zero_centered_norms": True}
+_GEGLU: Final = {"activation": hf.activation("hidden_activation", _GATED, "gelu_pytorch_tanh")}
+_ONE_PLUS: Final[hf.Fields] = {"zero_centered_norms": True}
 _GEMMA: Final = (
-    _ROPE | _TIED | {"kv_channels": integer("head_dim", 256)} | _GEGLU | _BIAS | _ONE_PLUS
+    _ROPE | _TIED | {"kv_channels": hf.integer("head_dim", 256)} | _GEGLU | _BIAS | _ONE_PLUS
 )
 _GEMMA3: Final = _GEMMA | {
     # Files of the multimodal models leave out what equals the default of the class.
-    "num_attention_heads": integer("num_attention_heads", 8, most=MAX_HEADS),
-    "num_query_groups": integer("num_key_value_heads", 4),
-    "vocab_size": integer("vocab_size", 262_208),
-    "max_position_embeddings": integer("max_position_embeddings", 131_072),
+    "num_attention_heads": hf.integer("num_attention_heads", 8, most=hf.MAX_HEADS),
+    "num_query_groups": hf.integer("num_key_value_heads", 4),
+    "vocab_size": hf.integer("vocab_size", 262_208),
+    "max_position_embeddings": hf.integer("max_position_embeddings", 131_072),
     "rotary_base_local": lambda config: parts.numerics(config)["rotary_base_local"] or 10_000.0,
 }
 
 _QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
 _QWEN2_VL: Final = _family(_LLAMA, parts.last_layers_windowed, parts.SEEN, attention_bias="qkv")
-_QWEN3_VL: Final = _family(_QWEN3, kv_channels=optional("head_dim", 128))
-_QWEN3_VL_MOE: Final = _family(_QWEN3, parts.QWEN3, kv_channels=optional("head_dim", 128))
+_QWEN3_VL: Final = _family(_QWEN3, kv_channels=hf.optional("head_dim", 128))
+_QWEN3_VL_MOE: Final = _family(_QWEN3, parts.QWEN3, kv_channels=hf.optional("head_dim", 128))
 _GLM_BIAS: Final = {"attention_bias": _bias("attention_bias", "qkv", default=True)}
 _NORMED: Final = {"qk_norm": "head"}
 _ONE_BIAS: Final = {
     "attention_bias": _bias("use_bias", default=False),
-    "mlp_bias": switch("use_bias", default=False),
+    "mlp_bias": hf.switch("use_bias", default=False),
 }
 _LATENT_MOE: Final = (parts.latent_attention, parts.deepseek("noaux_tc"), parts.token_prediction)
 
@@ -142,7 +126,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         parts.QWEN2,
         attention_bias=_bias("qkv_bias", "qkv", default=True),
     ),
-    "qwen3": _family(_QWEN3, parts.last_layers_windowed, kv_channels=optional("head_dim", 128)),
+    "qwen3": _family(_QWEN3, parts.last_layers_windowed, kv_channels=hf.optional("head_dim", 128)),
     "qwen3_moe": _family(_QWEN3, parts.last_layers_windowed, parts.QWEN3),
     "qwen3_vl_text": _QWEN3_VL,
     "qwen3_vl_moe_text": _QWEN3_VL_MOE,
@@ -169,12 +153,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "chatglm": _family(
         _widths("num_layers", "hidden_size", "num_attention_heads") | _SILU,
         parts.chatglm,
-        vocab_size=integer("padded_vocab_size"),
-        ffn_hidden_size=integer("ffn_hidden_size"),
-        kv_channels=optional("kv_channels"),
-        max_position_embeddings=optional("seq_length"),
+        vocab_size=hf.integer("padded_vocab_size"),
+        ffn_hidden_size=hf.integer("ffn_hidden_size"),
+        kv_channels=hf.optional("kv_channels"),
+        max_position_embeddings=hf.optional("seq_length"),
         attention_bias=_bias("add_qkv_bias", "qkv", default=False),
-        tied_embeddings=switch("tie_word_embeddings", default=False),
+        tied_embeddings=hf.switch("tie_word_embeddings", default=False),
     ),
     "dots1": _family(_LLAMA | _BIAS | _NORMED, parts.listed_windows, parts.deepseek("noaux_tc")),
     "youtu": _family(_LATENT | _TIED, parts.latent_attention),
@@ -213,10 +197,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _LLAMA,
         parts.one_full_layer_in(2, 128),
         parts.GPT_OSS,
-        kv_channels=integer("head_dim", 64),
+        kv_channels=hf.integer("head_dim", 64),
         attention_bias=_bias("attention_bias", default=True),
         mlp_bias=True,
-        activation_clamp=number("swiglu_limit", 7.0),
+        activation_clamp=hf.number("swiglu_limit", 7.0),
         attention_sinks=True,
     ),
     "llama4_text": _family(
@@ -225,7 +209,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         parts.every_fourth_unrotated,
         parts.LLAMA4,
         # intermediate_size is the width of an expert there.
-        ffn_hidden_size=integer("intermediate_size_mlp"),
+        ffn_hidden_size=hf.integer("intermediate_size_mlp"),
     ),
     "gemma": _family(_GEMMA),
     "gemma2": _family(
@@ -250,7 +234,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "internlm3": _family(
         _LLAMA,
         parts.biases("qkv_bias", "bias", default=False),
-        mlp_bias=switch("bias", default=False),
+        mlp_bias=hf.switch("bias", default=False),
     ),
     "stablelm": _family(
         _LLAMA | _LAYERNORM,
@@ -275,8 +259,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
         # Its LayerNorm has the gain only, which is what RMSNorm counts.
         _widths("n_layers", "d_model", "n_heads"),
         parts.dbrx,
-        tied_embeddings=switch("tie_word_embeddings", default=False),
-        max_position_embeddings=integer("max_seq_len", 2048),
+        tied_embeddings=hf.switch("tie_word_embeddings", default=False),
+        max_position_embeddings=hf.integer("max_seq_len", 2048),
     ),
     "cohere2": _family(
         _ROPE | _TIED | _SILU | _BIAS,
@@ -299,7 +283,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         parts.every_layer_windowed(None),
         activation=_plain("gelu_pytorch_tanh"),
         attention_bias=_bias("use_bias", default=True),
-        mlp_bias=switch("use_bias", default=True),
+        mlp_bias=hf.switch("use_bias", default=True),
     ),
     "gpt_neox": _family(
         _UNTIED | _LAYERNORM,
@@ -311,7 +295,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gpt2": _family(
         _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
         parts.gpt2_mlp,
-        max_position_embeddings=integer("n_positions"),
+        max_position_embeddings=hf.integer("n_positions"),
         attention_bias="qkv+out",
         mlp_bias=True,
         activation=_plain("gelu_new", "activation_function"),
@@ -319,8 +303,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "gpt_bigcode": _family(
         _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
         parts.gpt2_mlp,
-        num_query_groups=switch("multi_query", default=True, on=1, off=None),
-        max_position_embeddings=integer("n_positions"),
+        num_query_groups=hf.switch("multi_query", default=True, on=1, off=None),
+        max_position_embeddings=hf.integer("n_positions"),
         attention_bias="qkv+out",
         mlp_bias=True,
         activation=_plain("gelu_pytorch_tanh", "activation_function"),
@@ -328,21 +312,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "opt": _family(
         _WIDTHS | _TIED | _LAYERNORM | _LEARNED,
         parts.opt,
-        ffn_hidden_size=integer("ffn_dim"),
+        ffn_hidden_size=hf.integer("ffn_dim"),
         activation=_plain("relu", "activation_function"),
     ),
     "falcon": _family(
         _WIDTHS | _TIED | _LAYERNORM,
         parts.falcon,
-        max_position_embeddings=integer("max_position_embeddings", 2048),
+        max_position_embeddings=hf.integer("max_position_embeddings", 2048),
         activation=_plain("gelu", "activation"),
         attention_bias=_bias("bias", default=False),
-        mlp_bias=switch("bias", default=False),
+        mlp_bias=hf.switch("bias", default=False),
     ),
     "mpt": _family(
         _TIED | _widths("n_layers", "d_model", "n_heads"),
         parts.mpt,
-        max_position_embeddings=integer("max_seq_len"),
+        max_position_embeddings=hf.integer("max_seq_len"),
         activation="gelu",
     ),
 }
@@ -361,7 +345,7 @@ _NESTED_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_
 _MOST_NESTED: Final = 8
 _OTHER_PARTS: Final = ("vision_config", "audio_config")
 _ATTENTION_KINDS: Final = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-_GROUPED: Final = frozenset(name for group in OF_OTHER_FAMILIES for name in group.keys)
+_GROUPED: Final = frozenset(name for group in hf.OF_OTHER_FAMILIES for name in group.keys)
 _MOST_NAMED: Final = 12
 """Unknown keys that a warning names."""
 
@@ -375,20 +359,20 @@ def read_huggingface(
     ``text_config`` is read. Without ``name`` reports show the file's own ``_name_or_path`` or
     ``model_type``; ``key`` is put before every key in an error.
     """
-    config = _text_part(ConfigFile.of(data, key))
+    config = _text_part(hf.ConfigFile.of(data, key))
     model_type = config.text("model_type")
     family = _family_of(model_type, config)
     other = set(config.sequence("layer_types", str)) - _ATTENTION_KINDS
     if other:
         why = f"layers of kind {', '.join(sorted(other))} are not supported"
         raise config.unsupported(name="layer_types", why=why, allowed=sorted(_ATTENTION_KINDS))
-    for key_of_another, entry in UNSUPPORTED.items():
+    for key_of_another, entry in hf.UNSUPPORTED.items():
         if key_of_another in config.data:
             _refuse(config, key_of_another, entry)
     if config.has("quantization_config"):
         config.warn("the quantised weights of the checkpoint; the training precision decides")
 
-    fields = parts.numerics(config) | read_fields(family.fields, config)
+    fields = parts.numerics(config) | hf.read_fields(family.fields, config)
     for part in family.parts:
         fields |= part(config)
     _refuse_other_families(config, fields)
@@ -400,7 +384,7 @@ def read_huggingface(
     return ModelConfig.parse(fields, path=key), config.warnings
 
 
-def _text_part(config: ConfigFile, depth: int = 0) -> ConfigFile:
+def _text_part(config: hf.ConfigFile, depth: int = 0) -> hf.ConfigFile:
     """Descend into the language model of a multimodal one."""
     if depth > _MOST_NESTED:
         raise config.unsupported(name=_NESTED_KEYS[0], why="a language model nests too deep")
@@ -412,11 +396,11 @@ def _text_part(config: ConfigFile, depth: int = 0) -> ConfigFile:
         nested.warn(f"the vision or audio part; only {place} is read")
     # The model ties its weights by what the outer mapping says.
     shared = {name: config.data[name] for name in _OUTER_KEYS if name in config.data}
-    inner = ConfigFile(dict(nested.data) | shared, nested.path, nested.warnings)
+    inner = hf.ConfigFile(dict(nested.data) | shared, nested.path, nested.warnings)
     return _text_part(inner, depth + 1)
 
 
-def _family_of(model_type: str, config: ConfigFile) -> Family:
+def _family_of(model_type: str, config: hf.ConfigFile) -> Family:
     if model_type in FAMILIES:
         return FAMILIES[model_type]
     import difflib
@@ -428,9 +412,9 @@ def _family_of(model_type: str, config: ConfigFile) -> Family:
     raise config.unsupported(name="model_type", why=why, allowed=known)
 
 
-def _refuse_other_families(config: ConfigFile, fields: Mapping[str, Any]) -> None:
+def _refuse_other_families(config: hf.ConfigFile, fields: Mapping[str, Any]) -> None:
     """Refuse what makes a model of another type, where this type reads nothing of the kind."""
-    for group in OF_OTHER_FAMILIES:
+    for group in hf.OF_OTHER_FAMILIES:
         if group.field in fields or config.used & set(group.keys):
             continue
         for name in group.keys:
@@ -438,19 +422,19 @@ def _refuse_other_families(config: ConfigFile, fields: Mapping[str, Any]) -> Non
                 _refuse(config, name, group.entry)
 
 
-def _refuse(config: ConfigFile, name: str, entry: Unsupported) -> None:
-    error = refusal(entry, config.data[name], config.key(name))
+def _refuse(config: hf.ConfigFile, name: str, entry: Unsupported) -> None:
+    error = hf.refusal(entry, config.data[name], config.key(name))
     if error is not None:
         raise error
 
 
-def _warn_of_unknown(config: ConfigFile) -> None:
+def _warn_of_unknown(config: hf.ConfigFile) -> None:
     """Name in one sentence the keys that nobody knows and that are not switched off."""
     unknown = [
         str(name)
         for name, value in config.data.items()
         if name not in config.used
-        and name not in HARMLESS
+        and name not in hf.HARMLESS
         and name not in _GROUPED
         and not str(name).startswith("_")
         and not is_off(value)

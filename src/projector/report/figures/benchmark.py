@@ -13,18 +13,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.rows import work_of
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    WIDE,
-    head,
-    new_figure,
-    number_ticks,
-    one_line,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, number_of
 
@@ -75,20 +64,20 @@ class _Points:
 
 def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
     """Draw a list; the file appears whole or not at all."""
-    save_figure(path, lambda: benchmark_figure(benchmark))
+    fig.save_figure(path, lambda: benchmark_figure(benchmark))
 
 
 def benchmark_figure(benchmark: Benchmark) -> "Figure":
     """Draw rates by size on the left, the sorted ratios (else rates) on the right."""
-    figure = new_figure(WIDE[0], 5.4)
+    figure = fig.new_figure(fig.WIDE[0], 5.4)
     where = benchmark.machine.environment
     note = f"torch {where.torch}, {benchmark.machine.clock}"
     if benchmark.device:
         note += f"; modelled as {benchmark.device}"
-    head(figure, f"{_TITLES[benchmark.kind]}, {where.device}", one_line(note, 150))
+    fig.head(figure, f"{_TITLES[benchmark.kind]}, {where.device}", fig.one_line(note, 150))
     points = _points(benchmark)
     if not len(points.rate):
-        figure.text(0.5, 0.5, "nothing was measured", ha="center", color=SOFT)
+        figure.text(0.5, 0.5, "nothing was measured", ha="center", color=fig.SOFT)
         return figure
     sizes, curve = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
     if benchmark.kind == "clock":
@@ -173,11 +162,11 @@ def _draw_sizes(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     values = np.concatenate([points.low, points.high, known])
     low, high = float(values.min()) / 1.4, float(values.max()) * 1.6
     axes.set_ylim(low, high)
-    number_ticks(axes.yaxis, low, high)
+    fig.number_ticks(axes.yaxis, low, high)
     _size_axis(axes, points, kind)
     axes.set_title(f"{_RATES[kind][0]} by size; bars hold half of the runs")
     axes.set_ylabel(_RATES[kind][0])
-    axes.grid(color=FAINT, lw=0.6)
+    axes.grid(color=fig.FAINT, lw=0.6)
     axes.legend(loc="best", framealpha=0.9, edgecolor="none")
 
 
@@ -188,14 +177,14 @@ def _size_axis(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     if kind in SWEPT:
         _byte_ticks(axes, left, right)
     else:
-        number_ticks(axes.xaxis, left, right)
+        fig.number_ticks(axes.xaxis, left, right)
     axes.set_xlabel(_SIZES[kind])
 
 
 def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
     """Yield each series with its colour and its rows."""
     for position, name in enumerate(dict.fromkeys(points.series.tolist())):
-        yield name, PALETTE[position % len(PALETTE)], np.flatnonzero(points.series == name)
+        yield name, fig.PALETTE[position % len(fig.PALETTE)], np.flatnonzero(points.series == name)
 
 
 def _byte_ticks(axes: "Axes", low: float, high: float) -> None:
@@ -220,8 +209,8 @@ def _draw_curve(axes: "Axes", points: _Points) -> None:
     place = np.empty(len(points.ratio))
     place[order] = np.arange(1, len(order) + 1)
     axes.axhspan(1.0 - BAND, 1.0 + BAND, color="#DBE1E7", lw=0.0, zorder=0)
-    axes.axhline(1.0, color=INK, lw=1.0)
-    axes.plot(place[order], points.ratio[order], color=SOFT, lw=1.0, zorder=2)
+    axes.axhline(1.0, color=fig.INK, lw=1.0)
+    axes.plot(place[order], points.ratio[order], color=fig.SOFT, lw=1.0, zorder=2)
     for name, colour, rows in _coloured(points):
         shown = rows[known[rows]]
         axes.scatter(place[shown], points.ratio[shown], s=18.0, color=colour, label=name, zorder=3)
@@ -229,12 +218,12 @@ def _draw_curve(axes: "Axes", points: _Points) -> None:
     low = min(0.8, float(points.ratio[order[0]]) / 1.1)
     high = max(1.25, float(points.ratio[order[-1]]) * 1.1)
     axes.set_ylim(low, high)
-    number_ticks(axes.yaxis, low, high)
+    fig.number_ticks(axes.yaxis, low, high)
     axes.set_title(f"S-curve; the band is ±{BAND:.0%}")
     axes.set_xlabel("cases, sorted")
     _whole_ticks(axes)
     axes.set_ylabel("modelled over measured time")
-    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
 def _whole_ticks(axes: "Axes") -> None:
@@ -250,12 +239,12 @@ def _draw_rates(axes: "Axes", points: _Points, kind: BenchKind) -> None:
         axes.plot(place, rate, color=colour, lw=1.4, marker="o", ms=3.5, label=name)
     low, high = float(points.rate.min()) / 1.4, float(points.rate.max()) * 1.6
     axes.set(yscale="log", ylim=(low, high))
-    number_ticks(axes.yaxis, low, high)
+    fig.number_ticks(axes.yaxis, low, high)
     axes.set_title("S-curve of what was measured")
     axes.set_xlabel("cases, from the slowest to the fastest")
     _whole_ticks(axes)
     axes.set_ylabel(_RATES[kind][0])
-    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
 def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
@@ -267,11 +256,11 @@ def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
         )  # fmt: skip
     low, high = float(points.time_us.min()) / 1.4, float(points.time_us.max()) * 1.6
     axes.set(yscale="log", ylim=(low, high))
-    number_ticks(axes.yaxis, low, high)
+    fig.number_ticks(axes.yaxis, low, high)
     _size_axis(axes, points, kind)
     axes.set_title("Time by size")
     axes.set_ylabel("time, µs")
-    axes.grid(color=FAINT, lw=0.6)
+    axes.grid(color=fig.FAINT, lw=0.6)
 
 
 def _draw_bars(axes: "Axes", points: _Points) -> None:
@@ -291,7 +280,7 @@ def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:
         _bars(axes, names, pairs)
     else:
         axes.set_axis_off()
-        axes.text(0.5, 0.5, "no clock was read", ha="center", color=SOFT)
+        axes.text(0.5, 0.5, "no clock was read", ha="center", color=fig.SOFT)
     axes.set_title("Clock that is sustained")
     axes.set_ylabel("clock, MHz")
 
@@ -301,8 +290,8 @@ def _bars(axes: "Axes", names: Sequence[str], pairs: Mapping[str, Floats]) -> No
     for position, (label, values) in enumerate(pairs.items()):
         if np.isfinite(values).any():
             shift = 0.4 * position - 0.2
-            axes.bar(place + shift, values, width=0.38, color=PALETTE[position], label=label)
+            axes.bar(place + shift, values, width=0.38, color=fig.PALETTE[position], label=label)
     axes.set_xticks(place, names)
     axes.set_ylim(0.0, axes.get_ylim()[1] * 1.15)
-    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
     axes.legend(loc="upper right", framealpha=0.9, edgecolor="none", ncols=2)

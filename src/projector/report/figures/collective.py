@@ -5,15 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from projector.arrays import Floats
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    head,
-    new_figure,
-    number_ticks,
-)
+from projector.report.figures import figure as fig
 from projector.report.terminal.network import size_name, title
 from projector.single.collective import FINE_BYTES, CollectiveProjection
 from projector.units import GB, MICROSECOND
@@ -28,10 +20,10 @@ _STRIP = 0.022
 
 def collective_figure(projection: CollectiveProjection) -> "Figure":
     """Draw a line for each algorithm; those that the library lacks are thin and dashed."""
-    figure = new_figure(12.5, 5.4)
+    figure = fig.new_figure(12.5, 5.4)
     local = projection.local
     where = "one scale-up domain" if local == projection.ranks else f"{local} a scale-up domain"
-    head(
+    fig.head(
         figure,
         f"Collective: {title(projection)}",
         f"{where}, {projection.case.cluster.network.name}; the foot shows what is chosen",
@@ -43,7 +35,7 @@ def collective_figure(projection: CollectiveProjection) -> "Figure":
     left.set_ylim(0.0)
     left.set_title("Bus bandwidth by size")
     right.set_yscale("log")
-    number_ticks(right.yaxis, *right.get_ylim())
+    fig.number_ticks(right.yaxis, *right.get_ylim())
     right.set_ylabel("time, µs")
     right.set_title("Time by size")
     if projection.fine.each_s:
@@ -52,7 +44,7 @@ def collective_figure(projection: CollectiveProjection) -> "Figure":
 
 
 def _colour(projection: CollectiveProjection, name: str) -> str:
-    return PALETTE[list(projection.fine.each_s).index(name) % len(PALETTE)]
+    return fig.PALETTE[list(projection.fine.each_s).index(name) % len(fig.PALETTE)]
 
 
 def _draw(axes: "Axes", projection: CollectiveProjection, *, bandwidth: bool) -> None:
@@ -68,7 +60,7 @@ def _draw(axes: "Axes", projection: CollectiveProjection, *, bandwidth: bool) ->
     if projection.time_s > 0.0:
         size = np.array([projection.num_bytes])
         asked = _shown(projection, size, np.array([projection.time_s]), bandwidth=bandwidth)
-        axes.scatter(size, asked, color=INK, s=26, zorder=6, label="asked size")
+        axes.scatter(size, asked, color=fig.INK, s=26, zorder=6, label="asked size")
     _mark_crossovers(axes, projection, named=not bandwidth)
     _draw_strip(axes, projection)
 
@@ -88,7 +80,7 @@ def _size_axis(axes: "Axes") -> None:
     axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
     axes.minorticks_off()
     axes.set_xlim(FINE_BYTES[0], FINE_BYTES[-1])
-    axes.grid(color=FAINT, lw=0.6)
+    axes.grid(color=fig.FAINT, lw=0.6)
     axes.set_xlabel("size of the buffer")
 
 
@@ -96,14 +88,14 @@ def _mark_crossovers(axes: "Axes", projection: CollectiveProjection, *, named: b
     if projection.asked is not None:
         return
     for number, point in enumerate(projection.crossovers):
-        axes.axvline(point.num_bytes, color=SOFT, lw=0.9, ls=(0, (1, 2)), zorder=3)
+        axes.axvline(point.num_bytes, color=fig.SOFT, lw=0.9, ls=(0, (1, 2)), zorder=3)
         if named:
             # At the top left nothing is drawn: small messages take little time. Neighbours are
             # written at two heights, so that close ones do not overlap.
             axes.annotate(
                 size_name(point.num_bytes), (point.num_bytes, 0.95 - 0.06 * (number % 2)),
                 xycoords=("data", "axes fraction"), xytext=(-3, 0), textcoords="offset points",
-                fontsize=8.5, color=INK, zorder=7, ha="right",
+                fontsize=8.5, color=fig.INK, zorder=7, ha="right",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             )  # fmt: skip
 

@@ -12,18 +12,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.projection.results import TEXT
-from projector.report.figures.figure import (
-    INK,
-    PALETTE,
-    SOFT,
-    WIDE,
-    check_figure,
-    head,
-    new_figure,
-    one_line,
-    save_figure,
-    short_number,
-)
+from projector.report.figures import figure as fig
 from projector.report.figures.rows import (
     RATE,
     axes_of,
@@ -370,7 +359,7 @@ def _order(values: list[Any]) -> list[int]:
 MOST_WRITTEN = 240
 """Cells up to which their values are written."""
 
-NOTHING_FITS, _HATCH, _BEST = "#D9D9D9", "#C4C4C4", PALETTE[3]
+NOTHING_FITS, _HATCH, _BEST = "#D9D9D9", "#C4C4C4", fig.PALETTE[3]
 SCALE = "viridis"
 """A scale that the colour-blind read like everyone else, and that prints in grey. None of its
 colours is grey itself, as the middle of cividis is: grey means that nothing fits."""
@@ -398,14 +387,14 @@ def write_heat_map(
     axes of the space or whole-number results such as ``gpus``; the last part of a dotted name is
     enough where it is clear.
     """
-    check_figure(path)
+    fig.check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)
     check_apart(result.plan, *chosen[:2], KEY)
     (heat_map,) = heat_maps(result, [chosen])
     if heat_map is None:
         msg = f"{KEY}: {chosen[0]} and {chosen[1]} have more than {MOST_CELLS:,} pairs of values"
         raise ConfigError(msg, key=KEY, value=list(fields), allowed=f"<= {MOST_CELLS:,} pairs")
-    save_figure(path, lambda: heat_map_figure(heat_map, title_of_sweep(result)))
+    fig.save_figure(path, lambda: heat_map_figure(heat_map, title_of_sweep(result)))
 
 
 def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
@@ -414,12 +403,12 @@ def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
     columns = min(MOST_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     size = _size(heat_map, columns, lines)
-    figure = new_figure(*size)
-    head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
+    figure = fig.new_figure(*size)
+    fig.head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
     grid = figure.subplots(lines, columns, squeeze=False)
     every = [axes for line in grid for axes in line]
     if not heat_map.rows.size:
-        every[0].text(0.5, 0.5, "no row", ha="center", color=SOFT, transform=every[0].transAxes)
+        every[0].text(0.5, 0.5, "no row", ha="center", color=fig.SOFT, transform=every[0].transAxes)
         every[0].set_axis_off()
         return figure
     for axes in every[len(panels) :]:
@@ -432,7 +421,7 @@ def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
         _draw_axes(axes, heat_map, (width_in, (size[1] - _ABOVE_IN) / lines),
                    (lowest, place % columns == 0))  # fmt: skip
         if heat_map.workloads:
-            axes.set_title(one_line(panel.name, 44), fontsize=9.5, pad=5.0)
+            axes.set_title(fig.one_line(panel.name, 44), fontsize=9.5, pad=5.0)
     if norm is not None:
         bar = figure.colorbar(drawn, ax=every, pad=0.02, fraction=0.05)
         label = heat_map.relative_label if heat_map.workloads else heat_map.label
@@ -486,7 +475,7 @@ def _draw_panel(axes: "Axes", heat_map: HeatMap, panel: Panel, norm: Any) -> Any
         _write_values(axes, panel.best, drawn, multiples=bool(heat_map.workloads))
     if heat_map.reference is not None:
         y, x = heat_map.reference
-        axes.plot(x + 0.36, y + 0.3, "o", ms=4.5, mfc="white", mec=INK, mew=0.9, zorder=5)
+        axes.plot(x + 0.36, y + 0.3, "o", ms=4.5, mfc="white", mec=fig.INK, mew=0.9, zorder=5)
     return drawn
 
 
@@ -494,7 +483,7 @@ def _size(heat_map: HeatMap, columns: int, lines: int) -> tuple[float, float]:
     """Return inches that give a cell its room as long as there are few."""
     height, width = heat_map.best.shape
     one = _CELL_IN if lines * columns == 1 else (_CELL_IN[0] * 0.92, _CELL_IN[1])
-    wide = float(np.clip(_BESIDE_IN + (1.2 + one[0] * width) * columns, 7.5, WIDE[0]))
+    wide = float(np.clip(_BESIDE_IN + (1.2 + one[0] * width) * columns, 7.5, fig.WIDE[0]))
     label_in = 0.0 if lines == columns == 1 else 0.45
     tall = float(np.clip(_ABOVE_IN + (0.6 + label_in + one[1] * height) * lines, 4.6, 11.0))
     upright, _ = _labels(heat_map, (wide - _BESIDE_IN) / columns)
@@ -565,13 +554,13 @@ def _write_values(axes: "Axes", best: Floats, drawn: Any, *, multiples: bool) ->
             text = f"{float(value):.2f}" if multiples else cell_text(float(value))
             axes.text(
                 x, y, text, ha="center", va="center", fontsize=8.5,
-                color=INK if light[y, x] else "white",
+                color=fig.INK if light[y, x] else "white",
             )  # fmt: skip
 
 
 def cell_text(value: float) -> str:
     """Write the value of a cell: cells that differ by a percent are to differ here too."""
-    return f"{value:,.0f}" if 100.0 <= abs(value) < 99_999.5 else short_number(value)
+    return f"{value:,.0f}" if 100.0 <= abs(value) < 99_999.5 else fig.short_number(value)
 
 
 def _draw_axes(
@@ -616,11 +605,11 @@ def _draw_legend(figure: "Figure", heat_map: HeatMap, panels: Sequence[Panel]) -
         handles.append(Patch(fc="white", ec=_HATCH, hatch="////", lw=0.0, label="no legal job"))
     if fits.any() and heat_map.reference is not None:
         handles.append(
-            Line2D([], [], marker="o", ls="", ms=5, mfc="white", mec=INK, label=heat_map.chip)
+            Line2D([], [], marker="o", ls="", ms=5, mfc="white", mec=fig.INK, label=heat_map.chip)
         )
     figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False)
 
 
 def _cut(text: str) -> str:
-    text = one_line(text)
+    text = fig.one_line(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

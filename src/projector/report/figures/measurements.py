@@ -13,17 +13,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.config.resources import hardware_table
-from projector.report.figures.figure import (
-    MANY,
-    PALETTE,
-    SOFT,
-    WIDE,
-    new_figure,
-    number_ticks,
-    one_line,
-    save_figure,
-    short_number,
-)
+from projector.report.figures import figure as fig
 from projector.validate.run import Result, Validation
 
 if TYPE_CHECKING:
@@ -47,7 +37,7 @@ _OTHER_COLOUR = "#A6A6A6"
 _UNNAMED = "not stated"
 _BAND_COLOUR = "#DBE1E7"
 
-_SIZE_IN = (WIDE[0], 5.0)
+_SIZE_IN = (fig.WIDE[0], 5.0)
 
 _UNITS: Mapping[str, str] = hardware_table("report_words.yaml")["measured_units"]
 _RATED = "tokens/s/GPU"
@@ -74,12 +64,12 @@ class _Points:
 
 def write_figure(validation: Validation, path: str | Path) -> None:
     """Draw a validated table; the file appears whole or not at all."""
-    save_figure(path, lambda: _drawn(validation))
+    fig.save_figure(path, lambda: _drawn(validation))
 
 
 def _drawn(validation: Validation) -> "Figure":
     points = _points(validation)
-    figure = new_figure(*_SIZE_IN)
+    figure = fig.new_figure(*_SIZE_IN)
     figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
     if len(points.ratio):
         agreement, ratios, groups = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 0.95))
@@ -87,7 +77,7 @@ def _drawn(validation: Validation) -> "Figure":
         _draw_ratios(ratios, points, validation.kind)
         _draw_groups(groups, points)
     else:
-        figure.text(0.5, 0.5, "no row could be projected", ha="center", color=SOFT)
+        figure.text(0.5, 0.5, "no row could be projected", ha="center", color=fig.SOFT)
     return figure
 
 
@@ -148,7 +138,7 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
     low, high = _limits(np.concatenate([points.predicted, points.measured]), least=4.0)
     limits = np.array([low, high])
     axes.fill_between(limits, limits * (1 - BAND), limits * (1 + BAND), color=_BAND_COLOUR, lw=0)
-    axes.plot(limits, limits, color=SOFT, lw=1.0, zorder=7)
+    axes.plot(limits, limits, color=fig.SOFT, lw=1.0, zorder=7)
     size = float(np.clip(9_000 / len(points.ratio), 5.0, 34.0))
     colours = np.array([_colour(position) for position in range(len(points.names))])
     # Smaller groups are drawn over larger ones.
@@ -166,18 +156,18 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
                 linewidths=0.4,
                 edgecolors="white",
                 zorder=6,  # over the legends: no point is hidden
-                rasterized=len(points.ratio) > MANY,
+                rasterized=len(points.ratio) > fig.MANY,
             )
     unit = _RATED if rated.all() else "row's unit" if mixed else _UNITS[kind]
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
     axes.set_xlabel(f"measured, {unit}")
     axes.set_ylabel(f"predicted, {unit}")
     axes.set_title("Predicted against measured")
-    number_ticks(axes.xaxis, low, high)
-    number_ticks(axes.yaxis, low, high)
+    fig.number_ticks(axes.xaxis, low, high)
+    fig.number_ticks(axes.yaxis, low, high)
     axes.grid(color="#EEEEEE", lw=0.8)
     names = [_label(name) for name in points.names[:COLOURED]]
-    handles: list[Any] = [_dot(PALETTE[position]) for position in range(len(names))]
+    handles: list[Any] = [_dot(fig.PALETTE[position]) for position in range(len(names))]
     if len(points.names) > COLOURED:
         names.append(f"{len(points.names) - COLOURED} more")
         handles.append(_dot(_OTHER_COLOUR))
@@ -187,7 +177,7 @@ def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
     texts = [f"±{BAND:.0%} of measured".replace("%", " %")]
     if mixed:
         for marker, text in (("o", "s"), ("^", _RATED)):
-            notes.append(Line2D([], [], ls="", marker=marker, color=SOFT, ms=6))
+            notes.append(Line2D([], [], ls="", marker=marker, color=fig.SOFT, ms=6))
             texts.append(text)
     axes.legend(notes, texts, loc="lower right", **_LEGEND)
 
@@ -221,16 +211,16 @@ def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
     low = min(low, marks[0][2] / room)
     high = max(high, marks[-1][2] * room)
     axes.axhspan(1 - BAND, 1 + BAND, color=_BAND_COLOUR, lw=0)
-    axes.axhline(1.0, color=SOFT, lw=1.0)
+    axes.axhline(1.0, color=fig.SOFT, lw=1.0)
     share = (np.arange(count) + 0.5) / count * 100.0
     marker = "o" if count <= 100 else ""
-    axes.plot(share, ratio, color=PALETTE[0], lw=2.2, marker=marker, ms=3.5)
+    axes.plot(share, ratio, color=fig.PALETTE[0], lw=2.2, marker=marker, ms=3.5)
     for name, at, value in marks:
         # The curve rises: below it on the right and above it on the left there is room.
         across, up, shift = ("left", "top", 9) if at < 90.0 else ("right", "bottom", -9)
-        axes.plot([at], [value], "o", color=PALETTE[3], ms=7.5, mec="white", mew=1.0, zorder=4)
+        axes.plot([at], [value], "o", color=fig.PALETTE[3], ms=7.5, mec="white", mew=1.0, zorder=4)
         axes.annotate(
-            f"{name} {value:.3f}" if 0.1 <= value < 100.0 else f"{name} {short_number(value)}",
+            f"{name} {value:.3f}" if 0.1 <= value < 100.0 else f"{name} {fig.short_number(value)}",
             (at, value),
             xytext=(shift, -10 if up == "top" else 10),
             textcoords="offset points",
@@ -292,7 +282,7 @@ def _errors(ratio: Floats) -> tuple[float, float]:
 
 
 def _colour(position: int) -> str:
-    return PALETTE[position] if position < COLOURED else _OTHER_COLOUR
+    return fig.PALETTE[position] if position < COLOURED else _OTHER_COLOUR
 
 
 def _limits(values: Floats, *, least: float) -> tuple[float, float]:
@@ -330,5 +320,5 @@ def _label(name: str) -> str:
 
 def _plain(text: str, longest: int) -> str:
     """Return text on one line; a legend leaves out names that begin with an underscore."""
-    line = one_line(text, longest)
+    line = fig.one_line(text, longest)
     return f" {line}" if line.startswith("_") else line

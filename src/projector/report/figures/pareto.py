@@ -22,22 +22,7 @@ from projector.projection.bands import (
     WORDS,
     time_band,
 )
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    WIDE,
-    check_figure,
-    draw_list,
-    figure_of,
-    head,
-    new_figure,
-    number_points,
-    number_ticks,
-    one_line,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.report.figures.rows import (
     HIGH,
     LOW,
@@ -378,11 +363,11 @@ def _unit(values: Floats) -> Floats:
 NAMED = 12
 """Points of the front that are named."""
 
-FRONT = PALETTE[3]
+FRONT = fig.PALETTE[3]
 KINDS = (
     (DOES_NOT_FIT, "#9A9A9A", "s", "Greys"),
     (AT_RISK, "#C2508F", "^", "RdPu"),
-    (FITS, PALETTE[0], "o", "Blues"),
+    (FITS, fig.PALETTE[0], "o", "Blues"),
 )
 """Verdict, colour, marker and shades of counted cells; what is drawn last lies on top."""
 
@@ -391,13 +376,13 @@ RATE_LABEL, PEAK_LABEL = "speed, tokens/s/GPU", "peak memory of the fullest rank
 
 def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
     """Draw speed against memory of all rows, with the front; a file appears whole or not at all."""
-    check_figure(path)
+    fig.check_figure(path)
     fronts = read_fronts(result)
     if len(fronts) == 1:
-        save_figure(path, lambda: pareto_figure(fronts[0][1]))
+        fig.save_figure(path, lambda: pareto_figure(fronts[0][1]))
         return
     title = title_of_sweep(result) if isinstance(result, SweepResult) else ""
-    save_figure(path, lambda: workloads_figure(fronts, title))
+    fig.save_figure(path, lambda: workloads_figure(fronts, title))
 
 
 def read_fronts(result: SweepResult | SearchResult) -> list[tuple[str, Front]]:
@@ -418,16 +403,16 @@ def read_front(result: SweepResult | SearchResult) -> Front:
 def pareto_figure(front: Front) -> "Figure":
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
-    figure = new_figure(*WIDE)
-    head(figure, f"Speed against memory: {front.title}", counts_of(front.cloud))
+    figure = fig.new_figure(*fig.WIDE)
+    fig.head(figure, f"Speed against memory: {front.title}", counts_of(front.cloud))
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.74))
     low, high, bottom, top = cloud.shown
     axes.set(xlim=(low, high), ylim=(bottom, max(top, _top_of_band(front))))
     axes.set_xlabel(PEAK_LABEL)
     axes.set_ylabel(RATE_LABEL)
-    axes.grid(color=FAINT, lw=0.6)
+    axes.grid(color=fig.FAINT, lw=0.6)
     if not cloud.rows:
-        axes.text(0.5, 0.5, "no row", ha="center", color=SOFT, transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no row", ha="center", color=fig.SOFT, transform=axes.transAxes)
     _draw_cloud(axes, cloud)
     _draw_limit(axes, front)
     if not len(front.rate):
@@ -436,7 +421,7 @@ def pareto_figure(front: Front) -> "Figure":
             why = "What is left is at risk" if cloud.at_risk else "Nothing fits"
             note = f"{why}, so there is no front."
         _draw_legend(axes)
-        draw_list(side, (), (), notes=[note] if note else [])
+        fig.draw_list(side, (), (), notes=[note] if note else [])
         return figure
     _draw_front(axes, front)
     _draw_legend(axes)
@@ -457,8 +442,8 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> "Figure
     """Draw a panel for each workload: its cloud, its front and its knee."""
     columns = min(3, len(fronts))
     lines = -(-len(fronts) // columns)
-    figure = new_figure(*WIDE)
-    head(
+    figure = fig.new_figure(*fig.WIDE)
+    fig.head(
         figure, f"Speed against memory: {title}", "each workload by itself, with its fastest layout"
     )
     grid = figure.subplots(lines, columns, squeeze=False)
@@ -469,7 +454,7 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> "Figure
         axes.set_ylabel(RATE_LABEL if place % columns == 0 else "", fontsize=9.5)
         low, high, bottom, top = front.cloud.shown
         axes.set(xlim=(low, high), ylim=(bottom, max(top, _top_of_band(front))))
-        axes.grid(color=FAINT, lw=0.6)
+        axes.grid(color=fig.FAINT, lw=0.6)
         _draw_cloud(axes, front.cloud, bar=False)
         _draw_limit(axes, front)
         said = ["nothing fits"]
@@ -477,7 +462,7 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> "Figure
             _draw_front(axes, front)
             said = [front.knee_text, configuration(_short(front))]
         text = [
-            one_line(name, 44),
+            fig.one_line(name, 44),
             *(line for each in said for line in textwrap.wrap(each, 52)[:2]),
         ]
         axes.set_title("\n".join(text), fontsize=8.8, fontweight="normal")
@@ -576,9 +561,9 @@ def _draw_cells(
         axes.plot([], [], "s", ms=7, color=shades(0.6), label=label)
     if not shown or not bar:
         return
-    scale = figure_of(axes).colorbar(drawn, ax=axes, pad=0.012, fraction=0.04, aspect=34)
-    number_ticks(scale.ax.yaxis, 1.0, most)
-    scale.set_label("rows in a cell of the cloud", fontsize=9, color=SOFT)
+    scale = fig.figure_of(axes).colorbar(drawn, ax=axes, pad=0.012, fraction=0.04, aspect=34)
+    fig.number_ticks(scale.ax.yaxis, 1.0, most)
+    scale.set_label("rows in a cell of the cloud", fontsize=9, color=fig.SOFT)
     scale.ax.tick_params(labelsize=8.5)
 
 
@@ -598,9 +583,9 @@ def _draw_limit(axes: "Axes", front: Front) -> None:
     if high > low:
         label = f"usable memory, {low:,.1f} to {high:,.1f} GiB"
         axes.axvspan(low, high, color="#F3E9DE", lw=0, zorder=1)
-    axes.axvline(low, color=INK, lw=1.0, ls=(0, (4, 3)), label=label, zorder=3)
+    axes.axvline(low, color=fig.INK, lw=1.0, ls=(0, (4, 3)), label=label, zorder=3)
     if high > low:
-        axes.axvline(high, color=INK, lw=1.0, ls=(0, (4, 3)), zorder=3)
+        axes.axvline(high, color=fig.INK, lw=1.0, ls=(0, (4, 3)), zorder=3)
 
 
 def _draw_front(axes: "Axes", front: Front) -> None:
@@ -618,7 +603,7 @@ def _draw_front(axes: "Axes", front: Front) -> None:
     axes.plot(front.peak, front.rate, "o", ms=4.5, color=FRONT, mec="white", mew=0.6, zorder=6)
     if front.knee is not None and front.knee_text:
         axes.plot(
-            front.peak[front.knee], front.rate[front.knee], "D", ms=10.0, mfc="none", mec=INK,
+            front.peak[front.knee], front.rate[front.knee], "D", ms=10.0, mfc="none", mec=fig.INK,
             mew=1.4, zorder=7, label=front.knee_text, ls="",
         )  # fmt: skip
     axes.hlines(
@@ -637,7 +622,7 @@ def _list_front(axes: "Axes", side: "Axes", front: Front) -> None:
     """List points of the front beside their numbers, with groups where there are several."""
     named = front.chosen(NAMED)
     points = np.column_stack([front.peak[named], front.rate[named]])
-    number_points(axes, points, np.full(len(named), 5.0))
+    fig.number_points(axes, points, np.full(len(named), 5.0))
     texts, same = front.names(named)
     grouped = len(set(front.groups)) < len(front.groups)
     rows = [
@@ -662,4 +647,4 @@ def _list_front(axes: "Axes", side: "Axes", front: Front) -> None:
                ("to GiB", 0.415, "right")]  # fmt: skip
     columns += [("group", 0.515, "right")] if grouped else []
     columns.append(("configuration", columns[-1][1] + 0.035, "left"))
-    draw_list(side, columns, rows, notes=notes, wrap=32 if grouped else 38)
+    fig.draw_list(side, columns, rows, notes=notes, wrap=32 if grouped else 38)

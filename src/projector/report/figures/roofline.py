@@ -26,21 +26,7 @@ from projector.operations.table import (
 )
 from projector.operations.work import repeated_rows
 from projector.projection.evaluate import evaluate
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    WIDE,
-    check_figure,
-    draw_list,
-    figure_of,
-    head,
-    log_axes,
-    new_figure,
-    number_points,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.report.terminal.job import short_title
 from projector.report.terminal.single import title
 from projector.single.attention import AttentionProjection, project_attention
@@ -216,9 +202,9 @@ NAMED = 16
 """Operations that are named, the longest ones."""
 
 _KINDS = {
-    COMPUTE_GEMM: ("GEMM", PALETTE[0], "o"),
-    COMPUTE_ATTENTION: ("attention", PALETTE[3], "s"),
-    COMPUTE_OTHER: ("memory-bound", PALETTE[2], "^"),
+    COMPUTE_GEMM: ("GEMM", fig.PALETTE[0], "o"),
+    COMPUTE_ATTENTION: ("attention", fig.PALETTE[3], "s"),
+    COMPUTE_OTHER: ("memory-bound", fig.PALETTE[2], "^"),
 }
 """Name, colour and marker of each category of compute."""
 
@@ -243,9 +229,9 @@ Limits = tuple[tuple[float, float], tuple[float, float]]
 
 def write_roofline(job: Job, path: str | Path) -> None:
     """Draw the operations of a job under its roofs; the file appears whole or not at all."""
-    check_figure(path)
+    fig.check_figure(path)
     roofline = read_roofline(job)
-    save_figure(path, lambda: roofline_figure(roofline))
+    fig.save_figure(path, lambda: roofline_figure(roofline))
 
 
 def roofline_figure(roofline: Roofline) -> "Figure":
@@ -254,9 +240,9 @@ def roofline_figure(roofline: Roofline) -> "Figure":
     Near the roofs matrix operations lie so close together that one figure cannot show both them
     and the memory-bound ones.
     """
-    figure = new_figure(*WIDE)
+    figure = fig.new_figure(*fig.WIDE)
     share = sum(operation.share for operation in roofline.operations)
-    head(
+    fig.head(
         figure,
         f"Roofline: {roofline.title}",
         f"operations of a training step; together they take {100.0 * share:.0f} % of it",
@@ -307,12 +293,12 @@ def _draw(
     """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
-    log_axes(axes, (low, high), (floor, ceiling))
+    fig.log_axes(axes, (low, high), (floor, ceiling))
     axes.set_xlabel("FLOP per byte of compulsory memory traffic")
-    axes.grid(color=FAINT, lw=0.6)
+    axes.grid(color=fig.FAINT, lw=0.6)
     slope = roofline.bytes_per_s / TERA
     end = max(roofline.roofs.values()) / TERA
-    axes.plot([low, end / slope], [low * slope, end], color=INK, lw=1.6, zorder=3)
+    axes.plot([low, end / slope], [low * slope, end], color=fig.INK, lw=1.6, zorder=3)
     levels: dict[float, list[str]] = {}
     for name, rate in roofline.roofs.items():
         levels.setdefault(rate / TERA, []).append(name)
@@ -323,7 +309,7 @@ def _draw(
     labelled: list[float] = []
     for rate in order:
         bold = bool(used.intersection(levels[rate]))
-        colour = INK if bold else "#A6A6A6"
+        colour = fig.INK if bold else "#A6A6A6"
         axes.plot(
             [rate / slope, max(high, rate / slope)],
             [rate] * 2,
@@ -358,11 +344,11 @@ def _points(operations: Sequence[Operation]) -> Floats:
 
 
 def _number(axes: "Axes", operations: Sequence[Operation], texts: Sequence[str]) -> None:
-    dpi = figure_of(axes).dpi
+    dpi = fig.figure_of(axes).dpi
     corner = [1.0 if _KINDS[operation.category][2] == "o" else 2.0 for operation in operations]
     area_pt2 = np.multiply([_area(operation) for operation in operations], corner)
     radius_px = np.sqrt(area_pt2) / 2.0 * dpi / 72.0
-    number_points(axes, _points(operations), radius_px, texts)
+    fig.number_points(axes, _points(operations), radius_px, texts)
 
 
 def _number_together(axes: "Axes", pairs: Sequence[tuple[Operation, str]]) -> None:
@@ -384,8 +370,8 @@ def _frame(axes: "Axes", limits: Limits) -> None:
     (low, high), (floor, ceiling) = limits
     axes.add_patch(
         Rectangle(
-            (low, floor / TERA), high - low, (ceiling - floor) / TERA, fill=False, ec=SOFT, lw=0.9,
-            ls=(0, (3, 2)), zorder=4,
+            (low, floor / TERA), high - low, (ceiling - floor) / TERA, fill=False, ec=fig.SOFT,
+            lw=0.9, ls=(0, (3, 2)), zorder=4,
         )
     )  # fmt: skip
 
@@ -395,7 +381,7 @@ def _write_memory(axes: "Axes", roofline: Roofline) -> None:
     slope = roofline.bytes_per_s / TERA
     low, ridge = axes.get_xlim()[0], max(roofline.roofs.values()) / roofline.bytes_per_s
     middle = float(low**0.4 * ridge**0.6)
-    figure_of(axes).draw_without_rendering()
+    fig.figure_of(axes).draw_without_rendering()
     line_px = axes.transData.transform([(low, low * slope), (ridge, ridge * slope)])
     run, rise = (line_px[1] - line_px[0]).tolist()
     axes.annotate(
@@ -438,21 +424,22 @@ def _list(side: "Axes", roofline: Roofline, named: Sequence[Operation]) -> None:
     columns = (("", 0.0, "left"), ("of the step", 0.24, "right"), ("of roof", 0.41, "right"),
                ("operation", 0.45, "left"))  # fmt: skip
     colours = [_KINDS[operation.category][1] for operation in named]
-    draw_list(side, columns, rows, notes=notes, colours=colours, wrap=44)
+    fig.draw_list(side, columns, rows, notes=notes, colours=colours, wrap=44)
 
 
 # The figure of a list of matrix multiplications: their S-curve, and the roofline above them.
 _COLOURS = {
-    "compute": PALETTE[0], "memory": PALETTE[3], "overhead": PALETTE[6], "l2": PALETTE[1],
-    "l2_fill": PALETTE[4], "issue": PALETTE[5], "epilogue": PALETTE[2],
+    "compute": fig.PALETTE[0], "memory": fig.PALETTE[3], "overhead": fig.PALETTE[6],
+    "l2": fig.PALETTE[1], "l2_fill": fig.PALETTE[4], "issue": fig.PALETTE[5],
+    "epilogue": fig.PALETTE[2],
 }  # fmt: skip
 
 
 def gemm_figure(gemms: GemmList) -> "Figure":
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
-    figure = new_figure(WIDE[0], 5.6)
-    head(
+    figure = fig.new_figure(fig.WIDE[0], 5.6)
+    fig.head(
         figure,
         f"GEMM, {case.dtype}, {case.device.name}",
         f"model {case.model}, library {case.library}, run {case.run}, "
@@ -492,7 +479,7 @@ def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
     axes.set_ylabel("share of the roof, %")
     axes.set_xlabel("shapes, from the furthest below the roof to the nearest")
     axes.set_xticks([])
-    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
 def _draw_roof(
@@ -504,7 +491,7 @@ def _draw_roof(
     _draw_bounded(axes, intensity, rate, bounds, _COLOURS, (low, high), peak, memory)
     axes.annotate(
         f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), xytext=(-4, 4), fontsize=8.5,
-        textcoords="offset points", ha="right", va="bottom", color=SOFT,
+        textcoords="offset points", ha="right", va="bottom", color=fig.SOFT,
     )  # fmt: skip
     axes.set_title("Roofline")
     axes.set_xlabel("FLOP per byte of compulsory memory traffic")
@@ -518,9 +505,9 @@ def _draw_bounded(
     """Draw one roof between two intensities, and below it points by what bounds them."""
     low, high = ends
     floor = float(np.min(rate, initial=min(low * slope, peak))) / 1.5
-    log_axes(axes, ends, (floor, peak * 1.6))
-    axes.grid(color=FAINT, lw=0.6)
-    axes.plot([low, peak / slope, high], [low * slope, peak, peak], color=INK, lw=1.6)
+    fig.log_axes(axes, ends, (floor, peak * 1.6))
+    axes.grid(color=fig.FAINT, lw=0.6)
+    axes.plot([low, peak / slope, high], [low * slope, peak, peak], color=fig.INK, lw=1.6)
     for name in dict.fromkeys(bounds.tolist()):
         rows = bounds == name
         axes.scatter(
@@ -536,11 +523,11 @@ LENGTHS = np.unique(np.round(2.0 ** np.arange(7.0, 17.01, 0.125) / 64.0).astype(
 """Lengths of the curves, 128 to 131,072 in steps of an eighth of an octave."""
 
 _LIMIT_COLOURS = {
-    "matrix": PALETTE[0],
-    "softmax": PALETTE[1],
-    "memory": PALETTE[2],
-    "atomics": PALETTE[3],
-    "overhead": PALETTE[5],
+    "matrix": fig.PALETTE[0],
+    "softmax": fig.PALETTE[1],
+    "memory": fig.PALETTE[2],
+    "atomics": fig.PALETTE[3],
+    "overhead": fig.PALETTE[5],
 }
 
 
@@ -548,9 +535,9 @@ def write_attention_figure(
     projection: AttentionProjection, arguments: Mapping[str, Any], path: str | Path
 ) -> None:
     """Draw attentions; ``arguments`` are those of `project_attention` that gave them."""
-    check_figure(path)
+    fig.check_figure(path)
     curves = _curves(projection, arguments)
-    save_figure(path, lambda: attention_figure(projection, curves))
+    fig.save_figure(path, lambda: attention_figure(projection, curves))
 
 
 def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> dict[str, Floats]:
@@ -573,8 +560,8 @@ def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> di
 
 def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> "Figure":
     """Draw the curves of the first shape, and all shapes under the roofs."""
-    figure = new_figure(12.5, 5.2)
-    head(
+    figure = fig.new_figure(12.5, 5.2)
+    fig.head(
         figure,
         f"Attention: {title(projection)}",
         f"at {projection.clock_mhz:,.0f} MHz; curves: the first shape at other lengths",
@@ -593,15 +580,17 @@ def _draw_curves(
     ticks = [1 << power for power in range(7, 18, 2)]
     axes.set_xticks(ticks, [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.grid(color=FAINT, lw=0.6)
-    for (name, rates), colour in zip(curves.items(), (PALETTE[0], PALETTE[3]), strict=False):
+    axes.grid(color=fig.FAINT, lw=0.6)
+    for (name, rates), colour in zip(
+        curves.items(), (fig.PALETTE[0], fig.PALETTE[3]), strict=False
+    ):
         axes.plot(LENGTHS, rates / TERA, color=colour, lw=1.8, label=name)
     if len(projection):
         axes.scatter(
-            projection.extents[:, 4], projection.flop_per_s / TERA, color=INK, s=22, zorder=5,
+            projection.extents[:, 4], projection.flop_per_s / TERA, color=fig.INK, s=22, zorder=5,
             label="given shapes",
         )  # fmt: skip
-    axes.axhline(projection.peak_flop_per_s / TERA, color=INK, lw=1.0, ls=(0, (4, 3)))
+    axes.axhline(projection.peak_flop_per_s / TERA, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
     axes.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
     axes.set_xlabel("length of the keys, tokens")
     axes.set_ylabel("rate of visible work, TFLOP/s")

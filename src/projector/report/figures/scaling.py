@@ -9,19 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.config.bands import Band
-from projector.report.figures.figure import (
-    FAINT,
-    PALETTE,
-    SOFT,
-    WIDE,
-    check_figure,
-    draw_list,
-    head,
-    new_figure,
-    number_ticks,
-    save_figure,
-    short_number,
-)
+from projector.report.figures import figure as fig
 from projector.report.figures.pareto import band_of_sweep
 from projector.report.figures.rows import (
     GPUS,
@@ -90,9 +78,9 @@ class Scaling:
 
 def write_scaling(result: SweepResult, path: str | Path) -> None:
     """Draw the best configuration over devices; the file appears whole or not at all."""
-    check_figure(path)
+    fig.check_figure(path)
     scaling = read_scaling(result)
-    save_figure(path, lambda: scaling_figure(scaling))
+    fig.save_figure(path, lambda: scaling_figure(scaling))
 
 
 def read_scaling(result: SweepResult) -> Scaling:
@@ -139,18 +127,18 @@ def _workloads(result: SweepResult) -> bool:
 
 def scaling_figure(scaling: Scaling) -> "Figure":
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
-    figure = new_figure(WIDE[0], 5.6)
+    figure = fig.new_figure(fig.WIDE[0], 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
     if scaling.mixed:
         note += "; several workloads: the fastest of them"
-    head(figure, f"Scaling: {scaling.title}", note)
+    fig.head(figure, f"Scaling: {scaling.title}", note)
     total, per_gpu, side = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.15))
     fits = ~np.isnan(scaling.rate)
     if not fits.any():
         for axes in (total, per_gpu):
             axes.set_axis_off()
         text = "nothing fits" if len(scaling.gpus) else "no row"
-        total.text(0.5, 0.5, text, ha="center", color=SOFT, transform=total.transAxes)
+        total.text(0.5, 0.5, text, ha="center", color=fig.SOFT, transform=total.transAxes)
         side.set_axis_off()
         return figure
     _draw_total(total, scaling, fits)
@@ -167,7 +155,7 @@ def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     axes.plot(
         span,
         span * scaling.rate[first],
-        color=SOFT,
+        color=fig.SOFT,
         lw=1.2,
         ls=(0, (4, 3)),
         zorder=2,
@@ -177,7 +165,7 @@ def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
         gpus,
         scaling.total[fits],
         "-o",
-        color=PALETTE[0],
+        color=fig.PALETTE[0],
         lw=2.0,
         ms=6,
         mec="white",
@@ -190,7 +178,7 @@ def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     drawn = np.concatenate([drawn, ends[np.isfinite(ends)]])
     low, high = float(drawn.min()) / 1.3, float(drawn.max()) * 1.3
     axes.set_ylim(low, high)
-    number_ticks(axes.yaxis, low, high)
+    fig.number_ticks(axes.yaxis, low, high)
     axes.set_ylabel("speed of all GPUs, tokens/s")
     _draw_band(axes, scaling, fits, total=True)
     axes.legend(loc="upper left", frameon=False)
@@ -204,14 +192,20 @@ def _draw_band(axes: "Axes", scaling: Scaling, fits: Any, *, total: bool) -> Non
     if np.isfinite(low).any():
         times = gpus if total else 1.0
         axes.fill_between(
-            gpus, low * times, high * times, color=PALETTE[0], alpha=0.14, lw=0, zorder=1,
+            gpus, low * times, high * times, color=fig.PALETTE[0], alpha=0.14, lw=0, zorder=1,
             label="68 % of measured speeds",
         )  # fmt: skip
 
 
 def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     axes.plot(
-        scaling.gpus[fits], scaling.rate[fits], "-o", color=PALETTE[0], lw=2.0, ms=6, mec="white"
+        scaling.gpus[fits],
+        scaling.rate[fits],
+        "-o",
+        color=fig.PALETTE[0],
+        lw=2.0,
+        ms=6,
+        mec="white",
     )
     high = float(np.nanmax([scaling.rate, scaling.band()[1]])) * 1.16
     axes.set(xscale="log", ylim=(0.0, high))
@@ -228,7 +222,7 @@ def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
                 fontsize=8.8,
                 textcoords="offset points",
                 ha="center",
-                color=SOFT,
+                color=fig.SOFT,
             )
         axes.set_title(
             f"percent: of the rate on {scaling.gpus[scaling.first]:,} GPUs",
@@ -251,13 +245,15 @@ def _gpu_axis(axes: "Axes", scaling: Scaling) -> None:
     axes.xaxis.set_major_locator(FixedLocator(marks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.0f}" if value < 10_000 else short_number(value))
+        FuncFormatter(
+            lambda value, _: f"{value:,.0f}" if value < 10_000 else fig.short_number(value)
+        )
     )
     for gpus, rate in zip(scaling.gpus.tolist(), scaling.rate.tolist(), strict=True):
         if np.isnan(rate):
-            axes.axvline(gpus, color=FAINT, lw=5.0, zorder=1)
+            axes.axvline(gpus, color=fig.FAINT, lw=5.0, zorder=1)
     axes.set_xlabel("GPUs")
-    axes.grid(axis="y", color=FAINT, lw=0.6)
+    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
 def _draw_configurations(side: "Axes", scaling: Scaling, fits: Any) -> None:
@@ -282,4 +278,4 @@ def _draw_configurations(side: "Axes", scaling: Scaling, fits: Any) -> None:
         ("tokens/s/GPU", 0.33, "right"),
         ("configuration", 0.37, "left"),
     )
-    draw_list(side, columns, rows, notes=notes, wrap=40)
+    fig.draw_list(side, columns, rows, notes=notes, wrap=40)

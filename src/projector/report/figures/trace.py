@@ -9,17 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    check_figure,
-    head,
-    new_figure,
-    one_line,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.events import Samples
@@ -225,27 +215,27 @@ def _column(ranks: Sequence[RankSummary], key: str) -> list[float]:
 MOST = 6
 """Operations with a panel of their own."""
 
-FACTOR_COLOURS = dict(zip((*FACTORS, REST), (*PALETTE[1:5], "#BBBBBB"), strict=True))
+FACTOR_COLOURS = dict(zip((*FACTORS, REST), (*fig.PALETTE[1:5], "#BBBBBB"), strict=True))
 
 _MOST_TITLE = 36
 
 
 def write_gap(gaps: Sequence[OperationGap], title: str, path: str | Path) -> None:
     """Draw what lengthens operations, those with the largest gap first."""
-    check_figure(path)
+    fig.check_figure(path)
     known = [gap for gap in gaps if gap.theory_ns]
     if not known:
         msg = "the picture of the gap has nothing to show: no theoretical duration is known"
         raise ConfigError(msg, key="plot", value=str(path), allowed="--config or --device")
-    save_figure(path, lambda: gap_figure(known[:MOST], title))
+    fig.save_figure(path, lambda: gap_figure(known[:MOST], title))
 
 
 def gap_figure(gaps: Sequence[OperationGap], title: str) -> "Figure":
     """Draw a panel for each operation: the duration after each factor, in the study's order."""
     columns = min(_COLUMNS, len(gaps))
     lines = -(-len(gaps) // columns)
-    figure = new_figure(1.0 + 3.5 * columns, 1.2 + 2.6 * lines)
-    head(figure, title, "from FLOP at the peak rate to the actual duration of a step, in ms")
+    figure = fig.new_figure(1.0 + 3.5 * columns, 1.2 + 2.6 * lines)
+    fig.head(figure, title, "from FLOP at the peak rate to the actual duration of a step, in ms")
     panels = list(figure.subplots(lines, columns, squeeze=False).ravel())
     for empty in panels[len(gaps) :]:
         empty.set_visible(False)
@@ -258,7 +248,7 @@ def _panel(axes: "Axes", gap: OperationGap) -> None:
     assert gap.theory_ns is not None
     reached = gap.theory_ns / NS_PER_MS
     labels, places = ["theory"], [0]
-    axes.bar(0, reached, color=PALETTE[0], width=0.7)
+    axes.bar(0, reached, color=fig.PALETTE[0], width=0.7)
     for name in (*FACTORS, REST):
         factor = gap.factors.get(name)
         if factor is None:
@@ -267,17 +257,17 @@ def _panel(axes: "Axes", gap: OperationGap) -> None:
         axes.bar(place, after - reached, bottom=reached, color=FACTOR_COLOURS[name], width=0.7)
         top = max(reached, after)
         axes.text(place, top, f"x {factor:.2f}", ha="center", va="bottom", fontsize=7.5)
-        axes.plot([place - 1, place], [reached, reached], color=SOFT, linewidth=0.6)
+        axes.plot([place - 1, place], [reached, reached], color=fig.SOFT, linewidth=0.6)
         labels.append(name)
         places.append(place)
         reached = after
     places.append(len(labels))
     labels.append("actual")
-    axes.bar(places[-1], gap.actual_ns / NS_PER_MS, color=PALETTE[6], width=0.7)
+    axes.bar(places[-1], gap.actual_ns / NS_PER_MS, color=fig.PALETTE[6], width=0.7)
     axes.set_xticks(places, labels, rotation=35, ha="right", fontsize=8)
-    axes.set_title(f"{one_line(gap.operation, _MOST_TITLE)}\n{gap.phase}", fontsize=9)
+    axes.set_title(f"{fig.one_line(gap.operation, _MOST_TITLE)}\n{gap.phase}", fontsize=9)
     axes.margins(y=0.14)
-    axes.grid(axis="y", color=FAINT)
+    axes.grid(axis="y", color=fig.FAINT)
 
 
 # Pictures of what was sampled beside a run: cores of the host, clocks and power of devices.
@@ -302,8 +292,8 @@ def cores_figure(analysis: TraceAnalysis) -> "Figure":
         raise _nothing(CORES, f"the utilisation of cores was not sampled{_RECORD}")
     samples = found[0]
     mapped = samples.physical_core is not None
-    figure = new_figure(8.6, 5.4 if mapped else 3.2)
-    head(
+    figure = fig.new_figure(8.6, 5.4 if mapped else 3.2)
+    fig.head(
         figure,
         f"Cores of the host: {samples.values.shape[1]:,} logical",
         "active: cores that do anything; minimum: as many would do if each were used in full",
@@ -311,12 +301,12 @@ def cores_figure(analysis: TraceAnalysis) -> "Figure":
     axes = figure.subplots(2 if mapped else 1, 1, sharex=True, squeeze=False)[:, 0]
     time_s = _seconds(samples)
     lines = {"active": active_cores(samples.values), "minimum": minimum_cores(samples.values)}
-    for (name, values), colour in zip(lines.items(), PALETTE, strict=False):
+    for (name, values), colour in zip(lines.items(), fig.PALETTE, strict=False):
         axes[0].step(time_s, values, where="pre", color=colour, linewidth=1.3, label=name)
     axes[0].set_ylabel("cores in use")
     axes[0].set_ylim(0, 1.05 * max(float(lines["active"].max()), 1.0))
     axes[0].locator_params(axis="y", integer=True)
-    axes[0].grid(color=FAINT)
+    axes[0].grid(color=fig.FAINT)
     axes[0].legend(frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     if samples.physical_core is not None:
         _threads(axes[1], samples, time_s)
@@ -332,7 +322,7 @@ def _threads(axes: "Axes", samples: Samples, time_s: Floats) -> None:
     threads = active_threads(samples.values, samples.physical_core)
     most = max(int(np.bincount(np.unique(samples.physical_core, return_inverse=True)[1]).max()), 1)
     # A colour for each number of active threads, from none to all.
-    colours = ["#F2F2F2", *PALETTE[:most]]
+    colours = ["#F2F2F2", *fig.PALETTE[:most]]
     edges = np.append(time_s, time_s[-1] + (time_s[-1] - time_s[0]) / max(len(time_s) - 1, 1))
     mesh = axes.pcolormesh(
         edges, np.arange(threads.shape[1] + 1), threads.T, cmap=ListedColormap(colours),
@@ -353,8 +343,8 @@ def clocks_figure(analysis: TraceAnalysis) -> "Figure":
             found.setdefault(each.what, []).append(each)
     if not found:
         raise _nothing(CLOCKS, f"neither clocks nor power were sampled{_RECORD}")
-    figure = new_figure(8.6, 1.0 + 2.0 * len(found))
-    head(figure, "Sampled beside the run", "clocks, power and memory, as the samples give them")
+    figure = fig.new_figure(8.6, 1.0 + 2.0 * len(found))
+    fig.head(figure, "Sampled beside the run", "clocks, power and memory, as the samples give them")
     panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (what, several) in zip(panels, found.items(), strict=True):
         lines = [
@@ -364,15 +354,15 @@ def clocks_figure(analysis: TraceAnalysis) -> "Figure":
         ]
         for number, (time_s, values, name) in enumerate(lines):
             axes.plot(
-                time_s, values, color=PALETTE[number % len(PALETTE)], linewidth=1.2,
+                time_s, values, color=fig.PALETTE[number % len(fig.PALETTE)], linewidth=1.2,
                 marker="o" if len(time_s) == 1 else None,
                 label=name if len(several) > 1 else name.partition(" of rank")[0],
             )  # fmt: skip
         # A counter of a trace has its unit, or its only part, as its column.
         unit = f"\n{several[0].columns[0]}" if len(several[0].columns) == 1 else ""
         axes.set_ylabel(_TITLES.get(what, f"{what}{unit}"))
-        axes.grid(color=FAINT)
-        if 1 < len(lines) <= len(PALETTE):
+        axes.grid(color=fig.FAINT)
+        if 1 < len(lines) <= len(fig.PALETTE):
             axes.legend(
                 frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=4
             )
@@ -388,9 +378,9 @@ def _seconds(samples: Samples) -> Floats:
 
 BREAKDOWN, CDF, OVERLAP, LAUNCH, RANKS = "breakdown", "cdf", "overlap", "launch", "ranks"
 
-COLOURS = dict(zip((*COMPUTING, "launch"), (*PALETTE[:3], "#BBBBBB"), strict=True))
-TRAFFIC = {"hidden": PALETTE[4], "exposed": PALETTE[3]}
-SPREAD_COLOURS = (PALETTE[0], PALETTE[3], PALETTE[1], "#DDDDDD")
+COLOURS = dict(zip((*COMPUTING, "launch"), (*fig.PALETTE[:3], "#BBBBBB"), strict=True))
+TRAFFIC = {"hidden": fig.PALETTE[4], "exposed": fig.PALETTE[3]}
+SPREAD_COLOURS = (fig.PALETTE[0], fig.PALETTE[3], fig.PALETTE[1], "#DDDDDD")
 
 _MOST_RANKS = 64
 _MOST_NAME = 44
@@ -409,7 +399,7 @@ def read_trace_pictures(texts: Sequence[str]) -> list[tuple[str, str]]:
             known = ", ".join(f"{name}=FIGURE" for name in DRAWN)
             msg = f"plot must be one of {known}, got {text!r}"
             raise ConfigError(msg, key="plot", value=text, allowed=list(DRAWN))
-        check_figure(path)
+        fig.check_figure(path)
         if any(Path(path) == Path(other) for _, other in pictures):
             raise ConfigError(f"plot: two figures cannot both be {path}", key="plot", value=path)
         pictures.append((kind, path))
@@ -418,7 +408,7 @@ def read_trace_pictures(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 def write_trace_picture(kind: str, analysis: TraceAnalysis, path: str | Path) -> None:
     """Draw one picture of a trace; the file appears whole or not at all."""
-    save_figure(path, lambda: DRAWN[kind](analysis))
+    fig.save_figure(path, lambda: DRAWN[kind](analysis))
 
 
 def _nothing(kind: str, why: str) -> ConfigError:
@@ -438,8 +428,8 @@ def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
     bars = phase_bars(analysis)
     if not bars.phases:
         raise _nothing(BREAKDOWN, "nothing was selected")
-    figure = new_figure(8.6, 1.9 + 0.62 * len(bars.phases))
-    head(
+    figure = fig.new_figure(8.6, 1.9 + 0.62 * len(bars.phases))
+    fig.head(
         figure,
         f"Where an iteration goes: {title_of(analysis)}",
         "medians over iterations and devices; launch is the time between kernels that compute",
@@ -451,7 +441,7 @@ def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
     axes.set_yticks(places, bars.phases)
     axes.invert_yaxis()
     axes.set_xlabel("time of an iteration, ms")
-    axes.grid(axis="x", color=FAINT)
+    axes.grid(axis="x", color=fig.FAINT)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure
 
@@ -479,8 +469,8 @@ def _panels(analysis: TraceAnalysis, kind: str) -> list[OverlapPanel]:
 def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> "tuple[Figure, list[Axes]]":
     columns = min(_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
-    figure = new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines)
-    head(figure, title, note)
+    figure = fig.new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines)
+    fig.head(figure, title, note)
     axes = list(np.atleast_1d(figure.subplots(lines, columns)).ravel())
     for empty in axes[len(panels) :]:
         empty.set_visible(False)
@@ -498,7 +488,11 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
     for each, panel in zip(axes, panels, strict=False):
         curves = panel.curves()
         for place, (rank, curve) in enumerate(curves):
-            colour = PALETTE[place % len(PALETTE)] if len(curves) <= len(PALETTE) else SOFT
+            colour = (
+                fig.PALETTE[place % len(fig.PALETTE)]
+                if len(curves) <= len(fig.PALETTE)
+                else fig.SOFT
+            )
             each.step(
                 curve.duration, curve.cumulative, where="post", color=colour, linewidth=1.4,
                 label=f"rank {rank}",
@@ -508,8 +502,8 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
         _name(each, panel, _effect(panel))
         _spread_out(each, "x", panel)
         each.set_ylim(-0.03, 1.12)
-        each.grid(color=FAINT)
-        if 1 < len(curves) <= len(PALETTE):
+        each.grid(color=fig.FAINT)
+        if 1 < len(curves) <= len(fig.PALETTE):
             each.legend(frameon=False, fontsize=7.5, loc="lower right")
     figure.supxlabel("duration of a run, over that of the shortest like it", fontsize=10)
     figure.supylabel("share of all overlap", fontsize=10)
@@ -517,7 +511,7 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
 
 
 def _name(axes: "Axes", panel: OverlapPanel, more: str = "") -> None:
-    name = f"{one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}{more}"
+    name = f"{fig.one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}{more}"
     axes.set_title(name, fontsize=9, linespacing=1.3)
 
 
@@ -539,7 +533,7 @@ def _spread_out(axes: "Axes", name: Literal["x", "y"], panel: OverlapPanel) -> N
 
 def _mark(axes: "Axes", value: float | None, name: str) -> None:
     if value is not None:
-        axes.axvline(value, color=INK, linewidth=0.9, linestyle=(0, (3, 3)))
+        axes.axvline(value, color=fig.INK, linewidth=0.9, linestyle=(0, (3, 3)))
         high = 1.01 if name == "D50" else 0.93
         axes.text(
             value, high, f" {name}", fontsize=8, va="top", transform=axes.get_xaxis_transform()
@@ -556,11 +550,11 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
     )
     for each, panel in zip(axes, panels, strict=False):
         ranks = np.unique(panel.rank)
-        colour = np.searchsorted(ranks, panel.rank) % len(PALETTE)
+        colour = np.searchsorted(ranks, panel.rank) % len(fig.PALETTE)
         step = max(1, len(colour) // _MOST_POINTS)
         each.scatter(
             panel.overlap[::step], panel.duration[::step], s=14, alpha=0.6, linewidths=0,
-            c=[PALETTE[number] for number in colour[::step]],
+            c=[fig.PALETTE[number] for number in colour[::step]],
         )  # fmt: skip
         _name(each, panel)
         _spread_out(each, "y", panel)
@@ -568,7 +562,7 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
             text = f"r = {panel.correlation:.2f}"
             each.text(0.5, 0.95, text, fontsize=8.5, va="top", transform=each.transAxes)
         each.set_xlim(-0.04, 1.04)
-        each.grid(color=FAINT)
+        each.grid(color=fig.FAINT)
     figure.supxlabel("overlap ratio: share of the run that communication covers", fontsize=10)
     figure.supylabel("duration of a run, over that of the shortest like it", fontsize=10)
     return figure
@@ -579,8 +573,8 @@ def launch_figure(analysis: TraceAnalysis) -> "Figure":
     bars = launch_bars(analysis)
     if not any(map(sum, (bars.preparation_us, bars.call_us, bars.other_us))):
         raise _nothing(LAUNCH, "nothing that computes waits")
-    figure = new_figure(8.6, 1.7 + 0.34 * len(bars.names))
-    head(
+    figure = fig.new_figure(8.6, 1.7 + 0.34 * len(bars.names))
+    fig.head(
         figure,
         f"Launch overhead: {title_of(analysis)}",
         "mean before one run; the operation with the largest sum over all runs comes first",
@@ -590,7 +584,7 @@ def launch_figure(analysis: TraceAnalysis) -> "Figure":
         "call: launched, but not begun": bars.call_us,
         "its launch is not in the trace": bars.other_us,
     }
-    colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
+    colours = dict(zip(parts, (fig.PALETTE[1], fig.PALETTE[0], "#BBBBBB"), strict=True))
     lengths = np.sum([*parts.values()], axis=0)
     limits = _zooms(lengths)
     figure.set_size_inches(8.6 + 2.2 * (len(limits) - 1), figure.get_size_inches()[1])
@@ -602,8 +596,8 @@ def launch_figure(analysis: TraceAnalysis) -> "Figure":
         for place in places[lengths > limit]:
             axes.text(1.0, place, ">", va="center", transform=axes.get_yaxis_transform())
         axes.set_xlabel("time before one run, µs")
-        axes.grid(axis="x", color=FAINT)
-    panels[0].set_yticks(places, [one_line(name, _MOST_NAME) for name in bars.names])
+        axes.grid(axis="x", color=fig.FAINT)
+    panels[0].set_yticks(places, [fig.one_line(name, _MOST_NAME) for name in bars.names])
     panels[0].invert_yaxis()
     panels[0].legend(frameon=False, loc="lower right")
     return figure
@@ -633,15 +627,15 @@ def ranks_figure(analysis: TraceAnalysis) -> "Figure":
         note += f"; {half} with the least and {half} with the most idle time of {len(names)}"
         names = [names[place] for place in kept]
         parts = {name: [values[place] for place in kept] for name, values in parts.items()}
-    figure = new_figure(8.6, 1.9 + 0.26 * len(names))
-    head(figure, f"Ranks beside each other: {title_of(analysis)}", note)
+    figure = fig.new_figure(8.6, 1.9 + 0.26 * len(names))
+    fig.head(figure, f"Ranks beside each other: {title_of(analysis)}", note)
     axes = figure.subplots()
     places = np.arange(len(names))
     _stack(axes, places, 0.72, parts, dict(zip(parts, SPREAD_COLOURS, strict=True)))
     axes.set_yticks(places, [f"rank {name}" for name in names])
     axes.invert_yaxis()
     axes.set_xlabel("time of a rank, ms")
-    axes.grid(axis="x", color=FAINT)
+    axes.grid(axis="x", color=fig.FAINT)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return figure
 

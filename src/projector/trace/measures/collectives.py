@@ -19,16 +19,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.trace.activity import (
-    BACKWARD,
-    COMMUNICATION,
-    COMPUTE,
-    FORWARD,
-    GEMM,
-    MOVE,
-    PHASES,
-    Activities,
-)  # fmt: skip
+from projector.trace import activity as act
 from projector.trace.events import NS_PS
 from projector.trace.groups import Groups, group, places_within
 from projector.trace.intervals import cover, difference, union
@@ -66,14 +57,14 @@ class Matches:
     """int64[kernels]: how long after the first rank it began, on the common clock."""
 
 
-def matches(activities: Activities, where: Flags | None = None) -> Matches:
+def matches(activities: act.Activities, where: Flags | None = None) -> Matches:
     """Return communication kernels with the collectives that they are of.
 
     If the ranks of a group have different numbers of a collective in an iteration, which is which
     is not known, and each kernel stands for itself. So it is with kernels of an unknown group.
     """
     chosen = in_iterations(activities) if where is None else where
-    row = np.flatnonzero(chosen & (activities.klass == COMMUNICATION))
+    row = np.flatnonzero(chosen & (activities.klass == act.COMMUNICATION))
     labels, label = _labels(activities, row)
     rank, start = activities.rank[row], activities.start_ps[row]
     kinds = group(activities.group[row], label, activities.iteration[row])
@@ -94,7 +85,7 @@ def matches(activities: Activities, where: Flags | None = None) -> Matches:
     )
 
 
-def _labels(activities: Activities, row: Ints) -> tuple[tuple[str, ...], Ints]:
+def _labels(activities: act.Activities, row: Ints) -> tuple[tuple[str, ...], Ints]:
     """Return names of collectives, and the name of each row: its kernel's where it has none."""
     pairs = group(activities.detail[row], activities.name[row])
     words = [
@@ -141,7 +132,7 @@ class CommunicationRow(Measured):
 
 
 def communication_rows(
-    activities: Activities, times: KernelTimes | None = None, where: Flags | None = None
+    activities: act.Activities, times: KernelTimes | None = None, where: Flags | None = None
 ) -> list[CommunicationRow]:
     """Return every kind of collective of every group, the longest in total first."""
     times = kernel_times(activities) if times is None else times
@@ -154,7 +145,7 @@ def communication_rows(
 
 
 def _row(
-    activities: Activities, times: KernelTimes, found: Matches, members: Ints
+    activities: act.Activities, times: KernelTimes, found: Matches, members: Ints
 ) -> CommunicationRow:
     row = found.row[members]
     duration = times.duration_ps[row]
@@ -205,7 +196,7 @@ class ShardingTimes(Measured):
     """All communication, hidden or not."""
 
 
-def sharding_times(activities: Activities, where: Flags | None = None) -> list[ShardingTimes]:
+def sharding_times(activities: act.Activities, where: Flags | None = None) -> list[ShardingTimes]:
     """Return where each device loses time to communication of its iterations.
 
     Iterations without a matrix product in both the forward and the backward are left out, and
@@ -222,17 +213,19 @@ def sharding_times(activities: Activities, where: Flags | None = None) -> list[S
     return found
 
 
-def _iterations(activities: Activities, rows: slice, chosen: Ints) -> dict[str, Ints]:
+def _iterations(activities: act.Activities, rows: slice, chosen: Ints) -> dict[str, Ints]:
     """Return the columns of `ShardingTimes`, a row an iteration of the device."""
     start, end = activities.start_ps[rows], activities.end_ps[rows]
-    computing, communicating = (activities.klass[rows] == k for k in (COMPUTE, COMMUNICATION))
+    computing, communicating = (
+        activities.klass[rows] == k for k in (act.COMPUTE, act.COMMUNICATION)
+    )
     exposed = difference(
         union(start[communicating], end[communicating]), union(start[computing], end[computing])
     )
     same = group(activities.iteration[rows][chosen])
-    product = activities.type[rows] == GEMM
+    product = activities.type[rows] == act.GEMM
     forward, backward = (
-        (product & (activities.phase[rows] == p))[chosen] for p in (FORWARD, BACKWARD)
+        (product & (activities.phase[rows] == p))[chosen] for p in (act.FORWARD, act.BACKWARD)
     )
     start, end = start[chosen], end[chosen]
     both = (same.sums(forward) > 0) & (same.sums(backward) > 0)
@@ -247,7 +240,7 @@ def _iterations(activities: Activities, rows: slice, chosen: Ints) -> dict[str, 
         cover(begin, np.maximum(begin, finish), exposed)[both]
         for begin, finish in itertools.pairwise(borders)
     ]
-    copying = computing & (activities.type[rows] == MOVE)
+    copying = computing & (activities.type[rows] == act.MOVE)
     return dict(zip(("filling_ns", "between_ns", "emptying_ns"), parts, strict=True)) | {
         "copies_ns": same.sums(np.where(copying[chosen], end - start, 0))[both],
         "communication_ns": same.sums(np.where(communicating[chosen], end - start, 0))[both],
@@ -282,7 +275,7 @@ class Straggler(Measured):
 
 
 def stragglers(
-    activities: Activities,
+    activities: act.Activities,
     times: KernelTimes | None = None,
     where: Flags | None = None,
     iterations: Sequence[IterationTimes] | None = None,
@@ -339,7 +332,7 @@ def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[f
     return costs
 
 
-def _last(activities: Activities, found: Matches) -> Flags:
+def _last(activities: act.Activities, found: Matches) -> Flags:
     """Return whether each kernel is the one of its collective that begins last."""
     start = activities.start_ps[found.row]
     latest = start == found.collective.most(start)[found.collective.of]
@@ -347,7 +340,7 @@ def _last(activities: Activities, found: Matches) -> Flags:
 
 
 def _in_collectives(
-    activities: Activities, times: KernelTimes, found: Matches, last: Flags,
+    activities: act.Activities, times: KernelTimes, found: Matches, last: Flags,
     device: tuple[int, int], *, alone: bool,
 ) -> dict[str, Any]:  # fmt: skip
     own = (activities.rank[found.row] == device[0]) & (activities.device[found.row] == device[1])
@@ -367,7 +360,7 @@ def _in_collectives(
 _ALONE = "no other rank is in the trace"
 
 
-def _why_unknown(activities: Activities, found: Matches, own: Flags) -> str:
+def _why_unknown(activities: act.Activities, found: Matches, own: Flags) -> str:
     """Return why none of a device's kernels is of a collective of several ranks."""
     no_group = activities.group[found.row[own]] < 0
     uneven = ~no_group & ~found.alike[own]
@@ -403,7 +396,7 @@ class RankSpread(Measured):
 
 
 def rank_spreads(
-    activities: Activities, times: KernelTimes | None = None, where: Flags | None = None
+    activities: act.Activities, times: KernelTimes | None = None, where: Flags | None = None
 ) -> list[RankSpread]:
     """Return how far ranks lie apart in each operation that computes, the furthest apart first.
 
@@ -412,7 +405,7 @@ def rank_spreads(
     """
     times = kernel_times(activities) if times is None else times
     chosen = in_iterations(activities) if where is None else where
-    rows = np.flatnonzero(chosen & (activities.klass == COMPUTE))
+    rows = np.flatnonzero(chosen & (activities.klass == act.COMPUTE))
     kinds = group(activities.operation[rows], activities.phase[rows])
     devices = group(activities.rank[rows], activities.device[rows])
     samples = group(kinds.of, devices.of, activities.iteration[rows])
@@ -435,12 +428,12 @@ def _cells(keys: tuple[Ints, ...]) -> list[tuple[int, Ints, Ints]]:
 
 
 def _spread(
-    activities: Activities, keys: tuple[Ints, ...], kind: int, ranks: Ints, medians: Floats
+    activities: act.Activities, keys: tuple[Ints, ...], kind: int, ranks: Ints, medians: Floats
 ) -> RankSpread:
     operation = int(keys[0][kind])
     return RankSpread(
         operation=activities.operations[operation] if operation >= 0 else "",
-        phase=PHASES[keys[1][kind]],
+        phase=act.PHASES[keys[1][kind]],
         ranks=len(ranks),
         median_ns=float(np.median(medians)),
         spread=ratio(float(medians.max()), float(medians.min())),
