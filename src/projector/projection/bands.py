@@ -19,6 +19,7 @@ from projector.config.bands import (
     ALL,
     NOTHING,
     SHARES,
+    UNFAMILIAR,
     Band,
     band_of,
     family_of_device,
@@ -148,10 +149,6 @@ def classes_of(job: Job) -> tuple[str, ...]:
     if is_unfamiliar(job):
         return (UNFAMILIAR,)
     return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, ALL
-
-
-UNFAMILIAR = "unfamiliar"
-"""Class of jobs of a kind that hardly any published run is of."""
 
 
 def is_unfamiliar(job: Job) -> bool:
