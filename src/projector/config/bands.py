@@ -136,7 +136,10 @@ def band_of(
     runs = int(entry["runs"])
     words = f" ({name.replace('.', ', ').replace('_', ' ')}) and those of wider classes"
     if name == UNFAMILIAR:
-        words = " of frameworks and networks with hardly any; calibrate --from-run narrows it by one run"
+        words = (
+            " of frameworks and networks with hardly any; one run of yours narrows it "
+            "(calibrate --from-run)"
+        )
     band = Band(
         low_68=float(entry["low_68"]),
         high_68=float(entry["high_68"]),
