@@ -63,7 +63,7 @@ def test_presets_of_primus_hold_where_the_file_says_nothing(tmp_path):
         ("deepseek_v3_16b-fp8.yaml", "DeepSeek-V2-Lite", "fp8"),
         ("deepseek_v3_671b.yaml", "DeepSeek-V3", "bf16"),
         ("gpt_oss_20B-fp8.yaml", "gpt-oss-20b", "fp8"),
-        ("llama4_17Bx16E.yaml", "Llama-4-Scout-17B-16E", "bf16"),
+        ("llama4_17Bx16E.yaml", "llama4 17bx16e", "bf16"),
         ("qwen3_30B_A3B.yaml", "Qwen3-30B-A3B", "bf16"),
         ("mixtral_8x7B.yaml", "Mixtral-8x7B", "bf16"),
     ],
