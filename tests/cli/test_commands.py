@@ -124,7 +124,7 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
-    | {"--fidelity", "--plot", "--html", "--job-out"}
+    | {"--fidelity", "--plot", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",
