@@ -203,10 +203,7 @@ def fit_runs(
 
 
 def run_weights(runs: Sequence[Run], source_weight: float) -> Floats:
-    """Return the observations that each run stands for.
-
-    Equal configurations of a source share one, and all of a source at most `source_weight`.
-    """
+    """Return what each run stands for: equal ones share one, a source `source_weight`."""
     keys = [(run.source, run.configuration or str(i)) for i, run in enumerate(runs)]
     alike = Counter(keys)
     distinct = Counter(source for source, _ in alike)
@@ -285,10 +282,7 @@ DIGITS = 4
 
 
 def read_table(path: str | Path) -> tuple[list[str], list[float]]:
-    """Return job files and measured milliseconds of a CSV file with columns job, measured_ms.
-
-    A job file is found from the folder of the table.
-    """
+    """Return job files, from a table's folder, and measured ms of its columns job, measured_ms."""
     try:
         with open_table(path, key="from-runs") as file:
             rows = list(csv.DictReader(file))

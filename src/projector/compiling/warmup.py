@@ -113,10 +113,7 @@ PARTS = {
 
 
 def compile_kernels(tell: Callable[[str], None] | None = None) -> None:
-    """Call everything once that runs a kernel, on all cores; what is compiled stays on disk.
-
-    ``tell`` is called with the name of each part of `PARTS` before it is called.
-    """
+    """Call all that runs a kernel, on all cores, to fill the disk; ``tell`` hears of `PARTS`."""
     with ExitStack() as started:
         for first in range(min(possible_helpers(), len(PARTS) - 1)):
             started.enter_context(helper(__name__, [*reversed(PARTS)][first:]))

@@ -26,7 +26,6 @@ class Parameter:
     field: str
     """Dotted field of a job; one that begins with ``cluster.device.`` may lead into a mapping."""
     prior: float
-    """Centre of the prior."""
     log_width: float
     """Standard deviation of the prior of the logarithm of value over centre."""
     architectures: tuple[str, ...] = ()

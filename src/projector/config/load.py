@@ -388,10 +388,7 @@ _SWITCHED = {f"run.{name}": "enabled" for name in (*SWITCHED_TERMS, "cost.owned"
 
 
 def expanded(path: str, child: Any) -> Any:
-    """Return a section as a mapping, so that one of its fields can be set.
-
-    ``path`` is its dotted field, ``child`` what gives it: a name, a mapping, or the section itself.
-    """
+    """Return a section as a mapping in which ``child`` can be set; ``path`` is its dotted field."""
     if child is None:
         return {}
     if path == "model":

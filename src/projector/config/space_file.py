@@ -28,7 +28,6 @@ KINDS = ("values", "range", "powers_of_two", "log", "scale", "expression")
 """How an axis may give its values instead of a list; see `_values`."""
 
 MOST_VALUES = 1_000_000
-"""Values of one axis."""
 
 MOST_COLLECTIONS = 2 * MOST_VALUES
 """Lists and mappings of a space that is given in Python: tied fields have one a point."""

@@ -28,7 +28,6 @@ SHALLOW = 800
 well in a thread of half a MiB, and 30,000 end the process."""
 
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
-"""Endings by which a name is that of a file."""
 
 _COLLECTIONS = (Mapping, list, tuple, set, frozenset)
 

@@ -58,9 +58,7 @@ class ServingColumns(NamedTuple):
     tp: Floats
     pp: Floats
     batch: Floats
-    """Sequences that generate."""
     context: Floats
-    """Tokens of a prompt."""
     output: Floats
     """Tokens that are generated for it."""
     peak_flop_per_s: Floats
@@ -240,25 +238,8 @@ def project_serving(
 ) -> FirstOrderServing:
     """Project a deployment under equal requests in closed form.
 
-    Parameters
-    ----------
-    model, device : str, Path, mapping or an instance
-        Architecture and accelerator of either kind.
-    tp, pp : int
-        Tensor-parallel devices and stages of the replica.
-    batch, context, output : int
-        Sequences that generate, tokens of a prompt, tokens that are generated for it.
-    dtype, weights : str
-        Type of the operands and, if it differs, of the stored weights.
-    cache_element_bytes : float
-        Bytes of a cached element.
-    first_order : FirstOrderConfig, optional
-        Constants.
-
-    Raises
-    ------
-    ConfigError
-        For a count below its least, an unknown type, or one without a peak.
+    ``batch`` sequences generate ``output`` tokens behind prompts of ``context``. ``dtype`` is the
+    type of the operands, ``weights`` that of stored weights where it is another one.
     """
     for key, value, least in (
         ("tp", tp, 1),

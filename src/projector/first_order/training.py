@@ -51,7 +51,6 @@ class TrainingColumns:
     dp: Floats
     sharding_stage: Floats
     gradient_wire_bytes: Floats
-    """Bytes of a gradient on the wire."""
     narrow_gradients: Flags
     """bool[jobs]: gradients are kept in 16 bits."""
     accumulates_beside: Flags

@@ -55,7 +55,6 @@ KINDS: tuple[KindName, ...] = get_args(KindName)
 """Names of the table's kinds, by code."""
 
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
-"""Names of its phases, by code."""
 
 EXCHANGES = ("dispatch", "combine", "bulk_dispatch", "bulk_combine", "low_latency")
 """Names of fused exchanges, by the code of `projector.kernels.moe_exchange`."""

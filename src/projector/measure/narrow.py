@@ -199,10 +199,7 @@ class NarrowExperts:
         return values.view(x.shape), scale.t().reshape(-1)
 
     def multiply(self, left: Quantised, right: Quantised, *, gradient: bool = False) -> Tensor:  # noqa: ARG002
-        """Return the grouped product of quantised rows and quantised rows of the other side.
-
-        It has scales of rows, so that gradients are added up as a forward is.
-        """
+        """Return the grouped product of quantised rows, with scales of rows, as a forward's."""
         return self.torch._scaled_grouped_mm(  # noqa: SLF001
             left[0], right[0].transpose(-2, -1), left[1], right[1], offs=self.ends,
             out_dtype=self.torch.bfloat16, use_fast_accum=True,

@@ -140,10 +140,7 @@ def take_turns(
 
 
 def groups_within(sizes: Sequence[float], budget: float) -> list[list[int]]:
-    """Divide runners into groups whose sizes fit a budget, in order; a larger one is alone.
-
-    Only runners of one group take turns: those of all would not fit the memory of a device.
-    """
+    """Divide runners, in order, into groups whose sizes fit a device; a larger one is alone."""
     groups: list[list[int]] = []
     left = -1.0
     for index, size in enumerate(sizes):

@@ -60,10 +60,7 @@ class Kit:
         return getattr(self.torch, WIDE.get(dtype, "bfloat16"))
 
     def random(self, *shape: int, dtype: Any, scale: float = 1.0) -> Tensor:
-        """Return normal random numbers, others on each call and the same in each process.
-
-        Values matter: a GPU that multiplies zeros draws less power and clocks higher.
-        """
+        """Return normal random numbers, others on each call: zeros would draw less power."""
         values = self.torch.empty(shape, dtype=dtype, device=self.device)
         self.made_bytes += values.nbytes
         self.seed += 1

@@ -415,10 +415,7 @@ def _apart(here: dict[str, Any], there: dict[str, Any]) -> tuple[str, str]:
 
 
 def merge_by_job(records: Sequence[Record]) -> list[Record]:
-    """Return records with those of one device, software and benchmark job merged, in order.
-
-    Environments may differ in what changes no time, such as the free memory of a machine.
-    """
+    """Return records in order, those of one device, software and benchmark job merged."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         where = record.environment

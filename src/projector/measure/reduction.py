@@ -124,7 +124,6 @@ class Reduction:
     """A job, and the benchmark job that stands for it."""
 
     target: Job
-    """The job asked for."""
     job: Job
     """What is measured: legal, and of one copy."""
     available: int

@@ -32,10 +32,7 @@ from projector.measure.vendor import Sampler
 
 
 def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
-    """Measure what one file asks for and write the answer to another, or why there is none.
-
-    ``limited`` keeps a CPU's allocations within the memory that is free, for the whole process.
-    """
+    """Measure what a file asks for into another; ``limited`` allocates free memory alone."""
     end_with_parent()
     task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
     try:

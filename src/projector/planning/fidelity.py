@@ -76,10 +76,7 @@ class Tiles:
         return state_bytes * job.cluster.gpus_per_node, memory.usable_bytes
 
     def offers(self, job: AnyJob, nodes: int) -> tuple[int, list[Choice]]:
-        """Search all layouts of a size; return their number and the ones worth showing.
-
-        That is the fastest that fits, and before it a faster one at risk.
-        """
+        """Search a size: how many layouts, the fastest that fits, before it one at risk."""
         found = search(_tiled(job), nodes=nodes, top=1, limits=self._limits)
         layouts = _worth_showing(found)
         steps = api.project_jobs([load_job(found.job, each.overrides) for each in layouts])

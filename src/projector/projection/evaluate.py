@@ -273,10 +273,7 @@ def _only_used(number: Ints, items: list[Any]) -> tuple[Ints, list[Any]]:
 
 
 def find_legal(batch: JobBatch) -> Legal:
-    """Look for what jobs break, without computing anything.
-
-    Jobs that break the same rule share an error if its text differs in numbers only.
-    """
+    """Look for what jobs break; equal rules share an error if texts differ in numbers only."""
     families = Families.of(batch)
     columns = job_columns(families.batch)
     kind = schedule_kinds(families)

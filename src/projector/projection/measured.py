@@ -150,10 +150,7 @@ def anchored(memory: MemoryProjection, benchmark: Benchmark) -> MemoryProjection
 def compare_record(
     benchmark: Benchmark, restored: PerformanceProjection, simulated: PerformanceProjection
 ) -> Comparison:
-    """Put what a record measured beside what the models say, of the benchmark and of the target.
-
-    The target was projected from the record (``restored``) and from the models alone.
-    """
+    """Put what was measured beside the models, of the benchmark and of the target."""
     record = benchmark.record
     layer_s = _layer_seconds(benchmark)
     target = evaluate([simulated.job])

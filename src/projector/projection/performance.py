@@ -144,7 +144,6 @@ class PerformanceProjection:
         return self.breakdown_s
 
     gpus = Told(int)
-    """Devices of the job."""
     tokens_per_s_per_gpu = Told(float)
     """Trained tokens per second and device."""
     tflops_per_gpu = Told(float)

@@ -188,10 +188,7 @@ def _scalar(value: Any) -> str:
 
 
 def write_job(job: AnyJob, path: str | Path, note: str = "") -> None:
-    """Write a job as a native job file; it appears whole or not at all.
-
-    What the job leaves to defaults is left out. The note stands above it as a comment.
-    """
+    """Write a job as a native file, whole, without defaults, the note above it as a comment."""
     text = yaml.safe_dump(job_mapping(job), sort_keys=False, width=WIDTH)
     head = "".join(f"# {line}\n" for line in textwrap.wrap(note, WIDTH - 2))
     write_whole(Path(path), (head + text).encode(), key="job_out")

@@ -251,10 +251,7 @@ def _ranked(result: SearchResult) -> Section:
 
 
 def _mfu_percent(result: SearchResult, index: int) -> float | None:
-    """Return the MFU of a configuration, also of one that is not projected in full.
-
-    The FLOP of the model and the peak rate are those of the job: MFU goes with the inverse step.
-    """
+    """Return the MFU of a configuration by the job's FLOP and peak: it goes with 1 / step."""
     if not result.best:
         return None
     known = result.best[min(index, len(result.best) - 1)]

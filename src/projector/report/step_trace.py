@@ -171,10 +171,7 @@ def step_lines(timeline: Timeline, head: Head) -> Iterator[str]:
 
 
 def rank_lines(timeline: Timeline, head: Head) -> Iterator[tuple[int, Iterator[str]]]:
-    """Yield the number of each device that is told, and its file in pieces.
-
-    This is what tools read that expect a file a rank, as PyTorch writes them.
-    """
+    """Yield each device that is told and its file, in pieces, as tools read them."""
     works = works_of(timeline)
     zero_ps = _zero_ps(timeline, works)
     of_rank: list[list[Work]] = [[] for _ in head.members]
@@ -502,10 +499,7 @@ def _told(works: Iterable[Work]) -> list[Work]:
 
 
 def group_of(work: Work) -> str:
-    """Return the name of the group in which something communicates.
-
-    Only the label tells that a gather belongs to experts, whose tensor parallelism is their own.
-    """
+    """Return the group in which something communicates; experts' gathers by their label alone."""
     if work.track == columns.TP and work.label.startswith(EXPERTS_TP):
         return "ETP"
     return columns.TRACKS[work.track]

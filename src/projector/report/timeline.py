@@ -38,22 +38,7 @@ def check_timeline(path: str | Path) -> None:
 
 
 def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
-    """Write the trace of a run, compressed where the name ends in ``.gz``; whole or not at all.
-
-    Parameters
-    ----------
-    run : PipelineRun
-        What is shown.
-    path : str or Path
-        File to write.
-    title : str
-        Name of the process, such as that of the job.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
-    """
+    """Write the trace of a run, whole, compressed for ``.gz``, titled by the name of a job."""
     check_timeline(path)
     target = Path(path)
     content = timeline_text(run, title).encode()

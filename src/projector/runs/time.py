@@ -139,7 +139,6 @@ class WarmUp:
     microbatch_s: Floats
     """Time that one more microbatch adds to a step."""
     seq: Floats
-    """Tokens of a sequence."""
 
 
 def _ramps(warm_up: WarmUp, tokens: Floats, step_s: Floats) -> tuple[Floats, Floats]:

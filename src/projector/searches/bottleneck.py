@@ -54,7 +54,6 @@ CLASS_OF_GEMM = {
     "issue": COMPUTE,
     "epilogue": COMPUTE,
 }
-"""Class of a GEMM by its limiter."""
 
 CLASS_OF_ATTENTION = {
     "matrix": COMPUTE,
@@ -63,7 +62,6 @@ CLASS_OF_ATTENTION = {
     "atomics": MEMORY,
     "overhead": LATENCY,
 }
-"""Class of an attention kernel by its limiter."""
 
 COMPUTE_TERMS = TP_COMM
 """The first terms of the breakdown are compute and consist of kernels."""

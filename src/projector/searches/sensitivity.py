@@ -36,7 +36,6 @@ class Near:
     below: float
     above: float
     below_s: float
-    """Step with the value below."""
     above_s: float
 
 

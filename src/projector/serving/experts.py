@@ -143,7 +143,6 @@ class ExpertLayer:
     """Width of an expert on this rank."""
     gated: bool
     experts: int
-    """Routed experts of all ranks."""
     topk: int
     dtype: str
     """Matrix type of the grouped GEMMs, native to the device."""

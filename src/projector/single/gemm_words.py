@@ -28,7 +28,6 @@ class GemmReport:
     kernel: str
     """Tile with its cluster, whether units run in pairs, and split of K; empty without one."""
     clock_mhz: float
-    """Clock that the kernel runs at."""
     power_w: float | None
     """Watts, where the device has a power model and the model uses it."""
     terms: dict[str, float]

@@ -422,10 +422,7 @@ def overview(
 
 
 def on_own_clocks(activities: Activities) -> Activities:
-    """Return activities at the times of their files, where clocks that drift were aligned.
-
-    What a rank does by itself is then whole nanoseconds, as its file has them.
-    """
+    """Return activities at the times of their files: whole nanoseconds of their ranks."""
     columns = {name: getattr(activities, name).copy() for name in _TIMES}
     drifting = [clock for clock in activities.clocks if clock.drift]
     for clock in drifting:

@@ -45,9 +45,7 @@ class JoinedRun(Measured):
     names: str
     """What of the names was compared: one of `LEVELS`."""
     kernels: int
-    """Kernels of the timed run."""
     counted: int
-    """Kernels of the run with counters."""
     joined: int
     """Of the timed run, those that were given counters."""
     uncertain: int
@@ -71,7 +69,6 @@ class JoinedCounters:
     joined: Flags
     """bool[activities]: whether any run gave it counters."""
     kernels: int
-    """Kernels of the timed run."""
     time_share: float
     """Of the time of the kernels, that of joined ones; 0 without kernels."""
     runs: tuple[JoinedRun, ...]

@@ -34,10 +34,7 @@ class Stack:
     """A small number for each pair of process and thread."""
 
     def nearest(self, marked: Flags, within: Flags | None = None) -> Ints:
-        """Return the innermost marked event around each event, itself included.
-
-        At events `within` the search begins anew: what stands around them does not count.
-        """
+        """Return the innermost marked event around each, or itself; `within` begins anew."""
         found = np.full(len(self.parent), NONE, np.int64)
         for rows in self.levels:
             inherited = self._inherited(found, rows, within)

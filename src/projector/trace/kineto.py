@@ -58,7 +58,6 @@ class Reading(NamedTuple):
     samples: tuple[Samples, ...]
     """Memory and counters over time, from the zero of the rank."""
     events: int
-    """Events that were looked at."""
 
 
 def read_kineto(

@@ -422,10 +422,7 @@ def collective_bytes(detail: Mapping[str, Any]) -> int:
 
 
 def tensor_bytes(detail: Mapping[str, Any]) -> int:
-    """Return the largest tensor that an operator was given, -1 where that is not known.
-
-    It stands for the buffer of collectives on symmetric memory, of which nothing else is recorded.
-    """
+    """Return the largest tensor of an operator, as symmetric memory has it; -1 if unknown."""
     width = load_trace_names().element_bytes
     dims, types = detail.get("dims"), detail.get("types")
     if not isinstance(dims, tuple) or not isinstance(types, tuple):

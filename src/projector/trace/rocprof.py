@@ -77,10 +77,7 @@ def kind_of(table: Table) -> str:
 
 
 def group_files(paths: Iterable[Path]) -> list[tuple[Path, ...]]:
-    """Return the files of each trace: the CSVs of one process belong together.
-
-    Those are named alike but for an ending such as ``_kernel_trace.csv``.
-    """
+    """Return each trace's files: the CSVs of a process, alike but for ``_kernel_trace.csv``."""
     groups: dict[tuple[Path, str], list[Path]] = {}
     for path in paths:
         name = path.name.removesuffix(".gz")

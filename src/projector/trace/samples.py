@@ -104,10 +104,7 @@ def _inside(given: str, folder: Path) -> list[Path]:
 
 
 def read_cores(path: Path) -> Ints | None:
-    """Return the physical core of each logical one from ``lscpu -p``, None for other files.
-
-    `NONE` for numbers that the file leaves out; those from `MOST_CORES` on are damage.
-    """
+    """Return the physical core of each logical one (``lscpu -p``, `NONE` left out), else None."""
     lines = read_head(path).splitlines()
     heading = next((line for line in lines if line.startswith("# CPU,")), None)
     if heading is None:

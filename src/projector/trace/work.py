@@ -100,7 +100,6 @@ class Work:
     key_heads: int = 0
     d_v: int = 0
     backward: bool = False
-    """Whether it is the backward of an attention."""
     grouped: bool = False
     """Whether ``batch`` counts groups that share the rows ``m``, or the summed extent ``k``."""
     gradients: int = 0

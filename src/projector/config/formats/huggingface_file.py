@@ -223,10 +223,7 @@ HARMLESS: Final = frozenset(_TABLE["harmless"].split())
 
 
 def refusal(entry: Unsupported, value: Any, key: str) -> UnsupportedError | None:
-    """Return the error of a key that makes another model, None if its value makes none.
-
-    ``entry`` is what the key is of, ``key`` how the user wrote it.
-    """
+    """Return the error of a key that makes another model, unless its value makes none."""
     if is_off(value) or any(value == one for one in entry.without_effect):
         return None
     got = f"{entry.what} not supported (got {shown(value)})"

@@ -37,7 +37,6 @@ class Ranges:
     level: Ints
     """`BLOCK` or `LAYER`."""
     rank: Ints
-    """Pipeline rank."""
     label: Ints
     """Row of ``Timeline.labels``, such as ``forward`` or ``dense_layer``."""
     phase: Ints
@@ -83,7 +82,6 @@ class Timeline:
     """
 
     rank: Ints
-    """Pipeline rank."""
     track: Ints
     """Position in `TRACKS`."""
     lane: Ints

@@ -103,7 +103,6 @@ class Layer(NamedTuple):
 
     label: str
     is_layer: bool
-    """Whether it is a transformer layer."""
     pieces: Pieces
     rows: list[Row]
     lead_s: float

@@ -35,7 +35,6 @@ class PodPlace(NamedTuple):
     left: float
     width: float
     hosts: tuple[int, ...]
-    """Hosts that are drawn."""
     last_host: int
     """Exclusive."""
 

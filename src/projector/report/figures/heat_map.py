@@ -178,10 +178,7 @@ def check_fields(
 def heat_maps(
     result: SweepResult, requests: Sequence[tuple[str, str, str]]
 ) -> list[HeatMap | None]:
-    """Read several heat maps of (axis, axis, column) at once, one chunk in memory at a time.
-
-    A map with more than `MOST_CELLS` is None.
-    """
+    """Read (axis, axis, column) maps at once, a chunk in memory; None above `MOST_CELLS`."""
     axes = axes_of(result.columns)
     workloads = workload_fields(result.plan, axes)
     grids = [
@@ -325,10 +322,7 @@ def _others(
 
 
 def values_of(plan: Plan, field: str) -> list[Any]:
-    """Return the values that a space lists for an axis, as its column holds them.
-
-    Rows have further ones where a value is computed, or where it is left open.
-    """
+    """Return the values that a space lists for an axis, not those computed or left open."""
     kind, values = plan.kinds.get(field), []
     axes = plan.space.get("axes")
     for axis in axes if isinstance(axes, list) else []:

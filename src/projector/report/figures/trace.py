@@ -42,7 +42,6 @@ FEWEST_RUNS = 3
 """Runs of an operation from which a curve says anything."""
 
 MOST_BARS = 14
-"""Operations in a chart of bars."""
 
 COMPUTING = tuple(name for name in TYPES if name not in {TYPES[COLLECTIVE], TYPES[MOVE]})
 

@@ -95,7 +95,6 @@ def configuration(job: Job, schedule: str) -> Padding:
 
 
 STYLES = {FITS: "green", AT_RISK: "yellow", DOES_NOT_FIT: "red"}
-"""Colour of each verdict."""
 
 
 def verdict(memory: MemoryProjection) -> Text:

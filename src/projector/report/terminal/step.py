@@ -369,7 +369,6 @@ MAX_NAMES = 3
 """Operations named one by one that were not measured for the same reason."""
 
 STYLES = {"measured": "green", "scaled": "yellow", "analytic": ""}
-"""Colour of each origin."""
 
 OF_STEP = "total"
 """Name of the sum among the pairs of a step."""

@@ -124,7 +124,6 @@ _FOLDED = ("operation", "kernel", "group")
 """Names that may be long."""
 
 _TYPES = {"communication": "comm."}
-"""Short names of types."""
 
 
 Rows = Sequence[Mapping[str, Any]]
@@ -281,7 +280,6 @@ UNMATCHED = 8
 """Unmatched operations that a terminal shows."""
 
 _SHORT_TYPES = {"communication": "comm.", "collective": "comm."}
-"""Short names of types."""
 
 SHOWN = 0.02
 """A factor nearer to 1 is left out of a line."""

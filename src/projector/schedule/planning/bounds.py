@@ -64,7 +64,6 @@ class Windows:
         self.before = np.zeros((pp, 3, microbatches, 3), np.int64)
         """How many operations of each kind must precede each operation on its rank."""
         self.start_ps = np.zeros((pp, 3, microbatches), np.int64)
-        """Earliest starts."""
         # No operation ends later than its rank does.
         self.tail_ps = np.zeros_like(self.start_ps) - problem.since_ps[:, np.newaxis, np.newaxis]
         """The objective is at least the end of an operation plus this; it can be negative."""
@@ -120,10 +119,7 @@ class Windows:
         return bound
 
     def tighten(self, objective_ps: int) -> bool:
-        """Imply what all schedules of at most this objective have in common.
-
-        False where there is no such schedule; the windows then mean nothing.
-        """
+        """Imply what all schedules of this objective have in common; False where there is none."""
         while True:
             if self.lower_bound_ps() > objective_ps:
                 return False
@@ -170,10 +166,7 @@ class Windows:
                 np.maximum(column, np.where(late, count, 0).max(axis=1), out=column)
 
     def _close(self) -> bool:
-        """Complete the orders of each rank by transitivity; return whether they are without cycle.
-
-        What precedes an operation precedes all that must follow it.
-        """
+        """Complete the orders of each rank by transitivity; return whether they have no cycle."""
         before = self.before
         stage = np.arange(self.problem.pp)[:, np.newaxis]
         number = np.arange(self.problem.microbatches)

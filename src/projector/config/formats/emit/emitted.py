@@ -31,7 +31,6 @@ class Emitted(NamedTuple):
     """A file that starts a job."""
 
     format: str
-    """One of `FORMATS`."""
 
     text: str
     suffix: str
@@ -58,24 +57,10 @@ class Writer(Protocol):
 
 
 def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's name
-    """Write a job that can exist as the configuration of a training framework.
+    """Write a job that can exist as the configuration of a framework, one of `FORMATS`.
 
-    The text is read again before it is returned: it gives the same job, field by field.
-
-    Parameters
-    ----------
-    job : Job
-        What is to be started.
-    format : str
-        One of `FORMATS`.
-
-    Raises
-    ------
-    ConfigError
-        For an unknown format.
-    UnsupportedError
-        If the framework cannot run the job, or the file would not give the same one; the message
-        names what differs.
+    The text is read again before it is returned: it gives the same job, field by field, or an
+    `UnsupportedError` names what differs.
     """
     writer = _writer(format)
     own = writer.own(job)

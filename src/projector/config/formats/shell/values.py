@@ -386,10 +386,7 @@ def _compared(left: str, sign: str, right: str) -> Verdict:
 
 
 def printed(commands: Sequence[Sequence[str]], folder: Path | None) -> str | None:
-    """Return what commands print one after the other, None where it is not known.
-
-    Each command is given by its words. The script is taken to run in the folder it lies in.
-    """
+    """Return what commands (lists of words) print in their folder, None where it is not known."""
     where = None if folder is None else str(folder)
     lines: list[str] = []
     for words in commands:
