@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from projector.config.bands import SHARES
+from projector.config.bands import SHARES, UNFAMILIAR
 from projector.config.device_file import load_device
-from projector.projection.bands import UNFAMILIAR
 from projector.validate.bands import (
     FRACTIONS,
     Method,

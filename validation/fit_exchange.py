@@ -86,7 +86,7 @@ def main() -> None:
     """Print constants and errors."""
     points = _points()
     for family, devices in FAMILIES.items():
-        record = exchange_record(ClusterConfig.parse({"device": devices[0]}).device)
+        record = exchange_record(ClusterConfig.parse({"device": devices[0]}))
         for operation, op in OPERATIONS.items():
             inside = [
                 point

@@ -88,6 +88,14 @@ def test_one_trace_needs_a_job(compare, two):
     assert json.loads(out)["key"] == "trace"
 
 
+def test_a_field_of_a_job_is_no_name_of_a_run(compare, two):
+    code, out, err = compare(*two, "parallelism.tp=2")
+    assert (code, out) == (2, "")
+    assert "2 of parallelism.tp=2 does not exist; fields of a job need --config" in err
+    code, _, _ = compare(f"a={two[0]}", f"b={two[1].parent / 'sec*'}", "--json")
+    assert code == 0
+
+
 def test_a_job_needs_a_trace(compare):
     code, out, _ = compare("--config", JOB, "training.micro_batch_size=1", "--json")
     assert code == 2

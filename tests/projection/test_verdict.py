@@ -101,7 +101,7 @@ def test_a_batch_has_the_verdicts_of_its_jobs():
     ]
     jobs = [pj.load_job(JOB, change) for change in changes]
     factors = memory_factors(JobBatch.of(jobs))
-    peaks = np.linspace(60.0, 150.0, len(jobs)) * GIB
+    peaks = np.linspace(20.0, 400.0, len(jobs)) * GIB
     usable = np.full(len(jobs), 100.0) * GIB
     codes = verdict_codes(peaks * factors.low, peaks * factors.high, usable)
     assert set(codes.tolist()) == {0, 1, 2}

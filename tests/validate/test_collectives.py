@@ -62,7 +62,7 @@ def exchange_us(device, op, tokens, size, ranks, local, **routing):
     """Time of a token that reaches ``copies`` ranks on ``nodes`` nodes."""
     copies = routing.get("copies") or expected_parts(ranks, 256, 8, *routing.get("groups", ()))
     nodes = expected_parts(ranks / local, 256, 8, *routing.get("groups", ()))
-    costs = exchange_record(ClusterConfig.parse({"device": device, "nodes": 1}, path="cluster"))
+    costs = exchange_record(ClusterConfig.parse({"device": device}))
     channels = routing.get("channels", 10.0)
     args = op, tokens, size, copies, nodes, ranks, local, channels, 0
     return moe_exchange_time_column(*args, fabric(device), costs)[0] * 1e6

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -430,6 +431,9 @@ def _named(text: str) -> tuple[str, str]:
     """Return what a run is called, and where its trace is; NAME=PATH says both."""
     name, equals, path = text.partition("=")
     if equals and name and path and not _is_file(text):
+        if not _is_file(path) and not has_magic(path):
+            msg = f"trace: {path} of {text} does not exist; fields of a job need --config"
+            raise ConfigError(msg, key="trace", value=text, allowed="NAME=PATH")
         return name, path
     return Path(text).name.removesuffix(".gz").removesuffix(".json") or text, text
 

@@ -114,6 +114,10 @@ def width_of_type(name: str) -> str:
     return "16_bit" if name in _WIDE_TYPES else "8_bit"
 
 
+UNFAMILIAR = "unfamiliar"
+"""Class of jobs of a kind that hardly any published run is of."""
+
+
 def band_of(
     quantity: str, classes: Sequence[str], device: str | None = None, without: str | None = None
 ) -> Band:
@@ -131,6 +135,11 @@ def band_of(
     entry = known[name]
     runs = int(entry["runs"])
     words = f" ({name.replace('.', ', ').replace('_', ' ')}) and those of wider classes"
+    if name == UNFAMILIAR:
+        words = (
+            " of frameworks and networks with hardly any; one run of yours narrows it "
+            "(calibrate --from-run)"
+        )
     band = Band(
         low_68=float(entry["low_68"]),
         high_68=float(entry["high_68"]),

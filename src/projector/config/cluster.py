@@ -137,9 +137,10 @@ class ExpertCalls(Config):
     two thirds of the operators of its forward.
     """
 
-    call_us: NonNegativeFloat = 20.0
+    call_us: NonNegativeFloat = 25.0
     """Host time of one of them, Python around it included. PyTorch's whole round trip of an
-    operator was measured at about that. Graphs need none of it."""
+    operator was measured at about 20; 25 suits 92 published steps with experts on NVIDIA devices
+    best (docs/moe.md). Graphs need none of it."""
 
     route: tuple[NonNegativeFloat, NonNegativeFloat] = (70, 45)
     """Router (40 and 25: scores, picks, map, loss of balance) and permutation (30 and 20: masks,

@@ -199,7 +199,7 @@ class ClusterColumns(HostColumns):
     band_key = _cluster.key(
         lambda c: (
             *(c.device.name, c.device.architecture),
-            c.nodes > 1 and c.network.exchange_wait_us > 0.0,
+            c.network.scale_up_gpus if c.network.exchange_wait_us > 0.0 else 0,
         )
     )
     words_key = _cluster.key(_words)  # What messages say of it besides numbers.

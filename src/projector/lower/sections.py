@@ -177,7 +177,9 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     )
     pipeline_key = _split.key(sharing.PARALLELISM.pipeline_key())  # What a pipeline costs.
     replica_key = _split.key(sharing.PARALLELISM.replica_key())  # What a replica adds to it.
-    band_key = _split.key(lambda p: (bool(p.fsdp), p.ep > 1))  # How far off a projection may be.
+    band_key = _split.key(
+        lambda p: (bool(p.fsdp), p.ep, p.expert_tp)
+    )  # How far off a projection may be.
 
 
 class TrainingColumns(SectionColumns[TrainingConfig]):

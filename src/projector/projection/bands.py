@@ -19,6 +19,7 @@ from projector.config.bands import (
     ALL,
     NOTHING,
     SHARES,
+    UNFAMILIAR,
     Band,
     band_of,
     family_of_device,
@@ -150,10 +151,6 @@ def classes_of(job: Job) -> tuple[str, ...]:
     return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, ALL
 
 
-UNFAMILIAR = "unfamiliar"
-"""Class of jobs of a kind that hardly any published run is of."""
-
-
 def is_unfamiliar(job: Job) -> bool:
     """Whether hardly any published run has the framework of a job, or experts on its network.
 
@@ -163,8 +160,9 @@ def is_unfamiliar(job: Job) -> bool:
     few = "none" if framework is None else profile_named(framework.name).few_runs
     if few == "all" or (few == "experts" and has_experts):
         return True
-    spread = has_experts and job.parallelism.ep > 1 and job.cluster.nodes > 1
-    return spread and job.cluster.network.exchange_wait_us > 0.0
+    split, network = job.parallelism, job.cluster.network
+    spread = split.ep > 1 and split.ep * split.expert_tp > network.scale_up_gpus
+    return has_experts and spread and network.exchange_wait_us > 0.0
 
 
 VERDICTS = FITS, AT_RISK, DOES_NOT_FIT = "fits", "at_risk", "does_not_fit"
