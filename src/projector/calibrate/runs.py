@@ -203,7 +203,10 @@ def fit_runs(
 
 
 def run_weights(runs: Sequence[Run], source_weight: float) -> Floats:
-    """Return what each run stands for: equal ones share one, a source `source_weight`."""
+    """Return the observations that each run stands for.
+
+    Equal configurations of a source share one, and all of a source at most `source_weight`.
+    """
     keys = [(run.source, run.configuration or str(i)) for i, run in enumerate(runs)]
     alike = Counter(keys)
     distinct = Counter(source for source, _ in alike)

@@ -171,7 +171,7 @@ class Memory(NamedTuple):
 
 
 def clock_mhz() -> float | None:
-    """Return the fastest clock of all cores now, None where Linux (or its hypervisor) hides it."""
+    """Return the fastest clock of all cores now, None without one; a hypervisor may state any."""
     clocks = re.findall(r"cpu MHz\s*:\s*([\d.]+)", text_of(Path("/proc/cpuinfo")))
     return max(map(float, clocks), default=None)
 

@@ -130,7 +130,10 @@ def planned_floors(inputs: StepInputs, settings: Sequence[Setting], setting_of_j
 
 
 def _memory(inputs: StepInputs, room: Room) -> tuple[Floats, Floats]:
-    """Return the least peak and the most that jobs may allocate: all chunks at the first B."""
+    """Return the least peak and the most that jobs may allocate.
+
+    A rank holds all chunks of its first microbatch when the first B begins.
+    """
     workloads, state = inputs.replicas.workloads, inputs.state
     first = room.offset[:-1]
     peak = np.maximum.reduceat(state.static_bytes[room.kind] + room.least_bytes, first)

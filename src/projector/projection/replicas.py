@@ -214,7 +214,10 @@ class Replicas:
         return segment_sums(offsets(chunks.repeat(self.columns.pp)), values[self.chunk_stage])
 
     def alike(self, *columns: Ints) -> "Alike":
-        """Return a replica for all of one structure and some int64[replicas]."""
+        """Return one replica for all that agree in their structure and in some int64[replicas].
+
+        What is made of their structure alone is then made once for all machines.
+        """
         structures = self.workloads.structures
         if len(structures.workloads.first) == len(self.workloads.first):
             # Replicas with pipelines of their own differ already.

@@ -124,7 +124,10 @@ class Steps:
 
     @property
     def pipeline_s(self) -> Floats:
-        """Until the last operation of any rank, or the longest span of one that does not wait."""
+        """Until the last operation of any rank, gradients and optimizer left out.
+
+        The longest span of one rank where ranks do not wait for each other between steps.
+        """
         return self._number(kernels.LAST_OPERATION)
 
     @property

@@ -127,7 +127,11 @@ class Placed:
         return np.repeat(np.array(values, np.int64), self.rows_of)
 
     def columns(self, knots: tuple[Floats, Ints]) -> dict[str, Any]:
-        """Return the columns of `Timeline` but rank and lane; ``knots`` s are at int64[k]."""
+        """Return the columns of the rows; those of `Timeline` but rank and lane.
+
+        ``knots`` are seconds since the start of the pipeline, float64[k], and when these are,
+        int64[k].
+        """
         line = self.line
         start, end = self._spans()
         self._move(start, end, knots)
