@@ -142,3 +142,18 @@ def test_a_deployment(projector_run, tmp_path):
     assert "decode_graph has no meaning" in err
     code, out, _ = projector_run("serve", "--device", "trn2", "--fidelity", "first-order", "--json")
     assert (code, json.loads(out)["key"]) == (2, "model")
+
+
+def test_a_cache_may_be_of_a_named_type(projector_run):
+    arguments = ("serve", "--config", str(EXAMPLES / "serve_llama70b.yaml"), "--json")
+    found = {}
+    for cached in ("fp8", "bf16"):
+        code, out, _ = projector_run(
+            *arguments, "--fidelity", "first-order", f"kv_cache_bytes={cached}"
+        )
+        assert code == 0
+        found[cached] = json.loads(out)["kv_cache_gib"]
+    assert found["bf16"] == pytest.approx(2.0 * found["fp8"])
+    code, _, err = projector_run(*arguments, "--fidelity", "first-order", "kv_cache_bytes=int3")
+    assert code == 2
+    assert "kv_cache_bytes: unknown type 'int3'" in err

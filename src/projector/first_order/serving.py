@@ -316,6 +316,12 @@ def project_deployment(
         given |= {
             name: beside(given[name], folder) for name in ("model", "device") if name in given
         }
+    cached = given.get("cache_element_bytes")
+    if isinstance(cached, str):
+        if cached not in TYPE_BYTES:
+            msg = f"kv_cache_bytes: unknown type {cached!r}; known: {', '.join(TYPE_BYTES)}"
+            raise ConfigError(msg, key="kv_cache_bytes", value=cached, allowed=[*TYPE_BYTES])
+        given["cache_element_bytes"] = TYPE_BYTES[cached]
     for name, example in (("model", "llama3.1_70b"), ("device", "tpu_v5p")):
         if given.get(name) is None:
             msg = f"{name}: is required; name one, for example {example}"
