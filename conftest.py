@@ -20,7 +20,7 @@ _GC_THRESHOLD = 200_000
 
 # A first example may compile a kernel, which no per-example deadline survives.
 _COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("thorough", _COMMON, max_examples=100)
+settings.register_profile("thorough", _COMMON, max_examples=60)
 settings.register_profile("brief", _COMMON, max_examples=25)
 
 
