@@ -10,11 +10,14 @@ committed.
 import csv
 import subprocess
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from projector.validate.first import COLUMNS, RECORD, entries, entry
 from projector.validate.run import validate
+from projector.validate.totals import write_normalised
 
 VALIDATION = Path(__file__).parent
 DATA = VALIDATION / "data"
@@ -58,26 +61,34 @@ def missing(kind: str) -> list[dict[str, str]]:
 
 
 def append(kind: str, path: Path) -> None:
-    """Append the rows of a file that the table lacks, in their order."""
+    """Append the rows of a file that the table lacks, in their order, with what their words say.
+
+    Two rows are the same by the columns that the file has.
+    """
     table = DATA / f"{kind}.csv"
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        shared = [name for name in next(csv.reader(stream)) if name not in NOT_COMPARED]
     with table.open(encoding="utf-8", newline="") as stream:
         reader = csv.DictReader(stream)
         columns = list(reader.fieldnames or ())
-        known = Counter(map(_row, reader))
-    with path.open(encoding="utf-8", newline="") as stream:
-        new = []
-        for row in csv.DictReader(stream):
-            if known[_row(row)]:
-                known[_row(row)] -= 1
-            else:
-                new.append(row)
+        known = Counter(_row(row, shared) for row in reader)
+    with tempfile.TemporaryDirectory() as folder:
+        normalised = Path(folder) / path.name
+        write_normalised(kind, path, normalised)
+        with normalised.open(encoding="utf-8", newline="") as stream:
+            new = []
+            for row in csv.DictReader(stream):
+                if known[_row(row, shared)]:
+                    known[_row(row, shared)] -= 1
+                else:
+                    new.append(row)
     with table.open("a", encoding="utf-8", newline="") as stream:
         csv.DictWriter(stream, columns, lineterminator="\n").writerows(new)
     print(f"{len(new)} rows appended to {table.name}")
 
 
-def _row(row: dict[str, str]) -> tuple[str, ...]:
-    return tuple(value for name, value in row.items() if name not in NOT_COMPARED)
+def _row(row: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(row.get(name) or "" for name in names)
 
 
 def committed() -> tuple[str, str]:
