@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,3 +93,24 @@ def test_recorded_values_are_read_back(script, tmp_path, monkeypatch):
         }
     )
     assert yaml.safe_load(copy.read_text()) == CONSTANTS
+
+
+def test_constants_of_one_source_alone_stay_when_fits_are_recorded(script, tmp_path, monkeypatch):
+    copy = tmp_path / "left_out.yaml"
+    copy.write_text((ROOT / "hardware" / "left_out.yaml").read_text())
+    monkeypatch.setattr(script, "LEFT_OUT", copy)
+    monkeypatch.setattr(script, "rounded", lambda linear, point: {"ampere_16_bit": point})
+    fitted = SimpleNamespace(linear=None, without={"source": {"a": 0.9}, "device": {"b": 0.8}})
+    script.record_left_out(fitted)
+    found = yaml.safe_load(copy.read_text())
+    by_hand = {
+        name: {field: value for field, value in values.items() if "." in field}
+        for name, values in LEFT_OUT["source"].items()
+    }
+    kept = {name: values for name, values in by_hand.items() if values}
+    assert len(kept) == 2
+    assert found["training"]["source"] == {**kept, "a": {"ampere_16_bit": 0.9}}
+    assert found["training"]["device"] == {"b": {"ampere_16_bit": 0.8}}
+    assert (
+        found["memory"] == yaml.safe_load((ROOT / "hardware/left_out.yaml").read_text())["memory"]
+    )

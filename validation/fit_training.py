@@ -268,22 +268,16 @@ def record_constants(values: Mapping[str, float]) -> None:
 def record_left_out(fitted: Fitted) -> None:
     """Write the constants of every fit that leaves something out, beside those of other scripts."""
     found = yaml.safe_load(LEFT_OUT.read_text(encoding="utf-8")) if LEFT_OUT.is_file() else {}
-    before = found.get("training", {})
-    found["training"] = {
-        what: {
-            # Fields of a job are constants of one source alone, written by hand: their priors.
-            str(name): {
-                **{
-                    field: value
-                    for field, value in before.get(what, {}).get(name, {}).items()
-                    if "." in field
-                },
-                **rounded(fitted.linear, point),
-            }
-            for name, point in sorted(fitted.without[what].items())
+    before, found["training"] = found.get("training", {}), {}
+    for what in ("source", "device"):
+        # Fields of a job are constants of one source alone, written by hand: their priors.
+        kept = {
+            name: {field: value for field, value in values.items() if "." in field}
+            for name, values in before.get(what, {}).items()
         }
-        for what in ("source", "device")
-    }
+        for name, point in fitted.without[what].items():
+            kept[str(name)] = kept.get(str(name), {}) | rounded(fitted.linear, point)
+        found["training"][what] = {name: values for name, values in kept.items() if values}
     LEFT_OUT.write_text(HEAD + yaml.safe_dump(found, sort_keys=True), encoding="utf-8")
 
 
