@@ -196,18 +196,22 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
             table.local[rows], table.units[rows] / UNITS_OF_CHANNEL, fabric[rows],
             workloads.fabrics, workloads.exchanges, table.span[rows],
         )  # fmt: skip
-        # Experts beyond the domain: all-to-alls and fused exchanges alike.
-        rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
-        # Of two microbatches whose layers run beside each other, the exchanges wait at once.
-        beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
-        time_s[rows] += workloads.exchanges["exchange_wait_s"][fabric[rows]] * np.where(
-            beside, 0.5, 1.0
-        )
+        if workloads.exchanges["exchange_wait_s"].any():
+            _add_waits(table, workloads, fabric, time_s)
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"
         raise NumericError(msg)
     return time_s, detail
+
+
+def _add_waits(table: OperationTable, workloads: Workloads, fabric: Ints, time_s: Floats) -> None:
+    """Add what exchanges beyond the domain wait for: all-to-alls and fused ones alike."""
+    rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
+    # Of two microbatches whose layers run beside each other, the exchanges wait at once.
+    beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
+    wait_s = workloads.exchanges["exchange_wait_s"][fabric[rows]]
+    time_s[rows] += np.where(beside, 0.5 * wait_s, wait_s)
 
 
 class HidingRows(NamedTuple):

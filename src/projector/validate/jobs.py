@@ -8,6 +8,7 @@ from typing import Any
 
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.device_file import load_device
+from projector.config.framework import FrameworkConfig, defaults_of
 from projector.config.training import FUSED_UNITS
 from projector.validate.kind import FROM_RECIPE, FROM_RULE, whole
 from projector.validate.names import device_of, precision_of
@@ -82,11 +83,11 @@ class JobRow(RowLayout):
         granularity = self.text("recompute_granularity")
         if granularity not in {"", "selective"}:
             return granularity
-        modules = self.text("recompute_modules").split(",")
-        if modules == [""] and (modules := [*self._paxml().get("recompute", ())]):
-            self.weaken(FROM_RULE, f"{', '.join(modules)} recomputed, as by Paxml's policy")
-        if modules:
-            return {"granularity": "selective", "modules": modules}
+        if modules := self.text("recompute_modules"):
+            return {"granularity": "selective", "modules": modules.split(",")}
+        if policy := self._paxml().get("recompute"):
+            self.weaken(FROM_RULE, f"{', '.join(policy)} recomputed, as by Paxml's policy")
+            return {"granularity": "selective", "modules": [*policy]}
         if recipe := self.text("recipe_recompute_granularity"):
             self.weaken(FROM_RECIPE)
             return self._recompute_of_recipe(recipe)
@@ -101,10 +102,12 @@ class JobRow(RowLayout):
         if layers := number_said(self.row, "recipe_recompute_layers"):
             self.weaken(FROM_RULE, f"{layers} layers recomputed, as in the nearest recipe")
             return _first_layers(layers)
-        everything = self.text("framework") == "trl"
-        what = "everything recomputed, as by TRL's default" if everything else "no recomputation"
-        self.weaken(FROM_RULE, what)
-        return "full" if everything else "none"
+        framework = FrameworkConfig(**stated) if (stated := framework_of(self.row)) else None
+        default = defaults_of(framework, self._architecture).get("training", {})
+        granularity: str = default.get("recompute.granularity", "none")
+        usual = f"{granularity} recomputation, as by default of {framework}"
+        self.weaken(FROM_RULE, "no recomputation" if granularity == "none" else usual)
+        return granularity
 
     def _recompute_of_recipe(self, granularity: str) -> Any:
         if granularity == "alternate":
@@ -216,8 +219,12 @@ class JobRow(RowLayout):
         released = self.text("container") or NEWEST_CONTAINER
         if self.text("framework") not in {"nemo", "megatron_bridge"} or released < "25.07":
             return "alltoall"
-        blackwell = load_device(device_of(self.text("gpu"))).architecture == "blackwell"
+        blackwell = self._architecture == "blackwell"
         return "hybridep" if blackwell and released >= "25.11" else "deepep"
+
+    @property
+    def _architecture(self) -> str:
+        return load_device(device_of(self.text("gpu"))).architecture
 
     def _primus_moe(self) -> dict[str, Any]:
         """Read what Primus' stages of sync-free experts switch on.

@@ -62,9 +62,9 @@ def why_not_eligible(row: Row) -> str:
 
 def why_not_modelled(row: Row) -> str:
     """Return what a job of ours does not have, ``""`` where it could be this row."""
-    if said(row, "not_text"):
+    if said(row, "not_text") == "true":
         return "images or frozen parts beside the text"
-    if said(row, "shared_batch"):
+    if said(row, "shared_batch") == "true":
         return "one batch shared by the ranks of an expert-parallel group"
     if "true" in (said(row, "hybrid_model"), said(row, "hybrid_run")):
         return "hybrid model, not a transformer"
@@ -222,7 +222,8 @@ def _outcome(found: ProjectedRow) -> Outcome:
 
 def doubt(row: Row) -> str:
     """Return why a row is doubtful beside what its table says."""
-    return "a functional test, with deterministic kernels" if said(row, "functional_test") else ""
+    is_test = said(row, "functional_test") == "true"
+    return "a functional test, with deterministic kernels" if is_test else ""
 
 
 KIND = Kind(
