@@ -258,6 +258,7 @@ _NAMED = {
     "precision": ("training.precision", "training.fp8_", "training.first_last_layers_bf16"),
     "recompute": ("training.recompute",),
     "schedule": ("training.schedule", "training.zero_bubble_", "training.optimizer_post_"),
+    "dispatcher": ("training.moe.dispatcher", "cluster.network.exchange_"),
 }
 """Setting -> its dotted fields, or what they begin with."""
 
@@ -278,8 +279,13 @@ _FOLLOWS = {
 }
 """Fields that count only where none of these settings differs: they go with them."""
 
-_DERIVED = ("parallelism.dp", "model.max_position_embeddings", "cluster.network.")
+_DERIVED = ("parallelism.dp", "model.max_position_embeddings")
 """Fields that follow from others, or that hardly change a step."""
+
+
+_NETWORK = "cluster.network."
+_EXCHANGE = _NETWORK + "exchange_"
+"""What a dispatcher's library makes of a network."""
 
 
 def changed_settings(first: Job, second: Job) -> tuple[str, ...] | None:
@@ -319,11 +325,12 @@ def _changed_fields(first: Job, second: Job) -> list[str] | None:
     """Return the dotted fields that differ; None where they are of different machines or models."""
     if first.model.name != second.model.name or first.cluster.device != second.cluster.device:
         return None
-    if (first.cluster.network != second.cluster.network) and (
-        first.cluster.gpus == second.cluster.gpus
-    ):
+    words = {"name", "sources"}
+    one, other = (job.cluster.network.model_dump(exclude=words) for job in (first, second))
+    changed = _differences(one, other, _NETWORK)
+    fields = [name for name in changed if name.startswith(_EXCHANGE)]
+    if len(fields) < len(changed) and first.cluster.gpus == second.cluster.gpus:
         return None
-    fields = []
     for section in ("model", "parallelism", "training", "cluster"):
         one, other = getattr(first, section), getattr(second, section)
         exclude = {"device", "network"} if section == "cluster" else {"name", "source"}
@@ -332,7 +339,7 @@ def _changed_fields(first: Job, second: Job) -> list[str] | None:
                 one.model_dump(exclude=exclude), other.model_dump(exclude=exclude), f"{section}."
             )
     fields = [field for field in fields if not field.startswith(_DERIVED)]
-    alike = ("parallelism.", "training.", "cluster.nodes", "cluster.gpus_per_node")
+    alike = ("parallelism.", "training.", "cluster.nodes", "cluster.gpus_per_node", _EXCHANGE)
     named = [field for field in fields if field.startswith(alike)]
     is_other = len(named) < len(fields) or any("framework" in field for field in named)
     return None if is_other else named
