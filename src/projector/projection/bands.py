@@ -45,6 +45,7 @@ def time_band(job: Job, attention_share: float = 0.0, without: str | None = None
     The band is wider where the attention kernel was not measured, by its share in the step.
     """
     band = band_of("time", classes_of(job), job.cluster.device.name, without)
+    band = replace(band, unknown=unfamiliar(job) or band.unknown)
     passes = [attention_band(evidence) for evidence in attention_evidence(job)]
     # The backward takes about two thirds of attention.
     own = (passes[0] + 2.0 * passes[1]) / 3.0
@@ -79,7 +80,7 @@ def run_class(job: Job) -> str:
 
 def memory_band(job: Job, without: str | None = None) -> Band:
     """Return the band of the peak of memory; ``without`` as in `time_band`."""
-    return band_of("memory", classes_of(job), without=without)
+    return band_of("memory", classes_of(job, "memory"), without=without)
 
 
 def ratio_band(
@@ -107,7 +108,7 @@ def ratio_band(
 
 def _both_sides(entry: dict[str, Any], runs: int, basis: str) -> Band:
     """Return a band that is as wide below as above, in logarithms."""
-    sides: dict[str, float] = {}
+    sides: dict[str, Any] = {}
     for share in SHARES:
         width = 1.0 + float(entry[f"relative_{share}"])
         sides |= {f"low_{share}": round(1.0 / width, 3), f"high_{share}": round(width, 3)}
@@ -118,7 +119,7 @@ def _independent(first: Band, second: Band) -> Band:
     """Return the band of second over first where squares of logarithms add."""
     if first.relative is None or second.relative is None:
         return NOTHING
-    sides = {
+    sides: dict[str, Any] = {
         f"{side}_{share}": round(
             math.exp(
                 sign
@@ -141,28 +142,32 @@ def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
     return (time_band(job) if quantity == "time" else memory_band(job)).to_dict()
 
 
-def classes_of(job: Job) -> tuple[str, ...]:
+def classes_of(job: Job, quantity: str = "time") -> tuple[str, ...]:
     """Return the names of the classes of a job, the narrowest first; the last is ``all``."""
     family = family_of_device(job.cluster.device)
     kind = "dense" if job.model.moe is None else "moe"
     precision = width_of_type(job.training.precision)
-    if is_unfamiliar(job):
+    if unfamiliar(job, quantity):
         return (UNFAMILIAR,)
     return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, ALL
 
 
-def is_unfamiliar(job: Job) -> bool:
-    """Whether hardly any published run has the framework of a job, or experts on its network.
+def unfamiliar(job: Job, quantity: str = "time") -> str:
+    """Return what hardly any published run has of a job: its framework, or experts on its network.
 
-    Constants of one source alone stand behind such a job.
+    Constants of one source alone stand behind the time or memory of such a job. Of others it
+    returns ``""``.
     """
     framework, has_experts = job.training.framework, job.model.moe is not None
     few = "none" if framework is None else profile_named(framework.name).few_runs
-    if few == "all" or (few == "experts" and has_experts):
-        return True
+    if framework is not None and (few == "all" or (few == "experts" and has_experts)):
+        return f"{framework.name} with experts" if few == "experts" else framework.name
+    if quantity == "memory":
+        return ""
     split, network = job.parallelism, job.cluster.network
     spread = split.ep > 1 and split.ep * split.expert_tp > network.scale_up_gpus
-    return has_experts and spread and network.exchange_wait_us > 0.0
+    waits = has_experts and spread and network.exchange_wait_us > 0.0
+    return f"experts spread over {network.name.partition(':')[0]}" if waits else ""
 
 
 VERDICTS = FITS, AT_RISK, DOES_NOT_FIT = "fits", "at_risk", "does_not_fit"

@@ -80,7 +80,7 @@ def _outcome(found: ProjectedRow) -> Outcome:
         mark=found.reader.mark,
         note="; ".join(found.reader.notes),
         band=band,
-        classes=classes_of(job),
+        classes=classes_of(job, "memory"),
         verdict=verdict_of(job, peak, usable, band).verdict,
         of_limit=found.measured / predicted * peak / usable,
     )
