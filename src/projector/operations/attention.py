@@ -120,11 +120,12 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     emit_region_entry(
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
-    outputs = {"qkv": query + key + value, "q": query, "k": key, "v": value}
+    gate = heads * shapes.d_v * shapes.output_gate
+    outputs = {"qkv": query + gate + key + value, "q": query + gate, "k": key, "v": value}
     emit_adapted(
         table, shapes, where, "attention.qkv", outputs, COLUMN,
         Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + key + value,
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + gate + key + value,
             saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
         ),
     )  # fmt: skip
@@ -138,6 +139,11 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         backward_bytes=rotation,
         launches=np.where(shapes.eager == 1, EAGER_ROTATION_KERNELS, 1.0),
     )
+    gated = shapes.tokens * gate.astype(np.float64)
+    emit_memory(
+        table, where[shapes.output_gate[where] == 1], "attention.gate", forward_bytes=6.0 * gated,
+        backward_bytes=10.0 * gated, saved_bytes=4.0 * gated,
+    )  # fmt: skip
     eager = where[shapes.eager[where] == 1]
     projected = shapes.tokens * (query + key + value).astype(np.float64)
     emit_memory(
