@@ -132,6 +132,10 @@ class MoEConfig(Config):
     num_shared_experts: NonNegativeInt = 0
     """Shared experts; only names the split of the shared width."""
 
+    latent_size: Count = 0
+    """Width that tokens are projected to before they are sent to routed experts, and back from
+    behind (``moe_latent_size`` of Megatron); 0 sends them as wide as they are."""
+
     shared_expert_gate: bool = False
     """Whether a learned gate scales the shared experts' output."""
 
@@ -166,6 +170,7 @@ class MoEConfig(Config):
         "moe_router_topk": "router_topk",
         "top_k": "router_topk",
         "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
+        "moe_latent_size": "latent_size",
         "moe_layer_freq": "layer_freq",
         "moe_router_score_function": "router_score_function",
         "moe_router_pre_softmax": "router_pre_softmax",

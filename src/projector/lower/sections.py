@@ -131,6 +131,8 @@ class ModelColumns(SectionColumns[ModelConfig]):
     state_rank = _model.ints("recurrent.dt_rank", none=0)
     experts = _model.ints("moe.num_experts", none=0)
     topk = _model.ints("moe.router_topk", none=0)
+    # Width of what experts read. [elements]
+    expert_hidden = _model.ints(lambda m: (m.moe.latent_size if m.moe else 0) or m.hidden_size)
     expert_ffn = _model.ints("moe.ffn_hidden_size", none=0)
     shared_ffn = _model.ints("moe.shared_expert_ffn_hidden_size", none=0)
     shared_gate = _model.ints("moe.shared_expert_gate", none=0)

@@ -349,6 +349,7 @@ class WorkloadColumns:
     state_rank = _state("model.state_rank")
     experts = _experts("model.experts")
     topk = _experts("model.topk")
+    expert_hidden = _experts("model.expert_hidden")
     expert_ffn = _experts("model.expert_ffn")
     shared_ffn = _experts("model.shared_ffn")
     shared_gate = _experts("model.shared_gate")

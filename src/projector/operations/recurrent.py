@@ -2,7 +2,7 @@
 
 Each projects its input, runs a causal convolution, a recurrence and a gated norm, and projects
 back. All but Mamba-1 cut the sequence into chunks: matrix products inside a chunk, and a state that
-goes from chunk to chunk. Operations, saved tensors and traffic are those of the kernels of mamba-ssm
+goes from chunk to chunk. Operations, saved tensors and traffic are those of mamba-ssm
 (state-spaces/mamba@e9594ce1c7) and flash-linear-attention (fla-org@bc3b101dcb), read from their
 code. Nobody has timed the kernels for this model, so that no measurement stands behind their time.
 
