@@ -29,8 +29,8 @@ LayerType = Literal[
     "gdn", "gdn_dense", "gdn_moe", "kda", "kda_dense", "kda_moe",
     "linear", "linear_dense", "linear_moe",
 ]  # fmt: skip
-"""Kinds of layers. ``dense`` and ``moe`` have attention; ``attention`` and mixers alone have nothing
-behind them, ``mlp`` and ``experts`` nothing before."""
+"""Kinds of layers. ``dense`` and ``moe`` have attention; ``attention`` and mixers alone have no
+feed-forward, ``mlp`` and ``experts`` no mixer."""
 
 
 PATTERN: dict[str, LayerType] = {
@@ -462,7 +462,12 @@ class ModelConfig(Config):
     @property
     def moe_layers(self) -> tuple[bool, ...]:
         """For each layer, whether it is a mixture of experts."""
-        return tuple(parts_of(kind)[1] == "moe" for kind in self.layer_kinds)
+        return tuple(behind == "moe" for behind in self.feed_forwards)
+
+    @property
+    def feed_forwards(self) -> tuple[FeedForward | None, ...]:
+        """The feed-forward of each layer."""
+        return tuple(parts_of(kind)[1] for kind in self.layer_kinds)
 
     @property
     def mixers(self) -> tuple[Mixer | None, ...]:
@@ -476,6 +481,16 @@ class ModelConfig(Config):
             whole = -(-self.num_layers // len(self.layer_types))
             return (self.layer_types * whole)[: self.num_layers]
         return _layer_kinds(self.num_layers, self.moe.layer_freq if self.moe else None)
+
+    @property
+    def further_layer(self) -> LayerType:
+        """The kind of the layer of a multi-token-prediction module: the last one's.
+
+        That of a hybrid model has attention.
+        """
+        if self.layer_types is not None:
+            return "dense" if self.moe is None else "moe"
+        return self.layer_kinds[-1]
 
     def padded_vocab_size(self, tp: int) -> int:
         """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""

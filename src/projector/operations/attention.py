@@ -69,7 +69,7 @@ def emit_cached_attention(
 
     Sequences that decode fold the up-projections of latent attention into the heads.
     """
-    layers = table.repeated(steps.layers)
+    layers = table.repeated(steps.attention_layers)
     _emit_grouped_projections(layers, shapes, where[shapes.mla[where] == 0])
     _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
     tokens = shapes.tokens.astype(np.float64)
@@ -276,12 +276,12 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
     latent = shapes.mla == 1
     again = steps.chunks * steps.chunk_context
     _emit_latent_keys(
-        table.repeated(steps.layers), shapes, where[latent[where] & (again[where] > 0)],
+        table.repeated(steps.attention_layers), shapes, where[latent[where] & (again[where] > 0)],
         "attention.kv_up.cached", again,
     )  # fmt: skip
     widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
     keys = steps.context + steps.queries
-    full = (steps.layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
+    full = (steps.attention_layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
     windowed = (steps.windowed, shapes.window, "attention.windowed")
     for layers, window, label in (full, windowed):
         builder, present = table.repeated(layers), where[layers[where] > 0]

@@ -16,7 +16,7 @@ from projector.operations.embedding_and_head import (
 )
 from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
 from projector.operations.moe import emit_moe, emit_served_experts
-from projector.operations.recurrent import emit_recurrent
+from projector.operations.recurrent import emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
 
@@ -78,9 +78,9 @@ def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where:
     """Emit what an eager framework runs by itself in each layer of an inference step."""
     if len(where) == 0:
         return
-    emit_norm(table, shapes, where, "norm", count=shapes.norms)
-    for place in ("attention", "mlp"):
-        emit_residual(table, shapes, where, f"{place}.residual")
+    emit_norm(table, shapes, where, "norm", count=_norms(shapes, steps) / steps.layers)
+    for place, layers in (("attention", steps.mixed_layers), ("mlp", steps.fed_layers)):
+        emit_residual(table.repeated(layers), shapes, where[layers[where] > 0], f"{place}.residual")
     table.add(
         where, "unfused", kind=MEMORY, category=COMPUTE_OTHER, launches=steps.layer_kernels,
         calls=steps.layer_calls,
@@ -111,15 +111,21 @@ def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> Operation
 
 def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
     rows = np.arange(len(shapes))
-    dense_layers = steps.layers - steps.moe_layers
     emit_mtp(table, shapes, rows[steps.joins == 1])
     eager = shapes.eager == 1
-    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows[~eager], "norm")
+    emit_fused_norm(table.repeated(_norms(shapes, steps)), shapes, rows[~eager], "norm")
     _emit_unfused(table.repeated(steps.layers), shapes, steps, rows[eager])
-    emit_cached_attention(table, shapes, steps, rows)
-    dense = table.repeated(dense_layers)
-    emit_mlp(dense, shapes, rows[dense_layers > 0], "mlp", shapes.ffn)
+    emit_cached_attention(table, shapes, steps, rows[steps.attention_layers > 0])
+    emit_cached_recurrent(table, shapes, steps, rows)
+    dense = table.repeated(steps.dense_layers)
+    emit_mlp(dense, shapes, rows[steps.dense_layers > 0], "mlp", shapes.ffn)
     emit_served_experts(table, shapes, steps, rows[steps.moe_layers > 0])
     emit_embedding(table, shapes, rows)
     emit_sampling_head(table, shapes, rows)
     emit_stage_sends(table, shapes, steps, rows)
+
+
+def _norms(shapes: Shapes, steps: StepShapes) -> Ints:
+    """Return the norms of all layers; sandwich norms come in pairs around each part."""
+    before, after = (shapes.norms + 1) // 2, shapes.norms // 2
+    return np.asarray(steps.mixed_layers * before + steps.fed_layers * after)

@@ -112,7 +112,10 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
-    fc2 = expert(n_in=width, n_out=shapes.expert_hidden, flop=2.0 * arriving_f * shapes.expert_hidden * width)
+    fc2 = expert(
+        n_in=width, n_out=shapes.expert_hidden,
+        flop=2.0 * arriving_f * shapes.expert_hidden * width,
+    )  # fmt: skip
     emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.expert_hidden}, ROW, fc2)
     _emit_expert_bias(table, shapes, where, arriving_f * shapes.expert_hidden)
 
@@ -365,7 +368,9 @@ def emit_served_experts(
         around,
         "moe.finalise",
         backward_bytes=0.0,
-        forward_bytes=2.0 * (copies + _summed_tokens(shapes, steps, exchanged)) * shapes.expert_hidden,
+        forward_bytes=2.0
+        * (copies + _summed_tokens(shapes, steps, exchanged))
+        * shapes.expert_hidden,
     )
     _emit_combine(layers, shapes, steps, where, pairs)
     activations = 2.0 * shapes.tokens * shapes.hidden

@@ -27,7 +27,7 @@ from projector.operations.communication import (
     group_row,
 )
 from projector.operations.linear import Linear, emit_linear, emit_memory
-from projector.operations.shapes import Shapes, ceil_div
+from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
     BACKWARD,
     COMPUTE_ATTENTION,
@@ -45,6 +45,16 @@ flash-linear-attention."""
 
 SCAN_TOKENS = 2048
 """Tokens after which the scan of Mamba-1 keeps its state (selective_scan_fwd_kernel.cuh)."""
+
+
+class Core(NamedTuple):
+    """What goes through a recurrence, int64[workloads] each; nothing where a step only decodes."""
+
+    tokens: Ints
+    """Of one rank, all its heads counted once."""
+    sequences: Ints
+    seq: Ints
+    """Tokens of a sequence."""
 
 
 class _Widths(NamedTuple):
@@ -73,11 +83,48 @@ def _widths(shapes: Shapes) -> _Widths:
 
 def emit_recurrent(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the recurrent mixers of the layers in ``where``."""
-    widths = _widths(shapes)
-    for mixer, emit in _CORES.items():
+    core = Core(shapes.tokens, shapes.micro_batch, shapes.seq)
+    for mixer in RECURRENT:
         chosen = where[has_part(shapes.kind[where], mixer)]
         if len(chosen):
-            emit(table, shapes, chosen, widths)
+            _EMITTERS[mixer](table, shapes, chosen, _widths(shapes), core)
+
+
+def emit_cached_recurrent(
+    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+) -> None:
+    """Emit the recurrent mixers of inference steps.
+
+    Prompts go through as in training, and leave their state. A sequence that decodes reads and
+    writes the state of each head once for all its new tokens (selective_state_update,
+    fused_recurrent): no matrix unit has a part in it.
+    """
+    core = Core(steps.chunks * steps.chunk_tokens, steps.chunks, steps.chunk_tokens)
+    for number, mixer in enumerate(RECURRENT):
+        count = steps.state_layers[:, number]
+        chosen = where[count[where] > 0]
+        if len(chosen) == 0:
+            continue
+        layers = table.repeated(count)
+        _EMITTERS[mixer](layers, shapes, chosen, _widths(shapes), core)
+        held = state_bytes(shapes)
+        emit_memory(
+            layers, chosen[steps.sequences[chosen] > 0], f"{mixer}.state.update",
+            forward_bytes=2.0 * held * steps.sequences, backward_bytes=0.0, launches=2.0,
+        )  # fmt: skip
+
+
+STATE_BYTES, CONV_BYTES = 4.0, 2.0
+"""Of an element of a state, kept in FP32 (Hugging Face's Nemotron-H), and of the convolution's last
+inputs."""
+
+
+def state_bytes(shapes: Shapes) -> Floats:
+    """Return what a sequence keeps of one recurrent layer on a rank, float64[workloads]."""
+    widths = _widths(shapes)
+    convolved = widths.value + 2 * widths.key
+    state: Floats = STATE_BYTES * widths.wide_key.astype(np.float64) * shapes.state_width
+    return state + CONV_BYTES * shapes.state_conv * convolved
 
 
 def _emit_in(
@@ -151,10 +198,10 @@ def _emit_products(
     gemm(phase=BACKWARD, flop=2.0 * flop, repeats=backward)
 
 
-def _chunk(shapes: Shapes, mixer: Mixer) -> Ints:
+def _chunk(shapes: Shapes, mixer: Mixer, core: Core) -> Ints:
     """Return the tokens of a chunk; a short sequence is one."""
     stated = np.where(shapes.state_chunk > 0, shapes.state_chunk, CHUNKS[mixer])
-    return np.minimum(stated, shapes.seq)
+    return np.maximum(1, np.minimum(stated, core.seq))
 
 
 def _emit_context(
@@ -170,13 +217,15 @@ def _emit_context(
         )  # fmt: skip
 
 
-def _emit_mamba2(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths) -> None:
+def _emit_mamba2(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+) -> None:
     """Emit Mamba-2: the structured state-space dual, cut into chunks (ssd_combined.py).
 
     The backward computes the convolution, states and products anew; nothing of them is kept.
     """
     heads, groups, value, key, _ = widths
-    label, chunk = "mamba2", _chunk(shapes, "mamba2")
+    label, chunk = "mamba2", _chunk(shapes, "mamba2", core)
     convolved = value + 2 * key
     _emit_in(
         table, shapes, where, label, value + convolved + heads, convolved, shapes.state_conv,
@@ -184,11 +233,12 @@ def _emit_mamba2(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
         convolved + 3 * heads,
     )  # fmt: skip
     _emit_context(table, shapes, where, label, value + convolved + heads, value)
-    tokens = shapes.tokens.astype(np.float64)
-    chunks = ceil_div(shapes.tokens, chunk) * groups
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * groups
     shared = value // np.maximum(1, groups)
-    states = tokens / np.maximum(1, chunk) * value * shapes.state_size
-    products = partial(_emit_products, table, shapes, where)
+    states = tokens / chunk * value * shapes.state_size
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within)
     products(f"{label}.states", chunks, (shared, shapes.state_size, chunk), 2.5, 4.0)
     products(f"{label}.scores", chunks, (chunk, chunk, shapes.state_size), 3.0, 4.0)
     # A causal half is cut at the edges of tiles: three quarters of the chunk.
@@ -197,7 +247,7 @@ def _emit_mamba2(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
     # Decays of all pairs in a chunk are exponentials of FP32.
     decays = 0.75 * tokens * heads * chunk
     emit_memory(
-        table, where, f"{label}.pass",
+        table, within, f"{label}.pass",
         forward_bytes=8.0 * states + tokens * (4.0 * value + 26.0 * heads),
         backward_bytes=24.0 * states + tokens * (14.0 * value + 60.0 * heads), launches=3.0,
         backward_launches=15.0, exponentials=decays, backward_exponentials=2.0 * decays,
@@ -207,7 +257,7 @@ def _emit_mamba2(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
 
 
 def _emit_delta(
-    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, *, label: Mixer
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core, *, label: Mixer
 ) -> None:
     """Emit a gated delta rule: a triangular solve in each chunk, and a state that is corrected.
 
@@ -216,7 +266,7 @@ def _emit_delta(
     each channel of a key, and comes from two thin projections, as its gate does.
     """
     heads, _, value, key, wide_key = widths
-    chunk, fine = _chunk(shapes, label), label == "kda"
+    chunk, fine = _chunk(shapes, label, core), label == "kda"
     width, size = shapes.state_width, shapes.state_size
     own = heads + (wide_key if fine else heads)
     convolved = 2 * key + value
@@ -228,20 +278,21 @@ def _emit_delta(
     if fine:
         _emit_thin(table, shapes, where, label, wide_key, value)
     _emit_context(table, shapes, where, label, 2 * key + 2 * value + 2 * heads, value)
-    tokens = shapes.tokens.astype(np.float64)
-    chunks = ceil_div(shapes.tokens, chunk) * heads
-    products = partial(_emit_products, table, shapes, where)
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * heads
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within)
     products(f"{label}.solve", chunks, (chunk, chunk, size), 2.0)
     products(f"{label}.corrections", chunks, (chunk, size + width, chunk), 3.0)
     # Over the whole sequence, one head beside the other.
-    sequences = ceil_div(shapes.micro_batch * heads, shapes.cp)
-    products(f"{label}.state", sequences, (width, size, 2 * shapes.seq), 2.0)
+    sequences = ceil_div(core.sequences * heads, shapes.cp)
+    products(f"{label}.state", sequences, (width, size, 2 * core.seq), 2.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 4.0)
-    states = tokens / np.maximum(1, chunk) * value * size
+    states = tokens / chunk * value * size
     passes = 8.0 + (20.0 if fine else 0.0)
     inverse = 2.0 * tokens * heads * chunk
     emit_memory(
-        table, where, f"{label}.gates", forward_bytes=passes * tokens * wide_key + 4.0 * states,
+        table, within, f"{label}.gates", forward_bytes=passes * tokens * wide_key + 4.0 * states,
         backward_bytes=2.0 * passes * tokens * wide_key + 12.0 * states, launches=6.0,
         backward_launches=8.0,
         saved_bytes=tokens * (4.0 * wide_key + 2.0 * value + 6.0 * heads)
@@ -267,31 +318,34 @@ def _emit_thin(
 
 
 def _emit_linear_attention(
-    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
 ) -> None:
     """Emit linear attention with a fixed decay of each head (Lightning Attention)."""
     heads, _, value, _, wide_key = widths
-    label, chunk = "linear", _chunk(shapes, "linear")
+    label, chunk = "linear", _chunk(shapes, "linear", core)
     width, size = shapes.state_width, shapes.state_size
     _emit_in(table, shapes, where, label, 2 * wide_key + 2 * value, value, 0, np.zeros(len(shapes)))
     _emit_context(table, shapes, where, label, 2 * wide_key + value, value)
-    tokens = shapes.tokens.astype(np.float64)
-    chunks = ceil_div(shapes.tokens, chunk) * heads
-    products = partial(_emit_products, table, shapes, where)
-    sequences = ceil_div(shapes.micro_batch * heads, shapes.cp)
-    products(f"{label}.state", sequences, (width, size, shapes.seq), 3.0)
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * heads
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within)
+    sequences = ceil_div(core.sequences * heads, shapes.cp)
+    products(f"{label}.state", sequences, (width, size, core.seq), 3.0)
     products(f"{label}.scores", chunks, (chunk, chunk, size), 3.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 2.0)
-    states = tokens / np.maximum(1, chunk) * value * size
+    states = tokens / chunk * value * size
     emit_memory(
-        table, where, f"{label}.gates", forward_bytes=4.0 * states,
+        table, within, f"{label}.gates", forward_bytes=4.0 * states,
         backward_bytes=12.0 * states, saved_bytes=tokens * (4.0 * wide_key + 2.0 * value),
         transient_bytes=4.0 * states,
     )  # fmt: skip
     _emit_out(table, shapes, where, label, value, value, has_gate=True)
 
 
-def _emit_mamba1(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths) -> None:
+def _emit_mamba1(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+) -> None:
     """Emit Mamba-1: one scan kernel, element by element, on vector units.
 
     The state of a channel is N exponentials and as many steps a token. The backward computes the
@@ -299,7 +353,8 @@ def _emit_mamba1(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
     """
     value, label = widths.value, "mamba1"
     size, rank = shapes.state_size, shapes.state_rank
-    tokens = shapes.tokens.astype(np.float64)
+    tokens, within = core.tokens.astype(np.float64), where[core.tokens[where] > 0]
+    activations = 2.0 * shapes.tokens.astype(np.float64)
     _emit_in(
         table, shapes, where, label, 2 * value, value, shapes.state_conv, value * (size + 3),
     )  # fmt: skip
@@ -312,7 +367,7 @@ def _emit_mamba1(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
     for phase in (FORWARD, BACKWARD):
         emit_collective(
             table, divided, f"{label}.x.all_reduce", phase=phase, category=TP_COMM,
-            operation=ALL_REDUCE, num_bytes=2.0 * tokens * (rank + 2 * size),
+            operation=ALL_REDUCE, num_bytes=activations * (rank + 2 * size),
             **group_row(shapes, "tp"),
         )  # fmt: skip
     emit_linear(
@@ -321,11 +376,11 @@ def _emit_mamba1(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
         ),
     )  # fmt: skip
     _emit_context(table, shapes, where, label, 3 * value + 2 * size, value)
-    states = shapes.micro_batch * ceil_div(shapes.seq, SCAN_TOKENS) * value / shapes.cp
+    states = core.sequences * ceil_div(core.seq, SCAN_TOKENS) * value / shapes.cp
     kept = 8.0 * states * size
     steps = tokens * value * size
     emit_memory(
-        table, where, f"{label}.scan", forward_bytes=tokens * (10.0 * value + 4.0 * size) + kept,
+        table, within, f"{label}.scan", forward_bytes=tokens * (10.0 * value + 4.0 * size) + kept,
         backward_bytes=tokens * (18.0 * value + 8.0 * size) + kept, exponentials=steps,
         backward_exponentials=2.0 * steps, saved_bytes=2.0 * tokens * (value + 2 * size) + kept,
     )  # fmt: skip
@@ -334,12 +389,10 @@ def _emit_mamba1(table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widt
             tokens=shapes.tokens, n_in=value, n_out=shapes.hidden, segment=SEGMENT_PROJ,
         ),
     )  # fmt: skip
-    emit_region_exit(
-        table, shapes, where, f"{label}.tp", 2.0 * tokens * shapes.hidden, SEGMENT_PROJ
-    )
+    emit_region_exit(table, shapes, where, f"{label}.tp", activations * shapes.hidden, SEGMENT_PROJ)
 
 
-_CORES: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, _Widths], None]] = {
+_EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, _Widths, Core], None]] = {
     "mamba1": _emit_mamba1,
     "mamba2": _emit_mamba2,
     "gdn": partial(_emit_delta, label="gdn"),
@@ -347,3 +400,6 @@ _CORES: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, _Widths], None]] = {
     "linear": _emit_linear_attention,
 }
 """What emits each recurrent mixer."""
+
+RECURRENT = tuple(_EMITTERS)
+"""Recurrent mixers, in the order of columns."""
