@@ -346,19 +346,19 @@ class ModelConfig(Config):
     sliding_window_layers: NonNegativeInt = 0
     """How many of the layers are windowed."""
 
+    layer_types: tuple[LayerType, ...] | None = None
+    """The kinds of the layers of a hybrid model: a list, which repeats where it is shorter, or
+    Megatron's pattern (``M*-E``: Mamba-2, attention, MLP and experts, G for gated delta net), whose
+    letters are a layer each. None given has attention and a feed-forward in every layer."""
+
+    recurrent: RecurrentConfig | None = None
+    """Mixers other than attention, if there are any."""
+
     mla: MLAConfig | None = None
     """Multi-head latent attention instead of grouped-query attention."""
 
     moe: MoEConfig | None = None
     """Mixture-of-experts layers, if there are any."""
-
-    recurrent: RecurrentConfig | None = None
-    """Mixers other than attention, if there are any."""
-
-    layer_types: tuple[LayerType, ...] | None = None
-    """The kinds of the layers of a hybrid model: a list, which repeats where it is shorter, or
-    Megatron's pattern (``M*-E``: Mamba-2, attention, MLP and experts, G for gated delta net), whose
-    letters are a layer each. None given has attention and a feed-forward in every layer."""
 
     mtp_num_layers: int = Field(default=0, ge=0, le=64)
     """Multi-token-prediction modules that are trained along."""
