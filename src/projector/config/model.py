@@ -500,6 +500,13 @@ class ModelConfig(Config):
         return -(-self.vocab_size // multiple) * multiple
 
 
+def refuse_hybrid(model: ModelConfig, why: str) -> None:
+    """Refuse a model whose layers are of several kinds, where these are not known."""
+    if model.layer_types is not None:
+        msg = f"{model.name} has layers of several kinds; {why}"
+        raise ConfigError(msg, key="model.layer_types", allowed="a transformer")
+
+
 def _divisors(number: int) -> list[int]:
     return [value for value in range(1, min(number, 4096) + 1) if number % value == 0]
 

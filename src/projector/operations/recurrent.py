@@ -251,7 +251,7 @@ def _emit_mamba2(
         forward_bytes=8.0 * states + tokens * (4.0 * value + 26.0 * heads),
         backward_bytes=24.0 * states + tokens * (14.0 * value + 60.0 * heads), launches=3.0,
         backward_launches=15.0, exponentials=decays, backward_exponentials=2.0 * decays,
-        saved_bytes=2.0 * tokens * (value + heads), transient_bytes=8.0 * states,
+        saved_bytes=2.0 * tokens * (2 * value + heads), transient_bytes=8.0 * states,
     )  # fmt: skip
     _emit_out(table, shapes, where, label, value, value, has_gate=False)
 
@@ -283,10 +283,11 @@ def _emit_delta(
     within = where[core.tokens[where] > 0]
     products = partial(_emit_products, table, shapes, within)
     products(f"{label}.solve", chunks, (chunk, chunk, size), 2.0)
-    products(f"{label}.corrections", chunks, (chunk, size + width, chunk), 3.0)
+    products(f"{label}.corrections", chunks, (chunk, size + width, chunk), 2.0)
     # Over the whole sequence, one head beside the other.
     sequences = ceil_div(core.sequences * heads, shapes.cp)
     products(f"{label}.state", sequences, (width, size, 2 * core.seq), 2.0)
+    products(f"{label}.scores", chunks, (chunk, chunk, size), 5.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 4.0)
     states = tokens / chunk * value * size
     passes = 8.0 + (20.0 if fine else 0.0)
