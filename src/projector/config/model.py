@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from projector.config._base import Config
-from projector.errors import ConfigError
+from projector.errors import ConfigError, UnsupportedError
 
 Extent = Annotated[int, Field(gt=0, le=1 << 30)]
 """A width or a count of a real architecture; the limit keeps products within exact integers."""
@@ -504,7 +504,7 @@ def refuse_hybrid(model: ModelConfig, why: str) -> None:
     """Refuse a model whose layers are of several kinds, where these are not known."""
     if model.layer_types is not None:
         msg = f"{model.name} has layers of several kinds; {why}"
-        raise ConfigError(msg, key="model.layer_types", allowed="a transformer")
+        raise UnsupportedError(msg, key="model.layer_types", allowed="a transformer")
 
 
 def _divisors(number: int) -> list[int]:

@@ -108,14 +108,19 @@ def mamba2(config: ConfigFile) -> dict[str, Any]:
     }
 
 
+def _unless_auto(config: ConfigFile, name: str, otherwise: int) -> int:
+    """Read a width that the class works out where it is ``"auto"`` or absent."""
+    stated = config.has(name) and config.data[name] != "auto"
+    return config.integer(name) if stated else otherwise
+
+
 def _mamba2_of(config: ConfigFile) -> dict[str, Any]:
     heads = config.integer("mamba_n_heads", 128, most=MAX_HEADS)
     inner = config.integer("mamba_expand", 2) * config.integer("hidden_size")
-    stated = config.data.get("mamba_d_head", "auto") != "auto"
     return {
         "recurrent": {
             "num_heads": heads,
-            "head_dim": config.integer("mamba_d_head") if stated else inner // heads,
+            "head_dim": _unless_auto(config, "mamba_d_head", inner // heads),
             "num_groups": config.integer("mamba_n_groups", 1, most=MAX_HEADS),
             "state_size": config.integer("mamba_d_state", 256),
             "conv_kernel": config.integer("mamba_d_conv", 4),
@@ -151,7 +156,6 @@ def jamba(config: ConfigFile) -> dict[str, Any]:
 
     mixers = ["attention" if attends else "mamba1" for attends in periodic("attn", 8, 4)]
     hidden = config.integer("hidden_size")
-    stated = config.data.get("mamba_dt_rank", "auto") != "auto"
     inner = config.integer("mamba_expand", 2) * hidden
     recurrent = {
         # Channels alone count; heads are what tensor parallelism divides.
@@ -160,7 +164,7 @@ def jamba(config: ConfigFile) -> dict[str, Any]:
         "num_groups": 1,
         "state_size": config.integer("mamba_d_state", 16),
         "conv_kernel": config.integer("mamba_d_conv", 4),
-        "dt_rank": config.integer("mamba_dt_rank") if stated else -(-hidden // 16),
+        "dt_rank": _unless_auto(config, "mamba_dt_rank", -(-hidden // 16)),
     }
     moe = {
         "num_experts": config.integer("num_experts", 16),

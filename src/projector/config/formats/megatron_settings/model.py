@@ -341,8 +341,8 @@ def _letters(settings: Settings, spec: str) -> str:
             if modules:
                 settings.warn(name, f": modules behind /, {modules}, are left out")
             if not settings.has("num_layers"):
-                settings.put("model.num_layers", len(letters), name)
                 settings.missing.pop("model.num_layers", None)
+                settings.put("model.num_layers", len(letters), name)
             return letters
     layers, is_mamba = settings.num_layers(), "mamba" in settings.word("model_type")
     if not settings.on("is_hybrid_model"):
@@ -366,7 +366,7 @@ def _letters(settings: Settings, spec: str) -> str:
 
 
 def _linear_layers(settings: Settings) -> list[str]:
-    """Return kinds of layers: every so many have softmax attention, or a list of 0 and 1 says it."""
+    """Return kinds of layers: each so many have softmax attention, or a list of 0 and 1 says it."""
     name, variant = "linear_attention_freq", "experimental_attention_variant"
     if settings.word(variant) not in {"gdn", "gated_delta_net"}:
         settings.refuse(variant, ": of linear attention only gated_delta_net is modelled")
