@@ -18,7 +18,7 @@ from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
 from projector.lower.columns import Declared
 from projector.lower.sections import FP8_RECIPES, FUSED_DISPATCHERS
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, is_layer
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, has_part, is_layer
 
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 """Codes of ``accumulation``."""
@@ -38,16 +38,21 @@ class Pieces:
     @cached_property
     def is_moe(self) -> Flags:
         """Mixture-of-experts layers."""
-        return np.asarray(self.kinds["kind"] == Kind.MOE)
+        return has_part(self.kinds["kind"], "moe")
 
     @cached_property
     def is_dense(self) -> Flags:
-        """Other transformer layers, which have an MLP."""
-        return self.is_layer & ~self.is_moe
+        """Layers that have an MLP."""
+        return has_part(self.kinds["kind"], "dense")
+
+    @cached_property
+    def is_recurrent(self) -> Flags:
+        """Layers whose mixer has a state of fixed size."""
+        return has_part(self.kinds["kind"], "mamba1", "mamba2", "gdn", "kda", "linear")
 
     @cached_property
     def is_layer(self) -> Flags:
-        """Transformer layers."""
+        """Layers."""
         return is_layer(self.kinds["kind"])
 
     @cached_property
@@ -223,6 +228,10 @@ def _experts(read: Read) -> WorkloadColumn:
     return WorkloadColumn(read, lambda p: p.is_moe)
 
 
+def _state(read: Read) -> WorkloadColumn:
+    return WorkloadColumn(read, lambda p: p.is_recurrent)
+
+
 def _loss(name: str) -> WorkloadColumn:
     position = LOSS.index(name)
     return WorkloadColumn(lambda p: p.loss[:, position], lambda p: p.kinds["kind"] == Kind.HEAD)
@@ -321,6 +330,7 @@ class WorkloadColumns:
     rope = _shared("model.rope")
     attention_bias = _shared("model.attention_bias")
     qk_norm = _shared("model.qk_norm")
+    output_gate = _shared("model.output_gate")
     sinks = _shared("model.sinks")
     window = _shared(_window)  # Keys it sees; 0 is all. [tokens]
     norm_parameters = _shared("model.norm_parameters")
@@ -330,8 +340,16 @@ class WorkloadColumns:
     kv_lora = _layer("model.kv_lora")
     d_nope = _layer("model.d_nope")
     d_rope = _layer("model.d_rope")
+    state_heads = _state("model.state_heads")
+    state_width = _state("model.state_width")
+    state_groups = _state("model.state_groups")
+    state_size = _state("model.state_size")
+    state_conv = _state("model.state_conv")
+    state_chunk = _state("model.state_chunk")
+    state_rank = _state("model.state_rank")
     experts = _experts("model.experts")
     topk = _experts("model.topk")
+    expert_hidden = _experts("model.expert_hidden")
     expert_ffn = _experts("model.expert_ffn")
     shared_ffn = _experts("model.shared_ffn")
     shared_gate = _experts("model.shared_gate")

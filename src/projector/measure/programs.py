@@ -9,6 +9,7 @@ import numpy as np
 from projector.arrays import Ints
 from projector.config.adapter import refuse_adapter
 from projector.config.job import Job
+from projector.config.model import refuse_hybrid
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.batch import JobBatch, job_columns
 from projector.lower.stages import KINDS, Kind
@@ -100,6 +101,7 @@ def task_of(
 ) -> Task:
     """Return what is measured: distinct operations and layers, one step, rates and clocks."""
     pace = Pace() if pace is None else pace
+    refuse_hybrid(reduction.job.model, "a worker runs attention with an MLP or experts")
     lowered = lower_job(reduction.job)
     layers = layers_of(lowered.workloads)
     # Each workload once, as a token meets them first; the head is last.

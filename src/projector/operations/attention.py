@@ -69,7 +69,7 @@ def emit_cached_attention(
 
     Sequences that decode fold the up-projections of latent attention into the heads.
     """
-    layers = table.repeated(steps.layers)
+    layers = table.repeated(steps.attention_layers)
     _emit_grouped_projections(layers, shapes, where[shapes.mla[where] == 0])
     _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
     tokens = shapes.tokens.astype(np.float64)
@@ -120,11 +120,12 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     emit_region_entry(
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
-    outputs = {"qkv": query + key + value, "q": query, "k": key, "v": value}
+    gate = heads * shapes.d_v * shapes.output_gate
+    outputs = {"qkv": query + gate + key + value, "q": query + gate, "k": key, "v": value}
     emit_adapted(
         table, shapes, where, "attention.qkv", outputs, COLUMN,
         Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + key + value,
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + gate + key + value,
             saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
         ),
     )  # fmt: skip
@@ -138,6 +139,11 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         backward_bytes=rotation,
         launches=np.where(shapes.eager == 1, EAGER_ROTATION_KERNELS, 1.0),
     )
+    gated = shapes.tokens * gate.astype(np.float64)
+    emit_memory(
+        table, where[shapes.output_gate[where] == 1], "attention.gate", forward_bytes=6.0 * gated,
+        backward_bytes=10.0 * gated, saved_bytes=4.0 * gated,
+    )  # fmt: skip
     eager = where[shapes.eager[where] == 1]
     projected = shapes.tokens * (query + key + value).astype(np.float64)
     emit_memory(
@@ -270,12 +276,12 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
     latent = shapes.mla == 1
     again = steps.chunks * steps.chunk_context
     _emit_latent_keys(
-        table.repeated(steps.layers), shapes, where[latent[where] & (again[where] > 0)],
+        table.repeated(steps.attention_layers), shapes, where[latent[where] & (again[where] > 0)],
         "attention.kv_up.cached", again,
     )  # fmt: skip
     widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
     keys = steps.context + steps.queries
-    full = (steps.layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
+    full = (steps.attention_layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
     windowed = (steps.windowed, shapes.window, "attention.windowed")
     for layers, window, label in (full, windowed):
         builder, present = table.repeated(layers), where[layers[where] > 0]

@@ -185,6 +185,7 @@ def emit_memory(
     parameters: FloatValues = 0.0,
     recompute_bit: int = 0,
     exponentials: FloatValues = 0.0,
+    backward_exponentials: FloatValues = 0.0,
     transient_bytes: FloatValues = 0.0,
     syncs: FloatValues = 0.0,
     rate_share: FloatValues = 1.0,
@@ -210,6 +211,7 @@ def emit_memory(
         phase=BACKWARD,
         bytes=backward_bytes,
         launches=launches if backward_launches is None else backward_launches,
+        exponentials=backward_exponentials,
     )
 
 

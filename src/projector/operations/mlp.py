@@ -92,7 +92,7 @@ EAGER_LAYER_KERNELS = (1.0, 3.0)
 
 
 def emit_norm(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, *, count: int | Ints = 1
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, *, count: int | Ints | Floats = 1
 ) -> None:
     """Emit the norms of one place in the layer.
 

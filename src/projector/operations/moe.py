@@ -92,6 +92,7 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         ),
     )  # fmt: skip
     arriving_f = arriving.astype(np.float64)
+    _emit_latent(table, shapes, where, shapes.outer_tokens)
     _emit_host(table, shapes, where)
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
@@ -101,19 +102,32 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         recompute_bit=MOE_BIT, saved_tokens=_ratio(arriving, local_experts),
     )  # fmt: skip
     outputs = {"fc1": width * (1 + shapes.gated), "gate": width, "up": width}
-    working_set = 2.0 * arriving_f * (shapes.hidden + width * (2.0 + shapes.gated))
+    working_set = 2.0 * arriving_f * (shapes.expert_hidden + width * (2.0 + shapes.gated))
     fc1 = expert(
-        n_in=shapes.hidden, n_out=width * (1 + shapes.gated), transient_bytes=working_set,
-        flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated),
+        n_in=shapes.expert_hidden, n_out=width * (1 + shapes.gated), transient_bytes=working_set,
+        flop=2.0 * arriving_f * shapes.expert_hidden * width * (1 + shapes.gated),
     )  # fmt: skip
     emit_adapted(table, shapes, where, "moe.experts.fc1", outputs, COLUMN, fc1)
     _emit_clamp(table, shapes, where, arriving_f * width)
     emit_activation(
         table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
     )
-    fc2 = expert(n_in=width, n_out=shapes.hidden, flop=2.0 * arriving_f * shapes.hidden * width)
-    emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.hidden}, ROW, fc2)
-    _emit_expert_bias(table, shapes, where, arriving_f * shapes.hidden)
+    fc2 = expert(
+        n_in=width, n_out=shapes.expert_hidden,
+        flop=2.0 * arriving_f * shapes.expert_hidden * width,
+    )  # fmt: skip
+    emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.expert_hidden}, ROW, fc2)
+    _emit_expert_bias(table, shapes, where, arriving_f * shapes.expert_hidden)
+
+
+def _emit_latent(table: TableBuilder, shapes: Shapes, where: Ints, tokens: Ints) -> None:
+    """Emit the projections to the narrower width in which experts work, and back (LatentMoE)."""
+    narrow = where[shapes.expert_hidden[where] < shapes.hidden[where]]
+    linear = partial(Linear, tokens=tokens, recompute_bit=MOE_BIT)
+    down = linear(n_in=shapes.hidden, n_out=shapes.expert_hidden)
+    up = linear(n_in=shapes.expert_hidden, n_out=shapes.hidden)
+    emit_linear(table, shapes, narrow, "moe.latent.down", down)
+    emit_linear(table, shapes, narrow, "moe.latent.up", up)
 
 
 def _ratio(total: Ints, parts: Ints) -> Floats:
@@ -183,7 +197,7 @@ def _emit_permutation(
     once to each rank, they are gathered after dispatch and summed before combine. Counted from
     Megatron-LM's moe_utils.py and token_dispatcher.py, with and without ``moe_permute_fusion``.
     """
-    hidden = shapes.hidden.astype(np.float64)
+    hidden = shapes.expert_hidden.astype(np.float64)
     fused = shapes.permute_fusion == 1
     delivered = np.where(shapes.dispatcher >= DEEPEP, shapes.ranks_reached_2e20 / LOAD_ONE, 1.0)
     tokens = shapes.outer_tokens * delivered
@@ -237,7 +251,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         ("moe.combine", BACKWARD, 2.0, DISPATCH),
         ("moe.dispatch", BACKWARD, 2.0, COMBINE),
     ):
-        size = np.asarray(shapes.hidden * element, np.float64)
+        size = np.asarray(shapes.expert_hidden * element, np.float64)
         row: CollectiveRow = {
             **_beside(shapes, SEGMENT_FC1 if label == "moe.dispatch" else SEGMENT_FC2),
             "recompute_bit": MOE_BIT if phase == FORWARD else 0,
@@ -291,7 +305,7 @@ def _emit_fused(
 
 def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the dispatcher that gathers all tokens on every rank."""
-    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.hidden * shapes.ep
+    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.expert_hidden * shapes.ep
     labels = ("moe.dispatch", "moe.combine")
     emit_gather_and_scatter(table, shapes, where, labels, EP_COMM, "ep", everything, MOE_BIT)
 
@@ -299,7 +313,7 @@ def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_expert_tp(table: TableBuilder, shapes: Shapes, where: Ints, arriving: Floats) -> None:
     """Emit expert tensor parallelism: tokens gathered before, partial sums scattered after."""
     split = where[shapes.etp[where] > 1]
-    num_bytes = 2.0 * arriving * shapes.hidden
+    num_bytes = 2.0 * arriving * shapes.expert_hidden
     labels = ("moe.etp.all_gather", "moe.etp.reduce_scatter")
     emit_gather_and_scatter(table, shapes, split, labels, TP_COMM, "etp", num_bytes, MOE_BIT)
 
@@ -329,6 +343,7 @@ def emit_served_experts(
     active = active_experts(experts // parts, pairs, steps.stage_tokens)
     exchanged = steps.exchange != NO_EXCHANGE
     _emit_routing(layers, shapes, where, experts)
+    _emit_latent(layers, shapes, where, shapes.tokens)
     _emit_dispatch(layers, shapes, steps, where, pairs)
     # Kernels for few tokens deliver them by expert and sum up what comes back.
     around = where[steps.exchange[where] != LOW_LATENCY]
@@ -338,22 +353,24 @@ def emit_served_experts(
         around,
         "moe.permute",
         backward_bytes=0.0,
-        forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.hidden,
+        forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.expert_hidden,
     )
     inner = ceil_div(shapes.expert_ffn, np.maximum(1, shapes.etp))
     rows = ceil_div(pairs, active)
     grouped = partial(Linear, tokens=rows, groups=active, expert=1)
-    fc1 = grouped(n_in=shapes.hidden, n_out=inner * (1 + shapes.gated))
+    fc1 = grouped(n_in=shapes.expert_hidden, n_out=inner * (1 + shapes.gated))
     emit_linear(layers, shapes, where, "moe.experts.fc1", fc1)
     emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)
-    fc2 = grouped(n_in=np.maximum(1, inner), n_out=shapes.hidden)
+    fc2 = grouped(n_in=np.maximum(1, inner), n_out=shapes.expert_hidden)
     emit_linear(layers, shapes, where, "moe.experts.fc2", fc2)
     emit_memory(
         layers,
         around,
         "moe.finalise",
         backward_bytes=0.0,
-        forward_bytes=2.0 * (copies + _summed_tokens(shapes, steps, exchanged)) * shapes.hidden,
+        forward_bytes=2.0
+        * (copies + _summed_tokens(shapes, steps, exchanged))
+        * shapes.expert_hidden,
     )
     _emit_combine(layers, shapes, steps, where, pairs)
     activations = 2.0 * shapes.tokens * shapes.hidden
@@ -461,7 +478,7 @@ def _emit_served_exchange(
     sent = ceil_div(shapes.tokens, shapes.tp).astype(np.float64)
     mean = steps.stage_tokens * shapes.topk / parts
     tokens = sent * np.maximum(1.0, pairs / np.maximum(1.0, mean))
-    size = shapes.hidden * element
+    size = shapes.expert_hidden * element
     # The kernel for few tokens sends a copy to every expert.
     copies = np.where(op == LOW_LATENCY, shapes.topk, steps.ranks_reached).astype(np.float64)
     near = copies * (local - 1.0) / local
@@ -477,7 +494,7 @@ def _emit_served_gather(
     table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints, label: str, operation: int
 ) -> None:
     """Emit the gather of the tokens of all attention groups, or the scatter of their sums."""
-    everything = 2.0 * steps.attention_dp * shapes.tokens * shapes.hidden
+    everything = 2.0 * steps.attention_dp * shapes.tokens * shapes.expert_hidden
     emit_collective(
         table, where[steps.gathers[where] == 1], label, phase=FORWARD, category=EP_COMM,
         operation=operation, num_bytes=everything, ranks=steps.attention_dp,

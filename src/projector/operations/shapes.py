@@ -98,7 +98,12 @@ class StepShapes:
     layers: Ints
     windowed: Ints
     """Layers whose attention has a window."""
+    attention_layers: Ints
+    dense_layers: Ints
+    """Layers with one MLP."""
     moe_layers: Ints
+    state_layers: Ints
+    """int64[steps, mixers]: layers with each of `operations.recurrent.RECURRENT`."""
     sequences: Ints
     """That decode."""
     queries: Ints
@@ -146,6 +151,17 @@ class StepShapes:
     """float64[steps]: distinct parts on which a token's experts lie."""
     domains_reached: Floats
     """float64[steps]: distinct scale-up domains on which they lie."""
+
+    @property
+    def mixed_layers(self) -> Ints:
+        """Layers with a mixer, of attention or another."""
+        mixed: Ints = self.attention_layers + self.state_layers.sum(axis=1)
+        return mixed
+
+    @property
+    def fed_layers(self) -> Ints:
+        """Layers with an MLP or experts."""
+        return self.dense_layers + self.moe_layers
 
     @property
     def decode_tokens(self) -> Ints:

@@ -153,7 +153,7 @@ def classes_of(job: Job, quantity: str = "time") -> tuple[str, ...]:
 
 
 def unfamiliar(job: Job, quantity: str = "time") -> str:
-    """Return what hardly any published run has of a job: its framework, or experts on its network.
+    """Return what hardly any published run has of a job: framework, layers, experts on a network.
 
     Constants of one source alone stand behind the time or memory of such a job. Of others it
     returns ``""``.
@@ -162,6 +162,8 @@ def unfamiliar(job: Job, quantity: str = "time") -> str:
     few = "none" if framework is None else profile_named(framework.name).few_runs
     if framework is not None and (few == "all" or (few == "experts" and has_experts)):
         return f"{framework.name} with experts" if few == "experts" else framework.name
+    if job.model.recurrent is not None:
+        return "state-space or linear-attention layers"
     if quantity == "memory":
         return ""
     split, network = job.parallelism, job.cluster.network

@@ -24,6 +24,7 @@ from projector.lower.hardware import device_records, expert_kernels, grouped_rec
 from projector.lower.sections import ModelColumns
 from projector.lower.workload_columns import WORKLOAD, expected_parts
 from projector.operations.moe import NO_EXCHANGE
+from projector.operations.recurrent import RECURRENT
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.deployment import Deployment, is_further_token_module
 from projector.units import TERA
@@ -43,10 +44,11 @@ def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
 
 
 def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
-    """Return the tokens of a sequence that all layers cache, int64; windowed ones their window."""
+    """Return the tokens of a sequence that all attention caches, int64; windows hold theirs."""
     windowed = model.sliding_window_layers
     windowed_tokens = np.minimum(context, model.sliding_window)
-    return np.asarray((model.num_layers - windowed) * context + windowed * windowed_tokens)
+    attending = model.mixers.count("attention")
+    return np.asarray((attending - windowed) * context + windowed * windowed_tokens)
 
 
 def kv_cache_bytes(
@@ -225,7 +227,9 @@ def layer_rows(deployments: Sequence[Deployment]) -> Records:
 OF_MODEL = (
     "hidden", "ffn", "gated", "heads", "key_heads", "d_qk", "d_v", "rope", "qk_norm", "window",
     "norms", "norm_parameters", "attention_bias", "mlp_bias", "sinks", "shared_gate", "router_bias",
-    "q_lora", "kv_lora", "d_nope", "d_rope", "experts", "topk", "expert_ffn", "shared_ffn", "vocab",
+    "q_lora", "kv_lora", "d_nope", "d_rope", "output_gate", "experts", "topk", "expert_hidden",
+    "expert_ffn", "shared_ffn", "vocab", "state_heads", "state_width", "state_groups", "state_size",
+    "state_conv", "state_chunk", "state_rank",
 )  # fmt: skip
 """Columns of a workload that are those of its model."""
 
@@ -256,7 +260,12 @@ def _step_shapes(
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
+        attention_layers=column(model.mixers.count("attention") for model in models),
+        dense_layers=column(model.feed_forwards.count("dense") for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),
+        state_layers=np.array(
+            [[model.mixers.count(mixer) for mixer in RECURRENT] for model in models], np.int64
+        ),
         **step_counts(counts, groups, codes),
         cached=cached,
         cache_bytes=cached * np.array([each.cached_element_bytes for each in deployments]),

@@ -3,6 +3,7 @@
 The times of its steps are interpolated on a grid.
 """
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -307,9 +308,13 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
     memory.check_fits(longest)
     model, groups = deployment.model, deployment.attention_dp
     page = deployment.page_tokens
-    # A unit is one page of one layer; stages have layers of both kinds in proportion.
-    unit_bytes = memory.page_bytes / float(memory.stage_layers.max())
-    share = memory.stage_layers / model.num_layers
+    # A unit is one page of one layer; stages have layers of all kinds in proportion. A state that
+    # does not grow stands for as many units.
+    attending, states = model.mixers.count("attention"), memory.stage_state_bytes
+    unit_bytes = memory.page_bytes / float(memory.stage_layers.max()) if attending else states.sum()
+    share = np.maximum(memory.stage_layers / attending if attending else states / unit_bytes, 1e-9)
+    window_pages = -(-model.sliding_window // page) if model.sliding_window_layers else 1
+    standing = math.ceil(states.sum() / unit_bytes / window_pages)
     units = int(np.floor(memory.stage_room_bytes / (share * unit_bytes)).min()) * groups
     max_seqs = scheduler.max_num_seqs * groups
     max_tokens = scheduler.max_num_batched_tokens * groups
@@ -321,9 +326,9 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
         reserve=int(scheduler.admission == "whole_sequence"),
         page_tokens=page,
         units=units,
-        layers=model.num_layers - model.sliding_window_layers,
-        windowed=model.sliding_window_layers,
-        window_pages=-(-model.sliding_window // page) if model.sliding_window_layers else 0,
+        layers=attending - model.sliding_window_layers,
+        windowed=model.sliding_window_layers + standing,
+        window_pages=window_pages,
         concurrency=0,
     )
     # A whole prompt can be longer than a step is meant to be.

@@ -25,6 +25,7 @@ from projector.validate.kind import (
     number,
     read_cases,
 )
+from projector.validate.names import is_hybrid
 from projector.validate.words import said
 
 BATCH = 96
@@ -66,8 +67,9 @@ def why_not_modelled(row: Row) -> str:
         return "images or frozen parts beside the text"
     if said(row, "shared_batch") == "true":
         return "one batch shared by the ranks of an expert-parallel group"
-    if "true" in (said(row, "hybrid_model"), said(row, "hybrid_run")):
-        return "hybrid model, not a transformer"
+    hybrid = "true" in (said(row, "hybrid_model"), said(row, "hybrid_run"))
+    if hybrid and not is_hybrid(row.get("model") or ""):
+        return "a hybrid model with layers that are not modelled"
     return ""
 
 

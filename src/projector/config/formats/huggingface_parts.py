@@ -132,7 +132,7 @@ def _every_layer(config: ConfigFile) -> list[bool]:
     return [True] * num_layers(config)
 
 
-def _sparse_step(config: ConfigFile) -> list[bool]:
+def sparse_step(config: ConfigFile) -> list[bool]:
     """Qwen: every so many layers, but not those that are listed."""
     step = config.integer("decoder_sparse_step", 1)
     dense = set(config.sequence("mlp_only_layers", int))
@@ -232,9 +232,9 @@ _QWEN: Final[Fields] = _SOFTMAX | {
     "router_topk": integer("num_experts_per_tok"),
     "ffn_hidden_size": integer("moe_intermediate_size"),
 }
-QWEN3: Final = _experts(_sparse_step, **_QWEN)
+QWEN3: Final = _experts(sparse_step, **_QWEN)
 QWEN2: Final = _experts(
-    _sparse_step,
+    sparse_step,
     **_QWEN,
     shared_expert_ffn_hidden_size=integer("shared_expert_intermediate_size"),
     num_shared_experts=1,
