@@ -237,7 +237,10 @@ def train(jobs: Sequence[AnyJob]) -> TrainingResults:
 def train_columns(columns: TrainingColumns, constants: Constants) -> TrainingResults:
     """Project jobs that are columns already."""
     replicas = columns.dp * columns.cp
-    held = _parameters_of_a_rank(columns)
+    # Divide parameters evenly over the ranks that hold different ones.
+    dense = columns.parameters - columns.expert_parameters
+    experts = columns.expert_parameters / (columns.ep * columns.etp)
+    held = np.asarray((dense / columns.tp + experts) / columns.pp)
     flop = training_flop(columns.tokens_per_step, columns.active_parameters)
     near = np.floor(columns.scale_up_domain / columns.tp)
     return TrainingResults(
@@ -256,13 +259,6 @@ def train_columns(columns: TrainingColumns, constants: Constants) -> TrainingRes
         bubble_fraction=bubble_fraction(columns.pp, columns.microbatches, columns.vpp),
         crossing=crossing_factor(columns.tp, columns.scale_up_domain, constants),
     )
-
-
-def _parameters_of_a_rank(columns: TrainingColumns) -> Floats:
-    """Divide parameters evenly over the ranks that hold different ones."""
-    dense = columns.parameters - columns.expert_parameters
-    experts = columns.expert_parameters / (columns.ep * columns.etp)
-    return np.asarray((dense / columns.tp + experts) / columns.pp)
 
 
 def _states(

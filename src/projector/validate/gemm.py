@@ -289,6 +289,8 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     gemms = _gemms(row, op, _OUT_BYTES[out])
     loop = loop_of(row)
     run: Run = "short" if "short run" in (row.get("clock_note") or "") else longer
+    time_us, tflops = time_or_rate(row, "runtime_us")
+    flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
     return Case(
         gemms=gemms,
         code=MATRIX_TYPES.index(native),
@@ -306,7 +308,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
         accumulated=_accumulated(row, gemms),
         loop=loop,
         beside_collective="during" in op,
-        measured=_measured_us(row, gemms),
+        measured=time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND,
         note="; ".join(rules),
     )
 
@@ -396,12 +398,6 @@ def _locked_clock(row: Row, device: Device) -> float | None:
         msg = f"clock_note: {match[0]!r} must be from 1 to {peak:g} MHz on {device.name}"
         raise ValueError(msg)
     return clock_mhz
-
-
-def _measured_us(row: Row, gemms: tuple[Gemm, ...]) -> float:
-    time_us, tflops = time_or_rate(row, "runtime_us")
-    flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
-    return time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND
 
 
 def _why_not_eligible(row: Row) -> str:

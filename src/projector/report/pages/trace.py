@@ -28,8 +28,9 @@ _MS = 1e6
 def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     """Write a trace as one page that works offline; it appears whole or not at all."""
     check_page(path)
+    warnings = analysis.warnings
     sections = [
-        *_warnings(analysis),
+        *([Section("Mind this", items=warnings)] if warnings else []),
         *_phases(analysis),
         *_overlap(analysis),
         *_launch(analysis),
@@ -40,11 +41,6 @@ def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
         f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
     )
     write_page(path, Document(f"Trace of {title_of(analysis)}", lead, sections))
-
-
-def _warnings(analysis: TraceAnalysis) -> list[Section]:
-    warnings = analysis.warnings
-    return [Section("Mind this", items=warnings)] if warnings else []
 
 
 def _phases(analysis: TraceAnalysis) -> list[Section]:

@@ -69,7 +69,11 @@ def matches(activities: act.Activities, where: Flags | None = None) -> Matches:
     rank, start = activities.rank[row], activities.start_ps[row]
     kinds = group(activities.group[row], label, activities.iteration[row])
     place = places_within(group(kinds.of, rank, activities.device[row]).of, start)
-    alike = _alike(kinds, rank)
+    # Whether all ranks that have a kind of collective have as many of it.
+    each = group(kinds.of, rank)
+    sizes = each.sizes()
+    of_kind = Groups(each.keys[0], (), kinds.first)
+    alike = np.asarray(of_kind.least(sizes) == of_kind.most(sizes))[kinds.of]
     alone = np.where(alike & (activities.group[row] >= 0), -1, np.arange(len(row)))
     collective = group(kinds.of, place, alone)
     duration = activities.end_ps[row] - start
@@ -97,14 +101,6 @@ def _labels(activities: act.Activities, row: Ints) -> tuple[tuple[str, ...], Int
     labels = tuple(sorted(set(words)))
     place = np.array([labels.index(word) for word in words], np.int64)
     return labels, place[pairs.of] if len(row) else np.zeros(0, np.int64)
-
-
-def _alike(kinds: Groups, rank: Ints) -> Flags:
-    """Return whether all ranks that have a kind of collective have as many of it."""
-    each = group(kinds.of, rank)
-    sizes = each.sizes()
-    of_kind = Groups(each.keys[0], (), kinds.first)
-    return np.asarray(of_kind.least(sizes) == of_kind.most(sizes))[kinds.of]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +287,10 @@ def stragglers(
     for each in iterations:
         longest[each.iteration] = max(longest.get(each.iteration, 0.0), each.compute_ns)
     found = matches(activities, where)
-    last = _last(activities, found)
+    # Whether each kernel is the one of its collective that begins last.
+    start = activities.start_ps[found.row]
+    latest = start == found.collective.most(start)[found.collective.of]
+    last = np.asarray(latest & (found.collective.sums(latest)[found.collective.of] == 1))
     costs = _costs(iterations)
     rows = []
     for device in devices:
@@ -330,13 +329,6 @@ def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[f
             instead = min(computing[place], float(np.median(peers)))
             costs[each.rank, each.device].append(float(computing.max() - max(*peers, instead)))
     return costs
-
-
-def _last(activities: act.Activities, found: Matches) -> Flags:
-    """Return whether each kernel is the one of its collective that begins last."""
-    start = activities.start_ps[found.row]
-    latest = start == found.collective.most(start)[found.collective.of]
-    return np.asarray(latest & (found.collective.sums(latest)[found.collective.of] == 1))
 
 
 def _in_collectives(

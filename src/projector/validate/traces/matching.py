@@ -132,7 +132,9 @@ def match(
     for group in _GROUPS:
         _by_extents(matcher, group)
         _attention(matcher, group)
-    _optimizer(matcher)
+    table = matcher.activities
+    rows = np.flatnonzero((table.phase == OPTIMIZER) & (table.klass == COMPUTE))
+    matcher.put(rows, Name("optimizer", "optimizer"), BY_KIND)
     # What the backward is linked to must be known first.
     _by_place(matcher, _GROUPS[0])
     _by_link(matcher)
@@ -321,12 +323,6 @@ def _by_link(matcher: _Matcher) -> None:
     for number in np.unique(of_forward[of_forward >= 0]).tolist():
         label = matcher.names[number].label
         _put_label(matcher, rows[of_forward == number], label, _GROUPS[1], BY_LINK)
-
-
-def _optimizer(matcher: _Matcher) -> None:
-    table = matcher.activities
-    rows = np.flatnonzero((table.phase == OPTIMIZER) & (table.klass == COMPUTE))
-    matcher.put(rows, Name("optimizer", "optimizer"), BY_KIND)
 
 
 def _by_place(matcher: _Matcher, group: _Group) -> None:
