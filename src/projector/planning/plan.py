@@ -12,7 +12,7 @@ from typing import Any
 from projector.config.bands import NOTHING
 from projector.config.first_order import FIRST_ORDER, TILES
 from projector.config.planning import PlanSettings
-from projector.envelope import envelope
+from projector.envelope import envelope, told
 from projector.errors import ConfigError
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
 from projector.planning.question import Question, ask, days_number, number, stating, usd
@@ -67,12 +67,7 @@ class Remedy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``plan --json``."""
-        return {
-            "key": self.key,
-            "value": self.value,
-            "text": self.text,
-            "choice": self.choice.to_dict(),
-        }
+        return told(self, "key value text choice")
 
 
 def remedies(
@@ -284,25 +279,17 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector plan --json`` prints."""
-        question, job = self.question, self.question.job
+        question, training = self.question, self.question.job.training
         band = self.choices[0].band if self.choices else NOTHING
         return {
             **envelope(self.warnings, band.to_dict()),
-            "model": job.model.name,
-            "tokens": question.tokens,
-            "tokens_per_step": question.tokens_per_step,
-            "global_batch_size": job.training.global_batch_size,
-            "seq_length": job.training.seq_length,
-            "precision": job.training.precision,
+            "model": question.job.model.name,
+            **told(question, "tokens tokens_per_step"),
+            **told(training, "global_batch_size seq_length precision"),
             "batch_basis": question.batch_basis,
             "devices": [kind.label for kind in question.kinds],
-            "devices_basis": question.devices_basis,
-            "deadline_days": question.deadline_days,
-            "budget_usd": question.budget_usd,
-            "fidelity": question.fidelity,
-            "met": self.met,
-            "answer": self.answer,
-            "objective": self.objective,
+            **told(question, "devices_basis deadline_days budget_usd fidelity"),
+            **told(self, "met answer objective"),
             "choices": [choice.to_dict() for choice in self.choices[: self.top]],
             "considered": len(self.choices),
             "front": [
@@ -313,10 +300,7 @@ class PlanResult:
                 {"device": each.label, "gpus": list(each.gpus), "reason": each.reason}
                 for each in self.skipped
             ],
-            "would_do": [each.to_dict() for each in self.would_do],
-            "assumptions": list(self.assumptions),
-            "layouts": self.layouts,
-            "seconds": self.seconds,
+            **told(self, "would_do assumptions layouts seconds"),
         }
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ from projector.arrays import Flags, Floats
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.run import run_default, run_default_source
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.projection.bands import time_band
 from projector.projection.evaluate import Evaluation
@@ -326,20 +327,9 @@ class RunProjection:
     def to_dict(self) -> dict[str, Any]:
         """Return the object ``run`` of ``performance --json``."""
         return {
-            "tokens": self.tokens,
-            "days": self.days,
-            "days_low": self.days_low,
-            "days_high": self.days_high,
-            "gpu_hours": self.gpu_hours,
-            "energy_mwh": self.energy_mwh,
-            "co2_t": self.co2_t,
-            "cost_usd": self.cost_usd,
+            **told(self, "tokens days days_low days_high gpu_hours energy_mwh co2_t cost_usd"),
             **asdict(self.bill),
-            "goodput": self.goodput,
-            "terms_days": self.terms_days,
-            "failures": self.failures,
-            "checkpoint_interval_s": self.checkpoint_interval_s,
-            "assumptions": self.assumptions,
+            **told(self, "goodput terms_days failures checkpoint_interval_s assumptions"),
         }
 
     def __repr__(self) -> str:

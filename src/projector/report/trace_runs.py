@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, told
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
 from projector.report.figures import figure as fig
@@ -218,8 +218,7 @@ class Runs:
         return {
             "schema_version": SCHEMA_VERSION,
             "version": package_version(),
-            "warnings": self.warnings,
-            "runs": [run.to_dict() for run in self.runs],
+            **told(self, "warnings runs"),
         }
 
     @property
