@@ -17,6 +17,7 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import MoEConfig
 from projector.config.run import RunConfig
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.lower.rules import divisors, first_broken
 from projector.lower.workloads import layout_of
@@ -188,9 +189,7 @@ class Reduction:
             "benchmark": _described(self.job),
             "least_gpus": self.least_gpus,
             "available_gpus": self.available,
-            "least_nodes": self.least_nodes,
-            "min_dp": self.min_dp,
-            "target_dp": self.target_dp,
+            **told(self, "least_nodes min_dp target_dp"),
             "steps": [step.model_dump() for step in self.steps],
             "modelled": self.modelled(),
             "stand_ins": self.stand_ins(),

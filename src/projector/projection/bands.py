@@ -15,17 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints32
-from projector.config.bands import (
-    ALL,
-    NOTHING,
-    SHARES,
-    UNFAMILIAR,
-    Band,
-    band_of,
-    family_of_device,
-    table,
-    width_of_type,
-)
+from projector.config import bands
+from projector.config.bands import NOTHING, Band, table
 from projector.config.device_file import attention_band
 from projector.config.framework import profile_named
 from projector.config.job import Job
@@ -44,7 +35,7 @@ def time_band(job: Job, attention_share: float = 0.0, without: str | None = None
 
     The band is wider where the attention kernel was not measured, by its share in the step.
     """
-    band = band_of("time", classes_of(job), job.cluster.device.name, without)
+    band = bands.band_of("time", classes_of(job), job.cluster.device.name, without)
     band = replace(band, unknown=unfamiliar(job) or band.unknown)
     passes = [attention_band(evidence) for evidence in attention_evidence(job)]
     # The backward takes about two thirds of attention.
@@ -80,7 +71,7 @@ def run_class(job: Job) -> str:
 
 def memory_band(job: Job, without: str | None = None) -> Band:
     """Return the band of the peak of memory; ``without`` as in `time_band`."""
-    return band_of("memory", classes_of(job, "memory"), without=without)
+    return bands.band_of("memory", classes_of(job, "memory"), without=without)
 
 
 def ratio_band(
@@ -109,7 +100,7 @@ def ratio_band(
 def _both_sides(entry: dict[str, Any], runs: int, basis: str) -> Band:
     """Return a band that is as wide below as above, in logarithms."""
     sides: dict[str, Any] = {}
-    for share in SHARES:
+    for share in bands.SHARES:
         width = 1.0 + float(entry[f"relative_{share}"])
         sides |= {f"low_{share}": round(1.0 / width, 3), f"high_{share}": round(width, 3)}
     return Band(**sides, runs=runs, basis=f"68 % of {basis} are within it")
@@ -130,7 +121,7 @@ def _independent(first: Band, second: Band) -> Band:
             ),
             3,
         )
-        for share in SHARES
+        for share in bands.SHARES
         for side, other, sign in (("low", "high", -1.0), ("high", "low", 1.0))
     }
     basis = "the bands of both jobs, taken as independent"
@@ -144,12 +135,12 @@ def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
 
 def classes_of(job: Job, quantity: str = "time") -> tuple[str, ...]:
     """Return the names of the classes of a job, the narrowest first; the last is ``all``."""
-    family = family_of_device(job.cluster.device)
+    family = bands.family_of_device(job.cluster.device)
     kind = "dense" if job.model.moe is None else "moe"
-    precision = width_of_type(job.training.precision)
+    precision = bands.width_of_type(job.training.precision)
     if unfamiliar(job, quantity):
-        return (UNFAMILIAR,)
-    return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, ALL
+        return (bands.UNFAMILIAR,)
+    return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, bands.ALL
 
 
 def unfamiliar(job: Job, quantity: str = "time") -> str:

@@ -22,6 +22,7 @@ from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
 from projector.config.model import ModelConfig, refuse_hybrid
 from projector.envelope import envelope as plain_envelope
+from projector.envelope import told
 from projector.lower.batch import data_parallel
 from projector.lower.hardware import attention_name
 from projector.lower.stages import (
@@ -56,12 +57,7 @@ class Origins:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``provenance`` of ``--json`` says of times."""
-        return {
-            "times": "hybrid",
-            "terms": self.terms,
-            "shares": self.shares,
-            "record": self.record,
-        }
+        return {"times": "hybrid", **told(self, "terms shares record")}
 
 
 @dataclass(frozen=True, slots=True)

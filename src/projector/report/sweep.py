@@ -240,8 +240,9 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
     shown = [rows[same[0]] for same in equal]
     groups = _grouped(shown, settings, [of_workload[same[0]] for same in equal])
     is_grouped = len(set(groups)) < len(groups)
+    begin = {float(number): int(np.argmax(of_workload == number)) for number in set(of_workload)}
     columns = [
-        Column("#", _ranks(equal, of_workload)),
+        Column("#", [same[0] - begin[float(of_workload[same[0]])] + 1 for same in equal]),
         *([Column("group", groups)] if is_grouped else []),
         *_reached(shown, all_verdicts=True),
         Column("GPUs", [row["gpus"] for row in shown]),
@@ -273,12 +274,6 @@ def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[
         if taken[workload] <= most:
             kept.append(same)
     return kept
-
-
-def _ranks(equal: list[list[int]], of_workload: Floats) -> list[int]:
-    """Return the rank of each row within its workload."""
-    begin = {float(number): int(np.argmax(of_workload == number)) for number in set(of_workload)}
-    return [same[0] - begin[float(of_workload[same[0]])] + 1 for same in equal]
 
 
 def _grouped(

@@ -14,20 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, told
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
 from projector.report.figures import figure as fig
-from projector.report.figures.trace import (
-    COLOURS,
-    COMPUTING,
-    NS_PER_MS,
-    TRAFFIC,
-    OverlapPanel,
-    PhaseBars,
-    overlap_panels,
-    phase_bars,
-)
+from projector.report.figures import trace
 from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.sampled import within
@@ -66,8 +57,8 @@ class Run:
     iterations: int
     iteration_ms: Band | None
     """Of the slowest device of each iteration."""
-    bars: PhaseBars
-    panels: Mapping[Operation, OverlapPanel]
+    bars: trace.PhaseBars
+    panels: Mapping[Operation, trace.OverlapPanel]
     """Operations that communication overlaps, the longest first."""
     sampled: Mapping[str, Band]
     """Of `SAMPLED`, over the samples of all devices while iterations run."""
@@ -79,14 +70,16 @@ class Run:
         slowest: dict[int, float] = {}
         for row in analysis.summary().to_dict()["iteration_times"]:
             number = row["iteration"]
-            slowest[number] = max(slowest.get(number, 0.0), row["span_ns"] / NS_PER_MS)
+            slowest[number] = max(slowest.get(number, 0.0), row["span_ns"] / trace.NS_PER_MS)
         return cls(
             name=name,
             ranks=len(analysis.trace.ranks),
             iterations=len(slowest),
             iteration_ms=band(np.array(list(slowest.values()))),
-            bars=phase_bars(analysis),
-            panels={(each.name, each.phase): each for each in overlap_panels(analysis, most=40)},
+            bars=trace.phase_bars(analysis),
+            panels={
+                (each.name, each.phase): each for each in trace.overlap_panels(analysis, most=40)
+            },
             sampled=_sampled(analysis),
             warnings=tuple(analysis.warnings),
         )
@@ -206,10 +199,11 @@ class Runs:
 
         parts = {
             kind: [of(run, run.bars.parts[kind]) for run in self.runs]
-            for kind in (*COMPUTING, "launch")
+            for kind in (*trace.COMPUTING, "launch")
         }
         talks = {
-            kind: [of(run, run.bars.communication[kind]) for run in self.runs] for kind in TRAFFIC
+            kind: [of(run, run.bars.communication[kind]) for run in self.runs]
+            for kind in trace.TRAFFIC
         }
         return parts, talks
 
@@ -218,8 +212,7 @@ class Runs:
         return {
             "schema_version": SCHEMA_VERSION,
             "version": package_version(),
-            "warnings": self.warnings,
-            "runs": [run.to_dict() for run in self.runs],
+            **told(self, "warnings runs"),
         }
 
     @property
@@ -363,7 +356,7 @@ def _phase_page(found: Runs, phase: str) -> Figure:
             "offsetgroup": group,
             "marker": {"color": colours[name]},
         }
-        for group, bars, colours in (("work", parts, COLOURS), ("talk", talks, TRAFFIC))
+        for group, bars, colours in (("work", parts, trace.COLOURS), ("talk", talks, trace.TRAFFIC))
         for name, values in bars.items()
         if any(values)
     ]
@@ -475,7 +468,7 @@ def _draw_phase(found: Runs, phase: str, axes: "Axes") -> None:
     places = np.arange(len(found.runs))
     parts, talks = found.bars(phase)
     for offset, width, bars, colours, suffix in (
-        (-0.14, 0.5, parts, COLOURS, ""), (0.27, 0.2, talks, TRAFFIC, " communication"),
+        (-0.14, 0.5, parts, trace.COLOURS, ""), (0.27, 0.2, talks, trace.TRAFFIC, " communication"),
     ):  # fmt: skip
         below = np.zeros(len(places))
         for name, values in bars.items():

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from projector.arrays import Floats
 from projector.config._base import Config, Positive
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment, degrees
 from projector.serving.load import Load, Scheduler
@@ -77,9 +78,7 @@ class CapacityResult:
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
         return {
-            "replicas": self.replicas,
-            "gpus": self.gpus,
-            "replica_rate_per_s": self.replica_rate_per_s,
+            **told(self, "replicas gpus replica_rate_per_s"),
             "rate_per_s": self.load.rate_per_s,
             "targets": self.targets.model_dump(),
             "replica": self.result.to_dict(),
@@ -164,14 +163,10 @@ class FrontPoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
-        deployment = self.deployment
         return {
-            **degrees(deployment),
-            "gpus": deployment.gpus,
-            "concurrency": self.concurrency,
-            "tpot_ms": self.tpot_ms,
-            "ttft_ms": self.ttft_ms,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            **degrees(self.deployment),
+            "gpus": self.deployment.gpus,
+            **told(self, "concurrency tpot_ms ttft_ms tokens_per_s_per_gpu"),
             "mean_batch": self.result.mean_batch,
         }
 

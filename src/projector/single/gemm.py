@@ -20,6 +20,7 @@ from projector.config.bands import Band, gemm_band
 from projector.config.device import Device
 from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile, MatrixType
 from projector.config.formats.shape_table import read_extent, shape_rows
+from projector.envelope import told
 from projector.errors import ConfigError, shown
 from projector.kernels.device import (
     FIRST_NARROW,
@@ -422,9 +423,7 @@ class GemmList:
             "device": self.case.device.name,
             "dtype": self.case.dtype,
             "layout": self.layout,
-            "model": self.case.model,
-            "library": self.case.library,
-            "run": self.case.run,
+            **told(self.case, "model library run"),
             "gemms": [self._row(row) for row in range(len(self.reports))],
         }
 

@@ -25,17 +25,10 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network
 from projector.config.training import FUSED_UNITS
+from projector.kernels import moe_exchange
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.kernels.moe_exchange import (
-    BULK_COMBINE,
-    BULK_DISPATCH,
-    COMBINE,
-    DISPATCH,
-    LOW_LATENCY,
-    UNITS_OF_CHANNEL,
-    moe_exchange_time_column,
-)
+from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
 from projector.lower.workload_columns import expected_parts
 from projector.operations.moe import FP8_BYTES
@@ -136,7 +129,7 @@ def exchange_times_s(
     """Return the projected time of each exchange."""
     groups = [(int(n), int(near)) for n, near in zip(ranks, local, strict=True)]
     pairs = list(zip(routings, groups, strict=True))
-    return moe_exchange_time_column(
+    return moe_exchange.moe_exchange_time_column(
         [routing.op for routing in routings],
         [routing.tokens for routing in routings],
         [routing.token_bytes for routing in routings],
@@ -144,7 +137,7 @@ def exchange_times_s(
         [routing.nodes(*group) for routing, group in pairs],
         ranks,
         local,
-        [routing.units / UNITS_OF_CHANNEL for routing in routings],
+        [routing.units / moe_exchange.UNITS_OF_CHANNEL for routing in routings],
         fabric,
         fabrics,
         exchanges,
@@ -163,12 +156,14 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     # Across nodes every copy sent apart would take more than its adapters have.
     mori = library.startswith("MORI")
     bulk = "DeepEP V2" in library
-    fused = (DISPATCH, COMBINE, BULK_DISPATCH, BULK_COMBINE)[2 * bulk + (not dispatches)]
+    fused = (DISPATCH, COMBINE, moe_exchange.BULK_DISPATCH, moe_exchange.BULK_COMBINE)[
+        2 * bulk + (not dispatches)
+    ]
     routing = Routing(
         *sizes,
         experts=number_said(row, "experts", EXPERTS),
         max_nodes=number_said(row, "nodes_of_token", NODES_OF_TOKEN),
-        op=LOW_LATENCY if few and (one_node or not mori) else fused,
+        op=moe_exchange.LOW_LATENCY if few and (one_node or not mori) else fused,
         deduplicates=not few or mori,
         element_bytes=FP8_BYTES if dispatches else BF16_BYTES,
         units=number_said(row, "sms", DISPATCHER_UNITS),

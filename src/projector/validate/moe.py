@@ -18,27 +18,10 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import benchmark_routing
 from projector.lower.hardware import native_type
-from projector.serving.experts import (
-    ExpertLayer,
-    balanced_loads,
-    balanced_picks,
-    expert_layer_times,
-    fullest_rank_first,
-    group_limited_loads,
-    picks_of_loads,
-    power_law_loads,
-    random_loads,
-)
+from projector.serving import experts as moe
 from projector.units import MICROSECOND
-from projector.validate.kind import (
-    Kind,
-    Outcome,
-    Row,
-    number,
-    outcomes,
-    read_cases,
-    whole,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind, number, whole
 from projector.validate.names import device_of, precision_of
 
 DRAWS = 32
@@ -64,7 +47,7 @@ _COLUMNS = ("gpu", "dtype", "gated", *_COUNTS, "distribution", "time_us")
 class LayerCase:
     """One row, read."""
 
-    layer: ExpertLayer
+    layer: moe.ExpertLayer
     tokens: int
     loads: Ints
     measured: float
@@ -72,15 +55,17 @@ class LayerCase:
     note: str
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows, all layers in one batch."""
     devices: dict[str, Device] = {}
-    return outcomes(read_cases(rows, lambda row: read_layer(row, devices)), _times_s, MICROSECOND)
+    return kinds.outcomes(
+        kinds.read_cases(rows, lambda row: read_layer(row, devices)), _times_s, MICROSECOND
+    )
 
 
 def _times_s(cases: Sequence[LayerCase]) -> Floats:
     return np.asarray(
-        expert_layer_times(
+        moe.expert_layer_times(
             [case.layer for case in cases],
             [case.tokens for case in cases],
             [case.loads for case in cases],
@@ -88,7 +73,7 @@ def _times_s(cases: Sequence[LayerCase]) -> Floats:
     )
 
 
-def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
+def read_layer(row: kinds.Row, devices: dict[str, Device]) -> LayerCase:
     """Read a row; ``devices`` keeps the devices that rows before it named."""
     counts = {name: whole(row, name, MAX_COUNT) for name in _COUNTS}
     measured_us = number(row, "time_us")
@@ -108,7 +93,9 @@ def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
     return LayerCase(layer, tokens, loads, measured_us, note)
 
 
-def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
+def _layer(
+    row: kinds.Row, counts: dict[str, int], devices: dict[str, Device]
+) -> tuple[moe.ExpertLayer, str]:
     name = device_of(row.get("gpu") or "")
     device = devices.setdefault(name, load_device(name)) if name not in devices else devices[name]
     library = row.get("library") or ""
@@ -120,7 +107,7 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
         raise ValueError(f"gated is {row.get('gated')!r}, not True or False")
     alone = (row.get("notes") or "").lower()
     release = re.search(r"\b(\d+\.\d+\.\d+\w*)", library)
-    layer = ExpertLayer(
+    layer = moe.ExpertLayer(
         device=device,
         hidden=counts["hidden"],
         inner=-(-counts["inter"] // counts["tp"]),
@@ -154,7 +141,7 @@ def _random_loads(tokens: int, experts: int, topk: int) -> Ints:
     """Return int64[draws, experts]; tables repeat a few numbers of tokens for every width."""
     generator = np.random.default_rng(SEED)
     draws = max(1, min(DRAWS, RANDOM_TOKENS // tokens))
-    return np.stack([random_loads(tokens, experts, topk, generator) for _ in range(draws)])
+    return np.stack([moe.random_loads(tokens, experts, topk, generator) for _ in range(draws)])
 
 
 def _loads(
@@ -164,9 +151,9 @@ def _loads(
     local = experts // ep
     if distribution.strip().lower() == "balanced":
         if grouped:
-            loads = group_limited_loads(balanced_picks(tokens, experts, topk), experts)
+            loads = moe.group_limited_loads(moe.balanced_picks(tokens, experts, topk), experts)
         else:
-            loads = balanced_loads(tokens, experts, topk)
+            loads = moe.balanced_loads(tokens, experts, topk)
         return loads[None, :local]
     if distribution.strip().lower() == "random":
         return _random_loads(tokens, experts, topk)[:, :local]
@@ -176,15 +163,15 @@ def _loads(
     generator = np.random.default_rng(SEED)
     draws = []
     for _ in range(DRAWS):
-        drawn = power_law_loads(tokens, experts, topk, float(match[1]), generator)
-        loads = fullest_rank_first(drawn, ep)
+        drawn = moe.power_law_loads(tokens, experts, topk, float(match[1]), generator)
+        loads = moe.fullest_rank_first(drawn, ep)
         if grouped:
-            loads = group_limited_loads(picks_of_loads(loads, tokens), experts)
+            loads = moe.group_limited_loads(moe.picks_of_loads(loads, tokens), experts)
         draws.append(loads[:local])
     return np.stack(draws)
 
 
-def _classes(row: Row, device: Device) -> tuple[str, ...]:
+def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for; the type that it multiplies decides."""
     return kernel_classes(device, _types(row.get("dtype") or "", row.get("library") or "")[0])
 

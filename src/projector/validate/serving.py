@@ -10,15 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projector.config.bands import (
-    DECODE,
-    LATENCY,
-    LOAD,
-    PREFILL,
-    Band,
-    band_of,
-    serving_classes,
-)
+from projector.config import bands
+from projector.config.bands import Band
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.engine import GENERIC
@@ -117,10 +110,10 @@ def phase_of(row: Row) -> str:
     """Return what a row times: a batch to its last token, its parts, or as much load as fits."""
     phase = (row.get("phase") or "").lower()
     if "offline" in phase:
-        return LOAD
+        return bands.LOAD
     if "decode" not in phase:
-        return PREFILL
-    return LATENCY if "prefill" in phase else DECODE
+        return bands.PREFILL
+    return bands.LATENCY if "prefill" in phase else bands.DECODE
 
 
 def doubt_of(row: Row) -> str:
@@ -230,7 +223,7 @@ def _deployment(
 
 def _waves(row: Row, deployment: Deployment, batch: int, context: int, notes: list[str]) -> int:
     """Return the batches after one another in which as many sequences as fit are served."""
-    if phase_of(row) != LOAD:
+    if phase_of(row) != bands.LOAD:
         return 1
     most = int(serving_memory(deployment).max_batch(context))
     if not 0 < most < batch:
@@ -251,8 +244,8 @@ def _constants(engine: str, without: Without) -> dict[str, float]:
 def _band(row: Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
     """Return the band of a row and the classes that it is looked for in."""
     device = case.generation.deployment.cluster.device
-    classes = serving_classes(device, phase_of(row))
-    return band_of(KIND.quantity, classes, device.name, source or None), classes
+    classes = bands.serving_classes(device, phase_of(row))
+    return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
 
 
 def _unit(text: str) -> str:
@@ -288,7 +281,7 @@ def _prefix_share(row: Row, notes: list[str]) -> float:
     """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
     engine, first, end = REUSED_PROMPTS
     release = said(row, "engine_release").split(".")
-    if phase_of(row) != LATENCY or said(row, "engine") != engine or len(release) != 2:
+    if phase_of(row) != bands.LATENCY or said(row, "engine") != engine or len(release) != 2:
         return 0.0
     if not first <= (int(release[0]), int(release[1])) < end:
         return 0.0

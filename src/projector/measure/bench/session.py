@@ -351,18 +351,14 @@ def begin(
     environment = run_in(settings, [], run, lambda _: None).environment
     gpu, modelled, warnings = _named(environment, device, profile)
     if lock_mhz is not None:
-        _check_lock(lock_mhz, environment)
+        _check_range("lock-clocks", lock_mhz, MOST_MHZ, " MHz")
+        if environment.backend == "cpu":
+            msg = "lock-clocks: only the clock of a GPU is locked, and this runs on the CPU"
+            raise ConfigError(msg, key="lock-clocks", value=lock_mhz, allowed="a GPU")
     results = Results(out, kind, overwrite=overwrite)
     machine = Machine(gpu, environment, lock_mhz, day=today())
     measuring = Measuring(cases, machine, results, settings, run, say)
     return Session(kind, measuring, modelled, warnings=warnings)
-
-
-def _check_lock(clock_mhz: float, environment: Environment) -> None:
-    _check_range("lock-clocks", clock_mhz, MOST_MHZ, " MHz")
-    if environment.backend == "cpu":
-        msg = "lock-clocks: only the clock of a GPU is locked, and this runs on the CPU"
-        raise ConfigError(msg, key="lock-clocks", value=clock_mhz, allowed="a GPU")
 
 
 def _check_range(key: str, value: float | None, most: float, unit: str = "") -> None:

@@ -81,7 +81,10 @@ def benchmark_figure(benchmark: Benchmark) -> "Figure":
         return figure
     sizes, curve = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
     if benchmark.kind == "clock":
-        _draw_bars(sizes, points)
+        pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
+        _bars(sizes, points.series.tolist(), pairs)
+        sizes.set_title("Rate that is sustained")
+        sizes.set_ylabel("rate, TFLOP/s")
         _draw_clocks(curve, benchmark)
         return figure
     _draw_sizes(sizes, points, benchmark.kind)
@@ -261,13 +264,6 @@ def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     axes.set_title("Time by size")
     axes.set_ylabel("time, µs")
     axes.grid(color=fig.FAINT, lw=0.6)
-
-
-def _draw_bars(axes: "Axes", points: _Points) -> None:
-    pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
-    _bars(axes, points.series.tolist(), pairs)
-    axes.set_title("Rate that is sustained")
-    axes.set_ylabel("rate, TFLOP/s")
 
 
 def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:

@@ -435,6 +435,7 @@ def _draw_numbers(
             continue
         for index in of_kind[room_pt[of_kind] >= size - _SLACK].tolist():
             colour = shades[kind][order.chunk[index]]
+            linear = np.asarray(colour[:3]) ** 2.2
             axes.text(
                 (box[index, 0, 0] + box[index, 2, 0]) / 2,
                 (box[index, 0, 1] + box[index, 1, 1]) / 2,
@@ -442,7 +443,7 @@ def _draw_numbers(
                 fontsize=size,
                 ha="center",
                 va="center_baseline",
-                color="white" if _luminance(colour) < _DARK else INK,
+                color="white" if float(linear @ [0.2126, 0.7152, 0.0722]) < _DARK else INK,
                 zorder=3,
             )
 
@@ -548,8 +549,3 @@ def shades_of(run: PipelineRun) -> dict[int, Floats]:
     return {
         kind: np.array(to_rgba(colour)) * (1.0 - white) + white for kind, colour in _COLOURS.items()
     }
-
-
-def _luminance(colour: Floats) -> float:
-    linear = np.asarray(colour[:3]) ** 2.2
-    return float(linear @ [0.2126, 0.7152, 0.0722])

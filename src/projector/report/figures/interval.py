@@ -62,7 +62,9 @@ def write_interval(job: Job, path: str | Path) -> None:
 def interval_figure(run: RunProjection) -> "Figure":
     """Draw what is added to the steps, with its parts, and runs that were played."""
     interruptions, _ = interruptions_of(run.inputs)
-    work_s = _work_s(run)
+    times = run.times
+    parts = (times.compute_s, times.warm_up_s, times.evaluation_s, times.stragglers_s)
+    work_s = float(sum(part[0] for part in parts))
     best_s = float(best_interval_s(interruptions)[0])
     least_s = max(float(run.inputs.step_s[0]), float(interruptions.write_s[0]))
     centre_s = min(max(best_s, least_s), work_s)
@@ -89,12 +91,6 @@ def interval_figure(run: RunProjection) -> "Figure":
     axes.grid(color=FAINT, linewidth=0.6)
     axes.legend(loc="upper center", frameon=False, ncols=2)
     return figure
-
-
-def _work_s(run: RunProjection) -> float:
-    times = run.times
-    parts = (times.compute_s, times.warm_up_s, times.evaluation_s, times.stragglers_s)
-    return float(sum(part[0] for part in parts))
 
 
 def _many(interruptions: Interruptions, count: int, rate: float = 1.0) -> Interruptions:

@@ -12,18 +12,8 @@ from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
 from projector.lower.workloads import Workloads
-from projector.operations.table import (
-    ATTENTION,
-    BACKWARD,
-    COMPUTE_ATTENTION,
-    COMPUTE_GEMM,
-    COMPUTE_OTHER,
-    FORWARD,
-    GEMM,
-    MEMORY,
-    TP_COMM,
-    OperationTable,
-)
+from projector.operations import table as ops
+from projector.operations.table import FORWARD
 from projector.operations.work import repeated_rows
 from projector.projection.evaluate import evaluate
 from projector.report.figures import figure as fig
@@ -48,13 +38,13 @@ _OUTPUT_BYTES, _STATISTIC_BYTES = 2.0, 4.0
 """Of an element of O or of a gradient, and of a log-sum, in fused attention."""
 
 
-def row_flop(table: OperationTable) -> Floats:
+def row_flop(table: ops.OperationTable) -> Floats:
     """Return the FLOP that the model needs for every row, nominal ones for memory-bound rows."""
     nominal = NOMINAL_FLOP_PER_BYTE * table.bytes * table.repeats
-    return np.where(table.kind == MEMORY, nominal, table.flop)
+    return np.where(table.kind == ops.MEMORY, nominal, table.flop)
 
 
-def row_bytes(table: OperationTable) -> Floats:
+def row_bytes(table: ops.OperationTable) -> Floats:
     """Return the compulsory device-memory traffic of every row; 0 for collectives.
 
     GEMM: ``batch * ((m + n) * k * w + m * n * out_bytes)`` with operands of ``w`` bytes.
@@ -66,13 +56,15 @@ def row_bytes(table: OperationTable) -> Floats:
         column.astype(np.float64) for column in (table.m, table.n, table.k, table.batch)
     )
     gemm = batch * ((m + n) * k * operand + m * n * table.out_bytes)
-    traffic = np.where(table.kind == GEMM, gemm, 0.0)
-    traffic = np.where(table.kind == ATTENTION, _attention(table, operand, m, n, k, batch), traffic)
-    return np.where(table.kind == MEMORY, table.bytes, traffic) * table.repeats
+    traffic = np.where(table.kind == ops.GEMM, gemm, 0.0)
+    traffic = np.where(
+        table.kind == ops.ATTENTION, _attention(table, operand, m, n, k, batch), traffic
+    )
+    return np.where(table.kind == ops.MEMORY, table.bytes, traffic) * table.repeats
 
 
 def _attention(
-    table: OperationTable,
+    table: ops.OperationTable,
     operand: Floats,
     queries: Floats,
     keys: Floats,
@@ -88,7 +80,7 @@ def _attention(
     forward = inputs + output + query_rows * _STATISTIC_BYTES
     gradients = (query_rows * d_qk + key_rows * (d_qk + table.d_v)) * _OUTPUT_BYTES
     backward = inputs + 2.0 * output + 2.0 * query_rows * _STATISTIC_BYTES + gradients
-    return np.asarray(np.where(table.phase == BACKWARD, backward, forward), np.float64)
+    return np.asarray(np.where(table.phase == ops.BACKWARD, backward, forward), np.float64)
 
 
 # The operations of a job: FLOP, traffic, time, and the roofs of its device.
@@ -148,7 +140,7 @@ def read_roofline(job: Job) -> Roofline:
     step_s = float(evaluation.steps.iteration_s[0]) * job.parallelism.pp
     weight = _weights(table, workloads, int(evaluation.microbatches[0]))
     flop, traffic = row_flop(table), row_bytes(table)
-    keep = (table.category < TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
+    keep = (table.category < ops.TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
     sums: dict[tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
     for row in np.flatnonzero(keep & (evaluation.rows.time_s > 0.0)).tolist():
         names = (table.label, table.phase, table.category, table.dtype, table.kind)
@@ -160,7 +152,7 @@ def read_roofline(job: Job) -> Roofline:
     split_backward = {key[0] for key in sums if key[1] > 1}
     operations = []
     for (label, phase, category, dtype, kind), (flops, moved, seconds) in sums.items():
-        matrix = np.inf if kind == MEMORY else float(device["matrix_flop_per_s"][dtype])
+        matrix = np.inf if kind == ops.MEMORY else float(device["matrix_flop_per_s"][dtype])
         operations.append(
             Operation(
                 name=table.labels[label],
@@ -168,7 +160,7 @@ def read_roofline(job: Job) -> Roofline:
                 if phase == FORWARD or label in split_backward
                 else BOTH_GRADIENTS,
                 category=category,
-                dtype="" if kind == MEMORY else MATRIX_TYPES[dtype],
+                dtype="" if kind == ops.MEMORY else MATRIX_TYPES[dtype],
                 flop=float(flops),
                 bytes=float(moved),
                 time_s=float(seconds),
@@ -187,7 +179,7 @@ def read_roofline(job: Job) -> Roofline:
 
 
 def _weights(
-    table: OperationTable, workloads: Workloads, microbatches: int
+    table: ops.OperationTable, workloads: Workloads, microbatches: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return how often each row runs in a step, on all pipeline ranks together."""
     layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
@@ -202,9 +194,9 @@ NAMED = 16
 """Operations that are named, the longest ones."""
 
 _KINDS = {
-    COMPUTE_GEMM: ("GEMM", fig.PALETTE[0], "o"),
-    COMPUTE_ATTENTION: ("attention", fig.PALETTE[3], "s"),
-    COMPUTE_OTHER: ("memory-bound", fig.PALETTE[2], "^"),
+    ops.COMPUTE_GEMM: ("GEMM", fig.PALETTE[0], "o"),
+    ops.COMPUTE_ATTENTION: ("attention", fig.PALETTE[3], "s"),
+    ops.COMPUTE_OTHER: ("memory-bound", fig.PALETTE[2], "^"),
 }
 """Name, colour and marker of each category of compute."""
 

@@ -109,7 +109,7 @@ def read_scaling(result: SweepResult) -> Scaling:
         np.where(np.isinf(rates), np.nan, rates),
         tuple(_without(best[number][1], fields) for number in sizes),
         tuple(_band(result, best[number][1]) for number in sizes),
-        _workloads(result),
+        bool(workload_fields(result.plan, axes_of(result.columns))),
     )
 
 
@@ -119,10 +119,6 @@ def _without(setting: Mapping[str, Any] | None, fields: list[str]) -> Mapping[st
 
 def _band(result: SweepResult, setting: Mapping[str, Any] | None) -> Band | None:
     return None if setting is None else band_of_sweep(result, [setting])
-
-
-def _workloads(result: SweepResult) -> bool:
-    return bool(workload_fields(result.plan, axes_of(result.columns)))
 
 
 def scaling_figure(scaling: Scaling) -> "Figure":

@@ -8,18 +8,8 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.projection.bands import VERDICTS, WORDS
+from projector.report.figures import heat_map as heat_maps
 from projector.report.figures.figure import INK, PALETTE
-from projector.report.figures.heat_map import (
-    MOST_COLUMNS,
-    MOST_WRITTEN,
-    NOTHING_FITS,
-    SCALE,
-    HeatMap,
-    Panel,
-    axis_ticks,
-    cell_text,
-    panels_of,
-)
 from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, Front, speed_band
 from projector.report.figures.rows import configuration, more_is_better
 from projector.report.figures.scaling import Scaling
@@ -124,18 +114,18 @@ def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
     }
 
 
-def heat_map(grid: HeatMap) -> Any:
+def heat_map(grid: heat_maps.HeatMap) -> Any:
     """Return a heat map with values in cells; a panel for each workload, in one colour scale."""
-    panels = panels_of(grid)
-    ticks = axis_ticks(grid, 0), axis_ticks(grid, 1)
-    columns = min(MOST_COLUMNS, len(panels))
+    panels = heat_maps.panels_of(grid)
+    ticks = heat_maps.axis_ticks(grid, 0), heat_maps.axis_ticks(grid, 1)
+    columns = min(heat_maps.MOST_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
     layout = plain_layout(ticks[0].label, ticks[1].label)
     # Upright it would lie on the scale.
     layout["modebar"] = {"orientation": "h"}
     layout["coloraxis"] = {
-        "colorscale": SCALE.capitalize(),
+        "colorscale": heat_maps.SCALE.capitalize(),
         "reversescale": not more_is_better(grid.column),
         "colorbar": {
             "title": {"text": grid.relative_label if grid.workloads else grid.label,
@@ -166,7 +156,7 @@ def heat_map(grid: HeatMap) -> Any:
 
 
 def _panel(
-    grid: HeatMap, panel: Panel, ticks: tuple[Ticks, Ticks], suffix: str
+    grid: heat_maps.HeatMap, panel: heat_maps.Panel, ticks: tuple[Ticks, Ticks], suffix: str
 ) -> list[dict[str, Any]]:
     """Return the cells of one panel: those in which nothing fits, and the others."""
     unit = "" if grid.workloads else f"{grid.label}: "
@@ -196,15 +186,15 @@ def _panel(
     }
     # Jobs that do not fit are drawn below the map, to tell them from illegal ones.
     jobs = np.where((panel.rows > 0) & np.isnan(panel.best), 1.0, np.nan)
-    grey = [[0, NOTHING_FITS], [1, NOTHING_FITS]]
+    grey = [[0, heat_maps.NOTHING_FITS], [1, heat_maps.NOTHING_FITS]]
     cells: dict[str, Any] = {**shared, "z": panel.best, "coloraxis": "coloraxis"}
-    if panel.best.size <= MOST_WRITTEN:
+    if panel.best.size <= heat_maps.MOST_WRITTEN:
         cells |= {"text": written, "texttemplate": "%{text}"}
     return [{**shared, "z": jobs, "showscale": False, "colorscale": grey}, cells]
 
 
-def _written(grid: HeatMap, value: float) -> str:
-    return f"{value:.2f}" if grid.workloads else cell_text(value)
+def _written(grid: heat_maps.HeatMap, value: float) -> str:
+    return f"{value:.2f}" if grid.workloads else heat_maps.cell_text(value)
 
 
 def _panel_axes(

@@ -6,18 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from projector.report.document import Column, Document, Section, Table, words
+from projector.report.figures import trace
 from projector.report.figures.figure import PALETTE
-from projector.report.figures.trace import (
-    COLOURS,
-    SPREAD_COLOURS,
-    TRAFFIC,
-    OverlapPanel,
-    launch_bars,
-    overlap_panels,
-    phase_bars,
-    rank_spread,
-    title_of,
-)
 from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.iterations import rank_summaries
@@ -28,8 +18,9 @@ _MS = 1e6
 def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     """Write a trace as one page that works offline; it appears whole or not at all."""
     check_page(path)
+    warnings = analysis.warnings
     sections = [
-        *_warnings(analysis),
+        *([Section("Mind this", items=warnings)] if warnings else []),
         *_phases(analysis),
         *_overlap(analysis),
         *_launch(analysis),
@@ -39,19 +30,14 @@ def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     lead = (
         f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
     )
-    write_page(path, Document(f"Trace of {title_of(analysis)}", lead, sections))
-
-
-def _warnings(analysis: TraceAnalysis) -> list[Section]:
-    warnings = analysis.warnings
-    return [Section("Mind this", items=warnings)] if warnings else []
+    write_page(path, Document(f"Trace of {trace.title_of(analysis)}", lead, sections))
 
 
 def _phases(analysis: TraceAnalysis) -> list[Section]:
-    bars = phase_bars(analysis)
+    bars = trace.phase_bars(analysis)
     data = [
-        *_bars(bars.phases, bars.parts, COLOURS, "time"),
-        *_bars(bars.phases, bars.communication, TRAFFIC, "communication"),
+        *_bars(bars.phases, bars.parts, trace.COLOURS, "time"),
+        *_bars(bars.phases, bars.communication, trace.TRAFFIC, "communication"),
     ]
     figure = {"data": data, "layout": _layout("time of an iteration, ms", len(bars.phases) * 2)}
     text = (
@@ -62,7 +48,7 @@ def _phases(analysis: TraceAnalysis) -> list[Section]:
 
 
 def _overlap(analysis: TraceAnalysis) -> list[Section]:
-    panels = overlap_panels(analysis, most=24)
+    panels = trace.overlap_panels(analysis, most=24)
     if not panels:
         return []
     text = (
@@ -85,11 +71,11 @@ def _overlap(analysis: TraceAnalysis) -> list[Section]:
     ]
 
 
-def _name(panel: OverlapPanel) -> str:
+def _name(panel: trace.OverlapPanel) -> str:
     return f"{panel.name}, {panel.phase}"
 
 
-def _effects(panels: Sequence[OverlapPanel]) -> Table:
+def _effects(panels: Sequence[trace.OverlapPanel]) -> Table:
     ratios = [panel.d50 / panel.d0 if panel.d50 and panel.d0 else None for panel in panels]
     return Table([
         words("operation", [panel.name for panel in panels]),
@@ -102,7 +88,7 @@ def _effects(panels: Sequence[OverlapPanel]) -> Table:
     ])  # fmt: skip
 
 
-def _points(panel: OverlapPanel) -> dict[str, Any]:
+def _points(panel: trace.OverlapPanel) -> dict[str, Any]:
     data = [
         {
             "type": "scatter",
@@ -120,7 +106,7 @@ def _points(panel: OverlapPanel) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
-def _curves(panel: OverlapPanel) -> dict[str, Any]:
+def _curves(panel: trace.OverlapPanel) -> dict[str, Any]:
     data = [
         {
             "type": "scatter",
@@ -137,7 +123,7 @@ def _curves(panel: OverlapPanel) -> dict[str, Any]:
 
 
 def _launch(analysis: TraceAnalysis) -> list[Section]:
-    bars = launch_bars(analysis, most=30)
+    bars = trace.launch_bars(analysis, most=30)
     parts = {
         "preparation": bars.preparation_us,
         "call": bars.call_us,
@@ -156,9 +142,9 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
 
 
 def _ranks(analysis: TraceAnalysis) -> list[Section]:
-    names, parts = rank_spread(analysis)
+    names, parts = trace.rank_spread(analysis)
     labels = [f"rank {name}" for name in names]
-    colours = dict(zip(parts, SPREAD_COLOURS, strict=True))
+    colours = dict(zip(parts, trace.SPREAD_COLOURS, strict=True))
     figure = {
         "data": _bars(labels, parts, colours, "time"),
         "layout": _layout("time of a rank, ms", len(labels)),

@@ -134,7 +134,7 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
     if derived:
         text.append("derived: ", style="italic").append("; ".join(sorted(derived, key=len)))
     sections: dict[str, list[str]] = {}
-    idle = _idle_settings(job)
+    idle = (*_idle_parallelism(job), *_idle_training(job), *_idle_software(job))
     left_out = 0
     defaults = flatten(provenance.defaults)
     if provenance.times is not None:
@@ -161,11 +161,6 @@ def _shortened(values: list[str]) -> list[str]:
         entry[len(group) :] if group and group == before else entry
         for entry, group, before in zip(entries, groups, ["", *groups], strict=False)
     ]
-
-
-def _idle_settings(job: Job) -> tuple[str, ...]:
-    """Return the beginnings of fields that have no effect in a job."""
-    return (*_idle_parallelism(job), *_idle_training(job), *_idle_software(job))
 
 
 def _idle_parallelism(job: Job) -> list[str]:

@@ -65,7 +65,10 @@ class Compared:
             activities = replace(activities, rank=activities.device)
             stages = activities.device
         else:
-            stages = _stages(activities.rank, job)
+            # The pipeline rank of each rank; pipelines are the outermost degree.
+            gpus = max(job.cluster.nodes * job.cluster.gpus_per_node, 1)
+            pp = job.parallelism.pp
+            stages = np.minimum(activities.rank * pp // gpus, pp - 1)
         # The pipeline rank that ends the step, or where some are not there the last of the others.
         present = np.unique(stages).tolist()
         last = None if len(present) == job.parallelism.pp else int(present[-1])
@@ -215,13 +218,6 @@ def whole_steps(activities: Activities) -> Activities:
         raise ConfigError(msg, key="trace", allowed="a trace of a run")
     inside: Flags = np.asarray(activities.iteration >= 0)
     return take(activities, inside) if inside.any() else activities
-
-
-def _stages(rank: Ints, job: Job) -> Ints:
-    """Return the pipeline rank of each rank; pipelines are the outermost degree."""
-    gpus = max(job.cluster.nodes * job.cluster.gpus_per_node, 1)
-    pp = job.parallelism.pp
-    return np.minimum(rank * pp // gpus, pp - 1)
 
 
 def _other_stages(stages: Ints, compared: int) -> list[str]:

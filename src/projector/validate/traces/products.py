@@ -393,12 +393,6 @@ def kind_of_operator(text: str) -> str | None:
     return None if found is None else found.label
 
 
-def category_of_group(text: str) -> str:
-    """Return the term of the step whose process group has a name; empty if none is recognised."""
-    found = _first(load_operation_names().groups, text)
-    return "" if found is None else found.category
-
-
 Fitting = TypeVar("Fitting", bound=Pattern)
 
 
@@ -512,7 +506,9 @@ def _best(
     phases: Sequence[str], expected: Expected,
 ) -> list[ExpectedRow]:  # fmt: skip
     """Return the collectives of the models that are nearest, several where nothing tells which."""
-    category = category_of_group(group)
+    # The term of the step whose process group has a name; empty if none is recognised.
+    found = _first(load_operation_names().groups, group)
+    category = "" if found is None else found.category
     least, best = math.inf, list[ExpectedRow]()
     for row in rows:
         if row.kind not in ("collective", "exchange") or not _can_be(row, kind, ranks, expected):

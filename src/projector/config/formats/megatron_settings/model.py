@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from projector.config.formats import values
 from projector.config.formats.megatron_settings.fields import (
     CHOICES,
     EXPERT_FIELDS,
@@ -16,15 +17,7 @@ from projector.config.formats.megatron_settings.fields import (
     Settings,
 )
 from projector.config.formats.read_job import Derived, section_of
-from projector.config.formats.values import (
-    bad,
-    integer,
-    integers,
-    layer_pattern,
-    number,
-    pipeline_layout,
-    words,
-)
+from projector.config.formats.values import number, words
 from projector.config.model import PATTERN
 
 
@@ -138,7 +131,7 @@ def layers_of_period(freq: int, layers: int) -> list[int]:
 def rotations(settings: Settings) -> None:
     """Set how rotations reach longer sequences, and the layers that have none."""
     name = "no_rope_freq"
-    freq = settings.read(name, layer_pattern) if settings.has(name) else 0
+    freq = settings.read(name, values.layer_pattern) if settings.has(name) else 0
     if isinstance(freq, list):
         pattern, freq = freq, freq.index(1) + 1 if 1 in freq else 0
         if pattern != layers_of_period(freq, len(pattern)):
@@ -198,10 +191,10 @@ def window(settings: Settings) -> None:
 def _window(settings: Settings, layers: int) -> tuple[int, int] | None:
     """Return width and number of the windowed layers, None where nothing is said of them."""
     if settings.has("window_size"):
-        widths = settings.read("window_size", integers)
+        widths = settings.read("window_size", values.integers)
         if not widths:
             given = settings.get("window_size")
-            raise bad(settings.spell("window_size"), given, "two integers")
+            raise values.bad(settings.spell("window_size"), given, "two integers")
         return max(0, widths[0]), _windowed_layers(settings, layers)
     if settings.on("use_sink_attention") and settings.has("sink_sliding_window"):
         every_other = settings.get("sink_window_even_layers_only") in (None, True)
@@ -212,7 +205,7 @@ def _window(settings: Settings, layers: int) -> tuple[int, int] | None:
 
 def _windowed_layers(settings: Settings, layers: int) -> int:
     name = "window_attn_skip_freq"
-    pattern = settings.read(name, layer_pattern) if settings.has(name) else 0
+    pattern = settings.read(name, values.layer_pattern) if settings.has(name) else 0
     if isinstance(pattern, list):
         return sum(1 for item in pattern if item)
     if pattern > 0:
@@ -282,7 +275,7 @@ def latent_attention(settings: Settings) -> None:
         name = field.name
         value = settings.get(name) if base is None else settings.stated.get(name)
         if value is not None:
-            settings.put(field.target, integer(settings.spell(name), value), name)
+            settings.put(field.target, values.integer(settings.spell(name), value), name)
         elif base is not None and name == "q_lora_rank" and name in settings.stated:
             settings.put_none(field.target, 0)
 
@@ -335,7 +328,7 @@ def _letters(settings: Settings, spec: str) -> str:
             letters = stages.replace("|", "")
             unknown = set(letters) - PATTERN.keys()
             if unknown or not letters:
-                raise bad(
+                raise values.bad(
                     settings.spell(name), settings.get(name), f"letters of {''.join(PATTERN)}"
                 )
             if modules:
@@ -370,7 +363,7 @@ def _linear_layers(settings: Settings) -> list[str]:
     name, variant = "linear_attention_freq", "experimental_attention_variant"
     if settings.word(variant) not in {"gdn", "gated_delta_net"}:
         settings.refuse(variant, ": of linear attention only gated_delta_net is modelled")
-    freq, layers = settings.read(name, layer_pattern), settings.num_layers()
+    freq, layers = settings.read(name, values.layer_pattern), settings.num_layers()
     linear = (
         [layer % freq != 0 for layer in range(1, layers + 1)]
         if isinstance(freq, int) and freq > 0
@@ -445,7 +438,7 @@ def virtual_stages(settings: Settings) -> None:
     pp = settings.integer("pipeline_model_parallel_size", 1)
     name = "pipeline_model_parallel_layout"
     if settings.has(name):
-        layout = settings.read(name, pipeline_layout)
+        layout = settings.read(name, values.pipeline_layout)
         settings.put(f"parallelism.{name}", layout, name)
         stages = layout_stages(layout)
         if stages % max(pp, 1):
@@ -531,7 +524,7 @@ def _zero_bubble_runtime(settings: Settings) -> None:
         settings.put("training.optimizer_post_validation", True, name)
     name = "zero_bubble_max_pending_backward"
     if settings.has(name) and settings.word(name) != "auto":
-        settings.put(f"training.{name}", settings.read(name, integer), name)
+        settings.put(f"training.{name}", settings.read(name, values.integer), name)
 
 
 def batch(settings: Settings) -> None:
