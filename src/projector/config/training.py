@@ -192,7 +192,8 @@ class MoETrainingConfig(Config):
     """Exponent of the Zipf load."""
 
     capacity_factor: PositiveFloat | None = None
-    """Tokens kept for each expert over the balanced share; none drops nothing."""
+    """Tokens kept for each expert over the balanced share; none drops nothing. Without
+    ``host_sync`` every expert is padded to it, so that it computes and exchanges as many."""
 
     dispatch_precision: Literal["bf16", "fp8"] = "bf16"
     """Type of the tokens on their way to the experts; they come back in BF16."""

@@ -69,13 +69,15 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the MoE layers in ``where``.
 
     A rank holds s tokens before dispatch. After it, each of its experts/EP experts has
-    s * topk * ETP * EP / experts of them on average, times the load of the fullest rank.
+    s * topk * ETP * EP / experts of them on average, times the load of the fullest rank. A capacity
+    changes what is sent and what arrives.
     """
     if len(where) == 0:
         return
-    sent = shapes.outer_tokens * shapes.topk
+    picks = shapes.outer_tokens * shapes.topk
+    sent = ceil_div(picks * shapes.kept_2e20, LOAD_ONE)
     local_experts = np.maximum(1, shapes.experts // np.maximum(1, shapes.ep))
-    arriving = ceil_div(sent * shapes.etp * shapes.load_2e20, LOAD_ONE)
+    arriving = ceil_div(picks * shapes.etp * shapes.load_2e20, LOAD_ONE)
     per_expert = ceil_div(arriving, local_experts)
     width = shapes.expert_ffn // np.maximum(1, shapes.etp)
     _emit_router(table, shapes, where)
@@ -243,6 +245,8 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     if len(split) == 0:
         return
     tokens = shapes.outer_tokens * (shapes.load_2e20 / LOAD_ONE)
+    # The ranks that a fused exchange sends a token to already tell what capacity leaves of it.
+    fullest = shapes.outer_tokens * (shapes.load_2e20 / np.maximum(1, shapes.kept_2e20))
     narrow = np.where(shapes.dispatch_bytes == 1, FP8_BYTES, 2.0)
     for label, phase, element, op in (
         ("moe.dispatch", FORWARD, narrow, DISPATCH),
@@ -265,7 +269,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         bulk = BULK_DISPATCH if op == DISPATCH else BULK_COMBINE
         for dispatcher, code in ((DEEPEP, op), (HYBRIDEP, bulk)):
             of_kernel = split[shapes.dispatcher[split] == dispatcher]
-            _emit_fused(table, shapes, of_kernel, label, phase, code, tokens, size, group, row)
+            _emit_fused(table, shapes, of_kernel, label, phase, code, fullest, size, group, row)
     _emit_gathered(table, shapes, split[shapes.dispatcher[split] == ALLGATHER])
 
 

@@ -277,7 +277,7 @@ def _algorithms(projection: "CollectiveProjection") -> Grid:
         if name == projection.algorithm:
             remark = "asked for" if projection.asked else "chosen"
         else:
-            remark = "" if name in projection.case.library else "not in the library"
+            remark = "" if name in projection.served_by_library else "not in the library"
         table.add_row(name, _microseconds(seconds), f"{rate:,.1f}", bar(fastest / seconds), remark)
     return table
 
