@@ -113,7 +113,7 @@ class OperationTable:
     calls: Floats = field(metadata=_default(0.0))
     """Operators that it dispatches besides, which add no gap between kernels."""
     rate_share: Floats = field(metadata=_default(1.0))
-    """Rate that a memory-bound row reaches over that of the device's memory-bound operators."""
+    """Rate that a memory-bound row, or a GEMM, reaches over that of the device's others."""
     syncs: Floats = field(metadata=_default(0.0))
     """Times the host waits for the device."""
     repeats: Floats = field(metadata=_default(1.0))
