@@ -270,7 +270,6 @@ def _cost_gemms(
     efficiency = np.where(is_grouped, grouped, 1.0)
     efficiency *= workloads.gemm_shares[device[rows], table.dtype[rows]]
     efficiency *= _software_shares(workloads, table.workload[rows], table.dtype[rows], is_grouped)
-    efficiency *= table.rate_share[rows]
     dtype, out_bytes, of_device = table.dtype[rows], table.out_bytes[rows], device[rows]
     # Layers that differ in what they recompute have the same GEMMs.
     first, same = group_rows(extents, dtype, bits(out_bytes), bits(efficiency), of_device)
@@ -278,7 +277,7 @@ def _cost_gemms(
         extents[first], dtype[first], out_bytes[first], efficiency[first], of_device[first],
         workloads.devices,
     )  # fmt: skip
-    time_s[rows], detail[rows] = seconds[same], limiter[same]
+    time_s[rows], detail[rows] = seconds[same] / table.rate_share[rows], limiter[same]
 
 
 def _software_shares(workloads: Workloads, of_row: Ints, dtype: Ints, is_grouped: Flags) -> Floats:
