@@ -20,7 +20,7 @@ from projector.config.device_kernels import Evidence
 from projector.config.framework import framework_origins
 from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
-from projector.config.model import ModelConfig, refuse_hybrid
+from projector.config.model import ModelConfig
 from projector.envelope import envelope as plain_envelope
 from projector.envelope import told
 from projector.lower.batch import data_parallel
@@ -268,8 +268,10 @@ class DocumentedForms(NamedTuple):
 def documented_forms(
     model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
 ) -> DocumentedForms:
-    """Count parameters and activations by the documented forms."""
-    refuse_hybrid(model, "the documented forms have attention and an MLP in each")
+    """Count parameters and activations by the documented forms, which know no hybrid model: 0."""
+    if model.layer_types is not None:
+        # They have attention and an MLP in every layer.
+        return DocumentedForms(0, 0, 0)
     forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes
     for stage in stage_layout(model, split, settings)[:: split.pp]:

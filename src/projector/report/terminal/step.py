@@ -333,6 +333,8 @@ def components(result: MemoryProjection) -> list[RenderableType]:
 def documented(result: MemoryProjection) -> list[RenderableType]:
     """Return the closed forms that Primus documents, kept for comparison."""
     forms = result.documented
+    if not forms.parameters_total:
+        return []
     table = Grid("=", "", header=False)
     for name, value in (
         ("parameters", f"{forms.parameters_total:,}"),
