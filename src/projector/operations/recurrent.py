@@ -45,7 +45,7 @@ flash-linear-attention."""
 
 TRITON_SHARE = 0.4
 """Rate of products inside these kernels over that of GEMMs of their shape. The prior is 0.5, about
-what Triton's attention has of a tuned kernel on Hopper. 34 steps of hybrid models, of three sources,
+what Triton's attention has of a tuned kernel on Hopper. 34 steps of hybrid models (three sources)
 ask for 0.2 to 0.6; they were projected with 1 before."""
 
 SCAN_TOKENS = 2048
