@@ -86,6 +86,7 @@ NOMINAL = [
     ("bamba_9b", 9.78),
     ("minimax_text_01", 456.0),
     ("mamba2_2.7b", 2.70),
+    ("deepseek_v3.2", 671.9),
 ]
 
 

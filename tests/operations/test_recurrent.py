@@ -175,3 +175,48 @@ def test_a_pattern_of_letters_is_a_list():
     model = type(job.model).parse(letters)
     assert model.layer_kinds == ("mamba2", "mlp", "mamba2", "attention", "mlp")
     assert model.mixers.count("attention") == 1
+
+
+def sparse_job(seq=4096, **split):
+    mla = {"kv_lora_rank": 256, "qk_head_dim": 64, "qk_pos_emb_head_dim": 32, "v_head_dim": 64}
+    sparse = {"index_heads": 8, "index_head_dim": 64, "index_topk": 512}
+    gpus = split.get("tp", 1) * split.get("cp", 1)
+    return load_job(
+        {
+            "model": {**MODEL, "mla": mla | sparse},
+            "parallelism": {"cp_comm_type": "all_gather", **split},
+            "training": {"micro_batch_size": 2, "global_batch_size": 2, "seq_length": seq},
+            "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": gpus},
+        }
+    )
+
+
+def test_sparse_attention_sees_the_keys_that_an_indexer_chooses():
+    table = rows_of(sparse_job(), "attention")
+    labels = np.array(table.labels)[table.label]
+    tokens, heads, latent, rope, topk = 2 * 4096, 8, 256, 32, 512
+    seen = topk - topk**2 / (2 * 4096)
+    (core,) = np.flatnonzero((labels == "attention.core") & (table.phase == FORWARD))
+    assert table.flop[core] == pytest.approx(2 * tokens * heads * seen * (2 * latent + rope))
+    (scores,) = np.flatnonzero((labels == "attention.index.scores") & (table.phase == FORWARD))
+    assert table.flop[scores] == 2 * tokens * 2048 * 8 * 64
+    product = 2 * table.m[scores] * table.n[scores] * table.k[scores] * table.batch[scores]
+    assert product == table.flop[scores]
+    # Ranks of tensor parallelism have the indexer whole; those of a sequence divide it.
+    for split, share in (({"tp": 2}, 1.0), ({"cp": 2}, 0.5)):
+        divided = rows_of(sparse_job(**split), "attention")
+        names = np.array(divided.labels)[divided.label]
+        found = divided.flop[(names == "attention.index.scores") & (divided.phase == FORWARD)]
+        assert found.item() == share * table.flop[scores]
+
+
+def test_sparse_attention_pays_where_sequences_are_long():
+    def ratio(seq):
+        # Few heads leave the tiles of a kernel empty that reads keys once for all heads.
+        sparse = load_job(sparse_job(seq).model_dump(), {"model.num_attention_heads": 128})
+        dense = load_job(sparse.model_dump(), {"model.mla.index_heads": 0})
+        times = [project_performance(job).iteration_time_s for job in (sparse, dense)]
+        return times[0] / times[1]
+
+    assert ratio(2048) > ratio(32768) > ratio(131072)
+    assert ratio(131072) < 1.0

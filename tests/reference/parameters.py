@@ -133,7 +133,11 @@ def mla_parameters(model: ModelConfig, mla: MLAConfig) -> int:
     latent_norm = norm_of_width(model, mla.kv_lora_rank)
     keys_and_values = mla.kv_lora_rank * heads * (mla.qk_head_dim + mla.v_head_dim)
     output = heads * mla.v_head_dim * hidden
-    return queries + latent + latent_norm + keys_and_values + output
+    # The indexer: queries from their latent, one key with a LayerNorm, and a weight of each head.
+    inner = mla.index_heads * mla.index_head_dim
+    indexer = (mla.q_lora_rank or hidden) * inner + hidden * (mla.index_head_dim + mla.index_heads)
+    indexer = indexer + 2 * mla.index_head_dim if mla.index_heads else 0
+    return queries + latent + latent_norm + keys_and_values + output + indexer
 
 
 def dense_mlp_parameters(model: ModelConfig) -> int:

@@ -108,7 +108,21 @@ class MLAConfig(Config):
     v_head_dim: Extent
     """Value width of one head."""
 
+    index_heads: Count = 0
+    """Heads of the indexer that chooses which keys a query sees (DeepSeek Sparse Attention,
+    DeepSeek-V3.2-Exp report); 0 lets it see all."""
+
+    index_head_dim: Count = 128
+    """Width of a head of the indexer, whose key is cached beside the latent."""
+
+    index_topk: Count = 2048
+    """Keys that it chooses for a query."""
+
     aliases: ClassVar = {
+        "index_n_heads": "index_heads",
+        "dsa_indexer_n_heads": "index_heads",
+        "dsa_indexer_head_dim": "index_head_dim",
+        "dsa_indexer_topk": "index_topk",
         "qk_nope_head_dim": "qk_head_dim",
         "qk_rope_head_dim": "qk_pos_emb_head_dim",
     }

@@ -118,6 +118,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     kv_lora = _model.ints("mla.kv_lora_rank", none=0)
     d_nope = _model.ints("mla.qk_head_dim", none=0)
     d_rope = _model.ints("mla.qk_pos_emb_head_dim", none=0)
+    index_heads = _model.ints("mla.index_heads", none=0)
+    index_width = _model.ints("mla.index_head_dim", none=0)
+    index_topk = _model.ints("mla.index_topk", none=0)
     is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
     # Has a dense MLP. [flag]
     has_mlp = _model.ints(lambda m: any(parts_of(kind)[1] == "dense" for kind in m.layer_kinds))

@@ -55,11 +55,11 @@ EAGER_ROTATION, EAGER_ROTATION_KERNELS = 20.0, 8.0
 
 def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the attention of all transformer layers in ``where``."""
-    heads, key_heads = _local_heads(shapes)
+    heads, key_heads = local_heads(shapes)
     _emit_grouped_projections(table, shapes, where[shapes.mla[where] == 0])
     _emit_latent_projections(table, shapes, where[shapes.mla[where] == 1])
     _emit_core(table, shapes, where, heads, key_heads)
-    _emit_output(table, shapes, where)
+    emit_output(table, shapes, where)
 
 
 def emit_cached_attention(
@@ -80,7 +80,7 @@ def emit_cached_attention(
         backward_bytes=0.0,
         forward_bytes=tokens * (2.0 * steps.cached + steps.cache_bytes),
     )
-    inner = _local_heads(shapes)[0] * shapes.d_v
+    inner = local_heads(shapes)[0] * shapes.d_v
     emit_memory(
         layers,
         where[shapes.operand_bytes[where] < 2.0],
@@ -88,17 +88,17 @@ def emit_cached_attention(
         forward_bytes=tokens * inner * (2.0 + shapes.operand_bytes),
         backward_bytes=0.0,
     )
-    _emit_output(layers, shapes, where)
+    emit_output(layers, shapes, where)
 
 
-def _local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
+def local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
     """Return the query and the key heads of one tensor-parallel rank."""
     return shapes.heads // shapes.tp, ceil_div(shapes.key_heads, shapes.tp)
 
 
-def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the output projection and the sum of its parts."""
-    heads, _ = _local_heads(shapes)
+    heads, _ = local_heads(shapes)
     emit_adapted(
         table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
         Linear(
@@ -115,7 +115,7 @@ def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     if len(where) == 0:
         return
-    heads, key_heads = _local_heads(shapes)
+    heads, key_heads = local_heads(shapes)
     query, key, value = heads * shapes.d_qk, key_heads * shapes.d_qk, key_heads * shapes.d_v
     emit_region_entry(
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
@@ -163,8 +163,8 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
     """Emit DeepSeek's latent projections."""
     if len(where) == 0:
         return
-    heads, _ = _local_heads(shapes)
-    _emit_latents(table, shapes, where)
+    heads, _ = local_heads(shapes)
+    emit_latents(table, shapes, where)
     _emit_latent_keys(table, shapes, where, "attention.kv_up", shapes.tokens)
     # Rotation touches the rope parts; assembling K copies the shared part to every head.
     moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
@@ -184,36 +184,38 @@ def _emit_absorbed_projections(
     """
     if len(where) == 0:
         return
-    heads, _ = _local_heads(shapes)
-    _emit_latents(table, shapes, where)
+    heads, _ = local_heads(shapes)
+    emit_latents(table, shapes, where)
     moved = shapes.tokens.astype(np.float64) * (heads + 1) * shapes.d_rope
     emit_memory(table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0)
-    chunks = where[steps.chunks[where] > 0]
+    sparse = shapes.index_heads > 0
+    chunks = where[(steps.chunks[where] > 0) & ~sparse[where]]
     _emit_latent_keys(table, shapes, chunks, "attention.kv_up", steps.chunks * steps.chunk_tokens)
-    decode = where[steps.sequences[where] > 0]
+    absorbed = np.where(sparse, shapes.tokens, steps.decode_tokens)
+    decode = where[absorbed[where] > 0]
     emit_linear(
         table, shapes, decode, "attention.absorb_k",
         Linear(
-            tokens=steps.decode_tokens, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
+            tokens=absorbed, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
             wide=True,
         ),
     )  # fmt: skip
     emit_linear(
         table, shapes, decode, "attention.absorb_v",
         Linear(
-            tokens=steps.decode_tokens, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
+            tokens=absorbed, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
             wide=True,
         ),
     )  # fmt: skip
 
 
-def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the down-projections and that of the queries.
 
     The down-projections are replicated over TP and run before the sequence is gathered, so only
     the latents travel.
     """
-    heads, _ = _local_heads(shapes)
+    heads, _ = local_heads(shapes)
     query_width = heads * shapes.d_qk
     compressed = where[shapes.q_lora[where] > 0]
     direct = where[shapes.q_lora[where] == 0]
@@ -255,7 +257,7 @@ def _emit_latent_keys(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, tokens: Ints
 ) -> None:
     """Emit the up-projection of keys and values."""
-    heads, _ = _local_heads(shapes)
+    heads, _ = local_heads(shapes)
     n_out = heads * (shapes.d_nope + shapes.d_v)
     emit_adapted(
         table, shapes, where, label, {"kv_up": n_out}, COLUMN,
@@ -272,11 +274,12 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
     Chunks of prompts project the latents that they cached before up again. Nothing else in a step
     depends on what is cached.
     """
-    heads, key_heads = _local_heads(shapes)
+    heads, key_heads = local_heads(shapes)
     latent = shapes.mla == 1
     again = steps.chunks * steps.chunk_context
     _emit_latent_keys(
-        table.repeated(steps.attention_layers), shapes, where[latent[where] & (again[where] > 0)],
+        table.repeated(steps.attention_layers), shapes,
+        where[latent[where] & (again[where] > 0) & (shapes.index_heads[where] == 0)],
         "attention.kv_up.cached", again,
     )  # fmt: skip
     widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
@@ -285,14 +288,16 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
     windowed = (steps.windowed, shapes.window, "attention.windowed")
     for layers, window, label in (full, windowed):
         builder, present = table.repeated(layers), where[layers[where] > 0]
+        dense = present[(steps.chunks[present] > 0) & (shapes.index_heads[present] == 0)]
         builder.add(
-            present[steps.chunks[present] > 0], label, kind=ATTENTION,
+            dense, label, kind=ATTENTION,
             category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=steps.chunks,
             heads=heads, key_heads=key_heads, m=steps.chunk_tokens, n=steps.chunk_keys,
             k=shapes.d_qk, d_v=shapes.d_v, causal=1, window=window,
         )  # fmt: skip
         reached = window + steps.queries - 1
         seen = np.where(window > 0, np.minimum(keys, reached), keys)
+        seen = np.where(shapes.index_heads > 0, np.minimum(seen, shapes.index_topk), seen)
         pairs = steps.sequences * seen.astype(np.float64)
         # Split over the context, then summed. Drafted tokens share what is read.
         builder.add(

@@ -18,6 +18,7 @@ from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_
 from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.recurrent import emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
+from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
 from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
@@ -28,8 +29,14 @@ def _emit_dense_mlp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_mlp(table, shapes, where, "mlp", shapes.ffn)
 
 
+def _emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    sparse = shapes.index_heads[where] > 0
+    emit_attention(table, shapes, where[~sparse])
+    emit_sparse_attention(table, shapes, where[sparse])
+
+
 _MIXERS: tuple[tuple[Emitter, Flags], ...] = (
-    (emit_attention, np.array([mixer == "attention" for mixer in MIXERS])),
+    (_emit_attention, np.array([mixer == "attention" for mixer in MIXERS])),
     (emit_recurrent, np.array([mixer not in ("attention", None) for mixer in MIXERS])),
 )
 _FEED_FORWARDS: tuple[tuple[Emitter, Flags], ...] = (
@@ -91,7 +98,7 @@ def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable
     """Return the operation table of inference steps; a row represents all layers that are equal."""
     table = TableBuilder(len(shapes), forward_only=True)
     _emit_base(table, shapes, steps)
-    emit_cached_core(table, shapes, steps, np.arange(len(shapes)))
+    _emit_core(table, shapes, steps)
     return table.build()
 
 
@@ -105,8 +112,14 @@ def emit_inference_base(shapes: InferenceShapes, steps: StepShapes) -> Operation
 def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the part of the table that depends on what is cached."""
     table = TableBuilder(len(shapes), forward_only=True)
-    emit_cached_core(table, shapes, steps, np.arange(len(shapes)))
+    _emit_core(table, shapes, steps)
     return table.build()
+
+
+def _emit_core(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
+    rows = np.arange(len(shapes))
+    emit_cached_core(table, shapes, steps, rows)
+    emit_cached_indexer(table, shapes, steps, rows)
 
 
 def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:

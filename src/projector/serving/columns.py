@@ -36,10 +36,11 @@ def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
     """Return what one layer caches of one token on one rank, in elements.
 
     Key heads are split over ``tp`` ranks and repeated where there are fewer; the latent of MLA
-    (and its shared rotary key) is cached whole on every rank.
+    (and its shared rotary key, and the key of an indexer) is cached whole on every rank.
     """
     if model.mla is not None:
-        return model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim
+        index = model.mla.index_head_dim if model.mla.index_heads else 0
+        return model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim + index
     return -(-model.query_groups // tp) * 2 * model.head_dim
 
 
@@ -227,7 +228,8 @@ def layer_rows(deployments: Sequence[Deployment]) -> Records:
 OF_MODEL = (
     "hidden", "ffn", "gated", "heads", "key_heads", "d_qk", "d_v", "rope", "qk_norm", "window",
     "norms", "norm_parameters", "attention_bias", "mlp_bias", "sinks", "shared_gate", "router_bias",
-    "q_lora", "kv_lora", "d_nope", "d_rope", "output_gate", "experts", "topk", "expert_hidden",
+    "q_lora", "kv_lora", "d_nope", "d_rope", "index_heads", "index_width", "index_topk",
+    "output_gate", "experts", "topk", "expert_hidden",
     "expert_ffn", "shared_ffn", "vocab", "state_heads", "state_width", "state_groups", "state_size",
     "state_conv", "state_chunk", "state_rank",
 )  # fmt: skip

@@ -342,6 +342,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         kv_channels=hf.optional("head_dim", 256),
         attention_output_gate=True,
     ),
+    "deepseek_v32": _hybrid(
+        _LATENT, hybrid.chosen_keys, parts.deepseek("noaux_tc"), parts.token_prediction
+    ),
     "kimi_linear": _hybrid(
         _LATENT, parts.latent_attention, hybrid.kimi_linear, position_embedding="none"
     ),

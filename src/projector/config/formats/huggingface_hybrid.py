@@ -12,6 +12,7 @@ from projector.config.formats.huggingface_file import MAX_HEADS, ConfigFile
 from projector.config.formats.huggingface_parts import (
     MIXTRAL,
     granite_shared,
+    latent_attention,
     num_layers,
     sparse_step,
 )
@@ -54,6 +55,19 @@ def qwen3_next(config: ConfigFile) -> dict[str, Any]:
     }
     mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
     return _kinds(mixers, sparse_step(config)) | {"recurrent": recurrent}
+
+
+def chosen_keys(config: ConfigFile) -> dict[str, Any]:
+    """DeepSeek-V3.2: latent attention to the keys that an indexer chooses."""
+    latent: dict[str, Any] = latent_attention(config)["mla"]
+    return {
+        "mla": latent
+        | {
+            "index_heads": config.integer("index_n_heads", 64, most=MAX_HEADS),
+            "index_head_dim": config.integer("index_head_dim", 128),
+            "index_topk": config.integer("index_topk", 2048),
+        }
+    }
 
 
 def nemotron_h(config: ConfigFile) -> dict[str, Any]:

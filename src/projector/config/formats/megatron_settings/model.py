@@ -280,6 +280,21 @@ def latent_attention(settings: Settings) -> None:
             settings.put_none(field.target, 0)
 
 
+def chosen_keys(settings: Settings) -> None:
+    """Set the indexer of DeepSeek Sparse Attention."""
+    if settings.word("experimental_attention_variant") != "dsa" or not settings.latent():
+        return
+    for name, (field, usual) in _INDEXER.items():
+        settings.put(f"model.mla.{field}", settings.integer(name, usual), name)
+
+
+_INDEXER = {
+    "dsa_indexer_n_heads": ("index_heads", 64),
+    "dsa_indexer_head_dim": ("index_head_dim", 128),
+    "dsa_indexer_topk": ("index_topk", 2048),
+}
+
+
 def hybrid(settings: Settings) -> None:
     """Set layers of several kinds: a pattern of letters, a share of attention, or linear attention.
 
@@ -417,6 +432,7 @@ RULES = (
     further,
     experts,
     latent_attention,
+    chosen_keys,
     hybrid,
     vocabulary,
 )
