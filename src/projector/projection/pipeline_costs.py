@@ -129,8 +129,7 @@ def count_stages(workloads: Workloads, costs: WorkloadCosts) -> StageCounts:
     narrow = ((columns.dtype >= FIRST_NARROW) & is_layer(columns.kind))[workload]
     unit = jobs.training.recompute_unit[workloads.pipeline_of_run]
     full = (columns.recompute == RECOMPUTE_FULL)[workload]
-    dropped = costs.unchecked_bytes[workload] - costs.saved_bytes[workload]
-    again = np.where(full, costs.unchecked_bytes[workload] * unit, dropped)
+    again = np.where(full, costs.unchecked_bytes[workload] * unit, 0.0)
     transient = np.maximum(costs.transient_bytes[workload], 0.0) + again
     layers = is_layer(columns.kind)[workload]
     ends = np.where(layers, 0.0, dense + experts)
