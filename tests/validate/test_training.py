@@ -165,11 +165,11 @@ def test_recomputation(stated, recipe, expected, mark):
     assert reader.mark == mark
 
 
-def test_torchtitan_drops_half():
+def test_torchtitan_recomputes_by_operators():
     _, job = read(
         source="pytorch/torchtitan benchmarks", recompute="selective (default)", num_layers="4"
     )
-    assert job["training"]["recompute"] == {"granularity": "full", "layers": [0, 2]}
+    assert job["training"]["recompute"] == {"granularity": "selective", "modules": ["per_op"]}
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,11 @@ RECOMPUTE_MODULES = (
     "moe",
     "moe_act",
     "shared_experts",
+    "per_op",
 )
-"""Modules that selective recomputation can drop, under Megatron's names."""
+"""Modules that selective recomputation can drop, under Megatron's names. ``per_op`` is torchtitan's
+policy for operators: attention, exchanges of tokens and every other product keep their results,
+and all else is made again."""
 
 
 FUSED_UNITS = {"deepep": 20, "hybridep": 16}

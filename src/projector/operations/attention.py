@@ -34,10 +34,12 @@ from projector.operations.linear import (
 )
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
+    AGAIN,
     ATTENTION,
     BACKWARD,
     COMPUTE_ATTENTION,
     CP_COMM,
+    DROPS,
     FORWARD,
     GEMM,
     MEMORY,
@@ -45,6 +47,7 @@ from projector.operations.table import (
 )
 
 CORE_ATTN_BIT, MLA_UP_BIT = 1 << 0, 1 << 2
+MLA_MADE_AGAIN = MLA_UP_BIT | AGAIN | DROPS
 SEGMENT_QKV, SEGMENT_PROJ, SEGMENT_CORE = 1, 2, 3
 P2P, GATHER, EXCHANGE_HEADS = range(3)
 
@@ -103,7 +106,7 @@ def emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
         Linear(
             tokens=shapes.tokens, n_in=heads * shapes.d_v, n_out=shapes.hidden,
-            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=AGAIN,
         ),
         # The backward of fused attention keeps its output.
         keeps_input=shapes.flash == 0,
@@ -121,14 +124,21 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
     gate = heads * shapes.d_v * shapes.output_gate
-    outputs = {"qkv": query + gate + key + value, "q": query + gate, "k": key, "v": value}
-    emit_adapted(
-        table, shapes, where, "attention.qkv", outputs, COLUMN,
-        Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + gate + key + value,
-            saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
-        ),
-    )  # fmt: skip
+    whole = query + gate + key + value
+    outputs = {"qkv": whole, "q": query + gate, "k": key, "v": value}
+    # Recomputation by operators keeps Q and V, and makes K again, a product of its own.
+    apart = key * shapes.per_op * (shapes.adapter_sites == 0)
+    for label, n_out, bit in (
+        ("attention.qkv", whole - apart, DROPS), ("attention.k", apart, AGAIN),
+    ):  # fmt: skip
+        emit_adapted(
+            table, shapes, where[n_out[where] > 0], label, outputs, COLUMN,
+            Linear(
+                tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, recompute_bit=bit,
+                saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1,
+                segment=SEGMENT_QKV, saves_input=bit == DROPS,
+            ),
+        )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
     rotation = np.where(shapes.eager == 1, EAGER_ROTATION, 4.0) * rotated
     emit_memory(
@@ -138,6 +148,7 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         forward_bytes=rotation,
         backward_bytes=rotation,
         launches=np.where(shapes.eager == 1, EAGER_ROTATION_KERNELS, 1.0),
+        recompute_bit=AGAIN,
     )
     gated = shapes.tokens * gate.astype(np.float64)
     emit_memory(
@@ -156,6 +167,7 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     emit_memory(
         table, normed, "attention.qk_norm", forward_bytes=4.0 * rotated,
         backward_bytes=6.0 * rotated, launches=2.0, saved_bytes=2.0 * rotated, parameters=width,
+        recompute_bit=AGAIN | DROPS,
     )  # fmt: skip
 
 
@@ -170,7 +182,7 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
     moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
     emit_memory(
         table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved,
-        launches=3.0, recompute_bit=MLA_UP_BIT,
+        launches=3.0, recompute_bit=MLA_MADE_AGAIN,
     )  # fmt: skip
 
 
@@ -225,15 +237,16 @@ def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope
     )
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
+    down = partial(Linear, tokens=outer, n_in=shapes.hidden, recompute_bit=DROPS)
     emit_adapted(
         table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, WHOLE,
-        Linear(tokens=outer, n_in=shapes.hidden, n_out=shapes.q_lora),
+        down(n_out=shapes.q_lora),
     )  # fmt: skip
     latent = shapes.kv_lora + shapes.d_rope
     emit_adapted(
         table, shapes, where, "attention.kv_down", {"kv_down": latent}, WHOLE,
         # The queries' down-projection already keeps this input, where there is one.
-        Linear(tokens=outer, n_in=shapes.hidden, n_out=latent, saves_input=shapes.q_lora == 0),
+        down(n_out=latent, saves_input=shapes.q_lora == 0),
         keeps_input=shapes.adapter_sites & BITS["q_down"] == 0,
     )  # fmt: skip
     normed = (shapes.q_lora + shapes.kv_lora) * outer.astype(np.float64)
@@ -242,7 +255,7 @@ def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         backward_bytes=6.0 * normed, launches=2.0, saved_bytes=2.0 * normed,
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
-    up = partial(Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT)
+    up = partial(Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_MADE_AGAIN)
     emit_adapted(
         table, shapes, compressed, "attention.q_up", {"q_up": query_width}, COLUMN,
         up(n_in=shapes.q_lora, n_out=query_width),
@@ -263,7 +276,7 @@ def _emit_latent_keys(
         table, shapes, where, label, {"kv_up": n_out}, COLUMN,
         Linear(
             tokens=tokens, n_in=shapes.kv_lora, n_out=n_out, segment=SEGMENT_QKV,
-            recompute_bit=MLA_UP_BIT,
+            recompute_bit=MLA_MADE_AGAIN,
         ),
     )  # fmt: skip
 
@@ -337,7 +350,8 @@ def _emit_core(
     tokens = shapes.tokens.astype(np.float64)
     size = np.where(shapes.fp8_attention == 1, 1.0, 2.0)
     query_bytes = size * tokens * heads * shapes.d_qk
-    key_bytes = size * tokens * key_heads * (shapes.d_qk + shapes.d_v)
+    kept_keys = np.where((shapes.per_op == 1) & (shapes.mla == 0), 0, shapes.d_qk)
+    key_bytes = size * tokens * key_heads * (kept_keys + shapes.d_v)
     # A narrow output projection keeps its own copy of O, and a frozen one none.
     frozen = (shapes.frozen == 1) & (shapes.flash == 1)
     output_bytes = np.where(shapes.narrow | frozen, 2.0 * tokens * heads * shapes.d_v, 0.0)
@@ -373,7 +387,7 @@ def _emit_core(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
         saved_bytes=query_bytes + key_bytes + output_bytes,
         transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
-        recompute_bit=MLA_UP_BIT,
+        recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, DROPS, 0),
     )  # fmt: skip
     _emit_narrow_operands(table, shapes, where[shapes.fp8_attention[where] == 1], heads, key_heads)
     _emit_unfused_core(table, shapes, where[shapes.flash[where] == 0], local_heads, queries, flop)

@@ -30,8 +30,10 @@ from projector.operations.linear import COLUMN, ROW, Linear, emit_adapted, emit_
 from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_activation, emit_mlp
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
+    AGAIN,
     BACKWARD,
     COMPUTE_OTHER,
+    DROPS,
     EP_COMM,
     EXCHANGE,
     FORWARD,
@@ -42,6 +44,7 @@ from projector.operations.table import (
 )
 
 MOE_BIT, MOE_ACT_BIT = 1 << 4, 1 << 5
+MADE_AGAIN = MOE_BIT | AGAIN
 ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP = range(4)
 
 FP8_BYTES = 1.0 + 4.0 / 128.0
@@ -99,24 +102,28 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
     _emit_expert_tp(table, shapes, where, arriving_f)
+    alone = shapes.ep == 1  # Recomputation by operators keeps what exchanges bring, both ways.
     expert = partial(
         Linear, tokens=per_expert, groups=local_experts, bias=shapes.mlp_bias, expert=1,
-        recompute_bit=MOE_BIT, saved_tokens=_ratio(arriving, local_experts),
+        saved_tokens=_ratio(arriving, local_experts),
     )  # fmt: skip
     outputs = {"fc1": width * (1 + shapes.gated), "gate": width, "up": width}
     working_set = 2.0 * arriving_f * (shapes.expert_hidden + width * (2.0 + shapes.gated))
     fc1 = expert(
         n_in=shapes.expert_hidden, n_out=width * (1 + shapes.gated), transient_bytes=working_set,
+        recompute_bit=MADE_AGAIN | np.where(alone, DROPS, 0),
         flop=2.0 * arriving_f * shapes.expert_hidden * width * (1 + shapes.gated),
     )  # fmt: skip
     emit_adapted(table, shapes, where, "moe.experts.fc1", outputs, COLUMN, fc1)
     _emit_clamp(table, shapes, where, arriving_f * width)
     emit_activation(
-        table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
-    )
+        table, shapes, where, "moe.experts.act", arriving_f * width,
+        MADE_AGAIN | MOE_ACT_BIT | DROPS,
+    )  # fmt: skip
     fc2 = expert(
         n_in=width, n_out=shapes.expert_hidden,
         flop=2.0 * arriving_f * shapes.expert_hidden * width,
+        recompute_bit=MOE_BIT | DROPS | np.where(alone, AGAIN, 0),
     )  # fmt: skip
     emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.expert_hidden}, ROW, fc2)
     _emit_expert_bias(table, shapes, where, arriving_f * shapes.expert_hidden)
@@ -144,21 +151,21 @@ def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         table, shapes, where, "moe.router",
         Linear(
             tokens=shapes.outer_tokens, n_in=shapes.hidden, n_out=shapes.experts,
-            bias=shapes.router_bias, wide=True, recompute_bit=MOE_BIT,
+            bias=shapes.router_bias, wide=True, recompute_bit=MADE_AGAIN | DROPS,
         ),
     )  # fmt: skip
     fused = shapes.permute_fusion == 1
     emit_memory(
         table, where, "moe.router.topk", forward_bytes=20.0 * scores, backward_bytes=12.0 * scores,
         exponentials=scores, launches=np.where(fused, 4.0, 10.0), saved_bytes=8.0 * scores,
-        recompute_bit=MOE_BIT,
+        recompute_bit=MADE_AGAIN,
     )  # fmt: skip
 
 
 def _emit_host(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the operators that keep the host busy beside the kernels of other rows."""
     host = partial(table.add, where, "moe.host", kind=MEMORY, category=COMPUTE_OTHER, launches=0.0)
-    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MOE_BIT)
+    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MADE_AGAIN)
     host(phase=BACKWARD, calls=shapes.calls_backward.astype(np.float64))
 
 
@@ -169,7 +176,7 @@ def _emit_clamp(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floa
         table, where[clamped[where]], "moe.experts.clamp",
         forward_bytes=shapes.clamp_forward_bytes * elements,
         backward_bytes=shapes.clamp_backward_bytes * elements,
-        launches=3.0, backward_launches=7.0, recompute_bit=MOE_ACT_BIT | MOE_BIT,
+        launches=3.0, backward_launches=7.0, recompute_bit=MADE_AGAIN | MOE_ACT_BIT,
         rate_share=shapes.eager_share,
     )  # fmt: skip
 
@@ -184,7 +191,7 @@ def _emit_expert_bias(table: TableBuilder, shapes: Shapes, where: Ints, elements
         table, where[apart[where]], "moe.experts.bias",
         forward_bytes=shapes.bias_forward_bytes * elements,
         backward_bytes=shapes.bias_backward_bytes * elements,
-        launches=4.0, backward_launches=8.0, recompute_bit=MOE_BIT,
+        launches=4.0, backward_launches=8.0, recompute_bit=MADE_AGAIN,
         transient_bytes=shapes.bias_transient_bytes * elements, rate_share=shapes.eager_share,
     )  # fmt: skip
 
@@ -214,14 +221,14 @@ def _emit_permutation(
     share = np.where(fused, 1.0, shapes.eager_share)
     atomics = share * shapes.atomic_bytes * sent * hidden
     added = np.where(fused, gathered, 2.0 * hidden * (tokens + sent) + atomics)
-    for label, forward, backward in (
-        ("moe.permute", gathered, added),
-        ("moe.unpermute", added, gathered),
+    came_back = 2.0 * hidden * sent * shapes.per_op * (shapes.ep > 1)
+    for label, forward, backward, bits, saved, held in (
+        ("moe.permute", gathered, added, MADE_AGAIN, 0.0, 2.0 * hidden * sent),
+        ("moe.unpermute", added, gathered, MOE_BIT, came_back, returned),
     ):
         emit_memory(
             table, where, label, forward_bytes=forward, backward_bytes=backward, launches=launches,
-            recompute_bit=MOE_BIT, rate_share=share,
-            transient_bytes=returned if label == "moe.unpermute" else 2.0 * hidden * sent,
+            recompute_bit=bits, rate_share=share, saved_bytes=saved, transient_bytes=held,
             # The host must know the counts to size what arrives.
             syncs=drops_nothing * 1.0 if label == "moe.permute" else 0.0,
         )  # fmt: skip
@@ -231,7 +238,7 @@ def _emit_permutation(
     moved = 4.0 * hidden * arriving
     emit_memory(
         table, sorts, "moe.sort", forward_bytes=2.0 * moved, backward_bytes=2.0 * moved,
-        launches=2.0 * launches, recompute_bit=MOE_BIT, rate_share=share,
+        launches=2.0 * launches, recompute_bit=MADE_AGAIN, rate_share=share,
     )  # fmt: skip
 
 

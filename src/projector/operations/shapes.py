@@ -14,6 +14,7 @@ from projector.arrays import Flags, Floats, Ints, Records
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
 from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.workload_columns import ADDS, WorkloadColumns
+from projector.operations.table import AGAIN
 
 
 class Shapes(WorkloadColumns):
@@ -48,6 +49,11 @@ class Shapes(WorkloadColumns):
     def eager_share(self) -> Floats:
         """Rate of eager kernels of experts over that of other memory-bound operators."""
         return np.where(self.eager_share_2e20 > 0, self.eager_share_2e20 / LOAD_ONE, 1.0)
+
+    @cached_property
+    def per_op(self) -> Ints:
+        """1 where recomputation goes by operators."""
+        return np.asarray(self.recompute_mask & AGAIN > 0, np.int64)
 
     @property
     def activation_bytes(self) -> Floats:

@@ -27,6 +27,9 @@ PP_COMM = CP_COMM
 """Category of the sends between pipeline stages of an inference step, which has no context
 parallelism."""
 
+AGAIN, DROPS = 1 << 7, 1 << 8
+"""Bits of rows that recomputation by operators runs again, and whose activations it drops."""
+
 WHOLE_LAYER = -1
 """Segment of a collective that may hide behind all compute of its layer and phase."""
 
