@@ -25,7 +25,7 @@ from projector.report.figures.figure import (
     number_ticks,
     save_figure,
 )
-from projector.report.pages.page import log_ticks, plain_layout, write_page
+from projector.report.pages.page import band, log_ticks, plain_layout, scatter, write_page
 from projector.report.terminal.grid import DIM, entries, gib, milliseconds, pairs, percent, plain
 from projector.serving.deployment import degrees
 from projector.serving.projection import ServingProjection
@@ -425,46 +425,28 @@ def _figure(result: ServingProjection, front: ServingFront) -> Any:
     fits = np.flatnonzero(rates.fits)
     knee = front.rows[front.knee : front.knee + 1]
 
-    def points(name: str, rows: Any, **style: Any) -> dict[str, Any]:
+    def points(mode: str, name: str, rows: Any, **style: Any) -> dict[str, Any]:
         texts = [
             f"{split_name(front, row)}<br>TTFT {to_ms(rates.ttft_s[row]):,.1f} ms, "
             f"TPOT {to_ms(rates.tpot_s[row]):,.2f} ms"
             for row in rows.tolist()
         ]
         hover = "%{x:,.1f} tokens/s/user, %{y:,.0f} tokens/s/GPU<br>%{text}<extra></extra>"
-        values = {"x": user[rows], "y": device[rows], "text": texts, "hovertemplate": hover}
-        return {"type": "scatter", "name": name, **values, **style}
+        told = {"text": texts, "hovertemplate": hover}
+        return scatter(mode, name, user[rows], device[rows], **told, **style)
 
+    style: dict[str, Any] = {"line": {"color": PALETTE[0]}, "marker": {"size": 8}}
+    if (ends := speed_band(result, user[front.rows])) is not None:
+        style["error_x"] = band(user[front.rows], *ends)
+    rhomb = {"color": PALETTE[3], "size": 13, "symbol": "diamond"}
     data = [
-        points("fits", fits, mode="markers", marker={"color": SOFT, "size": 4, "opacity": 0.4}),
-        points(
-            "no other is better",
-            front.rows,
-            mode="lines+markers",
-            line={"color": PALETTE[0]},
-            marker={"size": 8},
-            **_bars(result, user[front.rows]),
-        ),
-        points(
-            "knee",
-            knee,
-            mode="markers",
-            marker={"color": PALETTE[3], "size": 13, "symbol": "diamond"},
-        ),
+        points("markers", "fits", fits, marker={"color": SOFT, "size": 4, "opacity": 0.4}),
+        points("lines+markers", "no other is better", front.rows, **style),
+        points("markers", "knee", knee, marker=rhomb),
     ]
     layout = plain_layout(USER, GPU)
-    ends = speed_band(result, user[front.rows]) or ()
-    ranges = {"xaxis": np.concatenate([user[fits], *ends]), "yaxis": device[fits]}
+    ranges = {"xaxis": np.concatenate([user[fits], *(ends or ())]), "yaxis": device[fits]}
     for axis, values in ranges.items():
         if len(fits):
             layout[axis] |= log_ticks(float(values.min()), float(values.max()))
     return {"data": data, "layout": layout}
-
-
-def _bars(result: ServingProjection, user: Floats) -> dict[str, Any]:
-    """Return the band of the speed of one user as bars; nothing where it is not known."""
-    ends = speed_band(result, user)
-    if ends is None:
-        return {}
-    sides = {"array": ends[1] - user, "arrayminus": user - ends[0]}
-    return {"error_x": {"type": "data", "symmetric": False, "thickness": 1, "width": 0, **sides}}

@@ -19,7 +19,15 @@ from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
 from projector.report.figures import figure as fig
 from projector.report.figures import trace
-from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
+from projector.report.pages.page import (
+    check_page,
+    named_axis,
+    plain_layout,
+    said,
+    scatter,
+    stacked_bars,
+    write_page,
+)
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.sampled import within
 from projector.trace.measures.statistics import Band, band
@@ -348,17 +356,8 @@ def write_runs_page(found: Runs, path: str | Path) -> None:
 def _phase_page(found: Runs, phase: str) -> Figure:
     parts, talks = found.bars(phase)
     data = [
-        {
-            "type": "bar",
-            "name": f"{name}{' communication' if group == 'talk' else ''}",
-            "x": list(map(said, found.names)),
-            "y": values,
-            "offsetgroup": group,
-            "marker": {"color": colours[name]},
-        }
-        for group, bars, colours in (("work", parts, trace.COLOURS), ("talk", talks, trace.TRAFFIC))
-        for name, values in bars.items()
-        if any(values)
+        *stacked_bars(found.names, parts, trace.COLOURS),
+        *stacked_bars(found.names, talks, trace.TRAFFIC, "communication"),
     ]
     layout = plain_layout("", f"{phase}, over an iteration of {said(found.names[0])}")
     named_axis(layout, "xaxis")
@@ -367,17 +366,14 @@ def _phase_page(found: Runs, phase: str) -> Figure:
 
 def _overlap_page(found: Runs, operation: Operation) -> Figure:
     data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": said(run.name),
-            "x": _some(run.panels[operation].overlap),
-            "y": _some(run.panels[operation].duration),
-            "marker": {"color": colour, "size": 6, "opacity": 0.6},
-        }
+        scatter(
+            "markers", said(run.name), _some(run.panels[operation].overlap),
+            _some(run.panels[operation].duration),
+            marker={"color": colour, "size": 6, "opacity": 0.6},
+        )
         for run, colour in zip(found.runs, RUN_COLOURS, strict=False)
         if operation in run.panels
-    ]
+    ]  # fmt: skip
     layout = plain_layout("overlap ratio", "duration over the shortest like it")
     layout["xaxis"]["range"] = [-0.03, 1.03]
     return {"data": data, "layout": layout}
