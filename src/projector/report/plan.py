@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,9 @@ from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.pages.page import band, plain_layout, round_ticks, scatter, write_page
 from projector.units import GIB
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STYLES = {MEETS: "bold green", UNCERTAIN: "bold yellow", MISSES: "bold red"}
 
@@ -272,7 +269,7 @@ def write_plan_figure(result: PlanResult, path: str | Path) -> None:
     fig.save_figure(path, lambda: plan_figure(result))
 
 
-def plan_figure(result: PlanResult) -> "Figure":
+def plan_figure(result: PlanResult) -> Figure:
     """Draw the choices with their bands, the front, the knee, and the limits."""
     figure = fig.new_figure(*fig.WIDE)
     fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
@@ -308,7 +305,7 @@ def plan_figure(result: PlanResult) -> "Figure":
 
 
 def _draw_kind(
-    axes: "Axes", result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
+    axes: Axes, result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
 ) -> None:
     """Draw the choices of one kind of cluster; those at risk are hollow."""
     for each in members:
@@ -327,7 +324,7 @@ def _draw_kind(
             )  # fmt: skip
 
 
-def _draw_names(side: "Axes", result: PlanResult, shown: Sequence[Choice]) -> None:
+def _draw_names(side: Axes, result: PlanResult, shown: Sequence[Choice]) -> None:
     write = usd if result.spend == COST else number
     rows = [
         (

@@ -19,6 +19,7 @@ from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
 from projector.report.figures import figure as fig
 from projector.report.figures import trace
+from projector.report.figures.figure import Axes
 from projector.report.pages.page import (
     check_page,
     named_axis,
@@ -33,7 +34,6 @@ from projector.trace.measures.sampled import within
 from projector.trace.measures.statistics import Band, band
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
 RUN_COLOURS = (*fig.PALETTE, "#999933", "#882255", "#44AA99")
@@ -450,17 +450,17 @@ def runs_picture(found: Runs) -> "Picture":
     return figure
 
 
-def _legend(axes: "Axes") -> "tuple[list[Any], list[str]]":
+def _legend(axes: Axes) -> "tuple[list[Any], list[str]]":
     handles, names = axes.get_legend_handles_labels()
     return handles, names
 
 
-def _name_runs(axes: "Axes", names: Sequence[str]) -> None:
+def _name_runs(axes: Axes, names: Sequence[str]) -> None:
     short = [fig.one_line(name, 16) for name in names]
     axes.set_xticks(range(len(names)), short, rotation=40, ha="right", fontsize=8)
 
 
-def _draw_phase(found: Runs, phase: str, axes: "Axes") -> None:
+def _draw_phase(found: Runs, phase: str, axes: Axes) -> None:
     places = np.arange(len(found.runs))
     parts, talks = found.bars(phase)
     for offset, width, bars, colours, suffix in (
@@ -484,7 +484,7 @@ def _of_phases(found: Runs) -> list[dict[str, list[float]]]:
     return [bars for phase in found.phases for bars in found.bars(phase)]
 
 
-def _draw_boxes(found: Runs, operation: Operation, axes: "Axes") -> None:
+def _draw_boxes(found: Runs, operation: Operation, axes: Axes) -> None:
     known = [run for run in found.runs if operation in run.panels]
     _draw_spreads(axes, known, [_spread(run.panels[operation].overlap) for run in known])
     axes.set_ylim(-0.03, 1.03)
@@ -492,7 +492,7 @@ def _draw_boxes(found: Runs, operation: Operation, axes: "Axes") -> None:
     _entitle(axes, operation)
 
 
-def _entitle(axes: "Axes", operation: Operation) -> None:
+def _entitle(axes: Axes, operation: Operation) -> None:
     axes.set_title(f"{_folded(operation[0])}\n{operation[1]}", fontsize=9, linespacing=1.3)
 
 
@@ -500,7 +500,7 @@ def _folded(name: str) -> str:
     return "\n".join(textwrap.wrap(fig.one_line(name), TITLE_CHARACTERS))
 
 
-def _draw_spreads(axes: "Axes", known: Sequence[Run], spreads: Sequence[Band]) -> None:
+def _draw_spreads(axes: Axes, known: Sequence[Run], spreads: Sequence[Band]) -> None:
     """Draw least to most pale, the middle half dark, and the median."""
     for place, each in enumerate(spreads):
         for low, high, alpha in ((each.min, each.max, 0.25), (each.p25, each.p75, 0.75)):
@@ -509,7 +509,7 @@ def _draw_spreads(axes: "Axes", known: Sequence[Run], spreads: Sequence[Band]) -
     _name_runs(axes, [run.name for run in known])
 
 
-def _draw_points(found: Runs, operation: Operation, axes: "Axes") -> None:
+def _draw_points(found: Runs, operation: Operation, axes: Axes) -> None:
     for run, colour in zip(found.runs, RUN_COLOURS, strict=False):
         if operation in run.panels:
             panel = run.panels[operation]
@@ -523,7 +523,7 @@ def _draw_points(found: Runs, operation: Operation, axes: "Axes") -> None:
     _entitle(axes, operation)
 
 
-def _draw_sampled(found: Runs, what: str, axes: "Axes") -> None:
+def _draw_sampled(found: Runs, what: str, axes: Axes) -> None:
     known = [run for run in found.runs if what in run.sampled]
     _draw_spreads(axes, known, [run.sampled[what] for run in known])
     spreads = [run.sampled[what] for run in known]

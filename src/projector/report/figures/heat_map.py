@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.projection.results import TEXT
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.rows import (
     RATE,
     axes_of,
@@ -41,10 +42,6 @@ from projector.report.figures.words import (
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # The best of a column for each pair of values of two axes, from all rows of a sweep.
 KEY = "plot"
@@ -391,7 +388,7 @@ def write_heat_map(
     fig.save_figure(path, lambda: heat_map_figure(heat_map, title_of_sweep(result)))
 
 
-def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
+def heat_map_figure(heat_map: HeatMap, title: str) -> Figure:
     """Draw one heat map, or one for each workload, with the values where they are few."""
     panels = panels_of(heat_map)
     columns = min(MOST_COLUMNS, len(panels))
@@ -439,7 +436,7 @@ def _norm(panels: Sequence[Panel]) -> Any:
     return Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
 
 
-def _draw_panel(axes: "Axes", heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
+def _draw_panel(axes: Axes, heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
     """Draw the cells of one panel; return them for the colour bar."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap
@@ -526,7 +523,7 @@ def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
     return f"{name[:1].upper()}{name[1:]}: {title}", "\n".join(textwrap.wrap(over, characters))
 
 
-def _draw_best(axes: "Axes", heat_map: HeatMap, best: Floats) -> None:
+def _draw_best(axes: Axes, heat_map: HeatMap, best: Floats) -> None:
     """Frame the best cell of all."""
     from matplotlib.patches import Rectangle
 
@@ -539,7 +536,7 @@ def _draw_best(axes: "Axes", heat_map: HeatMap, best: Floats) -> None:
     )
 
 
-def _write_values(axes: "Axes", best: Floats, drawn: Any, *, multiples: bool) -> None:
+def _write_values(axes: Axes, best: Floats, drawn: Any, *, multiples: bool) -> None:
     """Write the value of each cell, white where the cell is dark."""
     colours = drawn.get_cmap()(drawn.norm(best))
     light = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722]) > 0.45
@@ -558,7 +555,7 @@ def cell_text(value: float) -> str:
 
 
 def _draw_axes(
-    axes: "Axes", heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
+    axes: Axes, heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
 ) -> None:
     """Write the values of both axes, each so many that none meets the next."""
     ticks_of = [axis_ticks(heat_map, 0), axis_ticks(heat_map, 1)]
@@ -582,7 +579,7 @@ def _draw_axes(
         side.set_visible(False)
 
 
-def _draw_legend(figure: "Figure", heat_map: HeatMap, panels: Sequence[Panel]) -> None:
+def _draw_legend(figure: Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:
     """Say what empty cells mean, where there are any, and which cell is framed."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

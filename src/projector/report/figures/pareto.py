@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from projector.projection.bands import (
     time_band,
 )
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.rows import (
     HIGH,
     LOW,
@@ -47,10 +48,6 @@ from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
 from projector.units import to_gib
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Speed against memory: all rows as a cloud, and the Pareto front.
 FEW = 4_000
@@ -400,7 +397,7 @@ def read_front(result: SweepResult | SearchResult) -> Front:
     return front_of_sweep(result, title_of_sweep(result))
 
 
-def pareto_figure(front: Front) -> "Figure":
+def pareto_figure(front: Front) -> Figure:
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
     figure = fig.new_figure(*fig.WIDE)
@@ -429,7 +426,7 @@ def pareto_figure(front: Front) -> "Figure":
     return figure
 
 
-def _draw_legend(axes: "Axes") -> None:
+def _draw_legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         # Below the axes: inside there is no place that rows never reach.
         axes.legend(
@@ -438,7 +435,7 @@ def _draw_legend(axes: "Axes") -> None:
         )  # fmt: skip
 
 
-def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> "Figure":
+def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> Figure:
     """Draw a panel for each workload: its cloud, its front and its knee."""
     columns = min(3, len(fronts))
     lines = -(-len(fronts) // columns)
@@ -521,7 +518,7 @@ def counts_of(cloud: Cloud) -> str:
     return text
 
 
-def _draw_cloud(axes: "Axes", cloud: Cloud, *, bar: bool = True) -> None:
+def _draw_cloud(axes: Axes, cloud: Cloud, *, bar: bool = True) -> None:
     if cloud.counts is not None:
         _draw_cells(axes, cloud, cloud.counts, bar=bar)
         return
@@ -536,9 +533,7 @@ def _draw_cloud(axes: "Axes", cloud: Cloud, *, bar: bool = True) -> None:
             axes.plot([], [], marker, ms=6, color=colour, label=WORDS[name])
 
 
-def _draw_cells(
-    axes: "Axes", cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True
-) -> None:
+def _draw_cells(axes: Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True) -> None:
     """Shade cells by the logarithm of their rows, all verdicts on one scale."""
     from matplotlib.colors import LogNorm
 
@@ -575,7 +570,7 @@ def _shades(name: str) -> Any:
     return ListedColormap(colormaps[name](np.linspace(0.28, 0.9, 256)))
 
 
-def _draw_limit(axes: "Axes", front: Front) -> None:
+def _draw_limit(axes: Axes, front: Front) -> None:
     if front.usable is None:
         return
     low, high = front.usable
@@ -588,7 +583,7 @@ def _draw_limit(axes: "Axes", front: Front) -> None:
         axes.axvline(high, color=fig.INK, lw=1.0, ls=(0, (4, 3)), zorder=3)
 
 
-def _draw_front(axes: "Axes", front: Front) -> None:
+def _draw_front(axes: Axes, front: Front) -> None:
     order = np.argsort(front.peak, kind="stable")
     axes.step(
         front.peak[order], front.rate[order], where="post", color=FRONT, lw=1.4, zorder=5,
@@ -618,7 +613,7 @@ def _draw_front(axes: "Axes", front: Front) -> None:
         )  # fmt: skip
 
 
-def _list_front(axes: "Axes", side: "Axes", front: Front) -> None:
+def _list_front(axes: Axes, side: Axes, front: Front) -> None:
     """List points of the front beside their numbers, with groups where there are several."""
     named = front.chosen(NAMED)
     points = np.column_stack([front.peak[named], front.rate[named]])

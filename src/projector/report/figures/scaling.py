@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.config.bands import Band
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.pareto import band_of_sweep
 from projector.report.figures.rows import (
     GPUS,
@@ -24,10 +25,6 @@ from projector.report.figures.rows import (
     workload_fields,
 )
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
 """Fields that set the number of devices, which every line already shows."""
@@ -121,7 +118,7 @@ def _band(result: SweepResult, setting: Mapping[str, Any] | None) -> Band | None
     return None if setting is None else band_of_sweep(result, [setting])
 
 
-def scaling_figure(scaling: Scaling) -> "Figure":
+def scaling_figure(scaling: Scaling) -> Figure:
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
     figure = fig.new_figure(fig.WIDE[0], 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
@@ -143,7 +140,7 @@ def scaling_figure(scaling: Scaling) -> "Figure":
     return figure
 
 
-def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
+def _draw_total(axes: Axes, scaling: Scaling, fits: Any) -> None:
     gpus = scaling.gpus[fits].astype(np.float64)
     first = scaling.first
     assert first is not None
@@ -181,7 +178,7 @@ def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     _gpu_axis(axes, scaling)
 
 
-def _draw_band(axes: "Axes", scaling: Scaling, fits: Any, *, total: bool) -> None:
+def _draw_band(axes: Axes, scaling: Scaling, fits: Any, *, total: bool) -> None:
     """Shade where measured speeds lie; nothing where that is not known."""
     low, high = (ends[fits] for ends in scaling.band())
     gpus = scaling.gpus[fits]
@@ -193,7 +190,7 @@ def _draw_band(axes: "Axes", scaling: Scaling, fits: Any, *, total: bool) -> Non
         )  # fmt: skip
 
 
-def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
+def _draw_per_gpu(axes: Axes, scaling: Scaling, fits: Any) -> None:
     axes.plot(
         scaling.gpus[fits],
         scaling.rate[fits],
@@ -228,7 +225,7 @@ def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     _gpu_axis(axes, scaling)
 
 
-def _gpu_axis(axes: "Axes", scaling: Scaling) -> None:
+def _gpu_axis(axes: Axes, scaling: Scaling) -> None:
     """Mark the numbers of devices that have room, and those on which nothing fits."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -252,7 +249,7 @@ def _gpu_axis(axes: "Axes", scaling: Scaling) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _draw_configurations(side: "Axes", scaling: Scaling, fits: Any) -> None:
+def _draw_configurations(side: Axes, scaling: Scaling, fits: Any) -> None:
     chosen = np.flatnonzero(fits)
     if len(chosen) > MOST_LISTED:
         # Both ends and an even choice between them.
