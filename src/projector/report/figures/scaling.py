@@ -10,20 +10,9 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.bands import Band
 from projector.report.figures import figure as fig
+from projector.report.figures import rows as swept
 from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.pareto import band_of_sweep
-from projector.report.figures.rows import (
-    GPUS,
-    RATE,
-    axes_of,
-    configuration,
-    differing,
-    numbers,
-    shared,
-    title_of_sweep,
-    untied,
-    workload_fields,
-)
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
@@ -82,12 +71,16 @@ def write_scaling(result: SweepResult, path: str | Path) -> None:
 
 def read_scaling(result: SweepResult) -> Scaling:
     """Find the fastest row at each number of devices, one chunk in memory at a time."""
-    fields = [name for name in untied(result.plan, axes_of(result.columns)) if name not in _SIZES]
-    every = axes_of(result.columns)
+    fields = [
+        name
+        for name in swept.untied(result.plan, swept.axes_of(result.columns))
+        if name not in _SIZES
+    ]
+    every = swept.axes_of(result.columns)
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
-    for table in result.tables([GPUS, RATE, *VERDICT_COLUMNS, *every]):
-        gpus = numbers(table, GPUS).astype(np.int64)
-        rate = np.where(result.is_ranked(table), numbers(table, RATE), np.nan)
+    for table in result.tables([swept.GPUS, swept.RATE, *VERDICT_COLUMNS, *every]):
+        gpus = swept.numbers(table, swept.GPUS).astype(np.int64)
+        rate = np.where(result.is_ranked(table), swept.numbers(table, swept.RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
         # By devices, the fastest of each first, earlier rows before equal ones.
         order = np.lexsort((-rate, gpus))
@@ -101,12 +94,12 @@ def read_scaling(result: SweepResult) -> Scaling:
     sizes = sorted(best)
     rates = np.array([best[number][0] for number in sizes], np.float64)
     return Scaling(
-        title_of_sweep(result),
+        swept.title_of_sweep(result),
         np.array(sizes, np.int64),
         np.where(np.isinf(rates), np.nan, rates),
         tuple(_without(best[number][1], fields) for number in sizes),
         tuple(_band(result, best[number][1]) for number in sizes),
-        bool(workload_fields(result.plan, axes_of(result.columns))),
+        bool(swept.workload_fields(result.plan, swept.axes_of(result.columns))),
     )
 
 
@@ -255,14 +248,14 @@ def _draw_configurations(side: Axes, scaling: Scaling, fits: Any) -> None:
         # Both ends and an even choice between them.
         chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MOST_LISTED).astype(int))]
     settings = [scaling.settings[row] or {} for row in chosen.tolist()]
-    same = shared(settings) if any(differing(settings)) and len(settings) > 1 else {}
+    same = swept.shared(settings) if any(swept.differing(settings)) and len(settings) > 1 else {}
     rows = [
-        (f"{scaling.gpus[row]:,}", f"{scaling.rate[row]:,.0f}", configuration(setting))
+        (f"{scaling.gpus[row]:,}", f"{scaling.rate[row]:,.0f}", swept.configuration(setting))
         for row, setting in zip(
-            chosen.tolist(), differing(settings) if same else settings, strict=True
+            chosen.tolist(), swept.differing(settings) if same else settings, strict=True
         )
     ]
-    notes = [f"All of these: {configuration(same)}"] if same else []
+    notes = [f"All of these: {swept.configuration(same)}"] if same else []
     if unfit := [f"{gpus:,}" for gpus in scaling.gpus[~fits]]:
         shown = ", ".join(unfit[:MOST_LISTED]) + (", ..." if len(unfit) > MOST_LISTED else "")
         notes.append(f"Nothing fits on {shown} GPUs (grey).")
