@@ -152,13 +152,22 @@ def compare_record(
 ) -> Comparison:
     """Put what was measured beside the models, of the benchmark and of the target."""
     record = benchmark.record
-    layer_s = _layer_seconds(benchmark)
+    times = benchmark.layer_times()
+    seconds = times.device_s + times.host_s
+    layer_s = [
+        (layer, float(phases[FORWARD]), float(phases[BACKWARD] + phases[WEIGHT]))
+        for layer, phases in zip(layers_of(benchmark.evaluation.workloads), seconds, strict=True)
+    ]
     target = evaluate([simulated.job])
+    terms = {
+        name: Pair(seconds, simulated.breakdown_s[name])
+        for name, seconds in restored.breakdown_s.items()
+    }
     return Comparison(
         operations=tuple(_operations(record, (benchmark.evaluation, target))),
         layers=tuple(_layers(record, layer_s)),
         step=_step(benchmark, layer_s),
-        target=_target(restored, simulated),
+        target={**terms, "total": Pair(restored.iteration_time_s, simulated.iteration_time_s)},
         memory=compare_memory(benchmark, restored.memory),
         missing=tuple(_missing(record)),
     )
@@ -174,14 +183,6 @@ def compare_memory(benchmark: Benchmark, anchored: MemoryProjection) -> Compared
         step=Peaks(anchor.measured_bytes, modelled),
         target=Peaks(anchor.allocated_bytes, anchor.analytic_bytes),
     )
-
-
-def _target(restored: PerformanceProjection, simulated: PerformanceProjection) -> dict[str, Pair]:
-    terms = {
-        name: Pair(seconds, simulated.breakdown_s[name])
-        for name, seconds in restored.breakdown_s.items()
-    }
-    return {**terms, "total": Pair(restored.iteration_time_s, simulated.iteration_time_s)}
 
 
 def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[ComparedOperation]:
@@ -234,15 +235,6 @@ def _kernels(evaluation: Evaluation) -> dict[OperationKey, _Modelled]:
 
 _LayerSeconds = list[tuple[LayerSpec, float, float]]
 """Each layer of the benchmark job with its modelled seconds, forward and backward."""
-
-
-def _layer_seconds(benchmark: Benchmark) -> _LayerSeconds:
-    times = benchmark.layer_times()
-    seconds = times.device_s + times.host_s
-    return [
-        (layer, float(phases[FORWARD]), float(phases[BACKWARD] + phases[WEIGHT]))
-        for layer, phases in zip(layers_of(benchmark.evaluation.workloads), seconds, strict=True)
-    ]
 
 
 def _modelled(layer: LayerSpec, layer_s: _LayerSeconds) -> tuple[float, float] | None:

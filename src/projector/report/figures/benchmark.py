@@ -174,7 +174,12 @@ def _size_axis(axes: Axes, points: _Points, kind: BenchKind) -> None:
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     if kind in SWEPT:
-        _byte_ticks(axes, left, right)
+        # Mark powers of two, at most nine of them.
+        first, last = int(np.ceil(np.log2(left))), int(np.floor(np.log2(right)))
+        step = max(1, -(-(last - first + 1) // 9))
+        ticks = [2.0**power for power in range(first, last + 1, step)]
+        axes.set_xticks(ticks, [_bytes(tick) for tick in ticks])
+        axes.minorticks_off()
     else:
         fig.number_ticks(axes.xaxis, left, right)
     axes.set_xlabel(_SIZES[kind])
@@ -184,15 +189,6 @@ def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
     """Yield each series with its colour and its rows."""
     for position, name in enumerate(dict.fromkeys(points.series.tolist())):
         yield name, fig.PALETTE[position % len(fig.PALETTE)], np.flatnonzero(points.series == name)
-
-
-def _byte_ticks(axes: Axes, low: float, high: float) -> None:
-    """Mark powers of two, at most nine of them."""
-    first, last = int(np.ceil(np.log2(low))), int(np.floor(np.log2(high)))
-    step = max(1, -(-(last - first + 1) // 9))
-    ticks = [2.0**power for power in range(first, last + 1, step)]
-    axes.set_xticks(ticks, [_bytes(tick) for tick in ticks])
-    axes.minorticks_off()
 
 
 def _bytes(value: float) -> str:
