@@ -40,8 +40,6 @@ class PodPlace(NamedTuple):
     left: float
     width: float
     hosts: tuple[int, ...]
-    last_host: int
-    """Exclusive."""
 
 
 def write_cluster_figure(cluster: Cluster, path: str | Path) -> None:
@@ -114,7 +112,7 @@ def pod_places(cluster: Cluster) -> list[PodPlace]:
             hosts = tuple(begin + host for host in _shown(end - begin))
             dots = DOTS if end - begin > len(hosts) else 0.0
             width = max(rails * RAIL, HOST_STEP * (len(hosts) + dots))
-            places.append(PodPlace(zone, first + pod, left, width, hosts, end))
+            places.append(PodPlace(zone, first + pod, left, width, hosts))
             left += width + GAP
         left += 0.5
     return places
