@@ -105,7 +105,7 @@ def estimate_report(estimate: Estimate, fields: Sequence[str]) -> Document:
     return Document("", "", [dry, *_reasons(estimate.infeasible)])
 
 
-def write_sweep_page(result: SweepResult, path: str | Path, column: str = swept.RATE) -> None:
+def write_sweep_page(result: SweepResult, path: str | Path) -> None:
     """Write a sweep as one interactive page that works offline; it appears whole or not at all.
 
     However many rows there are, the front and the best rows are there in full, of the others a
@@ -128,7 +128,7 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = swept.
     sections = [
         *_ranked(result, workloads),
         _pareto(fronts),
-        *_heat_maps(result, column),
+        *_heat_maps(result),
         *_scaling(shown),
         *_reasons(result.infeasible),
         _space(result),
@@ -325,12 +325,12 @@ def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
     return figure, text
 
 
-def _heat_maps(result: SweepResult, column: str) -> list[Section]:
+def _heat_maps(result: SweepResult) -> list[Section]:
     workloads = swept.workload_fields(result.plan, swept.axes_of(result.columns))
     axes = swept.untied(result.plan, [axis for axis in _varying(result) if axis not in workloads])
     chosen = sorted(axes, key=lambda name: _axis_order(name, axes))[:MOST_AXES]
     pairs = list(combinations(chosen, 2))
-    maps = heat_maps(result, [(*pair, column) for pair in pairs])
+    maps = heat_maps(result, [(*pair, swept.RATE) for pair in pairs])
     shown = [grid for grid in maps if grid is not None and 0 < grid.best.size <= MOST_CELLS]
     if not shown:
         return []
