@@ -288,7 +288,11 @@ class Hybrid:
     """A record made ready for one job and whatever shares its model, device and precision."""
 
     def __init__(self, job: Job, record: Record, tp_rule: str = "ratio") -> None:
-        """Lower the benchmark job of the record beside ``job``; see `project_measured`."""
+        """Lower the benchmark job of the record beside ``job``.
+
+        Compute is restored to another tensor parallelism by the ``ratio`` of what the model says of
+        both shapes, or ``linear`` in the ranks (Primus).
+        """
         self.record = record
         self.warnings = tuple(record.check(job))
         self.benchmark = Benchmark(job, record)
@@ -325,15 +329,6 @@ class Hybrid:
             "step_over_layers": self.benchmark.step_share,
             "spread": self.benchmark.spread,
         }
-
-
-def project_measured(job: Job, record: Record, *, tp_rule: str = "ratio") -> PerformanceProjection:
-    """Project the step of a job from a record of the same device, precision and model.
-
-    Compute is restored to another tensor parallelism by the ``ratio`` of what the model says of
-    both shapes, or ``linear`` in the ranks (Primus).
-    """
-    return Hybrid(job, record, tp_rule).project(job)
 
 
 def shares_of_terms(
