@@ -308,7 +308,13 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
                 steps = tuple(_steps(job, reduced, whole, degrees))
                 return Reduction(job, reduced, available, steps, degrees)
     least = _least_gpus(job, whole)
-    raise _too_few(job, available, least)
+    cp = job.parallelism.cp
+    why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
+    msg = (
+        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
+        f"{why}; at least {least} would do"
+    )
+    raise ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
 
 
 def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job:
@@ -436,16 +442,6 @@ def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
         msg = f"benchmark_gpus is {allowed}, got {benchmark_gpus!r}"
         raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)
     return benchmark_gpus
-
-
-def _too_few(job: Job, available: int, least: int) -> ConfigError:
-    cp = job.parallelism.cp
-    why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
-    msg = (
-        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
-        f"{why}; at least {least} would do"
-    )
-    return ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
 
 
 def _model_parallel(job: Job) -> int:

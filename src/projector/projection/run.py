@@ -49,6 +49,7 @@ def run_inputs(results: Results) -> runtime.RunInputs:
     checkpoint_bytes = trained * kept_bytes
     interval_s = np.where(np.isnan(run.interval_steps), run.interval_s, run.interval_steps * step_s)
     return runtime.RunInputs(
+        **{name: getattr(run, name) for name in _AS_STATED},
         step_s=step_s,
         tokens=_tokens(results),
         tokens_per_step=tokens_per_step,
@@ -57,23 +58,18 @@ def run_inputs(results: Results) -> runtime.RunInputs:
         gpu_bytes_per_s=cluster.host_link_bytes_per_s,
         warm_up=_warm_up(results),
         evaluation_steps=_evaluation_steps(results),
-        slowdown=run.slowdown,
-        saves=run.saves,
-        asynchronous=run.asynchronous,
         checkpoint_bytes=_stated_or(run.checkpoint_bytes, checkpoint_bytes),
         interval_s=interval_s,
         write_bytes_per_s=_stated_or(run.write_bytes_per_s, run.node_write_bytes_per_s * nodes),
         read_bytes_per_s=_stated_or(run.read_bytes_per_s, run.node_read_bytes_per_s * nodes),
-        checkpoint_overhead_s=run.checkpoint_overhead_s,
-        fails=run.fails,
-        gpu_mtbf_s=run.gpu_mtbf_s,
-        node_mtbf_s=run.node_mtbf_s,
-        detection_s=run.detection_s,
-        restart_s=run.restart_s,
-        spare_nodes=run.spare_nodes,
-        repair_s=run.repair_s,
-        repaired_share=run.repaired_share,
     )
+
+
+_AS_STATED = (
+    "slowdown", "saves", "asynchronous", "checkpoint_overhead_s", "fails", "gpu_mtbf_s",
+    "node_mtbf_s", "detection_s", "restart_s", "spare_nodes", "repair_s", "repaired_share",
+)  # fmt: skip
+"""Columns of runs that are those of the section ``run``."""
 
 
 def _stated_or(stated: Floats, other: Floats) -> Floats:

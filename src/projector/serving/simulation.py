@@ -273,21 +273,9 @@ def simulate_load(
     deployment: Deployment, load: Load, scheduler: Scheduler | None = None
 ) -> LoadResult:
     """Serve a load with one replica, request by request."""
-    return simulate_loads([(deployment, load, scheduler)])[0]
-
-
-def simulate_loads(
-    cases: Sequence[tuple[Deployment, Load, Scheduler | None]], threads: int | None = None
-) -> list[LoadResult]:
-    """Serve loads, each with a replica, ``threads`` at a time; results do not depend on others."""
-    schedulers = [scheduler or Scheduler() for _, _, scheduler in cases]
-    drawn = [load.draw() for _, load, _ in cases]
-    replicas = [
-        replica_of(deployment, scheduler, longest_of(requests))
-        for (deployment, _, _), scheduler, requests in zip(cases, schedulers, drawn, strict=True)
-    ]
-    loads = [load for _, load, _ in cases]
-    return serve_all(list(zip(replicas, loads, drawn, strict=True)), threads)
+    drawn = load.draw()
+    replica = replica_of(deployment, scheduler or Scheduler(), longest_of(drawn))
+    return serve_all([(replica, load, drawn)])[0]
 
 
 def longest_of(requests: Drawn) -> int:

@@ -322,6 +322,12 @@ def gemm_case(
     clock = inputs.clock_within(profile, clock_mhz)
     inputs.one_of("model", model, MODELS)
     inputs.one_of("library", library, ("default", *profile.gemm_libraries))
+    if not (isinstance(l2_hit_rate, Real) and 0.0 <= l2_hit_rate <= 1.0):
+        msg = f"l2_hit_rate must be from 0 to 1, got {shown(l2_hit_rate)}"
+        raise ConfigError(msg, key="l2_hit_rate", value=l2_hit_rate, allowed="0 to 1")
+    if l2_hit_rate and model != "ws_persistent":
+        msg = f"l2_hit_rate applies to model ws_persistent, not to {model}"
+        raise ConfigError(msg, key="l2_hit_rate", value=l2_hit_rate, allowed=[0])
     return GemmCase(
         profile,
         kind,
@@ -330,7 +336,7 @@ def gemm_case(
         library,
         _run(profile, run),
         _offers(profile, library, kind, tile),
-        _hit_rate(l2_hit_rate, model),
+        float(l2_hit_rate),
     )
 
 
@@ -383,16 +389,6 @@ def _tile_sizes(text: str) -> list[int]:
         msg = f"tile must be {legal}, got {shown(text)}"
         raise ConfigError(msg, key="tile", value=text, allowed=legal)
     return sizes
-
-
-def _hit_rate(value: float, model: str) -> float:
-    if not (isinstance(value, Real) and 0.0 <= value <= 1.0):
-        msg = f"l2_hit_rate must be from 0 to 1, got {shown(value)}"
-        raise ConfigError(msg, key="l2_hit_rate", value=value, allowed="0 to 1")
-    if value and model != "ws_persistent":
-        msg = f"l2_hit_rate applies to model ws_persistent, not to {model}"
-        raise ConfigError(msg, key="l2_hit_rate", value=value, allowed=[0])
-    return float(value)
 
 
 LAYOUTS = ("tn", "nn", "nt", "tt")

@@ -21,17 +21,8 @@ from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError
 from projector.files import refuse_special
-from projector.validate.kind import (
-    FROM_ROW,
-    OK,
-    Kind,
-    Outcome,
-    Row,
-    Without,
-    failed,
-    halved,
-    kind_of,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind
 from projector.validate.names import device_of, family_of, source_of
 
 
@@ -41,7 +32,7 @@ class Line:
 
     number: int
     """Line of the file it ends on, the header being line 1."""
-    row: Row
+    row: kinds.Row
     error: str = ""
     """Error of the line itself, ``""`` if it has the table's columns."""
     fields: Sequence[str] = ()
@@ -121,14 +112,14 @@ _PART_OF = {"time": "training", "memory": "memory", "serving": "serving"}
 """Quantity -> its part of the file."""
 
 
-def without(quantity: str, name: str, what: str = SOURCE) -> Without | None:
+def without(quantity: str, name: str, what: str = SOURCE) -> kinds.Without | None:
     """Return the constants that have not seen a source or a device (`SOURCE` or `DEVICE`).
 
     ``quantity`` is ``time``, ``memory`` or ``serving``. None where nothing was fitted to it: the
     constants that ship have not seen it either.
     """
     values = _file().get(_PART_OF.get(quantity, ""), {}).get(what, {}).get(name)
-    return None if values is None else Without(name, _plain(values))
+    return None if values is None else kinds.Without(name, _plain(values))
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, float]:
@@ -162,7 +153,7 @@ class Result:
     line: int
     rule: str
     """The rule that leaves the row out, ``""`` where it is eligible."""
-    outcome: Outcome
+    outcome: kinds.Outcome
     model: str
     device: str
     precision: str
@@ -186,7 +177,7 @@ class Result:
     @property
     def projected(self) -> bool:
         """Whether the row has a ratio."""
-        return not self.rule and self.outcome.status == OK and self.outcome.ratio is not None
+        return not self.rule and self.outcome.status == kinds.OK and self.outcome.ratio is not None
 
     @property
     def status(self) -> str:
@@ -236,7 +227,7 @@ def validate(
     ``begin`` is called with the columns of the table before its first row. The texts of the columns
     ``by`` make the group of a row.
     """
-    kind = kind_of(kind_name)
+    kind = kinds.kind_of(kind_name)
     table = Table(path, kind.columns, kind.name)
     for column in by:
         if column not in table.columns:
@@ -273,23 +264,23 @@ def _once(
 
 def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
     rules: list[str] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[kinds.Outcome] = []
     waiting: list[int] = []
     for position, line in enumerate(lines):
-        rule, outcome = "", failed(line.error)
+        rule, outcome = "", kinds.failed(line.error)
         if not line.error:
             try:
                 rule = kind.why_not_eligible(line.row)
             except (ValueError, ProjectorError) as error:
-                outcome = failed(str(error))
+                outcome = kinds.failed(str(error))
             else:
                 if not rule:
                     waiting.append(position)
         rules.append(rule)
         outcomes.append(outcome)
-    projected = halved([lines[position].row for position in waiting], partial(_project, kind))
+    projected = kinds.halved([lines[position].row for position in waiting], partial(_project, kind))
     for position, found in zip(waiting, projected, strict=True):
-        outcomes[position] = failed(found) if isinstance(found, str) else found
+        outcomes[position] = kinds.failed(found) if isinstance(found, str) else found
     _leave_out(kind, lines, outcomes)
     return [
         _result(kind, line, rule, outcome)
@@ -297,17 +288,17 @@ def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
     ]
 
 
-def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> None:
+def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[kinds.Outcome]) -> None:
     """Put beside the outcome of each row that of constants which have not seen its source."""
     if kind.project_without is None:
         return
-    known: list[tuple[int, Without]] = []
+    known: list[tuple[int, kinds.Without]] = []
     for position, (line, outcome) in enumerate(zip(lines, outcomes, strict=True)):
         source = source_of(_text(line.row, "source"))
         constants = without(kind.quantity, source)
         if constants is None and has_rows(source, kind.quantity):
             # No constant was fitted to it, but bands were.
-            constants = Without(source, {})
+            constants = kinds.Without(source, {})
         if constants is not None and outcome.ratio is not None:
             known.append((position, constants))
     rows = [lines[position].row for position, _ in known]
@@ -316,13 +307,13 @@ def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> No
         outcomes[position] = replace(outcomes[position], left_out=other)
 
 
-def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
+def _project(kind: Kind, rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows together, with the bands of a kind whose rows say their classes."""
     outcomes = kind.project(rows)
     if kind.classes is None:
         return outcomes
     for position, (row, outcome) in enumerate(zip(rows, outcomes, strict=True)):
-        if outcome.status == OK:
+        if outcome.status == kinds.OK:
             device = load_device(device_of(_text(row, kind.device)))
             classes = kind.classes(row, device)
             band = band_of(kind.quantity, classes, device.name)
@@ -330,7 +321,7 @@ def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
     return outcomes
 
 
-def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
+def _result(kind: Kind, line: Line, rule: str, outcome: kinds.Outcome) -> Result:
     row = line.row
     model = _text(row, "model")
     return Result(
@@ -348,7 +339,7 @@ def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
     )
 
 
-def _group(row: Row, by: Sequence[str]) -> str:
+def _group(row: kinds.Row, by: Sequence[str]) -> str:
     """Return the text of the columns; of a source its name, of a doubt that there is one."""
     texts = []
     for column in by:
@@ -361,8 +352,8 @@ def _group(row: Row, by: Sequence[str]) -> str:
     return sys.intern(", ".join(texts))
 
 
-def _text(row: Row, column: str) -> str:
+def _text(row: kinds.Row, column: str) -> str:
     return sys.intern((row.get(column) or "").strip())
 
 
-_NOT_PROJECTED = Outcome(status="not eligible", mark=FROM_ROW)
+_NOT_PROJECTED = kinds.Outcome(status="not eligible", mark=kinds.FROM_ROW)

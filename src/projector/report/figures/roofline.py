@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +17,12 @@ from projector.operations.table import FORWARD
 from projector.operations.work import repeated_rows
 from projector.projection.evaluate import evaluate
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.terminal.job import short_title
 from projector.report.terminal.single import title
 from projector.single.attention import AttentionProjection, project_attention
 from projector.single.gemm import GemmList
 from projector.units import MEGA, TB, TERA
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # FLOP and compulsory memory traffic of rows of the operation table. *Compulsory* is what any
 # kernel must move: every operand once, whatever its tiles read again and whatever a cache keeps.
@@ -226,7 +223,7 @@ def write_roofline(job: Job, path: str | Path) -> None:
     fig.save_figure(path, lambda: roofline_figure(roofline))
 
 
-def roofline_figure(roofline: Roofline) -> "Figure":
+def roofline_figure(roofline: Roofline) -> Figure:
     """Draw all operations, those with matrix FLOP once more from near, and the longest as a list.
 
     Near the roofs matrix operations lie so close together that one figure cannot show both them
@@ -279,9 +276,7 @@ def _limits(roofline: Roofline, operations: Iterable[Operation], *, whole: bool)
     return (min(intensity) / 1.7, max(intensity) * 1.7), (min(rate) / 1.25, max(roofs) * 1.15)
 
 
-def _draw(
-    axes: "Axes", roofline: Roofline, operations: Sequence[Operation], limits: Limits
-) -> None:
+def _draw(axes: Axes, roofline: Roofline, operations: Sequence[Operation], limits: Limits) -> None:
     """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
@@ -335,7 +330,7 @@ def _points(operations: Sequence[Operation]) -> Floats:
     return np.array(points, np.float64).reshape(-1, 2)
 
 
-def _number(axes: "Axes", operations: Sequence[Operation], texts: Sequence[str]) -> None:
+def _number(axes: Axes, operations: Sequence[Operation], texts: Sequence[str]) -> None:
     dpi = fig.figure_of(axes).dpi
     corner = [1.0 if _KINDS[operation.category][2] == "o" else 2.0 for operation in operations]
     area_pt2 = np.multiply([_area(operation) for operation in operations], corner)
@@ -343,7 +338,7 @@ def _number(axes: "Axes", operations: Sequence[Operation], texts: Sequence[str])
     fig.number_points(axes, _points(operations), radius_px, texts)
 
 
-def _number_together(axes: "Axes", pairs: Sequence[tuple[Operation, str]]) -> None:
+def _number_together(axes: Axes, pairs: Sequence[tuple[Operation, str]]) -> None:
     """Write the numbers of memory-bound operators beside them, which lie on each other."""
     if not pairs:
         return
@@ -355,7 +350,7 @@ def _number_together(axes: "Axes", pairs: Sequence[tuple[Operation, str]]) -> No
     )  # fmt: skip
 
 
-def _frame(axes: "Axes", limits: Limits) -> None:
+def _frame(axes: Axes, limits: Limits) -> None:
     """Show which part the other figure shows."""
     from matplotlib.patches import Rectangle
 
@@ -368,7 +363,7 @@ def _frame(axes: "Axes", limits: Limits) -> None:
     )  # fmt: skip
 
 
-def _write_memory(axes: "Axes", roofline: Roofline) -> None:
+def _write_memory(axes: Axes, roofline: Roofline) -> None:
     """Write the name of the memory roof along it, about its middle."""
     slope = roofline.bytes_per_s / TERA
     low, ridge = axes.get_xlim()[0], max(roofline.roofs.values()) / roofline.bytes_per_s
@@ -383,7 +378,7 @@ def _write_memory(axes: "Axes", roofline: Roofline) -> None:
     )  # fmt: skip
 
 
-def _draw_legend(axes: "Axes", roofline: Roofline) -> None:
+def _draw_legend(axes: Axes, roofline: Roofline) -> None:
     from matplotlib.lines import Line2D
 
     shares = dict.fromkeys(_KINDS, 0.0)
@@ -401,7 +396,7 @@ def _draw_legend(axes: "Axes", roofline: Roofline) -> None:
         )  # fmt: skip
 
 
-def _list(side: "Axes", roofline: Roofline, named: Sequence[Operation]) -> None:
+def _list(side: Axes, roofline: Roofline, named: Sequence[Operation]) -> None:
     rows = [
         (str(number + 1), f"{100.0 * operation.share:.1f} %",
          f"{100.0 * operation.rate / operation.roof:.0f} %", f"{operation.name} {operation.phase}")
@@ -427,7 +422,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def gemm_figure(gemms: GemmList) -> "Figure":
+def gemm_figure(gemms: GemmList) -> Figure:
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
     figure = fig.new_figure(fig.WIDE[0], 5.6)
@@ -458,7 +453,7 @@ def gemm_figure(gemms: GemmList) -> "Figure":
     return figure
 
 
-def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
+def _draw_curve(axes: Axes, share: np.ndarray, bounds: np.ndarray) -> None:
     order = np.argsort(share, kind="stable")
     axes.bar(
         np.arange(len(share)),
@@ -475,7 +470,7 @@ def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
 
 
 def _draw_roof(
-    axes: "Axes", intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
+    axes: Axes, intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
     memory: float,
 ) -> None:  # fmt: skip
     low = min([*intensity, peak / memory]) / 2.0
@@ -491,7 +486,7 @@ def _draw_roof(
 
 
 def _draw_bounded(
-    axes: "Axes", intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
+    axes: Axes, intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
     ends: tuple[float, float], peak: float, slope: float,
 ) -> None:  # fmt: skip
     """Draw one roof between two intensities, and below it points by what bounds them."""
@@ -550,7 +545,7 @@ def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> di
     }  # fmt: skip
 
 
-def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> "Figure":
+def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> Figure:
     """Draw the curves of the first shape, and all shapes under the roofs."""
     figure = fig.new_figure(12.5, 5.2)
     fig.head(
@@ -564,9 +559,7 @@ def attention_figure(projection: AttentionProjection, curves: Mapping[str, Float
     return figure
 
 
-def _draw_curves(
-    axes: "Axes", projection: AttentionProjection, curves: Mapping[str, Floats]
-) -> None:
+def _draw_curves(axes: Axes, projection: AttentionProjection, curves: Mapping[str, Floats]) -> None:
     axes.set_xscale("log", base=2)
     # A power of two in words of 1,024, as sequences are named.
     ticks = [1 << power for power in range(7, 18, 2)]
@@ -590,7 +583,7 @@ def _draw_curves(
     axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
 
 
-def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
+def _draw_roofline(axes: Axes, projection: AttentionProjection) -> None:
     peak = projection.peak_flop_per_s / TERA
     slope = projection.device.hbm_peak_tb_per_s * projection.device.hbm_efficiency
     moved = projection.terms["bytes"] + projection.terms["pass_bytes"]

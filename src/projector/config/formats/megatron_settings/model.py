@@ -527,20 +527,16 @@ def schedule(settings: Settings) -> None:
     elif settings.on("patch_zero_bubble") and settings.on("enable_zero_bubble"):
         settings.put("training.schedule", "zerobubble", "enable_zero_bubble")
     if settings.on("patch_zero_bubble"):
-        _zero_bubble_runtime(settings)
+        # Read what only the zero-bubble runtime looks at.
+        name = "enable_optimizer_post_validation"
+        if settings.on(name):
+            settings.put("training.optimizer_post_validation", True, name)
+        name = "zero_bubble_max_pending_backward"
+        if settings.has(name) and settings.word(name) != "auto":
+            settings.put(f"training.{name}", settings.read(name, values.integer), name)
     # Without virtual stages Megatron turns it off; that is the default here as well.
     if settings.has("overlap_p2p_comm") and not settings.on("overlap_p2p_comm"):
         settings.put("parallelism.overlap_p2p_comm", False, "overlap_p2p_comm")
-
-
-def _zero_bubble_runtime(settings: Settings) -> None:
-    """Read what only the zero-bubble runtime looks at."""
-    name = "enable_optimizer_post_validation"
-    if settings.on(name):
-        settings.put("training.optimizer_post_validation", True, name)
-    name = "zero_bubble_max_pending_backward"
-    if settings.has(name) and settings.word(name) != "auto":
-        settings.put(f"training.{name}", settings.read(name, values.integer), name)
 
 
 def batch(settings: Settings) -> None:
