@@ -60,15 +60,6 @@ def kv_cache_bytes(
     return float(tokens) * elements_per_token(model, tp) * element_bytes
 
 
-def deployment_cache_bytes(deployment: Deployment, batch: int, context: int) -> float:
-    """Return the cache of one rank of the first pipeline stage, in bytes."""
-    whole = kv_cache_bytes(
-        deployment.model, batch, context, deployment.cached_element_bytes, deployment.tp
-    )
-    layers = deployment.model.num_layers
-    return whole * (-(-layers // deployment.pp)) / layers
-
-
 MAX_TOKENS = 1 << 34
 
 

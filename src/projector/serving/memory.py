@@ -52,11 +52,6 @@ class ServingMemory:
         return self.cache_bytes_per_token * self.deployment.page_tokens
 
     @property
-    def expected_page_waste_tokens(self) -> float:
-        """Mean of the tokens that a sequence's last page leaves empty, over all lengths."""
-        return (self.deployment.page_tokens - 1) / 2.0
-
-    @property
     def _layer_token_bytes(self) -> float:
         deployment = self.deployment
         elements = elements_per_token(deployment.model, deployment.tp)
