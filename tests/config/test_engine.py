@@ -1,7 +1,9 @@
+from typing import get_args
+
 import pytest
 
 from projector.config.engine import (
-    WEIGHT_TYPES,
+    WeightType,
     dequantising,
     engine_named,
     engines,
@@ -31,7 +33,7 @@ def test_an_unknown_engine_is_named():
 
 
 def test_every_weight_type_has_a_format():
-    assert weight_formats().keys() == set(WEIGHT_TYPES)
+    assert weight_formats().keys() == set(get_args(WeightType))
     assert 0.0 <= dequantising().exposed_share <= 1.0
 
 

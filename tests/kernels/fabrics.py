@@ -9,11 +9,16 @@ from projector.kernels.collective_algorithms import (
     SEND_RECV,
 )
 from projector.kernels.collectives import (
-    ANY_ALGORITHM,
     FABRIC,
     MAX_LISTED_LOCAL,
     algorithm_mask,
 )
+
+ANY_ALGORITHM = 0
+"""Value of ``algorithms`` that restricts nothing."""
+
+LIBRARY_ALGORITHMS = algorithm_mask("ring", "tree", "in_network", "pairwise")
+"""What NCCL and RCCL chose among before version 2.23."""
 
 SWITCH = {
     "scale_up_bytes_per_s": 450e9,

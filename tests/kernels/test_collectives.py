@@ -8,8 +8,10 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from kernels.fabrics import (
+    ANY_ALGORITHM,
     BANDWIDTHS,
     LATENCIES,
+    LIBRARY_ALGORITHMS,
     MESH,
     STEP_S,
     SWITCH,
@@ -40,9 +42,7 @@ from projector.kernels.collective_algorithms import (
     TREE,
 )
 from projector.kernels.collectives import (
-    ANY_ALGORITHM,
     BEYOND_DOMAIN,
-    LIBRARY_ALGORITHMS,
     MAX_LISTED_LOCAL,
     algorithm_mask,
     collective_time_columns,

@@ -200,6 +200,42 @@ def test_biases_and_clamps_of_experts_are_operators_of_their_own():
         assert len(bytes_of(label, model=plain)[1]) == 0
 
 
+@pytest.mark.parametrize(
+    ("device", "precision", "recipe", "expected"),
+    [
+        # Reads of 16 bits, writes of 8: hopper's GEMMs read along K alone.
+        ("h100", "fp8", "delayed", 2 + 2 * 1),
+        ("h100", "fp8", "tensorwise", 2 * 2 + 2 * 1),
+        ("h100", "fp8", "rowwise", 4 * 2 + 2 * 1),
+        ("b200", "fp8", "delayed", 2 + 1),
+        ("b200", "fp8", "tensorwise", 2 * 2 + 1),
+        ("b200", "mxfp8", "delayed", 2 + 2 * (1 + 1 / 32)),
+    ],
+)
+def test_recipes_read_and_write_an_operand_as_often_as_they_must(
+    device, precision, recipe, expected
+):
+    given = {
+        "training.precision": precision, "training.fp8_recipe": recipe, "cluster.device": device,
+    }  # fmt: skip
+    _, moved = bytes_of("mlp.fc2.quantise", given, model=GPT)
+    assert moved == pytest.approx(np.array([4096, 1024]) * 2 * 2048 * expected)
+
+
+def test_narrow_experts_pad_rows_by_passes_of_their_own():
+    """What arrives and what is returned is read and written in 16 bits, both ways."""
+    rows, narrow = 2 * 2 * 2048, {"training.precision": "fp8"}
+    _, moved = bytes_of("moe.pad", narrow)
+    assert np.array_equal(moved, [8.0 * rows * 1024] * 2)
+    for given in (
+        {},
+        {**narrow, "training.moe.padding_fusion": True},
+        {**narrow, "training.moe.fused_experts": True},
+        {**narrow, "training.moe.dispatcher": "hybridep"},
+    ):
+        assert len(bytes_of("moe.pad", given)[1]) == 0
+
+
 def calls_of(overrides=None, model=EXPERTS, gpus=1):
     _, _, table = table_of(overrides, model=model, gpus_per_node=gpus)
     rows = np.array(table.labels)[table.label] == "moe.host"

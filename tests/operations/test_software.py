@@ -85,7 +85,8 @@ def test_scales_by_row_slow_narrow_gemms_alone():
     by_row = job_of(precision="fp8", fp8_recipe="rowwise")
     assert seconds(by_row) > seconds(by_tensor)
     one = {"cluster.software.rowwise_gemm_share": 1.0}
-    assert seconds(load_job(by_row, one)) == seconds(by_tensor)
+    # Scales of rows are found once more for the other layout, by three passes of 16 bits.
+    assert seconds(by_tensor) < seconds(load_job(by_row, one)) < seconds(by_row)
     assert seconds(load_job(job_of(fp8_recipe="rowwise"), one)) == seconds(job_of())
 
 

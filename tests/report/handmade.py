@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.operations.table import OperationTable
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns as c
+from projector.trace.events import RankTrace
 
 US = 10**6
 
@@ -105,3 +107,33 @@ def small_timeline():
     at += 9 * US
     rows.append(wait("the slowest device", "stragglers", at, 3 * US, **none))
     return timeline_of(sorted(rows, key=lambda row: (row["rank"], row["start_ps"])))
+
+
+TERM, EXPOSED = "term", "exposed_ps"
+"""What the file says of each activity: the term of the step that it adds to, and how much."""
+
+
+def projected_terms(trace: RankTrace) -> dict[int, dict[str, int]]:
+    """Return the ps of each term of the step that the activities of each device add to.
+
+    A projection has a device for each pipeline rank. Files that `write_timeline` did not write give
+    nothing.
+    """
+    known = [row for row, detail in enumerate(trace.details) if EXPOSED in detail]
+    terms = sorted({str(trace.details[row][TERM]) for row in known})
+    exposed_ps = np.zeros(len(trace.details), np.int64)
+    term = np.full(len(trace.details), -1, np.int64)
+    for row in known:
+        exposed_ps[row] = int(trace.details[row][EXPOSED])
+        term[row] = terms.index(str(trace.details[row][TERM]))
+    events = trace.events
+    rows = np.flatnonzero(events.detail >= 0)
+    rows = rows[term[events.detail[rows]] >= 0]
+    detail, device = events.detail[rows], events.process[rows]
+    result: dict[int, dict[str, int]] = {}
+    for number in np.unique(device).tolist():
+        sums: Ints = np.zeros(len(terms), np.int64)
+        mine = detail[device == number]
+        np.add.at(sums, term[mine], exposed_ps[mine])
+        result[number] = dict(zip(terms, sums.tolist(), strict=True))
+    return result

@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from handmade import projected_terms
 
 import projector as pj
 from projector.errors import ConfigError
@@ -15,7 +16,6 @@ from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import WAIT
 from projector.trace.activity import COMMUNICATION
 from projector.trace.alignment import align
-from projector.trace.events import projected_terms
 from projector.trace.intervals import difference, union
 from projector.trace.measures.iterations import rank_summaries
 from projector.trace.read import load_trace

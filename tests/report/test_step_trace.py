@@ -5,13 +5,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from handmade import small_timeline
+from handmade import projected_terms, small_timeline
 
 from projector.projection.terms import BREAKDOWN
 from projector.report.step_trace import HOST, Head, Member, step_lines
 from projector.trace.activity import PHASES, TYPES
 from projector.trace.alignment import align
-from projector.trace.events import projected_terms
 from projector.trace.read import load_trace
 
 MEMBER = Member(rank=8, device=0, groups={"DP": tuple(range(8, 16))})

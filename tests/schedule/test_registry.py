@@ -67,6 +67,28 @@ def test_rules(name, pp, vpp, microbatches, key, match):
     assert error.value.allowed is not None
 
 
+def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:
+    """Return the names of the schedules that can run."""
+    names = []
+    for name in registry.SCHEDULES:
+        try:
+            registry.check(name, pp, vpp, microbatches)
+        except ScheduleError:
+            continue
+        names.append(name)
+    return names
+
+
+def test_applicable():
+    one_chunk = ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"]
+    assert applicable(4, 1, 3) == [*one_chunk, "seaailab", "seaailab-ilp"]
+    assert applicable(4, 1, 8) == [*one_chunk, "dualpipe", "seaailab", "seaailab-ilp"]
+    v_shaped = ["zbv-formatted", *(f"zbv-greedy-{mode}" for mode in ("min", "half", "zb"))]
+    assert applicable(4, 2, 8) == ["interleaved", *v_shaped]
+    assert applicable(4, 2, 9) == v_shaped
+    assert applicable(4, 3, 9) == []
+
+
 def test_names_load_no_compiler():
     code = "import projector.schedule.registry, sys; print('numba' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

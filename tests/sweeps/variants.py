@@ -89,7 +89,12 @@ BASES: dict[str, dict[str, Any]] = {
         "training": {
             **_STEP,
             "recompute": {"method": "block", "num_layers": 1},
-            "moe": {"load": "zipf", "capacity_factor": 8.0, "permute_fusion": False},
+            "moe": {
+                "load": "zipf",
+                "capacity_factor": 8.0,
+                "permute_fusion": False,
+                "host_sync": False,
+            },
         },
         "cluster": {**_NODES, "software": _SLOW_HOST},
     },

@@ -361,6 +361,10 @@ class Device(Sourced):
     collective_algorithms: tuple[CollectiveAlgorithm, ...] = get_args(CollectiveAlgorithm)
     """What may serve a collective; the default is whatever can."""
 
+    fp8_transposes: bool = True
+    """Whether FP8 GEMMs with one scale a tensor read both operands along K alone, so that what a
+    gradient reads as well is quantised into two layouts."""
+
     collective_network_algorithms: tuple[CollectiveAlgorithm, ...] = (
         "ring",
         "tree",

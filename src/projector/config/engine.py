@@ -6,7 +6,7 @@ device and no engine stand in ``hardware/inference.yaml``.
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -21,8 +21,6 @@ GENERIC = "generic"
 
 WeightType = Literal["bf16", "fp16", "fp8", "int8", "int4", "fp4", "mxfp4"]
 """How weights are stored."""
-
-WEIGHT_TYPES: tuple[WeightType, ...] = get_args(WeightType)
 
 WeightKernels = Literal["tuned", "generated"]
 """Kernels that multiply by narrow weights: written by hand, or made by a compiler."""

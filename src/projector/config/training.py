@@ -209,6 +209,10 @@ class MoETrainingConfig(Config):
     ``use_transformer_engine_op_fuser``); otherwise biases and clamps of experts are operators of
     their own (``cluster.software.expert_passes``)."""
 
+    padding_fusion: bool = False
+    """Rows of experts are padded for narrow GEMMs as they are routed or permuted (Megatron
+    ``moe_router_padding_for_quantization``), not by passes of their own."""
+
     host_sync: bool = True
     """Whether the host waits for token counts once in each layer (dropless, not sync-free)."""
 

@@ -53,12 +53,6 @@ from projector.kernels.collective_algorithms import (
 from projector.kernels.columns import broadcast_columns, raise_first_invalid
 from projector.kernels.spans import far_links, is_span, span_of
 
-ANY_ALGORITHM = 0
-"""Value of ``algorithms`` that restricts nothing."""
-
-LIBRARY_ALGORITHMS = 1 << RING | 1 << TREE | 1 << IN_NETWORK | 1 << PAIRWISE
-"""What NCCL and RCCL chose among before version 2.23."""
-
 MAX_LISTED_LOCAL = 16
 """Most members of a domain for which a record lists rates of an irregular node."""
 

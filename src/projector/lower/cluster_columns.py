@@ -127,6 +127,7 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     native_bf16 = _device.ints(lambda d: _native_code(d, "bf16"))  # What runs for BF16. [code]
     native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"))  # What runs for FP16. [code]
     native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"))  # What runs for FP32. [code]
+    fp8_transposes = _device.ints("fp8_transposes")
     # Fields of `CALLS`, forward and backward. [operators]
     expert_calls = _software.floats(
         lambda s: [count for name in CALLS for count in getattr(s.expert_calls, name)]

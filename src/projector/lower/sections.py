@@ -236,6 +236,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     dispatcher_units = _training.ints("moe.dispatcher_units")
     permute_fusion = _training.ints("moe.permute_fusion")
     fused_experts = _training.ints("moe.fused_experts")
+    padding_fusion = _training.ints("moe.padding_fusion")
     host_sync = _training.ints("moe.host_sync")
     capacity = _training.floats("moe.capacity_factor", none=0.0)
     # Of the load of experts; -1 is balanced. [exponent]

@@ -20,6 +20,9 @@ from projector.lower.columns import Declared
 from projector.lower.sections import FP8_RECIPES, FUSED_DISPATCHERS
 from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, has_part, is_layer
 
+BY_TENSOR = ("delayed", "tensorwise")
+"""Recipes whose FP8 tensors have one scale."""
+
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 """Codes of ``accumulation``."""
 
@@ -259,6 +262,15 @@ def _pass(name: str) -> WorkloadColumn:
     return _experts(lambda p: p.cluster.expert_passes[:, position])
 
 
+def _fp8_layouts(pieces: Pieces) -> Ints:
+    """Return the layouts of a quantised operand: one alone where nothing reads the other."""
+    training = pieces.training
+    by_tensor = np.isin(training.fp8_recipe, [FP8_RECIPES.index(name) for name in BY_TENSOR])
+    by_tensor &= training.dtype == MATRIX_TYPES.index("fp8")
+    one = by_tensor & (pieces.cluster.fp8_transposes == 0)
+    return np.where(one | (training.adapted == 1), 1, 2)
+
+
 def _window(pieces: Pieces) -> Ints:
     """Return the keys that a query sees in a kind of layer.
 
@@ -398,6 +410,7 @@ class WorkloadColumns:
     wide_dtype = _shared("wide_dtype")
     fp8_recipe = _shared("training.fp8_recipe")
     fp8_transpose = _shared("training.fp8_transpose")
+    fp8_layouts = _shared(_fp8_layouts)  # In which narrow GEMMs read what is quantised. [copies]
     accumulate_bytes = _shared("training.accumulate_bytes")
     # What weight gradients do: add to the main ones, have a kernel add them, or nothing. [code]
     accumulation = _shared(
@@ -440,6 +453,7 @@ class WorkloadColumns:
     dispatcher_units = _experts("training.dispatcher_units")
     permute_fusion = _experts("training.permute_fusion")
     fused_experts = _experts("training.fused_experts")
+    padding_fusion = _experts("training.padding_fusion")
     calls_forward = _calls(0)  # Beside its kernels, dispatched by the host. [operators]
     calls_backward = _calls(1)  # The same in the backward. [operators]
     bias_forward_bytes = _pass("bias_forward_bytes")  # Of an output, moved for its bias. [bytes]

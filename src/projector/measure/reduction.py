@@ -33,6 +33,7 @@ AS_MEASURED: dict[str, Any] = {
     "training.moe.dispatch_precision": "bf16",
     "training.moe.permute_fusion": False,
     "training.moe.fused_experts": False,
+    "training.moe.padding_fusion": True,
 }
 """PyTorch's own kernels, one after the other. What the target does instead is scaled by the model,
 so that no time of another kernel is taken for that of a fused one."""

@@ -40,7 +40,7 @@ TP_RULES: tuple[TpRule, ...] = get_args(TpRule)
 HIDING = ("segment", "exposed_share", "partner_share")
 """Columns that say what hides a collective."""
 
-FUSING = ("eager", "compiled", "permute_fusion", "fused_experts")
+FUSING = ("eager", "compiled", "permute_fusion", "fused_experts", "padding_fusion")
 """Columns of workloads that say which kernels run beside GEMMs."""
 
 

@@ -76,9 +76,9 @@ def emit_linear(
 
     Forward (t, out, in), input gradient (t, in, out), weight gradient (out, in, t), which adds to
     the main gradient in place, which a kernel of its own adds to it, or which FSDP reduces. A
-    narrow GEMM quantises X row- and column-wise for the forward and the weight gradient, and dY
-    alike; scales that depend on the whole tensor or row cost one more read. Weights are quantised
-    once a step, see the optimizer. A frozen weight has no gradient, and X is not kept for it.
+    narrow GEMM quantises X for the forward and the weight gradient, and dY alike, in two layouts
+    unless the device multiplies any. Weights are quantised once a step, see the optimizer. A frozen
+    weight has no gradient, and X is not kept for it.
     """
     tokens, n_in, n_out, groups = layer[:4]
     wide, recompute_bit = layer.wide, layer.recompute_bit
@@ -129,8 +129,7 @@ def emit_linear(
         category=COMPUTE_OTHER, phase=WEIGHT, bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
     )  # fmt: skip
     if not wide and shapes.narrow.any():
-        rows = np.asarray(tokens, np.float64) * groups
-        _emit_quantisation(table, shapes, where, label, rows, n_in, n_out, recompute_bit)
+        _emit_quantisation(table, shapes, where, label, layer)
 
 
 def _emit_unpacking(
@@ -150,26 +149,29 @@ def _emit_quantisation(
     shapes: Shapes,
     where: Ints,
     label: str,
-    rows: Floats,
-    n_in: IntValues,
-    n_out: IntValues,
-    recompute_bit: IntValues,
+    layer: Linear,
 ) -> None:
-    """Emit what narrow GEMMs quantise: X in the forward and dY in the backward."""
-    one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == FP8)
-    # Nothing but the gradient of a weight reads them column-wise.
-    copies = np.where(shapes.frozen == 1, 1.0, 2.0)
-    per_element = 2.0 + copies * shapes.operand_bytes + 2.0 * one_more_read
+    """Emit what narrow GEMMs quantise: X in the forward and dY in the backward.
+
+    Scales of the whole tensor are found once for all layouts, those of rows for each layout, by a
+    read of their own.
+    """
+    recipe, fp8, layouts = shapes.fp8_recipe, shapes.dtype == FP8, shapes.fp8_layouts
+    passes = 1.0 + (fp8 & np.isin(recipe, (TENSORWISE, ROWWISE)))
+    passes = passes * np.where(fp8 & (recipe == ROWWISE), layouts, 1)
+    per_element = 2.0 * passes + layouts * shapes.operand_bytes
+    rows = np.asarray(layer.tokens, np.float64) * layer.groups
     quantise = partial(
         table.add,
         where[shapes.narrow[where]],
         f"{label}.quantise",
         kind=MEMORY,
         category=COMPUTE_OTHER,
-        launches=1.0 + one_more_read,
+        launches=passes,
     )
-    quantise(phase=FORWARD, bytes=rows * n_in * per_element, recompute_bit=recompute_bit)
-    quantise(phase=BACKWARD, bytes=rows * n_out * per_element)
+    bit = layer.recompute_bit
+    quantise(phase=FORWARD, bytes=rows * layer.n_in * per_element, recompute_bit=bit)
+    quantise(phase=BACKWARD, bytes=rows * layer.n_out * per_element)
 
 
 def emit_memory(

@@ -98,6 +98,7 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     )  # fmt: skip
     arriving_f = arriving.astype(np.float64)
     _emit_latent(table, shapes, where, shapes.outer_tokens)
+    _emit_padding(table, shapes, where, arriving_f * shapes.expert_hidden)
     _emit_host(table, shapes, where)
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
@@ -167,6 +168,21 @@ def _emit_host(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     host = partial(table.add, where, "moe.host", kind=MEMORY, category=COMPUTE_OTHER, launches=0.0)
     host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MADE_AGAIN)
     host(phase=BACKWARD, calls=shapes.calls_backward.astype(np.float64))
+
+
+def _emit_padding(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floats) -> None:
+    """Emit what pads rows of experts to the blocks of narrow GEMMs, and what takes it back.
+
+    Megatron-LM's ``TEGroupedMLP`` copies what arrives and what it returns. HybridEP pads where it
+    copies tokens to their experts, as does one kernel of all of them.
+    """
+    apart = shapes.narrow & (shapes.padding_fusion == 0) & (shapes.fused_experts == 0)
+    apart &= shapes.dispatcher != HYBRIDEP
+    emit_memory(
+        table, where[apart[where]], "moe.pad", forward_bytes=8.0 * elements,
+        backward_bytes=8.0 * elements, launches=2.0, recompute_bit=MOE_BIT,
+        transient_bytes=2.0 * elements,
+    )  # fmt: skip
 
 
 def _emit_clamp(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floats) -> None:

@@ -21,6 +21,7 @@ from projector.config.framework import framework_origins
 from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
 from projector.config.model import ModelConfig
+from projector.config.resources import hardware_table
 from projector.envelope import envelope as plain_envelope
 from projector.envelope import told
 from projector.lower.batch import data_parallel
@@ -34,6 +35,8 @@ from projector.lower.stages import (
     stage_layout,
 )
 from projector.units import to_gib
+
+LIMITS = "exchange_limits.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +118,24 @@ def _warnings(job: Job, today: dt.date | None) -> list[str]:
     if dated and today is None:
         today = dt.datetime.now(dt.UTC).date()
     old = [] if today is None else price_warnings(dated, today)
-    return [*_uneven_stages(job), *_binding_links(job), *_missed_targets(job), *old]
+    told = (*_uneven_stages(job), *_binding_links(job), *_missed_targets(job))
+    return [*told, *_unserved_exchange(job), *old]
+
+
+def _unserved_exchange(job: Job) -> list[str]:
+    """Say where the dispatcher of experts does not run as it is (`LIMITS`)."""
+    split, cluster, dispatcher = job.parallelism, job.cluster, job.training.moe.dispatcher
+    beyond = split.ep * split.expert_tp > cluster.network.scale_up_gpus
+    for rule in hardware_table(LIMITS)["rules"] if job.model.moe and split.ep > 1 else ():
+        if (
+            rule["dispatcher"] == dispatcher
+            and (beyond or "vendor" in rule)
+            and cluster.device.vendor == rule.get("vendor", cluster.device.vendor)
+            and cluster.network.transport in rule.get("transports", [cluster.network.transport])
+            and split.ep > rule.get("above_ranks", 0)
+        ):
+            return [f"training.moe.dispatcher: {rule['says']}"]
+    return []
 
 
 def _missed_targets(job: Job) -> list[str]:

@@ -224,7 +224,7 @@ def _idle_training(job: Job) -> list[str]:
         if not (job.model.mlp_bias or job.model.activation_clamp):
             idle.append("training.moe.fused_experts")
     if training.precision in {"fp32", "bf16", "fp16"}:
-        idle += ["training.fp8_", "training.first_last_layers_bf16"]
+        idle += ["training.fp8_", "training.first_last_layers_bf16", "training.moe.padding_fusion"]
     elif training.precision != "fp8":
         idle.append("training.fp8_recipe")
     if not job.parallelism.fsdp:

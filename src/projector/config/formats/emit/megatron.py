@@ -278,6 +278,8 @@ def _experts(job: Job) -> Arguments:
             settings[f"moe_{choice.dispatcher}_num_sms"] = choice.dispatcher_sms
     settings["moe_permute_fusion"] = choice.permute_fusion
     settings["use_transformer_engine_op_fuser"] = choice.fused_experts
+    if choice.padding_fusion:
+        settings["moe_router_padding_for_quantization"] = True
     if choice.capacity_factor is not None:
         settings["moe_expert_capacity_factor"] = choice.capacity_factor
         settings["moe_pad_expert_input_to_capacity"] = not choice.host_sync

@@ -263,7 +263,7 @@ def _dispatcher_units(settings: Settings, kind: str, *, turbo: bool) -> None:
 def _drop_dispatch(settings: Settings) -> None:
     """Take back what is set of the experts of a dense model."""
     training = settings.native("training")
-    for field in ("permute_fusion", "fused_experts", "capacity_factor"):
+    for field in ("permute_fusion", "fused_experts", "padding_fusion", "capacity_factor"):
         training.get("moe", {}).pop(field, None)
         settings.origins.pop(f"training.moe.{field}", None)
     if not training.get("moe", True):
