@@ -12,6 +12,7 @@ from projector.config.resources import data_dir
 from projector.config.training import TrainingConfig
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
+from projector.projection.bands import time_band
 from projector.projection.provenance import provenance_of
 
 JOB = {
@@ -157,3 +158,41 @@ def test_every_framework_projects_on_every_device(device):
             job = with_framework({"name": key, "release": release}, **{"cluster.device": device})
             kernel = job.training.attention_kernel
             assert kernel == "default" or kernel in job.cluster.device.attention_kernels
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "months"),
+    [
+        ("megatron_bridge", "26.10", 2),
+        ("megatron_bridge", "27.01.02", 5),
+        ("megatron_bridge", "26.08.01", 0),
+        ("megatron_bridge", None, 0),
+        ("megatron_lm", "0.18", 4),
+        ("torchtitan", "2026-03", 2),
+    ],
+)
+def test_a_later_release_is_the_newest_known_with_a_drift(name, release, months):
+    profile = profile_named(name)
+    assert profile.months_after(release) == months
+    assert profile.position(release) == len(profile.releases) - 1
+
+
+def test_a_later_release_is_told_and_widens_the_band():
+    def found(release):
+        job = load_job(
+            {
+                "model": "mixtral_8x7b",
+                "training": {
+                    "mbs": 1, "gbs": 64, "seq_length": 4096,
+                    "framework": {"name": "megatron_bridge", "release": release},
+                },
+                "cluster": {"device": "h100", "nodes": 1},
+            }
+        )  # fmt: skip
+        told = [each for each in provenance_of(job).warnings if "newest known" in each]
+        return time_band(job).relative, told
+
+    (usual, nothing), (wider, told) = found("26.08"), found("27.02")
+    assert wider > usual
+    assert not nothing
+    assert "6 months" in told[0]

@@ -118,11 +118,25 @@ class Profile(Config):
             later = _MONTH.fullmatch(release) and _MONTH.fullmatch(known[place])
             if given and (numbers == given[: len(numbers)] or (later and numbers < given)):
                 return place
+        if given and self.months_after(release):
+            return len(known) - 1
         msg = (
             f"unknown release {release!r} of {self.key}; known: {', '.join(known)} "
             f"(in quotes, so that 25.10 is not read as 25.1)"
         )
         raise ConfigError(msg, key="release", value=release, allowed=known)
+
+    def months_after(self, release: str | None) -> int:
+        """Return the months from the newest known release to a later one, 0 for any other.
+
+        Releases that are no months come every two, as Megatron Core's do.
+        """
+        both = release or "", [*self.releases][-1]
+        given, newest = ([*map(int, _parts(each))][:2] for each in both)
+        if len(given) < len(newest) or len(newest) < 2 or given <= newest:
+            return 0
+        years, numbers = (there - here for there, here in zip(given, newest, strict=True))
+        return 12 * years + numbers if newest[0] >= 20 else max(1, 2 * numbers)
 
     def month(self, release: str | None) -> str:
         """Return the month in which a release came out, as year-month."""

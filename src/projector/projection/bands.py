@@ -22,7 +22,7 @@ from projector.config.framework import profile_named
 from projector.config.job import Job
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, data_parallel
-from projector.projection.provenance import attention_basis, attention_evidence
+from projector.projection.provenance import attention_basis, attention_evidence, release_drift
 from projector.schedule.replay.run import MemoryBand
 from projector.units import to_gib
 
@@ -37,6 +37,10 @@ def time_band(job: Job, attention_share: float = 0.0, without: str | None = None
     """
     band = bands.band_of("time", classes_of(job), job.cluster.device.name, without)
     band = replace(band, unknown=unfamiliar(job) or band.unknown)
+    months, drift = release_drift(job)
+    if months:
+        later = f"{band.basis}; wider for a release {months} months after the newest known one"
+        band = replace(band.with_error(months * float(drift["spread"])), basis=later)
     passes = [attention_band(evidence) for evidence in attention_evidence(job)]
     # The backward takes about two thirds of attention.
     own = (passes[0] + 2.0 * passes[1]) / 3.0

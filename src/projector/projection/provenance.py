@@ -7,6 +7,7 @@ multiplies the embedding too. The physical form is in `projector.projection.memo
 """
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 from projector.config.adapter import TARGETS, model_sites
 from projector.config.device_file import origins_of
 from projector.config.device_kernels import Evidence
-from projector.config.framework import framework_origins
+from projector.config.framework import framework_origins, profile_named
 from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
 from projector.config.model import ModelConfig
@@ -36,7 +37,7 @@ from projector.lower.stages import (
 )
 from projector.units import to_gib
 
-LIMITS = "exchange_limits.yaml"
+LIMITS, DRIFT = "exchange_limits.yaml", "release_drift.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,25 @@ def _warnings(job: Job, today: dt.date | None) -> list[str]:
         today = dt.datetime.now(dt.UTC).date()
     old = [] if today is None else price_warnings(dated, today)
     told = (*_uneven_stages(job), *_binding_links(job), *_missed_targets(job))
-    return [*told, *_unserved_exchange(job), *old]
+    return [*told, *_unserved_exchange(job), *_later_release(job), *old]
+
+
+def release_drift(job: Job) -> tuple[int, Mapping[str, float]]:
+    """Return the months from the newest known release to that of a job, and what one gained."""
+    framework = job.training.framework
+    months = profile_named(framework.name).months_after(framework.release) if framework else 0
+    return months, hardware_table(DRIFT)["moe" if job.model.moe else "dense"]
+
+
+def _later_release(job: Job) -> list[str]:
+    """Say what a release that nothing is known of is projected as."""
+    months, drift = release_drift(job)
+    gain, spread = (100.0 * months * drift[name] for name in ("gain", "spread"))
+    text = (
+        f"training.framework.release: projected as the newest known release; {months} months of "
+        f"releases took {gain:.1f} ± {spread:.1f} % off a step before"
+    )
+    return [text] if months else []
 
 
 def _unserved_exchange(job: Job) -> list[str]:

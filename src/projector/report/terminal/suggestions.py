@@ -243,6 +243,12 @@ def _against_small_work(result: PerformanceProjection) -> _Ranked:
         changes.append((launch, {"training.cuda_graphs": True}))
     if not training.torch_compile and max(launch, other / 3) > WORTH_TRYING:
         changes.append((max(launch / 2, other / 3), {"training.torch_compile": True}))
+    if job.model.moe is not None and training.moe.host_sync:
+        # What tuned runs have together: a graph of all needs counts that nobody waits for.
+        tuned: dict[str, Any] = {"training.cuda_graphs": True, "training.moe.host_sync": False}
+        if split.ep > 1 and job.cluster.device.vendor == "nvidia":
+            tuned["training.moe.dispatcher"] = "hybridep"
+        changes.append((1.0, tuned))
     if result.memory.headroom_bytes > 0.25 * result.memory.usable_bytes:
         changes.append((0.05, {"training.micro_batch_size": training.micro_batch_size * 2}))
         if split.tp > 1:
