@@ -84,7 +84,13 @@ TRANSPORTS = {
 FAMILIES = ("verbs", "plug_in")
 NUM = len(CONSTANTS)
 MEANS = np.log([[getattr(each, family) for each in CONSTANTS] for family in FAMILIES])
-PRIOR = np.concatenate([MEANS.ravel(), np.zeros(NUM * len(TRANSPORTS))])
+RCCL = {"nic_latency_us": 22.0, "nic_flag_latency_us": 10.0}
+"""What RCCL's tuner states, for the adapter that it alone drives."""
+FACTORS = {
+    name: [np.log(RCCL.get(each.field, each.verbs) / each.verbs) for each in CONSTANTS]
+    for name in ("pollara",)
+}
+PRIOR = np.concatenate([MEANS.ravel(), *(FACTORS.get(name, np.zeros(NUM)) for name in TRANSPORTS)])
 WIDTH = np.concatenate(
     [
         np.tile([each.width for each in CONSTANTS], len(FAMILIES)),
