@@ -84,12 +84,10 @@ def main() -> None:
         )
         own = stated["kernels"].get(kind.quantity, {}) if is_kernel else {}
         if kind.quantity == "collective":
-            results = _collectives_out(results, own["widening"]["value"])
+            results = _collectives_out(results)
         found = residuals_of(results, by_device=is_kernel and name not in NESTED)
         residuals, unfamiliar = _by_root(found)
         widening = own["widening"]["value"] if is_kernel else stated["hindsight"][kind.quantity]
-        if kind.quantity == "collective":
-            widening = 1.0
         table: dict[str, Any] = dict(tables_of(residuals, method, widening))
         table |= _of_rest(unfamiliar)
         factors = own.get("unseen")
@@ -110,8 +108,9 @@ def main() -> None:
             for source in {*known, *(each.source for each in unfamiliar)}:
                 left = _of_rest([each for each in unfamiliar if each.source != source])
                 known[source] = {**known.get(source, table), **left}
+        is_shown = not is_kernel or kind.quantity == "collective"
         lines[kind.quantity] = _lines(
-            kind.quantity, table, residuals, method, 1.0 if is_kernel else widening
+            kind.quantity, table, residuals, method, widening if is_shown else 1.0
         )
         print("\n".join([*lines[kind.quantity], str(table.get("unseen", ""))]))
     if "--record" in sys.argv[1:]:
@@ -127,10 +126,10 @@ def main() -> None:
         )
 
 
-def _collectives_out(results: Sequence[Result], widening: float) -> list[Result]:
+def _collectives_out(results: Sequence[Result]) -> list[Result]:
     """Return results with residuals of constants that have not seen the source of a row.
 
-    What no fit left out is widened. Rows of several nodes occur once more, with their transport
+    Rows of several nodes occur once more, with their transport
     left out: they stand for networks without rows.
     """
     rows = {line.number: line.row for line in Table(DATA / "collectives_measured.csv", (), "")}
@@ -146,7 +145,7 @@ def _collectives_out(results: Sequence[Result], widening: float) -> list[Result]
         if outcome.ratio is None:
             continue
         key = tuple(rows[result.line].values())
-        ratio = sources.get(key, outcome.ratio**widening)
+        ratio = sources.get(key, outcome.ratio)
         found.append(replace(result, outcome=replace(outcome, ratio=ratio)))
         if key in transports:
             size = outcome.classes[0].rpartition(".")[2]
