@@ -2,17 +2,23 @@
 
 The residual of a row is the logarithm of its projected over its measured time, under a soft L1 loss
 of 5 %. Each source weighs the same. Each constant has a prior: the logarithm of a physical value
-and a width. Out of sample, each system is projected with constants fitted to the others.
+and a width. Out of sample, rows are projected with constants fitted, from the priors on, to those
+of other systems, sources, devices or numbers of devices. Without its rows a device has the
+constants of its family, or, as the only one of it, their priors. ``--left-out`` prints these errors
+beside those of several nodes (fit_networks.py): the table of docs/collectives.md.
 """
 
 import csv
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import fit_networks
 import numpy as np
+from fit_networks import LeftOut, source_of
 from scipy.optimize import least_squares
 
 from projector.arrays import Flags, Floats
@@ -55,14 +61,17 @@ ALL = (
     Constant("", "collective_flag_traffic", 2.0, 0.3),
 )
 OWN = (
-    ("collective_start_us", 8.0, 0.7),
-    ("scale_up_latency_us", 1.0, 0.5),
+    ("collective_start_us", 6.7, 0.7),
+    ("scale_up_latency_us", 0.6, 0.5),
     ("collective_simple_start_us", 12.0, 0.7),
     ("scale_up_efficiency", 0.8, 0.1),
+    ("collective_exchange_efficiency", 0.95, 0.1),
     ("collective_exchange_step_us", 1.5, 0.7),
     ("collective_exchange_issue_us", 0.4, 0.7),
     ("collective_exchange_simple_start_us", 6.0, 0.7),
 )
+"""Start and hop with flags: NCCL's tuner (src/graph/tuning.cc) has 6.6 to 6.8 us, and 0.6 over
+NVLink; RCCL's has 0.8 to 0.9."""
 NARROW = {("CDNA4", "scale_up_efficiency"): (0.72, 0.03)}
 """Priors instead: only pairs were timed on CDNA4, and eight of CDNA3 reach less than its pairs."""
 IN_NETWORK = "in_network_all_reduce_gb_per_s"
@@ -87,23 +96,57 @@ PRIOR = np.log([constant.prior for constant in CONSTANTS])
 WIDTH = np.array([constant.width for constant in CONSTANTS])
 
 
+KEYS: dict[str, Callable[[Row], str]] = {
+    "system": lambda row: f"{row['system']} {row['source']}",
+    "source": source_of,
+    "device": lambda row: device_of(row["gpu"] or ""),
+    "count": lambda row: row["n_gpus"] or "",
+}
+"""What is left out, with its value for a row."""
+
+
 def main() -> None:
-    """Print constants, then errors in sample and with whole systems left out."""
+    """Print constants and errors by system, or with ``--left-out`` errors by what is left out."""
+    if "--left-out" in sys.argv[1:]:
+        for label, found in (("one node", left_out()), ("several nodes", fit_networks.left_out())):
+            print(f"\n{label:34}      " + "  ".join(f"{name:19}" for name in found.times_s))
+            _print(
+                found,
+                {
+                    k: v
+                    for k, v in _groups(found.rows).items()
+                    if " up " in k or " to " in k or " from " in k
+                },
+            )
+        return
     rows = _rows()
     read = collectives.read(rows)
-    systems = np.array([f"{row['system']} {row['source']}" for row in rows])
-    weight = _weights([row["source"] or "" for row in rows])
-    fitted = _fit(read, weight)
+    fitted = _fit(read, _weights([row["source"] or "" for row in rows]))
     for constant, value in zip(CONSTANTS, np.exp(fitted), strict=True):
         print(f"{constant.family or 'all':10} {constant.field:36} {value:8.3f}")
-    held = np.empty(len(rows))
-    for system in sorted(set(systems)):
-        out = systems == system
-        others = np.where(out, 0.0, weight)
-        held[out] = _predict(read, _fit(read, others, start=fitted, steps=6))[out]
-    shown = {"in sample": _predict(read, fitted), "left out": held}
-    for name, kept in _groups(rows).items():
-        cells = [_error(time_s[kept], read.measured_s[kept]) for time_s in shown.values()]
+    _print(left_out(("system",)), _groups(rows))
+
+
+def left_out(keys: Sequence[str] = tuple(KEYS)) -> LeftOut:
+    """Project the rows of one node, in sample and by constants of the other rows."""
+    rows = _rows()
+    read = collectives.read(rows)
+    weight = _weights([row["source"] or "" for row in rows])
+    times = {"in sample": _predict(read, _fit(read, weight))}
+    for name in keys:
+        values = np.array([KEYS[name](row) for row in rows])
+        times[name] = np.empty(len(rows))
+        for value in sorted(set(values)):
+            out = values == value
+            times[name][out] = _predict(read, _fit(read, np.where(out, 0.0, weight)))[out]
+    return LeftOut(rows, np.full(len(rows), True), read.measured_s, times)
+
+
+def _print(found: LeftOut, groups: Mapping[str, Flags]) -> None:
+    for name, group in groups.items():
+        kept = group & found.fitted
+        times = [time_s[kept] for time_s in found.times_s.values()]
+        cells = [_error(time_s, found.measured_s[kept]) for time_s in times]
         print(f"{name:34} {kept.sum():4} " + "  ".join(cells))
 
 
@@ -132,12 +175,12 @@ def _weights(sources: Sequence[str]) -> Floats:
     return np.minimum(weight, 2.0)
 
 
-def _fit(read: Readings, weight: Floats, start: Floats = PRIOR, steps: int = 40) -> Floats:
+def _fit(read: Readings, weight: Floats, steps: int = 25) -> Floats:
     def residual(point: Floats) -> Floats:
         error = np.log(_predict(read, point) / read.measured_s)
         return np.concatenate([weight * error / SCALE, (point - PRIOR) / WIDTH])
 
-    return np.asarray(least_squares(residual, start, loss="soft_l1", max_nfev=steps).x)
+    return np.asarray(least_squares(residual, PRIOR, loss="soft_l1", max_nfev=steps).x)
 
 
 def _predict(read: Readings, point: Floats) -> Floats:

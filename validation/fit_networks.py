@@ -1,19 +1,19 @@
 """Constants of transports, fitted to published collectives of several nodes, in and out of sample.
 
 The residual of a row is the logarithm of its projected over its measured time, under a soft L1 loss
-of 12 %. No system weighs more than 12 rows, and rows with a doubt do not count. Few systems have
+of 12 %. No source weighs more than 12 rows, and rows with a doubt do not count. Few systems have
 the same transport, so that each constant of a transport is a mean of its family (adapters that a
 library drives through verbs; adapters behind a plug-in with a protocol of its own) times a factor
-near 1. Priors hold the means near physical values and the factors near 1. Out of sample, each
-system is projected with constants fitted to the others. With ``--constants`` the script prints them
-as JSON.
+near 1. Priors hold the means near what libraries state and the factors near 1. Out of sample, rows
+are projected with constants fitted, from the priors on, to those of other systems, sources,
+transports or numbers of nodes. With ``--constants`` the script prints the constants as JSON.
 """
 
 import csv
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +35,10 @@ OTHER_LIBRARIES = ("MORI",)
 """Rows of libraries that are neither NCCL nor RCCL are shown and not fitted."""
 
 
+SETTLED_DOUBT = "instance type to be checked"
+"""Of rows of H100 over EFA, which P5 alone has: P5en has H200."""
+
+
 class Constant(NamedTuple):
     """A constant of every transport: its field and its prior."""
 
@@ -50,15 +54,21 @@ class Constant(NamedTuple):
 
 CONSTANTS = (
     Constant("nic_efficiency", 0.94, 0.92, 0.04, 0.04),
-    Constant("nic_latency_us", 9.0, 55.0, 0.4, 0.3),
-    Constant("collective_start_us", 10.0, 20.0, 0.6, 0.3),
+    Constant("nic_latency_us", 17.0, 50.0, 0.4, 0.3),
+    Constant("nic_flag_latency_us", 6.0, 20.0, 0.15, 0.15),
+    Constant("nic_flag_traffic", 8.0, 8.0, 0.4, 0.01),
+    Constant("collective_start_us", 4.0, 10.0, 0.4, 0.3),
     Constant("collective_chunk_us", 40.0, 200.0, 0.7, 0.35),
     Constant("collective_fill_limit_us", 200.0, 500.0, 0.7, 0.35),
 )
-"""Hops: NCCL's tuner has 5 to 14 us for trees between nodes (src/graph/tuning.cc); aws-ofi-nccl
-reports 75 us for P4d and P5 and 35 us for later ones (src/platform-aws.cpp), between which the
-measured ones do not differ in this way. Efficiency: verbs reach 48 to 49 of 50 GB/s. The priors of
-the start and of the chunks are wide; they were chosen with the rows in sight."""
+"""Hops of a tree between nodes: 14 us without flags and 5 with them in NCCL's tuner, 20 to 25 and
+10 in RCCL's (src/graph/tuning.cc). Behind a plug-in, aws-ofi-nccl tells NCCL 75 us more a hop on
+P4d and P5 and 35 on later ones (src/platform-aws.cpp); the measured hops do not differ in this way.
+Traffic with flags: across nodes NCCL's tuner lets LL reach 45 and 35 GB/s on Hopper and 22.5 and 19
+on Ampere, an eighth of the adapters of a node. Start: in the tuners one of several nodes takes what
+one of one node takes. Efficiency: verbs reach 48 to 49 of 50 GB/s. The priors of plug-ins and of
+chunks are wide; they were chosen with the rows in sight. Hardly a row is small enough to tell a hop
+with flags, so that its prior is narrow; with flags, rows of P5 with a doubt have 21 us."""
 
 TRANSPORTS = {
     "infiniband_hdr": "verbs",
@@ -78,7 +88,13 @@ TRANSPORTS = {
 FAMILIES = ("verbs", "plug_in")
 NUM = len(CONSTANTS)
 MEANS = np.log([[getattr(each, family) for each in CONSTANTS] for family in FAMILIES])
-PRIOR = np.concatenate([MEANS.ravel(), np.zeros(NUM * len(TRANSPORTS))])
+RCCL = {"nic_latency_us": 22.0, "nic_flag_latency_us": 10.0}
+"""What RCCL's tuner states, for the adapter that it alone drives."""
+FACTORS = {
+    name: [np.log(RCCL.get(each.field, each.verbs) / each.verbs) for each in CONSTANTS]
+    for name in ("pollara",)
+}
+PRIOR = np.concatenate([MEANS.ravel(), *(FACTORS.get(name, np.zeros(NUM)) for name in TRANSPORTS)])
 WIDTH = np.concatenate(
     [
         np.tile([each.width for each in CONSTANTS], len(FAMILIES)),
@@ -87,32 +103,71 @@ WIDTH = np.concatenate(
 )
 
 
+class LeftOut(NamedTuple):
+    """Rows with the times that constants give which have not seen them."""
+
+    rows: list[Row]
+    fitted: Flags
+    """Rows that count in fits."""
+    measured_s: Floats
+    times_s: dict[str, Floats]
+    """By what is left out with a row, all rows of the same system, say; first in sample."""
+
+
+KEYS: dict[str, Callable[[Row, str], str]] = {
+    "system": lambda row, _: row["system"] or "",
+    "source": lambda row, _: source_of(row),
+    "transport": lambda _, transport: transport,
+    "nodes": lambda row, _: row["n_nodes"] or "",
+}
+"""What is left out, with its value for a row and the transport of its network."""
+
+
 def main() -> None:
-    """Print constants, then errors in sample and with whole systems left out."""
+    """Print constants, then errors in sample and left out."""
+    if "--constants" in sys.argv[1:]:
+        read, rows, transports, counts = _read()
+        fitted = _fit(read, _weights([source_of(row) for row in rows], counts))
+        print(json.dumps(_rounded(fitted, set(transports[counts])), indent=1))
+        return
+    found = left_out()
+    print(
+        f"{'median / p90 of errors in %, and bias':55} "
+        + "  ".join(f"{name:18}" for name in found.times_s)
+    )
+    for name, kept in _groups(found.rows, found.fitted).items():
+        if kept.any():
+            times = found.times_s.values()
+            cells = [_error(time_s[kept], found.measured_s[kept]) for time_s in times]
+            print(f"{name:50} {kept.sum():4} " + "  ".join(cells))
+
+
+def left_out(keys: Sequence[str] = tuple(KEYS)) -> LeftOut:
+    """Project the rows of several nodes, in sample and by constants of the other rows."""
+    read, rows, transports, counts = _read()
+    weight = _weights([source_of(row) for row in rows], counts)
+    times = {"in sample": _predict(read, _fit(read, weight))}
+    for name in keys:
+        values = np.array([KEYS[name](*each) for each in zip(rows, transports, strict=True)])
+        times[name] = np.full(len(rows), np.nan)
+        for value in sorted(set(values[counts])):
+            out = values == value
+            times[name][out] = _predict(read, _fit(read, np.where(out, 0.0, weight)))[out]
+    return LeftOut(rows, counts, read.measured_s, times)
+
+
+def source_of(row: Row) -> str:
+    """Return the repository or site that published a row."""
+    return (row["source"] or " ").split(" ")[0]
+
+
+def _read() -> tuple[collectives.Joined, list[Row], np.ndarray, Flags]:
+    """Return the rows of several nodes, their transports, and which of them count."""
     rows = _rows()
     read = collectives.read_joined(rows)
     rows = [rows[position] for position in read.positions]
-    systems = np.array([row["system"] or "" for row in rows])
-    fitted_rows = np.array([_counts(row) for row in rows])
     transports = np.array([read.networks[record].transport for record in read.fabric])
-    fitted_rows &= transports != ""
-    weight = _weights(systems, fitted_rows)
-    fitted = _fit(read, weight)
-    if "--constants" in sys.argv[1:]:
-        print(json.dumps(_rounded(fitted, set(transports[fitted_rows])), indent=1))
-        return
-    for name, values in _constants(fitted).items():
-        print(f"{name:16} " + "  ".join(f"{value:8.3g}" for value in values))
-    held = np.full(len(rows), np.nan)
-    for system in sorted(set(systems[fitted_rows])):
-        out = systems == system
-        others = np.where(out, 0.0, weight)
-        held[out] = _predict(read, _fit(read, others, start=fitted, steps=10))[out]
-    shown = {"in sample": _predict(read, fitted), "left out": held}
-    for name, kept in _groups(rows, fitted_rows).items():
-        if kept.any():
-            cells = [_error(time_s[kept], read.measured_s[kept]) for time_s in shown.values()]
-            print(f"{name:50} {kept.sum():4} " + "  ".join(cells))
+    return read, rows, transports, np.array([_counts(row) for row in rows]) & (transports != "")
 
 
 def _rows() -> list[Row]:
@@ -128,27 +183,36 @@ def _rows() -> list[Row]:
 
 
 def _counts(row: Row) -> bool:
-    return not row["doubt"] and not (row["library"] or "").startswith(OTHER_LIBRARIES)
+    doubt = row["doubt"] and not (row["doubt"] or "").startswith(SETTLED_DOUBT)
+    return not doubt and not (row["library"] or "").startswith(OTHER_LIBRARIES)
 
 
-def _weights(systems: Sequence[str] | np.ndarray, counts: Flags) -> Floats:
-    number = Counter(np.asarray(systems)[counts])
-    share = [min(1.0, MOST_ROWS / number[system]) ** 0.5 if number[system] else 0.0
-             for system in systems]  # fmt: skip
+def _weights(sources: Sequence[str], counts: Flags) -> Floats:
+    number = Counter(np.array(sources)[counts])
+    share = [min(1.0, MOST_ROWS / max(1, number[source])) ** 0.5 for source in sources]
     return np.where(counts, share, 0.0)
 
 
-def _fit(
-    read: collectives.Joined, weight: Floats, start: Floats = PRIOR, steps: int = 30
-) -> Floats:
+def _fit(read: collectives.Joined, weight: Floats, steps: int = 25) -> Floats:
+    """Return the point of least loss; a transport without a row stays at its prior."""
     counts = weight > 0.0
+    used = {read.networks[record].transport for record in read.fabric[counts]}
+    moves = np.repeat([True] * len(FAMILIES) + [name in used for name in TRANSPORTS], NUM)
 
-    def residual(point: Floats) -> Floats:
-        error = np.log(_predict(read, point) / read.measured_s)[counts] * weight[counts] / SCALE
+    def whole(moved: Floats) -> Floats:
+        point = PRIOR.copy()
+        point[moves] = moved
+        return point
+
+    def residual(moved: Floats) -> Floats:
+        error = np.log(_predict(read, whole(moved)) / read.measured_s)[counts]
+        error *= weight[counts] / SCALE
         soft = np.sign(error) * np.sqrt(2.0 * (np.sqrt(1.0 + error**2) - 1.0))
-        return np.concatenate([soft, (point - PRIOR) / WIDTH])
+        return np.concatenate([soft, (moved - PRIOR[moves]) / WIDTH[moves]])
 
-    return np.asarray(least_squares(residual, start, max_nfev=steps).x)
+    # The faster algorithm counts, so that derivatives jump: steps are not too small.
+    best = least_squares(residual, PRIOR[moves], max_nfev=steps, diff_step=3e-3)
+    return whole(np.asarray(best.x))
 
 
 def _constants(point: Floats) -> dict[str, Floats]:
@@ -159,6 +223,7 @@ def _constants(point: Floats) -> dict[str, Floats]:
     for (name, family), factor in zip(TRANSPORTS.items(), factors, strict=True):
         values = np.exp(means[FAMILIES.index(family)] + factor)
         values[0] = min(values[0], 0.99)
+        values[2] = min(values[1], values[2])
         found[name] = values
     return found
 
@@ -168,9 +233,12 @@ def _predict(read: collectives.Joined, point: Floats) -> Floats:
     fabrics = read.fabrics.copy()
     for record, network in zip(fabrics, read.networks, strict=True):
         if network.transport:
-            efficiency, hop_us, start_us, chunk_us, limit_us = constants[network.transport]
+            efficiency, hop_us, flag_us, traffic, *rest = constants[network.transport]
+            start_us, chunk_us, limit_us = rest
             record["nic_bytes_per_s"] *= efficiency / network.nic_efficiency
             record["nic_latency_s"] = hop_us * MICROSECOND
+            record["nic_flag_latency_s"] = flag_us * MICROSECOND
+            record["network_flag_traffic"] = max(1.0, traffic)
             record["network_start_s"] = start_us * MICROSECOND
             record["network_chunk_s"] = chunk_us * MICROSECOND
             record["network_fill_limit_s"] = limit_us * MICROSECOND

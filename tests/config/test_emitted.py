@@ -90,7 +90,8 @@ def test_a_change_of_any_field_survives(base, kind, tmp_path):
         return
     written = 0
     for variant in variants(base, device=False)[::41]:
-        if ".sources." in variant.field:
+        # A network goes by the name of the one that it extends.
+        if ".sources." in variant.field or variant.field == "cluster.network.name":
             continue
         try:
             emitted = emit_job(variant.job, kind)

@@ -251,6 +251,36 @@ def test_a_network_may_refuse_flags():
     assert within[0] == within[1]
 
 
+def test_flags_have_hops_and_traffic_of_their_own_between_domains():
+    fabric = SWITCH | {
+        "nic_latency_s": 20e-6,
+        "nic_flag_latency_s": 6e-6,
+        "network_flag_traffic": 8,
+    }
+    # Two hops up and two down a tree of four domains, and seven each way in the domain.
+    near = 25e-6 + 14 * 0.8e-6
+    small = time_of(ALL_REDUCE, 1.0, 32, 8, fabric, "tree")
+    assert small == pytest.approx(near + 4 * 6e-6, rel=1e-4)
+    large = time_of(ALL_REDUCE, 1e8, 32, 8, fabric, "tree")
+    assert large == pytest.approx(near + 4 * 20e-6 + 2e8 / (450e9 * 0.81))
+    # A hop with flags never takes longer than one without.
+    slower = fabric | {"nic_flag_latency_s": 1.0}
+    assert time_of(ALL_REDUCE, 1e3, 32, 8, slower) == time_of(
+        ALL_REDUCE, 1e3, 32, 8, slower | {"nic_flag_latency_s": 20e-6}
+    )
+
+
+def test_groups_of_a_mesh_without_rings_of_their_own_have_one_link():
+    rings = MESH | {"single_ring_groups": 1 << 6}
+    assert time_of(ALL_GATHER, 1e9, 6, 6, rings, "ring") == pytest.approx(
+        5e-6 + 5 * 0.8e-6 + 1e9 * 5 / 6 / (64e9 * 0.81)
+    )
+    for n in (4, 8):
+        assert time_of(ALL_GATHER, 1e9, n, n, rings) == time_of(ALL_GATHER, 1e9, n, n, MESH)
+    # An exchange goes from each to each.
+    assert time_of(ALL_TO_ALL, 1e9, 6, 6, rings) == time_of(ALL_TO_ALL, 1e9, 6, 6, MESH)
+
+
 def test_mesh_group_uses_the_links_among_its_members():
     times = [time_of(ALL_GATHER, 1e9, n, n, MESH, "ring") for n in (2, 4, 8)]
     wire = [t - 5e-6 - (n - 1) * 0.8e-6 for t, n in zip(times, (2, 4, 8), strict=True)]

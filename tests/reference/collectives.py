@@ -383,7 +383,7 @@ def may_flag(code, op, size, n, fabric):
     return fabric["flagged_algorithms"] >> code & 1 == 1
 
 
-def with_protocols(code, op, size, n, local, fabric, terms):
+def with_protocols(code, op, size, n, local, fabric, terms, flagged_latency):
     latency, wire = terms
     exchanges = op in (*EXCHANGES, "send_recv")
     simple = fabric["exchange_simple_start_s" if exchanges else "simple_start_s"]
@@ -399,7 +399,19 @@ def with_protocols(code, op, size, n, local, fabric, terms):
     plain = simple + latency + wire + fill(wire, chunk, limit)
     if not may_flag(code, op, size, n, fabric) or (local < n and not fabric["network_flags"]):
         return plain
-    return min(plain, latency + fabric["flag_traffic"] * wire)
+    traffic = fabric["network_flag_traffic" if local < n else "flag_traffic"]
+    return min(plain, flagged_latency + traffic * wire)
+
+
+def rated(op, local, fabric):
+    """The links of a domain as an exchange finds them, or the one link of a lonely ring."""
+    if op in (*EXCHANGES, "send_recv"):
+        efficiency = fabric["scale_up_efficiency"] * fabric["exchange_efficiency"]
+        return {**fabric, "scale_up_efficiency": efficiency}
+    listed_rates = list(fabric["local_ring_bytes_per_s"])
+    if local < len(listed_rates) and fabric["single_ring_groups"] >> local & 1:
+        listed_rates[local] = pair_rate(fabric, local) / fabric["scale_up_efficiency"]
+    return {**fabric, "local_ring_bytes_per_s": listed_rates}
 
 
 def algorithm_times(op, size, n, local, fabric):
@@ -407,8 +419,18 @@ def algorithm_times(op, size, n, local, fabric):
     times = {}
     for code, algorithm in enumerate(ALGORITHMS):
         ways = [algorithm, direct_whole] if algorithm is direct else [algorithm]
-        terms = [way(op, size, n, local, fabric) for way in ways]
-        alone = [with_protocols(code, op, size, n, local, fabric, each) for each in terms if each]
+        # With flags the same hops are faster.
+        hops = fabric["nic_latency_s"], min(fabric["nic_latency_s"], fabric["nic_flag_latency_s"])
+        links = rated(op, local, fabric)
+        terms = [
+            tuple(way(op, size, n, local, {**links, "nic_latency_s": each}) for each in hops)
+            for way in ways
+        ]
+        alone = [
+            with_protocols(code, op, size, n, local, fabric, plain, flagged[0])
+            for plain, flagged in terms
+            if plain
+        ]
         if alone:
             times[code] = start(n, local, fabric) + min(alone)
     allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}

@@ -12,6 +12,7 @@ from typing import Any
 from projector.config.device import Device
 from projector.config.device_file import attention_band
 from projector.config.device_kernels import Evidence
+from projector.config.network import Network
 from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 
@@ -190,12 +191,17 @@ def kernel_classes(device: Device, dtype: str) -> tuple[str, ...]:
     return f"{family}.{width_of_type(dtype)}", family, ALL
 
 
-def collective_classes(device: Device, size_bytes: float | None) -> tuple[str, ...]:
-    """Return the classes of a collective, the narrowest first; None bytes mean an exchange."""
+def collective_classes(
+    device: Device, size_bytes: float | None, network: Network | None = None
+) -> tuple[str, ...]:
+    """Return the classes, the narrowest first. None: an exchange; a group within one domain."""
     if size_bytes is None:
         size = "exchange"
     else:
         size = "small" if size_bytes < SMALL_MESSAGE_BYTES else "large"
+    if network is not None and size_bytes is not None:
+        rows = "nodes.with_rows" if network.nic_measured else "nodes.without_rows"
+        return f"{rows}.{size}", rows, "nodes", ALL
     return f"{family_of_device(device)}.{size}", size, ALL
 
 
@@ -223,9 +229,9 @@ def serving_band(device: Device, phase: str) -> Band:
     return band_of("serving", serving_classes(device, phase), device.name)
 
 
-def collective_band(device: Device, size_bytes: float | None) -> Band:
-    """Return the band of the time of a collective, or of an exchange (None bytes)."""
-    return band_of("collective", collective_classes(device, size_bytes), device.name)
+def collective_band(device: Device, size: float | None, network: Network | None = None) -> Band:
+    """Return the band of the time of a collective of a size in bytes, by `collective_classes`."""
+    return band_of("collective", collective_classes(device, size, network), device.name)
 
 
 def attention_time_band(evidence: Evidence, basis: str) -> Band:

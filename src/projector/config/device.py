@@ -337,6 +337,9 @@ class Device(Sourced):
     collective_fill_limit_us: NotNegative = 100.0
     """The most that filling and draining takes: chunks have a largest size as well."""
 
+    collective_exchange_efficiency: float = Field(default=1.0, gt=0, le=1)
+    """Rates within a domain in an all-to-all or message over those in a ring."""
+
     collective_exchange_step_us: NotNegative | None = None
     """An exchange with partners other than the neighbours in a ring or tree, to which a library
     sends all the time; scale_up_latency_us where none is given."""
@@ -357,6 +360,10 @@ class Device(Sourced):
     collective_self_copy_share: float = Field(default=0.0, ge=0, le=2)
     """Share of m/n that an out-of-place collective moves on top of its ring traffic (its self
     copy); 0 where scale_up_efficiency was taken from large rings and holds it already."""
+
+    collective_ring_gpus: tuple[Annotated[int, Field(ge=2, le=16)], ...] = ()
+    """Numbers of devices of a mesh for which the library has rings over all their links; a smaller
+    group of another number has one ring, over one link of each device. Empty: any number."""
 
     collective_algorithms: tuple[CollectiveAlgorithm, ...] = get_args(CollectiveAlgorithm)
     """What may serve a collective; the default is whatever can."""

@@ -27,7 +27,13 @@ class Transport(Sourced):
     """Share of the adapter rate that large messages reach."""
 
     nic_latency_us: NotNegative
-    """One hop of a collective between nodes."""
+    """One hop of a collective between nodes, without flags beside its data (NCCL's Simple)."""
+
+    nic_flag_latency_us: NotNegative
+    """The same with flags (LL), but never more than without."""
+
+    nic_flag_traffic: float = Field(ge=1)
+    """As collective_flag_traffic of a device, of a collective between nodes."""
 
     collective_start_us: NotNegative
     """Fixed cost that any collective between nodes adds."""
@@ -37,6 +43,9 @@ class Transport(Sourced):
 
     collective_fill_limit_us: NotNegative
     """As collective_fill_limit_us of a device, of a collective between nodes."""
+
+    nic_measured: bool = False
+    """Whether published collectives of this transport were fitted; bands are wider otherwise."""
 
     nic_flags: bool
     """Whether a collective between nodes may have flags beside its data (NCCL's LL and LL128)."""
@@ -94,6 +103,10 @@ class Network(Sourced):
 
     nic_efficiency: float = Field(default=0.9, gt=0, le=1)
     nic_latency_us: NotNegative = 5.0
+    nic_flag_latency_us: NotNegative | None = None
+    nic_flag_traffic: float | None = Field(default=None, ge=1)
+    """As nic_latency_us, and as collective_flag_traffic of a device, where none is given."""
+
     collective_start_us: NotNegative = 20.0
     collective_chunk_us: NotNegative | None = None
     """As collective_chunk_us of a device, of a collective between nodes; that of the device where
@@ -103,6 +116,7 @@ class Network(Sourced):
     """As collective_fill_limit_us of a device, of a collective between nodes; that of the device
     where none is given."""
 
+    nic_measured: bool = False
     nic_flags: bool = True
     nic_switch_trees: bool = True
     nic_p2p_efficiency: float | None = Field(default=None, gt=0, le=1)

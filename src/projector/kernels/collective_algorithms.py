@@ -162,6 +162,20 @@ def algorithms_for(op: int, group: Group) -> int:
 
 
 @inlined
+def far_hops(algorithm: int, op: int, ranks: int, domains: int) -> float:
+    """Return the hops between domains that follow one another in the latency of an algorithm."""
+    if domains == 1:
+        return 0.0
+    if algorithm in (DIRECT, PAIRWISE) or (algorithm == HIERARCHICAL and is_exchange(op)):
+        return 1.0
+    if algorithm == BRUCK:
+        return float(ceil_log2(ranks))
+    if algorithm in (RING, HIERARCHICAL):
+        return _passes(op) * (domains - 1)
+    return _passes(op) * ceil_log2(domains)
+
+
+@inlined
 def ring(op: int, group: Group) -> tuple[float, float]:
     """One ring through each member's links, in a chain of chunks; all rings run side by side."""
     passes = _passes(op)

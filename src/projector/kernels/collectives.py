@@ -41,6 +41,7 @@ from projector.kernels.collective_algorithms import (
     copies_own_block,
     direct,
     direct_whole,
+    far_hops,
     halving_doubling,
     hierarchical,
     in_network,
@@ -75,7 +76,9 @@ FABRIC = np.dtype(
         ("in_network_min_gpus", np.int64),
         # Share of a device of its node's adapters, already times their efficiency.
         ("nic_bytes_per_s", np.float64),
+        # A hop between domains without flags beside the data, and with them.
         ("nic_latency_s", np.float64),
+        ("nic_flag_latency_s", np.float64),
         # The same for messages between two ranks and for exchanges; 0 is as for the others.
         ("nic_p2p_bytes_per_s", np.float64),
         # What an exchange adds for each peer beyond the domain.
@@ -105,8 +108,9 @@ FABRIC = np.dtype(
         ("self_copy_share", np.float64),
         # Bit a set: algorithm a may put flags beside its data.
         ("flagged_algorithms", np.int64),
-        # Bytes on the wire for a byte of data with flags.
+        # Bytes on the wire for a byte of data with flags, within and across domains.
         ("flag_traffic", np.float64),
+        ("network_flag_traffic", np.float64),
         # A byte of data for each time without flags comes in chunks. What one costs, and the most
         # that a collective spends on filling and draining the links.
         ("chunk_s", np.float64),
@@ -115,6 +119,10 @@ FABRIC = np.dtype(
         ("in_network_chunk_s", np.float64),
         ("network_chunk_s", np.float64),
         ("network_fill_limit_s", np.float64),
+        # Rates within a domain in an exchange over those in a ring.
+        ("exchange_efficiency", np.float64),
+        # Bit n set: in groups of n members of a domain rings have one link of a mesh.
+        ("single_ring_groups", np.int64),
         # An exchange with partners that are not neighbours in a chain, each message of it, what it
         # costs more without flags, and the largest message that has them.
         ("exchange_step_s", np.float64),
@@ -139,6 +147,7 @@ FABRIC = np.dtype(
 BEYOND_DOMAIN = (
     "nic_bytes_per_s",
     "nic_latency_s",
+    "nic_flag_latency_s",
     "nic_p2p_bytes_per_s",
     "exchange_peer_s",
     "pod_oversubscription",
@@ -149,6 +158,7 @@ BEYOND_DOMAIN = (
     "forwards",
     "network_start_s",
     "network_flags",
+    "network_flag_traffic",
     "network_in_network",
     "network_chunk_s",
     "network_fill_limit_s",
@@ -232,6 +242,10 @@ def _group(
 class _Protocols(NamedTuple):
     """What turns the terms of an algorithm into its time."""
 
+    op: int
+    size: float
+    ranks: int
+    domains: int
     simple_s: float
     """What a collective without flags takes besides."""
     chunk_s: float
@@ -241,6 +255,8 @@ class _Protocols(NamedTuple):
     """Algorithms that may have flags, a bit each."""
     copy_s: float
     """Time of a byte of the buffer for the copy of a rank's own block."""
+    hop_saving_s: float
+    """What a hop between domains takes less with flags."""
 
 
 @inlined
@@ -256,7 +272,10 @@ def _protocols(record: Records, op: int, size: float, group: Group) -> _Protocol
         if block > float(record["exchange_flag_bytes"]):
             flagged = 0
     chunk_s, fill_limit_s = float(record["chunk_s"]), float(record["fill_limit_s"])
+    traffic = float(record["flag_traffic"])
+    saving_s = float(record["nic_latency_s"]) - float(record["nic_flag_latency_s"])
     if group.domains > 1:
+        traffic = float(record["network_flag_traffic"])
         if record["network_flags"] == 0:
             flagged = 0
         chunk_s = float(record["network_chunk_s"])
@@ -267,8 +286,9 @@ def _protocols(record: Records, op: int, size: float, group: Group) -> _Protocol
         rate = float(record["scale_up_bytes_per_s"]) * float(record["scale_up_efficiency"])
         copy_s = share / (group.ranks * rate)
     return _Protocols(
-        simple_s, chunk_s, fill_limit_s, float(record["flag_traffic"]), flagged, copy_s
-    )
+        op, size, group.ranks, group.domains, simple_s, chunk_s, fill_limit_s, traffic, flagged,
+        copy_s, max(0.0, saving_s),
+    )  # fmt: skip
 
 
 @inlined
@@ -278,17 +298,26 @@ def _fill_s(wire_s: float, chunk_s: float, limit_s: float) -> float:
 
 
 @inlined
-def _time_s(
-    algorithm: int, terms: tuple[float, float], size: float, protocols: _Protocols
-) -> float:
-    """Return the time of an algorithm without the start, with the better protocol."""
+def _better(least: tuple[float, int], time_s: float, algorithm: int) -> tuple[float, int]:
+    return (time_s, algorithm) if time_s < least[0] else least
+
+
+@inlined
+def _tried(
+    least: tuple[float, int], algorithm: int, terms: tuple[float, float], protocols: _Protocols
+) -> tuple[float, int]:
+    """Return the better of ``least`` and an algorithm with its better protocol; no start."""
     latency_s, wire_s = terms
-    wire_s = size * (wire_s + protocols.copy_s)
+    wire_s = protocols.size * (wire_s + protocols.copy_s)
     time_s = latency_s + protocols.simple_s + wire_s
     time_s += _fill_s(wire_s, protocols.chunk_s, protocols.fill_limit_s)
     if protocols.flagged >> algorithm & 1:
+        saving_s = protocols.hop_saving_s
+        latency_s -= (
+            far_hops(algorithm, protocols.op, protocols.ranks, protocols.domains) * saving_s
+        )
         time_s = min(time_s, latency_s + protocols.flag_traffic * wire_s)
-    return time_s
+    return _better(least, time_s, algorithm)
 
 
 @inlined
@@ -306,11 +335,6 @@ def _in_network_s(record: Records, size: float, group: Group, fill_limit_s: floa
 
 
 @inlined
-def _better(least: tuple[float, int], time_s: float, algorithm: int) -> tuple[float, int]:
-    return (time_s, algorithm) if time_s < least[0] else least
-
-
-@inlined
 def _least(
     candidates: int, op: int, size: float, group: Group, record: Records
 ) -> tuple[float, int]:
@@ -321,33 +345,26 @@ def _least(
     protocols = _protocols(record, op, size, group)
     least = math.inf, NO_ALGORITHM
     if candidates >> RING & 1:
-        least = _better(least, _time_s(RING, ring(op, group), size, protocols), RING)
+        least = _tried(least, RING, ring(op, group), protocols)
     if candidates >> TREE & 1:
-        least = _better(least, _time_s(TREE, tree(op, group), size, protocols), TREE)
+        least = _tried(least, TREE, tree(op, group), protocols)
     if candidates >> HALVING_DOUBLING & 1:
-        least = _better(
-            least,
-            _time_s(HALVING_DOUBLING, halving_doubling(op, group), size, protocols),
-            HALVING_DOUBLING,
-        )
+        least = _tried(least, HALVING_DOUBLING, halving_doubling(op, group), protocols)
     if candidates >> BRUCK & 1:
-        least = _better(least, _time_s(BRUCK, bruck(op, group), size, protocols), BRUCK)
+        least = _tried(least, BRUCK, bruck(op, group), protocols)
     if candidates >> DIRECT & 1:
-        least = _better(least, _time_s(DIRECT, direct(op, group), size, protocols), DIRECT)
+        least = _tried(least, DIRECT, direct(op, group), protocols)
         if op in (ALL_REDUCE, BROADCAST, REDUCE):
-            whole_s = _time_s(DIRECT, direct_whole(group), size, protocols)
-            least = _better(least, whole_s, DIRECT)
+            least = _tried(least, DIRECT, direct_whole(group), protocols)
     if candidates >> HIERARCHICAL & 1:
-        least = _better(
-            least, _time_s(HIERARCHICAL, hierarchical(op, group), size, protocols), HIERARCHICAL
-        )
+        least = _tried(least, HIERARCHICAL, hierarchical(op, group), protocols)
     if candidates >> IN_NETWORK & 1:
         switch_s = _in_network_s(record, size, group, protocols.fill_limit_s)
         least = _better(least, switch_s, IN_NETWORK)
     if candidates >> PAIRWISE & 1:
-        least = _better(least, _time_s(PAIRWISE, pairwise(group), size, protocols), PAIRWISE)
+        least = _tried(least, PAIRWISE, pairwise(group), protocols)
     if candidates >> PAT & 1:
-        least = _better(least, _time_s(PAT, pat(group), size, protocols), PAT)
+        least = _tried(least, PAT, pat(group), protocols)
     return least
 
 
@@ -449,6 +466,11 @@ def collective_times(
             time_s_G[g] = 0.0
             continue
         group_rate, pair_rate = local_rates(record, local)
+        if is_exchange(op):
+            group_rate *= float(record["exchange_efficiency"])
+            pair_rate *= float(record["exchange_efficiency"])
+        elif local <= MAX_LISTED_LOCAL and record["single_ring_groups"] >> local & 1:
+            group_rate = pair_rate
         crosses = span != 0 or local < ranks
         if not pair_rate > 0.0 or (crosses and not float(record["nic_bytes_per_s"]) > 0.0):
             status = 1

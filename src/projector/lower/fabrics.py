@@ -60,7 +60,7 @@ def fabric_record(cluster: ClusterConfig) -> Records:
         "collective_exchange_simple_start_us": device.collective_simple_start_us,
     }
     copy_fields(row, device, otherwise, without="collective_")
-    copy_fields(row, network)
+    copy_fields(row, network, {"nic_flag_latency_us": network.nic_latency_us})
     row["peer_bytes_per_s"] = device.scale_up_peer_gb_per_s * GB
     row["in_network_bytes_per_s"] = device.in_network_all_reduce_gb_per_s * GB
     row["in_network_min_gpus"] = device.in_network_all_reduce_min_gpus
@@ -79,11 +79,14 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     row["forwards"] = network.forwards_in_node
     row["network_start_s"] = network.collective_start_us * MICROSECOND
     row["network_flags"] = network.nic_flags
+    row["network_flag_traffic"] = given(network.nic_flag_traffic, device.collective_flag_traffic)
     row["network_in_network"] = network.nic_switch_trees
     row["domain_gpus"] = domain_gpus(cluster)
     row["algorithms"] = algorithm_mask(*device.collective_algorithms)
     row["network_algorithms"] = algorithm_mask(*device.collective_network_algorithms)
     row["flagged_algorithms"] = algorithm_mask(*device.collective_flagged_algorithms)
+    if rings := device.collective_ring_gpus:
+        row["single_ring_groups"] = sum(1 << n for n in range(3, max(rings)) if n not in rings)
     chunk_us = given(network.collective_chunk_us, device.collective_chunk_us)
     row["network_chunk_s"] = chunk_us * MICROSECOND
     limit_us = given(network.collective_fill_limit_us, device.collective_fill_limit_us)

@@ -371,7 +371,9 @@ class CollectiveProjection:
     @property
     def band(self) -> Band:
         """Where measured times of such collectives lie, at the asked size."""
-        return collective_band(self.case.cluster.device, self.num_bytes)
+        cluster = self.case.cluster
+        network = cluster.network if self.local < self.ranks else None
+        return collective_band(cluster.device, self.num_bytes, network)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints."""

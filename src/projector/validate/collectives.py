@@ -14,6 +14,7 @@ in seconds.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -282,17 +283,12 @@ class _Case:
 
 def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows: collectives in one batch, exchanges in another."""
-    return kinds.outcomes(_read_all(rows), _times_s, MICROSECOND)
+    return kinds.outcomes(kinds.read_cases(rows, _read), _times_s, MICROSECOND)
 
 
 def read(rows: Sequence[kinds.Row]) -> kinds.Readings:
     """Read rows, to be timed on any devices."""
-    return kinds.readings(_read_all(rows), _times_s, MICROSECOND)
-
-
-def _read_all(rows: Sequence[kinds.Row]) -> list[_Case | str]:
-    clusters: dict[_Links, ClusterConfig] = {}
-    return kinds.read_cases(rows, lambda row: _read(row, clusters))
+    return kinds.readings(kinds.read_cases(rows, _read), _times_s, MICROSECOND)
 
 
 class Joined(NamedTuple):
@@ -311,7 +307,7 @@ class Joined(NamedTuple):
 
 def read_joined(rows: Sequence[kinds.Row]) -> Joined:
     """Read rows, to be timed with other constants of a network."""
-    parsed = _read_all(rows)
+    parsed = kinds.read_cases(rows, _read)
     cases = [case for case in parsed if not isinstance(case, str)]
     clusters, fabric = _clusters(cases)
     return Joined(
@@ -387,11 +383,9 @@ def _fabric(links: _Links, cluster: ClusterConfig) -> Records:
     return record
 
 
-def _read(row: kinds.Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
+def _read(row: kinds.Row) -> _Case:
     links = _links(row)
-    if links not in clusters:
-        clusters[links] = _cluster(links)
-    cluster = clusters[links]
+    cluster = _cluster(links)
     nodes = whole(row, "n_nodes", MAX_RANKS, 1)
     rules = [f"network {links.network[1] or cluster.device.network}"] if nodes > 1 else []
     per_node = cluster.network.gpus_per_node
@@ -403,7 +397,8 @@ def _read(row: kinds.Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     held = ranks if domain > per_node else -(-ranks // nodes)
     local = -(-held // -(-held // domain))
     if not is_exchange(row):
-        operation, size = _operation(row), kinds.positive(row, "message_bytes")
+        operation = _OPERATIONS[_plain(row.get("collective") or "")]
+        size = kinds.positive(row, "message_bytes")
         measured_s = kinds.plausible(_collective_s(row, operation, size, ranks))
         if operation == "send_recv":
             # Each rank sends to the next; the pair that lies furthest apart sets the time.
@@ -428,6 +423,7 @@ def _links(row: kinds.Row) -> _Links:
     return _Links(device, adapters, said(row, "algorithm"), network, held)
 
 
+@cache
 def _cluster(links: _Links) -> ClusterConfig:
     network: dict[str, object] = {}
     if links.network[1]:
@@ -437,10 +433,6 @@ def _cluster(links: _Links) -> ClusterConfig:
     if links.node_gpus:
         network["gpus_per_node"] = network["scale_up_gpus"] = links.node_gpus
     return ClusterConfig.parse({"device": links.device, "network": network or None}, path="cluster")
-
-
-def _operation(row: kinds.Row) -> str:
-    return _OPERATIONS[_plain(row.get("collective") or "")]
 
 
 def _plain(name: str) -> str:
@@ -475,7 +467,9 @@ def _why_not_eligible(row: kinds.Row) -> str:
 
 
 def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
-    return collective_classes(device, number(row, "message_bytes"))
+    case = _read(row)
+    network = case.cluster.network if case.local < case.ranks else None
+    return collective_classes(device, number(row, "message_bytes"), network)
 
 
 KIND = Kind(
