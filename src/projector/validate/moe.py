@@ -17,6 +17,8 @@ from projector.config.bands import kernel_classes
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import benchmark_routing
+from projector.errors import ProjectorError
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
 from projector.serving.experts import (
     ExpertLayer,
@@ -29,11 +31,12 @@ from projector.serving.experts import (
     power_law_loads,
     random_loads,
 )
-from projector.units import MICROSECOND
+from projector.units import MEGA, MIB, MICROSECOND, TB
 from projector.validate.kind import (
     Kind,
     Outcome,
     Row,
+    above_zero,
     number,
     outcomes,
     read_cases,
@@ -184,9 +187,35 @@ def _loads(
     return np.stack(draws)
 
 
+def _doubt(row: Row) -> str:
+    """Return why a row contradicts itself: it computes, or reads weights, faster than its device.
+
+    Caches may keep weights from one run to the next.
+    """
+    try:
+        counts = {name: whole(row, name, MAX_COUNT) for name in _COUNTS}
+        layer, _ = _layer(row, counts, {})
+        measured_s = above_zero(row, "time_us") * MICROSECOND
+    except (ValueError, ProjectorError):
+        return ""
+    device, tokens, picked = layer.device, counts["num_tokens"], layer.topk / layer.experts
+    weights = (2 + layer.gated) * layer.hidden * layer.inner * layer.experts / counts["ep"]
+    unit = device.peak_clock_mhz * MEGA * device.matrix_flop_per_clk_per_cu[layer.dtype]  # type: ignore[index]
+    if 2.0 * weights * tokens * picked > unit * device.compute_units * measured_s:
+        return "faster than the peak of the matrix units"
+    operand = float(OPERAND_BYTES[MATRIX_TYPES.index(layer.weights or layer.dtype)])
+    active = 1.0 - (1.0 - picked) ** tokens if row["distribution"] == "random" else 0.0
+    read = active * weights * operand - (device.mall_mib + device.l2_mib) * MIB
+    is_faster = read > device.hbm_peak_tb_per_s * TB * measured_s
+    return "faster than the memory reads its weights" if is_faster else ""
+
+
 def _classes(row: Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for; the type that it multiplies decides."""
-    return kernel_classes(device, _types(row.get("dtype") or "", row.get("library") or "")[0])
+    library = row.get("library") or ""
+    classes = kernel_classes(device, _types(row.get("dtype") or "", library)[0])
+    known = any(name in library for name in device.expert_layer.libraries)
+    return classes if known else ("other_library", *classes)
 
 
 KIND = Kind(
@@ -196,4 +225,6 @@ KIND = Kind(
     quantity="moe_layer",
     classes=_classes,
     precision="dtype",
+    doubt=_doubt,
+    grows="num_tokens",
 )

@@ -8,6 +8,7 @@ The scripts that fit constants write it with ``--record``.
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -291,9 +292,11 @@ def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
     for position, found in zip(waiting, projected, strict=True):
         outcomes[position] = failed(found) if isinstance(found, str) else found
     _leave_out(kind, lines, outcomes)
+    keys = [tuple(text for name, text in line.row.items() if name != kind.grows) for line in lines]
+    count = Counter(keys)
     return [
-        _result(kind, line, rule, outcome)
-        for line, rule, outcome in zip(lines, rules, outcomes, strict=True)
+        _result(kind, line, rule, outcome, copied=bool(kind.grows) and count[key] > 1)
+        for line, rule, outcome, key in zip(lines, rules, outcomes, keys, strict=True)
     ]
 
 
@@ -330,8 +333,9 @@ def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
     return outcomes
 
 
-def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
+def _result(kind: Kind, line: Line, rule: str, outcome: Outcome, *, copied: bool) -> Result:
     row = line.row
+    doubt = _text(row, "doubt") or ("" if kind.doubt is None else sys.intern(kind.doubt(row)))
     model = _text(row, "model")
     return Result(
         line=line.number,
@@ -341,7 +345,7 @@ def _result(kind: Kind, line: Line, rule: str, outcome: Outcome) -> Result:
         device=_text(row, kind.device),
         precision=_text(row, kind.precision),
         source=sys.intern(_text(row, "source").partition(" ")[0]),
-        doubt=_text(row, "doubt") or ("" if kind.doubt is None else sys.intern(kind.doubt(row))),
+        doubt=doubt or ("its time is that of other sizes too: copied" if copied else ""),
         family=family_of(model) if kind.name in WITH_FAMILY else "",
         phase=kind.phase(row) if kind.phase is not None and not rule else "",
         origin=sys.intern(source_of(_text(row, "source"))),
