@@ -7,7 +7,8 @@ Groups named on the command line are fitted, or all. Printed are the constants w
 each rests on, and the errors in sample and with whole shapes left out.
 
 ``--devices`` prints the errors of each device as if nobody had measured it: its rows are left out,
-and what its datasheet does not say is its sibling's. Bands are made without it too.
+and what its datasheet does not say is its sibling's. Bands are made without it too. Then a release
+is left out likewise.
 
 Rows with a doubt are not fitted, but for those of an older release with constants of its own, and
 of kernels that route by groups of experts whatever the row says, which is simulated.
@@ -540,6 +541,16 @@ def device_out(points: Sequence[Point], name: str) -> tuple[list[Point], Floats]
     return chosen, errors(chosen, group, fitted(rest, group))
 
 
+def release_out(points: Sequence[Point], release: str) -> tuple[list[Point], Floats]:
+    """Return the points of a release and their errors under constants of the others."""
+    chosen = [each for each in points if each.case.layer.release == release]
+    group = next(item for item in GROUPS.values() if chosen[0].family in item.families)
+    rest = [each for each in points if each.family in group.families]
+    rest = [each for each in rest if each.case.layer.release != release]
+    chosen = [each._replace(name=each.name.split("@")[0]) for each in chosen]
+    return chosen, errors(chosen, group, fitted(rest, group))
+
+
 def held(
     points: Sequence[Point], found: Floats, known: Sequence[tuple[Point, float]], *, unseen: bool
 ) -> Floats:
@@ -613,12 +624,35 @@ def _print_devices(points: Sequence[Point]) -> None:
         _print_errors(label, np.array([item[1] for item in of]))
 
 
+def _print_releases(points: Sequence[Point]) -> None:
+    """Print the errors of a release that nobody measured, and the band of such libraries.
+
+    Kernel classes weigh the same. The release of the A100 rows is one more.
+    """
+    print("\nreleases left out")
+    chosen, found = release_out(points, "1.3.0rc15")
+    names = np.array([point.name for point in chosen])
+    parts = {f"1.3.0rc15, {name}": found[names == name] for name in sorted(set(names))}
+    parts["1.0.0, bf16"] = device_out(points, "NVIDIA A100 SXM 80GB")[1]
+    for name, part in parts.items():
+        _print_errors(name, part)
+    logs = -np.concatenate(list(parts.values()))
+    weights = np.concatenate([np.full(len(part), 1.0 / len(part)) for part in parts.values()])
+    order = np.argsort(logs)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    for share in SHARES:
+        tail = (1.0 - share / 100.0) / 2.0
+        sides = [logs[order][np.searchsorted(reached, side)] for side in (tail, 1.0 - tail)]
+        print(f"  {share} % band: {np.exp(sides[0]):.3f} to {np.exp(sides[1]):.3f}")
+
+
 def main() -> None:
     """Print constants and errors of every group, or errors of devices left out."""
     points = [point for point in read_points() if point.is_fitted]
     print(f"{len(points)} rows are fitted")
     if "--devices" in sys.argv[1:]:
         _print_devices(points)
+        _print_releases(points)
         return
     everything: list[tuple[Point, float, float]] = []
     for title in sys.argv[1:] or GROUPS:
