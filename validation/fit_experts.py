@@ -135,7 +135,7 @@ def _amd() -> Group:
     """Constants of AITER's kernels; what MI300X has no rows for is CDNA 4's.
 
     The efficiency is the share of a plain GEMM's rate on the same device. A wave starts and ends
-    in as many clocks on both families. Its prior is the middle of NVIDIA's kernels.
+    in as many clocks on both families. Priors of wave, memory and overlap are NVIDIA's constants.
     """
     both = ("cdna3", "cdna4")
     starts = [
@@ -159,11 +159,11 @@ def _amd() -> Group:
     return Group(
         both,
         (
-            *(Constant("memory", 0.85, 0.1, (name,), 1.0, 0.15) for name in both),
+            *(Constant("memory", 0.88, 0.06, (name,), 1.0, 0.1) for name in both),
             Constant("wave", 1250.0, 0.3, both),
             Constant("expert", 60.0, 1.0, both),
-            Constant("overlap", 0.2, 0.5, both, 1.0),
-            Constant("sum", 0.5, 0.5, both, 1.0),
+            Constant("overlap", 0.2, 0.25, both, 1.0),
+            *(Constant("sum", 0.5, 0.5, (name,), 1.0, 0.3) for name in both),
             *(Constant("start", 14.0, 0.5, names, np.inf, 0.2) for names in starts),
             *(Constant("efficiency", 0.5, 0.5, names, 1.0, 0.2) for names in efficient),
         ),

@@ -93,7 +93,7 @@ def test_tuners_time_the_gemms_alone():
 def test_random_routing_leaves_experts_idle():
     assert tuner(num_tokens="8") < 0.9 * tuner(num_tokens="8", distribution="balanced")
     assert tuner(num_tokens="4096") == pytest.approx(
-        tuner(num_tokens="4096", distribution="balanced"), rel=0.2
+        tuner(num_tokens="4096", distribution="balanced"), rel=0.3
     )
     assert tuner() == tuner()
 
