@@ -1,4 +1,4 @@
-"""Draw the figures of docs/pictures.md and docs/run.md."""
+"""Draw the figures of docs/pictures.md, docs/run.md and docs/hybrid.md."""
 
 import io
 import tempfile
@@ -39,6 +39,53 @@ RUN = {
 }
 
 
+HYBRID, TRANSFORMER = "nemotron_h_8b", "llama3.1_8b"
+LENGTHS = (8192, 16384, 32768, 65536, 131072, 262144)
+
+
+def write_hybrid(path: Path) -> None:
+    """Draw a hybrid model beside a transformer of its size, over the length of a sequence."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 2.9), layout="constrained")
+    titles = ("training, tokens/s/GPU", "decoding, ms a token", "held for a sequence, MiB")
+    panels = figure.subplots(1, 3)
+    for model, label in ((HYBRID, "Nemotron-H-8B"), (TRANSFORMER, "Llama 3.1 8B")):
+        curves = zip(*(hybrid_figures(model, length) for length in LENGTHS), strict=True)
+        for panel, values in zip(panels, curves, strict=True):
+            panel.loglog(LENGTHS, values, marker="o", label=label)
+    for panel, title in zip(panels, titles, strict=True):
+        panel.set_title(title, fontsize=10)
+        panel.set_xlabel("tokens of a sequence", fontsize=9)
+        panel.set_xticks(LENGTHS, [f"{length // 1024}k" for length in LENGTHS], fontsize=8)
+        panel.set_yscale("log", base=2)
+        panel.yaxis.set_major_formatter("{x:,g}")
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=150)
+
+
+def hybrid_figures(model: str, length: int) -> tuple[float, float, float]:
+    """Return tokens/s/GPU of a step, ms a token of eight sequences, and MiB of each of them."""
+    cp = max(1, length // 32768)
+    job = {
+        "model": model,
+        "parallelism": {"tp": 2, "cp": cp},
+        "training": {
+            "micro_batch_size": 1,
+            "global_batch_size": 8,
+            "seq_length": length,
+            "recompute": "full",
+        },
+        "cluster": {"device": "h100", "nodes": max(1, cp // 4)},
+    }
+    step = projector.project_performance(job)
+    served = projector.project_serving(model, "b300", batch=4, context=length, output=512)
+    held = float(served.memory.stage_cache_bytes(length).max()) / 2**20
+    return step.tokens_per_s_per_gpu, served.to_dict()["tpot_ms"], held
+
+
 def draw(name: str, write: Callable[[Path], None], colours: int = COLOURS) -> None:
     """Write a figure in few colours."""
     with tempfile.TemporaryDirectory() as folder:
@@ -57,6 +104,7 @@ def main() -> None:
     draw("pareto", lambda path: write_pareto(found, path))
     draw("roofline", lambda path: write_roofline(projector.load_job(str(mixtral)), path))
     draw("interval", lambda path: write_interval(projector.load_job(str(llama), RUN), path))
+    draw("hybrid", write_hybrid)
     rows = projector.sweep(SPACE, workers=1)
     draw("heat_map", lambda path: write_heat_map(rows, ["pp", "tp"], path))
 

@@ -72,6 +72,21 @@ NOMINAL = [
     ("falcon_40b", 41.3),
     ("phi4", 14.66),
     ("opt_125m", 0.1252),
+    ("nemotron_h_8b", 8.10),
+    ("nemotron_h_47b", 46.8),
+    ("nemotron_h_56b", 56.3),
+    ("nemotron_nano_9b_v2", 8.89),
+    ("nemotron_nano_12b_v2", 12.31),
+    ("nemotron3_nano_30b_a3b", 31.6),
+    ("nemotron3_super_120b_a12b", 120.6),
+    ("nemotron3_ultra_550b_a55b", 550.0),
+    ("qwen3_next_80b_a3b", 79.7),
+    ("kimi_linear_48b_a3b", 49.1),
+    ("jamba_v0.1", 51.6),
+    ("bamba_9b", 9.78),
+    ("minimax_text_01", 456.0),
+    ("mamba2_2.7b", 2.70),
+    ("deepseek_v3.2", 671.9),
 ]
 
 

@@ -32,10 +32,11 @@ BANDS = Path(__file__).resolve().parents[1] / "hardware" / "uncertainty.yaml"
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "validation.md"
 BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
-HEADER = (
-    "| setting | pairs | sources | median | p90 | 68 % band | 90 % band | held without it |",
-    "|---|---|---|---|---|---|---|---|",
+COLUMNS = (
+    *("setting", "pairs", "sources", "median", "p90", "68 % band", "90 % band"),
+    *("held without it", "direction right"),
 )
+HEADER = f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"
 
 
 def main() -> None:
@@ -91,6 +92,7 @@ def _line(name: str, spread: Spread, held: tuple[float, float] | None) -> str:
     cells = [name.replace("_", " "), f"{spread.pairs}", f"{spread.sources}"]
     cells += [f"{100.0 * error:.1f}" for error in errors]
     cells.append(f"{100.0 * held[0]:.0f} / {100.0 * held[1]:.0f} %" if held else "")
+    cells.append(f"{spread.right} of {spread.decided}" if spread.decided else "")
     return f"| {' | '.join(cells)} |"
 
 

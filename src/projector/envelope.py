@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from projector.distribution import package_version
+from projector.units import in_si
 
 SCHEMA_VERSION = 1
 
@@ -17,6 +18,29 @@ def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, 
         "warnings": list(warnings),
         "uncertainty": uncertainty,
     }
+
+
+def told(result: object, names: str) -> dict[str, Any]:
+    """Return attributes of a result as JSON has them, by their names, which spaces part.
+
+    A name with a unit, such as ``peak_gib``, may be that of an attribute in SI, ``peak_bytes``.
+    Results within the result are told by their own ``to_dict``.
+    """
+    found = {}
+    for name in names.split():
+        attribute, unit = (name, 1.0) if hasattr(result, name) else in_si(name)
+        found[name] = _plain(getattr(result, attribute), unit)
+    return found
+
+
+def _plain(value: Any, unit: float) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {name: _plain(each, unit) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, unit) for each in value]
+    return value if value is None or unit == 1.0 else value / unit
 
 
 def to_json(result: Mapping[str, Any]) -> str:

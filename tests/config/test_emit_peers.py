@@ -57,6 +57,14 @@ def test_torchtitan_is_told_in_its_own_words():
     assert emitted.carried.keys() == {"cluster.device", "name", "model.name"}
 
 
+def test_torchtitan_has_words_for_recomputation_by_operators():
+    per_op = {"training.recompute": {"granularity": "selective", "modules": ["per_op"]}}
+    emitted = emit_job(load_job(JOB, per_op), "torchtitan")
+    said = tomllib.loads(emitted.text)["activation_checkpoint"]
+    assert (said["mode"], said["selective_ac_option"]) == ("selective", "op")
+    assert "training.recompute" not in emitted.carried
+
+
 def test_a_pipeline_of_torchtitan_takes_the_local_batch_in_parts():
     emitted = emit_job(load_job(JOB, PIPELINE), "torchtitan")
     said = tomllib.loads(emitted.text)

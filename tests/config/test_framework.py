@@ -43,7 +43,8 @@ def test_attention_follows_framework_release_and_architecture():
         return with_framework(framework, **{"cluster.device": device}).training.attention_kernel
 
     assert load_job(JOB).training.attention_kernel == "default"
-    assert of("torchtitan", "h100") == "fa2"
+    assert of("torchtitan", "h100") == "default"
+    assert of({"name": "torchtitan", "release": "2025-10"}, "h100") == "fa2"
     assert of("torchtitan", "b200") == "default"
     assert of({"name": "torchtitan", "release": "2025-02"}, "b200") == "fa2"
     assert of("nemo", "h100") == "default"

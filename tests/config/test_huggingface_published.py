@@ -127,7 +127,7 @@ def test_unknown_keys_share_one_note() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["linear_attention_freq", "hc_mult", "linear_attn_config", "moe.moe_latent_size"]
+    "field", ["hc_mult", "linear_attn_config", "moe.routed_expert_hidden_size"]
 )
 def test_the_command_line_refuses_them_too(field: str) -> None:
     job = {

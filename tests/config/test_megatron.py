@@ -266,9 +266,8 @@ def test_malformed_input_is_a_config_error(text, named):
 @pytest.mark.parametrize(
     "argument",
     [
-        "--is-hybrid-model",
-        "--hybrid-override-pattern M-M*",
-        "--mamba-state-dim 128",
+        "--linear-attention-freq 4 --experimental-attention-variant dsa",
+        "--linear-attention-freq 4",
         "--heterogeneous-layers-config-path x.json",
     ],
 )
@@ -280,19 +279,17 @@ def test_unsupported_models_are_refused(argument):
 @pytest.mark.parametrize(
     ("argument", "what", "off"),
     [
-        ("--linear-attention-freq", "linear attention", "0"),
-        ("--linear-attention-freq", "linear attention", "[0]*24"),
+        ("--linear-attention-type", "this kind of linear attention", "None"),
         ("--hybrid-attention-enabled", "compressed sparse attention", "false"),
         ("--compress-ratios", "compressed sparse attention", "'[0, 0]'"),
         ("--index-topk", "sparse attention", "None"),
         ("--experimental-attention-variant", "this variant of attention", "None"),
         ("--o-lora-rank", "low-rank output projection", "0"),
-        ("--attention-output-gate", "a gate on the output", "False"),
+        ("--mla-use-output-gate", "a gate on the output", "False"),
         ("--hc-mult", "hyper-connections", "1"),
         ("--enable-hyper-connections", "hyper-connections", "false"),
         ("--attn-res-block-size", "residuals across blocks", "0"),
         ("--routed-expert-hidden-size", "latent space", "null"),
-        ("--moe-latent-size", "latent space", "0"),
         ("--num-hash-layers", "hash of the token", "0"),
         ("--use-engram", "memories of n-grams", "false"),
         ("--lora-r", "adapters by settings of their own", "0"),
@@ -377,8 +374,6 @@ def test_softmax_is_only_told_where_attention_is_not_one_kernel():
 @pytest.mark.parametrize(
     ("program", "extra", "says"),
     [
-        ("pretrain_mamba.py", "", "hybrid Mamba"),
-        ("./Megatron-LM/pretrain_mamba.py", "", "hybrid Mamba"),
         ("pretrain_bert.py", "", "BERT models are not supported; only decoder-only"),
         ("pretrain_t5.py", "", "encoder-decoder"),
         ("examples/multimodal/pretrain_vlm.py", "", "vision-language"),
@@ -386,11 +381,6 @@ def test_softmax_is_only_told_where_attention_is_not_one_kernel():
             "pretrain_gpt.py",
             "--encoder-num-layers 12",
             "--encoder-num-layers .*encoders are not supported; supported: decoder-only",
-        ),
-        (
-            "pretrain_gpt.py",
-            "--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
-            "--spec .*hybrid Mamba",
         ),
     ],
 )

@@ -164,7 +164,7 @@ def test_listed_modules_are_the_stages(tmp_path):
         ('mode = "full"', "full"),
         ('mode = "none"', "none"),
         ('selective_ac_option = "8"', {"granularity": "full", "layers": [7, 15, 23, 31]}),
-        ("selective_ac_option = 'op'", {"granularity": "full", "layers": list(range(1, 32, 2))}),
+        ("selective_ac_option = 'op'", {"granularity": "selective", "modules": ["per_op"]}),
         ("", {"granularity": "full", "layers": list(range(1, 32, 2))}),
         ('selective_ac_option = "1"', "full"),
     ],

@@ -53,6 +53,7 @@ SWITCH = {
     "exchange_flag_bytes": 16384.0,
     "pat_efficiency": 0.75,
     "algorithms": ANY_ALGORITHM,
+    "network_algorithms": ANY_ALGORITHM,
     "local_ring_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
     "local_pair_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
 }
@@ -139,6 +140,7 @@ fabric_dicts = st.fixed_dictionaries(
         "exchange_flag_bytes": st.sampled_from([0.0, 16384.0, 1e12]),
         "pat_efficiency": st.floats(0.1, 1.0),
         "algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
+        "network_algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
         "local_ring_bytes_per_s": listed_rates,
         "local_pair_bytes_per_s": listed_rates,
     }

@@ -162,7 +162,7 @@ def test_more_bytes_never_cost_less(row, fabric, larger):
 
 @given(row=collective_rows(), fabric=fabric_dicts)
 def test_a_choice_never_costs_time(row, fabric):
-    free = fabric | {"algorithms": ANY_ALGORITHM}
+    free = fabric | {"algorithms": ANY_ALGORITHM, "network_algorithms": ANY_ALGORITHM}
     _, (chosen, named), _ = run([(*row, 0), (*row, 1)], record(free, fabric))
     assert chosen <= named
 
@@ -395,6 +395,7 @@ def test_messages_have_flags_up_to_a_size():
 
 @given(row=collective_rows(), fabric=fabric_dicts)
 def test_the_default_is_the_least_of_all_algorithms(row, fabric):
+    fabric = fabric | {"network_algorithms": ANY_ALGORITHM}
     free = fabric | {"algorithms": (1 << len(ALGORITHMS)) - 1}
     single = [fabric | {"algorithms": 1 << code} for code in range(len(ALGORITHMS))]
     rows = [(*row, i) for i in range(len(ALGORITHMS) + 1)]
@@ -558,3 +559,18 @@ def test_kernels_and_python_agree_without_jit():
     assert python(op, size, n, local, span, fabric, fabrics, *interpreted) == 0
     for a, b in zip(compiled, interpreted, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(("local", "names"), [(8, {"ring"}), (1, {"ring", "pat"})])
+def test_libraries_gather_between_domains_in_a_ring(local, names):
+    """Exchanges with far partners are not NCCL's; one rank a node may have aggregated trees."""
+    have = algorithm_mask("ring", "tree", "direct", "pat")
+    fabric = SWITCH | {"network_algorithms": have}
+    for size in (1e5, 1e8, 1e10):
+        times_s = {name: time_of(ALL_GATHER, size, 512, local, SWITCH, name) for name in names}
+        chosen_s = time_of(ALL_GATHER, size, 512, local, fabric)
+        assert chosen_s == min(times_s.values())
+        # A name that is asked for is taken all the same.
+        asked = fabric | {"algorithms": algorithm_mask("hierarchical")}
+        expected_s = time_of(ALL_GATHER, size, 512, 8, SWITCH, "hierarchical")
+        assert time_of(ALL_GATHER, size, 512, 8, asked) == expected_s

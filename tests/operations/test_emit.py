@@ -7,16 +7,17 @@ import pytest
 
 from projector.config import resources
 from projector.config.load import load_job
-from projector.config.model import LayerType
+from projector.config.model import LayerType, Mixer, parts_of
 from projector.config.model_file import load_model
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.batch import JobBatch, job_columns
-from projector.lower.stages import Kind, is_layer
+from projector.lower.stages import FEED_FORWARDS, MIXERS, Kind, has_part, is_layer
 from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.counts import count_model
-from projector.operations.emit import LAYERS, emit_operations
+from projector.operations.emit import emit_operations
+from projector.operations.recurrent import RECURRENT
 from projector.operations.table import (
     ATTENTION,
     BACKWARD,
@@ -360,7 +361,13 @@ def test_a_fused_loss_keeps_half_the_bytes():
 def test_every_kind_of_layer_has_a_row_and_emitters():
     layers = {kind for kind in Kind if kind.layer is not None}
     assert {kind.layer for kind in layers} == set(get_args(LayerType))
-    assert set(LAYERS) == layers
+    assert len(layers) == len({parts_of(kind.layer) for kind in layers})
+    mixers = set(get_args(Mixer)) - {"attention"}
+    assert set(RECURRENT) == mixers
+    for kind in layers:
+        mixer, behind = MIXERS[kind], FEED_FORWARDS[kind]
+        assert (mixer, behind) == parts_of(kind.layer) != (None, None)
+        assert has_part(np.array([kind]), *mixers).item() == (mixer in mixers)
     assert is_layer(np.array(list(Kind))).tolist() == [kind in layers for kind in Kind]
     assert [int(kind) for kind in Kind] == list(range(len(Kind)))
 
@@ -413,7 +420,9 @@ def test_narrow_layers_gather_what_they_quantised_and_reduce_in_16_bits(precisio
     sent = []
     for overrides in (split, split | how):
         _, workloads, table = table_of(overrides, gpus_per_node=4)
-        layer = np.isin(workloads.rows["kind"][table.workload], [kind.value for kind in LAYERS])
+        layer = np.isin(
+            workloads.rows["kind"][table.workload], [kind.value for kind in Kind if kind.layer]
+        )
         rows = (table.kind == COLLECTIVE) & layer
         gathers = rows & (table.operation == ALL_GATHER)
         sent.append((table.bytes[gathers], table.bytes[rows & ~gathers]))

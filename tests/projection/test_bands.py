@@ -7,10 +7,10 @@ from projector.config.load import load_job
 from projector.projection.api import project_jobs
 from projector.projection.bands import (
     classes_of,
-    is_unfamiliar,
     memory_band,
     time_band,
     uncertainty,
+    unfamiliar,
 )
 
 
@@ -52,11 +52,12 @@ def experts_on(network, nodes=2, **overrides):
 def test_frameworks_that_hardly_any_run_is_of_are_unfamiliar(framework):
     job = job_on("h100", framework=framework)
     # A dense job: of those with experts alone, `experts` says so.
-    assert is_unfamiliar(job) == (profiles().by_key[framework].few_runs == "all")
-    assert (classes_of(job) == ("unfamiliar",)) == is_unfamiliar(job)
+    assert bool(unfamiliar(job)) == (profiles().by_key[framework].few_runs == "all")
+    assert (classes_of(job) == ("unfamiliar",)) == bool(unfamiliar(job))
     known, band = time_band(job_on("h100")), time_band(job)
-    if is_unfamiliar(job):
+    if unfamiliar(job):
         assert band.high_90 - band.low_90 > known.high_90 - known.low_90
+        assert band.unknown == framework
     else:
         assert band == known
 
@@ -74,7 +75,7 @@ def test_frameworks_that_hardly_any_run_is_of_are_unfamiliar(framework):
     ],
 )
 def test_experts_on_a_network_whose_exchanges_wait_are_unfamiliar(job, expected):
-    assert is_unfamiliar(job) is expected
+    assert bool(unfamiliar(job)) is expected
     assert (classes_of(job)[0] == "unfamiliar") is expected
 
 

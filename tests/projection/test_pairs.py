@@ -17,6 +17,17 @@ BASE = {
 MEASURED = Band(0.9, 1.1, 0.8, 1.25, 50, "runs")
 
 
+CLOUD = {
+    "model": "mixtral_8x7b",
+    "parallelism": {"ep": 16},
+    "training": {
+        "micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096,
+        "moe": {"dispatcher": "deepep"},
+    },
+    "cluster": {"device": "h100", "nodes": 2, "network": "p5_efa"},
+}  # fmt: skip
+
+
 def settings(**changes):
     return changed_settings(load_job(BASE), load_job(BASE, changes))
 
@@ -42,6 +53,19 @@ def settings(**changes):
 )
 def test_settings(changes, expected):
     assert settings(**changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"training.moe.dispatcher": "alltoall"}, ("dispatcher",)),
+        ({"cluster.network.exchange_proxy": "uccl"}, ("dispatcher",)),
+        ({"cluster.network.nic_latency_us": 50.0}, None),
+        ({"cluster.network.nic_latency_us": 50.0, "cluster.network.exchange_proxy": "uccl"}, None),
+    ],
+)
+def test_dispatchers_and_their_libraries(changes, expected):
+    assert changed_settings(load_job(CLOUD), load_job(CLOUD, changes)) == expected
 
 
 @pytest.mark.parametrize(

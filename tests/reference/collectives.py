@@ -412,7 +412,15 @@ def algorithm_times(op, size, n, local, fabric):
         if alone:
             times[code] = start(n, local, fabric) + min(alone)
     allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}
-    return allowed or times
+    allowed = allowed or times
+    if local == n:
+        return allowed
+    beyond = {
+        code: t
+        for code, t in allowed.items()
+        if fabric["network_algorithms"] >> code & 1 and (local == 1 or ALGORITHMS[code] is not pat)
+    }
+    return beyond or allowed
 
 
 def collective_time(op, size, n, local, fabric):

@@ -11,7 +11,10 @@ from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 
 def parameters_total(model: ModelConfig) -> int:
     """Count every parameter of the model once."""
-    layers = sum(layer_parameters(model, is_moe=is_moe) for is_moe in model.moe_layers)
+    layers = sum(
+        sublayers_parameters(model, mixer, behind)
+        for mixer, behind in zip(model.mixers, model.feed_forwards, strict=True)
+    )
     return embedding_parameters(model) + layers + norm_parameters(model) + output_parameters(model)
 
 
@@ -49,6 +52,48 @@ def norm_of_width(model: ModelConfig, width: int) -> int:
     return width if model.normalization == "rmsnorm" else 2 * width
 
 
+def sublayers_parameters(model: ModelConfig, mixer: str | None, behind: str | None) -> int:
+    """Count a layer with a mixer, a feed-forward or both; norms are divided among the two."""
+    if mixer == "attention" and behind is not None:
+        return layer_parameters(model, is_moe=behind == "moe")
+    norms = model.norms_per_layer // 2 * norm_parameters(model)
+    total = 0
+    if mixer is not None:
+        own = (
+            attention_parameters(model) if mixer == "attention" else mixer_parameters(model, mixer)
+        )
+        total += norms + own
+    if behind is not None:
+        total += norms
+        total += moe_parameters(model) if behind == "moe" else dense_mlp_parameters(model)
+    return total
+
+
+def mixer_parameters(model: ModelConfig, mixer: str) -> int:
+    """Count a recurrent mixer: H heads of width P, G groups of width N, k taps (papers' names)."""
+    r, d = model.recurrent, model.hidden_size
+    assert r is not None, f"{model.name} has no recurrent layers"
+    heads, width, groups, size, taps = (
+        r.num_heads, r.head_dim, r.num_groups, r.state_size, r.conv_kernel
+    )  # fmt: skip
+    v, q = heads * width, groups * size
+    if mixer == "mamba1":
+        rank = r.dt_rank
+        scan = v * (rank + 2 * size) + rank * v + v + v * size + v
+        return d * 2 * v + v * (taps + 1) + scan + v * d
+    if mixer == "mamba2":
+        c = v + 2 * q
+        return d * (2 * v + 2 * q + heads) + c * (taps + 1) + 3 * heads + v + v * d
+    if mixer == "gdn":
+        return d * (2 * q + 3 * v + 2 * heads) + taps * (2 * q + v) + 2 * heads + width
+    if mixer == "kda":
+        thin = width * (2 * d + heads * size + v) + v
+        own = heads + heads * size + width
+        return d * (2 * q + 2 * v + heads) + thin + taps * (2 * q + v) + own
+    assert mixer == "linear"
+    return d * (2 * heads * size + 2 * v) + v + v * d
+
+
 def layer_parameters(model: ModelConfig, *, is_moe: bool) -> int:
     """Count one transformer layer."""
     mlp = moe_parameters(model) if is_moe else dense_mlp_parameters(model)
@@ -63,7 +108,8 @@ def attention_parameters(model: ModelConfig) -> int:
     query = model.num_attention_heads * model.head_dim
     key = value = model.query_groups * model.head_dim
 
-    projections = hidden * query + hidden * key + hidden * value + query * hidden
+    gate = hidden * query if model.attention_output_gate else 0
+    projections = gate + hidden * query + hidden * key + hidden * value + query * hidden
     biases = {"none": 0, "qkv": query + key + value, "qkv+out": query + key + value + hidden}
     norms = {"none": 0, "head": 2 * model.head_dim, "full": query + key}
     sinks = model.num_attention_heads if model.attention_sinks else 0
@@ -87,7 +133,11 @@ def mla_parameters(model: ModelConfig, mla: MLAConfig) -> int:
     latent_norm = norm_of_width(model, mla.kv_lora_rank)
     keys_and_values = mla.kv_lora_rank * heads * (mla.qk_head_dim + mla.v_head_dim)
     output = heads * mla.v_head_dim * hidden
-    return queries + latent + latent_norm + keys_and_values + output
+    # The indexer: queries from their latent, one key with a LayerNorm, and a weight of each head.
+    inner = mla.index_heads * mla.index_head_dim
+    indexer = (mla.q_lora_rank or hidden) * inner + hidden * (mla.index_head_dim + mla.index_heads)
+    indexer = indexer + 2 * mla.index_head_dim if mla.index_heads else 0
+    return queries + latent + latent_norm + keys_and_values + output + indexer
 
 
 def dense_mlp_parameters(model: ModelConfig) -> int:
@@ -107,6 +157,7 @@ def moe_parameters(model: ModelConfig) -> int:
     """Count router, routed and shared experts of one layer."""
     moe = _moe(model)
     experts = moe.num_experts * expert_parameters(model)
+    experts += 2 * model.hidden_size * moe.latent_size
     return router_parameters(model) + experts + shared_expert_parameters(model)
 
 
@@ -117,8 +168,10 @@ def router_parameters(model: ModelConfig) -> int:
 
 
 def expert_parameters(model: ModelConfig) -> int:
-    """Count one routed expert."""
-    return mlp_of_width(model, _moe(model).ffn_hidden_size)
+    """Count one routed expert, which may work on narrower tokens."""
+    moe = _moe(model)
+    hidden = moe.latent_size or model.hidden_size
+    return mlp_of_width(model.model_copy(update={"hidden_size": hidden}), moe.ffn_hidden_size)
 
 
 def shared_expert_parameters(model: ModelConfig) -> int:

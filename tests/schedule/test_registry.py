@@ -67,16 +67,6 @@ def test_rules(name, pp, vpp, microbatches, key, match):
     assert error.value.allowed is not None
 
 
-def test_applicable():
-    one_chunk = ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"]
-    assert registry.applicable(4, 1, 3) == [*one_chunk, "seaailab", "seaailab-ilp"]
-    assert registry.applicable(4, 1, 8) == [*one_chunk, "dualpipe", "seaailab", "seaailab-ilp"]
-    v_shaped = ["zbv-formatted", *(f"zbv-greedy-{mode}" for mode in ("min", "half", "zb"))]
-    assert registry.applicable(4, 2, 8) == ["interleaved", *v_shaped]
-    assert registry.applicable(4, 2, 9) == v_shaped
-    assert registry.applicable(4, 3, 9) == []
-
-
 def test_names_load_no_compiler():
     code = "import projector.schedule.registry, sys; print('numba' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

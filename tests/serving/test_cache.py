@@ -1,8 +1,7 @@
 import pytest
 
 from projector.config.model_file import load_model
-from projector.serving.columns import deployment_cache_bytes, kv_cache_bytes
-from projector.serving.deployment import Deployment
+from projector.serving.columns import kv_cache_bytes
 
 
 def test_llama_3_70b_caches_43_gb():
@@ -31,10 +30,3 @@ def test_windowed_layers_keep_their_window():
     per_layer = kv_cache_bytes(model, 1, 1) / layers
     expected = (layers - windowed) * 2 * window + windowed * window
     assert kv_cache_bytes(model, 1, 2 * window) == pytest.approx(expected * per_layer)
-
-
-def test_a_stage_caches_its_layers():
-    deployment = Deployment.parse(
-        {"model": "llama3_70b", "cluster": {"device": "h100"}, "pp": 8, "kv_cache_bytes": 1}
-    )
-    assert deployment_cache_bytes(deployment, 2, 10) == 10 * 2 * 8 * 128 * 2 * 10

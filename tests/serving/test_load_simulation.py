@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from projector.errors import ConfigError
-from projector.serving.capacity import Targets, capacity, front_of, load_points
+from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
 from projector.serving.load import Load, Scheduler
-from projector.serving.simulation import simulate_load, simulate_loads
+from projector.serving.simulation import longest_of, replica_of, serve_all, simulate_load
 from projector.serving.step import step_times
 
 
@@ -45,7 +45,9 @@ def test_rare_requests_see_an_idle_replica():
 
 def test_a_result_does_not_depend_on_others():
     loads = [load(rate_per_s=rate) for rate in (5.0, 20.0, 80.0)]
-    together = simulate_loads([(deploy(), item, None) for item in loads], threads=3)
+    drawn = [item.draw() for item in loads]
+    replicas = [replica_of(deploy(), Scheduler(), longest_of(each)) for each in drawn]
+    together = serve_all(list(zip(replicas, loads, drawn, strict=True)), threads=3)
     alone = [simulate_load(deploy(), item) for item in loads]
     for one, other in zip(together, alone, strict=True):
         np.testing.assert_array_equal(one.ttft_s, other.ttft_s)
@@ -99,16 +101,6 @@ def test_targets_that_nothing_meets():
     assert found.to_dict()["replica_rate_per_s"] == 0.0
     with pytest.raises(ConfigError, match="rate"):
         capacity(deploy(), load(arrival="offline"), Targets())
-
-
-def test_front_trades_latency_for_throughput():
-    points = load_points(deploy(), load(arrival="offline", requests=400), [1, 4, 16, 64])
-    front = front_of(points)
-    assert [point.concurrency for point in front] == [1, 4, 16, 64]
-    rates = [point.tokens_per_s_per_gpu for point in front]
-    assert rates == sorted(rates)
-    worse = load_points(deploy(step_overhead_us=5000.0), load(arrival="offline", requests=400), [4])
-    assert front_of([*points, *worse]) == front
 
 
 @pytest.mark.parametrize(("tp", "pp", "attention_dp"), [(2, 1, 1), (1, 2, 1), (1, 1, 2)])

@@ -12,8 +12,6 @@ from projector.config.device_file import load_device
 from projector.errors import ConfigError
 from projector.kernels.attention import HIDDEN_LOSS
 from projector.single.attention import (
-    CONTEXT_FORMS,
-    context_parallel_shapes,
     packed_time_s,
     project_attention,
 )
@@ -171,78 +169,3 @@ def test_documents_packed_in_one_kernel_cost_less_than_in_turn_and_no_less_than_
     one = project(1, 16, 4096)
     assert packed_time_s(one) == pytest.approx(one.time_s[0])
     assert packed_time_s(project(1, 16, np.zeros(0, int))) == 0.0
-
-
-@pytest.mark.parametrize("form", CONTEXT_FORMS)
-@pytest.mark.parametrize("backward", [False, True])
-def test_ranks_of_a_long_sequence_share_its_work(form, backward):
-    def rank_s(ranks):
-        shapes = context_parallel_shapes(1 << 17, ranks, form, heads=32, kv_heads=8)
-        return sum(
-            project(
-                1, heads, queries, keys, kv_heads=kv_heads, causal=causal, backward=backward
-            ).time_s[0]
-            for heads, kv_heads, queries, keys, causal in shapes
-        )
-
-    whole_s = project(1, 32, 1 << 17, kv_heads=8, backward=backward).time_s[0]
-    assert 8 * rank_s(8) == pytest.approx(whole_s, rel=0.08)
-    assert rank_s(1) == whole_s
-
-
-@pytest.mark.parametrize("form", ["ring", "all_gather"])
-def test_ranks_see_every_pair_once(form):
-    length, ranks = 1 << 12, 4
-    pairs = 0
-    for _, _, queries, keys, causal in context_parallel_shapes(
-        length, ranks, form, heads=8, kv_heads=8
-    ):
-        pairs += (
-            queries * (keys - queries) + queries * (queries + 1) // 2
-            if causal
-            else (queries * keys)
-        )
-    # The ranks have equal shares, but for the diagonals.
-    assert ranks * pairs == pytest.approx(length * (length + 1) // 2, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("length", "ranks", "form", "key"),
-    [
-        (4096, 3, "ring", "cp"),
-        (4096, 5, "ulysses", "cp"),
-        (4096, 2, "tree", "cp_form"),
-        (4097, 2, "all_gather", "cp"),
-        (-4096, 2, "ring", "length"),
-        ("4096", 2, "ring", "length"),
-        *(
-            (4096, ranks, form, "cp")
-            for ranks in (0, -2, 1.5, None, True)
-            for form in CONTEXT_FORMS
-        ),
-    ],
-)
-def test_a_sequence_that_does_not_divide_is_refused(length, ranks, form, key):
-    with pytest.raises(ConfigError) as error:
-        context_parallel_shapes(length, ranks, form, heads=8, kv_heads=8)
-    assert error.value.key == key
-    assert error.value.allowed
-
-
-@pytest.mark.parametrize("ranks", [3, 6, 8])
-def test_ulysses_exchanges_whole_heads_of_both_kinds(ranks):
-    # 8 ranks once shared 4 key heads as if each had one of its own.
-    with pytest.raises(ConfigError, match=f"{ranks} ranks must divide .* 4 key heads") as error:
-        context_parallel_shapes(4096, ranks, "ulysses", heads=24, kv_heads=4)
-    assert (error.value.key, error.value.allowed) == ("cp", "a divisor of 4")
-    shapes = context_parallel_shapes(4096, 4, "ulysses", heads=24, kv_heads=4)
-    assert shapes == [(6, 1, 4096, 4096, True)]
-
-
-@pytest.mark.parametrize(
-    ("heads", "key"), [((8, 3), "kv_heads"), ((8, 0), "kv_heads"), ((0, 8), "heads")]
-)
-def test_heads_of_ranks_are_heads(heads, key):
-    with pytest.raises(ConfigError) as error:
-        context_parallel_shapes(4096, 2, "ring", heads=heads[0], kv_heads=heads[1])
-    assert error.value.key == key

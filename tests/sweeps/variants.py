@@ -201,6 +201,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "training.attention_kernel": lambda job: [*job.cluster.device.attention_kernels, "unknown"],
     "cluster.device.power": lambda _: [None],
     "cluster.device.collective_algorithms": lambda _: [("ring",), ("tree", "direct")],
+    "cluster.device.collective_network_algorithms": lambda _: [("hierarchical",), ("ring", "tree")],
     "cluster.device.attention.dtypes": lambda _: [("bf16",), ("fp16", "bf16", "fp8")],
     "cluster.device.attention.forward_measured": lambda _: [{"a device": (64, 128)}],
     "cluster.device.attention.backward_measured": lambda _: [{"a device": (64, 128)}],

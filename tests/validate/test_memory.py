@@ -25,7 +25,7 @@ def changed(**fields):
         ({"kind": ""}, "kind not stated, not measured"),
         ({"micro_batch": ""}, "no micro-batch"),
         ({"seq_len": ""}, "no sequence length"),
-        ({"model": "Nemotron-H-56B"}, "hybrid model, not a transformer"),
+        ({"model": "FLA retnet 1.3B-class"}, "a hybrid model with layers that are not modelled"),
     ],
 )
 def test_rules(fields, rule):

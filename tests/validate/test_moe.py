@@ -1,11 +1,8 @@
-import csv
-
 import pytest
 
 from projector.config.device_file import load_device
 from projector.validate.kind import FROM_ROW, OK
 from projector.validate.moe import KIND
-from projector.validate.run import validate
 
 ROW = {
     "gpu": "H200", "dtype": "bf16", "gated": "True", "num_tokens": "2048", "hidden": "4096",
@@ -118,19 +115,6 @@ def test_rows_faster_than_their_device_are_doubtful():
     assert KIND.doubt(streamed) == ""
     assert "memory" in KIND.doubt({**streamed, "time_us": "500"})
     assert KIND.doubt({**ROW, "num_tokens": "many"}) == ""
-
-
-def test_rows_with_the_time_of_other_sizes_are_copies(tmp_path):
-    row = {**ROW, "time_us": "900"}
-    longer = {**row, "num_tokens": "4096"}
-    rows = [row, longer, {**longer, "hidden": "2048"}, {**longer, "time_us": "901"}, row]
-    path = tmp_path / "rows.csv"
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, ROW)
-        writer.writeheader()
-        writer.writerows(rows)
-    found = ["copied" in result.doubt for result in validate(KIND.name, path).results]
-    assert found == [True, True, False, False, True]
 
 
 def test_libraries_that_nobody_measured_have_a_band_of_their_own():

@@ -1,9 +1,11 @@
 """Pairs of published runs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from projector.config.load import load_job
 from projector.validate.pairs import (
     ONE,
     Pair,
@@ -22,6 +24,9 @@ ROW = {
     "recompute": "none", "task": "pretrain", "step_time_s": "2.5", "source": "Somebody doc.md",
 }  # fmt: skip
 
+TRAINING = {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096}
+JOB = load_job({"model": "llama3.1_8b", "training": TRAINING, "cluster": {"device": "h100"}})
+
 
 def rows(*changes):
     return [{**ROW, **change} for change in changes]
@@ -32,8 +37,8 @@ def made(source, errors, setting="tp", group=0):
     pairs = []
     for number, error in enumerate(errors):
         name = (source, str(group + number))
-        first = Run(2 * number, source, name, None, 1.0, 1.0)
-        second = Run(2 * number + 1, source, name, None, 1.0, math.exp(error))
+        first = Run(2 * number, source, name, JOB, 1.0, 1.0)
+        second = Run(2 * number + 1, source, name, JOB, 1.0, math.exp(error))
         pairs.append(Pair(first, second, (setting,)))
     return pairs
 
@@ -80,7 +85,7 @@ def test_sources_weigh_the_same():
 
 
 def test_series_counts_its_steps_once():
-    runs = [Run(i, "one", ("one",), None, 1.0, 1.0 + 0.01 * i) for i in range(5)]
+    runs = [Run(i, "one", ("one",), JOB, 1.0, 1.0 + 0.01 * i) for i in range(5)]
     pairs = [Pair(a, b, ("gpus",)) for i, a in enumerate(runs) for b in runs[i + 1 :]]
     spread = spread_of(pairs)
     assert (spread.pairs, spread.differences) == (10, 4)
@@ -105,3 +110,20 @@ def test_coverage_leaves_the_source_out():
     pairs = made("one", [0.1] * 30) + made("two", [0.2] * 30)
     assert coverage(pairs)["tp"] == (0.5, 0.5)
     assert coverage(made("one", [0.1] * 30)) == {}
+
+
+def test_direction_counts_changes_that_people_decide_by():
+    faster, slower, alike = read_runs(
+        rows(
+            {},
+            {"micro_batch": "2", "step_time_s": "3"},
+            {"micro_batch": "4", "step_time_s": "2.7"},
+        )
+    )
+    for wrong, right in ((slower, 0), (faster, 1)):
+        predicted = wrong.predicted_s * 0.5 if wrong is slower else faster.predicted_s * 0.5
+        changed = replace(wrong, predicted_s=predicted)
+        runs = [changed, slower] if wrong is faster else [faster, changed]
+        found = spread_of(find_pairs(runs))
+        assert (found.decided, found.right) == (1, right)
+    assert spread_of(find_pairs([faster, alike])).decided == 0

@@ -18,6 +18,7 @@ from projector.calibrate.fit import Field, Fit, changed, field_of, fit
 from projector.config._base import merge
 from projector.config.device import Device
 from projector.config.device_file import load_device
+from projector.envelope import told
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import device_record
@@ -37,7 +38,7 @@ from projector.operations.cost import cost_rows
 from projector.operations.table import MEMORY
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.pipeline_costs import cost_pipelines
-from projector.units import MICROSECOND, TERA
+from projector.units import TERA
 
 
 class Sight(NamedTuple):
@@ -107,9 +108,8 @@ class Probed:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as ``--json`` has it."""
-        environment = self.probe.environment
         return {
-            "environment": environment.model_dump(mode="json"),
+            "environment": self.probe.environment.model_dump(mode="json"),
             "device": self.device.name,
             "base": self.probe.base,
             "fields": [asdict(each) for each in self.fields],
@@ -117,17 +117,8 @@ class Probed:
                 what: {"rows": rows, "median_ape": median, "geomean_ratio": mean}
                 for what, (rows, median, mean) in self.errors().items()
             },
-            "rows": [
-                {
-                    "what": row.what,
-                    "name": row.name,
-                    "measured_us": row.measured_s / MICROSECOND,
-                    "projected_us": row.projected_s / MICROSECOND,
-                }
-                for row in self.rows
-            ],
-            "missing": self.missing,
-            "unsettled": self.unsettled,
+            "rows": [told(row, "what name measured_us projected_us") for row in self.rows],
+            **told(self, "missing unsettled"),
             "profile": self.data,
         }
 

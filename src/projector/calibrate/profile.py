@@ -16,6 +16,7 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.yaml_file import base_of, read_yaml
 from projector.distribution import package_version
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.files import umask
 
@@ -131,12 +132,10 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``--json`` prints."""
         return {
-            "kind": self.kind,
-            "table": self.table,
+            **told(self, "kind table"),
             "table_sha256": self.digest,
             "device": self.base.device,
-            "rows": self.fitted.rows,
-            "groups": self.fitted.groups,
+            **told(self.fitted, "rows groups"),
             "left_out": self.left_out,
             "fields": [asdict(field) for field in self.fields],
             "fit": asdict(self.fitted),

@@ -129,12 +129,6 @@ def _made(name: str, annotation: Any, told: Field[Any]) -> click.Parameter:
     return click.Option([*spelled, name], **{**known, **settings})
 
 
-def is_given(name: str) -> bool:
-    """Return whether the command line has a parameter, and not only its default."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
-
-
 def refuse_idle(*names: str, needs: str) -> None:
     """Refuse parameters that were given and have no effect; they are never ignored.
 
@@ -142,7 +136,8 @@ def refuse_idle(*names: str, needs: str) -> None:
     """
     context = click.get_current_context()
     for name in names:
-        if is_given(name):
+        source = click.get_current_context().get_parameter_source(name)
+        if source in {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}:
             idle = next(each for each in context.command.params if each.name == name)
             value: Any = context.params.get(name)
             text = max(idle.opts, key=len) if isinstance(idle, click.Option) else shown(value)

@@ -58,7 +58,10 @@ def calibrate(
         refuse_idle("force", needs="--out FILE.yaml")
     calibration: Calibration | OwnCalibration
     if from_run or from_runs or measured_ms:
-        _no_table_options(fields, holdout)
+        for name, value in (("fields", fields), ("holdout", holdout)):
+            if value:
+                msg = f"{name}: --{name} is for tables; runs move the constants of training"
+                raise ConfigError(msg, key=name, value=value, allowed="without --from-run")
         paths, times_ms = _runs(from_run, measured_ms, from_runs)
         calibration = _from_runs(paths, times_ms, arguments, device, out, printer, force=force)
     else:
@@ -150,13 +153,6 @@ def _runs(
         paths += more
         times_ms += their_ms
     return paths, times_ms
-
-
-def _no_table_options(fields: str, holdout: float) -> None:
-    for name, value in (("fields", fields), ("holdout", holdout)):
-        if value:
-            msg = f"{name}: --{name} is for tables; runs move the constants of training"
-            raise ConfigError(msg, key=name, value=value, allowed="without --from-run")
 
 
 @command()

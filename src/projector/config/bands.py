@@ -37,6 +37,8 @@ class Band:
     """Published rows of the class that the band is named after."""
     basis: str
     """What the band rests on, as a sentence."""
+    unknown: str = ""
+    """What hardly any published run has, where the band is wide for it."""
 
     @property
     def relative(self) -> float | None:
@@ -52,6 +54,7 @@ class Band:
             "low": {"68": self.low_68, "90": self.low_90},
             "high": {"68": self.high_68, "90": self.high_90},
             "basis": self.basis,
+            **({"unknown": self.unknown} if self.unknown else {}),
         }
 
     def limits(self, share: int) -> tuple[float, float] | None:
@@ -136,10 +139,7 @@ def band_of(
     runs = int(entry["runs"])
     words = f" ({name.replace('.', ', ').replace('_', ' ')}) and those of wider classes"
     if name == UNFAMILIAR:
-        words = (
-            " of frameworks and networks with hardly any; one run of yours narrows it "
-            "(calibrate --from-run)"
-        )
+        words = " of frameworks and networks with hardly any"
     band = Band(
         low_68=float(entry["low_68"]),
         high_68=float(entry["high_68"]),
@@ -153,7 +153,8 @@ def band_of(
     if unseen is None or device is None or device in unseen["devices"]:
         return band
     wider = band.stretched(float(unseen["factor_68"]), float(unseen["factor_90"]))
-    return replace(wider, basis=f"{band.basis}; wider for a device without rows")
+    basis = f"{band.basis}; wider for a device without rows"
+    return replace(wider, basis=basis, unknown=device)
 
 
 def table(quantity: str) -> Mapping[str, Any]:

@@ -361,6 +361,18 @@ class Device(Sourced):
     collective_algorithms: tuple[CollectiveAlgorithm, ...] = get_args(CollectiveAlgorithm)
     """What may serve a collective; the default is whatever can."""
 
+    collective_network_algorithms: tuple[CollectiveAlgorithm, ...] = (
+        "ring",
+        "tree",
+        "direct",
+        "in_network",
+        "pairwise",
+        "pat",
+    )
+    """Those of them that the library has between domains; what no other serves may be any. NCCL and
+    RCCL gather and scatter in one ring through all ranks (NVIDIA/nccl ``src/graph/tuning.cc``), and
+    by ``pat`` where each domain has one rank."""
+
     comm_compute_slowdown: float = Field(default=0.0, ge=0, le=1)
     """Share by which compute is slowed while a collective of one scale-up domain runs beside it."""
 

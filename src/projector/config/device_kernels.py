@@ -332,16 +332,14 @@ class ExpertKernels(Config):
     """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
 
     gemm_share: Share | None = None
-    """Share of the rate of a plain GEMM (gemm_efficiency at sustained_clock_mhz) that the main loop
-    reaches, instead of ``matrix_efficiency``."""
+    """Instead: share of a plain GEMM's rate (gemm_efficiency at sustained_clock_mhz)."""
 
     slowdown: Positive = 1.0
     """What the main loop and the memory take of a release, over what they take of a later one."""
 
     pass_elements_per_clk_per_cu: Positive = 12.0
-    """Elements that a compute unit reads or writes per clock in passes over rows (permuting,
-    activation, quantising, finalising), beside what the memory takes: they gather rows and convert
-    types."""
+    """Elements that a compute unit reads or writes per clock in passes over rows, beside what the
+    memory takes: they gather rows and convert types."""
 
     tuned: bool = True
     """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
@@ -397,8 +395,7 @@ class ExpertLayerCosts(Config):
     means hbm_efficiency."""
 
     l2_efficiency: float = Field(default=0.0, ge=0, le=1)
-    """Share of l2_tb_per_s at which the tiles of all units together take in their operands; 0 where
-    the L2 never binds, as units of a cluster share loads."""
+    """Share of l2_tb_per_s at which all tiles together take in their operands; 0: never binds."""
 
     routing_start_us: NotNegative = 0.0
     """Fixed time of the kernels that route, sort and quantise, where start_us is that of the GEMMs

@@ -280,11 +280,6 @@ def _checked(owner: type[BaseModel], name: str, value: Any) -> Any:
 _values: dict[tuple[type[BaseModel], str, str], Any] = {}
 
 
-def fields_of(section: str) -> frozenset[str]:
-    """Return the fields of a section, from it on, that any framework sets."""
-    return _fields_by_section().get(section, frozenset())
-
-
 @cache
 def _fields_by_section() -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = {}
@@ -299,7 +294,7 @@ def fill(
 ) -> Any:
     """Return one section of a job with the defaults of its framework on an architecture."""
     values = defaults_of(framework, architecture).get(section_name, {})
-    return with_defaults(section, values, fields_of(section_name))
+    return with_defaults(section, values, _fields_by_section().get(section_name, frozenset()))
 
 
 def framework_origins(job: Any) -> Iterator[tuple[str, str]]:

@@ -60,7 +60,7 @@ class JobSections(Config):
 
     @model_validator(mode="after")
     def _model_adds_its_notes(self) -> Self:
-        self.__dict__["notes"] = joined_notes(self.notes, self.model)
+        self.__dict__["notes"] = tuple(dict.fromkeys((*self.notes, *self.model.notes)))
         return self
 
 
@@ -115,11 +115,6 @@ class Job(JobSections):
         job = self.model_copy(update=changed)
         job.__pydantic_fields_set__.intersection_update(fields_set)
         return job
-
-
-def joined_notes(notes: Iterable[str], model: ModelConfig) -> tuple[str, ...]:
-    """Return the notes of a job with those of its model, each once."""
-    return tuple(dict.fromkeys((*notes, *model.notes)))
 
 
 def without_notes(notes: Iterable[str], model: ModelConfig) -> tuple[str, ...]:

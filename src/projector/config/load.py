@@ -72,7 +72,10 @@ def job_data(
         notes += least_nodes(data, origins)
     derived = read.derive(data) if read.derive is not None else {}
     for field, (value, origin) in derived.items():
-        if not _is_stated(data, field):
+        # Whether a field is there, also where it is null: nothing is derived then.
+        section, _, name = field.rpartition(".")
+        owner = _section(data, section)
+        if not (owner is None or name in owner):
             set_field(data, field, value)
             origins[field] = origin
     notes += fit_chunks(data, origins, stated)
@@ -90,13 +93,6 @@ def _check_nothing_is_missing(data: Mapping[str, Any], missing: Mapping[str, Con
         raise first
     msg = f"{first.message}; also to be given: {', '.join(others)}"
     raise type(first)(msg, key=first.key, value=first.value, allowed=first.allowed)
-
-
-def _is_stated(data: Mapping[str, Any], dotted: str) -> bool:
-    """Whether a field is there, also where it is null: nothing is derived then."""
-    section, _, name = dotted.rpartition(".")
-    owner = _section(data, section)
-    return owner is None or name in owner
 
 
 def _section(data: Mapping[str, Any], dotted: str) -> Mapping[str, Any] | None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from projector.config._base import Config
-from projector.errors import ConfigError
+from projector.errors import ConfigError, UnsupportedError
 
 Extent = Annotated[int, Field(gt=0, le=1 << 30)]
 """A width or a count of a real architecture; the limit keeps products within exact integers."""
@@ -15,8 +15,43 @@ Extent = Annotated[int, Field(gt=0, le=1 << 30)]
 Count = Annotated[int, Field(ge=0, le=1 << 30)]
 """The same, where nothing is legal too."""
 
-LayerType = Literal["dense", "moe"]
-"""Kinds of layers; what each is made of is in `projector.operations.emit.LAYERS`."""
+Mixer = Literal["attention", "mamba1", "mamba2", "gdn", "kda", "linear"]
+"""What mixes tokens: attention, or a recurrence whose state does not grow. These are Mamba (arXiv
+2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692)
+and linear attention with a fixed decay (Lightning Attention, 2401.04658)."""
+
+FeedForward = Literal["dense", "moe"]
+"""What works on each token: one MLP, or a mixture of experts."""
+
+LayerType = Literal[
+    "dense", "moe", "attention", "mlp", "experts",
+    "mamba1", "mamba1_dense", "mamba1_moe", "mamba2", "mamba2_dense", "mamba2_moe",
+    "gdn", "gdn_dense", "gdn_moe", "kda", "kda_dense", "kda_moe",
+    "linear", "linear_dense", "linear_moe",
+]  # fmt: skip
+"""Kinds of layers. ``dense`` and ``moe`` have attention; ``attention`` and mixers alone have no
+feed-forward, ``mlp`` and ``experts`` no mixer."""
+
+
+PATTERN: dict[str, LayerType] = {
+    "M": "mamba2", "G": "gdn", "*": "attention", "+": "attention", "-": "mlp", "E": "experts",
+}  # fmt: skip
+"""Letters of Megatron's ``--hybrid-layer-pattern`` (hybrid_layer_allocation.py); + is latent
+attention."""
+
+
+def parts_of(layer: LayerType) -> tuple[Mixer | None, FeedForward | None]:
+    """Return the mixer and the feed-forward of a kind of layer."""
+    whole: dict[str, tuple[Mixer | None, FeedForward | None]] = {
+        "dense": ("attention", "dense"),
+        "moe": ("attention", "moe"),
+        "mlp": (None, "dense"),
+        "experts": (None, "moe"),
+    }
+    if layer in whole:
+        return whole[layer]
+    mixer, _, behind = layer.partition("_")
+    return cast("Mixer", mixer), cast("FeedForward", behind) if behind else None
 
 
 class RopeScaling(Config):
@@ -73,7 +108,21 @@ class MLAConfig(Config):
     v_head_dim: Extent
     """Value width of one head."""
 
+    index_heads: Count = 0
+    """Heads of the indexer that chooses which keys a query sees (DeepSeek Sparse Attention,
+    DeepSeek-V3.2-Exp report); 0 lets it see all."""
+
+    index_head_dim: Count = 128
+    """Width of a head of the indexer, whose key is cached beside the latent."""
+
+    index_topk: Count = 2048
+    """Keys that it chooses for a query."""
+
     aliases: ClassVar = {
+        "index_n_heads": "index_heads",
+        "dsa_indexer_n_heads": "index_heads",
+        "dsa_indexer_head_dim": "index_head_dim",
+        "dsa_indexer_topk": "index_topk",
         "qk_nope_head_dim": "qk_head_dim",
         "qk_rope_head_dim": "qk_pos_emb_head_dim",
     }
@@ -96,6 +145,10 @@ class MoEConfig(Config):
 
     num_shared_experts: NonNegativeInt = 0
     """Shared experts; only names the split of the shared width."""
+
+    latent_size: Count = 0
+    """Width that tokens are projected to before they are sent to routed experts, and back from
+    behind (``moe_latent_size`` of Megatron); 0 sends them as wide as they are."""
 
     shared_expert_gate: bool = False
     """Whether a learned gate scales the shared experts' output."""
@@ -131,6 +184,7 @@ class MoEConfig(Config):
         "moe_router_topk": "router_topk",
         "top_k": "router_topk",
         "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
+        "moe_latent_size": "latent_size",
         "moe_layer_freq": "layer_freq",
         "moe_router_score_function": "router_score_function",
         "moe_router_pre_softmax": "router_pre_softmax",
@@ -161,6 +215,51 @@ class MoEConfig(Config):
                     f"router_topk ({self.router_topk}) exceeds the {reached} experts of "
                     f"group_topk ({self.group_topk}) groups"
                 )
+        return self
+
+
+class RecurrentConfig(Config):
+    """Mixers with a state of fixed size for each head: ``state_size`` times ``head_dim``."""
+
+    num_heads: Extent
+    """Heads of values (of channels for Mamba-1: width over `head_dim`)."""
+
+    head_dim: Extent
+    """Width of a value head."""
+
+    num_groups: Extent
+    """Heads of keys and queries: groups of B and C of Mamba, key heads of a delta rule."""
+
+    state_size: Extent
+    """Width of a key head: N of Mamba."""
+
+    conv_kernel: Count = 4
+    """Taps of the causal convolution before the recurrence; 0 has none."""
+
+    chunk_size: Extent | None = None
+    """Tokens that are worked on at once; none given is what the kernels take: 128 of Mamba-2
+    (Megatron), 64 of delta rules and linear attention (flash-linear-attention)."""
+
+    dt_rank: Count = 0
+    """Rank of the step sizes of Mamba-1."""
+
+    aliases: ClassVar = {
+        "mamba_num_heads": "num_heads",
+        "mamba_head_dim": "head_dim",
+        "mamba_num_groups": "num_groups",
+        "mamba_state_dim": "state_size",
+        "linear_num_value_heads": "num_heads",
+        "linear_value_head_dim": "head_dim",
+        "linear_num_key_heads": "num_groups",
+        "linear_key_head_dim": "state_size",
+        "linear_conv_kernel_dim": "conv_kernel",
+    }
+
+    @model_validator(mode="after")
+    def _groups_share_heads(self) -> Self:
+        if self.num_heads % self.num_groups:
+            msg = f"num_groups ({self.num_groups}) must divide num_heads ({self.num_heads})"
+            raise ValueError(msg)
         return self
 
 
@@ -246,6 +345,9 @@ class ModelConfig(Config):
     qk_norm: Literal["none", "head", "full"] = "none"
     """Learned norm on queries and keys: over one head, or over the full projection width."""
 
+    attention_output_gate: bool = False
+    """Whether queries come with a gate of their width for attention's output (Qwen3-Next)."""
+
     attention_sinks: bool = False
     """One learned sink logit for each head (gpt-oss)."""
 
@@ -257,6 +359,14 @@ class ModelConfig(Config):
 
     sliding_window_layers: NonNegativeInt = 0
     """How many of the layers are windowed."""
+
+    layer_types: tuple[LayerType, ...] | None = None
+    """The kinds of the layers of a hybrid model: a list, which repeats where it is shorter, or
+    Megatron's pattern (``M*-E``: Mamba-2, attention, MLP and experts, G for gated delta net), whose
+    letters are a layer each. None given has attention and a feed-forward in every layer."""
+
+    recurrent: RecurrentConfig | None = None
+    """Mixers other than attention, if there are any."""
 
     mla: MLAConfig | None = None
     """Multi-head latent attention instead of grouped-query attention."""
@@ -284,7 +394,22 @@ class ModelConfig(Config):
         "rope_local_base_freq": "rotary_base_local",
         "no_rope_layer_interval": "no_rope_freq",
         "apply_layernorm_1p": "zero_centered_norms",
+        "hybrid_layer_pattern": "layer_types",
+        "hybrid_override_pattern": "layer_types",
     }
+
+    @field_validator("layer_types", mode="before")
+    @classmethod
+    def _pattern_of_letters(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value or None
+        # A cut between stages, and modules behind the last layer, are no layers.
+        letters = value.partition("/")[0].replace("|", "")
+        unknown = sorted(set(letters) - PATTERN.keys())
+        if unknown or not letters:
+            known = ", ".join(f"{letter} ({kind})" for letter, kind in PATTERN.items())
+            raise ValueError(f"a pattern of layers has {known}; got {''.join(unknown)!r}")
+        return tuple(PATTERN[letter] for letter in letters)
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
@@ -307,11 +432,29 @@ class ModelConfig(Config):
         if self.sliding_window_layers and not self.sliding_window:
             msg = "sliding_window_layers is set but sliding_window, their width, is 0"
             raise ConfigError(msg, key="sliding_window", value=0, allowed="a width in tokens")
-        pattern = self.moe.layer_freq if self.moe else 1
+        self._check_layer_types()
+        pattern = self.moe.layer_freq if self.moe and not self.layer_types else 1
         if isinstance(pattern, tuple) and len(pattern) < self.num_layers:
             msg = f"moe.layer_freq lists only {len(pattern)} of {self.num_layers} layers"
             raise ConfigError(msg, key="moe.layer_freq", value=list(pattern))
         return self
+
+    def _check_layer_types(self) -> None:
+        kinds = self.layer_types
+        if kinds is None:
+            return
+        parts = [parts_of(kind) for kind in kinds]
+        for key, section, wanted in (
+            ("moe", self.moe, any(behind == "moe" for _, behind in parts)),
+            (
+                "recurrent",
+                self.recurrent,
+                any(mixer not in (None, "attention") for mixer, _ in parts),
+            ),
+        ):
+            if wanted and section is None:
+                msg = f"layer_types has layers that need model.{key}"
+                raise ConfigError(msg, key=key, allowed=f"the widths of {key}")
 
     @property
     def query_groups(self) -> int:
@@ -333,12 +476,35 @@ class ModelConfig(Config):
     @property
     def moe_layers(self) -> tuple[bool, ...]:
         """For each layer, whether it is a mixture of experts."""
-        return tuple(kind == "moe" for kind in self.layer_kinds)
+        return tuple(behind == "moe" for behind in self.feed_forwards)
+
+    @property
+    def feed_forwards(self) -> tuple[FeedForward | None, ...]:
+        """The feed-forward of each layer."""
+        return tuple(parts_of(kind)[1] for kind in self.layer_kinds)
+
+    @property
+    def mixers(self) -> tuple[Mixer | None, ...]:
+        """The mixer of each layer."""
+        return tuple(parts_of(kind)[0] for kind in self.layer_kinds)
 
     @property
     def layer_kinds(self) -> tuple[LayerType, ...]:
         """The kind of each layer."""
+        if self.layer_types is not None:
+            whole = -(-self.num_layers // len(self.layer_types))
+            return (self.layer_types * whole)[: self.num_layers]
         return _layer_kinds(self.num_layers, self.moe.layer_freq if self.moe else None)
+
+    @property
+    def further_layer(self) -> LayerType:
+        """The kind of the layer of a multi-token-prediction module: the last one's.
+
+        That of a hybrid model has attention.
+        """
+        if self.layer_types is not None:
+            return "dense" if self.moe is None else "moe"
+        return self.layer_kinds[-1]
 
     def padded_vocab_size(self, tp: int) -> int:
         """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""
@@ -346,6 +512,13 @@ class ModelConfig(Config):
             return self.vocab_size
         multiple = self.make_vocab_size_divisible_by * tp
         return -(-self.vocab_size // multiple) * multiple
+
+
+def refuse_hybrid(model: ModelConfig, why: str) -> None:
+    """Refuse a model whose layers are of several kinds, where these are not known."""
+    if model.layer_types is not None:
+        msg = f"{model.name} has layers of several kinds; {why}"
+        raise UnsupportedError(msg, key="model.layer_types", allowed="a transformer")
 
 
 def _divisors(number: int) -> list[int]:

@@ -104,7 +104,10 @@ def _read_axes(
     """Return axes with their points, and fields that are computed."""
     axes: list[Axis] = []
     derived: dict[str, Expression] = {}
-    for name, given in _mapping(data, key).items():
+    if not isinstance(data, Mapping) or not data:
+        msg = f"{key} is a mapping of dotted field -> values, got {data!r}"
+        raise ConfigError(msg, key=key, value=data, allowed="a mapping")
+    for name, given in data.items():
         fields = tuple(job_field(part.strip()) for part in str(name).split(","))
         _check_known(fields, base)
         if isinstance(given, Mapping) and "expression" in given:
@@ -122,13 +125,6 @@ def _check_keys(data: Mapping[str, Any]) -> None:
     if "base" not in data:
         msg = "a space needs a base: a job file or a mapping"
         raise ConfigError(msg, key="base", allowed="a job file or a mapping")
-
-
-def _mapping(value: Any, key: str) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping) or not value:
-        msg = f"{key} is a mapping of dotted field -> values, got {value!r}"
-        raise ConfigError(msg, key=key, value=value, allowed="a mapping")
-    return value
 
 
 def _list(value: Any, key: str) -> list[Any]:

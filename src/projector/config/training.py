@@ -93,8 +93,11 @@ RECOMPUTE_MODULES = (
     "moe",
     "moe_act",
     "shared_experts",
+    "per_op",
 )
-"""Modules that selective recomputation can drop, under Megatron's names."""
+"""Modules that selective recomputation can drop, under Megatron's names. ``per_op`` is torchtitan's
+policy for operators: attention, exchanges of tokens and every other product keep their results,
+and all else is made again."""
 
 
 FUSED_UNITS = {"deepep": 20, "hybridep": 16}
@@ -192,7 +195,8 @@ class MoETrainingConfig(Config):
     """Exponent of the Zipf load."""
 
     capacity_factor: PositiveFloat | None = None
-    """Tokens kept for each expert over the balanced share; none drops nothing."""
+    """Tokens kept for each expert over the balanced share; none drops nothing. Without
+    ``host_sync`` every expert is padded to it, so that it computes and exchanges as many."""
 
     dispatch_precision: Literal["bf16", "fp8"] = "bf16"
     """Type of the tokens on their way to the experts; they come back in BF16."""

@@ -14,7 +14,7 @@ from projector.config._base import Config
 from projector.config.first_order import FIRST_ORDER, FirstOrderConfig, FirstOrderDevice
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import Price, load_prices
-from projector.envelope import envelope
+from projector.envelope import envelope, told
 from projector.errors import ConfigError
 from projector.first_order.equations import time_to_train_s
 from projector.first_order.training import TrainingResults, device_of, train
@@ -147,12 +147,13 @@ class FirstOrderProjection:
         """What may not be as it was meant."""
         return (*self.job.notes, *_schedule_warnings(self.job))
 
-    def _framed(self, figures: Mapping[str, Any]) -> dict[str, Any]:
+    def _framed(self, names: str, **figures: Any) -> dict[str, Any]:
         """Return figures between what every object of this fidelity begins and ends with."""
         return {
             **envelope(self.warnings, UNKNOWN_BAND),
             "ignored_settings": list(self.job.ignored),
             "fidelity": FIRST_ORDER,
+            **told(self, names),
             **figures,
             "provenance": provenance(self.device, self.job.first_order),
         }
@@ -200,15 +201,9 @@ class FirstOrderMemory(FirstOrderProjection):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector memory --fidelity first-order --json`` prints."""
-        figures = {
-            "parameters_total": self.parameters_total,
-            "parameters_active": self.parameters_active,
-            "device_memory_gib": to_gib(self.device_memory_bytes),
-            "peak_gib": to_gib(self.peak_bytes),
-            "fits": self.fits,
-            "terms_gib": {name: to_gib(value) for name, value in self.terms_bytes.items()},
-        }
-        return self._framed(figures)
+        return self._framed(
+            "parameters_total parameters_active device_memory_gib peak_gib fits terms_gib"
+        )
 
     def __repr__(self) -> str:
         """Say whether it fits, in one line."""
@@ -297,24 +292,17 @@ class FirstOrderPerformance(FirstOrderProjection):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector performance --fidelity first-order --json`` prints."""
-        run = self.run
-        figures = {
-            "iteration_time_ms": to_ms(self.iteration_time_s),
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "tflops_per_gpu": self.tflops_per_gpu,
-            "mfu": self.mfu,
-            "bubble_fraction": self.bubble_fraction,
-            "schedule": self.schedule,
-            "microbatches": int(self.results.columns.microbatches[self.row]),
-            "nodes": self.job.cluster.nodes,
-            "gpus": self.gpus,
-            "parallelism": self.degrees,
-            "breakdown_ms": {name: value / MILLISECOND for name, value in self.breakdown_s.items()},
-            "memory": {"peak_gib": to_gib(self.memory.peak_bytes), "fits": self.memory.fits},
-            "bound": self.bound,
-            **({} if run is None else {"run": run.to_dict()}),
-        }
-        return self._framed(figures)
+        return self._framed(
+            "iteration_time_ms tokens_per_s_per_gpu tflops_per_gpu mfu bubble_fraction schedule",
+            microbatches=int(self.results.columns.microbatches[self.row]),
+            nodes=self.job.cluster.nodes,
+            gpus=self.gpus,
+            parallelism=self.degrees,
+            breakdown_ms={name: value / MILLISECOND for name, value in self.breakdown_s.items()},
+            memory=told(self.memory, "peak_gib fits"),
+            bound=self.bound,
+            **({} if self.run is None else {"run": self.run.to_dict()}),
+        )
 
     def both_to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector both --fidelity first-order --json`` prints."""

@@ -18,7 +18,7 @@ from projector.config.first_order import (
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.yaml_file import beside, read_yaml
-from projector.envelope import envelope
+from projector.envelope import envelope, told
 from projector.errors import ConfigError
 from projector.first_order.equations import (
     Constants,
@@ -33,7 +33,7 @@ from projector.first_order.equations import (
     weights_read,
 )
 from projector.first_order.results import UNKNOWN_BAND, provenance
-from projector.units import to_gib, to_ms
+from projector.units import to_ms
 
 TYPE_BYTES = {
     "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "fp8_block": 1.0,
@@ -196,20 +196,11 @@ class FirstOrderServing:
             "device": self.device.name,
             "gpus": self.gpus,
             "parallelism": {"tp": int(c.tp[0]), "pp": int(c.pp[0])},
-            "load": {
-                "batch": int(c.batch[0]),
-                "context": int(c.context[0]),
-                "output": int(c.output[0]),
-            },
-            "ttft_ms": to_ms(self.ttft_s),
-            "tpot_ms": to_ms(self.tpot_s),
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "max_batch": self.max_batch,
-            "kv_cache_gib": to_gib(self.kv_cache_bytes),
-            "bound_prefill": self.bound_prefill,
-            "bound_decode": self.bound_decode,
-            "ridge_flop_per_byte": self.ridge_flop_per_byte,
-            "fits": self.fits,
+            "load": {name: int(getattr(c, name)[0]) for name in ("batch", "context", "output")},
+            **told(
+                self, "ttft_ms tpot_ms tokens_per_s_per_gpu max_batch kv_cache_gib bound_prefill"
+            ),
+            **told(self, "bound_prefill bound_decode ridge_flop_per_byte fits"),
             "provenance": provenance(self.device, self.constants),
         }
 

@@ -11,21 +11,8 @@ from projector.config.first_order import FirstOrderDevice, first_order_device
 from projector.config.first_order_job import AnyJob
 from projector.config.job import Job
 from projector.errors import ConfigError
-from projector.first_order.equations import (
-    Constants,
-    StateBytes,
-    activation_bytes,
-    all_reduce_s,
-    bubble_fraction,
-    bytes_per_parameter,
-    checkpointed_bytes,
-    compute_s,
-    count_parameters,
-    crossing_factor,
-    sharded_states,
-    step_s,
-    training_flop,
-)
+from projector.first_order import equations
+from projector.first_order.equations import all_reduce_s, bubble_fraction, compute_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +114,7 @@ def data_parallel(job: AnyJob) -> int:
 def _row(job: AnyJob) -> dict[str, float]:
     model, split, training = job.model, job.parallelism, job.training
     refuse_adapter(training.adapter, "the closed forms train every weight")
-    device, counts = device_of(job), count_parameters(model)
+    device, counts = device_of(job), equations.count_parameters(model)
     selective = training.recompute.granularity == "selective"
     narrow = training.gradient_dtype == "bf16"
     return {
@@ -171,8 +158,8 @@ class TrainingResults:
     """Closed forms of a batch of jobs, float64[jobs]."""
 
     columns: TrainingColumns
-    constants: Constants
-    states: StateBytes
+    constants: equations.Constants
+    states: equations.StateBytes
     """Of one rank, sharded."""
     activations: Floats
     """Bytes of one rank."""
@@ -205,13 +192,13 @@ class TrainingResults:
     @property
     def iteration_s(self) -> Floats:
         """Seconds of a step."""
-        within_s = step_s(self.compute_s, self.communication_s, self.constants.overlap)
+        within_s = equations.step_s(self.compute_s, self.communication_s, self.constants.overlap)
         return np.asarray(within_s * self.crossing)
 
     @property
     def model_flop(self) -> Floats:
         """FLOP of a step."""
-        return training_flop(self.columns.tokens_per_step, self.columns.active_parameters)
+        return equations.training_flop(self.columns.tokens_per_step, self.columns.active_parameters)
 
     @property
     def breakdown_s(self) -> dict[str, Floats]:
@@ -219,7 +206,7 @@ class TrainingResults:
         leads = self.compute_s >= self.communication_s
         left = 1.0 - self.constants.overlap
         compute, waits = np.where(leads, 1.0, left), np.where(leads, left, 1.0)
-        within_s = step_s(self.compute_s, self.communication_s, self.constants.overlap)
+        within_s = equations.step_s(self.compute_s, self.communication_s, self.constants.overlap)
         return {
             "compute": self.compute_s * compute,
             "dp_comm": self.all_reduce_s * waits,
@@ -230,15 +217,18 @@ class TrainingResults:
 
 def train(jobs: Sequence[AnyJob]) -> TrainingResults:
     """Project jobs; each result equals that of the job alone."""
-    constants = Constants.of_jobs([job.first_order for job in jobs])
+    constants = equations.Constants.of_jobs([job.first_order for job in jobs])
     return train_columns(training_columns(jobs), constants)
 
 
-def train_columns(columns: TrainingColumns, constants: Constants) -> TrainingResults:
+def train_columns(columns: TrainingColumns, constants: equations.Constants) -> TrainingResults:
     """Project jobs that are columns already."""
     replicas = columns.dp * columns.cp
-    held = _parameters_of_a_rank(columns)
-    flop = training_flop(columns.tokens_per_step, columns.active_parameters)
+    # Divide parameters evenly over the ranks that hold different ones.
+    dense = columns.parameters - columns.expert_parameters
+    experts = columns.expert_parameters / (columns.ep * columns.etp)
+    held = np.asarray((dense / columns.tp + experts) / columns.pp)
+    flop = equations.training_flop(columns.tokens_per_step, columns.active_parameters)
     near = np.floor(columns.scale_up_domain / columns.tp)
     return TrainingResults(
         columns=columns,
@@ -254,30 +244,23 @@ def train_columns(columns: TrainingColumns, constants: Constants) -> TrainingRes
             columns.scale_out_bytes_per_s,
         ),
         bubble_fraction=bubble_fraction(columns.pp, columns.microbatches, columns.vpp),
-        crossing=crossing_factor(columns.tp, columns.scale_up_domain, constants),
+        crossing=equations.crossing_factor(columns.tp, columns.scale_up_domain, constants),
     )
 
 
-def _parameters_of_a_rank(columns: TrainingColumns) -> Floats:
-    """Divide parameters evenly over the ranks that hold different ones."""
-    dense = columns.parameters - columns.expert_parameters
-    experts = columns.expert_parameters / (columns.ep * columns.etp)
-    return np.asarray((dense / columns.tp + experts) / columns.pp)
-
-
 def _states(
-    columns: TrainingColumns, constants: Constants, held: Floats, replicas: Floats
-) -> StateBytes:
-    each = bytes_per_parameter(constants, accumulates_beside=columns.accumulates_beside)
+    columns: TrainingColumns, constants: equations.Constants, held: Floats, replicas: Floats
+) -> equations.StateBytes:
+    each = equations.bytes_per_parameter(constants, accumulates_beside=columns.accumulates_beside)
     gradients = np.where(columns.narrow_gradients, NARROW_GRADIENT_BYTES, each.gradients)
-    whole = StateBytes(held * each.weights, held * gradients, held * each.optimizer)
-    return sharded_states(whole, replicas, columns.sharding_stage)
+    whole = equations.StateBytes(held * each.weights, held * gradients, held * each.optimizer)
+    return equations.sharded_states(whole, replicas, columns.sharding_stage)
 
 
-def _activations(columns: TrainingColumns, constants: Constants) -> Floats:
+def _activations(columns: TrainingColumns, constants: equations.Constants) -> Floats:
     """Return activations of the first stage, which holds those of PP microbatches."""
     held = np.minimum(columns.pp, columns.microbatches)
-    kept = activation_bytes(
+    kept = equations.activation_bytes(
         columns.layers / columns.pp * held,
         columns.seq,
         columns.micro_batch,
@@ -285,5 +268,5 @@ def _activations(columns: TrainingColumns, constants: Constants) -> Floats:
         columns.heads,
         keeps_scores=columns.keeps_scores,
     )
-    whole = np.where(columns.checkpointed, checkpointed_bytes(kept, constants), kept)
+    whole = np.where(columns.checkpointed, equations.checkpointed_bytes(kept, constants), kept)
     return np.asarray(whole / (columns.tp * columns.cp))

@@ -131,6 +131,9 @@ FABRIC = np.dtype(
         ("pat_efficiency", np.float64),
         # Bit a set: algorithm a may be chosen. Where none of them serves an operation, any may.
         ("algorithms", np.int64),
+        # The same of those that the library has between domains; aggregated trees are for groups of
+        # one member a domain.
+        ("network_algorithms", np.int64),
         # Of an irregular node, by the number of local members: what a member sends to all its
         # peers, and to one peer; link rates, before efficiency. 0 takes the closed form.
         ("local_ring_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
@@ -367,8 +370,11 @@ def _best(op: int, size: float, group: Group, record: Records) -> tuple[float, i
         or (group.domains > 1 and record["network_in_network"] == 0)
     ):
         serving &= ~(1 << IN_NETWORK)
-    # The restriction is lifted for operations that none of the allowed algorithms serves.
+    # A restriction is lifted for operations that none of the allowed algorithms serves.
     candidates = allowed & serving or serving
+    if group.domains > 1:
+        within = candidates & ~(1 << PAT) if group.local > 1 else candidates
+        candidates = within & int(record["network_algorithms"]) or candidates
     return _least(candidates, op, size, group, record)
 
 

@@ -36,9 +36,8 @@ GROUPED = np.dtype(
         ("output_bytes", np.float64),
         # Share of k that a row brings in; the rest of its operand never leaves the unit.
         ("row_share", np.float64),
-        # From L2 into one compute unit.
+        # From L2 into one compute unit, and into all of them; infinite where it does not bind.
         ("fill_bytes_per_s", np.float64),
-        # From L2 into all of them together; infinite where it does not bind.
         ("l2_bytes_per_s", np.float64),
         ("hbm_bytes_per_s", np.float64),
         # What a group with rows adds to a launch.

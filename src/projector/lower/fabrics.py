@@ -82,6 +82,7 @@ def fabric_record(cluster: ClusterConfig) -> Records:
     row["network_in_network"] = network.nic_switch_trees
     row["domain_gpus"] = domain_gpus(cluster)
     row["algorithms"] = algorithm_mask(*device.collective_algorithms)
+    row["network_algorithms"] = algorithm_mask(*device.collective_network_algorithms)
     row["flagged_algorithms"] = algorithm_mask(*device.collective_flagged_algorithms)
     chunk_us = given(network.collective_chunk_us, device.collective_chunk_us)
     row["network_chunk_s"] = chunk_us * MICROSECOND

@@ -334,8 +334,7 @@ def grouped_record(
     """Return what grouped GEMMs of one kind need of a device as GROUPED[1].
 
     Their ``dtype`` is native to it. Without a clock they run at the peak one: a launch alone is too
-    short to meet the power cap. Kernels that state their share of a GEMM's rate run their main loop
-    at the clock of such a GEMM, of type ``kind`` (``dtype`` unless named). Weights are stored in
+    short to meet the power cap; ``gemm_share`` is of GEMMs of a ``kind``. Weights are stored in
     ``dtype`` unless their type is named; they are widened on their way.
     """
     record = np.zeros(1, GROUPED)
@@ -344,8 +343,8 @@ def grouped_record(
     reached_hz = clock_hz * kernels.matrix_efficiency
     if kernels.gemm_share is not None:
         kind = native_type(device, kind or dtype)
-        gemm_hz = (clock_mhz or device.sustained_clock_mhz[kind]) * MEGA  # type: ignore[index]
-        reached_hz = gemm_hz * device.gemm_efficiency[kind] * kernels.gemm_share  # type: ignore[index]
+        gemm_mhz = clock_mhz or device.sustained_clock_mhz[kind]  # type: ignore[index]
+        reached_hz = gemm_mhz * MEGA * device.gemm_efficiency[kind] * kernels.gemm_share  # type: ignore[index]
     rate = device.matrix_flop_per_clk_per_cu[dtype] * reached_hz  # type: ignore[index]
     row["compute_units"] = device.compute_units
     row["unit_flop_per_s"] = rate / kernels.slowdown

@@ -239,6 +239,15 @@ def _exchanged_heads(job: Job) -> ConfigError:
     return _error("parallelism.cp", split.cp, text, divisors(heads))
 
 
+@_rule(lambda b, c: b.model.state_heads // c.tp % c.cp != 0)
+def _exchanged_states(job: Job) -> ConfigError:
+    split, recurrent = job.parallelism, job.model.recurrent
+    assert recurrent is not None
+    heads = recurrent.num_heads // split.tp
+    text = f"recurrent layers exchange heads: cp ({split.cp}) must divide heads / tp ({heads})"
+    return _error("parallelism.cp", split.cp, text, divisors(heads))
+
+
 @_rule(lambda b, c: (b.model.learned == 1) & (c.seq > b.model.max_positions))
 def _positions(job: Job) -> ConfigError:
     seq, most = job.training.seq_length, job.model.max_position_embeddings
@@ -404,9 +413,11 @@ RULES: tuple[Rule, ...] = (
         "tp",
         "ffn",
         "ffn_hidden_size",
-        where=lambda batch: batch.model.all_moe == 0,
+        where=lambda batch: batch.model.has_mlp == 1,
         legal=lambda job, value: job.model.num_attention_heads % value == 0,
     ),
+    _divides("tp", "state_heads", "the heads of the recurrent layers"),
+    _divides("tp", "state_groups", "the groups of the recurrent layers"),
     _dense_experts,
     _divides("ep", "experts", "num_experts"),
     _divides("etp", "expert_ffn", "the expert width"),
@@ -418,6 +429,7 @@ RULES: tuple[Rule, ...] = (
     _sequence,
     _split_sequence,
     _exchanged_heads,
+    _exchanged_states,
     _positions,
     _stated_part,
     _stated_copies,

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from projector.config._base import values_of
 from projector.config.adapter import SITES, model_sites
-from projector.config.model import ModelConfig
+from projector.config.model import ModelConfig, parts_of
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig, run_default
 from projector.config.training import (
@@ -107,6 +107,7 @@ class ModelColumns(SectionColumns[ModelConfig]):
     learned = _model.ints(lambda m: m.position_embedding == "learned")
     attention_bias = _model.code("attention_bias", ATTENTION_BIASES)
     qk_norm = _model.code("qk_norm", QK_NORMS)
+    output_gate = _model.ints("attention_output_gate")
     sinks = _model.ints("attention_sinks")
     window = _model.ints("sliding_window")
     # Scale, and shift. [vectors]
@@ -117,10 +118,24 @@ class ModelColumns(SectionColumns[ModelConfig]):
     kv_lora = _model.ints("mla.kv_lora_rank", none=0)
     d_nope = _model.ints("mla.qk_head_dim", none=0)
     d_rope = _model.ints("mla.qk_pos_emb_head_dim", none=0)
+    index_heads = _model.ints("mla.index_heads", none=0)
+    index_width = _model.ints("mla.index_head_dim", none=0)
+    index_topk = _model.ints("mla.index_topk", none=0)
     is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
-    all_moe = _model.ints(lambda m: all(m.moe_layers))  # Has no dense MLP. [flag]
+    # Has a dense MLP. [flag]
+    has_mlp = _model.ints(lambda m: any(parts_of(kind)[1] == "dense" for kind in m.layer_kinds))
+    state_heads = _model.ints("recurrent.num_heads", none=0)
+    state_width = _model.ints("recurrent.head_dim", none=0)
+    state_groups = _model.ints("recurrent.num_groups", none=0)
+    state_size = _model.ints("recurrent.state_size", none=0)
+    state_conv = _model.ints("recurrent.conv_kernel", none=0)
+    # 0 is what the kernels take. [tokens]
+    state_chunk = _model.ints(lambda m: (m.recurrent.chunk_size or 0) if m.recurrent else 0)
+    state_rank = _model.ints("recurrent.dt_rank", none=0)
     experts = _model.ints("moe.num_experts", none=0)
     topk = _model.ints("moe.router_topk", none=0)
+    # Width of what experts read. [elements]
+    expert_hidden = _model.ints(lambda m: (m.moe.latent_size if m.moe else 0) or m.hidden_size)
     expert_ffn = _model.ints("moe.ffn_hidden_size", none=0)
     shared_ffn = _model.ints("moe.shared_expert_ffn_hidden_size", none=0)
     shared_gate = _model.ints("moe.shared_expert_gate", none=0)

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn, Self
 import numpy as np
 
 from projector.arrays import Flags, Ints
-from projector.config.model import LayerType, ModelConfig
+from projector.config.model import FeedForward, LayerType, Mixer, ModelConfig, parts_of
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.errors import ConfigError
@@ -18,18 +18,36 @@ from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
 
 
 class Kind(IntEnum):
-    """What a workload is. A kind of layer is one row here, and one of `operations.emit.LAYERS`."""
+    """What a workload is. A kind of layer has a mixer, a feed-forward, or both."""
 
     shown: str
     """Its name among the components of a model."""
     layer: LayerType | None
-    """Its name in ``ModelConfig.layer_kinds``; None for what is not a transformer layer."""
+    """Its name in ``ModelConfig.layer_kinds``; None for what is not a layer."""
 
     DENSE = "dense_layer", "dense"
     MOE = "moe_layer", "moe"
     EMBEDDING = "embedding", None
     HEAD = "head", None
     MTP = "mtp_projection", None
+    ATTENTION = "attention_layer", "attention"
+    MLP = "mlp_layer", "mlp"
+    EXPERTS = "experts_layer", "experts"
+    MAMBA1 = "mamba1_layer", "mamba1"
+    MAMBA1_DENSE = "mamba1_dense_layer", "mamba1_dense"
+    MAMBA1_MOE = "mamba1_moe_layer", "mamba1_moe"
+    MAMBA2 = "mamba2_layer", "mamba2"
+    MAMBA2_DENSE = "mamba2_dense_layer", "mamba2_dense"
+    MAMBA2_MOE = "mamba2_moe_layer", "mamba2_moe"
+    GDN = "gdn_layer", "gdn"
+    GDN_DENSE = "gdn_dense_layer", "gdn_dense"
+    GDN_MOE = "gdn_moe_layer", "gdn_moe"
+    KDA = "kda_layer", "kda"
+    KDA_DENSE = "kda_dense_layer", "kda_dense"
+    KDA_MOE = "kda_moe_layer", "kda_moe"
+    LINEAR = "linear_layer", "linear"
+    LINEAR_DENSE = "linear_dense_layer", "linear_dense"
+    LINEAR_MOE = "linear_moe_layer", "linear_moe"
 
     def __new__(cls, shown: str, layer: LayerType | None) -> Self:
         """Give the kind the number of its row."""
@@ -48,12 +66,23 @@ KINDS = tuple(Kind)
 KIND_OF_LAYER: dict[LayerType, Kind] = {kind.layer: kind for kind in KINDS if kind.layer}
 """The kind of each layer of a model."""
 
+_PARTS = [parts_of(kind.layer) if kind.layer else (None, None) for kind in KINDS]
 _IS_LAYER = np.array([kind.layer is not None for kind in KINDS])
+MIXERS: tuple[Mixer | None, ...] = tuple(mixer for mixer, _ in _PARTS)
+"""Mixer of each kind."""
+FEED_FORWARDS: tuple[FeedForward | None, ...] = tuple(behind for _, behind in _PARTS)
+"""Feed-forward of each kind."""
 
 
 def is_layer(kinds: Ints) -> Flags:
-    """Return which of some kinds are transformer layers."""
+    """Return which of some kinds are layers."""
     return np.asarray(_IS_LAYER[kinds])
+
+
+def has_part(kinds: Ints, *parts: Mixer | FeedForward) -> Flags:
+    """Return which of some kinds have one of some mixers or feed-forwards."""
+    has = [mixer in parts or behind in parts for mixer, behind in _PARTS]
+    return np.asarray(np.array(has)[kinds])
 
 
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = 0, 1, 2
@@ -189,6 +218,12 @@ def stage_layout(
 def _is_windowed(layer: int, model: ModelConfig) -> bool:
     """Spread the windowed layers evenly: where exactly they lie changes no stage by much."""
     count, total = model.sliding_window_layers, model.num_layers
+    if model.layer_types is not None:
+        # Only attention has a window.
+        attends = [mixer == "attention" for mixer in model.mixers]
+        if not attends[layer]:
+            return False
+        layer, total = sum(attends[:layer]), sum(attends)
     return (layer + 1) * count // total > layer * count // total
 
 

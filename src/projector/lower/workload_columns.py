@@ -18,7 +18,7 @@ from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.cluster_columns import CALLS, LOAD_ONE, LOSS, PASSES, SoftwareColumns
 from projector.lower.columns import Declared
 from projector.lower.sections import FP8_RECIPES, FUSED_DISPATCHERS
-from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, is_layer
+from projector.lower.stages import RECOMPUTE_FULL, RECOMPUTE_SELECTIVE, Kind, has_part, is_layer
 
 ADDS, ADDS_APART, ADDS_NOTHING = range(3)
 """Codes of ``accumulation``."""
@@ -38,16 +38,21 @@ class Pieces:
     @cached_property
     def is_moe(self) -> Flags:
         """Mixture-of-experts layers."""
-        return np.asarray(self.kinds["kind"] == Kind.MOE)
+        return has_part(self.kinds["kind"], "moe")
 
     @cached_property
     def is_dense(self) -> Flags:
-        """Other transformer layers, which have an MLP."""
-        return self.is_layer & ~self.is_moe
+        """Layers that have an MLP."""
+        return has_part(self.kinds["kind"], "dense")
+
+    @cached_property
+    def is_recurrent(self) -> Flags:
+        """Layers whose mixer has a state of fixed size."""
+        return has_part(self.kinds["kind"], "mamba1", "mamba2", "gdn", "kda", "linear")
 
     @cached_property
     def is_layer(self) -> Flags:
-        """Transformer layers."""
+        """Layers."""
         return is_layer(self.kinds["kind"])
 
     @cached_property
@@ -75,6 +80,27 @@ class Pieces:
         has_blocks = self.cluster.native_mask >> code & 1 == 1
         return np.where(by_blocks & has_blocks, code, training.dtype)
 
+    @cached_property
+    def loads(self) -> Ints:
+        """Kept tokens of the fullest expert rank and of a mean one, in parts of `LOAD_ONE`."""
+        in_parts = np.full((2, len(self.kinds)), LOAD_ONE, np.int64)
+        rows = np.flatnonzero(self.is_moe)
+        batch, ep = self.batch.take(rows), self.jobs.ep[rows]
+        training, experts = batch.training, batch.model.experts
+        # Counts are known beforehand where every expert is padded to its capacity.
+        padded = (training.capacity > 0.0) & (training.host_sync == 0)
+        exponent, capacity = np.maximum(training.zipf, 0.0), training.capacity
+        first, group = group_rows(experts, ep, bits(exponent), bits(capacity), padded)
+        loads = [
+            kept_loads(
+                np.arange(1.0, experts[row] + 1.0) ** -exponent[row],
+                int(ep[row]), float(capacity[row]), padded=bool(padded[row]),
+            )
+            for row in first
+        ]  # fmt: skip
+        in_parts[:, rows] = np.rint(np.reshape(loads, (-1, 2)).T * LOAD_ONE)[:, group]
+        return in_parts
+
 
 def padded_vocab(batch: JobBatch, columns: JobColumns) -> Ints:
     """Return the vocabulary of each job as laid out over tensor ranks."""
@@ -84,15 +110,18 @@ def padded_vocab(batch: JobBatch, columns: JobColumns) -> Ints:
     return np.asarray(-(-model.vocab // multiple) * multiple)
 
 
-def fullest_rank_load(experts: int, ep: int, exponent: float) -> float:
-    """Tokens of the fullest expert rank over the average rank's, where the load is Zipf's.
+def kept_loads(load: Floats, ep: int, capacity: float, *, padded: bool) -> tuple[float, float]:
+    """Tokens of the fullest expert rank, and of a mean one, over a balanced one that drops nothing.
 
-    Zipf weights (i + 1)**-exponent are dealt to ranks in turn, so rank 0 is the fullest.
+    ``load`` has the tokens of each expert, the fullest first. Experts are dealt to ranks in turn,
+    so rank 0 is the fullest. With a capacity an expert has at most so many times the balanced
+    tokens; padded, it has as many, whatever its load (Megatron-LM, ``apply_router_token_dropping``:
+    tokens of no weight fill it up).
     """
-    if ep == 1:
-        return 1.0
-    weights = [(i + 1.0) ** -exponent for i in range(experts)]
-    return float(sum(weights[::ep]) * ep / sum(weights))
+    kept = np.minimum(load * (len(load) / load.sum()), capacity or np.inf)
+    if padded:
+        kept[:] = capacity
+    return float(kept[::ep].mean()), float(kept.mean())
 
 
 def _linear_dtype(pieces: Pieces) -> Ints:
@@ -100,25 +129,6 @@ def _linear_dtype(pieces: Pieces) -> Ints:
     is_projection = (pieces.kinds["kind"] == Kind.MTP) & (pieces.training.narrow == 1)
     narrow = (pieces.kinds["narrow"] == 1) | is_projection
     return np.where(narrow, pieces.narrow_dtype, pieces.wide_dtype)
-
-
-def _loads(pieces: Pieces) -> Ints:
-    """Return the load of the fullest expert rank over the average one, in parts of `LOAD_ONE`."""
-    in_parts = np.full(len(pieces.kinds), LOAD_ONE, np.int64)
-    rows = np.flatnonzero(pieces.is_moe)
-    batch, ep = pieces.batch.take(rows), pieces.jobs.ep[rows]
-    experts, exponent, capacity = batch.model.experts, batch.training.zipf, batch.training.capacity
-    first, group = group_rows(experts, ep, bits(exponent), bits(capacity))
-    loads = []
-    for row in first.tolist():
-        load = 1.0
-        if exponent[row] >= 0.0:
-            load = fullest_rank_load(int(experts[row]), int(ep[row]), float(exponent[row]))
-        if capacity[row] > 0.0:
-            load = min(load, max(float(capacity[row]), 1.0))
-        loads.append(round(load * LOAD_ONE))
-    in_parts[rows] = np.array(loads, np.int64)[group]
-    return in_parts
 
 
 @lru_cache(maxsize=4096)
@@ -169,16 +179,28 @@ def _missed(experts: float, share: float, topk: int) -> float:
     return missed
 
 
+def kept_parts(parts: float, experts: int, kept: int, topk: int, *groups: int) -> float:
+    """Return the parts that the experts of a token lie on which are left, or added by padding."""
+    picked = min(topk * kept / LOAD_ONE, experts)
+    whole = int(picked)
+    reached = expected_parts(parts, experts, whole, *groups)
+    if picked > whole:
+        more = expected_parts(parts, experts, whole + 1, *groups)
+        reached += (picked - whole) * (more - reached)
+    return reached
+
+
 def _parts_reached(pieces: Pieces, parts_of: Callable[["JobColumns"], Floats]) -> Ints:
     """Return how many parts of the ranks a token's experts lie on, in parts of `LOAD_ONE`."""
     in_parts = np.full(len(pieces.kinds), LOAD_ONE, np.int64)
     rows = np.flatnonzero(pieces.is_moe)
     model, jobs = pieces.batch.take(rows).model, pieces.jobs.take(rows)
-    columns = (model.experts, model.topk, model.groups, model.group_topk)
+    kept = pieces.loads[1, rows]
+    columns = (model.experts, kept, model.topk, model.groups, model.group_topk)
     parts = parts_of(jobs)
     first, group = group_rows(bits(parts), *columns)
     reached = [
-        expected_parts(float(parts[row]), *(int(column[row]) for column in columns))
+        kept_parts(float(parts[row]), *(int(column[row]) for column in columns))
         for row in first.tolist()
     ]
     in_parts[rows] = np.rint(np.array(reached, np.float64) * LOAD_ONE).astype(np.int64)[group]
@@ -221,6 +243,10 @@ def _layer(read: Read) -> WorkloadColumn:
 
 def _experts(read: Read) -> WorkloadColumn:
     return WorkloadColumn(read, lambda p: p.is_moe)
+
+
+def _state(read: Read) -> WorkloadColumn:
+    return WorkloadColumn(read, lambda p: p.is_recurrent)
 
 
 def _loss(name: str) -> WorkloadColumn:
@@ -321,6 +347,7 @@ class WorkloadColumns:
     rope = _shared("model.rope")
     attention_bias = _shared("model.attention_bias")
     qk_norm = _shared("model.qk_norm")
+    output_gate = _shared("model.output_gate")
     sinks = _shared("model.sinks")
     window = _shared(_window)  # Keys it sees; 0 is all. [tokens]
     norm_parameters = _shared("model.norm_parameters")
@@ -330,8 +357,19 @@ class WorkloadColumns:
     kv_lora = _layer("model.kv_lora")
     d_nope = _layer("model.d_nope")
     d_rope = _layer("model.d_rope")
+    index_heads = _layer("model.index_heads")
+    index_width = _layer("model.index_width")
+    index_topk = _layer("model.index_topk")
+    state_heads = _state("model.state_heads")
+    state_width = _state("model.state_width")
+    state_groups = _state("model.state_groups")
+    state_size = _state("model.state_size")
+    state_conv = _state("model.state_conv")
+    state_chunk = _state("model.state_chunk")
+    state_rank = _state("model.state_rank")
     experts = _experts("model.experts")
     topk = _experts("model.topk")
+    expert_hidden = _experts("model.expert_hidden")
     expert_ffn = _experts("model.expert_ffn")
     shared_ffn = _experts("model.shared_ffn")
     shared_gate = _experts("model.shared_gate")
@@ -419,8 +457,10 @@ class WorkloadColumns:
     async_tp_exposed_2e20 = _shared("cluster.async_tp_exposed_2e20")
     ep_overlap = _experts("split.ep_overlap")
     shared_overlap = _experts("split.shared_overlap")
-    # Load of the fullest expert rank over the average one. [2**-20]
-    load_2e20 = _shared(_loads)
+    # Tokens of the fullest expert rank over those of one whose load is balanced. [2**-20]
+    load_2e20 = _shared(lambda p: p.loads[0])
+    # The same of a mean rank: what capacity leaves, or pads to. [2**-20]
+    kept_2e20 = _shared(lambda p: p.loads[1])
 
 
 class PlacedColumns(WorkloadColumns):

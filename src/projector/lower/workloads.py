@@ -449,9 +449,9 @@ def _runs(stage: Stage, model: ModelConfig) -> list[tuple[LayerKind | Kind, int,
         runs.append((Kind.EMBEDDING, 1, 1))
     runs.extend((kind, count, count) for kind, count in stage.layers)
     if stage.mtp:
-        # An MTP module is a projection, a layer of the last kind and the shared head once more.
+        # An MTP module is a projection, a layer and the shared head once more.
         kind = LayerKind(
-            kind=KIND_OF_LAYER[model.layer_kinds[-1]],
+            kind=KIND_OF_LAYER[model.further_layer],
             windowed=False,
             recompute=RECOMPUTE_NONE,
             narrow=stage.layers[-1][0].narrow if stage.layers else False,

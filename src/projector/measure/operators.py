@@ -8,18 +8,10 @@ operator before has just written. Only kernels are timed, see `Stopwatch.hold_ba
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from projector.measure import parts
+from projector.measure import narrow, parts
 from projector.measure.exchange import collective
 from projector.measure.experts import choose_grouped, ends_of
 from projector.measure.memory_operators import memory_operator
-from projector.measure.narrow import (
-    RECIPES,
-    Format,
-    NarrowExperts,
-    check_extents,
-    format_of,
-    has_narrow_experts,
-)
 from projector.measure.pace import KernelRunner
 from projector.measure.parts import AttentionShape, Kit, Tensor, UnsupportedError
 from projector.measure.runners import Bench, Prepared
@@ -183,13 +175,13 @@ def _grouped_gemm(bench: Bench, program: OperationProgram) -> Prepared:
 def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
     """Make an FP8 GEMM of operands that are quantised already."""
     kit, key = bench.kit, program.key
-    check_extents(key.m, key.n, key.k)
+    narrow.check_extents(key.m, key.n, key.k)
     # Scaled as the layer says, by whole tensors unless stated.
     code = 1 if program.layer is None else program.layer.columns.get("fp8_recipe", 1)
-    fmt = format_of(kit, key.dtype, RECIPES[code])
+    fmt = narrow.format_of(kit, key.dtype, narrow.RECIPES[code])
     if key.expert and key.batch > 1:
         n_in, n_out = (key.n, key.m) if key.phase == "weight" else (key.k, key.n)
-        if has_narrow_experts(kit, fmt, n_in, n_out):
+        if narrow.has_narrow_experts(kit, fmt, n_in, n_out):
             return _narrow_grouped_gemm(bench, program, fmt)
 
     def make() -> Run:
@@ -207,11 +199,11 @@ def _narrow_gemm(bench: Bench, program: OperationProgram) -> Prepared:
     return _prepared(bench, make, f"torch._scaled_mm, {fmt.name}{note}")
 
 
-def _narrow_grouped_gemm(bench: Bench, program: OperationProgram, fmt: Format) -> Prepared:
+def _narrow_grouped_gemm(bench: Bench, program: OperationProgram, fmt: narrow.Format) -> Prepared:
     kit, key = bench.kit, program.key
     groups, dtype = key.batch, kit.torch.bfloat16
     depth = key.phase == "weight"
-    experts = NarrowExperts(fmt, ends_of(kit, groups, key.k if depth else key.m))
+    experts = narrow.NarrowExperts(fmt, ends_of(kit, groups, key.k if depth else key.m))
 
     def make() -> Run:
         if depth:

@@ -25,24 +25,13 @@ from projector.config.load import load_job
 from projector.config.yaml_file import read_yaml
 from projector.distribution import package_version
 from projector.errors import ConfigError, MeasurementError
+from projector.measure import task as tasks
 from projector.measure.devices import profile_of
 from projector.measure.keys import OperationKey
 from projector.measure.process import run_task
 from projector.measure.programs import layers_of, lower_job, task_of
 from projector.measure.reduction import reduce_job
 from projector.measure.smi import text_of
-from projector.measure.task import (
-    Answer,
-    CopyProgram,
-    Environment,
-    LayerProgram,
-    OperationProgram,
-    Outcome,
-    Pace,
-    Program,
-    StepProgram,
-    Task,
-)
 from projector.units import GIB, MEGA, TERA
 
 FILE = "probe.yaml"
@@ -68,7 +57,7 @@ Backend = Literal["cpu", "gpu"]
 class ProbeSettings(Config):
     """How devices of one backend are probed: an entry of ``hardware/probe.yaml``."""
 
-    pace: Pace
+    pace: tasks.Pace
     copies: list[int]
     """Bytes of each copy, read and written."""
     gemms: dict[MatrixType, list[tuple[int, int, int]]]
@@ -101,14 +90,14 @@ class Processor(Config):
 class Probe:
     """A device, and what is measured of it."""
 
-    environment: Environment
+    environment: tasks.Environment
     settings: ProbeSettings
     data: dict[str, Any]
     """Its profile as a mapping, before anything is read off or fitted."""
     base: str | None
     """The shipped device that it extends; None for a CPU."""
     jobs: tuple[Job, ...]
-    task: Task
+    task: tasks.Task
 
 
 @cache
@@ -147,14 +136,14 @@ def identify(
     threads: int | None = None,
     *,
     timeout_s: float | None = None,
-) -> Environment:
+) -> tasks.Environment:
     """Return what a worker finds that is asked to measure nothing."""
-    task = Task(device=device, threads=threads, programs=[])
+    task = tasks.Task(device=device, threads=threads, programs=[])
     return run_task(task, timeout_s=timeout_s).environment
 
 
 def plan_probe(
-    environment: Environment,
+    environment: tasks.Environment,
     base: str | None = None,
     host: Processor | None = None,
     settings: ProbeSettings | None = None,
@@ -181,7 +170,7 @@ def plan_probe(
     known = data if base is not None else merge(_of_cpu(data, UNKNOWN_COPIES, UNKNOWN), data)
     jobs = tuple(_jobs(settings, load_device(known)))
     device = "cpu" if environment.backend == "cpu" else "cuda"
-    task = Task(
+    task = tasks.Task(
         device=device,
         threads=environment.threads,
         pace=settings.pace,
@@ -190,13 +179,13 @@ def plan_probe(
     return Probe(environment, settings, data, base, jobs, task)
 
 
-def read_off(probe: Probe, answer: Answer) -> dict[str, Any]:
+def read_off(probe: Probe, answer: tasks.Answer) -> dict[str, Any]:
     """Return the profile with the rates that copies and large GEMMs show by themselves."""
     pairs = list(zip(probe.task.programs, answer.outcomes, strict=True))
     copies = [
         (program.bytes, program.bytes / seconds)
         for program, outcome in pairs
-        if isinstance(program, CopyProgram) and (seconds := seconds_of(outcome))
+        if isinstance(program, tasks.CopyProgram) and (seconds := seconds_of(outcome))
     ]
     rates = dict(_gemm_rates(pairs))
     if not copies or "bf16" not in rates:
@@ -211,13 +200,13 @@ def read_off(probe: Probe, answer: Answer) -> dict[str, Any]:
     return merge(data, _first_guesses(pairs, max(rate for _, rate in copies), rates, data))
 
 
-def seconds_of(outcome: Outcome, part: str = "time") -> float:
+def seconds_of(outcome: tasks.Outcome, part: str = "time") -> float:
     """Return the median of a part, 0 where it was not measured."""
     timing = outcome.times.get(part) if outcome.status == "ok" else None
     return 0.0 if timing is None else timing.median_s
 
 
-def threads_of(environment: Environment) -> str:
+def threads_of(environment: tasks.Environment) -> str:
     """Return the threads of a CPU as they follow its name, ``""`` of a GPU."""
     count = environment.threads
     return f", {count} thread{'s' * (count > 1)}" if count else ""
@@ -229,7 +218,7 @@ def number(value: float, source: str, note: str = "") -> dict[str, Any]:
     return {**entry, "note": note} if note else entry
 
 
-def _sources(environment: Environment) -> dict[str, str]:
+def _sources(environment: tasks.Environment) -> dict[str, str]:
     where = (
         f"{environment.device}{threads_of(environment)}, torch {environment.torch}"
         f"{', ' + environment.runtime if environment.runtime else ''}"
@@ -243,7 +232,9 @@ def _sources(environment: Environment) -> dict[str, str]:
     }
 
 
-def _cpu_data(environment: Environment, settings: ProbeSettings, host: Processor) -> dict[str, Any]:
+def _cpu_data(
+    environment: tasks.Environment, settings: ProbeSettings, host: Processor
+) -> dict[str, Any]:
     """Return everything of a CPU but its rates; a rate of 1 stands for those until then."""
     start = settings.start
     assumed = "assumed"
@@ -278,44 +269,44 @@ def _jobs(settings: ProbeSettings, device: Any) -> Iterator[Job]:
         yield reduce_job(load_job(merge(data, {"model": {"name": f"probe {name}"}})), 1).job
 
 
-def _programs(settings: ProbeSettings, jobs: tuple[Job, ...]) -> Iterator[Program]:
+def _programs(settings: ProbeSettings, jobs: tuple[Job, ...]) -> Iterator[tasks.Program]:
     """Return each program once, a job's whole step last."""
     for size in settings.copies:
-        yield CopyProgram(bytes=size)
+        yield tasks.CopyProgram(bytes=size)
     for kind, extents in settings.gemms.items():
         for m, n, k in extents:
             key = OperationKey(label=SWEPT, phase="forward", kind="gemm", dtype=kind, m=m, n=n, k=k)
-            yield OperationProgram(key=key)
+            yield tasks.OperationProgram(key=key)
     known: set[OperationKey] = set()
     for job in jobs:
         for program in task_of(reduce_job(job, 1)).programs:
             match program:
-                case OperationProgram():
+                case tasks.OperationProgram():
                     if program.key not in known:
                         known.add(program.key)
                         yield program
-                case LayerProgram():
+                case tasks.LayerProgram():
                     yield program
-                case StepProgram():
+                case tasks.StepProgram():
                     yield whole_step(job)
                 case _:
                     pass
 
 
-def whole_step(job: Job) -> StepProgram:
+def whole_step(job: Job) -> tasks.StepProgram:
     """Return the step of all layers of a job of one stage, embedding first and head last."""
     workloads = lower_job(job).workloads
     layers = layers_of(workloads)
     runs = zip(workloads.run_workload.tolist(), workloads.run_count.tolist(), strict=True)
     order = sorted(runs, key=lambda run: layers[run[0]].kind == "head")
-    return StepProgram(layers=[layers[place] for place, count in order for _ in range(count)])
+    return tasks.StepProgram(layers=[layers[place] for place, count in order for _ in range(count)])
 
 
-def _gemm_rates(pairs: list[tuple[Program, Outcome]]) -> Iterator[tuple[str, float]]:
+def _gemm_rates(pairs: list[tuple[tasks.Program, tasks.Outcome]]) -> Iterator[tuple[str, float]]:
     """Yield the highest rate of each type, in FLOP/s."""
     best: dict[str, float] = {}
     for program, outcome in pairs:
-        if isinstance(program, OperationProgram) and program.key.label == SWEPT:
+        if isinstance(program, tasks.OperationProgram) and program.key.label == SWEPT:
             key, seconds = program.key, seconds_of(outcome)
             if seconds:
                 rate = 2.0 * key.m * key.n * key.k / seconds
@@ -351,7 +342,7 @@ def _of_cpu(
 
 
 def _first_guesses(
-    pairs: list[tuple[Program, Outcome]],
+    pairs: list[tuple[tasks.Program, tasks.Outcome]],
     bytes_per_s: float,
     rates: Mapping[str, float],
     data: Mapping[str, Any],
@@ -363,7 +354,7 @@ def _first_guesses(
     timed = [
         (program.key, seconds)
         for program, outcome in pairs
-        if isinstance(program, OperationProgram) and (seconds := seconds_of(outcome))
+        if isinstance(program, tasks.OperationProgram) and (seconds := seconds_of(outcome))
     ]
     clocks = data["compute_units"]["value"] * data["peak_clock_mhz"]["value"] * MEGA
     guesses: dict[str, Any] = {

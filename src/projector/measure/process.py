@@ -74,7 +74,14 @@ def run_task(
             raise _no_folder(error) from None
         command = [*_launch(task, folder), str(asked), str(answered)]
         limits = _Limits(timeout_s, silence_s)
-        ended = _run(command, folder, _environment(task, folder), limits, progress)
+        # The variables of the worker: temporary files go where they are removed.
+        variables = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
+        if task.ranks > 1:
+            threads = task.threads or max(1, (os.cpu_count() or 1) // task.ranks)
+            variables["OMP_NUM_THREADS"] = str(threads)
+            # Collectives start before the GEMMs that they run beside, as Megatron-LM asks for.
+            variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+        ended = _run(command, folder, variables, limits, progress)
         if ended.late is not None:
             raise ended.late
         if ended.code:
@@ -146,17 +153,6 @@ def _launch(task: Task, folder: Path) -> list[str]:
         "--no-python",
         *WORKER,
     ]
-
-
-def _environment(task: Task, folder: Path) -> dict[str, str]:
-    """Return the variables of the worker: temporary files go where they are removed."""
-    variables = {**os.environ, "TMPDIR": str(folder), "PYTHONFAULTHANDLER": "1"}
-    if task.ranks > 1:
-        threads = task.threads or max(1, (os.cpu_count() or 1) // task.ranks)
-        variables["OMP_NUM_THREADS"] = str(threads)
-        # Collectives start before the GEMMs that they run beside, as Megatron-LM asks for.
-        variables.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    return variables
 
 
 def _run(

@@ -9,10 +9,12 @@ import numpy as np
 from projector.arrays import Ints
 from projector.config.adapter import refuse_adapter
 from projector.config.job import Job
+from projector.config.model import refuse_hybrid
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.batch import JobBatch, job_columns
 from projector.lower.stages import KINDS, Kind
 from projector.lower.workloads import Workloads, build_workloads, lay_out
+from projector.measure import task as tasks
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.process import run_task
 from projector.measure.record import (
@@ -23,25 +25,11 @@ from projector.measure.record import (
     Record,
 )
 from projector.measure.reduction import Reduction, reduce_job
-from projector.measure.task import (
-    Answer,
-    ClockProgram,
-    CopyProgram,
-    LayerKind,
-    LayerProgram,
-    LayerSpec,
-    OperationProgram,
-    Pace,
-    Program,
-    Sparing,
-    StepProgram,
-    Task,
-)
 from projector.operations.cost import cost_rows
 from projector.operations.emit import emit_operations
 from projector.operations.table import ATTENTION, COLLECTIVE, CP_COMM, GEMM, MEMORY, OperationTable
 
-LAYER_KINDS: dict[Kind, LayerKind] = {
+LAYER_KINDS: dict[Kind, tasks.LayerKind] = {
     Kind.DENSE: "dense",
     Kind.MOE: "moe",
     Kind.EMBEDDING: "embedding",
@@ -78,14 +66,14 @@ def lower_job(job: Job) -> Lowered:
     return Lowered(workloads, table, np.flatnonzero(cost_rows(table, workloads).time_s > 0.0))
 
 
-def layers_of(workloads: Workloads) -> list[LayerSpec]:
+def layers_of(workloads: Workloads) -> list[tasks.LayerSpec]:
     """Return what a worker must know of each workload, in their order."""
     names = [name for name in workloads.rows.dtype.names or () if name not in _ROW_NUMBERS]
     layers = []
     for row in workloads.rows:
         columns = {name: int(row[name]) for name in names}
         layers.append(
-            LayerSpec(
+            tasks.LayerSpec(
                 kind=LAYER_KINDS[KINDS[columns["kind"]]],
                 columns=columns,
                 dtype=MATRIX_TYPES[columns["dtype"]],
@@ -96,10 +84,13 @@ def layers_of(workloads: Workloads) -> list[LayerSpec]:
 
 
 def task_of(
-    reduction: Reduction, device: Literal["auto", "cpu", "cuda"] = "auto", pace: Pace | None = None
-) -> Task:
+    reduction: Reduction,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    pace: tasks.Pace | None = None,
+) -> tasks.Task:
     """Return what is measured: distinct operations and layers, one step, rates and clocks."""
-    pace = Pace() if pace is None else pace
+    pace = tasks.Pace() if pace is None else pace
+    refuse_hybrid(reduction.job.model, "a worker runs attention with an MLP or experts")
     lowered = lower_job(reduction.job)
     layers = layers_of(lowered.workloads)
     # Each workload once, as a token meets them first; the head is last.
@@ -109,16 +100,16 @@ def task_of(
     degrees = reduction.degrees
     operations = list(_operations(lowered, layers))
     known = {program.key for program in operations}
-    programs: list[Program] = [
+    programs: list[tasks.Program] = [
         *operations,
         *_of_target(reduction, known),
         *_sends(reduction, lowered),
-        *(LayerProgram(layer=layers[number]) for number in order),
+        *(tasks.LayerProgram(layer=layers[number]) for number in order),
         _step(reduction.job, [layers[number] for number in order]),
-        *(CopyProgram(bytes=size) for size in COPIES),
+        *(tasks.CopyProgram(bytes=size) for size in COPIES),
         *_clocks(lowered, pace),
     ]
-    return Task(
+    return tasks.Task(
         device=device,
         ranks=reduction.gpus,
         tp=degrees.tp,
@@ -130,18 +121,18 @@ def task_of(
     )
 
 
-def record_of(reduction: Reduction, task: Task, answer: Answer) -> Record:
+def record_of(reduction: Reduction, task: tasks.Task, answer: tasks.Answer) -> Record:
     """Return the record of what a worker answered."""
     job = reduction.job
     operations, layers, others = [], [], []
     step: MeasuredStep | None = None
     for program, outcome in zip(task.programs, answer.outcomes, strict=True):
         match program:
-            case OperationProgram():
+            case tasks.OperationProgram():
                 operations.append(MeasuredOperation(key=program.key, outcome=outcome))
-            case LayerProgram():
+            case tasks.LayerProgram():
                 layers.append(MeasuredLayer(layer=program.layer, outcome=outcome))
-            case StepProgram():
+            case tasks.StepProgram():
                 step = MeasuredStep(
                     layers=program.layers, optimizer=program.optimizer, outcome=outcome
                 )
@@ -165,7 +156,9 @@ def record_of(reduction: Reduction, task: Task, answer: Answer) -> Record:
     )
 
 
-def _operations(lowered: Lowered, layers: list[LayerSpec]) -> Iterator[OperationProgram]:
+def _operations(
+    lowered: Lowered, layers: list[tasks.LayerSpec]
+) -> Iterator[tasks.OperationProgram]:
     known: set[OperationKey] = set()
     table = lowered.table
     for row, key in zip(lowered.rows, keys_of(table, lowered.rows), strict=True):
@@ -173,10 +166,10 @@ def _operations(lowered: Lowered, layers: list[LayerSpec]) -> Iterator[Operation
             continue
         known.add(key)
         layer = layers[table.workload[row]] if table.kind[row] == MEMORY else None
-        yield OperationProgram(key=key, layer=layer)
+        yield tasks.OperationProgram(key=key, layer=layer)
 
 
-def _of_target(reduction: Reduction, known: set[OperationKey]) -> Iterator[OperationProgram]:
+def _of_target(reduction: Reduction, known: set[OperationKey]) -> Iterator[tasks.OperationProgram]:
     """Yield kernels of the target that a rank runs by itself and the benchmark job does not have.
 
     GEMMs and attention of one rank fit one device however many ranks share a layer, so that those
@@ -190,10 +183,10 @@ def _of_target(reduction: Reduction, known: set[OperationKey]) -> Iterator[Opera
     among &= table.ranks <= reduction.gpus
     for key in dict.fromkeys(keys_of(table, rows[(alone | among)[rows]])):
         if key not in known:
-            yield OperationProgram(key=key)
+            yield tasks.OperationProgram(key=key)
 
 
-def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]:
+def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[tasks.OperationProgram]:
     """Yield the target's message between stages, by the benchmark's TP; two devices at least."""
     if reduction.gpus == 1 or reduction.target.parallelism.pp == 1:
         return
@@ -205,21 +198,21 @@ def _sends(reduction: Reduction, lowered: Lowered) -> Iterator[OperationProgram]
         label="pipeline.send", phase="forward", kind="collective", operation="send_recv", ranks=2,
         local=2, bytes=size,
     )  # fmt: skip
-    yield OperationProgram(key=key)
+    yield tasks.OperationProgram(key=key)
 
 
-def _step(job: Job, layers: list[LayerSpec]) -> StepProgram:
+def _step(job: Job, layers: list[tasks.LayerSpec]) -> tasks.StepProgram:
     """Return a step of a layer of each kind, without MTP; Muon is measured as Adam."""
     inside = [layer for layer in layers if layer.kind != "mtp"]
     optimizer: Literal["adam", "sgd"] = "sgd" if job.training.optimizer.name == "sgd" else "adam"
-    return StepProgram(layers=inside, optimizer=optimizer)
+    return tasks.StepProgram(layers=inside, optimizer=optimizer)
 
 
-def _clocks(lowered: Lowered, pace: Pace) -> Iterator[ClockProgram]:
+def _clocks(lowered: Lowered, pace: tasks.Pace) -> Iterator[tasks.ClockProgram]:
     gemms = lowered.rows[lowered.table.kind[lowered.rows] == GEMM]
     for code in np.unique(lowered.table.dtype[gemms]):
         seconds = max(0.01, CLOCK_WARM_UPS * pace.warm_up_s)
-        yield ClockProgram(dtype=MATRIX_TYPES[code], seconds=seconds)
+        yield tasks.ClockProgram(dtype=MATRIX_TYPES[code], seconds=seconds)
 
 
 Tell = Callable[[str], None]
@@ -231,7 +224,7 @@ def benchmark_record(
     benchmark_gpus: int | None = None,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    pace: Pace | None = None,
+    pace: tasks.Pace | None = None,
     threads: int | None = None,
     timeout_s: float | None = None,
     tell: Tell | None = None,
@@ -247,8 +240,8 @@ def benchmark_record(
     if tell is not None:
         for line in reduction.lines():
             tell(line)
-    task = task_of(reduction, device=device, pace=pace or Pace())
+    task = task_of(reduction, device=device, pace=pace or tasks.Pace())
     task = task.model_copy(update={"threads": threads})
-    progress = None if tell is None else Sparing(tell)
+    progress = None if tell is None else tasks.Sparing(tell)
     answer = run_task(task, timeout_s=timeout_s, progress=progress)
     return record_of(reduction, task, answer)

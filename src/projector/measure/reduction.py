@@ -17,6 +17,7 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import MoEConfig
 from projector.config.run import RunConfig
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.lower.rules import divisors, first_broken
 from projector.lower.workloads import layout_of
@@ -188,9 +189,7 @@ class Reduction:
             "benchmark": _described(self.job),
             "least_gpus": self.least_gpus,
             "available_gpus": self.available,
-            "least_nodes": self.least_nodes,
-            "min_dp": self.min_dp,
-            "target_dp": self.target_dp,
+            **told(self, "least_nodes min_dp target_dp"),
             "steps": [step.model_dump() for step in self.steps],
             "modelled": self.modelled(),
             "stand_ins": self.stand_ins(),
@@ -309,7 +308,13 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
                 steps = tuple(_steps(job, reduced, whole, degrees))
                 return Reduction(job, reduced, available, steps, degrees)
     least = _least_gpus(job, whole)
-    raise _too_few(job, available, least)
+    cp = job.parallelism.cp
+    why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
+    msg = (
+        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
+        f"{why}; at least {least} would do"
+    )
+    raise ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
 
 
 def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job:
@@ -437,16 +442,6 @@ def _checked_gpus(job: Job, benchmark_gpus: int | None) -> int:
         msg = f"benchmark_gpus is {allowed}, got {benchmark_gpus!r}"
         raise ConfigError(msg, key="benchmark_gpus", value=benchmark_gpus, allowed=allowed)
     return benchmark_gpus
-
-
-def _too_few(job: Job, available: int, least: int) -> ConfigError:
-    cp = job.parallelism.cp
-    why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
-    msg = (
-        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
-        f"{why}; at least {least} would do"
-    )
-    return ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
 
 
 def _model_parallel(job: Job) -> int:

@@ -221,7 +221,13 @@ class Restoration:
         extra_s = np.where(has[:, None], self.extra_s[counterpart] * kernels, 0.0)
         if self.tp_rule == "linear":
             extra_s *= self._tp_shares(workloads, counterpart)[:, None]
-        extra_s[:, BACKWARD] += extra_s[:, FORWARD] * _repeated_shares(table, workloads, time_s)
+        # Which share of each workload's forward recomputation repeats, float64[workloads].
+        num = len(workloads.rows)
+        forward = table.phase == FORWARD
+        again = repeated_rows(table, workloads)
+        total = np.bincount(table.workload[forward], time_s[forward], num)
+        repeated = np.bincount(table.workload[again], time_s[again], num)
+        extra_s[:, BACKWARD] += extra_s[:, FORWARD] * (repeated / np.where(total > 0.0, total, 1.0))
         same = found.same & (there == here[counterpart])
         whole = has[:, None] & self.whole[counterpart]
         return MeasuredRows(
@@ -251,13 +257,3 @@ def _names(table: OperationTable, workload: Ints) -> list[tuple[int, str, int, i
         seen[own, label, phase] = number + 1
         names.append((of, table.labels[label], phase, number))
     return names
-
-
-def _repeated_shares(table: OperationTable, workloads: Workloads, time_s: Floats) -> Floats:
-    """Return which share of each workload's forward recomputation repeats, float64[workloads]."""
-    num = len(workloads.rows)
-    forward = table.phase == FORWARD
-    again = repeated_rows(table, workloads)
-    total = np.bincount(table.workload[forward], time_s[forward], num)
-    repeated = np.bincount(table.workload[again], time_s[again], num)
-    return repeated / np.where(total > 0.0, total, 1.0)

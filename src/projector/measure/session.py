@@ -12,21 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projector.measure import task
+from projector.measure import runners, task
 from projector.measure.devices import clock_mhz, memory_bytes
 from projector.measure.exchange import InStep
 from projector.measure.keys import OperationKey
 from projector.measure.operators import operation_bytes, prepare_operation
 from projector.measure.pace import Runner, Samples, Settled, groups_within, take_turns, warm_up
 from projector.measure.parts import UnsupportedError, is_out_of_memory
-from projector.measure.runners import (
-    MEMORY,
-    Bench,
-    Prepared,
-    prepare_copy,
-    prepare_layer,
-    prepare_step,
-)
 from projector.measure.vendor import Sampler
 
 EXTENT = 8192
@@ -36,7 +28,9 @@ CPU_EXTENT = 1024
 SAMPLES = 20
 
 
-def measure_clock(bench: Bench, program: task.ClockProgram, sampler: Sampler) -> task.Outcome:
+def measure_clock(
+    bench: runners.Bench, program: task.ClockProgram, sampler: Sampler
+) -> task.Outcome:
     """Keep a device busy for some seconds; clock and rate are those of the second half.
 
     The outcome has the ``time`` of one GEMM and its ``extent``, ``flop_per_s`` that the load
@@ -90,7 +84,7 @@ class Ready:
     """A program that is warm."""
 
     number: int
-    prepared: Prepared
+    prepared: runners.Prepared
     runner: Runner
     settled: Settled
 
@@ -98,7 +92,7 @@ class Ready:
 class Session:
     """Measures programs in one process."""
 
-    def __init__(self, bench: Bench, pace: task.Pace, sampler: Sampler) -> None:
+    def __init__(self, bench: runners.Bench, pace: task.Pace, sampler: Sampler) -> None:
         self.bench, self.pace, self.sampler = bench, pace, sampler
         self.outcomes: dict[int, task.Outcome] = {}
         self.memory: dict[int, dict[str, float]] = {}
@@ -163,7 +157,7 @@ class Session:
         self._tell_late(number, ", its memory")
         try:
             with self.bench.ranks.all_or_none():
-                numbers = MEMORY[program.program](self.bench, program)
+                numbers = runners.MEMORY[program.program](self.bench, program)
             # Ranks that disagreed would take other turns, and wait for each other for ever.
             most = self.bench.ranks.largest(list(numbers.values()))
             self.memory[number] = dict(zip(numbers, most, strict=True))
@@ -281,15 +275,15 @@ class Session:
         return found
 
 
-def _prepare(bench: Bench, program: task.Program) -> Prepared:
+def _prepare(bench: runners.Bench, program: task.Program) -> runners.Prepared:
     match program:
         case task.OperationProgram():
             return prepare_operation(bench, program)
         case task.LayerProgram():
-            return prepare_layer(bench, program)
+            return runners.prepare_layer(bench, program)
         case task.StepProgram():
-            return prepare_step(bench, program)
+            return runners.prepare_step(bench, program)
         case task.CopyProgram():
-            return prepare_copy(bench, program)
+            return runners.prepare_copy(bench, program)
         case task.ClockProgram():
             raise AssertionError

@@ -34,10 +34,12 @@ from projector.operations.linear import (
 )
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
+    AGAIN,
     ATTENTION,
     BACKWARD,
     COMPUTE_ATTENTION,
     CP_COMM,
+    DROPS,
     FORWARD,
     GEMM,
     MEMORY,
@@ -45,6 +47,7 @@ from projector.operations.table import (
 )
 
 CORE_ATTN_BIT, MLA_UP_BIT = 1 << 0, 1 << 2
+MLA_MADE_AGAIN = MLA_UP_BIT | AGAIN | DROPS
 SEGMENT_QKV, SEGMENT_PROJ, SEGMENT_CORE = 1, 2, 3
 P2P, GATHER, EXCHANGE_HEADS = range(3)
 
@@ -55,11 +58,11 @@ EAGER_ROTATION, EAGER_ROTATION_KERNELS = 20.0, 8.0
 
 def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the attention of all transformer layers in ``where``."""
-    heads, key_heads = _local_heads(shapes)
+    heads, key_heads = local_heads(shapes)
     _emit_grouped_projections(table, shapes, where[shapes.mla[where] == 0])
     _emit_latent_projections(table, shapes, where[shapes.mla[where] == 1])
     _emit_core(table, shapes, where, heads, key_heads)
-    _emit_output(table, shapes, where)
+    emit_output(table, shapes, where)
 
 
 def emit_cached_attention(
@@ -69,7 +72,7 @@ def emit_cached_attention(
 
     Sequences that decode fold the up-projections of latent attention into the heads.
     """
-    layers = table.repeated(steps.layers)
+    layers = table.repeated(steps.attention_layers)
     _emit_grouped_projections(layers, shapes, where[shapes.mla[where] == 0])
     _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
     tokens = shapes.tokens.astype(np.float64)
@@ -80,7 +83,7 @@ def emit_cached_attention(
         backward_bytes=0.0,
         forward_bytes=tokens * (2.0 * steps.cached + steps.cache_bytes),
     )
-    inner = _local_heads(shapes)[0] * shapes.d_v
+    inner = local_heads(shapes)[0] * shapes.d_v
     emit_memory(
         layers,
         where[shapes.operand_bytes[where] < 2.0],
@@ -88,22 +91,22 @@ def emit_cached_attention(
         forward_bytes=tokens * inner * (2.0 + shapes.operand_bytes),
         backward_bytes=0.0,
     )
-    _emit_output(layers, shapes, where)
+    emit_output(layers, shapes, where)
 
 
-def _local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
+def local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
     """Return the query and the key heads of one tensor-parallel rank."""
     return shapes.heads // shapes.tp, ceil_div(shapes.key_heads, shapes.tp)
 
 
-def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the output projection and the sum of its parts."""
-    heads, _ = _local_heads(shapes)
+    heads, _ = local_heads(shapes)
     emit_adapted(
         table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
         Linear(
             tokens=shapes.tokens, n_in=heads * shapes.d_v, n_out=shapes.hidden,
-            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ,
+            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=AGAIN,
         ),
         # The backward of fused attention keeps its output.
         keeps_input=shapes.flash == 0,
@@ -115,19 +118,27 @@ def _emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     if len(where) == 0:
         return
-    heads, key_heads = _local_heads(shapes)
+    heads, key_heads = local_heads(shapes)
     query, key, value = heads * shapes.d_qk, key_heads * shapes.d_qk, key_heads * shapes.d_v
     emit_region_entry(
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
-    outputs = {"qkv": query + key + value, "q": query, "k": key, "v": value}
-    emit_adapted(
-        table, shapes, where, "attention.qkv", outputs, COLUMN,
-        Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=query + key + value,
-            saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV,
-        ),
-    )  # fmt: skip
+    gate = heads * shapes.d_v * shapes.output_gate
+    whole = query + gate + key + value
+    outputs = {"qkv": whole, "q": query + gate, "k": key, "v": value}
+    # Recomputation by operators keeps Q and V, and makes K again, a product of its own.
+    apart = key * shapes.per_op * (shapes.adapter_sites == 0)
+    for label, n_out, bit in (
+        ("attention.qkv", whole - apart, DROPS), ("attention.k", apart, AGAIN),
+    ):  # fmt: skip
+        emit_adapted(
+            table, shapes, where[n_out[where] > 0], label, outputs, COLUMN,
+            Linear(
+                tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, recompute_bit=bit,
+                saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1,
+                segment=SEGMENT_QKV, saves_input=bit == DROPS,
+            ),
+        )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
     rotation = np.where(shapes.eager == 1, EAGER_ROTATION, 4.0) * rotated
     emit_memory(
@@ -137,7 +148,13 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         forward_bytes=rotation,
         backward_bytes=rotation,
         launches=np.where(shapes.eager == 1, EAGER_ROTATION_KERNELS, 1.0),
+        recompute_bit=AGAIN,
     )
+    gated = shapes.tokens * gate.astype(np.float64)
+    emit_memory(
+        table, where[shapes.output_gate[where] == 1], "attention.gate", forward_bytes=6.0 * gated,
+        backward_bytes=10.0 * gated, saved_bytes=4.0 * gated,
+    )  # fmt: skip
     eager = where[shapes.eager[where] == 1]
     projected = shapes.tokens * (query + key + value).astype(np.float64)
     emit_memory(
@@ -150,6 +167,7 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
     emit_memory(
         table, normed, "attention.qk_norm", forward_bytes=4.0 * rotated,
         backward_bytes=6.0 * rotated, launches=2.0, saved_bytes=2.0 * rotated, parameters=width,
+        recompute_bit=AGAIN | DROPS,
     )  # fmt: skip
 
 
@@ -157,14 +175,14 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
     """Emit DeepSeek's latent projections."""
     if len(where) == 0:
         return
-    heads, _ = _local_heads(shapes)
-    _emit_latents(table, shapes, where)
+    heads, _ = local_heads(shapes)
+    emit_latents(table, shapes, where)
     _emit_latent_keys(table, shapes, where, "attention.kv_up", shapes.tokens)
     # Rotation touches the rope parts; assembling K copies the shared part to every head.
     moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
     emit_memory(
         table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved,
-        launches=3.0, recompute_bit=MLA_UP_BIT,
+        launches=3.0, recompute_bit=MLA_MADE_AGAIN,
     )  # fmt: skip
 
 
@@ -178,36 +196,38 @@ def _emit_absorbed_projections(
     """
     if len(where) == 0:
         return
-    heads, _ = _local_heads(shapes)
-    _emit_latents(table, shapes, where)
+    heads, _ = local_heads(shapes)
+    emit_latents(table, shapes, where)
     moved = shapes.tokens.astype(np.float64) * (heads + 1) * shapes.d_rope
     emit_memory(table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0)
-    chunks = where[steps.chunks[where] > 0]
+    sparse = shapes.index_heads > 0
+    chunks = where[(steps.chunks[where] > 0) & ~sparse[where]]
     _emit_latent_keys(table, shapes, chunks, "attention.kv_up", steps.chunks * steps.chunk_tokens)
-    decode = where[steps.sequences[where] > 0]
+    absorbed = np.where(sparse, shapes.tokens, steps.decode_tokens)
+    decode = where[absorbed[where] > 0]
     emit_linear(
         table, shapes, decode, "attention.absorb_k",
         Linear(
-            tokens=steps.decode_tokens, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
+            tokens=absorbed, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
             wide=True,
         ),
     )  # fmt: skip
     emit_linear(
         table, shapes, decode, "attention.absorb_v",
         Linear(
-            tokens=steps.decode_tokens, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
+            tokens=absorbed, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
             wide=True,
         ),
     )  # fmt: skip
 
 
-def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the down-projections and that of the queries.
 
     The down-projections are replicated over TP and run before the sequence is gathered, so only
     the latents travel.
     """
-    heads, _ = _local_heads(shapes)
+    heads, _ = local_heads(shapes)
     query_width = heads * shapes.d_qk
     compressed = where[shapes.q_lora[where] > 0]
     direct = where[shapes.q_lora[where] == 0]
@@ -217,15 +237,16 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope
     )
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
+    down = partial(Linear, tokens=outer, n_in=shapes.hidden, recompute_bit=DROPS)
     emit_adapted(
         table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, WHOLE,
-        Linear(tokens=outer, n_in=shapes.hidden, n_out=shapes.q_lora),
+        down(n_out=shapes.q_lora),
     )  # fmt: skip
     latent = shapes.kv_lora + shapes.d_rope
     emit_adapted(
         table, shapes, where, "attention.kv_down", {"kv_down": latent}, WHOLE,
         # The queries' down-projection already keeps this input, where there is one.
-        Linear(tokens=outer, n_in=shapes.hidden, n_out=latent, saves_input=shapes.q_lora == 0),
+        down(n_out=latent, saves_input=shapes.q_lora == 0),
         keeps_input=shapes.adapter_sites & BITS["q_down"] == 0,
     )  # fmt: skip
     normed = (shapes.q_lora + shapes.kv_lora) * outer.astype(np.float64)
@@ -234,7 +255,7 @@ def _emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         backward_bytes=6.0 * normed, launches=2.0, saved_bytes=2.0 * normed,
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
-    up = partial(Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_UP_BIT)
+    up = partial(Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_MADE_AGAIN)
     emit_adapted(
         table, shapes, compressed, "attention.q_up", {"q_up": query_width}, COLUMN,
         up(n_in=shapes.q_lora, n_out=query_width),
@@ -249,13 +270,13 @@ def _emit_latent_keys(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, tokens: Ints
 ) -> None:
     """Emit the up-projection of keys and values."""
-    heads, _ = _local_heads(shapes)
+    heads, _ = local_heads(shapes)
     n_out = heads * (shapes.d_nope + shapes.d_v)
     emit_adapted(
         table, shapes, where, label, {"kv_up": n_out}, COLUMN,
         Linear(
             tokens=tokens, n_in=shapes.kv_lora, n_out=n_out, segment=SEGMENT_QKV,
-            recompute_bit=MLA_UP_BIT,
+            recompute_bit=MLA_MADE_AGAIN,
         ),
     )  # fmt: skip
 
@@ -266,27 +287,30 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
     Chunks of prompts project the latents that they cached before up again. Nothing else in a step
     depends on what is cached.
     """
-    heads, key_heads = _local_heads(shapes)
+    heads, key_heads = local_heads(shapes)
     latent = shapes.mla == 1
     again = steps.chunks * steps.chunk_context
     _emit_latent_keys(
-        table.repeated(steps.layers), shapes, where[latent[where] & (again[where] > 0)],
+        table.repeated(steps.attention_layers), shapes,
+        where[latent[where] & (again[where] > 0) & (shapes.index_heads[where] == 0)],
         "attention.kv_up.cached", again,
     )  # fmt: skip
     widths = np.where(latent, 2 * shapes.kv_lora + shapes.d_rope, shapes.d_qk + shapes.d_v)
     keys = steps.context + steps.queries
-    full = (steps.layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
+    full = (steps.attention_layers - steps.windowed, np.zeros_like(shapes.window), "attention.core")
     windowed = (steps.windowed, shapes.window, "attention.windowed")
     for layers, window, label in (full, windowed):
         builder, present = table.repeated(layers), where[layers[where] > 0]
+        dense = present[(steps.chunks[present] > 0) & (shapes.index_heads[present] == 0)]
         builder.add(
-            present[steps.chunks[present] > 0], label, kind=ATTENTION,
+            dense, label, kind=ATTENTION,
             category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=steps.chunks,
             heads=heads, key_heads=key_heads, m=steps.chunk_tokens, n=steps.chunk_keys,
             k=shapes.d_qk, d_v=shapes.d_v, causal=1, window=window,
         )  # fmt: skip
         reached = window + steps.queries - 1
         seen = np.where(window > 0, np.minimum(keys, reached), keys)
+        seen = np.where(shapes.index_heads > 0, np.minimum(seen, shapes.index_topk), seen)
         pairs = steps.sequences * seen.astype(np.float64)
         # Split over the context, then summed. Drafted tokens share what is read.
         builder.add(
@@ -326,7 +350,8 @@ def _emit_core(
     tokens = shapes.tokens.astype(np.float64)
     size = np.where(shapes.fp8_attention == 1, 1.0, 2.0)
     query_bytes = size * tokens * heads * shapes.d_qk
-    key_bytes = size * tokens * key_heads * (shapes.d_qk + shapes.d_v)
+    kept_keys = np.where((shapes.per_op == 1) & (shapes.mla == 0), 0, shapes.d_qk)
+    key_bytes = size * tokens * key_heads * (kept_keys + shapes.d_v)
     # A narrow output projection keeps its own copy of O, and a frozen one none.
     frozen = (shapes.frozen == 1) & (shapes.flash == 1)
     output_bytes = np.where(shapes.narrow | frozen, 2.0 * tokens * heads * shapes.d_v, 0.0)
@@ -362,7 +387,7 @@ def _emit_core(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
         saved_bytes=query_bytes + key_bytes + output_bytes,
         transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
-        recompute_bit=MLA_UP_BIT,
+        recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, DROPS, 0),
     )  # fmt: skip
     _emit_narrow_operands(table, shapes, where[shapes.fp8_attention[where] == 1], heads, key_heads)
     _emit_unfused_core(table, shapes, where[shapes.flash[where] == 0], local_heads, queries, flop)

@@ -277,7 +277,7 @@ def _cost_gemms(
         extents[first], dtype[first], out_bytes[first], efficiency[first], of_device[first],
         workloads.devices,
     )  # fmt: skip
-    time_s[rows], detail[rows] = seconds[same], limiter[same]
+    time_s[rows], detail[rows] = seconds[same] / table.rate_share[rows], limiter[same]
 
 
 def _software_shares(workloads: Workloads, of_row: Ints, dtype: Ints, is_grouped: Flags) -> Floats:

@@ -1,12 +1,11 @@
 """All operations of all workloads, in model order."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from projector.arrays import Flags, Ints, Records
-from projector.lower.stages import KINDS, Kind, is_layer
+from projector.lower.stages import FEED_FORWARDS, MIXERS, Kind, is_layer
 from projector.operations.attention import emit_attention, emit_cached_attention, emit_cached_core
 from projector.operations.communication import emit_stage_sends
 from projector.operations.embedding_and_head import (
@@ -17,7 +16,9 @@ from projector.operations.embedding_and_head import (
 )
 from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
 from projector.operations.moe import emit_moe, emit_served_experts
+from projector.operations.recurrent import emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
+from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
 from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
@@ -28,30 +29,24 @@ def _emit_dense_mlp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_mlp(table, shapes, where, "mlp", shapes.ffn)
 
 
-class LayerParts(NamedTuple):
-    """What one kind of layer is made of, between its norms and residual additions."""
-
-    mixer: Emitter
-    feed_forward: Emitter
-
-
-LAYERS = {
-    Kind.DENSE: LayerParts(emit_attention, _emit_dense_mlp),
-    Kind.MOE: LayerParts(emit_attention, emit_moe),
-}
-"""Every kind of layer."""
+def _emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    sparse = shapes.index_heads[where] > 0
+    emit_attention(table, shapes, where[~sparse])
+    emit_sparse_attention(table, shapes, where[sparse])
 
 
-def _kinds_by_emitter(emitters: dict[Kind, Emitter]) -> tuple[tuple[Emitter, Flags], ...]:
-    """Return each emitter once, with a flag for every kind."""
-    return tuple(
-        (emit, np.array([emitters.get(kind) is emit for kind in KINDS]))
-        for emit in dict.fromkeys(emitters.values())
-    )
+_MIXERS: tuple[tuple[Emitter, Flags], ...] = (
+    (_emit_attention, np.array([mixer == "attention" for mixer in MIXERS])),
+    (emit_recurrent, np.array([mixer not in ("attention", None) for mixer in MIXERS])),
+)
+_FEED_FORWARDS: tuple[tuple[Emitter, Flags], ...] = (
+    (_emit_dense_mlp, np.array([behind == "dense" for behind in FEED_FORWARDS])),
+    (emit_moe, np.array([behind == "moe" for behind in FEED_FORWARDS])),
+)
+"""What emits the parts of layers, with a flag for every kind that it serves."""
 
-
-_MIXERS = _kinds_by_emitter({kind: parts.mixer for kind, parts in LAYERS.items()})
-_FEED_FORWARDS = _kinds_by_emitter({kind: parts.feed_forward for kind, parts in LAYERS.items()})
+_HAS_MIXER = np.array([mixer is not None for mixer in MIXERS])
+_HAS_FEED_FORWARD = np.array([behind is not None for behind in FEED_FORWARDS])
 
 
 def _emit_parts(
@@ -75,12 +70,13 @@ def emit_operations(rows: Records) -> OperationTable:
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
-        emit_norm(table, shapes, layers, "attention.norm", count=before)
+        mixed, fed = shapes.where(_HAS_MIXER[kind]), shapes.where(_HAS_FEED_FORWARD[kind])
+        emit_norm(table, shapes, mixed, "attention.norm", count=before)
         _emit_parts(table, shapes, _MIXERS)
-        emit_residual(table, shapes, layers, "attention.residual")
-        emit_norm(table, shapes, layers, "mlp.norm", count=after)
+        emit_residual(table, shapes, mixed, "attention.residual")
+        emit_norm(table, shapes, fed, "mlp.norm", count=after)
         _emit_parts(table, shapes, _FEED_FORWARDS)
-        emit_residual(table, shapes, layers, "mlp.residual")
+        emit_residual(table, shapes, fed, "mlp.residual")
     emit_head(table, shapes, shapes.where(kind == Kind.HEAD))
     return table.build()
 
@@ -89,9 +85,9 @@ def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where:
     """Emit what an eager framework runs by itself in each layer of an inference step."""
     if len(where) == 0:
         return
-    emit_norm(table, shapes, where, "norm", count=shapes.norms)
-    for place in ("attention", "mlp"):
-        emit_residual(table, shapes, where, f"{place}.residual")
+    emit_norm(table, shapes, where, "norm", count=_norms(shapes, steps) / steps.layers)
+    for place, layers in (("attention", steps.mixed_layers), ("mlp", steps.fed_layers)):
+        emit_residual(table.repeated(layers), shapes, where[layers[where] > 0], f"{place}.residual")
     table.add(
         where, "unfused", kind=MEMORY, category=COMPUTE_OTHER, launches=steps.layer_kernels,
         calls=steps.layer_calls,
@@ -102,7 +98,7 @@ def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable
     """Return the operation table of inference steps; a row represents all layers that are equal."""
     table = TableBuilder(len(shapes), forward_only=True)
     _emit_base(table, shapes, steps)
-    emit_cached_core(table, shapes, steps, np.arange(len(shapes)))
+    _emit_core(table, shapes, steps)
     return table.build()
 
 
@@ -116,21 +112,33 @@ def emit_inference_base(shapes: InferenceShapes, steps: StepShapes) -> Operation
 def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the part of the table that depends on what is cached."""
     table = TableBuilder(len(shapes), forward_only=True)
-    emit_cached_core(table, shapes, steps, np.arange(len(shapes)))
+    _emit_core(table, shapes, steps)
     return table.build()
+
+
+def _emit_core(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
+    rows = np.arange(len(shapes))
+    emit_cached_core(table, shapes, steps, rows)
+    emit_cached_indexer(table, shapes, steps, rows)
 
 
 def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
     rows = np.arange(len(shapes))
-    dense_layers = steps.layers - steps.moe_layers
     emit_mtp(table, shapes, rows[steps.joins == 1])
     eager = shapes.eager == 1
-    emit_fused_norm(table.repeated(steps.layers * shapes.norms), shapes, rows[~eager], "norm")
+    emit_fused_norm(table.repeated(_norms(shapes, steps)), shapes, rows[~eager], "norm")
     _emit_unfused(table.repeated(steps.layers), shapes, steps, rows[eager])
-    emit_cached_attention(table, shapes, steps, rows)
-    dense = table.repeated(dense_layers)
-    emit_mlp(dense, shapes, rows[dense_layers > 0], "mlp", shapes.ffn)
+    emit_cached_attention(table, shapes, steps, rows[steps.attention_layers > 0])
+    emit_cached_recurrent(table, shapes, steps, rows)
+    dense = table.repeated(steps.dense_layers)
+    emit_mlp(dense, shapes, rows[steps.dense_layers > 0], "mlp", shapes.ffn)
     emit_served_experts(table, shapes, steps, rows[steps.moe_layers > 0])
     emit_embedding(table, shapes, rows)
     emit_sampling_head(table, shapes, rows)
     emit_stage_sends(table, shapes, steps, rows)
+
+
+def _norms(shapes: Shapes, steps: StepShapes) -> Ints:
+    """Return the norms of all layers; sandwich norms come in pairs around each part."""
+    before, after = (shapes.norms + 1) // 2, shapes.norms // 2
+    return np.asarray(steps.mixed_layers * before + steps.fed_layers * after)

@@ -55,7 +55,7 @@ class Linear(NamedTuple):
     """It stays in 16 bits whatever the workload's linear type is."""
     expert: int = 0
     segment: int = 0
-    recompute_bit: int = 0
+    recompute_bit: IntValues = 0
     saves_input: bool | Flags | Floats = True
     """Whether X is kept here, or how many times 16 bits."""
     adapter: int = 0
@@ -134,14 +134,14 @@ def emit_linear(
 
 
 def _emit_unpacking(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, size: Floats, recompute_bit: int
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, size: Floats, bit: IntValues
 ) -> None:
     """Emit how frozen weights of 4 bits are made 16 bits, before each GEMM that reads them."""
     packed = where[shapes.packed_base[where] == 1]
     moved = (NF4_BYTES + 2.0) * size
     emit_memory(
         table, packed, f"{label}.unpack", forward_bytes=moved, backward_bytes=moved,
-        transient_bytes=2.0 * size, recompute_bit=recompute_bit,
+        transient_bytes=2.0 * size, recompute_bit=bit,
     )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def _emit_quantisation(
     rows: Floats,
     n_in: IntValues,
     n_out: IntValues,
-    recompute_bit: int,
+    recompute_bit: IntValues,
 ) -> None:
     """Emit what narrow GEMMs quantise: X in the forward and dY in the backward."""
     one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == FP8)
@@ -183,8 +183,9 @@ def emit_memory(
     backward_launches: FloatValues | None = None,
     saved_bytes: FloatValues = 0.0,
     parameters: FloatValues = 0.0,
-    recompute_bit: int = 0,
+    recompute_bit: IntValues = 0,
     exponentials: FloatValues = 0.0,
+    backward_exponentials: FloatValues = 0.0,
     transient_bytes: FloatValues = 0.0,
     syncs: FloatValues = 0.0,
     rate_share: FloatValues = 1.0,
@@ -210,6 +211,7 @@ def emit_memory(
         phase=BACKWARD,
         bytes=backward_bytes,
         launches=launches if backward_launches is None else backward_launches,
+        exponentials=backward_exponentials,
     )
 
 
@@ -236,7 +238,7 @@ class _Beside(NamedTuple):
     split: int
     expert: int
     segment: int
-    recompute_bit: int
+    recompute_bit: IntValues
 
 
 def emit_adapted(

@@ -9,7 +9,7 @@ from projector.arrays import Array, Floats, Ints
 from projector.operations.communication import emit_region_entry, emit_region_exit
 from projector.operations.linear import COLUMN, ROW, Linear, emit_adapted, emit_memory
 from projector.operations.shapes import Shapes, ceil_div
-from projector.operations.table import TableBuilder
+from projector.operations.table import AGAIN, DROPS, TableBuilder
 
 MLP_BIT, SHARED_BIT = 1 << 3, 1 << 6
 SEGMENT_FC1, SEGMENT_FC2 = 4, 5
@@ -27,27 +27,31 @@ def emit_mlp(
         return
     inner = ceil_div(width, shapes.tp)
     activations = 2.0 * shapes.tokens * shapes.hidden
+    whole = inner * (1 + shapes.gated)
+    # The half that recomputation by operators makes again, a product of its own.
+    apart = inner * shapes.gated * shapes.per_op * (shapes.adapter_sites == 0)
     # The inner activations, and with TP the input that is gathered and its gradient.
     working_set = 2.0 * shapes.tokens * inner * (2.0 + shapes.gated)
     working_set = working_set + 2.0 * activations * (shapes.tp > 1)
     emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_FC1)
-    outputs = {"fc1": inner * (1 + shapes.gated), "gate": inner, "up": inner}
-    emit_adapted(
-        table, shapes, where, f"{label}.fc1", outputs, COLUMN,
-        Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=inner * (1 + shapes.gated),
-            saved_tokens=shapes.outer_tokens, bias=shapes.mlp_bias, segment=SEGMENT_FC1,
-            recompute_bit=bit, transient_bytes=working_set,
-        ),
-    )  # fmt: skip
+    outputs = {"fc1": whole, "gate": inner, "up": inner}
+    for part, n_out, of_op in (("fc1", whole - apart, DROPS), ("up", apart, AGAIN)):
+        emit_adapted(
+            table, shapes, where[n_out[where] > 0], f"{label}.{part}", outputs, COLUMN,
+            Linear(
+                tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, bias=shapes.mlp_bias,
+                saved_tokens=shapes.outer_tokens, saves_input=of_op == DROPS,
+                segment=SEGMENT_FC1, recompute_bit=bit | of_op, transient_bytes=working_set,
+            ),
+        )  # fmt: skip
     emit_activation(
-        table, shapes, where, f"{label}.act", shapes.tokens * inner.astype(np.float64), bit
+        table, shapes, where, f"{label}.act", shapes.tokens * inner.astype(np.float64), bit | AGAIN
     )
     emit_adapted(
         table, shapes, where, f"{label}.fc2", {"fc2": shapes.hidden}, ROW,
         Linear(
             tokens=shapes.tokens, n_in=inner, n_out=shapes.hidden, bias=shapes.mlp_bias,
-            segment=SEGMENT_FC2, recompute_bit=bit,
+            segment=SEGMENT_FC2, recompute_bit=bit | DROPS,
         ),
     )  # fmt: skip
     if reduces:
@@ -69,7 +73,8 @@ def emit_activation(
     emit_memory(
         table, where, label, forward_bytes=elements * written,
         backward_bytes=2.0 * elements * (2.0 * inputs + 1.0 + 4.0 * apart),
-        saved_bytes=2.0 * elements * inputs, exponentials=elements, recompute_bit=bit,
+        saved_bytes=2.0 * elements * np.where(shapes.per_op == 1, 1.0, inputs),
+        exponentials=elements, recompute_bit=bit,
         launches=1.0 + apart, backward_launches=1.0 + 2.0 * apart,
     )  # fmt: skip
 
@@ -77,6 +82,9 @@ def emit_activation(
 Pair = tuple[float, float]
 
 LAYERNORM_BIT = 1 << 1
+
+BY_OPERATORS = {"attention.norm": AGAIN, "attention.residual": AGAIN, "mlp.norm": AGAIN | DROPS}
+"""What is made again around a layer's parts; the first norm keeps the input of the layer."""
 
 EAGER_RMS = (36.0, 68.0)
 """Bytes of an element of a root-mean-square norm one operator after the other, both ways: it is
@@ -92,7 +100,7 @@ EAGER_LAYER_KERNELS = (1.0, 3.0)
 
 
 def emit_norm(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, *, count: int | Ints = 1
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, *, count: int | Ints | Floats = 1
 ) -> None:
     """Emit the norms of one place in the layer.
 
@@ -114,7 +122,7 @@ def emit_norm(
         backward_launches=number * kernels[1],
         saved_bytes=2.0 * elements,
         parameters=shapes.hidden * shapes.norm_parameters * np.asarray(count, np.float64),
-        recompute_bit=LAYERNORM_BIT,
+        recompute_bit=LAYERNORM_BIT | BY_OPERATORS.get(label, 0),
     )
 
 
@@ -152,4 +160,5 @@ def emit_residual(table: TableBuilder, shapes: Shapes, where: Ints, label: str) 
         forward_bytes=np.where(fused, 4.0, 6.0) * elements,
         backward_bytes=np.where(fused, 2.0, 6.0) * elements,
         launches=np.where(fused, 0.0, 1.0),
+        recompute_bit=BY_OPERATORS.get(label, 0),
     )

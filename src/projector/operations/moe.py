@@ -30,8 +30,10 @@ from projector.operations.linear import COLUMN, ROW, Linear, emit_adapted, emit_
 from projector.operations.mlp import SEGMENT_FC1, SEGMENT_FC2, SHARED_BIT, emit_activation, emit_mlp
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
+    AGAIN,
     BACKWARD,
     COMPUTE_OTHER,
+    DROPS,
     EP_COMM,
     EXCHANGE,
     FORWARD,
@@ -42,6 +44,7 @@ from projector.operations.table import (
 )
 
 MOE_BIT, MOE_ACT_BIT = 1 << 4, 1 << 5
+MADE_AGAIN = MOE_BIT | AGAIN
 ALLTOALL, ALLGATHER, DEEPEP, HYBRIDEP = range(4)
 
 FP8_BYTES = 1.0 + 4.0 / 128.0
@@ -69,13 +72,15 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the MoE layers in ``where``.
 
     A rank holds s tokens before dispatch. After it, each of its experts/EP experts has
-    s * topk * ETP * EP / experts of them on average, times the load of the fullest rank.
+    s * topk * ETP * EP / experts of them on average, times the load of the fullest rank. A capacity
+    changes what is sent and what arrives.
     """
     if len(where) == 0:
         return
-    sent = shapes.outer_tokens * shapes.topk
+    picks = shapes.outer_tokens * shapes.topk
+    sent = ceil_div(picks * shapes.kept_2e20, LOAD_ONE)
     local_experts = np.maximum(1, shapes.experts // np.maximum(1, shapes.ep))
-    arriving = ceil_div(sent * shapes.etp * shapes.load_2e20, LOAD_ONE)
+    arriving = ceil_div(picks * shapes.etp * shapes.load_2e20, LOAD_ONE)
     per_expert = ceil_div(arriving, local_experts)
     width = shapes.expert_ffn // np.maximum(1, shapes.etp)
     _emit_router(table, shapes, where)
@@ -92,28 +97,46 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         ),
     )  # fmt: skip
     arriving_f = arriving.astype(np.float64)
+    _emit_latent(table, shapes, where, shapes.outer_tokens)
     _emit_host(table, shapes, where)
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
     _emit_expert_tp(table, shapes, where, arriving_f)
+    alone = shapes.ep == 1  # Recomputation by operators keeps what exchanges bring, both ways.
     expert = partial(
         Linear, tokens=per_expert, groups=local_experts, bias=shapes.mlp_bias, expert=1,
-        recompute_bit=MOE_BIT, saved_tokens=_ratio(arriving, local_experts),
+        saved_tokens=_ratio(arriving, local_experts),
     )  # fmt: skip
     outputs = {"fc1": width * (1 + shapes.gated), "gate": width, "up": width}
-    working_set = 2.0 * arriving_f * (shapes.hidden + width * (2.0 + shapes.gated))
+    working_set = 2.0 * arriving_f * (shapes.expert_hidden + width * (2.0 + shapes.gated))
     fc1 = expert(
-        n_in=shapes.hidden, n_out=width * (1 + shapes.gated), transient_bytes=working_set,
-        flop=2.0 * arriving_f * shapes.hidden * width * (1 + shapes.gated),
+        n_in=shapes.expert_hidden, n_out=width * (1 + shapes.gated), transient_bytes=working_set,
+        recompute_bit=MADE_AGAIN | np.where(alone, DROPS, 0),
+        flop=2.0 * arriving_f * shapes.expert_hidden * width * (1 + shapes.gated),
     )  # fmt: skip
     emit_adapted(table, shapes, where, "moe.experts.fc1", outputs, COLUMN, fc1)
     _emit_clamp(table, shapes, where, arriving_f * width)
     emit_activation(
-        table, shapes, where, "moe.experts.act", arriving_f * width, MOE_ACT_BIT | MOE_BIT
-    )
-    fc2 = expert(n_in=width, n_out=shapes.hidden, flop=2.0 * arriving_f * shapes.hidden * width)
-    emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.hidden}, ROW, fc2)
-    _emit_expert_bias(table, shapes, where, arriving_f * shapes.hidden)
+        table, shapes, where, "moe.experts.act", arriving_f * width,
+        MADE_AGAIN | MOE_ACT_BIT | DROPS,
+    )  # fmt: skip
+    fc2 = expert(
+        n_in=width, n_out=shapes.expert_hidden,
+        flop=2.0 * arriving_f * shapes.expert_hidden * width,
+        recompute_bit=MOE_BIT | DROPS | np.where(alone, AGAIN, 0),
+    )  # fmt: skip
+    emit_adapted(table, shapes, where, "moe.experts.fc2", {"fc2": shapes.expert_hidden}, ROW, fc2)
+    _emit_expert_bias(table, shapes, where, arriving_f * shapes.expert_hidden)
+
+
+def _emit_latent(table: TableBuilder, shapes: Shapes, where: Ints, tokens: Ints) -> None:
+    """Emit the projections to the narrower width in which experts work, and back (LatentMoE)."""
+    narrow = where[shapes.expert_hidden[where] < shapes.hidden[where]]
+    linear = partial(Linear, tokens=tokens, recompute_bit=MOE_BIT)
+    down = linear(n_in=shapes.hidden, n_out=shapes.expert_hidden)
+    up = linear(n_in=shapes.expert_hidden, n_out=shapes.hidden)
+    emit_linear(table, shapes, narrow, "moe.latent.down", down)
+    emit_linear(table, shapes, narrow, "moe.latent.up", up)
 
 
 def _ratio(total: Ints, parts: Ints) -> Floats:
@@ -128,21 +151,21 @@ def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         table, shapes, where, "moe.router",
         Linear(
             tokens=shapes.outer_tokens, n_in=shapes.hidden, n_out=shapes.experts,
-            bias=shapes.router_bias, wide=True, recompute_bit=MOE_BIT,
+            bias=shapes.router_bias, wide=True, recompute_bit=MADE_AGAIN | DROPS,
         ),
     )  # fmt: skip
     fused = shapes.permute_fusion == 1
     emit_memory(
         table, where, "moe.router.topk", forward_bytes=20.0 * scores, backward_bytes=12.0 * scores,
         exponentials=scores, launches=np.where(fused, 4.0, 10.0), saved_bytes=8.0 * scores,
-        recompute_bit=MOE_BIT,
+        recompute_bit=MADE_AGAIN,
     )  # fmt: skip
 
 
 def _emit_host(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the operators that keep the host busy beside the kernels of other rows."""
     host = partial(table.add, where, "moe.host", kind=MEMORY, category=COMPUTE_OTHER, launches=0.0)
-    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MOE_BIT)
+    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MADE_AGAIN)
     host(phase=BACKWARD, calls=shapes.calls_backward.astype(np.float64))
 
 
@@ -153,7 +176,7 @@ def _emit_clamp(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floa
         table, where[clamped[where]], "moe.experts.clamp",
         forward_bytes=shapes.clamp_forward_bytes * elements,
         backward_bytes=shapes.clamp_backward_bytes * elements,
-        launches=3.0, backward_launches=7.0, recompute_bit=MOE_ACT_BIT | MOE_BIT,
+        launches=3.0, backward_launches=7.0, recompute_bit=MADE_AGAIN | MOE_ACT_BIT,
         rate_share=shapes.eager_share,
     )  # fmt: skip
 
@@ -168,7 +191,7 @@ def _emit_expert_bias(table: TableBuilder, shapes: Shapes, where: Ints, elements
         table, where[apart[where]], "moe.experts.bias",
         forward_bytes=shapes.bias_forward_bytes * elements,
         backward_bytes=shapes.bias_backward_bytes * elements,
-        launches=4.0, backward_launches=8.0, recompute_bit=MOE_BIT,
+        launches=4.0, backward_launches=8.0, recompute_bit=MADE_AGAIN,
         transient_bytes=shapes.bias_transient_bytes * elements, rate_share=shapes.eager_share,
     )  # fmt: skip
 
@@ -183,7 +206,7 @@ def _emit_permutation(
     once to each rank, they are gathered after dispatch and summed before combine. Counted from
     Megatron-LM's moe_utils.py and token_dispatcher.py, with and without ``moe_permute_fusion``.
     """
-    hidden = shapes.hidden.astype(np.float64)
+    hidden = shapes.expert_hidden.astype(np.float64)
     fused = shapes.permute_fusion == 1
     delivered = np.where(shapes.dispatcher >= DEEPEP, shapes.ranks_reached_2e20 / LOAD_ONE, 1.0)
     tokens = shapes.outer_tokens * delivered
@@ -198,14 +221,14 @@ def _emit_permutation(
     share = np.where(fused, 1.0, shapes.eager_share)
     atomics = share * shapes.atomic_bytes * sent * hidden
     added = np.where(fused, gathered, 2.0 * hidden * (tokens + sent) + atomics)
-    for label, forward, backward in (
-        ("moe.permute", gathered, added),
-        ("moe.unpermute", added, gathered),
+    came_back = 2.0 * hidden * sent * shapes.per_op * (shapes.ep > 1)
+    for label, forward, backward, bits, saved, held in (
+        ("moe.permute", gathered, added, MADE_AGAIN, 0.0, 2.0 * hidden * sent),
+        ("moe.unpermute", added, gathered, MOE_BIT, came_back, returned),
     ):
         emit_memory(
             table, where, label, forward_bytes=forward, backward_bytes=backward, launches=launches,
-            recompute_bit=MOE_BIT, rate_share=share,
-            transient_bytes=returned if label == "moe.unpermute" else 2.0 * hidden * sent,
+            recompute_bit=bits, rate_share=share, saved_bytes=saved, transient_bytes=held,
             # The host must know the counts to size what arrives.
             syncs=drops_nothing * 1.0 if label == "moe.permute" else 0.0,
         )  # fmt: skip
@@ -215,7 +238,7 @@ def _emit_permutation(
     moved = 4.0 * hidden * arriving
     emit_memory(
         table, sorts, "moe.sort", forward_bytes=2.0 * moved, backward_bytes=2.0 * moved,
-        launches=2.0 * launches, recompute_bit=MOE_BIT, rate_share=share,
+        launches=2.0 * launches, recompute_bit=MADE_AGAIN, rate_share=share,
     )  # fmt: skip
 
 
@@ -229,6 +252,8 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     if len(split) == 0:
         return
     tokens = shapes.outer_tokens * (shapes.load_2e20 / LOAD_ONE)
+    # The ranks that a fused exchange sends a token to already tell what capacity leaves of it.
+    fullest = shapes.outer_tokens * (shapes.load_2e20 / np.maximum(1, shapes.kept_2e20))
     narrow = np.where(shapes.dispatch_bytes == 1, FP8_BYTES, 2.0)
     for label, phase, element, op in (
         ("moe.dispatch", FORWARD, narrow, DISPATCH),
@@ -237,7 +262,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         ("moe.combine", BACKWARD, 2.0, DISPATCH),
         ("moe.dispatch", BACKWARD, 2.0, COMBINE),
     ):
-        size = np.asarray(shapes.hidden * element, np.float64)
+        size = np.asarray(shapes.expert_hidden * element, np.float64)
         row: CollectiveRow = {
             **_beside(shapes, SEGMENT_FC1 if label == "moe.dispatch" else SEGMENT_FC2),
             "recompute_bit": MOE_BIT if phase == FORWARD else 0,
@@ -251,7 +276,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         bulk = BULK_DISPATCH if op == DISPATCH else BULK_COMBINE
         for dispatcher, code in ((DEEPEP, op), (HYBRIDEP, bulk)):
             of_kernel = split[shapes.dispatcher[split] == dispatcher]
-            _emit_fused(table, shapes, of_kernel, label, phase, code, tokens, size, group, row)
+            _emit_fused(table, shapes, of_kernel, label, phase, code, fullest, size, group, row)
     _emit_gathered(table, shapes, split[shapes.dispatcher[split] == ALLGATHER])
 
 
@@ -291,7 +316,7 @@ def _emit_fused(
 
 def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the dispatcher that gathers all tokens on every rank."""
-    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.hidden * shapes.ep
+    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.expert_hidden * shapes.ep
     labels = ("moe.dispatch", "moe.combine")
     emit_gather_and_scatter(table, shapes, where, labels, EP_COMM, "ep", everything, MOE_BIT)
 
@@ -299,7 +324,7 @@ def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_expert_tp(table: TableBuilder, shapes: Shapes, where: Ints, arriving: Floats) -> None:
     """Emit expert tensor parallelism: tokens gathered before, partial sums scattered after."""
     split = where[shapes.etp[where] > 1]
-    num_bytes = 2.0 * arriving * shapes.hidden
+    num_bytes = 2.0 * arriving * shapes.expert_hidden
     labels = ("moe.etp.all_gather", "moe.etp.reduce_scatter")
     emit_gather_and_scatter(table, shapes, split, labels, TP_COMM, "etp", num_bytes, MOE_BIT)
 
@@ -329,6 +354,7 @@ def emit_served_experts(
     active = active_experts(experts // parts, pairs, steps.stage_tokens)
     exchanged = steps.exchange != NO_EXCHANGE
     _emit_routing(layers, shapes, where, experts)
+    _emit_latent(layers, shapes, where, shapes.tokens)
     _emit_dispatch(layers, shapes, steps, where, pairs)
     # Kernels for few tokens deliver them by expert and sum up what comes back.
     around = where[steps.exchange[where] != LOW_LATENCY]
@@ -338,22 +364,24 @@ def emit_served_experts(
         around,
         "moe.permute",
         backward_bytes=0.0,
-        forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.hidden,
+        forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.expert_hidden,
     )
     inner = ceil_div(shapes.expert_ffn, np.maximum(1, shapes.etp))
     rows = ceil_div(pairs, active)
     grouped = partial(Linear, tokens=rows, groups=active, expert=1)
-    fc1 = grouped(n_in=shapes.hidden, n_out=inner * (1 + shapes.gated))
+    fc1 = grouped(n_in=shapes.expert_hidden, n_out=inner * (1 + shapes.gated))
     emit_linear(layers, shapes, where, "moe.experts.fc1", fc1)
     emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)
-    fc2 = grouped(n_in=np.maximum(1, inner), n_out=shapes.hidden)
+    fc2 = grouped(n_in=np.maximum(1, inner), n_out=shapes.expert_hidden)
     emit_linear(layers, shapes, where, "moe.experts.fc2", fc2)
     emit_memory(
         layers,
         around,
         "moe.finalise",
         backward_bytes=0.0,
-        forward_bytes=2.0 * (copies + _summed_tokens(shapes, steps, exchanged)) * shapes.hidden,
+        forward_bytes=2.0
+        * (copies + _summed_tokens(shapes, steps, exchanged))
+        * shapes.expert_hidden,
     )
     _emit_combine(layers, shapes, steps, where, pairs)
     activations = 2.0 * shapes.tokens * shapes.hidden
@@ -461,7 +489,7 @@ def _emit_served_exchange(
     sent = ceil_div(shapes.tokens, shapes.tp).astype(np.float64)
     mean = steps.stage_tokens * shapes.topk / parts
     tokens = sent * np.maximum(1.0, pairs / np.maximum(1.0, mean))
-    size = shapes.hidden * element
+    size = shapes.expert_hidden * element
     # The kernel for few tokens sends a copy to every expert.
     copies = np.where(op == LOW_LATENCY, shapes.topk, steps.ranks_reached).astype(np.float64)
     near = copies * (local - 1.0) / local
@@ -477,7 +505,7 @@ def _emit_served_gather(
     table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints, label: str, operation: int
 ) -> None:
     """Emit the gather of the tokens of all attention groups, or the scatter of their sums."""
-    everything = 2.0 * steps.attention_dp * shapes.tokens * shapes.hidden
+    everything = 2.0 * steps.attention_dp * shapes.tokens * shapes.expert_hidden
     emit_collective(
         table, where[steps.gathers[where] == 1], label, phase=FORWARD, category=EP_COMM,
         operation=operation, num_bytes=everything, ranks=steps.attention_dp,

@@ -14,6 +14,7 @@ from projector.arrays import Flags, Floats, Ints, Records
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
 from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.workload_columns import ADDS, WorkloadColumns
+from projector.operations.table import AGAIN
 
 
 class Shapes(WorkloadColumns):
@@ -48,6 +49,11 @@ class Shapes(WorkloadColumns):
     def eager_share(self) -> Floats:
         """Rate of eager kernels of experts over that of other memory-bound operators."""
         return np.where(self.eager_share_2e20 > 0, self.eager_share_2e20 / LOAD_ONE, 1.0)
+
+    @cached_property
+    def per_op(self) -> Ints:
+        """1 where recomputation goes by operators."""
+        return np.asarray(self.recompute_mask & AGAIN > 0, np.int64)
 
     @property
     def activation_bytes(self) -> Floats:
@@ -98,7 +104,12 @@ class StepShapes:
     layers: Ints
     windowed: Ints
     """Layers whose attention has a window."""
+    attention_layers: Ints
+    dense_layers: Ints
+    """Layers with one MLP."""
     moe_layers: Ints
+    state_layers: Ints
+    """int64[steps, mixers]: layers with each of `operations.recurrent.RECURRENT`."""
     sequences: Ints
     """That decode."""
     queries: Ints
@@ -146,6 +157,17 @@ class StepShapes:
     """float64[steps]: distinct parts on which a token's experts lie."""
     domains_reached: Floats
     """float64[steps]: distinct scale-up domains on which they lie."""
+
+    @property
+    def mixed_layers(self) -> Ints:
+        """Layers with a mixer, of attention or another."""
+        mixed: Ints = self.attention_layers + self.state_layers.sum(axis=1)
+        return mixed
+
+    @property
+    def fed_layers(self) -> Ints:
+        """Layers with an MLP or experts."""
+        return self.dense_layers + self.moe_layers
 
     @property
     def decode_tokens(self) -> Ints:

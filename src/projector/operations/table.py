@@ -27,6 +27,9 @@ PP_COMM = CP_COMM
 """Category of the sends between pipeline stages of an inference step, which has no context
 parallelism."""
 
+AGAIN, DROPS = 1 << 7, 1 << 8
+"""Bits of rows that recomputation by operators runs again, and whose activations it drops."""
+
 WHOLE_LAYER = -1
 """Segment of a collective that may hide behind all compute of its layer and phase."""
 
@@ -113,7 +116,7 @@ class OperationTable:
     calls: Floats = field(metadata=_default(0.0))
     """Operators that it dispatches besides, which add no gap between kernels."""
     rate_share: Floats = field(metadata=_default(1.0))
-    """Rate that a memory-bound row reaches over that of the device's memory-bound operators."""
+    """Rate that a memory-bound row, or a GEMM, reaches over that of the device's others."""
     syncs: Floats = field(metadata=_default(0.0))
     """Times the host waits for the device."""
     repeats: Floats = field(metadata=_default(1.0))

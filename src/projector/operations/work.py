@@ -12,6 +12,7 @@ from projector.lower.workloads import Workloads
 from projector.operations.linear import BITS
 from projector.operations.mlp import MLP_BIT, SEGMENT_FC2
 from projector.operations.table import (
+    AGAIN,
     ATTENTION,
     BACKWARD,
     COLLECTIVE,
@@ -96,9 +97,8 @@ def dropped_rows(table: OperationTable, workloads: Workloads) -> Flags:
     """Return the rows whose activations selective recomputation drops, bool[rows]."""
     columns = workloads.columns
     selective = columns.recompute[table.workload] == RECOMPUTE_SELECTIVE
-    dropped: Flags = selective & (
-        (columns.recompute_mask[table.workload] & table.recompute_bit) > 0
-    )
+    mask = columns.recompute_mask[table.workload]
+    dropped: Flags = selective & (((mask + (mask & AGAIN)) & table.recompute_bit) > 0)
     return dropped
 
 
@@ -111,13 +111,12 @@ def repeated_rows(table: OperationTable, workloads: Workloads) -> Flags:
     columns = workloads.columns
     full = columns.recompute[table.workload] == RECOMPUTE_FULL
     dense = columns.experts[table.workload] == 0
-    is_last = ((table.kind == GEMM) & (table.recompute_bit == MLP_BIT)) | (
+    is_last = ((table.kind == GEMM) & (table.recompute_bit & MLP_BIT > 0)) | (
         (table.kind == COLLECTIVE) & dense
     )
     is_last &= (table.segment == SEGMENT_FC2) & (columns.stops_early[table.workload] == 1)
     # What an adapter beside it keeps is made behind it.
     is_last &= (columns.adapter_sites[table.workload] & BITS["fc2"]) == 0
-    repeated: Flags = (table.phase == FORWARD) & (
-        dropped_rows(table, workloads) | (full & ~is_last)
-    )
+    chosen = (columns.recompute_mask[table.workload] & table.recompute_bit) > 0
+    repeated: Flags = (table.phase == FORWARD) & (chosen | (full & ~is_last))
     return repeated

@@ -6,6 +6,7 @@ from typing import Any
 
 from projector.config.bands import Band
 from projector.config.first_order_job import AnyJob
+from projector.envelope import told
 from projector.first_order.results import FirstOrderRun
 from projector.projection.bands import FITS
 from projector.projection.run import RunProjection
@@ -162,21 +163,15 @@ class Choice:
             "gpus": self.gpus,
             "nodes": self.job.cluster.nodes,
             **self.run.to_dict(),
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "mfu": self.mfu,
+            **told(self, "tokens_per_s_per_gpu mfu"),
             "iteration_time_ms": self.iteration_time_s * 1e3,
-            "verdict": self.verdict,
-            "peak_gib": to_gib(self.peak_bytes),
+            **told(self, "verdict peak_gib"),
             "peak_gib_low": to_gib(self.peak_low_bytes),
             "peak_gib_high": to_gib(self.peak_high_bytes),
             "usable_gib": to_gib(self.usable_bytes),
             "parallelism": dict(self.degrees),
-            "schedule": self.schedule,
-            "bound": self.bound,
-            "status": self.status,
-            "group": self.group,
+            **told(self, "schedule bound status group"),
             "front": self.on_front,
             "knee": self.is_knee,
-            "remark": self.remark,
-            "overrides": dict(self.overrides),
+            **told(self, "remark overrides"),
         }

@@ -12,21 +12,12 @@ from typing import Any
 from projector.config.bands import NOTHING
 from projector.config.first_order import FIRST_ORDER, TILES
 from projector.config.planning import PlanSettings
-from projector.envelope import envelope
+from projector.envelope import envelope, told
 from projector.errors import ConfigError
+from projector.planning import survey as surveys
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
 from projector.planning.question import Question, ask, days_number, number, stating, usd
 from projector.planning.ranking import COST, objective_of, rank, spend_of, status_of, value_of
-from projector.planning.survey import (
-    PRICE,
-    Progress,
-    Site,
-    Skipped,
-    Surveyor,
-    climb,
-    fewest_that_fit,
-    survey,
-)
 from projector.planning.words import answer_of, assumptions_of
 from projector.projection.api import JobLike
 from projector.searches.limits import check_top
@@ -67,16 +58,11 @@ class Remedy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of ``plan --json``."""
-        return {
-            "key": self.key,
-            "value": self.value,
-            "text": self.text,
-            "choice": self.choice.to_dict(),
-        }
+        return told(self, "key value text choice")
 
 
 def remedies(
-    surveyor: Surveyor, ranked: Sequence[Choice], skipped: list[Skipped]
+    surveyor: surveys.Surveyor, ranked: Sequence[Choice], skipped: list[surveys.Skipped]
 ) -> tuple[Remedy, ...]:
     """Return what would do where no choice keeps the limits with its bands; else nothing."""
     question = surveyor.question
@@ -97,7 +83,7 @@ def remedies(
 
 
 def _other_sizes(
-    surveyor: Surveyor, question: Question, skipped: list[Skipped], *, fits: bool
+    surveyor: surveys.Surveyor, question: Question, skipped: list[surveys.Skipped], *, fits: bool
 ) -> Iterator[Remedy]:
     """Search sizes that were not offered; yield the best that keeps the limits."""
     known = set(surveyor.sites)
@@ -109,11 +95,11 @@ def _other_sizes(
             for each in skipped
         ):
             if limited or fits:
-                climb(surveyor, kind, [])
+                surveys.climb(surveyor, kind, [])
             else:
-                fewest_that_fit(surveyor, kind)
+                surveys.fewest_that_fit(surveyor, kind)
     surveyor.question = question
-    sites: list[Site] = [site for key, site in surveyor.sites.items() if key not in known]
+    sites: list[surveys.Site] = [site for key, site in surveyor.sites.items() if key not in known]
     answers = [
         replace(choice, status=MEETS)
         for site in sites
@@ -153,7 +139,7 @@ def _dearer(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
         assert question.budget_usd is not None
         if price is not None:
             lower = _down(price * question.budget_usd / most_usd)
-            trial = _changed(question, cheapest, {PRICE: lower}) if lower > 0.0 else None
+            trial = _changed(question, cheapest, {surveys.PRICE: lower}) if lower > 0.0 else None
             if trial is not None and status_of(question, trial) == MEETS:
                 yield Remedy(HOURLY, lower, replace(trial, status=MEETS))
 
@@ -223,7 +209,7 @@ class PlanResult:
     choices: tuple[Choice, ...]
     """All that were found, in order."""
     top: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[surveys.Skipped, ...]
     """Clusters that offered no choice, or were not searched, and why."""
     would_do: tuple[Remedy, ...]
     """Where nothing keeps the limits: what would."""
@@ -284,25 +270,17 @@ class PlanResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector plan --json`` prints."""
-        question, job = self.question, self.question.job
+        question, training = self.question, self.question.job.training
         band = self.choices[0].band if self.choices else NOTHING
         return {
             **envelope(self.warnings, band.to_dict()),
-            "model": job.model.name,
-            "tokens": question.tokens,
-            "tokens_per_step": question.tokens_per_step,
-            "global_batch_size": job.training.global_batch_size,
-            "seq_length": job.training.seq_length,
-            "precision": job.training.precision,
+            "model": question.job.model.name,
+            **told(question, "tokens tokens_per_step"),
+            **told(training, "global_batch_size seq_length precision"),
             "batch_basis": question.batch_basis,
             "devices": [kind.label for kind in question.kinds],
-            "devices_basis": question.devices_basis,
-            "deadline_days": question.deadline_days,
-            "budget_usd": question.budget_usd,
-            "fidelity": question.fidelity,
-            "met": self.met,
-            "answer": self.answer,
-            "objective": self.objective,
+            **told(question, "devices_basis deadline_days budget_usd fidelity"),
+            **told(self, "met answer objective"),
             "choices": [choice.to_dict() for choice in self.choices[: self.top]],
             "considered": len(self.choices),
             "front": [
@@ -313,10 +291,7 @@ class PlanResult:
                 {"device": each.label, "gpus": list(each.gpus), "reason": each.reason}
                 for each in self.skipped
             ],
-            "would_do": [each.to_dict() for each in self.would_do],
-            "assumptions": list(self.assumptions),
-            "layouts": self.layouts,
-            "seconds": self.seconds,
+            **told(self, "would_do assumptions layouts seconds"),
         }
 
     def __repr__(self) -> str:
@@ -355,7 +330,7 @@ def project_plan(
     fidelity: str = TILES,
     settings: PlanSettings | None = None,
     formats: Sequence[str] = (),
-    progress: Progress | None = None,
+    progress: surveys.Progress | None = None,
 ) -> PlanResult:
     """Rank clusters and layouts for a training run.
 
@@ -418,12 +393,12 @@ def project_plan(
         settings=settings or PlanSettings(),
         formats=formats,
     )
-    surveyor = Surveyor(question, progress)
-    skipped = survey(surveyor)
+    surveyor = surveys.Surveyor(question, progress)
+    skipped = surveys.survey(surveyor)
     sites = list(surveyor.sites.values())
     ranked = rank(question, [choice for site in sites for choice in site.choices])
     skipped += [
-        Skipped(site.kind.label, (site.gpus, site.gpus), site.reason)
+        surveys.Skipped(site.kind.label, (site.gpus, site.gpus), site.reason)
         for site in sites
         if not site.choices
     ]

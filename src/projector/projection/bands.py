@@ -15,17 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints32
-from projector.config.bands import (
-    ALL,
-    NOTHING,
-    SHARES,
-    UNFAMILIAR,
-    Band,
-    band_of,
-    family_of_device,
-    table,
-    width_of_type,
-)
+from projector.config import bands
+from projector.config.bands import NOTHING, Band, table
 from projector.config.device_file import attention_band
 from projector.config.framework import profile_named
 from projector.config.job import Job
@@ -44,7 +35,8 @@ def time_band(job: Job, attention_share: float = 0.0, without: str | None = None
 
     The band is wider where the attention kernel was not measured, by its share in the step.
     """
-    band = band_of("time", classes_of(job), job.cluster.device.name, without)
+    band = bands.band_of("time", classes_of(job), job.cluster.device.name, without)
+    band = replace(band, unknown=unfamiliar(job) or band.unknown)
     passes = [attention_band(evidence) for evidence in attention_evidence(job)]
     # The backward takes about two thirds of attention.
     own = (passes[0] + 2.0 * passes[1]) / 3.0
@@ -79,7 +71,7 @@ def run_class(job: Job) -> str:
 
 def memory_band(job: Job, without: str | None = None) -> Band:
     """Return the band of the peak of memory; ``without`` as in `time_band`."""
-    return band_of("memory", classes_of(job), without=without)
+    return bands.band_of("memory", classes_of(job, "memory"), without=without)
 
 
 def ratio_band(
@@ -107,8 +99,8 @@ def ratio_band(
 
 def _both_sides(entry: dict[str, Any], runs: int, basis: str) -> Band:
     """Return a band that is as wide below as above, in logarithms."""
-    sides: dict[str, float] = {}
-    for share in SHARES:
+    sides: dict[str, Any] = {}
+    for share in bands.SHARES:
         width = 1.0 + float(entry[f"relative_{share}"])
         sides |= {f"low_{share}": round(1.0 / width, 3), f"high_{share}": round(width, 3)}
     return Band(**sides, runs=runs, basis=f"68 % of {basis} are within it")
@@ -118,7 +110,7 @@ def _independent(first: Band, second: Band) -> Band:
     """Return the band of second over first where squares of logarithms add."""
     if first.relative is None or second.relative is None:
         return NOTHING
-    sides = {
+    sides: dict[str, Any] = {
         f"{side}_{share}": round(
             math.exp(
                 sign
@@ -129,7 +121,7 @@ def _independent(first: Band, second: Band) -> Band:
             ),
             3,
         )
-        for share in SHARES
+        for share in bands.SHARES
         for side, other, sign in (("low", "high", -1.0), ("high", "low", 1.0))
     }
     basis = "the bands of both jobs, taken as independent"
@@ -141,28 +133,35 @@ def uncertainty(job: Job, quantity: str) -> dict[str, Any]:
     return (time_band(job) if quantity == "time" else memory_band(job)).to_dict()
 
 
-def classes_of(job: Job) -> tuple[str, ...]:
+def classes_of(job: Job, quantity: str = "time") -> tuple[str, ...]:
     """Return the names of the classes of a job, the narrowest first; the last is ``all``."""
-    family = family_of_device(job.cluster.device)
+    family = bands.family_of_device(job.cluster.device)
     kind = "dense" if job.model.moe is None else "moe"
-    precision = width_of_type(job.training.precision)
-    if is_unfamiliar(job):
-        return (UNFAMILIAR,)
-    return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, ALL
+    precision = bands.width_of_type(job.training.precision)
+    if unfamiliar(job, quantity):
+        return (bands.UNFAMILIAR,)
+    return f"{family}.{kind}.{precision}", f"{family}.{kind}", kind, bands.ALL
 
 
-def is_unfamiliar(job: Job) -> bool:
-    """Whether hardly any published run has the framework of a job, or experts on its network.
+def unfamiliar(job: Job, quantity: str = "time") -> str:
+    """Return what hardly any published run has of a job: framework, layers, experts on a network.
 
-    Constants of one source alone stand behind such a job.
+    Constants of one source alone stand behind the time or memory of such a job. Of others it
+    returns ``""``.
     """
     framework, has_experts = job.training.framework, job.model.moe is not None
     few = "none" if framework is None else profile_named(framework.name).few_runs
-    if few == "all" or (few == "experts" and has_experts):
-        return True
+    if framework is not None and (few == "all" or (few == "experts" and has_experts)):
+        return f"{framework.name} with experts" if few == "experts" else framework.name
+    mla = job.model.mla
+    if job.model.recurrent is not None or (mla is not None and mla.index_heads):
+        return "its kinds of layers"
+    if quantity == "memory":
+        return ""
     split, network = job.parallelism, job.cluster.network
     spread = split.ep > 1 and split.ep * split.expert_tp > network.scale_up_gpus
-    return has_experts and spread and network.exchange_wait_us > 0.0
+    waits = has_experts and spread and network.exchange_wait_us > 0.0
+    return f"experts spread over {network.name.partition(':')[0]}" if waits else ""
 
 
 VERDICTS = FITS, AT_RISK, DOES_NOT_FIT = "fits", "at_risk", "does_not_fit"
@@ -258,6 +257,7 @@ _NAMED = {
     "precision": ("training.precision", "training.fp8_", "training.first_last_layers_bf16"),
     "recompute": ("training.recompute",),
     "schedule": ("training.schedule", "training.zero_bubble_", "training.optimizer_post_"),
+    "dispatcher": ("training.moe.dispatcher", "cluster.network.exchange_"),
 }
 """Setting -> its dotted fields, or what they begin with."""
 
@@ -278,8 +278,13 @@ _FOLLOWS = {
 }
 """Fields that count only where none of these settings differs: they go with them."""
 
-_DERIVED = ("parallelism.dp", "model.max_position_embeddings", "cluster.network.")
+_DERIVED = ("parallelism.dp", "model.max_position_embeddings")
 """Fields that follow from others, or that hardly change a step."""
+
+
+_NETWORK = "cluster.network."
+_EXCHANGE = _NETWORK + "exchange_"
+"""What a dispatcher's library makes of a network."""
 
 
 def changed_settings(first: Job, second: Job) -> tuple[str, ...] | None:
@@ -319,11 +324,12 @@ def _changed_fields(first: Job, second: Job) -> list[str] | None:
     """Return the dotted fields that differ; None where they are of different machines or models."""
     if first.model.name != second.model.name or first.cluster.device != second.cluster.device:
         return None
-    if (first.cluster.network != second.cluster.network) and (
-        first.cluster.gpus == second.cluster.gpus
-    ):
+    words = {"name", "sources"}
+    one, other = (job.cluster.network.model_dump(exclude=words) for job in (first, second))
+    changed = _differences(one, other, _NETWORK)
+    fields = [name for name in changed if name.startswith(_EXCHANGE)]
+    if len(fields) < len(changed) and first.cluster.gpus == second.cluster.gpus:
         return None
-    fields = []
     for section in ("model", "parallelism", "training", "cluster"):
         one, other = getattr(first, section), getattr(second, section)
         exclude = {"device", "network"} if section == "cluster" else {"name", "source"}
@@ -332,7 +338,7 @@ def _changed_fields(first: Job, second: Job) -> list[str] | None:
                 one.model_dump(exclude=exclude), other.model_dump(exclude=exclude), f"{section}."
             )
     fields = [field for field in fields if not field.startswith(_DERIVED)]
-    alike = ("parallelism.", "training.", "cluster.nodes", "cluster.gpus_per_node")
+    alike = ("parallelism.", "training.", "cluster.nodes", "cluster.gpus_per_node", _EXCHANGE)
     named = [field for field in fields if field.startswith(alike)]
     is_other = len(named) < len(fields) or any("framework" in field for field in named)
     return None if is_other else named

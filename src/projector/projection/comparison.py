@@ -10,12 +10,13 @@ from statistics import median
 from typing import Any
 
 from projector.config.job import Job
+from projector.envelope import told
 from projector.errors import ProjectorError
 from projector.measure.keys import OperationKey
 from projector.measure.reduction import Reduction
 from projector.projection.evaluate import Evaluation
 from projector.projection.terms import BREAKDOWN
-from projector.units import to_gib, to_ms
+from projector.units import to_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,7 @@ class Pair:
 
     def to_dict(self) -> dict[str, Any]:
         """Return both in milliseconds."""
-        return {
-            "measured_ms": to_ms(self.measured_s),
-            "simulated_ms": to_ms(self.simulated_s),
-            "ratio": self.ratio,
-        }
+        return told(self, "measured_ms simulated_ms ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +62,7 @@ class ComparedOperation:
         return {
             "layer": self.layer,
             "operation": self.key.label,
-            "phase": self.key.phase,
-            "kind": self.key.kind,
+            **told(self.key, "phase kind"),
             "shape": self.shape,
             **self.pair.to_dict(),
             "measured_low_ms": to_ms(self.low_s),
@@ -103,11 +99,7 @@ class Peaks:
 
     def to_dict(self) -> dict[str, Any]:
         """Return both in GiB."""
-        return {
-            "measured_gib": to_gib(self.measured_bytes),
-            "simulated_gib": to_gib(self.simulated_bytes),
-            "ratio": self.ratio,
-        }
+        return told(self, "measured_gib simulated_gib ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +151,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the object that stands under ``comparison`` in ``--json``."""
         return {
-            "operations": [entry.to_dict() for entry in self.operations],
-            "layers": [entry.to_dict() for entry in self.layers],
-            "step": {name: pair.to_dict() for name, pair in self.step.items()},
-            "target": {name: pair.to_dict() for name, pair in self.target.items()},
-            "memory": self.memory.to_dict() if self.memory is not None else None,
+            **told(self, "operations layers step target memory"),
             "summary": {
                 "operations": errors(entry.pair for entry in self.operations),
                 "layers": errors(entry.pair for entry in self.layers),
@@ -221,14 +209,7 @@ class Proportion:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that stands under ``closed_form`` in ``--json``."""
-        return {
-            "min_dp": self.min_dp,
-            "target_dp": self.target_dp,
-            "base_ms": to_ms(self.base_s),
-            "once_ms": to_ms(self.once_s),
-            "step_ms": to_ms(self.step_s),
-            "replayed_ms": to_ms(self.replayed_s),
-        }
+        return told(self, "min_dp target_dp base_ms once_ms step_ms replayed_ms")
 
 
 def by_proportion(

@@ -40,6 +40,7 @@ from projector.operations.cost import (
 )
 from projector.operations.emit import emit_operations
 from projector.operations.table import OperationTable
+from projector.projection import step
 from projector.projection.data_parallel import DataParallelCosts, cost_data_parallel, stage_times
 from projector.projection.floors import Floors, activation_room, planned_floors
 from projector.projection.known import KnownPipelines
@@ -65,14 +66,6 @@ from projector.projection.schedules import (
     choose_schedules,
     schedule_kinds,
 )
-from projector.projection.step import (
-    Pipeline,
-    StepInputs,
-    Steps,
-    replay_job,
-    run_steps,
-    step_inputs,
-)
 from projector.projection.terms import STATIC_TERMS
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
@@ -89,12 +82,12 @@ class Evaluation:
     workloads: Workloads
     costs: WorkloadCosts
     parallel: DataParallelCosts
-    inputs: StepInputs
+    inputs: step.StepInputs
     settings: list[Setting]
     setting_of_job: Ints
     orders: list[ChosenOrder]
     order_of_job: Ints
-    steps: Steps
+    steps: step.Steps
     details: tuple[OperationTable, RowCosts] | None = None
     """Every operation, where they were all costed for this batch."""
 
@@ -172,9 +165,9 @@ class Evaluation:
     def _chosen(self, row: int) -> ChosenOrder:
         return self.orders[int(self.order_of_job[row])]
 
-    def pipeline(self, row: int) -> Pipeline:
+    def pipeline(self, row: int) -> step.Pipeline:
         """Return the replay of one job."""
-        return replay_job(self.inputs, self._chosen(row), row)
+        return step.replay_job(self.inputs, self._chosen(row), row)
 
     @cached_property
     def reserve_bytes(self) -> Floats:
@@ -379,7 +372,7 @@ def evaluate_legal(
         setting_of_job=legal.schedules.of_job,
         orders=orders,
         order_of_job=order_of_job,
-        steps=run_steps(lowered.inputs, orders, order_of_job),
+        steps=step.run_steps(lowered.inputs, orders, order_of_job),
         details=lowered.details,
     )
 
@@ -400,7 +393,7 @@ class _Lowered(NamedTuple):
     costs: WorkloadCosts
     details: tuple[OperationTable, RowCosts] | None
     parallel: DataParallelCosts
-    inputs: StepInputs
+    inputs: step.StepInputs
 
 
 def _lower(legal: Legal, known: KnownPipelines | None, measured: RowTimes | None) -> _Lowered:
@@ -426,7 +419,7 @@ def _lower(legal: Legal, known: KnownPipelines | None, measured: RowTimes | None
     optimizer_s = cost_optimizer(replicas, state.owned_parameters, state.held_parameters)
     if measured is not None and measured.optimizer_share is not None:
         optimizer_s = optimizer_s * measured.optimizer_share
-    inputs = step_inputs(replicas, pipelines, times, p2p, state, optimizer_s, tied_s)
+    inputs = step.step_inputs(replicas, pipelines, times, p2p, state, optimizer_s, tied_s)
     return _Lowered(workloads, costs, details, parallel, inputs)
 
 
@@ -465,7 +458,7 @@ def evaluate_possible(
 
 
 def _orders(
-    inputs: StepInputs, settings: list[Setting], setting_of_job: Ints
+    inputs: step.StepInputs, settings: list[Setting], setting_of_job: Ints
 ) -> tuple[list[ChosenOrder], Ints]:
     """Return the orders of a batch; a planned one suits the times and memory of its jobs."""
     planned = np.array([setting.planned for setting in settings])[setting_of_job]
@@ -519,7 +512,7 @@ def _orders(
     return orders, order_of_job
 
 
-def _planning_costs(inputs: StepInputs, job: int, limit: Floats) -> Costs:
+def _planning_costs(inputs: step.StepInputs, job: int, limit: Floats) -> Costs:
     """Return what a planned order looks at: times of its stages, and what ranks may hold."""
     replicas, training = inputs.replicas, inputs.replicas.workloads.batch.training
     replica, family = int(replicas.of_job[job]), int(replicas.family[job])

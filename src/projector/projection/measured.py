@@ -152,13 +152,22 @@ def compare_record(
 ) -> Comparison:
     """Put what was measured beside the models, of the benchmark and of the target."""
     record = benchmark.record
-    layer_s = _layer_seconds(benchmark)
+    times = benchmark.layer_times()
+    seconds = times.device_s + times.host_s
+    layer_s = [
+        (layer, float(phases[FORWARD]), float(phases[BACKWARD] + phases[WEIGHT]))
+        for layer, phases in zip(layers_of(benchmark.evaluation.workloads), seconds, strict=True)
+    ]
     target = evaluate([simulated.job])
+    terms = {
+        name: Pair(seconds, simulated.breakdown_s[name])
+        for name, seconds in restored.breakdown_s.items()
+    }
     return Comparison(
         operations=tuple(_operations(record, (benchmark.evaluation, target))),
         layers=tuple(_layers(record, layer_s)),
         step=_step(benchmark, layer_s),
-        target=_target(restored, simulated),
+        target={**terms, "total": Pair(restored.iteration_time_s, simulated.iteration_time_s)},
         memory=compare_memory(benchmark, restored.memory),
         missing=tuple(_missing(record)),
     )
@@ -174,14 +183,6 @@ def compare_memory(benchmark: Benchmark, anchored: MemoryProjection) -> Compared
         step=Peaks(anchor.measured_bytes, modelled),
         target=Peaks(anchor.allocated_bytes, anchor.analytic_bytes),
     )
-
-
-def _target(restored: PerformanceProjection, simulated: PerformanceProjection) -> dict[str, Pair]:
-    terms = {
-        name: Pair(seconds, simulated.breakdown_s[name])
-        for name, seconds in restored.breakdown_s.items()
-    }
-    return {**terms, "total": Pair(restored.iteration_time_s, simulated.iteration_time_s)}
 
 
 def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[ComparedOperation]:
@@ -236,15 +237,6 @@ _LayerSeconds = list[tuple[LayerSpec, float, float]]
 """Each layer of the benchmark job with its modelled seconds, forward and backward."""
 
 
-def _layer_seconds(benchmark: Benchmark) -> _LayerSeconds:
-    times = benchmark.layer_times()
-    seconds = times.device_s + times.host_s
-    return [
-        (layer, float(phases[FORWARD]), float(phases[BACKWARD] + phases[WEIGHT]))
-        for layer, phases in zip(layers_of(benchmark.evaluation.workloads), seconds, strict=True)
-    ]
-
-
 def _modelled(layer: LayerSpec, layer_s: _LayerSeconds) -> tuple[float, float] | None:
     """Return modelled seconds of forward and backward of a layer; none if the job has none."""
     found = ((forward, backward) for spec, forward, backward in layer_s if spec == layer)
@@ -296,7 +288,11 @@ class Hybrid:
     """A record made ready for one job and whatever shares its model, device and precision."""
 
     def __init__(self, job: Job, record: Record, tp_rule: str = "ratio") -> None:
-        """Lower the benchmark job of the record beside ``job``; see `project_measured`."""
+        """Lower the benchmark job of the record beside ``job``.
+
+        Compute is restored to another tensor parallelism by the ``ratio`` of what the model says of
+        both shapes, or ``linear`` in the ranks (Primus).
+        """
         self.record = record
         self.warnings = tuple(record.check(job))
         self.benchmark = Benchmark(job, record)
@@ -333,15 +329,6 @@ class Hybrid:
             "step_over_layers": self.benchmark.step_share,
             "spread": self.benchmark.spread,
         }
-
-
-def project_measured(job: Job, record: Record, *, tp_rule: str = "ratio") -> PerformanceProjection:
-    """Project the step of a job from a record of the same device, precision and model.
-
-    Compute is restored to another tensor parallelism by the ``ratio`` of what the model says of
-    both shapes, or ``linear`` in the ranks (Primus).
-    """
-    return Hybrid(job, record, tp_rule).project(job)
 
 
 def shares_of_terms(

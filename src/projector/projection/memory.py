@@ -8,6 +8,7 @@ import numpy as np
 
 from projector.config.bands import Band
 from projector.config.job import Job
+from projector.envelope import told
 from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
@@ -60,8 +61,7 @@ class MemoryAnchor:
     def to_dict(self) -> dict[str, Any]:
         """Return ``memory.measured`` of ``--json``."""
         return {
-            "peak_gib": to_gib(self.peak_bytes),
-            "upper_gib": to_gib(self.upper_bytes),
+            **told(self, "peak_gib upper_gib"),
             "terms_gib": {
                 "analytic": to_gib(self.analytic_bytes),
                 "live_excess": to_gib(self.live_bytes),
@@ -85,11 +85,9 @@ class StageMemoryProjection(MemoryTerms[float, float]):
     def to_dict(self) -> dict[str, Any]:
         """Return the stage as ``--json`` prints it, in GiB."""
         return {
-            "stage": self.stage,
-            "parameters": self.parameters,
+            **told(self, "stage parameters"),
             **{term.key: to_gib(term.of(self)) for term in MEMORY_TERMS},
-            "peak_gib": to_gib(self.peak_bytes),
-            "in_flight_microbatches": self.in_flight_microbatches,
+            **told(self, "peak_gib in_flight_microbatches"),
         }
 
 
@@ -105,12 +103,7 @@ class Component:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the tree as ``--json`` prints it."""
-        return {
-            "name": self.name,
-            "parameters": self.parameters,
-            "activation_gib": to_gib(self.activation_bytes),
-            "children": [child.to_dict() for child in self.children],
-        }
+        return told(self, "name parameters activation_gib children")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -209,10 +202,7 @@ class MemoryProjection:
             "warnings": list(self.warnings),
             "ignored_settings": list(self.job.ignored),
             **scalars,
-            "schedule": self.schedule,
-            "stages": [stage.to_dict() for stage in self.stages],
-            "components": [component.to_dict() for component in self.components],
-            "documented": self.documented.to_dict(),
+            **told(self, "schedule stages components documented"),
             **self.measured,
             **self._of_record(),
         }

@@ -31,19 +31,8 @@ from projector.operations.work import (
     WIDE,
 )
 from projector.projection.evaluate import Evaluation
-from projector.runs.cost import (
-    OwnedShares,
-    Ownership,
-    RunEnergy,
-    RunPower,
-    cost_usd,
-    emitted_kg,
-    owned_shares,
-    owned_usd_per_gpu_hour,
-    run_energy,
-    usd_per_mfu_point,
-    usd_per_million_tokens,
-)
+from projector.runs import cost as costs
+from projector.runs.cost import cost_usd, usd_per_mfu_point, usd_per_million_tokens
 from projector.runs.time import RunTimes
 
 _FP8 = MATRIX_TYPES.index("fp8")
@@ -120,13 +109,13 @@ class RunMoney:
     """Energy and cost of runs, one entry for each job."""
 
     power: DevicePower
-    energy: RunEnergy
+    energy: costs.RunEnergy
     co2_kg: Floats
     usd_per_gpu_hour: Floats
     """Rent, or what an owned device costs, its power included; NaN without a price."""
     cost_usd: Floats
     """NaN without a price."""
-    owned: OwnedShares
+    owned: costs.OwnedShares
     """What ownership comes to over the lifetime of a device, NaN without its capex."""
     owned_multiplier: Floats
     """The same in all; NaN where devices are rented."""
@@ -144,8 +133,8 @@ def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
     spare_nodes = np.nan_to_num(batch.run.spare_nodes)
     gpus = jobs.gpus.astype(np.float64)
     busy_s = times.compute_s + times.warm_up_s + times.evaluation_s + times.lost_work_s
-    energy = run_energy(
-        RunPower(power.step_w, power.idle_w, power.other_w, money.pue),
+    energy = costs.run_energy(
+        costs.RunPower(power.step_w, power.idle_w, power.other_w, money.pue),
         gpus,
         spare_nodes * gpus / batch.cluster.nodes,
         busy_s,
@@ -153,13 +142,13 @@ def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
     )
     owned = _ownership(evaluation, money)
     rent = _stated_or_listed(money.rent, _listed(evaluation).listed_rent, money)
-    owners = owned_usd_per_gpu_hour(owned, energy.average_w, money.usd_per_kwh)
+    owners = costs.owned_usd_per_gpu_hour(owned, energy.average_w, money.usd_per_kwh)
     price = np.where(money.owns == 1, owners, rent)
-    shares = owned_shares(owned, energy.average_w, money.usd_per_kwh)
+    shares = costs.owned_shares(owned, energy.average_w, money.usd_per_kwh)
     return RunMoney(
         power=power,
         energy=energy,
-        co2_kg=emitted_kg(energy.energy_kwh, money.g_per_kwh),
+        co2_kg=costs.emitted_kg(energy.energy_kwh, money.g_per_kwh),
         usd_per_gpu_hour=price,
         cost_usd=cost_usd(energy.gpu_hours, price),
         owned=shares,
@@ -176,9 +165,9 @@ def _stated_or_listed(stated: Floats, listed: Floats, money: MoneyColumns) -> Fl
     return np.where(np.isnan(stated) & (money.takes_listed == 1), listed, stated)
 
 
-def _ownership(evaluation: Evaluation, money: MoneyColumns) -> Ownership:
+def _ownership(evaluation: Evaluation, money: MoneyColumns) -> costs.Ownership:
     devices = _listed(evaluation)
-    return Ownership(
+    return costs.Ownership(
         capex_usd=_stated_or_listed(money.capex, devices.listed_capex, money),
         system_share=money.system_share,
         lifetime_years=money.lifetime_years,

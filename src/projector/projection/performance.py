@@ -12,6 +12,7 @@ import numpy as np
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.envelope import told
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.lower.batch import data_parallel
 from projector.operations.counts import ModelCounts
@@ -54,12 +55,7 @@ class Communication:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as ``--json`` prints it."""
-        return {
-            "algorithm": self.algorithm,
-            "bytes": self.bytes,
-            "time_ms": to_ms(self.time_s),
-            "exposed_ms": to_ms(self.exposed_s),
-        }
+        return told(self, "algorithm bytes time_ms exposed_ms")
 
 
 ELSEWHERE = "elsewhere"

@@ -262,6 +262,5 @@ def _stated_host_s(jobs: JobBatch) -> Floats:
     """Return the stated host time of a layer of experts, NaN if none is; a graph needs none."""
     training = jobs.training
     cluster: HostColumns = jobs.cluster
-    waits = (training.host_sync == 1) & (training.capacity == 0.0)
-    seconds = np.where(waits, cluster.moe_layer_s, cluster.moe_layer_sync_free_s)
+    seconds = np.where(training.host_sync == 1, cluster.moe_layer_s, cluster.moe_layer_sync_free_s)
     return np.where(training.graphs == 1, 0.0, seconds)

@@ -22,6 +22,7 @@ from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
 from projector.config.model import ModelConfig
 from projector.envelope import envelope as plain_envelope
+from projector.envelope import told
 from projector.lower.batch import data_parallel
 from projector.lower.hardware import attention_name
 from projector.lower.stages import (
@@ -56,12 +57,7 @@ class Origins:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``provenance`` of ``--json`` says of times."""
-        return {
-            "times": "hybrid",
-            "terms": self.terms,
-            "shares": self.shares,
-            "record": self.record,
-        }
+        return {"times": "hybrid", **told(self, "terms shares record")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +268,10 @@ class DocumentedForms(NamedTuple):
 def documented_forms(
     model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
 ) -> DocumentedForms:
-    """Count parameters and activations by the documented forms."""
+    """Count parameters and activations by the documented forms, which know no hybrid model: 0."""
+    if model.layer_types is not None:
+        # They have attention and an MLP in every layer.
+        return DocumentedForms(0, 0, 0)
     forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes
     for stage in stage_layout(model, split, settings)[:: split.pp]:

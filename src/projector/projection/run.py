@@ -11,19 +11,12 @@ from projector.arrays import Flags, Floats
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.run import run_default, run_default_source
+from projector.envelope import told
 from projector.errors import ConfigError
+from projector.projection import money as bills
 from projector.projection.bands import time_band
 from projector.projection.evaluate import Evaluation
-from projector.projection.money import (
-    KG_PER_TONNE,
-    KWH_PER_MWH,
-    RunBill,
-    RunMoney,
-    bill_of,
-    known,
-    money_assumptions,
-    run_money,
-)
+from projector.projection.money import known
 from projector.projection.results import Results, Told
 from projector.projection.terms import BREAKDOWN
 from projector.runs import time as runtime
@@ -56,6 +49,7 @@ def run_inputs(results: Results) -> runtime.RunInputs:
     checkpoint_bytes = trained * kept_bytes
     interval_s = np.where(np.isnan(run.interval_steps), run.interval_s, run.interval_steps * step_s)
     return runtime.RunInputs(
+        **{name: getattr(run, name) for name in _AS_STATED},
         step_s=step_s,
         tokens=_tokens(results),
         tokens_per_step=tokens_per_step,
@@ -64,23 +58,18 @@ def run_inputs(results: Results) -> runtime.RunInputs:
         gpu_bytes_per_s=cluster.host_link_bytes_per_s,
         warm_up=_warm_up(results),
         evaluation_steps=_evaluation_steps(results),
-        slowdown=run.slowdown,
-        saves=run.saves,
-        asynchronous=run.asynchronous,
         checkpoint_bytes=_stated_or(run.checkpoint_bytes, checkpoint_bytes),
         interval_s=interval_s,
         write_bytes_per_s=_stated_or(run.write_bytes_per_s, run.node_write_bytes_per_s * nodes),
         read_bytes_per_s=_stated_or(run.read_bytes_per_s, run.node_read_bytes_per_s * nodes),
-        checkpoint_overhead_s=run.checkpoint_overhead_s,
-        fails=run.fails,
-        gpu_mtbf_s=run.gpu_mtbf_s,
-        node_mtbf_s=run.node_mtbf_s,
-        detection_s=run.detection_s,
-        restart_s=run.restart_s,
-        spare_nodes=run.spare_nodes,
-        repair_s=run.repair_s,
-        repaired_share=run.repaired_share,
     )
+
+
+_AS_STATED = (
+    "slowdown", "saves", "asynchronous", "checkpoint_overhead_s", "fails", "gpu_mtbf_s",
+    "node_mtbf_s", "detection_s", "restart_s", "spare_nodes", "repair_s", "repaired_share",
+)  # fmt: skip
+"""Columns of runs that are those of the section ``run``."""
 
 
 def _stated_or(stated: Floats, other: Floats) -> Floats:
@@ -140,9 +129,9 @@ class RunProjections:
         return ~np.isnan(self.times.total_s)
 
     @cached_property
-    def money(self) -> RunMoney:
+    def money(self) -> bills.RunMoney:
         """Energy and cost."""
-        return run_money(self.results.evaluation, self.times)
+        return bills.run_money(self.results.evaluation, self.times)
 
     def column(self, name: str) -> Floats:
         """Return one of `RUN_SCALARS`, one entry for each job."""
@@ -159,7 +148,7 @@ class RunProjections:
         share = float(self.results.steps.breakdown_s[row, _ATTENTION] / inputs.step_s[0])
         times = runtime.run_times(inputs)
         low, high = _band_days(time_band(job, share), inputs, times)
-        bill = bill_of(self.money, row, self.results.mfu, self.inputs.tokens)
+        bill = bills.bill_of(self.money, row, self.results.mfu, self.inputs.tokens)
         scalars = {scalar.name: float(scalar.column(self)[row]) for scalar in RUN_SCALARS}
         return RunProjection(job, inputs, times, scalars, low, high, bill)
 
@@ -279,7 +268,7 @@ class RunProjection:
     None where the band of the step time is unknown."""
     days_high: float | None
     """Upper end; None also where the run may never end."""
-    bill: RunBill
+    bill: bills.RunBill
     """Further energy and cost."""
 
     days = Told(float)
@@ -321,25 +310,14 @@ class RunProjection:
     @property
     def assumptions(self) -> list[str]:
         """What the job does not state."""
-        return [*assumptions_of(self.job), *money_assumptions(self.job)]
+        return [*assumptions_of(self.job), *bills.money_assumptions(self.job)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object ``run`` of ``performance --json``."""
         return {
-            "tokens": self.tokens,
-            "days": self.days,
-            "days_low": self.days_low,
-            "days_high": self.days_high,
-            "gpu_hours": self.gpu_hours,
-            "energy_mwh": self.energy_mwh,
-            "co2_t": self.co2_t,
-            "cost_usd": self.cost_usd,
+            **told(self, "tokens days days_low days_high gpu_hours energy_mwh co2_t cost_usd"),
             **asdict(self.bill),
-            "goodput": self.goodput,
-            "terms_days": self.terms_days,
-            "failures": self.failures,
-            "checkpoint_interval_s": self.checkpoint_interval_s,
-            "assumptions": self.assumptions,
+            **told(self, "goodput terms_days failures checkpoint_interval_s assumptions"),
         }
 
     def __repr__(self) -> str:
@@ -369,8 +347,8 @@ class RunScalar:
 RUN_SCALARS = (
     RunScalar("days", "days", lambda runs: runs.times.total_s / DAY),
     RunScalar("gpu_hours", "GPU-hours", lambda runs: runs.money.energy.gpu_hours),
-    RunScalar("energy_mwh", "MWh", lambda runs: runs.money.energy.energy_kwh / KWH_PER_MWH),
-    RunScalar("co2_t", "t", lambda runs: runs.money.co2_kg / KG_PER_TONNE),
+    RunScalar("energy_mwh", "MWh", lambda runs: runs.money.energy.energy_kwh / bills.KWH_PER_MWH),
+    RunScalar("co2_t", "t", lambda runs: runs.money.co2_kg / bills.KG_PER_TONNE),
     RunScalar("cost_usd", "USD", lambda runs: runs.money.cost_usd),
     RunScalar("goodput", "1", lambda runs: runs.times.goodput, True),
 )

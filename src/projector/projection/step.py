@@ -29,15 +29,8 @@ from projector.projection.replicas import PointToPoint, Replicas
 from projector.projection.schedules import ChosenOrder
 from projector.projection.terms import BREAKDOWN
 from projector.schedule.order import Order, Placement, Series
-from projector.schedule.replay.order_times import (
-    Wanted,
-    bad_time,
-    compile_peaks,
-    peak_bytes,
-    replay_alone,
-    replay_counts,
-    to_ps,
-)
+from projector.schedule.replay import order_times
+from projector.schedule.replay.order_times import peak_bytes
 from projector.schedule.replay.programs import empty_ends
 
 
@@ -237,7 +230,7 @@ def step_inputs(
     kind_ps = np.empty((len(times.forward_s), KIND_TIMES), np.int64)
     own_s = times.forward_s, times.backward_s, times.last_backward_s
     if not round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
-        raise bad_time()
+        raise order_times.bad_time()
     return StepInputs(
         replicas=replicas,
         costs=costs,
@@ -246,7 +239,7 @@ def step_inputs(
         state=state,
         optimizer_s=optimizer_s,
         tied_s=tied_s,
-        first_forward_ps=to_ps(times.first_forward_s),
+        first_forward_ps=order_times.to_ps(times.first_forward_s),
         kind_ps=kind_ps,
         held=rank_bytes(state),
     )
@@ -327,7 +320,7 @@ def _latencies_ps(p2p: PointToPoint, chosen: Ints, stages: int) -> tuple[Ints, I
     """Return the distinct latencies of replicas, int64[distinct, 2, stages], and which each has."""
     known, number = group_rows(p2p.first.take(chosen))
     row = p2p.first.take(chosen[known])[:, None] + np.arange(stages)
-    latency_ps = np.ascontiguousarray(to_ps(p2p.latency_s[row]).transpose(0, 2, 1))
+    latency_ps = np.ascontiguousarray(order_times.to_ps(p2p.latency_s[row]).transpose(0, 2, 1))
     first, equal = group_rows(latency_ps.reshape(len(known), -1))
     return latency_ps[first], equal[number]
 
@@ -464,10 +457,10 @@ def _replay_all(
     if not starts:
         alone = alone._replace(rank_start_ps=nothing.rank_start_ps)
         replayed = replayed._replace(rank_start_ps=nothing.rank_start_ps)
-    batches = [Wanted(timings.alone_ps, None, alone)]
+    batches = [order_times.Wanted(timings.alone_ps, None, alone)]
     if timings.transfers:
         latency_ps = None if timings.silent else timings.latency_ps
-        batches.append(Wanted(timings.duration_ps, latency_ps, replayed))
+        batches.append(order_times.Wanted(timings.duration_ps, latency_ps, replayed))
     _replay(orders, order_of_run, timing_of_run, batches)
     return alone, replayed
 
@@ -476,7 +469,7 @@ def _replay(
     orders: Sequence[ChosenOrder],
     order_of_run: Ints,
     timing_of_run: Ints,
-    batches: Sequence[Wanted],
+    batches: Sequence[order_times.Wanted],
 ) -> None:
     """Replay runs of orders, whose timings ascend; those of a series together."""
     numbers: dict[Series | Order, int] = {}
@@ -491,9 +484,9 @@ def _replay(
         some = runs[begin[number] : begin[number + 1]]
         which = timing_of_run.take(some)
         if isinstance(alike, Series):
-            replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
+            order_times.replay_counts(alike, counts, order_of_run.take(some), which, some, batches)
         else:
-            replay_alone(alike, which, some, batches)
+            order_times.replay_alone(alike, which, some, batches)
 
 
 def _peaks(
@@ -506,7 +499,7 @@ def _peaks(
     of_kind: dict[tuple[bytes, bytes], tuple[int, Order]] = {}
     for number in np.flatnonzero(np.bincount(order_of_job)).tolist():
         order = orders[number].short()
-        key = compile_peaks(order).key
+        key = order_times.compile_peaks(order).key
         kind_of_order[number], _ = of_kind.setdefault(key, (len(of_kind), order))
     pair, pair_of_job = distinct_pairs(replica, kind_of_order.take(order_of_job))
     kind = kind_of_order.take(order_of_job.take(pair))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,9 @@ from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import plain_layout, round_ticks, write_page
+from projector.report.figures.figure import Axes, Figure
+from projector.report.pages.page import band, plain_layout, round_ticks, scatter, write_page
 from projector.units import GIB
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STYLES = {MEETS: "bold green", UNCERTAIN: "bold yellow", MISSES: "bold red"}
 
@@ -272,7 +269,7 @@ def write_plan_figure(result: PlanResult, path: str | Path) -> None:
     fig.save_figure(path, lambda: plan_figure(result))
 
 
-def plan_figure(result: PlanResult) -> "Figure":
+def plan_figure(result: PlanResult) -> Figure:
     """Draw the choices with their bands, the front, the knee, and the limits."""
     figure = fig.new_figure(*fig.WIDE)
     fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
@@ -308,7 +305,7 @@ def plan_figure(result: PlanResult) -> "Figure":
 
 
 def _draw_kind(
-    axes: "Axes", result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
+    axes: Axes, result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
 ) -> None:
     """Draw the choices of one kind of cluster; those at risk are hollow."""
     for each in members:
@@ -327,7 +324,7 @@ def _draw_kind(
             )  # fmt: skip
 
 
-def _draw_names(side: "Axes", result: PlanResult, shown: Sequence[Choice]) -> None:
+def _draw_names(side: Axes, result: PlanResult, shown: Sequence[Choice]) -> None:
     write = usd if result.spend == COST else number
     rows = [
         (
@@ -351,20 +348,16 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
     """Return the same picture as a Plotly object, with the layouts to hover."""
 
     def trace(mode: str, name: str, choices: Sequence[Choice], **more: Any) -> dict[str, Any]:
-        x, y = _points(result, choices)
-        return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **more}
+        return scatter(mode, name, *_points(result, choices), **more)
 
     data = []
     hover = "%{x:,.1f} days, %{y:,.0f} " + spend_label(result) + "<br>%{text}<extra></extra>"
     for label, members, colour, marker in _kinds(result):
         symbol = MARKERS[marker]
         symbols = [symbol if each.fits else f"{symbol}-open" for each in members]
-        runs = [each.run for each in members]
-        bar = {
-            "type": "data", "symmetric": False, "thickness": 1, "width": 3,
-            "array": [run.days_high - run.days for run in runs],
-            "arrayminus": [run.days - run.days_low for run in runs],
-        }  # fmt: skip
+        runs = [(each.run.days, each.run.days_low, each.run.days_high) for each in members]
+        days, low, high = np.array(runs).T
+        bar = band(days, low, high, 3)
         texts = [f"{each.name}, {each.layout}<br>{each.remark}" for each in members]
         points = {"color": colour, "size": 10, "symbol": symbols}
         data.append(trace("markers", label, members, text=texts, marker=points, error_x=bar,

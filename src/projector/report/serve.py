@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -14,26 +14,13 @@ from projector.config.bands import DECODE, PREFILL
 from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    check_figure,
-    head,
-    new_figure,
-    number_ticks,
-    save_figure,
-)
-from projector.report.pages.page import log_ticks, plain_layout, write_page
+from projector.report.figures import figure as fig
+from projector.report.pages.page import band, log_ticks, plain_layout, scatter, write_page
 from projector.report.terminal.grid import DIM, entries, gib, milliseconds, pairs, percent, plain
 from projector.serving.deployment import degrees
 from projector.serving.projection import ServingProjection
 from projector.serving.rates import ServingFront
 from projector.units import MILLISECOND, to_gib, to_ms
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TERMS: Mapping[str, str] = hardware_table("report_words.yaml")["serving_terms"]
 """What the terms of a step are."""
@@ -334,9 +321,9 @@ def _filled_in(result: ServingProjection) -> list[Section]:
 
 def write_front(result: ServingProjection, path: str | Path) -> None:
     """Draw throughput against speed; the file appears whole or not at all."""
-    check_figure(path)
+    fig.check_figure(path)
     front = front_of(result)
-    save_figure(path, lambda: front_figure(result, front))
+    fig.save_figure(path, lambda: front_figure(result, front))
 
 
 def front_of(result: ServingProjection) -> ServingFront:
@@ -378,42 +365,50 @@ def speed_band(result: ServingProjection, user: Floats) -> tuple[Floats, Floats]
     return user / band.high_68, user / band.low_68
 
 
-def front_figure(result: ServingProjection, front: ServingFront) -> "Figure":
+def front_figure(result: ServingProjection, front: ServingFront) -> fig.Figure:
     """Draw the points that fit, the front over them, and its knee."""
-    figure = new_figure(9.0, 5.6)
-    head(figure, f"Throughput against speed: {titles(result)[0]}", titles(result)[1])
+    figure = fig.new_figure(9.0, 5.6)
+    fig.head(figure, f"Throughput against speed: {titles(result)[0]}", titles(result)[1])
     axes = figure.subplots()
     axes.set_xlabel(USER)
     axes.set_ylabel(GPU)
     axes.set(xscale="log", yscale="log")
-    axes.grid(color=FAINT, lw=0.6)
+    axes.grid(color=fig.FAINT, lw=0.6)
     rates = front.rates
     fits = np.flatnonzero(rates.fits)
     if not len(fits):
-        axes.text(0.5, 0.5, "nothing fits", ha="center", color=SOFT, transform=axes.transAxes)
+        axes.text(0.5, 0.5, "nothing fits", ha="center", color=fig.SOFT, transform=axes.transAxes)
         return figure
     user, device = rates.tokens_per_s_per_user, rates.tokens_per_s_per_gpu
-    axes.plot(user[fits], device[fits], "o", ms=3.5, color=SOFT, alpha=0.35, mew=0, label="fits")
+    axes.plot(
+        user[fits], device[fits], "o", ms=3.5, color=fig.SOFT, alpha=0.35, mew=0, label="fits"
+    )
     rows = front.rows
     axes.plot(
-        user[rows], device[rows], "-o", color=PALETTE[0], lw=1.4, ms=5.5, label="no other is better"
+        user[rows],
+        device[rows],
+        "-o",
+        color=fig.PALETTE[0],
+        lw=1.4,
+        ms=5.5,
+        label="no other is better",
     )
     if (ends := speed_band(result, user[rows])) is not None:
         axes.hlines(
-            device[rows], *ends, color=PALETTE[0], lw=1.0, alpha=0.4, zorder=1.5,
+            device[rows], *ends, color=fig.PALETTE[0], lw=1.0, alpha=0.4, zorder=1.5,
             label="68 % of measured speeds",
         )  # fmt: skip
     knee = int(rows[front.knee])
-    axes.plot(user[knee], device[knee], "D", color=PALETTE[3], ms=9, label="knee")
+    axes.plot(user[knee], device[knee], "D", color=fig.PALETTE[3], ms=9, label="knee")
     for row, place in ((int(rows[0]), (6, 6)), (knee, (8, 8)), (int(rows[-1]), (4, 14))):
         side = "center" if row == rows[-1] else "left"
         axes.annotate(
             split_name(front, row), (user[row], device[row]), place, textcoords="offset points",
-            ha=side, fontsize=8.5, color=INK,
+            ha=side, fontsize=8.5, color=fig.INK,
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip
     for axis, values in ((axes.xaxis, user[fits]), (axes.yaxis, device[fits])):
-        number_ticks(axis, float(values.min()), float(values.max()) * 1.001)
+        fig.number_ticks(axis, float(values.min()), float(values.max()) * 1.001)
     axes.margins(0.14, 0.12)
     axes.legend(loc="lower left", frameon=False)
     return figure
@@ -425,46 +420,28 @@ def _figure(result: ServingProjection, front: ServingFront) -> Any:
     fits = np.flatnonzero(rates.fits)
     knee = front.rows[front.knee : front.knee + 1]
 
-    def points(name: str, rows: Any, **style: Any) -> dict[str, Any]:
+    def points(mode: str, name: str, rows: Any, **style: Any) -> dict[str, Any]:
         texts = [
             f"{split_name(front, row)}<br>TTFT {to_ms(rates.ttft_s[row]):,.1f} ms, "
             f"TPOT {to_ms(rates.tpot_s[row]):,.2f} ms"
             for row in rows.tolist()
         ]
         hover = "%{x:,.1f} tokens/s/user, %{y:,.0f} tokens/s/GPU<br>%{text}<extra></extra>"
-        values = {"x": user[rows], "y": device[rows], "text": texts, "hovertemplate": hover}
-        return {"type": "scatter", "name": name, **values, **style}
+        told = {"text": texts, "hovertemplate": hover}
+        return scatter(mode, name, user[rows], device[rows], **told, **style)
 
+    style: dict[str, Any] = {"line": {"color": fig.PALETTE[0]}, "marker": {"size": 8}}
+    if (ends := speed_band(result, user[front.rows])) is not None:
+        style["error_x"] = band(user[front.rows], *ends)
+    rhomb = {"color": fig.PALETTE[3], "size": 13, "symbol": "diamond"}
     data = [
-        points("fits", fits, mode="markers", marker={"color": SOFT, "size": 4, "opacity": 0.4}),
-        points(
-            "no other is better",
-            front.rows,
-            mode="lines+markers",
-            line={"color": PALETTE[0]},
-            marker={"size": 8},
-            **_bars(result, user[front.rows]),
-        ),
-        points(
-            "knee",
-            knee,
-            mode="markers",
-            marker={"color": PALETTE[3], "size": 13, "symbol": "diamond"},
-        ),
+        points("markers", "fits", fits, marker={"color": fig.SOFT, "size": 4, "opacity": 0.4}),
+        points("lines+markers", "no other is better", front.rows, **style),
+        points("markers", "knee", knee, marker=rhomb),
     ]
     layout = plain_layout(USER, GPU)
-    ends = speed_band(result, user[front.rows]) or ()
-    ranges = {"xaxis": np.concatenate([user[fits], *ends]), "yaxis": device[fits]}
+    ranges = {"xaxis": np.concatenate([user[fits], *(ends or ())]), "yaxis": device[fits]}
     for axis, values in ranges.items():
         if len(fits):
             layout[axis] |= log_ticks(float(values.min()), float(values.max()))
     return {"data": data, "layout": layout}
-
-
-def _bars(result: ServingProjection, user: Floats) -> dict[str, Any]:
-    """Return the band of the speed of one user as bars; nothing where it is not known."""
-    ends = speed_band(result, user)
-    if ends is None:
-        return {}
-    sides = {"array": ends[1] - user, "arrayminus": user - ends[0]}
-    return {"error_x": {"type": "data", "symmetric": False, "thickness": 1, "width": 0, **sides}}

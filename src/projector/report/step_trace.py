@@ -259,7 +259,13 @@ class _Writer:
         self.works = works
         tracks = sorted({(columns.COMPUTE, 0)} | {(work.track, work.lane) for work in self.works})
         self.stream = {place: FIRST_STREAM + i for i, place in enumerate(tracks)}
-        self.sequence = _sequences(self.works)
+        # A number for each operator of a forward, by what its backward shares with it.
+        forward: dict[tuple[int, int, int, str], int] = {}
+        for work in self.works:
+            launched = work.thread == MAIN and work.track != columns.WAIT
+            if work.phase == columns.FORWARD and not work.recompute and launched:
+                forward.setdefault(work.key, len(forward))
+        self.sequence = forward
 
     def lines(self, about: Mapping[str, Any]) -> Iterator[str]:
         """Yield the file in pieces."""
@@ -528,16 +534,6 @@ def _facts(work: Work) -> str:
     if work.bytes:
         facts += f', "bytes": {round(work.bytes)}'
     return facts + (', "recompute": true' if work.recompute else "")
-
-
-def _sequences(works: Iterable[Work]) -> dict[tuple[int, int, int, str], int]:
-    """Return a number for each operator of a forward, by what its backward shares with it."""
-    forward: dict[tuple[int, int, int, str], int] = {}
-    for work in works:
-        launched = work.thread == MAIN and work.track != columns.WAIT
-        if work.phase == columns.FORWARD and not work.recompute and launched:
-            forward.setdefault(work.key, len(forward))
-    return forward
 
 
 def us(time_ps: int) -> str:

@@ -14,29 +14,9 @@ from projector.arrays import Floats
 from projector.distribution import package_version
 from projector.projection.bands import COVERED, VERDICTS, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
+from projector.report.figures import rows as swept
 from projector.report.figures.heat_map import HeatMap, heat_maps
 from projector.report.figures.pareto import Front, distinct, layout_groups, read_front
-from projector.report.figures.rows import (
-    HIGH,
-    MOST_WORKLOADS,
-    PEAK,
-    RATE,
-    VERDICT,
-    Several,
-    axes_of,
-    configuration,
-    is_hardware,
-    merged,
-    rows_at,
-    sample,
-    short_name,
-    tied_fields,
-    title_of_sweep,
-    untied,
-    value_text,
-    workload_fields,
-    workloads_of,
-)
 from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
@@ -75,7 +55,7 @@ LEAST_BEST = 8
 MOST_EQUAL = 8
 """Rows that are read for each row of the table, for those that equal others."""
 
-_SHOWN = (RATE, "iteration_time_ms", PEAK, HIGH, "mfu", "gpus")
+_SHOWN = (swept.RATE, "iteration_time_ms", swept.PEAK, swept.HIGH, "mfu", "gpus")
 """Columns of the table that must agree for rows to be equal."""
 
 
@@ -125,7 +105,7 @@ def estimate_report(estimate: Estimate, fields: Sequence[str]) -> Document:
     return Document("", "", [dry, *_reasons(estimate.infeasible)])
 
 
-def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) -> None:
+def write_sweep_page(result: SweepResult, path: str | Path) -> None:
     """Write a sweep as one interactive page that works offline; it appears whole or not at all.
 
     However many rows there are, the front and the best rows are there in full, of the others a
@@ -133,9 +113,9 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
     a time is in memory.
     """
     check_page(path)
-    title = title_of_sweep(result)
-    workloads = workloads_of(result)
-    shown = workloads[:MOST_WORKLOADS]
+    title = swept.title_of_sweep(result)
+    workloads = swept.workloads_of(result)
+    shown = workloads[: swept.MOST_WORKLOADS]
     fronts = [(name, each, read_front(each)) for name, each in shown]
     lead = (
         f"{result.rows:,} jobs of {result.evaluated:,} points: {result.fit:,} fit, "
@@ -148,7 +128,7 @@ def write_sweep_page(result: SweepResult, path: str | Path, column: str = RATE) 
     sections = [
         *_ranked(result, workloads),
         _pareto(fronts),
-        *_heat_maps(result, column),
+        *_heat_maps(result),
         *_scaling(shown),
         *_reasons(result.infeasible),
         _space(result),
@@ -188,12 +168,12 @@ def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[C
     one = "{:,.1f}".format
     shown = Media.ALL if all_verdicts else Media.PAGE
     return [
-        Column("tokens/s/GPU", [row[RATE] for row in rows], "{:,.0f}".format, 1),
+        Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),
         Column("step ms", [row["iteration_time_ms"] for row in rows], one, 1),
         Column("MFU %", [100.0 * row["mfu"] for row in rows], digits=1, media=Media.PAGE),
-        Column("peak GiB", [row[PEAK] for row in rows], one, 2),
-        Column("to GiB", [row[HIGH] for row in rows], one, 2),
-        words("verdict", [WORDS[row[VERDICT]] for row in rows], media=shown),
+        Column("peak GiB", [row[swept.PEAK] for row in rows], one, 2),
+        Column("to GiB", [row[swept.HIGH] for row in rows], one, 2),
+        words("verdict", [WORDS[row[swept.VERDICT]] for row in rows], media=shown),
     ]
 
 
@@ -219,14 +199,14 @@ def _best_name(result: SweepResult) -> str:
 
 
 def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
-    fields = axes_of(result.columns)
+    fields = swept.axes_of(result.columns)
     most = max(LEAST_BEST, BEST // len(workloads))
     # Of each workload as many: the smallest model would fill the table.
     rows = [row for _, each in workloads for row in each.best(MOST_EQUAL * most)[: BEST * 8]]
     if not rows:
         return [Section("Best that fit", f"{nothing_ranked(result)}.")]
     # Rows that differ in nothing that is shown but their settings are one row.
-    parts = workload_fields(result.plan, fields)
+    parts = swept.workload_fields(result.plan, fields)
     numbered = [[str(row[field]) for field in parts] for row in rows]
     known = {text: float(place) for place, text in enumerate(dict.fromkeys(map(str, numbered)))}
     of_workload = np.array([known[str(each)] for each in numbered], np.float64)
@@ -234,21 +214,22 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
     _, equal = distinct(of_workload, *shown_columns)
     equal = _first(equal, of_workload, most)
     settings = [
-        merged([{field: rows[index][field] for field in fields} for index in same])
+        swept.merged([{field: rows[index][field] for field in fields} for index in same])
         for same in equal
     ]
     shown = [rows[same[0]] for same in equal]
     groups = _grouped(shown, settings, [of_workload[same[0]] for same in equal])
     is_grouped = len(set(groups)) < len(groups)
+    begin = {float(number): int(np.argmax(of_workload == number)) for number in set(of_workload)}
     columns = [
-        Column("#", _ranks(equal, of_workload)),
+        Column("#", [same[0] - begin[float(of_workload[same[0]])] + 1 for same in equal]),
         *([Column("group", groups)] if is_grouped else []),
         *_reached(shown, all_verdicts=True),
         Column("GPUs", [row["gpus"] for row in shown]),
     ]
-    tied = tied_fields(result.plan)
-    for field in untied(result.plan, fields):
-        names = dict.fromkeys(short_name(each) for each in (field, *tied.get(field, ())))
+    tied = swept.tied_fields(result.plan)
+    for field in swept.untied(result.plan, fields):
+        names = dict.fromkeys(swept.short_name(each) for each in (field, *tied.get(field, ())))
         head = " = ".join(names)
         head = head if all(head != column.name for column in columns) else field
         columns.append(Column(head, [_cell(setting[field]) for setting in settings]))
@@ -275,12 +256,6 @@ def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[
     return kept
 
 
-def _ranks(equal: list[list[int]], of_workload: Floats) -> list[int]:
-    """Return the rank of each row within its workload."""
-    begin = {float(number): int(np.argmax(of_workload == number)) for number in set(of_workload)}
-    return [same[0] - begin[float(of_workload[same[0]])] + 1 for same in equal]
-
-
 def _grouped(
     rows: list[dict[str, Any]], settings: list[dict[str, Any]], of_workload: list[float]
 ) -> list[int]:
@@ -288,7 +263,7 @@ def _grouped(
     groups = [0] * len(rows)
     for workload in dict.fromkeys(of_workload):
         own = [place for place, each in enumerate(of_workload) if each == workload]
-        rates = np.array([rows[place][RATE] for place in own], np.float64)
+        rates = np.array([rows[place][swept.RATE] for place in own], np.float64)
         for place, group in zip(
             own, layout_groups(rates, [settings[place] for place in own]), strict=True
         ):
@@ -298,7 +273,7 @@ def _grouped(
 
 def _cell(value: Any) -> Any:
     """Return integers unchanged, so that they sort, and everything else as text."""
-    if isinstance(value, Several):
+    if isinstance(value, swept.Several):
         return str(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
@@ -316,13 +291,20 @@ def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
 
 def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
     """Return the figure of one front, and what is said of it."""
-    fields = axes_of(result.columns)
-    drawn = sample(result.rows, SAMPLE)
-    rows = [row for _, row in rows_at(result, [RATE, PEAK, *VERDICT_COLUMNS, *fields], drawn)]
-    rate, peak = (np.array([row[name] for row in rows], np.float64) for name in (RATE, PEAK))
+    fields = swept.axes_of(result.columns)
+    drawn = swept.sample(result.rows, SAMPLE)
+    rows = [
+        row
+        for _, row in swept.rows_at(
+            result, [swept.RATE, swept.PEAK, *VERDICT_COLUMNS, *fields], drawn
+        )
+    ]
+    rate, peak = (
+        np.array([row[name] for row in rows], np.float64) for name in (swept.RATE, swept.PEAK)
+    )
     verdict = np.array([VERDICTS.index(standing(row)) for row in rows], np.int64)
-    told = untied(result.plan, fields)
-    names = [configuration({field: row[field] for field in told}) for row in rows]
+    told = swept.untied(result.plan, fields)
+    names = [swept.configuration({field: row[field] for field in told}) for row in rows]
     # What lies outside of the figure would only make the page larger.
     inside = np.flatnonzero((peak <= front.cloud.shown[1]) & (rate <= front.cloud.shown[3]))
     figure = page_figures.pareto(
@@ -343,12 +325,12 @@ def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
     return figure, text
 
 
-def _heat_maps(result: SweepResult, column: str) -> list[Section]:
-    workloads = workload_fields(result.plan, axes_of(result.columns))
-    axes = untied(result.plan, [axis for axis in _varying(result) if axis not in workloads])
+def _heat_maps(result: SweepResult) -> list[Section]:
+    workloads = swept.workload_fields(result.plan, swept.axes_of(result.columns))
+    axes = swept.untied(result.plan, [axis for axis in _varying(result) if axis not in workloads])
     chosen = sorted(axes, key=lambda name: _axis_order(name, axes))[:MOST_AXES]
     pairs = list(combinations(chosen, 2))
-    maps = heat_maps(result, [(*pair, column) for pair in pairs])
+    maps = heat_maps(result, [(*pair, swept.RATE) for pair in pairs])
     shown = [grid for grid in maps if grid is not None and 0 < grid.best.size <= MOST_CELLS]
     if not shown:
         return []
@@ -362,7 +344,7 @@ def _heat_maps(result: SweepResult, column: str) -> list[Section]:
             f"({shown[0].relative_label}); the first panel is their geometric mean, empty where a "
             "workload does not fit."
         )
-    if any(is_hardware(field) for field in chosen):
+    if any(swept.is_hardware(field) for field in chosen):
         text += f" 1{TIMES} is {shown[0].chip}."
     if len(axes) > len(chosen):
         text += f" {len(axes) - len(chosen)} more axes have no heat map here."
@@ -379,7 +361,7 @@ def _titled(grid: HeatMap) -> tuple[str, Any]:
 
 def _varying(result: SweepResult) -> list[str]:
     """Return the axes with more than one value among the rows."""
-    fields = axes_of(result.columns)
+    fields = swept.axes_of(result.columns)
     seen: dict[str, Any] = {}
     varying: set[str] = set()
     for table in result.tables(list(fields)):
@@ -399,7 +381,7 @@ def _axis_order(field: str, axes: list[str]) -> tuple[bool, int, int]:
     """Sort the axes of hardware first: a sweep that varies a chip asks about the chip."""
     name = field.rpartition(".")[2]
     place = _FIRST.index(name) if name in _FIRST else len(_FIRST)
-    return not is_hardware(field), place, axes.index(field)
+    return not swept.is_hardware(field), place, axes.index(field)
 
 
 def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
@@ -411,7 +393,7 @@ def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
         return []
     text = "The fastest configuration that fits at each number of GPUs, of all rows."
     for name, curve in curves:
-        unfit = [value_text(gpus) for gpus in curve.gpus[np.isnan(curve.rate)].tolist()]
+        unfit = [swept.value_text(gpus) for gpus in curve.gpus[np.isnan(curve.rate)].tolist()]
         if unfit:
             whose = f"{name}: nothing" if name else "Nothing"
             text += f" {whose} fits on {', '.join(unfit)} GPUs."
@@ -421,7 +403,7 @@ def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
 
 def _space(result: SweepResult) -> Section:
     """Name the sweep and the place of its rows."""
-    fields = axes_of(result.columns)
+    fields = swept.axes_of(result.columns)
     text = f"Axes: {', '.join(fields)}. Digest of the space: {result.plan.digest[:16]}."
     if result.output is not None:
         text += f" Rows: {result.output}."

@@ -14,27 +14,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, told
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
 from projector.report.figures import figure as fig
-from projector.report.figures.trace import (
-    COLOURS,
-    COMPUTING,
-    NS_PER_MS,
-    TRAFFIC,
-    OverlapPanel,
-    PhaseBars,
-    overlap_panels,
-    phase_bars,
+from projector.report.figures import trace
+from projector.report.figures.figure import Axes
+from projector.report.pages.page import (
+    check_page,
+    named_axis,
+    plain_layout,
+    said,
+    scatter,
+    stacked_bars,
+    write_page,
 )
-from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.sampled import within
 from projector.trace.measures.statistics import Band, band
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
 RUN_COLOURS = (*fig.PALETTE, "#999933", "#882255", "#44AA99")
@@ -66,8 +65,8 @@ class Run:
     iterations: int
     iteration_ms: Band | None
     """Of the slowest device of each iteration."""
-    bars: PhaseBars
-    panels: Mapping[Operation, OverlapPanel]
+    bars: trace.PhaseBars
+    panels: Mapping[Operation, trace.OverlapPanel]
     """Operations that communication overlaps, the longest first."""
     sampled: Mapping[str, Band]
     """Of `SAMPLED`, over the samples of all devices while iterations run."""
@@ -79,14 +78,16 @@ class Run:
         slowest: dict[int, float] = {}
         for row in analysis.summary().to_dict()["iteration_times"]:
             number = row["iteration"]
-            slowest[number] = max(slowest.get(number, 0.0), row["span_ns"] / NS_PER_MS)
+            slowest[number] = max(slowest.get(number, 0.0), row["span_ns"] / trace.NS_PER_MS)
         return cls(
             name=name,
             ranks=len(analysis.trace.ranks),
             iterations=len(slowest),
             iteration_ms=band(np.array(list(slowest.values()))),
-            bars=phase_bars(analysis),
-            panels={(each.name, each.phase): each for each in overlap_panels(analysis, most=40)},
+            bars=trace.phase_bars(analysis),
+            panels={
+                (each.name, each.phase): each for each in trace.overlap_panels(analysis, most=40)
+            },
             sampled=_sampled(analysis),
             warnings=tuple(analysis.warnings),
         )
@@ -206,10 +207,11 @@ class Runs:
 
         parts = {
             kind: [of(run, run.bars.parts[kind]) for run in self.runs]
-            for kind in (*COMPUTING, "launch")
+            for kind in (*trace.COMPUTING, "launch")
         }
         talks = {
-            kind: [of(run, run.bars.communication[kind]) for run in self.runs] for kind in TRAFFIC
+            kind: [of(run, run.bars.communication[kind]) for run in self.runs]
+            for kind in trace.TRAFFIC
         }
         return parts, talks
 
@@ -218,8 +220,7 @@ class Runs:
         return {
             "schema_version": SCHEMA_VERSION,
             "version": package_version(),
-            "warnings": self.warnings,
-            "runs": [run.to_dict() for run in self.runs],
+            **told(self, "warnings runs"),
         }
 
     @property
@@ -355,17 +356,8 @@ def write_runs_page(found: Runs, path: str | Path) -> None:
 def _phase_page(found: Runs, phase: str) -> Figure:
     parts, talks = found.bars(phase)
     data = [
-        {
-            "type": "bar",
-            "name": f"{name}{' communication' if group == 'talk' else ''}",
-            "x": list(map(said, found.names)),
-            "y": values,
-            "offsetgroup": group,
-            "marker": {"color": colours[name]},
-        }
-        for group, bars, colours in (("work", parts, COLOURS), ("talk", talks, TRAFFIC))
-        for name, values in bars.items()
-        if any(values)
+        *stacked_bars(found.names, parts, trace.COLOURS),
+        *stacked_bars(found.names, talks, trace.TRAFFIC, "communication"),
     ]
     layout = plain_layout("", f"{phase}, over an iteration of {said(found.names[0])}")
     named_axis(layout, "xaxis")
@@ -374,17 +366,14 @@ def _phase_page(found: Runs, phase: str) -> Figure:
 
 def _overlap_page(found: Runs, operation: Operation) -> Figure:
     data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": said(run.name),
-            "x": _some(run.panels[operation].overlap),
-            "y": _some(run.panels[operation].duration),
-            "marker": {"color": colour, "size": 6, "opacity": 0.6},
-        }
+        scatter(
+            "markers", said(run.name), _some(run.panels[operation].overlap),
+            _some(run.panels[operation].duration),
+            marker={"color": colour, "size": 6, "opacity": 0.6},
+        )
         for run, colour in zip(found.runs, RUN_COLOURS, strict=False)
         if operation in run.panels
-    ]
+    ]  # fmt: skip
     layout = plain_layout("overlap ratio", "duration over the shortest like it")
     layout["xaxis"]["range"] = [-0.03, 1.03]
     return {"data": data, "layout": layout}
@@ -461,21 +450,21 @@ def runs_picture(found: Runs) -> "Picture":
     return figure
 
 
-def _legend(axes: "Axes") -> "tuple[list[Any], list[str]]":
+def _legend(axes: Axes) -> "tuple[list[Any], list[str]]":
     handles, names = axes.get_legend_handles_labels()
     return handles, names
 
 
-def _name_runs(axes: "Axes", names: Sequence[str]) -> None:
+def _name_runs(axes: Axes, names: Sequence[str]) -> None:
     short = [fig.one_line(name, 16) for name in names]
     axes.set_xticks(range(len(names)), short, rotation=40, ha="right", fontsize=8)
 
 
-def _draw_phase(found: Runs, phase: str, axes: "Axes") -> None:
+def _draw_phase(found: Runs, phase: str, axes: Axes) -> None:
     places = np.arange(len(found.runs))
     parts, talks = found.bars(phase)
     for offset, width, bars, colours, suffix in (
-        (-0.14, 0.5, parts, COLOURS, ""), (0.27, 0.2, talks, TRAFFIC, " communication"),
+        (-0.14, 0.5, parts, trace.COLOURS, ""), (0.27, 0.2, talks, trace.TRAFFIC, " communication"),
     ):  # fmt: skip
         below = np.zeros(len(places))
         for name, values in bars.items():
@@ -495,7 +484,7 @@ def _of_phases(found: Runs) -> list[dict[str, list[float]]]:
     return [bars for phase in found.phases for bars in found.bars(phase)]
 
 
-def _draw_boxes(found: Runs, operation: Operation, axes: "Axes") -> None:
+def _draw_boxes(found: Runs, operation: Operation, axes: Axes) -> None:
     known = [run for run in found.runs if operation in run.panels]
     _draw_spreads(axes, known, [_spread(run.panels[operation].overlap) for run in known])
     axes.set_ylim(-0.03, 1.03)
@@ -503,7 +492,7 @@ def _draw_boxes(found: Runs, operation: Operation, axes: "Axes") -> None:
     _entitle(axes, operation)
 
 
-def _entitle(axes: "Axes", operation: Operation) -> None:
+def _entitle(axes: Axes, operation: Operation) -> None:
     axes.set_title(f"{_folded(operation[0])}\n{operation[1]}", fontsize=9, linespacing=1.3)
 
 
@@ -511,7 +500,7 @@ def _folded(name: str) -> str:
     return "\n".join(textwrap.wrap(fig.one_line(name), TITLE_CHARACTERS))
 
 
-def _draw_spreads(axes: "Axes", known: Sequence[Run], spreads: Sequence[Band]) -> None:
+def _draw_spreads(axes: Axes, known: Sequence[Run], spreads: Sequence[Band]) -> None:
     """Draw least to most pale, the middle half dark, and the median."""
     for place, each in enumerate(spreads):
         for low, high, alpha in ((each.min, each.max, 0.25), (each.p25, each.p75, 0.75)):
@@ -520,7 +509,7 @@ def _draw_spreads(axes: "Axes", known: Sequence[Run], spreads: Sequence[Band]) -
     _name_runs(axes, [run.name for run in known])
 
 
-def _draw_points(found: Runs, operation: Operation, axes: "Axes") -> None:
+def _draw_points(found: Runs, operation: Operation, axes: Axes) -> None:
     for run, colour in zip(found.runs, RUN_COLOURS, strict=False):
         if operation in run.panels:
             panel = run.panels[operation]
@@ -534,7 +523,7 @@ def _draw_points(found: Runs, operation: Operation, axes: "Axes") -> None:
     _entitle(axes, operation)
 
 
-def _draw_sampled(found: Runs, what: str, axes: "Axes") -> None:
+def _draw_sampled(found: Runs, what: str, axes: Axes) -> None:
     known = [run for run in found.runs if what in run.sampled]
     _draw_spreads(axes, known, [run.sampled[what] for run in known])
     spreads = [run.sampled[what] for run in known]

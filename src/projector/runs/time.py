@@ -266,12 +266,6 @@ TERMS = (
 """Fields of `RunTimes` that add up to the total."""
 
 
-def failure_rate_per_s(inputs: RunInputs) -> Floats:
-    """Return failures of the whole job a second: devices and nodes fail one by one."""
-    rate = inputs.gpus / inputs.gpu_mtbf_s + inputs.nodes / inputs.node_mtbf_s
-    return np.where(inputs.fails != 0, rate, 0.0)
-
-
 def interruptions_of(inputs: RunInputs) -> tuple[Interruptions, Floats]:
     """Return what interrupts the runs, and the time that a checkpoint is written."""
     write_s = inputs.checkpoint_overhead_s + inputs.checkpoint_bytes / inputs.write_bytes_per_s
@@ -281,8 +275,10 @@ def interruptions_of(inputs: RunInputs) -> tuple[Interruptions, Floats]:
     stall_s = np.where(inputs.asynchronous != 0, np.minimum(copy_s, write_s), write_s)
     saves = inputs.saves != 0
     read_s = np.where(saves, inputs.checkpoint_bytes / inputs.read_bytes_per_s, 0.0)
+    # Failures of the whole job a second: devices and nodes fail one by one.
+    rate = inputs.gpus / inputs.gpu_mtbf_s + inputs.nodes / inputs.node_mtbf_s
     interruptions = Interruptions(
-        rate_per_s=failure_rate_per_s(inputs),
+        rate_per_s=np.where(inputs.fails != 0, rate, 0.0),
         restart_s=inputs.detection_s + inputs.restart_s + read_s,
         stall_s=np.where(saves, stall_s, 0.0),
         write_s=np.where(saves & (inputs.asynchronous != 0), write_s, 0.0),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from projector.envelope import told
 from projector.errors import ProjectorError
 from projector.schedule.planning.costs import Objective
 from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
@@ -96,10 +97,7 @@ class ScheduleComparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector schedule --json`` prints, without its envelope."""
         return {
-            "pp": self.pp,
-            "vpp": self.vpp,
-            "microbatches": self.microbatches,
-            "fits": self.fits,
+            **told(self, "pp vpp microbatches fits"),
             "best": self.best.schedule if self.fits and self.best is not None else None,
             "schedules": {candidate.schedule: candidate.to_dict() for candidate in self.candidates},
         }

@@ -241,18 +241,6 @@ def refuse_on_request(name: str) -> None:
         raise ScheduleError(msg, key="schedule", value=name, allowed=f"schedule = {name}")
 
 
-def applicable(pp: int, vpp: int, microbatches: int) -> list[str]:
-    """Return the names of the schedules that can run."""
-    names = []
-    for name in SCHEDULES:
-        try:
-            check(name, pp, vpp, microbatches)
-        except ScheduleError:
-            continue
-        names.append(name)
-    return names
-
-
 def build(
     name: str,
     pp: int,

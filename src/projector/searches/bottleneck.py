@@ -13,6 +13,7 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.envelope import told
 from projector.errors import ConfigError, ProjectorError
 from projector.kernels import attention, gemm
 from projector.kernels.grouping import segment_sums
@@ -184,8 +185,7 @@ class BottleneckMap:
     def to_dict(self) -> dict[str, Any]:
         """Return the value of ``map`` in ``--json``; rows are values of y, illegal jobs null."""
         return {
-            "x": self.x.to_dict(),
-            "y": self.y.to_dict(),
+            **told(self, "x y"),
             "classes": list(CLASSES),
             "bound": self._grid(lambda cell: cell.bound),
             "iteration_time_ms": self._grid(lambda cell: to_ms(cell.iteration_time_s)),

@@ -9,12 +9,13 @@ import numpy as np
 
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.projection.bands import uncertainty
 from projector.projection.performance import PerformanceProjection
 from projector.searches import ranking
 from projector.searches.limits import Limits
-from projector.units import to_gib, to_ms
+from projector.units import to_gib
 
 MOST_TIMES = 1 << 10
 """Hosts are doubled up to this many times those of the job."""
@@ -159,14 +160,9 @@ class SearchResult(ranking.Coverage):
         group_of = {id(each): group for each, group in zip(configurations, groups, strict=True)}
         return {
             **({} if self.objective == ranking.TIME else {"objective": self.objective}),
-            "evaluated": self.evaluated,
-            "fitting": self.fitting,
-            "at_risk": self.at_risk,
-            "too_large": self.too_large,
+            **told(self, "evaluated fitting at_risk too_large"),
             "within_noise": groups.count(1),
-            "ruled_out": self.ruled_out,
-            "left_out": self.left_out,
-            "left_out_ms": None if self.left_out_s is None else to_ms(self.left_out_s),
+            **told(self, "ruled_out left_out left_out_ms"),
             "stopped": self.stopped or None,
             "planned": self.planned,
             "infeasible": dict(self.illegal),
@@ -178,7 +174,9 @@ class SearchResult(ranking.Coverage):
                     "rank": index + 1,
                     "group": groups[index],
                     **_plain(configurations[index], self.job, self.objective),
-                    **_figures(step),
+                    "parallelism": step.degrees,
+                    **told(step, "schedule mfu bubble_fraction bound"),
+                    **({} if step.run is None else {"run": step.run.to_dict()}),
                 }
                 for index, step in enumerate(self.best)
             ],
@@ -193,24 +191,11 @@ def _plain(configuration: ranking.Configuration, job: Job, objective: str) -> di
     key = ranking.KEYS.get(objective)
     tokens = job.training.global_batch_size * job.training.seq_length
     return {
-        "overrides": dict(configuration.overrides),
-        "iteration_time_ms": to_ms(configuration.iteration_time_s),
+        **told(configuration, "overrides iteration_time_ms"),
         "tokens_per_s_per_gpu": tokens / configuration.iteration_time_s / job.cluster.gpus,
         "peak_gib": to_gib(configuration.peak_bytes),
         "peak_gib_low": to_gib(configuration.peak_low_bytes),
         "peak_gib_high": to_gib(configuration.peak_high_bytes),
-        "headroom_gib": to_gib(configuration.headroom_bytes),
-        "verdict": configuration.verdict,
+        **told(configuration, "headroom_gib verdict"),
         **({} if key is None else {key: configuration.value}),
-    }
-
-
-def _figures(step: PerformanceProjection) -> dict[str, Any]:
-    return {
-        "parallelism": step.degrees,
-        "schedule": step.schedule,
-        "mfu": step.mfu,
-        "bubble_fraction": step.bubble_fraction,
-        "bound": step.bound,
-        **({} if step.run is None else {"run": step.run.to_dict()}),
     }

@@ -11,11 +11,12 @@ from typing import Any
 
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.envelope import told
 from projector.errors import ConfigError, ProjectorError
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.searches.bottleneck import class_seconds, class_shares
 from projector.searches.fields import Lever, Number, check_factor, levers_of, project
-from projector.units import to_gib, to_ms, unwrapped
+from projector.units import unwrapped
 
 CHANGE = 0.1
 MOST_CHANGE = 10.0
@@ -27,6 +28,10 @@ UNSEEN = 1e-6
 
 UNEVEN, UNEVEN_LEAST = 0.25, 0.02
 """Relative and absolute difference from which two slopes count as uneven."""
+
+
+_OF_EFFECT = "low_ms high_ms elasticity point_elasticity uneven swing gain"
+"""What ``--json`` has of the effect of a field, on one job or on several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,21 +115,7 @@ class Effect(BothWays):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values under the units of ``--json``."""
-        return {
-            "field": self.field,
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "low_ms": to_ms(self.low_s),
-            "high_ms": to_ms(self.high_s),
-            "elasticity": self.elasticity,
-            "point_elasticity": self.point_elasticity,
-            "uneven": self.uneven,
-            "swing": self.swing,
-            "gain": self.gain,
-            "low_peak_gib": to_gib(self.low_peak_bytes),
-            "high_peak_gib": to_gib(self.high_peak_bytes),
-        }
+        return told(self, f"field value low high {_OF_EFFECT} low_peak_gib high_peak_gib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +138,10 @@ class Sensitivity:
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector sensitivity --json`` prints, without its envelope."""
         return {
-            "iteration_time_ms": to_ms(self.iteration_time_s),
-            "change": self.change,
+            **told(self, "iteration_time_ms change"),
             "point_step": self.step,
             "bound_shares": dict(self.bound_shares or {}),
-            "effects": [effect.to_dict() for effect in self.effects],
-            "without_effect": list(self.without_effect),
+            **told(self, "effects without_effect"),
             "infeasible": dict(self.illegal),
         }
 
@@ -289,17 +278,8 @@ class SharedEffect(BothWays):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values under the names that an effect on one job has."""
-        return {
-            "field": self.field,
-            "low_ms": to_ms(self.low_s),
-            "high_ms": to_ms(self.high_s),
-            "elasticity": self.elasticity,
-            "point_elasticity": self.point_elasticity,
-            "uneven": self.uneven,
-            "swing": self.swing,
-            "gain": self.gain,
-            "elasticity_by_workload": list(self.by_workload),
-        }
+        found = told(self, f"field {_OF_EFFECT}")
+        return found | {"elasticity_by_workload": list(self.by_workload)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,11 +304,9 @@ class SharedSensitivity:
         """Return the object that ``projector sensitivity --json`` prints, without its envelope."""
         pairs = zip(self.workloads, self.sensitivities, strict=True)
         return {
-            "iteration_time_ms": to_ms(self.iteration_time_s),
-            "change": self.change,
+            **told(self, "iteration_time_ms change"),
             "point_step": self.sensitivities[0].step,
-            "effects": [effect.to_dict() for effect in self.effects],
-            "without_effect": list(self.without_effect),
+            **told(self, "effects without_effect"),
             "infeasible": dict(self.illegal),
             "workloads": [{**workload.to_dict(), **result.to_dict()} for workload, result in pairs],
         }

@@ -16,6 +16,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.distribution import install_command
+from projector.envelope import told
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.projection.evaluate import Evaluation
 from projector.searches.fields import Lever, check_factor, levers_of, project
@@ -140,12 +141,9 @@ class SobolIndices:
         """Return the value of ``sobol`` in ``--json``."""
         result: dict[str, Any] = {
             "range": self.factor,
-            "samples": self.samples,
-            "seed": self.seed,
-            "evaluations": self.evaluations,
+            **told(self, "samples seed evaluations"),
             "log_step_std": self.spread,
-            "indices": [index.to_dict() for index in self.indices],
-            "left_out": dict(self.left_out),
+            **told(self, "indices left_out"),
         }
         if len(self.workloads) > 1:
             result["workloads"] = [

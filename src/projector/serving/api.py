@@ -17,6 +17,7 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.lower.hardware import native_type
 from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
+from projector.serving import rates
 from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import StepColumns
 from projector.serving.deployment import DEGREES, Deployment
@@ -24,16 +25,6 @@ from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import MAX_LENGTH, Load, Scheduler, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
-from projector.serving.rates import (
-    ServingFront,
-    decode_grid,
-    decode_times,
-    legal_deployments,
-    load_point,
-    load_rates,
-    prefill_grid,
-    serving_front,
-)
 from projector.serving.simulation import simulate_load
 from projector.serving.step import (
     BREAKDOWN,
@@ -245,7 +236,7 @@ def project_case(
     With a ``front`` the split is open: the projection is of the knee of all splits and batches on
     ``gpus`` devices, those of the cluster when left out.
     """
-    found: ServingFront | None = None
+    found: rates.ServingFront | None = None
     if gpus is not None and not front:
         msg = "gpus belongs to a front; give front too, or state the split"
         raise ConfigError(msg, key="gpus", value=gpus, allowed="with front")
@@ -254,18 +245,18 @@ def project_case(
     elif case.traffic.batch is not None:
         case = _with_split(case)
     else:
-        found = serving_front(_splits(case.deployment), case.traffic)
+        found = rates.serving_front(_splits(case.deployment), case.traffic)
         case = _at_knee(case, found)
     result = _of_case(case, found)
     return _under_load(result, case) if case.traffic.rate_per_s is not None else result
 
 
-def _of_case(case: ServingCase, front: ServingFront | None) -> ServingProjection:
+def _of_case(case: ServingCase, front: rates.ServingFront | None) -> ServingProjection:
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
-    point = load_point(deployment, traffic, batch)
-    steps = [prefill_grid(point).step(0), decode_grid(point).step(0)]
+    point = rates.load_point(deployment, traffic, batch)
+    steps = [rates.prefill_grid(point).step(0), rates.decode_grid(point).step(0)]
     prefill, decode = _projected(costed_steps(steps))
     disaggregated = None
     if deployment.disaggregated is not None and (traffic.output or 1) > 1:
@@ -277,12 +268,12 @@ def _of_case(case: ServingCase, front: ServingFront | None) -> ServingProjection
         batch=batch,
         prefill=prefill,
         decode=decode,
-        rates=load_rates(point),
+        rates=rates.load_rates(point),
         memory=memory,
         max_context=longest_prompt(memory, batch, traffic.output or 0),
         derived=case.derived,
         warnings=tuple(_warnings(deployment, traffic)),
-        decoding=decode_times(point),
+        decoding=rates.decode_times(point),
         front=front,
         disaggregated=disaggregated,
     )
@@ -343,7 +334,7 @@ def _splits(deployment: Deployment) -> list[Deployment]:
 MOST_TP = 64
 
 
-def _at_knee(case: ServingCase, front: ServingFront) -> ServingCase:
+def _at_knee(case: ServingCase, front: rates.ServingFront) -> ServingCase:
     """Return a case with split and batch of the knee; the last split with 1 if nothing fits."""
     if len(front.rows):
         row, note = int(front.rows[front.knee]), "the knee of throughput against speed"
@@ -361,7 +352,7 @@ def _at_knee(case: ServingCase, front: ServingFront) -> ServingCase:
     return replace(case, deployment=chosen, traffic=traffic, derived={**case.derived, **derived})
 
 
-def _knee(case: ServingCase, gpus: int | None) -> tuple[ServingCase, ServingFront]:
+def _knee(case: ServingCase, gpus: int | None) -> tuple[ServingCase, rates.ServingFront]:
     """Return the case of the knee of all splits and batches, and their front."""
     deployment, traffic = case.deployment, case.traffic
     stated = [name for name in DEGREES if name in deployment.model_fields_set]
@@ -371,7 +362,7 @@ def _knee(case: ServingCase, gpus: int | None) -> tuple[ServingCase, ServingFron
         msg = f"a front tries every split and batch, and {key} is stated; leave one out"
         raise ConfigError(msg, key=key, value=value, allowed="not stated")
     count = deployment.cluster.gpus if gpus is None else gpus
-    front = serving_front(legal_deployments(_on(deployment, count), count), traffic)
+    front = rates.serving_front(rates.legal_deployments(_on(deployment, count), count), traffic)
     return _at_knee(case, front), front
 
 

@@ -10,11 +10,12 @@ from pydantic import Field
 
 from projector.arrays import Floats
 from projector.config._base import Config, Positive
+from projector.envelope import told
 from projector.errors import ConfigError
-from projector.serving.deployment import Deployment, degrees
+from projector.serving.deployment import Deployment
 from projector.serving.load import Load, Scheduler
 from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
-from projector.units import MILLISECOND, to_ms
+from projector.units import MILLISECOND
 
 TOLERANCE = 0.005
 """Relative width at which the search for the largest rate stops."""
@@ -77,9 +78,7 @@ class CapacityResult:
     def to_dict(self) -> dict[str, Any]:
         """Return what ``--json`` prints."""
         return {
-            "replicas": self.replicas,
-            "gpus": self.gpus,
-            "replica_rate_per_s": self.replica_rate_per_s,
+            **told(self, "replicas gpus replica_rate_per_s"),
             "rate_per_s": self.load.rate_per_s,
             "targets": self.targets.model_dump(),
             "replica": self.result.to_dict(),
@@ -137,96 +136,3 @@ def _largest_rate(replica: Replica, load: Load, targets: Targets) -> tuple[float
 def _at_rates(replica: Replica, load: Load, rates: Sequence[float] | Floats) -> list[LoadResult]:
     loads = [load.at_rate(float(rate)) for rate in rates]
     return serve_all([(replica, item, item.draw()) for item in loads])
-
-
-@dataclass(frozen=True, slots=True)
-class FrontPoint:
-    """One deployment with so many requests in flight."""
-
-    deployment: Deployment
-    concurrency: int
-    result: LoadResult
-
-    @property
-    def tpot_ms(self) -> float:
-        """Median time of a token."""
-        return to_ms(self.result.percentile_s("tpot", 50))
-
-    @property
-    def ttft_ms(self) -> float:
-        """Median time to the first token."""
-        return to_ms(self.result.percentile_s("ttft", 50))
-
-    @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Generated tokens per second and device."""
-        return self.result.tokens_per_s_per_gpu
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what ``--json`` prints."""
-        deployment = self.deployment
-        return {
-            **degrees(deployment),
-            "gpus": deployment.gpus,
-            "concurrency": self.concurrency,
-            "tpot_ms": self.tpot_ms,
-            "ttft_ms": self.ttft_ms,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "mean_batch": self.result.mean_batch,
-        }
-
-
-def load_front(
-    deployments: Sequence[Deployment],
-    load: Load,
-    concurrencies: Sequence[int] | None = None,
-    scheduler: Scheduler | None = None,
-) -> list[FrontPoint]:
-    """Return the points of throughput per device against time of a token that no other beats.
-
-    Each deployment serves the load's requests with 1, 2, 4, ... of them in flight, up to what its
-    scheduler takes. Deployments that do not fit in memory are left out.
-    """
-    scheduler = scheduler or Scheduler()
-    points: list[FrontPoint] = []
-    refused: ConfigError | None = None
-    for deployment in deployments:
-        try:
-            points += load_points(deployment, load, concurrencies, scheduler)
-        except ConfigError as error:
-            refused = error
-    if not points and refused is not None:
-        raise refused
-    return front_of(points)
-
-
-def load_points(
-    deployment: Deployment,
-    load: Load,
-    concurrencies: Sequence[int] | None = None,
-    scheduler: Scheduler | None = None,
-) -> list[FrontPoint]:
-    """Return one deployment with 1, 2, 4, ... requests in flight, or as many as are given."""
-    scheduler = scheduler or Scheduler()
-    replica = replica_of(deployment, scheduler, longest_of(load.draw()))
-    most = min(replica.limits.max_seqs, load.requests // 4)
-    wanted = concurrencies or [1 << power for power in range(max(1, most).bit_length())]
-    closed = [
-        Load.parse(
-            load.model_dump()
-            | {"arrival": "closed", "concurrency": count, "rate_per_s": None, "duration_s": None}
-        )
-        for count in wanted
-    ]
-    results = serve_all([(replica, item, item.draw()) for item in closed])
-    return [FrontPoint(deployment, *pair) for pair in zip(wanted, results, strict=True)]
-
-
-def front_of(points: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """Return the points that none beats in both, by rising time of a token."""
-    ordered = sorted(points, key=lambda point: (point.tpot_ms, -point.tokens_per_s_per_gpu))
-    front: list[FrontPoint] = []
-    for point in ordered:
-        if not front or point.tokens_per_s_per_gpu > front[-1].tokens_per_s_per_gpu:
-            front.append(point)
-    return front

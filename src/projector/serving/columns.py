@@ -24,6 +24,7 @@ from projector.lower.hardware import device_records, expert_kernels, grouped_rec
 from projector.lower.sections import ModelColumns
 from projector.lower.workload_columns import WORKLOAD, expected_parts
 from projector.operations.moe import NO_EXCHANGE
+from projector.operations.recurrent import RECURRENT
 from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
 from projector.serving.deployment import Deployment, is_further_token_module
 from projector.units import TERA
@@ -35,18 +36,20 @@ def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
     """Return what one layer caches of one token on one rank, in elements.
 
     Key heads are split over ``tp`` ranks and repeated where there are fewer; the latent of MLA
-    (and its shared rotary key) is cached whole on every rank.
+    (and its shared rotary key, and the key of an indexer) is cached whole on every rank.
     """
     if model.mla is not None:
-        return model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim
+        index = model.mla.index_head_dim if model.mla.index_heads else 0
+        return model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim + index
     return -(-model.query_groups // tp) * 2 * model.head_dim
 
 
 def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
-    """Return the tokens of a sequence that all layers cache, int64; windowed ones their window."""
+    """Return the tokens of a sequence that all attention caches, int64; windows hold theirs."""
     windowed = model.sliding_window_layers
     windowed_tokens = np.minimum(context, model.sliding_window)
-    return np.asarray((model.num_layers - windowed) * context + windowed * windowed_tokens)
+    attending = model.mixers.count("attention")
+    return np.asarray((attending - windowed) * context + windowed * windowed_tokens)
 
 
 def kv_cache_bytes(
@@ -58,15 +61,6 @@ def kv_cache_bytes(
     """
     tokens = batch * int(cached_tokens(model, context))
     return float(tokens) * elements_per_token(model, tp) * element_bytes
-
-
-def deployment_cache_bytes(deployment: Deployment, batch: int, context: int) -> float:
-    """Return the cache of one rank of the first pipeline stage, in bytes."""
-    whole = kv_cache_bytes(
-        deployment.model, batch, context, deployment.cached_element_bytes, deployment.tp
-    )
-    layers = deployment.model.num_layers
-    return whole * (-(-layers // deployment.pp)) / layers
 
 
 MAX_TOKENS = 1 << 34
@@ -225,7 +219,10 @@ def layer_rows(deployments: Sequence[Deployment]) -> Records:
 OF_MODEL = (
     "hidden", "ffn", "gated", "heads", "key_heads", "d_qk", "d_v", "rope", "qk_norm", "window",
     "norms", "norm_parameters", "attention_bias", "mlp_bias", "sinks", "shared_gate", "router_bias",
-    "q_lora", "kv_lora", "d_nope", "d_rope", "experts", "topk", "expert_ffn", "shared_ffn", "vocab",
+    "q_lora", "kv_lora", "d_nope", "d_rope", "index_heads", "index_width", "index_topk",
+    "output_gate", "experts", "topk", "expert_hidden",
+    "expert_ffn", "shared_ffn", "vocab", "state_heads", "state_width", "state_groups", "state_size",
+    "state_conv", "state_chunk", "state_rank",
 )  # fmt: skip
 """Columns of a workload that are those of its model."""
 
@@ -256,7 +253,12 @@ def _step_shapes(
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
+        attention_layers=column(model.mixers.count("attention") for model in models),
+        dense_layers=column(model.feed_forwards.count("dense") for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),
+        state_layers=np.array(
+            [[model.mixers.count(mixer) for mixer in RECURRENT] for model in models], np.int64
+        ),
         **step_counts(counts, groups, codes),
         cached=cached,
         cache_bytes=cached * np.array([each.cached_element_bytes for each in deployments]),

@@ -83,7 +83,9 @@ def further_token_module(model: ModelConfig) -> ModelConfig:
     Its layer is of the kind of the model's last; embedding and head are the model's own.
     """
     changes: dict[str, object] = {"num_layers": 1, "mtp_num_layers": 1, "sliding_window_layers": 0}
-    if model.moe is not None:
+    if model.layer_types is not None:
+        changes["layer_types"] = (model.further_layer,)
+    elif model.moe is not None:
         changes["moe"] = model.moe.model_copy(update={"layer_freq": (int(model.moe_layers[-1]),)})
     return model.model_copy(update=changes)
 

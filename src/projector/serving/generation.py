@@ -187,14 +187,14 @@ class DisaggregatedTimes:
         rate: Floats = requests * self.output_len / gpus
         return rate
 
-    def balanced(self, row: int = 0, most: int = 8) -> tuple[int, int]:
+    def balanced(self, most: int = 8) -> tuple[int, int]:
         """Return the fewest replicas, up to ``most`` of either, that yield most for each device."""
         one = np.arange(1, most + 1)
         prefill, decode = (grid.ravel() for grid in np.meshgrid(one, one, indexing="ij"))
         requests = np.minimum(
-            prefill * self.prefill_requests_per_s[row], decode * self.decode_requests_per_s[row]
+            prefill * self.prefill_requests_per_s[0], decode * self.decode_requests_per_s[0]
         )
-        gpus = prefill * self.prefill_gpus[row] + decode * self.decode_gpus[row]
+        gpus = prefill * self.prefill_gpus[0] + decode * self.decode_gpus[0]
         best = np.lexsort((gpus, -np.round(requests / gpus, 9)))[0]
         return int(prefill[best]), int(decode[best])
 

@@ -9,8 +9,10 @@ from projector.arrays import Floats, Ints
 from projector.config.engine import inference_memory
 from projector.errors import ConfigError
 from projector.lower.cluster_columns import ClusterColumns
-from projector.lower.stages import KIND_OF_LAYER, Kind
+from projector.lower.stages import KIND_OF_LAYER, Kind, has_part
 from projector.operations.emit import emit_inference, emit_operations
+from projector.operations.recurrent import RECURRENT, state_bytes
+from projector.operations.shapes import Shapes
 from projector.operations.table import FORWARD, GEMM
 from projector.serving.columns import Step, each_once, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
@@ -26,7 +28,9 @@ class ServingMemory:
     stage_weights_bytes: Floats
     """float64[pp]: weights of a rank of each stage."""
     stage_layers: Ints
-    """int64[pp]: layers of each stage."""
+    """int64[pp]: layers of each stage with attention, which cache tokens."""
+    stage_state_bytes: Floats
+    """float64[pp]: what a sequence holds in recurrent layers, however long it is."""
     workspace_bytes: float
     """Activations and logits of the largest step, and buffers of libraries."""
     reserve_bytes: float
@@ -52,11 +56,6 @@ class ServingMemory:
         return self.cache_bytes_per_token * self.deployment.page_tokens
 
     @property
-    def expected_page_waste_tokens(self) -> float:
-        """Mean of the tokens that a sequence's last page leaves empty, over all lengths."""
-        return (self.deployment.page_tokens - 1) / 2.0
-
-    @property
     def _layer_token_bytes(self) -> float:
         deployment = self.deployment
         elements = elements_per_token(deployment.model, deployment.tp)
@@ -66,15 +65,15 @@ class ServingMemory:
         """Return what a sequence holds on a rank of each stage, float64[..., pp].
 
         Whole pages count. A windowed layer keeps the pages of its window; such layers are taken
-        to be spread evenly over the stages.
+        to be spread evenly over the stages. Recurrent layers hold a state.
         """
         model, page = self.deployment.model, self.deployment.page_tokens
         tokens = np.asarray(context, np.int64)[..., np.newaxis]
         pages = -(-tokens // page) * page
-        windowed = model.sliding_window_layers / model.num_layers
+        windowed = model.sliding_window_layers / max(1, model.mixers.count("attention"))
         window = -(-model.sliding_window // page) * page
         mean = (1.0 - windowed) * pages + windowed * np.minimum(pages, window)
-        held: Floats = mean * self.stage_layers * self._layer_token_bytes
+        held: Floats = mean * self.stage_layers * self._layer_token_bytes + self.stage_state_bytes
         if self.draft is not None:
             held[..., -1] += self.draft.stage_cache_bytes(context).sum(axis=-1)
         return held
@@ -136,11 +135,13 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
     reserve = columns.context_bytes + communicators * columns.communicator_bytes
     stated = columns.stated_reserve_bytes
     reserve = np.where(np.isnan(stated), reserve, stated)
+    states = state_bytes(Shapes(layer_rows(deployments)))
     return [
         _of_deployment(deployment, *of_row)
         for deployment, *of_row in zip(
             deployments,
             weights,
+            states.tolist(),
             workspace.tolist(),
             reserve.tolist(),
             columns.memory_bytes.tolist(),
@@ -152,6 +153,7 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
 def _of_deployment(
     deployment: Deployment,
     kind_bytes: Floats,
+    state_bytes: float,
     workspace_bytes: float,
     reserve_bytes: float,
     memory_bytes: float,
@@ -171,7 +173,10 @@ def _of_deployment(
     return ServingMemory(
         deployment=deployment,
         stage_weights_bytes=weights,
-        stage_layers=np.array([len(stage) for stage in stages]),
+        stage_layers=np.array([has_part(stage, "attention").sum() for stage in stages]),
+        stage_state_bytes=np.array(
+            [has_part(stage, *RECURRENT).sum() * state_bytes for stage in stages], np.float64
+        ),
         workspace_bytes=workspace_bytes
         + deployment.exchanges * deployment.exchange_buffer_gib * GIB,
         reserve_bytes=reserve_bytes,

@@ -101,7 +101,11 @@ _CACHED = ("context", "prefill_context")
 
 def grid_times(grid: StepGrid) -> StepTimes:
     """Time steps; each result equals that of the step alone, bit for bit."""
-    _check_numbers(grid)
+    rows, known = grid.deployment, len(grid.deployments)
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < known:
+        msg = f"steps name deployments 0 to {known - 1}, got {rows.min()} to {rows.max()}"
+        raise ConfigError(msg, key="deployment", value=int(rows.max()), allowed=f"< {known}")
+    check_counts(grid.counts)
     columns = step_columns([Step(deployment, 1) for deployment in grid.deployments])
     first, of_step = _distinct(grid)
     none = np.zeros(len(first), np.int64)
@@ -110,14 +114,6 @@ def grid_times(grid: StepGrid) -> StepTimes:
     core = _totals(columns, grid, core=True)
     hosts = hosts_of(grid.deployments)
     return finished(base[of_step] + core, hosts, grid.deployment, grid.counts)
-
-
-def _check_numbers(grid: StepGrid) -> None:
-    rows, known = grid.deployment, len(grid.deployments)
-    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < known:
-        msg = f"steps name deployments 0 to {known - 1}, got {rows.min()} to {rows.max()}"
-        raise ConfigError(msg, key="deployment", value=int(rows.max()), allowed=f"< {known}")
-    check_counts(grid.counts)
 
 
 def _distinct(grid: StepGrid) -> tuple[Ints, Ints]:

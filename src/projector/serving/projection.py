@@ -8,7 +8,7 @@ import numpy as np
 
 from projector.config.bands import DECODE, LATENCY, LOAD, PREFILL, Band, serving_band
 from projector.config.device_file import origins_of
-from projector.envelope import envelope
+from projector.envelope import envelope, told
 from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import Deployment, degrees
@@ -52,14 +52,8 @@ class StepProjection:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, seconds as milliseconds."""
         return {
-            "sequences": self.sequences,
-            "new_tokens": self.new_tokens,
-            "cached_tokens": self.cached_tokens,
-            "time_ms": to_ms(self.time_s),
-            "interval_ms": to_ms(self.interval_s),
-            "breakdown_ms": {name: to_ms(value) for name, value in self.breakdown_s.items()},
-            "limits_ms": {name: to_ms(value) for name, value in self.limits_s.items()},
-            "bound": self.bound,
+            **told(self, "sequences new_tokens cached_tokens time_ms interval_ms breakdown_ms"),
+            **told(self, "limits_ms bound"),
         }
 
 
@@ -186,18 +180,12 @@ class ServingProjection:
             "parallelism": degrees(deployment),
             "dtype": deployment.dtype,
             "load": {**self.traffic.model_dump(mode="json"), "batch": self.batch},
-            "ttft_ms": to_ms(self.ttft_s),
-            "tpot_ms": to_ms(self.tpot_s),
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "tokens_per_s_per_user": self.tokens_per_s_per_user,
+            **told(self, "ttft_ms tpot_ms tokens_per_s_per_gpu tokens_per_s_per_user"),
             "prompts_ms_per_token": to_ms(self.prompts_s),
-            "max_batch": self.max_batch,
-            "max_context": self.max_context,
-            "kv_cache_gib": to_gib(self.kv_cache_bytes),
+            **told(self, "max_batch max_context kv_cache_gib"),
             "bound_prefill": self.prefill.bound,
             "bound_decode": self.decode.bound,
-            "fits": self.fits,
-            "verdict": self.verdict,
+            **told(self, "fits verdict"),
             "prefill": {**self.prefill.to_dict(), "uncertainty": self.band_of(PREFILL).to_dict()},
             "decode": {**self.decode.to_dict(), "uncertainty": self.band_of(DECODE).to_dict()},
             "memory": self._memory(),

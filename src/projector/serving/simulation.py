@@ -3,6 +3,7 @@
 The times of its steps are interpolated on a grid.
 """
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -272,21 +273,9 @@ def simulate_load(
     deployment: Deployment, load: Load, scheduler: Scheduler | None = None
 ) -> LoadResult:
     """Serve a load with one replica, request by request."""
-    return simulate_loads([(deployment, load, scheduler)])[0]
-
-
-def simulate_loads(
-    cases: Sequence[tuple[Deployment, Load, Scheduler | None]], threads: int | None = None
-) -> list[LoadResult]:
-    """Serve loads, each with a replica, ``threads`` at a time; results do not depend on others."""
-    schedulers = [scheduler or Scheduler() for _, _, scheduler in cases]
-    drawn = [load.draw() for _, load, _ in cases]
-    replicas = [
-        replica_of(deployment, scheduler, longest_of(requests))
-        for (deployment, _, _), scheduler, requests in zip(cases, schedulers, drawn, strict=True)
-    ]
-    loads = [load for _, load, _ in cases]
-    return serve_all(list(zip(replicas, loads, drawn, strict=True)), threads)
+    drawn = load.draw()
+    replica = replica_of(deployment, scheduler or Scheduler(), longest_of(drawn))
+    return serve_all([(replica, load, drawn)])[0]
 
 
 def longest_of(requests: Drawn) -> int:
@@ -307,9 +296,13 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
     memory.check_fits(longest)
     model, groups = deployment.model, deployment.attention_dp
     page = deployment.page_tokens
-    # A unit is one page of one layer; stages have layers of both kinds in proportion.
-    unit_bytes = memory.page_bytes / float(memory.stage_layers.max())
-    share = memory.stage_layers / model.num_layers
+    # A unit is one page of one layer; stages have layers of all kinds in proportion. A state that
+    # does not grow stands for as many units.
+    attending, states = model.mixers.count("attention"), memory.stage_state_bytes
+    unit_bytes = memory.page_bytes / float(memory.stage_layers.max()) if attending else states.sum()
+    share = np.maximum(memory.stage_layers / attending if attending else states / unit_bytes, 1e-9)
+    window_pages = -(-model.sliding_window // page) if model.sliding_window_layers else 1
+    standing = math.ceil(states.sum() / unit_bytes / window_pages)
     units = int(np.floor(memory.stage_room_bytes / (share * unit_bytes)).min()) * groups
     max_seqs = scheduler.max_num_seqs * groups
     max_tokens = scheduler.max_num_batched_tokens * groups
@@ -321,9 +314,9 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
         reserve=int(scheduler.admission == "whole_sequence"),
         page_tokens=page,
         units=units,
-        layers=model.num_layers - model.sliding_window_layers,
-        windowed=model.sliding_window_layers,
-        window_pages=-(-model.sliding_window // page) if model.sliding_window_layers else 0,
+        layers=attending - model.sliding_window_layers,
+        windowed=model.sliding_window_layers + standing,
+        window_pages=window_pages,
         concurrency=0,
     )
     # A whole prompt can be longer than a step is meant to be.

@@ -16,16 +16,8 @@ from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
+from projector.operations import table as ops
 from projector.operations.emit import emit_inference_base, emit_inference_core
-from projector.operations.table import (
-    ATTENTION,
-    COLLECTIVE,
-    EXCHANGE,
-    GEMM,
-    MEMORY,
-    PP_COMM,
-    OperationTable,
-)
 from projector.serving.columns import (
     Step,
     StepColumns,
@@ -56,7 +48,7 @@ class StepTimes:
     """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
 
 
-def totals_of(table: OperationTable, row_s: Floats, steps: int) -> Floats:
+def totals_of(table: ops.OperationTable, row_s: Floats, steps: int) -> Floats:
     """Add up the rows of each step, float64[steps, LAUNCH + 2].
 
     These are the seconds of each term that rows have, then kernels, then operators that launch
@@ -148,7 +140,7 @@ def finished(
     own_s = hosts.sequence_s[deployment] * scheduled(counts, hosts.groups[deployment])
     breakdown[:, HOST] = waiting_s + (hosts.step_s[deployment] + own_s)
     latency_s = _total_s(breakdown)
-    send_s = breakdown[:, PP_COMM]
+    send_s = breakdown[:, ops.PP_COMM]
     stages, layers = hosts.stages[deployment], hosts.layers[deployment]
     share = -(-layers // stages) / layers
     interval_s = np.where(
@@ -171,7 +163,7 @@ class CostedSteps:
 
     steps: Sequence[Step]
     columns: StepColumns
-    parts: tuple[tuple[OperationTable, Floats], ...]
+    parts: tuple[tuple[ops.OperationTable, Floats], ...]
     """What depends on tokens alone, and what depends on the cache: operations, and float64[rows],
     the seconds of one repeat of each."""
 
@@ -199,7 +191,7 @@ def times_of(costed: CostedSteps) -> StepTimes:
     return finished(base + core, hosts, np.arange(len(steps)), counts_of(steps))
 
 
-def cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
+def cost_rows(table: ops.OperationTable, steps: StepColumns) -> Floats:
     """Return the seconds of one repeat of each row."""
     try:
         return _cost_rows(table, steps)
@@ -207,19 +199,19 @@ def cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
         raise NumericError(f"a cost model overflowed: {error}") from None
 
 
-def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
+def _cost_rows(table: ops.OperationTable, steps: StepColumns) -> Floats:
     row_s = np.zeros(len(table))
     device = steps.shapes.rows["device"][table.workload]
-    rows = np.flatnonzero(table.kind == GEMM)
+    rows = np.flatnonzero(table.kind == ops.GEMM)
     row_s[rows] = _gemm_s(table, steps, rows)
-    rows = np.flatnonzero(table.kind == ATTENTION)
+    rows = np.flatnonzero(table.kind == ops.ATTENTION)
     extents = (table.batch, table.heads, table.key_heads, table.m, table.n, table.k, table.d_v)
     row_s[rows], _ = attention_time_columns(
         np.stack([column[rows] for column in extents], axis=1), table.causal[rows],
         table.window[rows], np.zeros(len(rows), np.int64),
         steps.shapes.wide_dtype[table.workload[rows]], device[rows], steps.devices,
     )  # fmt: skip
-    rows = np.flatnonzero(table.kind == MEMORY)
+    rows = np.flatnonzero(table.kind == ops.MEMORY)
     traffic_s = elementwise_time_column(
         table.bytes[rows], np.zeros(len(rows)), np.zeros(len(rows)), device[rows], steps.devices
     )
@@ -233,12 +225,12 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     # A kernel that does little still waits for memory once.
     latency_s = table.launches[rows] * devices["hbm_latency_s"][on]
     row_s[rows] = np.maximum(traffic_s, matrix_s) + latency_s
-    rows = np.flatnonzero(table.kind == COLLECTIVE)
+    rows = np.flatnonzero(table.kind == ops.COLLECTIVE)
     row_s[rows], _ = collective_time_columns(
         table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
         steps.shapes.rows["fabric"][table.workload[rows]], steps.fabrics,
     )  # fmt: skip
-    rows = np.flatnonzero(table.kind == EXCHANGE)
+    rows = np.flatnonzero(table.kind == ops.EXCHANGE)
     row_s[rows] = moe_exchange_time_column(
         table.operation[rows], table.tokens[rows], table.token_bytes[rows],
         table.ranks_reached[rows], table.domains_reached[rows], table.ranks[rows],
@@ -248,7 +240,7 @@ def _cost_rows(table: OperationTable, steps: StepColumns) -> Floats:
     return row_s
 
 
-def _gemm_s(table: OperationTable, steps: StepColumns, rows: Ints) -> Floats:
+def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats:
     """Return the seconds of GEMM rows.
 
     A kernel for narrow weights reads as much as a GEMM with ``weight_share`` times the columns.

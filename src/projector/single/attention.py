@@ -24,9 +24,6 @@ from projector.lower.hardware import device_record
 from projector.single import inputs
 from projector.units import MEGA
 
-CONTEXT_FORMS = ("ring", "all_gather", "ulysses")
-"""Ways to split one sequence over ranks."""
-
 SIXTEEN_BITS = ("fp16", "bf16")
 """Types of an implementation that lists no types."""
 
@@ -309,54 +306,6 @@ def packed_time_s(documents: AttentionProjection) -> float:
     memory_s = float(np.sum(terms["memory_s"]))
     overlapped_s = max(busy_s, memory_s) + HIDDEN_LOSS * min(busy_s, memory_s)
     return overlapped_s + float(np.sum(terms["passes_s"]) + np.max(terms["start_s"]))
-
-
-def context_parallel_shapes(
-    length: int, ranks: int, form: str, *, heads: int, kv_heads: int
-) -> list[tuple[int, int, int, int, bool]]:
-    """Return what a rank runs of a causal sequence: (heads, kv_heads, queries, keys, causal).
-
-    The sequence is cut into 2 * ranks chunks (zig-zag). Rank r holds the chunks r and 2 * ranks - 1
-    - r, so all ranks have the same work. ``all_gather`` collects the keys and runs each chunk
-    against the keys before it. ``ring`` passes keys on. A rank runs its own part under the mask. Of
-    a part that it receives, it runs half of the queries against all keys, or all queries against
-    half of the keys. Ulysses exchanges heads for length. ``heads`` and ``kv_heads`` are those
-    before any exchange.
-    """
-    ranks = inputs.whole_number("cp", ranks, least=1)
-    length = inputs.whole_number("length", length)
-    heads = inputs.whole_number("heads", heads, least=1)
-    kv_heads = inputs.whole_number("kv_heads", kv_heads, least=1)
-    if heads % kv_heads:
-        msg = f"kv_heads ({kv_heads}) does not divide heads ({heads})"
-        raise ConfigError(msg, key="kv_heads", value=kv_heads, allowed=f"a divisor of {heads}")
-    if form not in CONTEXT_FORMS:
-        msg = f"unknown context parallel form {form!r}; known: {', '.join(CONTEXT_FORMS)}"
-        raise ConfigError(msg, key="cp_form", value=form, allowed=list(CONTEXT_FORMS))
-    if ranks == 1:
-        return [(heads, kv_heads, length, length, True)]
-    if form == "ulysses":
-        # Key heads divide the query heads, so ranks that divide them divide both.
-        if kv_heads % ranks:
-            msg = (
-                f"{ranks} ranks must divide {heads} heads and {kv_heads} key heads; "
-                f"Ulysses exchanges whole heads of both"
-            )
-            raise ConfigError(msg, key="cp", value=ranks, allowed=f"a divisor of {kv_heads}")
-        return [(heads // ranks, kv_heads // ranks, length, length, True)]
-    if length % (2 * ranks):
-        msg = f"length ({length}) must be a multiple of 2 * ranks ({ranks})"
-        raise ConfigError(msg, key="cp", value=ranks, allowed=f"2 * cp divides {length}")
-    chunk = length // (2 * ranks)
-    if form == "all_gather":
-        # Rank 0: the first chunk and the last.
-        return [
-            (heads, kv_heads, chunk, chunk, True),
-            (heads, kv_heads, chunk, 2 * ranks * chunk, True),
-        ]
-    own_part = [(heads, kv_heads, 2 * chunk, 2 * chunk, True)]
-    halves = [(heads, kv_heads, chunk, 2 * chunk, False)] * (ranks - 1)
-    return own_part + halves
 
 
 def _check_impl(device: Device, impl: str, dtype: str) -> None:

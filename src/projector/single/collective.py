@@ -174,11 +174,6 @@ class CollectiveCase:
     fabric: Records
     """FABRIC[1]."""
 
-    @property
-    def library(self) -> tuple[str, ...]:
-        """Algorithms that the device's library chooses among."""
-        return self.cluster.device.collective_algorithms
-
     def place(self, ranks: Ints) -> Place:
         """Return where groups lie whose ranks are ``stride`` devices apart, beside others."""
         each, row = np.unique(ranks, return_inverse=True)
@@ -359,8 +354,12 @@ class CollectiveProjection:
     @property
     def served_by_library(self) -> tuple[str, ...]:
         """Algorithms that the library chooses among; all where it has none that serves."""
-        have = tuple(name for name in self.fine.each_s if name in self.case.library)
-        return have or tuple(self.fine.each_s)
+        device = self.case.cluster.device
+        have = [name for name in self.fine.each_s if name in device.collective_algorithms]
+        if self.local < self.ranks:
+            far = set(device.collective_network_algorithms) - ({"pat"} if self.local > 1 else set())
+            have = [name for name in have if name in far] or have
+        return tuple(have or self.fine.each_s)
 
     def bus_bytes_per_s(self, num_bytes: ArrayLike, seconds: ArrayLike) -> Floats:
         """Return bus bandwidths (`bus_share`); 0 where nothing moves."""

@@ -20,6 +20,7 @@ from projector.config.bands import Band, gemm_band
 from projector.config.device import Device
 from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile, MatrixType
 from projector.config.formats.shape_table import read_extent, shape_rows
+from projector.envelope import told
 from projector.errors import ConfigError, shown
 from projector.kernels.device import (
     FIRST_NARROW,
@@ -321,6 +322,12 @@ def gemm_case(
     clock = inputs.clock_within(profile, clock_mhz)
     inputs.one_of("model", model, MODELS)
     inputs.one_of("library", library, ("default", *profile.gemm_libraries))
+    if not (isinstance(l2_hit_rate, Real) and 0.0 <= l2_hit_rate <= 1.0):
+        msg = f"l2_hit_rate must be from 0 to 1, got {shown(l2_hit_rate)}"
+        raise ConfigError(msg, key="l2_hit_rate", value=l2_hit_rate, allowed="0 to 1")
+    if l2_hit_rate and model != "ws_persistent":
+        msg = f"l2_hit_rate applies to model ws_persistent, not to {model}"
+        raise ConfigError(msg, key="l2_hit_rate", value=l2_hit_rate, allowed=[0])
     return GemmCase(
         profile,
         kind,
@@ -329,7 +336,7 @@ def gemm_case(
         library,
         _run(profile, run),
         _offers(profile, library, kind, tile),
-        _hit_rate(l2_hit_rate, model),
+        float(l2_hit_rate),
     )
 
 
@@ -384,16 +391,6 @@ def _tile_sizes(text: str) -> list[int]:
     return sizes
 
 
-def _hit_rate(value: float, model: str) -> float:
-    if not (isinstance(value, Real) and 0.0 <= value <= 1.0):
-        msg = f"l2_hit_rate must be from 0 to 1, got {shown(value)}"
-        raise ConfigError(msg, key="l2_hit_rate", value=value, allowed="0 to 1")
-    if value and model != "ws_persistent":
-        msg = f"l2_hit_rate applies to model ws_persistent, not to {model}"
-        raise ConfigError(msg, key="l2_hit_rate", value=value, allowed=[0])
-    return float(value)
-
-
 LAYOUTS = ("tn", "nn", "nt", "tt")
 
 _COPIES = {"tn": (False, False), "nn": (True, False), "nt": (True, True), "tt": (False, True)}
@@ -422,9 +419,7 @@ class GemmList:
             "device": self.case.device.name,
             "dtype": self.case.dtype,
             "layout": self.layout,
-            "model": self.case.model,
-            "library": self.case.library,
-            "run": self.case.run,
+            **told(self.case, "model library run"),
             "gemms": [self._row(row) for row in range(len(self.reports))],
         }
 

@@ -8,14 +8,7 @@ import numpy as np
 from projector.arrays import Ints, Ints32
 from projector.config.space import Space
 from projector.errors import ProjectorError
-from projector.kernels.space_index import (
-    REFUSED,
-    UNKNOWN,
-    Axes,
-    Found,
-    LookupColumns,
-    choose_points,
-)
+from projector.kernels import space_index
 from projector.sweeps.computed import Compute, Computed, decoded
 
 DENSE_TABLE = 1 << 22
@@ -69,7 +62,7 @@ class Lookup:
     def clear(self) -> None:
         """Begin anew."""
         self._begin()
-        self._dense[:] = UNKNOWN
+        self._dense[:] = space_index.UNKNOWN
 
     @property
     def is_full(self) -> bool:
@@ -83,7 +76,7 @@ class Lookup:
     def forget(self, keys: Ints) -> None:
         """Have entries unknown again, of combinations with these numbers."""
         if self.is_dense:
-            self._dense[keys] = UNKNOWN
+            self._dense[keys] = space_index.UNKNOWN
 
     def learn(self, keys: Ints) -> None:
         """Compute what combinations with distinct numbers have."""
@@ -101,7 +94,9 @@ class Lookup:
 
     def entries(self, keys: Ints) -> Ints32:
         """Return the entries of a look-up without a table, int32[combinations]."""
-        return np.array([self._sparse.get(key, UNKNOWN) for key in keys.tolist()], np.int32)
+        return np.array(
+            [self._sparse.get(key, space_index.UNKNOWN) for key in keys.tolist()], np.int32
+        )
 
     def _entry(self, value: Any) -> int:
         number = len(self.values)
@@ -109,7 +104,7 @@ class Lookup:
             number = self._numbers.setdefault((type(value), repr(value)), number)
         if number == len(self.values):
             self.values.append(value)
-        return 2 * number + 2 + (not self._is_legal(value)) * REFUSED
+        return 2 * number + 2 + (not self._is_legal(value)) * space_index.REFUSED
 
 
 def computed_field(space: Space, field: str) -> Lookup:
@@ -144,7 +139,7 @@ class Lookups:
         self._sizes = np.array([len(axis.points) for axis in space.axes], np.int64)
         strides = np.array([lookup.stride for lookup in lookups], np.int64).T.copy()
         inner = _inner_places(self._sizes)
-        self._axes = Axes(self._sizes, inner)
+        self._axes = space_index.Axes(self._sizes, inner)
         inner_strides = strides[len(self._sizes) - len(inner) :]
         sparse = [not lookup.is_dense for lookup in lookups]
         dense = [lookup.combinations if lookup.is_dense else 0 for lookup in lookups]
@@ -155,7 +150,7 @@ class Lookups:
             if lookup.is_dense:
                 lookup.keep_in(table[first : first + count])
         self._sparse = [lookup for lookup in lookups if not lookup.is_dense]
-        self._known = LookupColumns(
+        self._known = space_index.LookupColumns(
             stride=strides,
             key=np.ascontiguousarray(inner_strides.T @ inner.astype(np.int64)),
             varies=(inner_strides != 0).any(axis=0) | sparse,
@@ -182,13 +177,13 @@ class Lookups:
             values = [len(lookup.values) for lookup in self._lookups]
             refused = np.zeros(sum(values), np.int64)
             begin = np.cumsum([0, *values])
-            legal, unknown = choose_points(
+            legal, unknown = space_index.choose_points(
                 points,
                 self._axes,
                 self._known._replace(
                     entry_of_point=_stacked(self._sparse, keys, count), value=begin[:-1]
                 ),
-                Found(rows, places, numbers, refused, wanted),
+                space_index.Found(rows, places, numbers, refused, wanted),
             )
             if not unknown:
                 break

@@ -16,14 +16,7 @@ from projector.frames import to_pandas
 from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
-from projector.sweeps.journal import (
-    Totals,
-    is_of_memory,
-    is_of_the_system,
-    no_memory,
-    not_read,
-    part_path,
-)
+from projector.sweeps import journal
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 
 if TYPE_CHECKING:
@@ -55,7 +48,7 @@ class SweepResult:
     """The rows of a sweep, in the order of the space."""
 
     plan: Plan
-    totals: Totals
+    totals: journal.Totals
     seconds: float
     """From the first chunk to the last byte, of this call alone."""
     computed: int
@@ -165,10 +158,10 @@ class SweepResult:
                 with pq.ParquetFile(source, page_checksum_verification=True) as part:
                     table = part.read(columns=names).select(names)
             except (MemoryError, OSError, KeyError, pa.ArrowException) as error:
-                if is_of_memory(error):
-                    raise no_memory(name) from None
-                if is_of_the_system(error):
-                    raise not_read(name, error) from None
+                if journal.is_of_memory(error):
+                    raise journal.no_memory(name) from None
+                if journal.is_of_the_system(error):
+                    raise journal.not_read(name, error) from None
                 raise _changed(name, f"it cannot be read ({error})") from None
             count += len(table)
             yield table
@@ -213,13 +206,13 @@ class SweepResult:
             return
         source = Path(self.output)
         for number, totals in stored_chunks(source):
-            path = part_path(source, number)
+            path = journal.part_path(source, number)
             try:
                 content = path.read_bytes() if totals.rows else b""
             except FileNotFoundError:
                 raise _changed(path, "it is missing") from None
             except OSError as error:
-                raise not_read(path, error) from None
+                raise journal.not_read(path, error) from None
             yield Part(number, content, totals)
 
     def is_ranked(self, table: "pa.Table") -> Flags:

@@ -26,17 +26,7 @@ from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
 from projector.schedule.registry import SCHEDULES
-from projector.sweeps.journal import (
-    JOURNAL,
-    KEY,
-    MANIFEST,
-    Totals,
-    damage,
-    entries,
-    part_path,
-    read_manifest,
-    totals_of,
-)
+from projector.sweeps import journal
 from projector.sweeps.table import arrow_types, optional_columns
 
 if TYPE_CHECKING:
@@ -160,7 +150,7 @@ class Part(NamedTuple):
     chunk: int
     content: bytes
     """Its rows as a Parquet file; empty without rows, or where a draft has them."""
-    totals: Totals
+    totals: journal.Totals
     draft: Draft | None = None
 
 
@@ -216,7 +206,7 @@ class Store:
         self._journal: BinaryIO | None = None
         self._lock: BinaryIO | None = None
         self._done = bytearray()
-        self.totals = Totals()
+        self.totals = journal.Totals()
         """Counts of all finished chunks."""
         self.drafts = path / f"{NEW}{uuid.uuid4().hex}-"
         """How the names of drafts begin."""
@@ -249,16 +239,16 @@ class Store:
         chunk, content, totals, draft = part
         try:
             if draft is not None:
-                draft.path.replace(part_path(self.path, chunk))
+                draft.path.replace(journal.part_path(self.path, chunk))
             elif content:
-                _write_whole(part_path(self.path, chunk), content)
+                _write_whole(journal.part_path(self.path, chunk), content)
             line = {
                 "chunk": chunk,
                 "bytes": len(content) if draft is None else draft.size,
                 **asdict(totals),
             }
             if self._journal is None:
-                self._journal = (self.path / JOURNAL).open("ab", buffering=0)
+                self._journal = (self.path / journal.JOURNAL).open("ab", buffering=0)
             _append(self._journal, _json(line).encode() + b"\n")
         except OSError as error:
             raise not_written(self.path, error) from None
@@ -279,14 +269,14 @@ class Store:
         if not path.parent.is_dir():
             raise _refused(path, f"there is no folder {path.parent}")
         path.mkdir(exist_ok=True)
-        if not (path / MANIFEST).exists() and any(
+        if not (path / journal.MANIFEST).exists() and any(
             # A run that ended before it had said its name leaves these.
             entry.name != LOCK and not entry.name.startswith(NEW)
             for entry in path.iterdir()
         ):
             raise _refused(path, "the folder holds something else than a sweep")
         read_only = self._take_lock()
-        manifest = read_manifest(path)
+        manifest = journal.read_manifest(path)
         if manifest is not None and manifest != json.loads(_json(self.plan.manifest())):
             if not overwrite:
                 raise _other(path, manifest, self.plan.manifest())
@@ -323,26 +313,26 @@ class Store:
         """Clear what is ours, parts first in case the run ends, and say which sweep this is."""
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             old.unlink()
-        (self.path / JOURNAL).unlink(missing_ok=True)
+        (self.path / journal.JOURNAL).unlink(missing_ok=True)
         content = json.dumps(json.loads(_json(self.plan.manifest())), indent=1, ensure_ascii=False)
-        _write_whole(self.path / MANIFEST, f"{content}\n".encode())
+        _write_whole(self.path / journal.MANIFEST, f"{content}\n".encode())
 
     def _resume(self, read_only: OSError | None) -> None:
         """Find out which chunks are finished and whole."""
         schema = self.plan.schema()
         all_good = True
-        for _, entry in entries(self.path):
+        for _, entry in journal.entries(self.path):
             if entry is None or entry["chunk"] >= len(self._done) or self._done[entry["chunk"]]:
                 all_good = False
                 continue
-            wrong = damage(self.path, entry, schema)
+            wrong = journal.damage(self.path, entry, schema)
             if wrong:
                 all_good = False
-                name = part_path(self.path, entry["chunk"])
+                name = journal.part_path(self.path, entry["chunk"])
                 self.warnings.append(f"{name} is computed again: {wrong}")
                 continue
             self._done[entry["chunk"]] = 1
-            self.totals.add(totals_of(entry))
+            self.totals.add(journal.totals_of(entry))
         if self.finished:
             return
         if read_only is not None:
@@ -350,7 +340,7 @@ class Store:
         if not all_good:
             self._rewrite_journal()
         done = (chunk for chunk, is_done in enumerate(self._done) if is_done)
-        names = {part_path(self.path, chunk).name for chunk in done}
+        names = {journal.part_path(self.path, chunk).name for chunk in done}
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             if old.name not in names:
                 old.unlink()
@@ -359,12 +349,12 @@ class Store:
         """Leave only the lines of finished chunks."""
         seen = bytearray(len(self._done))
         lines = []
-        for line, entry in entries(self.path):
+        for line, entry in journal.entries(self.path):
             chunk = -1 if entry is None else entry["chunk"]
             if 0 <= chunk < len(seen) and self._done[chunk] and not seen[chunk]:
                 seen[chunk] = 1
                 lines.append(line)
-        _write_whole(self.path / JOURNAL, b"".join(lines))
+        _write_whole(self.path / journal.JOURNAL, b"".join(lines))
 
 
 def write_draft(drafts: Path, chunk: int, content: bytes | memoryview) -> Draft:
@@ -398,7 +388,7 @@ def remove_drafts(drafts: Path) -> None:
 def is_begun(folder: Path) -> bool:
     """Whether there is a sweep, which may be another one."""
     try:
-        return (folder / MANIFEST).is_file()
+        return (folder / journal.MANIFEST).is_file()
     except (OSError, ValueError):
         # No such name can be; `Store` says why.
         return False
@@ -406,15 +396,15 @@ def is_begun(folder: Path) -> bool:
 
 def part_paths(folder: Path, plan: Plan) -> Iterator[Path]:
     """Yield the parts of a sweep in order."""
-    paths = (part_path(folder, chunk) for chunk in range(plan.chunks))
+    paths = (journal.part_path(folder, chunk) for chunk in range(plan.chunks))
     return (path for path in paths if path.is_file())
 
 
-def stored_chunks(folder: Path) -> Iterator[tuple[int, Totals]]:
+def stored_chunks(folder: Path) -> Iterator[tuple[int, journal.Totals]]:
     """Yield the finished chunks of a sweep with their counts, as they were finished."""
-    for _, entry in entries(folder):
+    for _, entry in journal.entries(folder):
         if entry is not None:
-            yield entry["chunk"], totals_of(entry)
+            yield entry["chunk"], journal.totals_of(entry)
 
 
 def not_written(path: Path, error: OSError) -> ConfigError:
@@ -425,13 +415,15 @@ def not_written(path: Path, error: OSError) -> ConfigError:
 
 def _refused(path: Path, why: str) -> ConfigError:
     msg = f"{path} cannot be written: {why}"
-    return ConfigError(msg, key=KEY, value=str(path), allowed="a new folder, or that of this sweep")
+    return ConfigError(
+        msg, key=journal.KEY, value=str(path), allowed="a new folder, or that of this sweep"
+    )
 
 
 def _other(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
     """Return the error for a folder that holds another sweep."""
     if not stored:
-        what = f"its {MANIFEST} cannot be read"
+        what = f"its {journal.MANIFEST} cannot be read"
     else:
         old, new = _flat(stored), _flat(json.loads(_json(wanted)))
         keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
@@ -443,7 +435,9 @@ def _other(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
         rest = f", and {len(told) - 3} more differences" if len(told) > 3 else ""
         what = f"it holds another sweep: {'; '.join(parts)}{rest}"
     msg = f"{path} cannot be written: {what}. Overwrite it or take another folder"
-    return ConfigError(msg, key=KEY, value=str(path), allowed="another folder, or overwrite")
+    return ConfigError(
+        msg, key=journal.KEY, value=str(path), allowed="another folder, or overwrite"
+    )
 
 
 def _value(flat: Mapping[str, Any], key: str) -> str:

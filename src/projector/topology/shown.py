@@ -9,20 +9,11 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.errors import ConfigError
+from projector.topology import routes as paths
 from projector.topology.build import Link, Topology, Vertex, cut_rates, node_net
 from projector.topology.cluster import Cluster, find_reaches
 from projector.topology.node import End
 from projector.topology.rates import is_regular, local_rates
-from projector.topology.routes import (
-    CHOICES,
-    EVERYTHING,
-    FORWARDING,
-    Choice,
-    Route,
-    fair_rates,
-    find_matrices,
-    find_routes,
-)
 from projector.topology.transfers import (
     SWEEP_BYTES,
     Way,
@@ -99,7 +90,7 @@ def show_matrix(
     """Return hops, rates (of links or an engine) and latencies of devices as square lists."""
     checked = check_choice(choice)
     if engine is None:
-        matrices = find_matrices(topology, checked)
+        matrices = paths.find_matrices(topology, checked)
     else:
         matrices = engine_matrices(topology, engine, choice=checked)
     return {
@@ -129,14 +120,14 @@ def show_routes(topology: Topology, ends: tuple[str, ...] = ()) -> dict[str, Any
         pairs = list(permutations(range(topology.num_devices), 2))
         pairs = [(a, b) for a, b in pairs if a < b]  # type: ignore[operator]  # numbers
     numbers = all(isinstance(end, int) for pair in pairs for end in pair)
-    through = FORWARDING if numbers else EVERYTHING
+    through = paths.FORWARDING if numbers else paths.EVERYTHING
     together = cut_rates(topology) if numbers else {}
-    found: dict[tuple[End, Choice], dict[End, Route]] = {}
+    found: dict[tuple[End, paths.Choice], dict[End, paths.Route]] = {}
     rows = []
     for source, target in pairs:
-        for choice in CHOICES:
+        for choice in paths.CHOICES:
             if (source, choice) not in found:
-                found[source, choice] = find_routes(net, source, choice, through)
+                found[source, choice] = paths.find_routes(net, source, choice, through)
         shortest, widest = (found[source, c][target] for c in ("shortest", "widest"))
         rows.append(
             {
@@ -163,9 +154,9 @@ def show_flows(topology: Topology, flows: tuple[str, ...], choice: str) -> dict[
             raise ConfigError(msg, key="flow", value=flow, allowed="A-B")
         source, target = _two_ends(topology, ends[0], ends[1], "flow")
         inner = isinstance(source, int) and isinstance(target, int)
-        through = FORWARDING if inner else EVERYTHING
-        routes.append(find_routes(net, source, checked, through)[target])
-    rates = fair_rates(routes, net.capacities())
+        through = paths.FORWARDING if inner else paths.EVERYTHING
+        routes.append(paths.find_routes(net, source, checked, through)[target])
+    rates = paths.fair_rates(routes, net.capacities())
     rows = [
         {"flow": flow, "path": list(route.path), "alone_gb_per_s": route.gb_per_s, "gb_per_s": rate}
         for flow, route, rate in zip(flows, routes, rates, strict=True)
@@ -173,13 +164,13 @@ def show_flows(topology: Topology, flows: tuple[str, ...], choice: str) -> dict[
     return {"node": topology.node.name, "route": checked, "flows": rows}
 
 
-def check_choice(choice: str) -> Choice:
+def check_choice(choice: str) -> paths.Choice:
     """Return a kind of route, or say which there are."""
-    for known in CHOICES:
+    for known in paths.CHOICES:
         if choice == known:
             return known
-    msg = f"--route: unknown route {choice!r}; known: {', '.join(CHOICES)}"
-    raise ConfigError(msg, key="route", value=choice, allowed=list(CHOICES))
+    msg = f"--route: unknown route {choice!r}; known: {', '.join(paths.CHOICES)}"
+    raise ConfigError(msg, key="route", value=choice, allowed=list(paths.CHOICES))
 
 
 def _two_ends(topology: Topology, first: str, last: str, key: str) -> tuple[End, End]:
@@ -202,7 +193,7 @@ def _end(topology: Topology, text: str) -> End:
     return end
 
 
-def _route(route: Route, start_us: float) -> dict[str, Any]:
+def _route(route: paths.Route, start_us: float) -> dict[str, Any]:
     return {
         "path": list(route.path),
         "hops": route.hops,
@@ -240,7 +231,7 @@ def show_transfer(
     engine: str | None = None,
     both_directions: bool = False,
     accesses: int = 1,
-    choice: Choice = "widest",
+    choice: paths.Choice = "widest",
     sweep: bool = False,
 ) -> dict[str, Any]:
     """Return a transfer by one engine or by every engine that works there, the fastest first.

@@ -14,18 +14,9 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Floats
 from projector.errors import ConfigError, shown
+from projector.topology import routes as paths
 from projector.topology.build import Topology, load_topology, node_net
 from projector.topology.node import End, Engine, Place, Transfers
-from projector.topology.routes import (
-    FORWARDING,
-    Choice,
-    Matrices,
-    Route,
-    fair_rates,
-    find_matrices,
-    find_route,
-    find_routes,
-)
 from projector.units import GB, KIB, MIB, MICROSECOND, TB, unwrapped
 
 HOST = "host"
@@ -46,7 +37,7 @@ class Way(NamedTuple):
     engine: str
     numbers: Engine
     place: Place
-    route: Route
+    route: paths.Route
     gb_per_s: float
     """Of a large message, per direction."""
     cached_gb_per_s: float
@@ -108,7 +99,7 @@ def find_way(
     engine: str,
     *,
     both_directions: bool = False,
-    choice: Choice = "widest",
+    choice: paths.Choice = "widest",
 ) -> Way:
     """Return how an engine of a node moves data from one place to another.
 
@@ -127,8 +118,8 @@ def find_way(
         others = ", ".join(legal) or "none"
         msg = f"engine {engine!r} does not work {where[place]}; known: {others}"
         raise ConfigError(msg, key="engine", value=engine, allowed=legal)
-    through = HOST_FABRIC if place == "host" else FORWARDING
-    route = find_route(node_net(topology), source, target, choice, through)
+    through = HOST_FABRIC if place == "host" else paths.FORWARDING
+    route = paths.find_route(node_net(topology), source, target, choice, through)
     most = numbers.most_gb_per_s
     if place == "local":
         # A copy reads and writes the same memory. What a kernel reaches there is the device's.
@@ -150,10 +141,12 @@ def find_way(
     )
 
 
-def engine_matrices(node: NodeLike, engine: str, *, choice: Choice = "widest") -> Matrices:
+def engine_matrices(
+    node: NodeLike, engine: str, *, choice: paths.Choice = "widest"
+) -> paths.Matrices:
     """Return hops, and the rates and latencies that an engine reaches between every two devices."""
     topology = topology_of(node)
-    matrices = find_matrices(topology, choice)
+    matrices = paths.find_matrices(topology, choice)
     numbers = find_way(topology, 0, matrices.devices[-1], engine, choice=choice).numbers
     later_us = _start_us(topology, numbers) - topology.node.start_us
     rates = tuple(
@@ -184,7 +177,7 @@ def transfer_time(
     engine: str,
     both_directions: bool = False,
     accesses: int = 1,
-    choice: Choice = "widest",
+    choice: paths.Choice = "widest",
 ) -> float | Floats:
     """Return the seconds of messages, each alone on its links; the rest is as for `find_way`.
 
@@ -231,8 +224,8 @@ def shared_rates(
             most[row] = way.gb_per_s
     if both_directions:
         back = [route._replace(path=route.path[::-1]) for route in routes]
-        return fair_rates(routes + back, capacities, most * 2)[: len(routes)]
-    return fair_rates(routes, capacities, most)
+        return paths.fair_rates(routes + back, capacities, most * 2)[: len(routes)]
+    return paths.fair_rates(routes, capacities, most)
 
 
 def overlapped_seconds(
@@ -300,7 +293,7 @@ def _domain(topology: Topology, device: End) -> End:
         msg = f"{topology.node.name} describes no host memory"
         raise ConfigError(msg, key="host", value=None, allowed="a host section")
     net = node_net(topology)
-    routes = find_routes(net, device, "shortest", HOST_FABRIC)
+    routes = paths.find_routes(net, device, "shortest", HOST_FABRIC)
     domains = [end for end, kind in net.kinds.items() if kind == "numa" and end in routes]
     return min(domains, key=lambda end: (len(routes[end].path), domains.index(end)))
 

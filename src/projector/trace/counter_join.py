@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
+from projector.envelope import told
 from projector.trace import events as ev
 from projector.trace.activity import Activities
 from projector.trace.events import NONE, Counters
@@ -83,8 +84,7 @@ class JoinedCounters:
         return {
             "kernels": self.kernels,
             "joined": int(self.joined.sum()),
-            "share": self.share,
-            "time_share": self.time_share,
+            **told(self, "share time_share"),
             "counters": sorted(self.values),
             "runs": [run.to_dict() for run in self.runs],
         }

@@ -21,6 +21,7 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
 from projector.errors import ConfigError
+from projector.trace import rocprof
 from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace
 from projector.trace.groups import group
 from projector.trace.kineto_events import load_event_names
@@ -33,14 +34,6 @@ from projector.trace.profiler_tables import (
     quantity_of,
     read_table,
     whole_numbers,
-)
-from projector.trace.rocprof import (
-    Process,
-    agent_numbers,
-    format_of,
-    kernel_names,
-    read_head,
-    read_processes,
 )
 from projector.trace.sources import named_files, rank_in
 
@@ -67,12 +60,12 @@ def _holds_counters(path: Path) -> bool:
     if not path.is_file():
         return False
     if name.endswith(".json"):
-        if format_of(path) == "rocprofv3 json":
+        if rocprof.format_of(path) == "rocprofv3 json":
             return "counter" in name
-        return any(category in read_head(path) for category in load_event_names().counted)
+        return any(category in rocprof.read_head(path) for category in load_event_names().counted)
     if not name.endswith(_TABLES):
         return False
-    return any(_is_heading(line) for line in read_head(path).splitlines()[:64])
+    return any(_is_heading(line) for line in rocprof.read_head(path).splitlines()[:64])
 
 
 def _is_heading(line: str) -> bool:
@@ -88,9 +81,9 @@ def read_counters(path: Path) -> list[Counters]:
     folders = (parent.name for parent in list(path.parents)[:3])
     named = map(rank_in, (path.name, *folders))
     rank = next((rank for rank in named if rank != NONE), NONE)
-    if format_of(path) == "rocprofv3 json":
+    if rocprof.format_of(path) == "rocprofv3 json":
         problems: list[Problem] = []
-        processes = read_processes(path, problems)
+        processes = rocprof.read_processes(path, problems)
         told = tuple(problems)
         return [_of_process(path, rank, process, told) for process in processes]
     table = read_table(path, heading=("kernel",))
@@ -253,7 +246,9 @@ def _durations(table: Table, values: Mapping[str, Floats]) -> Ints:
 _TIMES = ("gpu__time_duration", "Duration")
 
 
-def _of_process(path: Path, rank: int, process: Process, problems: tuple[Problem, ...]) -> Counters:
+def _of_process(
+    path: Path, rank: int, process: rocprof.Process, problems: tuple[Problem, ...]
+) -> Counters:
     section = "callback_records.counter_collection"
     column = process.columns(section)
     info = {name.rpartition("dispatch_info.")[2]: each for name, each in column.items()}
@@ -266,11 +261,11 @@ def _of_process(path: Path, rank: int, process: Process, problems: tuple[Problem
             values.setdefault(name, np.full(count, np.nan))
             so_far = values[name][record]
             values[name][record] = amount if np.isnan(so_far) else so_far + amount
-    agents = agent_numbers(process)
+    agents = rocprof.agent_numbers(process)
     device = [agents.get(handle, handle) for handle in info["agent_id.handle"].tolist()]
     start, end = (column[f"dispatch_data.{which}_timestamp"] for which in ("start", "end"))
     order = np.lexsort((info["dispatch_id"], device))
-    kernel = kernel_names(process, info["kernel_id"])
+    kernel = rocprof.kernel_names(process, info["kernel_id"])
     grid = info["grid_size.x"] * info["grid_size.y"] * info["grid_size.z"]
     return Counters(
         path=str(path),

@@ -325,10 +325,6 @@ def host_phases(trace: RankTrace, stack: Stack, modules: Modules) -> HostPhases:
     return HostPhases(phase, recompute, engine, mark)
 
 
-UNKNOWN = -2
-"""Stands where a value is still to be found, apart from -1, which says that there is none."""
-
-
 def annotated_iterations(events: Events, names: Sequence[str]) -> tuple[Ints, Ints, Ints]:
     """Return start, end and number of iterations, by the first kind of range that is there."""
     rows = np.flatnonzero(events.kind == ANNOTATION)

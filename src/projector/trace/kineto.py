@@ -69,7 +69,11 @@ def read_kineto(
     bytes read and the events found.
     """
     head = parse_around(opening.head, b"", AROUND, Notes())
-    found = Found(_plan(head), notes)
+    # The plan for a file: only our own say that they keep picoseconds.
+    other = head.get("otherData")
+    grid_ps = other.get("time_grid_ps") if isinstance(other, dict) else None
+    is_grid = isinstance(grid_ps, int) and 0 < grid_ps <= US_PS and US_PS % grid_ps == 0
+    found = Found(Plan(grid_ps if is_grid and isinstance(grid_ps, int) else NS_PS), notes)
     scanner = Scanner(notes, bare=opening.bare, grid_ps=found.plan.grid_ps)
     behind = _read_events(source, opening, found, scanner, workers, told)
     around = parse_around(opening.head, behind, AROUND, notes)
@@ -78,14 +82,6 @@ def read_kineto(
     if notes:
         notes.add(f"{found.events:,} {COULD_BE_READ}", "")
     return make_trace(source.path, around, found)
-
-
-def _plan(head: Mapping[str, Any]) -> Plan:
-    """Return the plan for a file: only our own say that they keep picoseconds."""
-    other = head.get("otherData")
-    grid_ps = other.get("time_grid_ps") if isinstance(other, dict) else None
-    is_grid = isinstance(grid_ps, int) and 0 < grid_ps <= US_PS and US_PS % grid_ps == 0
-    return Plan(grid_ps if is_grid and isinstance(grid_ps, int) else NS_PS)
 
 
 def _read_events(

@@ -503,7 +503,10 @@ def mend_event(event: Any, problems: list[str]) -> dict[str, Any]:
     mended["args"] = _args(event.get("args"), problems)
     if phase == "X":
         mended["name"] = _name(event.get("name"), problems)
-        mended["ts"] = _stamp(event.get("ts"))
+        stamp = number(event.get("ts"))
+        if stamp is None:
+            raise Unusable("an event without a stamp (ts) is left out")
+        mended["ts"] = stamp
         mended["dur"] = _duration(event.get("dur"), problems)
     return mended
 
@@ -515,13 +518,6 @@ def _name(name: Any, problems: list[str]) -> str:
         problems.append("an event has no name")
         return ""
     return str(name)[:LONGEST_NAME]
-
-
-def _stamp(value: Any) -> Any:
-    stamp = number(value)
-    if stamp is None:
-        raise Unusable("an event without a stamp (ts) is left out")
-    return stamp
 
 
 def _duration(value: Any, problems: list[str]) -> Any:

@@ -165,7 +165,8 @@ def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
     if len(places) < 2:
         return layer
     between = [names[a + 1 : b] for a, b in pairwise(places.tolist())]
-    usual = _usual(between)
+    count = Counter(part.tobytes() for part in between)
+    usual = np.frombuffer(count.most_common(1)[0][0], np.int64)
     kinds = list({part.tobytes(): part for part in between}.values())
     head = min(_common(names[: places[0]][::-1], part[::-1]) for part in kinds)
     tail = names[places[-1] + 1 :]
@@ -185,11 +186,6 @@ def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
 
 MOST_FORWARDS = 0.25
 """What stands between more of the layers than this share is part of them: no forward ends there."""
-
-
-def _usual(between: Sequence[Ints]) -> Ints:
-    count = Counter(part.tobytes() for part in between)
-    return np.frombuffer(count.most_common(1)[0][0], np.int64)
 
 
 def _frequent(between: Sequence[Ints]) -> set[int]:

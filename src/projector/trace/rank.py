@@ -10,21 +10,10 @@ import numpy as np
 
 from projector.arrays import Array, Flags, Ints
 from projector.trace import activity as act
+from projector.trace import host as hosts
 from projector.trace import names as tables
 from projector.trace.events import ANNOTATION, COPY, LAUNCH, NONE, ON_DEVICE, OPERATOR, RankTrace
 from projector.trace.groups import begins, group, last_known, next_known, values_at
-from projector.trace.host import (
-    HostPhases,
-    Stack,
-    annotated_iterations,
-    fill_from_neighbours,
-    find_modules,
-    host_phases,
-    is_node,
-    stack_events,
-    steps_as_iterations,
-    within,
-)
 from projector.trace.layers import Operations, name_operations
 from projector.trace.names import load_trace_names
 from projector.trace.unlaunched import inherit, told_by_kernels
@@ -63,9 +52,9 @@ class Placed:
 def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
     """Align a rank's activities with its host, whose operators they are without devices."""
     events = trace.events
-    stack = stack_events(events)
-    modules = find_modules(trace, stack)
-    phases = host_phases(trace, stack, modules)
+    stack = hosts.stack_events(events)
+    modules = hosts.find_modules(trace, stack)
+    phases = hosts.host_phases(trace, stack, modules)
     placed = _on_host(trace, stack, phases) if on_host else _on_devices(trace, stack)
     notes: list[str] = []
     klass, kind_of_work = _classify(trace, stack, placed)
@@ -120,7 +109,7 @@ def _times(trace: RankTrace, placed: Placed) -> dict[str, Array]:
 
 
 def _complete(
-    trace: RankTrace, placed: Placed, phases: HostPhases, columns: dict[str, Array],
+    trace: RankTrace, placed: Placed, phases: hosts.HostPhases, columns: dict[str, Array],
     instance: Ints, notes: list[str],
 ) -> None:  # fmt: skip
     """Find out from kernels what the host does not tell, and say that it was inferred."""
@@ -148,7 +137,7 @@ def _complete(
         )
 
 
-def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
+def _on_host(trace: RankTrace, stack: hosts.Stack, phases: hosts.HostPhases) -> Placed:
     """Return the operators that stand for kernels: those that do their work themselves.
 
     These are operators that call no other, and those that spend less than half of their time in
@@ -173,13 +162,13 @@ def _on_host(trace: RankTrace, stack: Stack, phases: HostPhases) -> Placed:
     heavy = tables.types(trace.names, table.operator_types)
     heavy = np.isin(heavy, (act.GEMM, act.ATTENTION, act.COLLECTIVE))[events.name] & operator
     holds = (stack.holders(heavy) & ~heavy) | tables.fits(trace.names, table.wrappers)[events.name]
-    works = (2 * passed < total)[events.name] & ~phases.engine & ~is_node(events) & ~holds
+    works = (2 * passed < total)[events.name] & ~phases.engine & ~hosts.is_node(events) & ~holds
     whole = operator & (works | ~calls)
     rows = np.flatnonzero(stack.outermost(whole) == np.arange(len(events)))
     return Placed(rows, np.full(len(rows), NONE), rows, True)
 
 
-def _on_devices(trace: RankTrace, stack: Stack) -> Placed:
+def _on_devices(trace: RankTrace, stack: hosts.Stack) -> Placed:
     """Return the events of devices, each with its launch and the operator around that."""
     events = trace.events
     rows = np.flatnonzero(np.isin(events.kind, ON_DEVICE))
@@ -203,7 +192,7 @@ def _match(wanted: Ints, keys: Ints, among: Flags) -> Ints:
     return np.where((wanted >= 0) & (keys[order[place]] == wanted), order[place], NONE)
 
 
-def _classify(trace: RankTrace, stack: Stack, placed: Placed) -> tuple[Ints, Ints]:
+def _classify(trace: RankTrace, stack: hosts.Stack, placed: Placed) -> tuple[Ints, Ints]:
     """Return class and type of activities."""
     table = tables.load_trace_names()
     events, rows = trace.events, placed.rows
@@ -234,21 +223,23 @@ def _classify(trace: RankTrace, stack: Stack, placed: Placed) -> tuple[Ints, Int
     return klass, np.where(klass == act.COMMUNICATION, act.COLLECTIVE, type_)
 
 
-def _iterations(trace: RankTrace, placed: Placed, phases: HostPhases, notes: list[str]) -> Ints:
+def _iterations(
+    trace: RankTrace, placed: Placed, phases: hosts.HostPhases, notes: list[str]
+) -> Ints:
     """Return the iteration of activities: that in which they were launched."""
     events = trace.events
-    start, end, number = annotated_iterations(events, trace.names)
+    start, end, number = hosts.annotated_iterations(events, trace.names)
     if len(start) == 0:
         steps = tables.fits(trace.names, tables.load_trace_names().optimizer_steps)
         rows = np.flatnonzero((events.kind == ANNOTATION) & steps[events.name])
         if len(rows):
             stop = events.start_ps[rows] + events.duration_ps[rows]
             forwards = np.sort(events.start_ps[phases.phase == act.FORWARD])
-            start, end, number = steps_as_iterations(stop, forwards)
+            start, end, number = hosts.steps_as_iterations(stop, forwards)
             notes.append("iterations were inferred: each ends with a step of the optimizer")
     called = placed.rows if placed.on_host else placed.launch
     known = called >= 0
-    found = within(events.start_ps[np.maximum(called, 0)], start, end, number)
+    found = hosts.within(events.start_ps[np.maximum(called, 0)], start, end, number)
     return _as_neighbours(trace, placed, np.where(known, found, NONE), known)
 
 
@@ -259,13 +250,13 @@ def _as_neighbours(trace: RankTrace, placed: Placed, values: Ints, known: Flags)
         return values
     order = np.lexsort((events.start_ps[rows], events.thread[rows], events.process[rows]))
     new = begins(events.process[rows][order], events.thread[rows][order])
-    filled = fill_from_neighbours(values[order], known[order], np.cumsum(new, dtype=np.int64))
+    filled = hosts.fill_from_neighbours(values[order], known[order], np.cumsum(new, dtype=np.int64))
     result = values.copy()
     result[order] = filled
     return result
 
 
-def _phases(trace: RankTrace, placed: Placed, host: HostPhases, iteration: Ints) -> Ints:
+def _phases(trace: RankTrace, placed: Placed, host: hosts.HostPhases, iteration: Ints) -> Ints:
     """Return the phase of activities."""
     events = trace.events
     phase = values_at(host.phase, placed.anchor)
@@ -278,7 +269,7 @@ def _phases(trace: RankTrace, placed: Placed, host: HostPhases, iteration: Ints)
         own = own[np.argsort(events.start_ps[own], kind="stable")]
         start = events.start_ps[own]
         end = np.maximum.accumulate(start + events.duration_ps[own])
-        inside = within(time, start, end, np.full(len(own), code)) == code
+        inside = hosts.within(time, start, end, np.full(len(own), code)) == code
         phase = np.where((phase == NONE) & (called >= 0) & inside, code, phase)
     if not np.isin(phase, (act.BACKWARD, act.OPTIMIZER)).any():
         phase = np.where((phase == NONE) & (called >= 0), act.FORWARD, phase)  # inference
@@ -317,7 +308,7 @@ class Talk:
     """Outermost operator of communication around it, `NONE` without one."""
 
 
-def _communication(trace: RankTrace, stack: Stack, placed: Placed, klass: Ints) -> Talk:
+def _communication(trace: RankTrace, stack: hosts.Stack, placed: Placed, klass: Ints) -> Talk:
     """Find what tells of each collective, and what each copy moves."""
     events = trace.events
     collective, named, moved = of_details(trace.details, trace.groups)
@@ -375,7 +366,7 @@ def _with_collectives(
 
 
 def _details(
-    trace: RankTrace, stack: Stack, placed: Placed
+    trace: RankTrace, stack: hosts.Stack, placed: Placed
 ) -> tuple[Ints, tuple[Mapping[str, Any], ...]]:
     """Join what is known of each activity to the innermost operator that has dimensions."""
     events = trace.events

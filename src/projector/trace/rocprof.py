@@ -416,16 +416,12 @@ def _take_dispatches(process: Process, rows: Rows) -> None:
     )
 
 
-def _operations(process: Process) -> list[tuple[str, list[str]]]:
-    return [
+def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[str], list[str]]:
+    """Return the domain and the name of each call."""
+    known = [
         (str(entry.get("kind", "")), list(entry.get("operations", ())))
         for entry in process.texts["strings.buffer_records"]
     ]
-
-
-def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[str], list[str]]:
-    """Return the domain and the name of each call."""
-    known = _operations(process)
     domains, names = [], []
     for kind, operation in zip(column["kind"].tolist(), column["operation"].tolist(), strict=True):
         domain, operations = known[kind] if kind < len(known) else (f"kind {kind}", [])

@@ -19,20 +19,8 @@ from projector.kernels.attention import attention_time_columns
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import Run, device_record, native_type
 from projector.units import MILLISECOND, TERA
-from projector.validate.kind import (
-    DeviceFor,
-    Kind,
-    Outcome,
-    Readings,
-    Row,
-    missing,
-    outcomes,
-    read_cases,
-    readings,
-    time_or_rate,
-    whole,
-    why_not_measured,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind, missing, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import number_said, said
 
@@ -104,17 +92,17 @@ class AttentionCase:
     note: str
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows, all passes in two batches."""
-    return outcomes(read_cases(rows, read_case), _times_s, MILLISECOND)
+    return kinds.outcomes(kinds.read_cases(rows, read_case), _times_s, MILLISECOND)
 
 
-def read(rows: Sequence[Row]) -> Readings:
+def read(rows: Sequence[kinds.Row]) -> kinds.Readings:
     """Read rows, to be timed on any devices."""
-    return readings(read_cases(rows, read_case), _times_s, MILLISECOND)
+    return kinds.readings(kinds.read_cases(rows, read_case), _times_s, MILLISECOND)
 
 
-def _times_s(cases: Sequence[AttentionCase], device_for: DeviceFor = load_device) -> Floats:
+def _times_s(cases: Sequence[AttentionCase], device_for: kinds.DeviceFor = load_device) -> Floats:
     kernels = list(dict.fromkeys((case.device, case.kernel) for case in cases))
     records = {
         run: np.concatenate(
@@ -177,7 +165,7 @@ def _passes_s(columns: CaseColumns, records: Records) -> Floats:
     return total_s
 
 
-def read_case(row: Row) -> AttentionCase:
+def read_case(row: kinds.Row) -> AttentionCase:
     """Read a row."""
     device = device_of(row.get("gpu") or "")
     kind = precision_of(row.get("dtype") or "")
@@ -217,14 +205,14 @@ def read_case(row: Row) -> AttentionCase:
     )
 
 
-def default_or_name(row: Row, device: Device) -> str:
+def default_or_name(row: kinds.Row, device: Device) -> str:
     """Return the device's name for a row's implementation, ``default`` where it is that one."""
     name = _kernel(row, device)
     is_default = not name or device.attention_kernels[name] == device.attention
     return "default" if is_default else name
 
 
-def _kernel(row: Row, device: Device) -> str:
+def _kernel(row: kinds.Row, device: Device) -> str:
     """Return the device's name for a row's implementation, ``""`` where it has none."""
     kind = native_type(device, precision_of(row.get("dtype") or ""))
     names = said(row, "attention_kernels").split()
@@ -233,8 +221,8 @@ def _kernel(row: Row, device: Device) -> str:
     return next((name for name in candidates if name in device.attention_kernels), "")
 
 
-def _measured_ms(row: Row, forward_flop: float, name: str, *, causal: bool) -> float:
-    time_ms, tflops = time_or_rate(row, "time_ms")
+def _measured_ms(row: kinds.Row, forward_flop: float, name: str, *, causal: bool) -> float:
+    time_ms, tflops = kinds.time_or_rate(row, "time_ms")
     if time_ms is not None:
         return time_ms
     assert tflops is not None
@@ -262,15 +250,15 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
     return half * (times + forward)
 
 
-def _why_not_eligible(row: Row) -> str:
+def _why_not_eligible(row: kinds.Row) -> str:
     if empty := missing(row, _EXTENTS):
         return empty
     if not (row.get("impl") or "").startswith(IMPLEMENTATIONS):
         return "no mature implementation"
-    return why_not_measured(row)
+    return kinds.why_not_measured(row)
 
 
-def _classes(row: Row, device: Device) -> tuple[str, ...]:
+def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for: its pass known the least counts."""
     case = read_case(row)
     kernel = device.attention_kernels.get(case.kernel, device.attention)

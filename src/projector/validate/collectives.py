@@ -25,41 +25,17 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network
 from projector.config.training import FUSED_UNITS
+from projector.kernels import moe_exchange
 from projector.kernels.collective_algorithms import OPERATIONS
 from projector.kernels.collectives import algorithm_mask, collective_time_columns
-from projector.kernels.moe_exchange import (
-    BULK_COMBINE,
-    BULK_DISPATCH,
-    COMBINE,
-    DISPATCH,
-    LOW_LATENCY,
-    UNITS_OF_CHANNEL,
-    moe_exchange_time_column,
-)
+from projector.kernels.moe_exchange import COMBINE, DISPATCH
 from projector.lower.fabrics import domain_gpus, exchange_record, fabric_record
 from projector.lower.workload_columns import expected_parts
 from projector.operations.moe import FP8_BYTES
 from projector.units import MICROSECOND
+from projector.validate import kind as kinds
 from projector.validate.clusters import network_of
-from projector.validate.kind import (
-    BYTES_PER_S,
-    SECONDS,
-    DeviceFor,
-    Kind,
-    Outcome,
-    Readings,
-    Row,
-    integer,
-    number,
-    outcomes,
-    plausible,
-    positive,
-    read_cases,
-    readings,
-    unit_of,
-    whole,
-    why_not_measured,
-)
+from projector.validate.kind import Kind, number, whole
 from projector.validate.names import device_of
 from projector.validate.words import number_said, said
 
@@ -112,17 +88,17 @@ class Routing:
         return expected_parts(parts, self.experts, self.topk, *groups)
 
 
-def is_exchange(row: Row) -> bool:
+def is_exchange(row: kinds.Row) -> bool:
     """Return whether a row times a dispatch or combine."""
     return _MOE.match(row.get("collective") or "") is not None
 
 
-def read_exchange(row: Row, ranks: int, local: int) -> tuple[Routing, float, str]:
+def read_exchange(row: kinds.Row, ranks: int, local: int) -> tuple[Routing, float, str]:
     """Return the exchange of a row, its measured time in s and the rules that complete it."""
     routing, rules = _routing(row, one_node=ranks == local)
     if ranks < 2:
         raise ValueError("an exchange of one rank")
-    return routing, plausible(_exchange_s(row, routing, ranks, local)), "; ".join(rules)
+    return routing, kinds.plausible(_exchange_s(row, routing, ranks, local)), "; ".join(rules)
 
 
 def exchange_times_s(
@@ -136,7 +112,7 @@ def exchange_times_s(
     """Return the projected time of each exchange."""
     groups = [(int(n), int(near)) for n, near in zip(ranks, local, strict=True)]
     pairs = list(zip(routings, groups, strict=True))
-    return moe_exchange_time_column(
+    return moe_exchange.moe_exchange_time_column(
         [routing.op for routing in routings],
         [routing.tokens for routing in routings],
         [routing.token_bytes for routing in routings],
@@ -144,14 +120,14 @@ def exchange_times_s(
         [routing.nodes(*group) for routing, group in pairs],
         ranks,
         local,
-        [routing.units / UNITS_OF_CHANNEL for routing in routings],
+        [routing.units / moe_exchange.UNITS_OF_CHANNEL for routing in routings],
         fabric,
         fabrics,
         exchanges,
     )
 
 
-def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
+def _routing(row: kinds.Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     """Return the exchange that a row's notes describe, and the rules that complete it."""
     collective, library = row.get("collective") or "", row.get("library") or ""
     sizes = _sizes(row)
@@ -163,12 +139,14 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     # Across nodes every copy sent apart would take more than its adapters have.
     mori = library.startswith("MORI")
     bulk = "DeepEP V2" in library
-    fused = (DISPATCH, COMBINE, BULK_DISPATCH, BULK_COMBINE)[2 * bulk + (not dispatches)]
+    fused = (DISPATCH, COMBINE, moe_exchange.BULK_DISPATCH, moe_exchange.BULK_COMBINE)[
+        2 * bulk + (not dispatches)
+    ]
     routing = Routing(
         *sizes,
         experts=number_said(row, "experts", EXPERTS),
         max_nodes=number_said(row, "nodes_of_token", NODES_OF_TOKEN),
-        op=LOW_LATENCY if few and (one_node or not mori) else fused,
+        op=moe_exchange.LOW_LATENCY if few and (one_node or not mori) else fused,
         deduplicates=not few or mori,
         element_bytes=FP8_BYTES if dispatches else BF16_BYTES,
         units=number_said(row, "sms", DISPATCHER_UNITS),
@@ -183,7 +161,7 @@ def _routing(row: Row, *, one_node: bool) -> tuple[Routing, list[str]]:
     return routing, rules
 
 
-def _sizes(row: Row) -> tuple[int, int, int] | None:
+def _sizes(row: kinds.Row) -> tuple[int, int, int] | None:
     """Return tokens of a rank, hidden width and top-k."""
     tokens, hidden, topk = (said(row, name) for name in ("tokens", "hidden", "topk"))
     if not (tokens and hidden and topk):
@@ -191,15 +169,15 @@ def _sizes(row: Row) -> tuple[int, int, int] | None:
     return int(tokens.removesuffix("K")) * (1024 if "K" in tokens else 1), int(hidden), int(topk)
 
 
-def _exchange_s(row: Row, routing: Routing, ranks: int, local: int) -> float:
+def _exchange_s(row: kinds.Row, routing: Routing, ranks: int, local: int) -> float:
     """Return the measured time; a bandwidth counts all that is sent, the own node included.
 
     Over scale-up links that is every rank that a token reaches, over adapters every node.
     """
-    value, unit = positive(row, "value"), (row.get("unit") or "").strip()
+    value, unit = kinds.positive(row, "value"), (row.get("unit") or "").strip()
     metric = (row.get("metric") or "").strip().lower()
     if metric in {"time", "latency"}:
-        return value * unit_of(unit, SECONDS)
+        return value * kinds.unit_of(unit, kinds.SECONDS)
     if metric.endswith("bandwidth rdma") or metric == "rdma bandwidth (algo)":
         destinations = routing.nodes(ranks, local)
     elif metric.endswith("bandwidth nvlink") or metric == "xgmi bandwidth":
@@ -207,7 +185,7 @@ def _exchange_s(row: Row, routing: Routing, ranks: int, local: int) -> float:
     else:
         raise ValueError(f"metric {metric!r} is not a time or bandwidth of an exchange")
     size = routing.tokens * destinations * routing.token_bytes
-    return size / (value * unit_of(unit, BYTES_PER_S))
+    return size / (value * kinds.unit_of(unit, kinds.BYTES_PER_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +217,7 @@ LOOPS = {
 """Loops whose cost shows in their rows. Others queue calls from one process or thread a device."""
 
 
-def loop_of(row: Row) -> Loop | None:
+def loop_of(row: kinds.Row) -> Loop | None:
     """Return the loop of a row's benchmark, None where it adds nothing."""
     name = said(row, "collective_loop")
     if name and name not in LOOPS:
@@ -302,19 +280,19 @@ class _Case:
     note: str
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows: collectives in one batch, exchanges in another."""
-    return outcomes(_read_all(rows), _times_s, MICROSECOND)
+    return kinds.outcomes(_read_all(rows), _times_s, MICROSECOND)
 
 
-def read(rows: Sequence[Row]) -> Readings:
+def read(rows: Sequence[kinds.Row]) -> kinds.Readings:
     """Read rows, to be timed on any devices."""
-    return readings(_read_all(rows), _times_s, MICROSECOND)
+    return kinds.readings(_read_all(rows), _times_s, MICROSECOND)
 
 
-def _read_all(rows: Sequence[Row]) -> list[_Case | str]:
+def _read_all(rows: Sequence[kinds.Row]) -> list[_Case | str]:
     clusters: dict[_Links, ClusterConfig] = {}
-    return read_cases(rows, lambda row: _read(row, clusters))
+    return kinds.read_cases(rows, lambda row: _read(row, clusters))
 
 
 class Joined(NamedTuple):
@@ -331,7 +309,7 @@ class Joined(NamedTuple):
     """Projected times with changed records."""
 
 
-def read_joined(rows: Sequence[Row]) -> Joined:
+def read_joined(rows: Sequence[kinds.Row]) -> Joined:
     """Read rows, to be timed with other constants of a network."""
     parsed = _read_all(rows)
     cases = [case for case in parsed if not isinstance(case, str)]
@@ -358,7 +336,9 @@ def _fabrics(clusters: dict[_Links, ClusterConfig]) -> Records:
 
 
 def _times_s(
-    cases: Sequence[_Case], device_for: DeviceFor | None = None, fabrics: Records | None = None
+    cases: Sequence[_Case],
+    device_for: kinds.DeviceFor | None = None,
+    fabrics: Records | None = None,
 ) -> Floats:
     clusters, fabric = _clusters(cases)
     if device_for is not None:
@@ -407,7 +387,7 @@ def _fabric(links: _Links, cluster: ClusterConfig) -> Records:
     return record
 
 
-def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
+def _read(row: kinds.Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     links = _links(row)
     if links not in clusters:
         clusters[links] = _cluster(links)
@@ -423,8 +403,8 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     held = ranks if domain > per_node else -(-ranks // nodes)
     local = -(-held // -(-held // domain))
     if not is_exchange(row):
-        operation, size = _operation(row), positive(row, "message_bytes")
-        measured_s = plausible(_collective_s(row, operation, size, ranks))
+        operation, size = _operation(row), kinds.positive(row, "message_bytes")
+        measured_s = kinds.plausible(_collective_s(row, operation, size, ranks))
         if operation == "send_recv":
             # Each rank sends to the next; the pair that lies furthest apart sets the time.
             ranks, local = min(ranks, 2), 2 if local == ranks > 1 else 1
@@ -438,12 +418,12 @@ def _read(row: Row, clusters: dict[_Links, ClusterConfig]) -> _Case:
     return _Case(links, cluster, ranks, local, work, loop, measured_s / MICROSECOND, note)
 
 
-def _links(row: Row) -> _Links:
+def _links(row: kinds.Row) -> _Links:
     device = device_of(row.get("gpu") or "")
     usual = load_network(load_device(device).network)
     adapters, network, _ = network_of(device, row.get("system") or "")
-    ranks = integer(row, "n_gpus") or 0
-    one_node = (integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
+    ranks = kinds.integer(row, "n_gpus") or 0
+    one_node = (kinds.integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
     held = min(ranks, MAX_NODE_GPUS) if one_node else 0
     return _Links(device, adapters, said(row, "algorithm"), network, held)
 
@@ -459,7 +439,7 @@ def _cluster(links: _Links) -> ClusterConfig:
     return ClusterConfig.parse({"device": links.device, "network": network or None}, path="cluster")
 
 
-def _operation(row: Row) -> str:
+def _operation(row: kinds.Row) -> str:
     return _OPERATIONS[_plain(row.get("collective") or "")]
 
 
@@ -467,23 +447,23 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_/-]", "", name.lower())
 
 
-def _collective_s(row: Row, operation: str, size: float, ranks: int) -> float:
-    value, unit = positive(row, "value"), (row.get("unit") or "").strip()
+def _collective_s(row: kinds.Row, operation: str, size: float, ranks: int) -> float:
+    value, unit = kinds.positive(row, "value"), (row.get("unit") or "").strip()
     metric = (row.get("metric") or "").strip().lower()
     if metric in {"time", "latency"}:
-        return value * unit_of(unit, SECONDS)
+        return value * kinds.unit_of(unit, kinds.SECONDS)
     share = 1.0
     if metric == "busbw" and operation != "send_recv":
         share = (ranks - 1) / ranks * (2.0 if operation == "all_reduce" else 1.0)
     if share == 0.0:
         raise ValueError("a bus bandwidth of one rank")
-    return size * share / (value * unit_of(unit, BYTES_PER_S))
+    return size * share / (value * kinds.unit_of(unit, kinds.BYTES_PER_S))
 
 
-def _why_not_eligible(row: Row) -> str:
+def _why_not_eligible(row: kinds.Row) -> str:
     if is_exchange(row):
         return "" if _sizes(row) else "no tokens, hidden and top-k"
-    if why := why_not_measured(row):
+    if why := kinds.why_not_measured(row):
         return why
     if _plain(row.get("collective") or "") not in _OPERATIONS:
         return "not one of the collectives"
@@ -494,7 +474,7 @@ def _why_not_eligible(row: Row) -> str:
     return ""
 
 
-def _classes(row: Row, device: Device) -> tuple[str, ...]:
+def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     return collective_classes(device, number(row, "message_bytes"))
 
 

@@ -27,38 +27,11 @@ from projector.kernels.gemm import (
     gemm_time_columns,
     seconds_of_terms,
 )
-from projector.lower.hardware import (
-    Run,
-    device_record,
-    gemm_menu,
-    native_type,
-    slowdowns,
-    tile_row,
-)
+from projector.lower import hardware
 from projector.units import MICROSECOND, TB, TERA
-from projector.validate.gemm_benchmarks import (
-    Loop,
-    NamedKernel,
-    grouped_kernel,
-    library_of,
-    loop_of,
-    named_kernel,
-    offer_of,
-)
-from projector.validate.kind import (
-    DeviceFor,
-    Kind,
-    Outcome,
-    Readings,
-    Row,
-    missing,
-    outcomes,
-    read_cases,
-    readings,
-    time_or_rate,
-    whole,
-    why_not_measured,
-)
+from projector.validate import gemm_benchmarks
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind, missing, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import said
 
@@ -81,7 +54,7 @@ class Setup(NamedTuple):
     device: str
     clock_mhz: float | None
     """The clock that is locked, if it is."""
-    run: Run
+    run: hardware.Run
     library: str
     member: str
     """Library that has the kernel which the row names; ``""`` where it does not say."""
@@ -100,7 +73,7 @@ class Gemm(NamedTuple):
     """Of an element, a read-modify-write counted twice."""
     grouped_pass: str = ""
     """Field of the device record with the efficiency of this grouped pass, if it is one."""
-    kernel: NamedKernel | None = None
+    kernel: gemm_benchmarks.NamedKernel | None = None
     """The kernel that the library takes by rule."""
     of_weight: bool = False
     """Whether it gives the gradient of the weight."""
@@ -115,7 +88,7 @@ class Case:
     code: int
     """Place of the type that runs in `MATRIX_TYPES`."""
     setup: Setup
-    kernel: NamedKernel | None
+    kernel: gemm_benchmarks.NamedKernel | None
     """The kernel that the row names."""
     quantise: str
     """Quantising kernel of the device, if the row has one."""
@@ -123,7 +96,7 @@ class Case:
     """Elements of each 16-bit matrix that is quantised."""
     accumulated: tuple[int, ...]
     """Elements of each gradient that is added to the one before."""
-    loop: Loop
+    loop: gemm_benchmarks.Loop
     beside_collective: bool
     """Whether a collective of the same node runs at the same time."""
     measured: float
@@ -131,10 +104,10 @@ class Case:
     note: str
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows, all GEMMs in one batch."""
-    parsed = read_cases(rows, read_case)
-    found = outcomes(parsed, case_times, MICROSECOND)
+    parsed = kinds.read_cases(rows, read_case)
+    found = kinds.outcomes(parsed, case_times, MICROSECOND)
     tuned = [
         (position, case)
         for position, case in enumerate(parsed)
@@ -147,18 +120,18 @@ def project(rows: Sequence[Row]) -> list[Outcome]:
     return found
 
 
-def read(rows: Sequence[Row]) -> Readings:
+def read(rows: Sequence[kinds.Row]) -> kinds.Readings:
     """Read rows, to be timed on any devices.
 
     A profile is made for training, so longer runs are taken to show its sustained clock.
     """
-    return readings(
-        read_cases(rows, partial(read_case, longer="training")), case_times, MICROSECOND
+    return kinds.readings(
+        kinds.read_cases(rows, partial(read_case, longer="training")), case_times, MICROSECOND
     )
 
 
 def case_times(
-    cases: Sequence[Case], device_for: DeviceFor = load_device, *, as_named: bool = False
+    cases: Sequence[Case], device_for: kinds.DeviceFor = load_device, *, as_named: bool = False
 ) -> Floats:
     """Return the seconds of rows, float64[cases].
 
@@ -169,7 +142,7 @@ def case_times(
     for position, case in enumerate(cases):
         device = device_for(case.setup.device)
         if case.beside_collective:
-            total_s[position] *= 1.0 + slowdowns(device)[0]
+            total_s[position] *= 1.0 + hardware.slowdowns(device)[0]
         # Two gradients are read and one is written.
         moved = 3.0 * SIXTEEN_BITS * sum(case.accumulated)
         rate = device.hbm_peak_tb_per_s * (device.elementwise_efficiency or device.hbm_efficiency)
@@ -181,7 +154,7 @@ def case_times(
     return time_s
 
 
-def _gemm_times(cases: Sequence[Case], device_for: DeviceFor, *, as_named: bool) -> Floats:
+def _gemm_times(cases: Sequence[Case], device_for: kinds.DeviceFor, *, as_named: bool) -> Floats:
     """Return the seconds of every GEMM of the cases, one after the other."""
     work = [
         (case, gemm, _kernel(case, gemm, as_named=as_named))
@@ -218,7 +191,7 @@ def _gemm_times(cases: Sequence[Case], device_for: DeviceFor, *, as_named: bool)
     return time_s
 
 
-def _kernel(case: Case, gemm: Gemm, *, as_named: bool) -> NamedKernel | None:
+def _kernel(case: Case, gemm: Gemm, *, as_named: bool) -> gemm_benchmarks.NamedKernel | None:
     """Return the only kernel that may be chosen, None where a whole menu may."""
     if gemm.kernel is not None or case.kernel is None:
         return gemm.kernel
@@ -240,14 +213,16 @@ def _quantise_s(device: Device, case: Case) -> float:
     return count * kernel.start_us * MICROSECOND + moved / (kernel.tb_per_s * TB)
 
 
-def _record(device: Device, setup: Setup, kernel: NamedKernel | None, of_weight: bool) -> Records:
+def _record(
+    device: Device, setup: Setup, kernel: gemm_benchmarks.NamedKernel | None, of_weight: bool
+) -> Records:
     """Return the device; a named kernel leaves it one tile.
 
     In the gradient of a weight both operands have a scale for every 128 elements of a row, so that
     an accumulator takes two of them one after the other. Elsewhere the weight has one for a whole
     block of 128 x 128, and the two are multiplied once for a row of the tile.
     """
-    records = device_record(
+    records = hardware.device_record(
         device,
         setup.clock_mhz,
         gemm_library=setup.library,
@@ -256,17 +231,17 @@ def _record(device: Device, setup: Setup, kernel: NamedKernel | None, of_weight:
         run=setup.run,
     )
     if kernel is not None:
-        menu = gemm_menu(device, setup.library, setup.kind)
+        menu = hardware.gemm_menu(device, setup.library, setup.kind)
         own = [offer for offer in menu if offer.library == setup.member]
-        offer = offer_of(own or menu, kernel)
-        records[0]["tiles"][0] = tile_row(device, offer.tile, offer)
+        offer = gemm_benchmarks.offer_of(own or menu, kernel)
+        records[0]["tiles"][0] = hardware.tile_row(device, offer.tile, offer)
         records[0]["num_tiles"] = 1
     if of_weight:
         records[0]["gemm_scale_clk"] *= 2.0
     return records
 
 
-def read_case(row: Row, longer: Run = "loaded") -> Case:
+def read_case(row: kinds.Row, longer: hardware.Run = "loaded") -> Case:
     """Read one row.
 
     Runs that are neither short nor of a training framework have the clock ``longer``.
@@ -276,7 +251,7 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
     kind = precision_of(row.get("in_dtype") or "")
     if kind == "fp8" and re.search(r"block|\dx\d", (row.get("in_dtype") or "").lower()):
         kind = "fp8_block"
-    native = native_type(profile, kind)
+    native = hardware.native_type(profile, kind)
     # A library of a device without a rate for block scales has them in its own efficiency.
     same = native == kind or (kind, native) == ("fp8_block", "fp8")
     rules = [] if same else [f"{kind} runs as {native}"]
@@ -287,8 +262,10 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
         rules.append("output in 16 bits")
     op = (row.get("op") or "").lower()
     gemms = _gemms(row, op, _OUT_BYTES[out])
-    loop = loop_of(row)
-    run: Run = "short" if "short run" in (row.get("clock_note") or "") else longer
+    loop = gemm_benchmarks.loop_of(row)
+    run: hardware.Run = "short" if "short run" in (row.get("clock_note") or "") else longer
+    time_us, tflops = kinds.time_or_rate(row, "runtime_us")
+    flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
     return Case(
         gemms=gemms,
         code=MATRIX_TYPES.index(native),
@@ -300,20 +277,20 @@ def read_case(row: Row, longer: Run = "loaded") -> Case:
             said(row, "tuned_library"),
             native,
         ),
-        kernel=named_kernel(row.get("kernel_config") or ""),
+        kernel=gemm_benchmarks.named_kernel(row.get("kernel_config") or ""),
         quantise=kind if "linear" in op else "",
         quantised=_quantised(row, gemms),
         accumulated=_accumulated(row, gemms),
         loop=loop,
         beside_collective="during" in op,
-        measured=_measured_us(row, gemms),
+        measured=time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND,
         note="; ".join(rules),
     )
 
 
-def _library(row: Row, kind: str, device: Device) -> str:
+def _library(row: kinds.Row, kind: str, device: Device) -> str:
     """Return the library of a row; one for shuffled weights has kernels of its own."""
-    name = library_of(row, kind)
+    name = gemm_benchmarks.library_of(row, kind)
     shuffled = f"{name}_preshuffled"
     return (
         shuffled
@@ -322,7 +299,7 @@ def _library(row: Row, kind: str, device: Device) -> str:
     )
 
 
-def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
+def _gemms(row: kinds.Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
     """Return what a row multiplies: C[m, n] forward, and of a backward the gradients it names.
 
     The gradient of the input is ``dA[m, k] = dC[m, n] @ B[n, k]``, that of the weight
@@ -344,7 +321,7 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
     )
     if groups:
         forward, of_input, of_weight = (
-            gemm._replace(kernel=grouped_kernel(row, gemm.n, groups))
+            gemm._replace(kernel=gemm_benchmarks.grouped_kernel(row, gemm.n, groups))
             for gemm in (forward, of_input, of_weight)
         )
     of_weight = of_weight._replace(of_weight=True)
@@ -355,7 +332,7 @@ def _gemms(row: Row, op: str, out_bytes: float) -> tuple[Gemm, ...]:
     return (of_weight,) if "grad_w" in op else (of_input,)
 
 
-def _quantised(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
+def _quantised(row: kinds.Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
     """Return the elements of each matrix that is quantised before the first GEMM.
 
     An inference library keeps its weights quantised. Primus-Turbo's operators
@@ -375,7 +352,7 @@ def _quantised(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
     return (a, a, activation) if "blockwise" in (row.get("library") or "") else (a,)
 
 
-def _accumulated(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
+def _accumulated(row: kinds.Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
     """Return the elements of each gradient that a row adds to the one before.
 
     Primus-Turbo's benchmark calls ``out.backward`` again and again and never clears the gradients.
@@ -385,7 +362,7 @@ def _accumulated(row: Row, gemms: tuple[Gemm, ...]) -> tuple[int, ...]:
     return tuple(gemm.m * gemm.n * gemm.groups for gemm in gemms)
 
 
-def _locked_clock(row: Row, device: Device) -> float | None:
+def _locked_clock(row: kinds.Row, device: Device) -> float | None:
     """Return the MHz of ``locked 1300 MHz``, None where the clock is free."""
     match = re.search(r"\blocked (\S+?) *MHz", row.get("clock_note") or "")
     if match is None:
@@ -398,17 +375,11 @@ def _locked_clock(row: Row, device: Device) -> float | None:
     return clock_mhz
 
 
-def _measured_us(row: Row, gemms: tuple[Gemm, ...]) -> float:
-    time_us, tflops = time_or_rate(row, "runtime_us")
-    flop = sum(2.0 * gemm.m * gemm.n * gemm.k * gemm.groups for gemm in gemms)
-    return time_us if time_us is not None else flop / (tflops or 1.0) / TERA / MICROSECOND
+def _why_not_eligible(row: kinds.Row) -> str:
+    return missing(row, ("m", "n", "k")) or kinds.why_not_measured(row)
 
 
-def _why_not_eligible(row: Row) -> str:
-    return missing(row, ("m", "n", "k")) or why_not_measured(row)
-
-
-def _classes(row: Row, device: Device) -> tuple[str, ...]:
+def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     return kernel_classes(device, precision_of(row.get("in_dtype") or ""))
 
 

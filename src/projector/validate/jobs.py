@@ -93,7 +93,8 @@ class JobRow(RowLayout):
             return self._recompute_of_recipe(recipe)
         if granularity == "selective":
             if self._is_torchtitan:
-                return self._every_second_layer()
+                self.weaken(FROM_RULE, "recomputation by operators")
+                return {"granularity": "selective", "modules": ["per_op"]}
             self.weaken(FROM_RULE, "selective recomputation of core attention")
             return "selective"
         return self._recompute_of_neighbour()
@@ -111,7 +112,9 @@ class JobRow(RowLayout):
 
     def _recompute_of_recipe(self, granularity: str) -> Any:
         if granularity == "alternate":
-            return self._every_second_layer()
+            # Every n-th block, n not printed.
+            self.weaken(FROM_RULE, "every second layer recomputed")
+            return {"granularity": "full", "layers": list(range(0, self.model["num_layers"], 2))}
         if granularity == "dot":
             self.weaken(FROM_RULE, "saving GEMM outputs taken as recomputing norms and activation")
             return {"granularity": "selective", "modules": ["layernorm", "moe_act"]}
@@ -119,11 +122,6 @@ class JobRow(RowLayout):
         if granularity != "selective" or not modules:
             return granularity
         return {"granularity": "selective", "modules": modules.split(",")}
-
-    def _every_second_layer(self) -> dict[str, Any]:
-        """Stand in for policies that drop about half: every n-th block, or every second matmul."""
-        self.weaken(FROM_RULE, "every second layer recomputed")
-        return {"granularity": "full", "layers": list(range(0, self.model["num_layers"], 2))}
 
     def _precision(self) -> dict[str, Any]:
         printed = self.text("precision")

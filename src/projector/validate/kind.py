@@ -143,8 +143,6 @@ class Kind:
     """What a row times, which totals are kept for; None where a kind has one alone."""
     doubt: Callable[[Row], str] | None = None
     """Why a row contradicts itself, ``""`` where it does not; None where a column says so."""
-    grows: str = ""
-    """Column that no two rows differ in alone and have the same time; ``""`` where they may."""
     read: Callable[[Sequence[Row]], Readings] | None = None
     """Read eligible rows for a calibration; None where a kind has no such path."""
 

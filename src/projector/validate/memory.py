@@ -10,19 +10,12 @@ from projector.arrays import Floats
 from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
+from projector.validate import training
 from projector.validate.jobs import JobRow
 from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
-from projector.validate.training import (
-    JOB_COLUMNS,
-    ProjectedRow,
-    ReadRow,
-    doubt,
-    project_rows,
-    why_not_modelled,
-)
 from projector.validate.words import said
 
-_COLUMNS = (*JOB_COLUMNS, "component", "mem_gib", "kind")
+_COLUMNS = (*training.JOB_COLUMNS, "component", "mem_gib", "kind")
 
 
 def _completed(row: Row) -> Row:
@@ -41,7 +34,7 @@ def why_not_eligible(row: Row) -> str:
     kind = (row.get("kind") or "").strip().lower()
     if kind != "measured":
         return f"kind {kind or 'not stated'}, not measured"
-    if reason := why_not_modelled(row):
+    if reason := training.why_not_modelled(row):
         return reason
     row = _completed(row)
     for column, name in (("micro_batch", "micro-batch"), ("seq_len", "sequence length")):
@@ -55,16 +48,16 @@ def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> li
 
     ``without`` are the constants of each row, e.g. those that have not seen its source.
     """
-    return project_rows(rows, without, _read, _outcome)
+    return training.project_rows(rows, without, _read, _outcome)
 
 
-def _read(row: Row) -> ReadRow:
+def _read(row: Row) -> training.ReadRow:
     reader = JobRow(_completed(row))
     job = reader.job()
-    return ReadRow(reader, job, _measured(row, job["cluster"].device.hbm_gib))
+    return training.ReadRow(reader, job, _measured(row, job["cluster"].device.hbm_gib))
 
 
-def _outcome(found: ProjectedRow) -> Outcome:
+def _outcome(found: training.ProjectedRow) -> Outcome:
     """Return a result in GiB, with what the job is told."""
     evaluation, place = found.evaluation, found.place
     predicted = _component(found.row, evaluation, place)
@@ -80,7 +73,7 @@ def _outcome(found: ProjectedRow) -> Outcome:
         mark=found.reader.mark,
         note="; ".join(found.reader.notes),
         band=band,
-        classes=classes_of(job),
+        classes=classes_of(job, "memory"),
         verdict=verdict_of(job, peak, usable, band).verdict,
         of_limit=found.measured / predicted * peak / usable,
     )
@@ -131,7 +124,7 @@ def _component(row: Row, evaluation: Evaluation, place: int) -> float:
 
 KIND = Kind(
     name="memory",
-    doubt=doubt,
+    doubt=training.doubt,
     columns=_COLUMNS,
     why_not_eligible=why_not_eligible,
     project=project,

@@ -17,31 +17,12 @@ from projector.config.bands import kernel_classes
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import benchmark_routing
-from projector.errors import ProjectorError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
-from projector.serving.experts import (
-    ExpertLayer,
-    balanced_loads,
-    balanced_picks,
-    expert_layer_times,
-    fullest_rank_first,
-    group_limited_loads,
-    picks_of_loads,
-    power_law_loads,
-    random_loads,
-)
+from projector.serving import experts as moe
 from projector.units import MEGA, MIB, MICROSECOND, TB
-from projector.validate.kind import (
-    Kind,
-    Outcome,
-    Row,
-    above_zero,
-    number,
-    outcomes,
-    read_cases,
-    whole,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind, number, whole
 from projector.validate.names import device_of, precision_of
 
 DRAWS = 32
@@ -53,10 +34,7 @@ SEED = 0
 RANDOM_TOKENS = 1 << 14
 """Tokens that all random draws of one row have together, or those of one draw."""
 
-MAX_COUNT = 1 << 30
-MAX_TOKENS = 1 << 22
-MAX_EXPERTS = 1 << 14
-MAX_PICKS = 1 << 26
+MAX_COUNT, MAX_TOKENS, MAX_EXPERTS, MAX_PICKS = 1 << 30, 1 << 22, 1 << 14, 1 << 26
 """Largest sizes of a measurement; larger ones would not fit into memory."""
 
 _COUNTS = ("num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
@@ -67,7 +45,7 @@ _COLUMNS = ("gpu", "dtype", "gated", *_COUNTS, "distribution", "time_us")
 class LayerCase:
     """One row, read."""
 
-    layer: ExpertLayer
+    layer: moe.ExpertLayer
     tokens: int
     loads: Ints
     measured: float
@@ -75,23 +53,20 @@ class LayerCase:
     note: str
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows, all layers in one batch."""
     devices: dict[str, Device] = {}
-    return outcomes(read_cases(rows, lambda row: read_layer(row, devices)), _times_s, MICROSECOND)
-
-
-def _times_s(cases: Sequence[LayerCase]) -> Floats:
-    return np.asarray(
-        expert_layer_times(
-            [case.layer for case in cases],
-            [case.tokens for case in cases],
-            [case.loads for case in cases],
-        )
+    return kinds.outcomes(
+        kinds.read_cases(rows, lambda row: read_layer(row, devices)), _times_s, MICROSECOND
     )
 
 
-def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
+def _times_s(cases: Sequence[LayerCase]) -> Floats:
+    columns = zip(*((case.layer, case.tokens, case.loads) for case in cases), strict=True)
+    return np.asarray(moe.expert_layer_times(*columns))
+
+
+def read_layer(row: kinds.Row, devices: dict[str, Device]) -> LayerCase:
     """Read a row; ``devices`` keeps the devices that rows before it named."""
     counts = {name: whole(row, name, MAX_COUNT) for name in _COUNTS}
     measured_us = number(row, "time_us")
@@ -111,7 +86,9 @@ def read_layer(row: Row, devices: dict[str, Device]) -> LayerCase:
     return LayerCase(layer, tokens, loads, measured_us, note)
 
 
-def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tuple[ExpertLayer, str]:
+def _layer(
+    row: kinds.Row, counts: dict[str, int], devices: dict[str, Device]
+) -> tuple[moe.ExpertLayer, str]:
     name = device_of(row.get("gpu") or "")
     device = devices.setdefault(name, load_device(name)) if name not in devices else devices[name]
     library = row.get("library") or ""
@@ -123,7 +100,7 @@ def _layer(row: Row, counts: dict[str, int], devices: dict[str, Device]) -> tupl
         raise ValueError(f"gated is {row.get('gated')!r}, not True or False")
     alone = (row.get("notes") or "").lower()
     release = re.search(r"\b(\d+\.\d+\.\d+\w*)", library)
-    layer = ExpertLayer(
+    layer = moe.ExpertLayer(
         device=device,
         hidden=counts["hidden"],
         inner=-(-counts["inter"] // counts["tp"]),
@@ -157,7 +134,7 @@ def _random_loads(tokens: int, experts: int, topk: int) -> Ints:
     """Return int64[draws, experts]; tables repeat a few numbers of tokens for every width."""
     generator = np.random.default_rng(SEED)
     draws = max(1, min(DRAWS, RANDOM_TOKENS // tokens))
-    return np.stack([random_loads(tokens, experts, topk, generator) for _ in range(draws)])
+    return np.stack([moe.random_loads(tokens, experts, topk, generator) for _ in range(draws)])
 
 
 def _loads(
@@ -167,9 +144,9 @@ def _loads(
     local = experts // ep
     if distribution.strip().lower() == "balanced":
         if grouped:
-            loads = group_limited_loads(balanced_picks(tokens, experts, topk), experts)
+            loads = moe.group_limited_loads(moe.balanced_picks(tokens, experts, topk), experts)
         else:
-            loads = balanced_loads(tokens, experts, topk)
+            loads = moe.balanced_loads(tokens, experts, topk)
         return loads[None, :local]
     if distribution.strip().lower() == "random":
         return _random_loads(tokens, experts, topk)[:, :local]
@@ -179,38 +156,31 @@ def _loads(
     generator = np.random.default_rng(SEED)
     draws = []
     for _ in range(DRAWS):
-        drawn = power_law_loads(tokens, experts, topk, float(match[1]), generator)
-        loads = fullest_rank_first(drawn, ep)
+        drawn = moe.power_law_loads(tokens, experts, topk, float(match[1]), generator)
+        loads = moe.fullest_rank_first(drawn, ep)
         if grouped:
-            loads = group_limited_loads(picks_of_loads(loads, tokens), experts)
+            loads = moe.group_limited_loads(moe.picks_of_loads(loads, tokens), experts)
         draws.append(loads[:local])
     return np.stack(draws)
 
 
-def _doubt(row: Row) -> str:
-    """Return why a row contradicts itself: it computes, or reads weights, faster than its device.
-
-    Caches may keep weights from one run to the next.
-    """
-    try:
-        counts = {name: whole(row, name, MAX_COUNT) for name in _COUNTS}
-        layer, _ = _layer(row, counts, {})
-        measured_s = above_zero(row, "time_us") * MICROSECOND
-    except (ValueError, ProjectorError):
+def _doubt(row: kinds.Row) -> str:
+    """Return why a row contradicts itself: faster than its device, caches of weights apart."""
+    (case,) = kinds.read_cases([row], lambda each: read_layer(each, {}))
+    if isinstance(case, str):
         return ""
-    device, tokens, picked = layer.device, counts["num_tokens"], layer.topk / layer.experts
-    weights = (2 + layer.gated) * layer.hidden * layer.inner * layer.experts / counts["ep"]
+    layer, device, measured_s = case.layer, case.layer.device, case.measured * MICROSECOND
+    weights = (2 + layer.gated) * layer.hidden * layer.inner
     unit = device.peak_clock_mhz * MEGA * device.matrix_flop_per_clk_per_cu[layer.dtype]  # type: ignore[index]
-    if 2.0 * weights * tokens * picked > unit * device.compute_units * measured_s:
+    pairs, active = case.loads.sum(axis=1).mean(), (case.loads > 0).sum(axis=1).mean()
+    if 2.0 * weights * pairs > unit * device.compute_units * measured_s:
         return "faster than the peak of the matrix units"
-    operand = float(OPERAND_BYTES[MATRIX_TYPES.index(layer.weights or layer.dtype)])
-    active = 1.0 - (1.0 - picked) ** tokens if row["distribution"] == "random" else 0.0
-    read = active * weights * operand - (device.mall_mib + device.l2_mib) * MIB
-    is_faster = read > device.hbm_peak_tb_per_s * TB * measured_s
-    return "faster than the memory reads its weights" if is_faster else ""
+    read = active * weights * OPERAND_BYTES[MATRIX_TYPES.index(layer.weights or layer.dtype)]
+    most = device.hbm_peak_tb_per_s * TB * measured_s + (device.mall_mib + device.l2_mib) * MIB
+    return "faster than the memory reads its weights" if read > most else ""
 
 
-def _classes(row: Row, device: Device) -> tuple[str, ...]:
+def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for; the type that it multiplies decides."""
     library = row.get("library") or ""
     classes = kernel_classes(device, _types(row.get("dtype") or "", library)[0])
@@ -226,5 +196,4 @@ KIND = Kind(
     classes=_classes,
     precision="dtype",
     doubt=_doubt,
-    grows="num_tokens",
 )

@@ -211,6 +211,15 @@ def family_of(name: str) -> str:
 
 
 @lru_cache(maxsize=1024)
+def is_hybrid(name: str) -> bool:
+    """Whether a name means a model whose layers are of several kinds."""
+    try:
+        return bool(model_of(name).get("layer_types"))
+    except (ValueError, ProjectorError):
+        return False
+
+
+@lru_cache(maxsize=1024)
 def model_name(text: str) -> str:
     """Return one name for all spellings of a model, with the layers that a proxy keeps.
 

@@ -34,6 +34,10 @@ FULL_WEIGHT = 10
 """Independent differences from which on a source weighs as much as any other."""
 
 
+DECIDING = 1.1
+"""A change of the time for a token by this factor is one that people decide by."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """A published run and its projection."""
@@ -71,6 +75,12 @@ class Pair:
             - np.log(first.predicted_s / first.measured_s)
         )
 
+    @property
+    def log_change(self) -> float:
+        """Logarithm of the measured ratio of the times that a device needs for a token."""
+        first, second = (run.measured_s / _tokens(run.job) for run in (self.first, self.second))
+        return float(np.log(second / first))
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:
@@ -84,6 +94,10 @@ class Spread:
     p90: float
     relative_68: float
     relative_90: float
+    decided: int
+    """Pairs whose measured times for a token differ by over `DECIDING`."""
+    right: int
+    """Those of them of which the projection, too, calls the faster one faster."""
 
 
 def read_runs(rows: Sequence[Row]) -> list[Run]:
@@ -146,6 +160,8 @@ def spread_of(pairs: Sequence[Pair]) -> Spread:
         float(np.expm1(weighted_quantile(errors, weights, min(1.0, share * (count + 1) / count))))
         for share in (0.68, 0.90)
     ]
+    decided = [pair for pair in pairs if abs(pair.log_change) > np.log(DECIDING)]
+    right = [(pair.log_change + pair.log_error) * pair.log_change > 0.0 for pair in decided]
     return Spread(
         pairs=len(pairs),
         sources=len({pair.first.source for pair in pairs}),
@@ -154,6 +170,8 @@ def spread_of(pairs: Sequence[Pair]) -> Spread:
         p90=float(np.expm1(np.quantile(errors, 0.9))),
         relative_68=widths[0],
         relative_90=widths[1],
+        decided=len(decided),
+        right=sum(right),
     )
 
 
@@ -195,6 +213,10 @@ def coverage(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
                 inside[ONE].append(held)
     shares = {name: np.mean(np.array(held), axis=0) for name, held in inside.items()}
     return {name: (float(share[0]), float(share[1])) for name, share in shares.items()}
+
+
+def _tokens(job: Job) -> float:
+    return job.training.global_batch_size * job.training.seq_length / job.cluster.gpus
 
 
 def _group(reader: JobRow, source: str) -> tuple[str, ...]:

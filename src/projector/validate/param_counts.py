@@ -6,18 +6,8 @@ from typing import Any
 from projector.config.model import ModelConfig
 from projector.errors import ProjectorError
 from projector.operations.counts import count_architecture
-from projector.validate.kind import (
-    FROM_ROW,
-    FROM_RULE,
-    OK,
-    Kind,
-    Outcome,
-    Row,
-    failed,
-    integer,
-    read_cases,
-    whole,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind, whole
 from projector.validate.names import model_of
 from projector.validate.words import number_said, said
 
@@ -43,13 +33,13 @@ MAX_LAYERS = 10_000
 MAX_PARAMETERS = 1 << 62
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Count each row's architecture."""
-    found = read_cases(rows, _project)
-    return [failed(each) if isinstance(each, str) else each for each in found]
+    found = kinds.read_cases(rows, _project)
+    return [kinds.failed(each) if isinstance(each, str) else each for each in found]
 
 
-def _project(row: Row) -> Outcome:
+def _project(row: kinds.Row) -> kinds.Outcome:
     model, mark, note = architecture(row)
     counts = count_architecture(model)
     pairs = [
@@ -60,10 +50,10 @@ def _project(row: Row) -> Outcome:
         )
     ]
     predicted, measured = max(pairs, key=lambda pair: abs(pair[0] / pair[1] - 1.0))
-    return Outcome(OK, predicted, measured, predicted / measured, mark, note)
+    return kinds.Outcome(kinds.OK, predicted, measured, predicted / measured, mark, note)
 
 
-def architecture(row: Row) -> tuple[ModelConfig, str, str]:
+def architecture(row: kinds.Row) -> tuple[ModelConfig, str, str]:
     """Return the architecture of a row, where its features came from, and a remark.
 
     Dimensions are the row's. Features without a column (biases, norms, position table, sinks)
@@ -71,7 +61,7 @@ def architecture(row: Row) -> tuple[ModelConfig, str, str]:
     """
     data, mark, note = _features(row)
     for column, field in _DIMENSIONS.items():
-        value = integer(row, column)
+        value = kinds.integer(row, column)
         if value is not None:
             data[field] = value
     if int(data.get("num_layers", 0)) > MAX_LAYERS:
@@ -93,12 +83,12 @@ def architecture(row: Row) -> tuple[ModelConfig, str, str]:
     return ModelConfig.parse(data), mark, note
 
 
-def _features(row: Row) -> tuple[dict[str, Any], str, str]:
+def _features(row: kinds.Row) -> tuple[dict[str, Any], str, str]:
     name = (row.get("model") or "").strip()
     try:
-        data, mark, note = model_of(name), FROM_ROW, ""
+        data, mark, note = model_of(name), kinds.FROM_ROW, ""
     except (ValueError, ProjectorError):
-        data, mark = {"name": name}, FROM_RULE
+        data, mark = {"name": name}, kinds.FROM_RULE
         note = "no shipped model of that name: features from `extra` alone, gated MLP without it"
     for field in ("position_embedding", "attention_bias", "normalization"):
         if text := said(row, field):
@@ -116,23 +106,23 @@ def _features(row: Row) -> tuple[dict[str, Any], str, str]:
     return data, mark, note
 
 
-def _mla(row: Row) -> dict[str, int] | None:
-    if integer(row, "kv_lora") is None:
+def _mla(row: kinds.Row) -> dict[str, int] | None:
+    if kinds.integer(row, "kv_lora") is None:
         return None
-    fields = {field: integer(row, column) for column, field in _MLA.items()}
+    fields = {field: kinds.integer(row, column) for column, field in _MLA.items()}
     missing = [column for column, field in _MLA.items() if fields[field] is None]
     if missing:
         raise ValueError(f"{missing[0]} is missing beside kv_lora")
     stated = {field: value for field, value in fields.items() if value is not None}
-    return {**stated, "q_lora_rank": integer(row, "q_lora") or 0}
+    return {**stated, "q_lora_rank": kinds.integer(row, "q_lora") or 0}
 
 
-def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
-    experts = integer(row, "experts")
+def _moe(row: kinds.Row, data: dict[str, Any]) -> dict[str, Any] | None:
+    experts = kinds.integer(row, "experts")
     if not experts:
         return None
     layers = int(data["num_layers"])
-    dense = integer(row, "dense_layers")
+    dense = kinds.integer(row, "dense_layers")
     moe = dict(data.get("moe") or {})
     pattern = moe.get("layer_freq")
     if dense is not None and not 0 <= dense <= layers:
@@ -142,10 +132,10 @@ def _moe(row: Row, data: dict[str, Any]) -> dict[str, Any] | None:
     elif dense == 0 or (isinstance(pattern, list) and len(pattern) < layers):
         moe["layer_freq"] = 1
     moe["num_experts"] = experts
-    moe["router_topk"] = integer(row, "topk") or moe.get("router_topk", 1)
-    width = integer(row, "moe_ffn")
+    moe["router_topk"] = kinds.integer(row, "topk") or moe.get("router_topk", 1)
+    width = kinds.integer(row, "moe_ffn")
     moe["ffn_hidden_size"] = width or moe.get("ffn_hidden_size") or data["ffn_hidden_size"]
-    shared = integer(row, "shared_ffn")
+    shared = kinds.integer(row, "shared_ffn")
     if shared is not None:
         moe["shared_expert_ffn_hidden_size"] = shared
     if said(row, "router_bias") == "true":

@@ -39,7 +39,9 @@ def virtual_stages(model: str, num_layers: int, layout: Layout) -> tuple[int, st
     may truncate the model), its layers per virtual stage count; for a model without a recipe, those
     of the others.
     """
-    recipes = _pipelines(model)
+    document = _document()
+    name = document["same_as"].get(model, model)
+    recipes = list(document["pipelines"].get(name, ()))
     same = [recipe for recipe in recipes if recipe["pp"] == layout.pp]
     if same:
         vpp = int(_nearest(same, layout)["vpp"])
@@ -64,12 +66,6 @@ def paxml_settings(model: str) -> Mapping[str, Any]:
 @cache
 def _document() -> Mapping[str, Any]:
     return read_yaml(resources.data_dir("models") / "recipes.yaml")
-
-
-def _pipelines(model: str) -> list[Mapping[str, Any]]:
-    document = _document()
-    name = document["same_as"].get(model, model)
-    return list(document["pipelines"].get(name, ()))
 
 
 @cache

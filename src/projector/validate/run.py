@@ -8,7 +8,6 @@ The scripts that fit constants write it with ``--record``.
 
 import csv
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -22,17 +21,8 @@ from projector.config.resources import data_dir
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError
 from projector.files import refuse_special
-from projector.validate.kind import (
-    FROM_ROW,
-    OK,
-    Kind,
-    Outcome,
-    Row,
-    Without,
-    failed,
-    halved,
-    kind_of,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind
 from projector.validate.names import device_of, family_of, source_of
 
 
@@ -42,7 +32,7 @@ class Line:
 
     number: int
     """Line of the file it ends on, the header being line 1."""
-    row: Row
+    row: kinds.Row
     error: str = ""
     """Error of the line itself, ``""`` if it has the table's columns."""
     fields: Sequence[str] = ()
@@ -122,14 +112,14 @@ _PART_OF = {"time": "training", "memory": "memory", "serving": "serving"}
 """Quantity -> its part of the file."""
 
 
-def without(quantity: str, name: str, what: str = SOURCE) -> Without | None:
+def without(quantity: str, name: str, what: str = SOURCE) -> kinds.Without | None:
     """Return the constants that have not seen a source or a device (`SOURCE` or `DEVICE`).
 
     ``quantity`` is ``time``, ``memory`` or ``serving``. None where nothing was fitted to it: the
     constants that ship have not seen it either.
     """
     values = _file().get(_PART_OF.get(quantity, ""), {}).get(what, {}).get(name)
-    return None if values is None else Without(name, _plain(values))
+    return None if values is None else kinds.Without(name, _plain(values))
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, float]:
@@ -163,7 +153,7 @@ class Result:
     line: int
     rule: str
     """The rule that leaves the row out, ``""`` where it is eligible."""
-    outcome: Outcome
+    outcome: kinds.Outcome
     model: str
     device: str
     precision: str
@@ -187,7 +177,7 @@ class Result:
     @property
     def projected(self) -> bool:
         """Whether the row has a ratio."""
-        return not self.rule and self.outcome.status == OK and self.outcome.ratio is not None
+        return not self.rule and self.outcome.status == kinds.OK and self.outcome.ratio is not None
 
     @property
     def status(self) -> str:
@@ -237,7 +227,7 @@ def validate(
     ``begin`` is called with the columns of the table before its first row. The texts of the columns
     ``by`` make the group of a row.
     """
-    kind = kind_of(kind_name)
+    kind = kinds.kind_of(kind_name)
     table = Table(path, kind.columns, kind.name)
     for column in by:
         if column not in table.columns:
@@ -274,43 +264,41 @@ def _once(
 
 def _project_batch(kind: Kind, lines: Sequence[Line]) -> list[Result]:
     rules: list[str] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[kinds.Outcome] = []
     waiting: list[int] = []
     for position, line in enumerate(lines):
-        rule, outcome = "", failed(line.error)
+        rule, outcome = "", kinds.failed(line.error)
         if not line.error:
             try:
                 rule = kind.why_not_eligible(line.row)
             except (ValueError, ProjectorError) as error:
-                outcome = failed(str(error))
+                outcome = kinds.failed(str(error))
             else:
                 if not rule:
                     waiting.append(position)
         rules.append(rule)
         outcomes.append(outcome)
-    projected = halved([lines[position].row for position in waiting], partial(_project, kind))
+    projected = kinds.halved([lines[position].row for position in waiting], partial(_project, kind))
     for position, found in zip(waiting, projected, strict=True):
-        outcomes[position] = failed(found) if isinstance(found, str) else found
+        outcomes[position] = kinds.failed(found) if isinstance(found, str) else found
     _leave_out(kind, lines, outcomes)
-    keys = [tuple(text for name, text in line.row.items() if name != kind.grows) for line in lines]
-    count = Counter(keys)
     return [
-        _result(kind, line, rule, outcome, copied=bool(kind.grows) and count[key] > 1)
-        for line, rule, outcome, key in zip(lines, rules, outcomes, keys, strict=True)
+        _result(kind, line, rule, outcome)
+        for line, rule, outcome in zip(lines, rules, outcomes, strict=True)
     ]
 
 
-def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> None:
+def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[kinds.Outcome]) -> None:
     """Put beside the outcome of each row that of constants which have not seen its source."""
     if kind.project_without is None:
         return
-    known: list[tuple[int, Without]] = []
+    known: list[tuple[int, kinds.Without]] = []
     for position, (line, outcome) in enumerate(zip(lines, outcomes, strict=True)):
         source = source_of(_text(line.row, "source"))
         constants = without(kind.quantity, source)
         if constants is None and has_rows(source, kind.quantity):
             # No constant was fitted to it, but bands were.
-            constants = Without(source, {})
+            constants = kinds.Without(source, {})
         if constants is not None and outcome.ratio is not None:
             known.append((position, constants))
     rows = [lines[position].row for position, _ in known]
@@ -319,13 +307,13 @@ def _leave_out(kind: Kind, lines: Sequence[Line], outcomes: list[Outcome]) -> No
         outcomes[position] = replace(outcomes[position], left_out=other)
 
 
-def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
+def _project(kind: Kind, rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows together, with the bands of a kind whose rows say their classes."""
     outcomes = kind.project(rows)
     if kind.classes is None:
         return outcomes
     for position, (row, outcome) in enumerate(zip(rows, outcomes, strict=True)):
-        if outcome.status == OK:
+        if outcome.status == kinds.OK:
             device = load_device(device_of(_text(row, kind.device)))
             classes = kind.classes(row, device)
             band = band_of(kind.quantity, classes, device.name)
@@ -333,9 +321,8 @@ def _project(kind: Kind, rows: Sequence[Row]) -> list[Outcome]:
     return outcomes
 
 
-def _result(kind: Kind, line: Line, rule: str, outcome: Outcome, *, copied: bool) -> Result:
+def _result(kind: Kind, line: Line, rule: str, outcome: kinds.Outcome) -> Result:
     row = line.row
-    doubt = _text(row, "doubt") or ("" if kind.doubt is None else sys.intern(kind.doubt(row)))
     model = _text(row, "model")
     return Result(
         line=line.number,
@@ -345,14 +332,14 @@ def _result(kind: Kind, line: Line, rule: str, outcome: Outcome, *, copied: bool
         device=_text(row, kind.device),
         precision=_text(row, kind.precision),
         source=sys.intern(_text(row, "source").partition(" ")[0]),
-        doubt=doubt or ("its time is that of other sizes too: copied" if copied else ""),
+        doubt=_text(row, "doubt") or ("" if kind.doubt is None else sys.intern(kind.doubt(row))),
         family=family_of(model) if kind.name in WITH_FAMILY else "",
         phase=kind.phase(row) if kind.phase is not None and not rule else "",
         origin=sys.intern(source_of(_text(row, "source"))),
     )
 
 
-def _group(row: Row, by: Sequence[str]) -> str:
+def _group(row: kinds.Row, by: Sequence[str]) -> str:
     """Return the text of the columns; of a source its name, of a doubt that there is one."""
     texts = []
     for column in by:
@@ -365,8 +352,8 @@ def _group(row: Row, by: Sequence[str]) -> str:
     return sys.intern(", ".join(texts))
 
 
-def _text(row: Row, column: str) -> str:
+def _text(row: kinds.Row, column: str) -> str:
     return sys.intern((row.get(column) or "").strip())
 
 
-_NOT_PROJECTED = Outcome(status="not eligible", mark=FROM_ROW)
+_NOT_PROJECTED = kinds.Outcome(status="not eligible", mark=kinds.FROM_ROW)

@@ -10,35 +10,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from projector.config.bands import (
-    DECODE,
-    LATENCY,
-    LOAD,
-    PREFILL,
-    Band,
-    band_of,
-    serving_classes,
-)
+from projector.config import bands
+from projector.config.bands import Band
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
 from projector.config.engine import GENERIC
 from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, generation_times
 from projector.serving.memory import serving_memory
-from projector.validate.kind import (
-    FROM_ROW,
-    FROM_RULE,
-    OK,
-    Kind,
-    Outcome,
-    Row,
-    Without,
-    above_zero,
-    failed,
-    integer,
-    read_cases,
-    whole,
-)
+from projector.validate import kind as kinds
+from projector.validate.kind import Kind, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import number_said, said
 
@@ -103,7 +84,7 @@ class _Shared:
     deployments: dict[tuple[object, ...], Deployment]
 
 
-def why_not_eligible(row: Row) -> str:
+def why_not_eligible(row: kinds.Row) -> str:
     """Only prefill and decode of a stated batch count."""
     phase = (row.get("phase") or "").lower()
     if "prefill" not in phase and "decode" not in phase:
@@ -113,47 +94,49 @@ def why_not_eligible(row: Row) -> str:
     return ""
 
 
-def phase_of(row: Row) -> str:
+def phase_of(row: kinds.Row) -> str:
     """Return what a row times: a batch to its last token, its parts, or as much load as fits."""
     phase = (row.get("phase") or "").lower()
     if "offline" in phase:
-        return LOAD
+        return bands.LOAD
     if "decode" not in phase:
-        return PREFILL
-    return LATENCY if "prefill" in phase else DECODE
+        return bands.PREFILL
+    return bands.LATENCY if "prefill" in phase else bands.DECODE
 
 
-def doubt_of(row: Row) -> str:
+def doubt_of(row: kinds.Row) -> str:
     """Return why a row contradicts itself, by its own note; bands are made without it."""
     below = "below bandwidth bound" in (row.get("notes") or "").lower()
     return "far slower than reading its weights takes" if below else ""
 
 
-def project(rows: Sequence[Row]) -> list[Outcome]:
+def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows, all generations in one batch."""
-    return project_without(rows, [Without("", {})] * len(rows))
+    return project_without(rows, [kinds.Without("", {})] * len(rows))
 
 
-def project_without(rows: Sequence[Row], constants: Sequence[Without]) -> list[Outcome]:
+def project_without(
+    rows: Sequence[kinds.Row], constants: Sequence[kinds.Without]
+) -> list[kinds.Outcome]:
     """Project rows, each with the constants beside it in place of those that ship."""
     shared = _Shared({}, {})
     pairs = list(zip(rows, constants, strict=True))
-    read = read_cases(pairs, lambda pair: _read(pair[0], shared, pair[1]))
+    read = kinds.read_cases(pairs, lambda pair: _read(pair[0], shared, pair[1]))
     cases = [case for case in read if not isinstance(case, str)]
     if not cases:
-        return [failed(str(why)) for why in read]
+        return [kinds.failed(str(why)) for why in read]
     found = generation_times([case.generation for case in cases])
     times_s = zip(found.prefill_s, found.decode_s, strict=True)
     outcomes = []
     for (row, without), case in zip(pairs, read, strict=True):
         if isinstance(case, str):
-            outcomes.append(failed(case))
+            outcomes.append(kinds.failed(case))
             continue
         predicted = _in_unit(case, *(float(time_s) * case.waves for time_s in next(times_s)))
         band, classes = _band(row, case, without.source)
-        outcomes.append(Outcome(
-            OK, predicted, case.measured, predicted / case.measured,
-            mark=FROM_RULE if case.note else FROM_ROW, note=case.note,
+        outcomes.append(kinds.Outcome(
+            kinds.OK, predicted, case.measured, predicted / case.measured,
+            mark=kinds.FROM_RULE if case.note else kinds.FROM_ROW, note=case.note,
             is_inverse=case.unit == "tokens/s", band=band, classes=classes,
         ))  # fmt: skip
     return outcomes
@@ -171,10 +154,10 @@ def _in_unit(case: _Case, prefill_s: float, decode_s: float) -> float:
     return decode_s / (item.output_len - 1) * 1e3
 
 
-def _read(row: Row, shared: _Shared, without: Without) -> _Case:
+def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     notes: list[str] = []
     unit = _unit(row.get("unit") or "")
-    measured = above_zero(row, "value")
+    measured = kinds.above_zero(row, "value")
     tp, pp = whole(row, "tp", _MAX_LENGTH, 1), whole(row, "pp", _MAX_LENGTH, 1)
     gpus = whole(row, "n_gpus", _MAX_LENGTH, tp * pp)
     replicas = gpus // (tp * pp)
@@ -182,7 +165,7 @@ def _read(row: Row, shared: _Shared, without: Without) -> _Case:
         raise ValueError(f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}")
     deployment = _deployment(row, tp, pp, shared, without, notes)
     batch = -(-whole(row, "batch_or_concurrency", _MAX_LENGTH) // replicas)
-    given_in, given_out = integer(row, "input_len"), integer(row, "output_len")
+    given_in, given_out = kinds.integer(row, "input_len"), kinds.integer(row, "output_len")
     input_len = whole(row, "input_len", _MAX_LENGTH, PROMPT_TOKENS)
     prefill_only = "decode" not in (row.get("phase") or "").lower() and given_out is None
     output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else NEW_TOKENS)
@@ -197,7 +180,7 @@ def _read(row: Row, shared: _Shared, without: Without) -> _Case:
 
 
 def _deployment(
-    row: Row, tp: int, pp: int, shared: _Shared, without: Without, notes: list[str]
+    row: kinds.Row, tp: int, pp: int, shared: _Shared, without: kinds.Without, notes: list[str]
 ) -> Deployment:
     """Return what serves; rows that agree share it, so that it is read once."""
     name = _device(row.get("gpu") or "", notes)
@@ -228,9 +211,11 @@ def _deployment(
     return shared.deployments[identity]
 
 
-def _waves(row: Row, deployment: Deployment, batch: int, context: int, notes: list[str]) -> int:
+def _waves(
+    row: kinds.Row, deployment: Deployment, batch: int, context: int, notes: list[str]
+) -> int:
     """Return the batches after one another in which as many sequences as fit are served."""
-    if phase_of(row) != LOAD:
+    if phase_of(row) != bands.LOAD:
         return 1
     most = int(serving_memory(deployment).max_batch(context))
     if not 0 < most < batch:
@@ -239,7 +224,7 @@ def _waves(row: Row, deployment: Deployment, batch: int, context: int, notes: li
     return -(-batch // most)
 
 
-def _constants(engine: str, without: Without) -> dict[str, float]:
+def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
     """Return fields of a deployment with constants that have not seen a source."""
     return {
         field: without.values[name]
@@ -248,11 +233,11 @@ def _constants(engine: str, without: Without) -> dict[str, float]:
     }
 
 
-def _band(row: Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
+def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
     """Return the band of a row and the classes that it is looked for in."""
     device = case.generation.deployment.cluster.device
-    classes = serving_classes(device, phase_of(row))
-    return band_of(KIND.quantity, classes, device.name, source or None), classes
+    classes = bands.serving_classes(device, phase_of(row))
+    return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
 
 
 def _unit(text: str) -> str:
@@ -284,11 +269,11 @@ def _device(text: str, notes: list[str]) -> str:
     raise ValueError(f"unknown device {text!r}")
 
 
-def _prefix_share(row: Row, notes: list[str]) -> float:
+def _prefix_share(row: kinds.Row, notes: list[str]) -> float:
     """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
     engine, first, end = REUSED_PROMPTS
     release = said(row, "engine_release").split(".")
-    if phase_of(row) != LATENCY or said(row, "engine") != engine or len(release) != 2:
+    if phase_of(row) != bands.LATENCY or said(row, "engine") != engine or len(release) != 2:
         return 0.0
     if not first <= (int(release[0]), int(release[1])) < end:
         return 0.0
@@ -296,7 +281,7 @@ def _prefix_share(row: Row, notes: list[str]) -> float:
     return MOST_SHARE
 
 
-def _settings(row: Row, precision: str, notes: list[str]) -> dict[str, object]:
+def _settings(row: kinds.Row, precision: str, notes: list[str]) -> dict[str, object]:
     if weights := said(row, "weights"):
         notes.append(f"{weights} weights, 16-bit arithmetic")
         return {

@@ -332,12 +332,15 @@ def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[st
 
 
 def _object(result: Result) -> dict[str, Any]:
+    other = result.outcome.left_out
     return {
         "line": result.line,
         "model": result.model,
         "eligible": result.eligible,
         **_shown(result),
-        "left_out": _left_out_of(result.outcome),
+        "left_out": None
+        if other is None
+        else {"predicted": other.predicted, "ratio": other.ratio, **_bands(other)},
     }
 
 
@@ -354,14 +357,6 @@ def _shown(result: Result) -> dict[str, Any]:
         "as_named": outcome.as_named,
         **_bands(outcome),
     }
-
-
-def _left_out_of(outcome: Outcome) -> dict[str, Any] | None:
-    """Return a row as projected by constants that have not seen its source."""
-    other = outcome.left_out
-    if other is None:
-        return None
-    return {"predicted": other.predicted, "ratio": other.ratio, **_bands(other)}
 
 
 def _bands(outcome: Outcome) -> dict[str, float | None]:

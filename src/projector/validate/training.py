@@ -12,19 +12,10 @@ from projector.errors import ProjectorError
 from projector.projection.bands import classes_of, time_band
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.terms import BREAKDOWN
+from projector.validate import kind as kinds
 from projector.validate.jobs import LORA, JobRow
-from projector.validate.kind import (
-    OK,
-    Kind,
-    Outcome,
-    Row,
-    Without,
-    above_zero,
-    failed,
-    halved,
-    number,
-    read_cases,
-)
+from projector.validate.kind import Kind, number
+from projector.validate.names import is_hybrid
 from projector.validate.words import said
 
 BATCH = 96
@@ -41,7 +32,7 @@ TASKS = {"", "pretrain", "pretraining", "sft", LORA}
 """Tasks whose sequences are full; fine-tuning packs them."""
 
 
-def why_not_eligible(row: Row) -> str:
+def why_not_eligible(row: kinds.Row) -> str:
     """Training of transformers on text, with micro-batch, sequence and a time or a rate, counts."""
 
     def empty(column: str) -> bool:
@@ -60,18 +51,21 @@ def why_not_eligible(row: Row) -> str:
     return ""
 
 
-def why_not_modelled(row: Row) -> str:
+def why_not_modelled(row: kinds.Row) -> str:
     """Return what a job of ours does not have, ``""`` where it could be this row."""
     if said(row, "not_text") == "true":
         return "images or frozen parts beside the text"
     if said(row, "shared_batch") == "true":
         return "one batch shared by the ranks of an expert-parallel group"
-    if "true" in (said(row, "hybrid_model"), said(row, "hybrid_run")):
-        return "hybrid model, not a transformer"
+    hybrid = "true" in (said(row, "hybrid_model"), said(row, "hybrid_run"))
+    if hybrid and not is_hybrid(row.get("model") or ""):
+        return "a hybrid model with layers that are not modelled"
     return ""
 
 
-def project(rows: Sequence[Row], without: Sequence[Without] | None = None) -> list[Outcome]:
+def project(
+    rows: Sequence[kinds.Row], without: Sequence[kinds.Without] | None = None
+) -> list[kinds.Outcome]:
     """Project rows, equal jobs once; ``without`` are the constants of each row."""
     return project_rows(rows, without, read_row, _outcome)
 
@@ -88,7 +82,7 @@ class ReadRow(NamedTuple):
 class ProjectedRow(NamedTuple):
     """A row and the job that was evaluated for it."""
 
-    row: Row
+    row: kinds.Row
     reader: JobRow
     measured: float
     evaluation: Evaluation
@@ -99,18 +93,18 @@ class ProjectedRow(NamedTuple):
 
 
 def project_rows(
-    rows: Sequence[Row],
-    without: Sequence[Without] | None,
-    read: Callable[[Row], ReadRow],
-    outcome: Callable[[ProjectedRow], Outcome],
-) -> list[Outcome]:
+    rows: Sequence[kinds.Row],
+    without: Sequence[kinds.Without] | None,
+    read: Callable[[kinds.Row], ReadRow],
+    outcome: Callable[[ProjectedRow], kinds.Outcome],
+) -> list[kinds.Outcome]:
     """Project the jobs of rows, equal ones once; a row that cannot be projected gives the reason.
 
     ``read`` reads a row: its `ValueError` and `ProjectorError` are its reason to fail. ``outcome``
     compares a row with its job, and its `ValueError` is the same.
     """
-    entries = read_cases(rows, read)
-    constants: dict[str, Without] = {}
+    entries = kinds.read_cases(rows, read)
+    constants: dict[str, kinds.Without] = {}
     for entry, other in zip(entries, without or (), strict=without is not None):
         if not isinstance(entry, str):
             entry.reader.key = f"{other.source}: {entry.reader.key}"
@@ -118,19 +112,19 @@ def project_rows(
     jobs = {entry.reader.key: entry.job for entry in entries if not isinstance(entry, str)}
     evaluated = evaluate_all(jobs, constants)
 
-    def judged(pair: tuple[Row, ReadRow | str]) -> Outcome:
+    def judged(pair: tuple[kinds.Row, ReadRow | str]) -> kinds.Outcome:
         row, entry = pair
         result = entry if isinstance(entry, str) else evaluated[entry.reader.key]
         if isinstance(entry, str) or isinstance(result, str):
-            return failed(str(result))
+            return kinds.failed(str(result))
         source = constants[entry.reader.key].source if constants else None
         return outcome(ProjectedRow(row, entry.reader, entry.measured, *result, source))
 
-    found = read_cases(zip(rows, entries, strict=True), judged)
-    return [failed(each) if isinstance(each, str) else each for each in found]
+    found = kinds.read_cases(zip(rows, entries, strict=True), judged)
+    return [kinds.failed(each) if isinstance(each, str) else each for each in found]
 
 
-def read_row(row: Row) -> ReadRow:
+def read_row(row: kinds.Row) -> ReadRow:
     """Return the job of a row and the measured seconds of its step."""
     reader = JobRow(row)
     return ReadRow(reader, reader.job(), step_time(row, reader))
@@ -145,7 +139,7 @@ def _band(evaluation: Evaluation, row: int, without: str | None) -> Band:
     return time_band(evaluation.job(row), attention / _seconds(evaluation, row), without)
 
 
-def step_time(row: Row, reader: JobRow) -> float:
+def step_time(row: kinds.Row, reader: JobRow) -> float:
     """Return the measured seconds of one step.
 
     The rate is what sources publish, and where both stand the step time was mostly derived from
@@ -154,16 +148,16 @@ def step_time(row: Row, reader: JobRow) -> float:
     seconds, rate = number(row, "step_time_s"), number(row, "tokens_per_s_per_gpu")
     derived = row.get("derived_fields") or ""
     if seconds is None or (rate is not None and "step_time_s" in derived):
-        rate = above_zero(row, "tokens_per_s_per_gpu")
+        rate = kinds.above_zero(row, "tokens_per_s_per_gpu")
         return reader.global_batch * reader.seq / (rate * reader.gpus)
-    seconds = above_zero(row, "step_time_s")
+    seconds = kinds.above_zero(row, "step_time_s")
     if not (row.get("global_batch") or "").strip():
         raise ValueError("step_time_s needs global_batch")
     return seconds
 
 
 def evaluate_all(
-    jobs: dict[str, dict[str, Any]], constants: Mapping[str, Without] | None = None
+    jobs: dict[str, dict[str, Any]], constants: Mapping[str, kinds.Without] | None = None
 ) -> dict[str, tuple[Evaluation, int] | str]:
     """Evaluate jobs in batches; a job that cannot be projected gives the reason instead.
 
@@ -184,7 +178,7 @@ def evaluate_all(
     loaded.sort(key=lambda item: (item[1].model.name, item[1].cluster.device.name, item[0]))
     for begin in range(0, len(loaded), BATCH):
         batch = loaded[begin : begin + BATCH]
-        found = halved([job for _, job in batch], _evaluate)
+        found = kinds.halved([job for _, job in batch], _evaluate)
         results |= dict(zip((key for key, _ in batch), found, strict=True))
     return results
 
@@ -201,14 +195,14 @@ def _evaluate(jobs: Sequence[Job]) -> list[tuple[Evaluation, int]]:
     return [(evaluation, position) for position in range(len(jobs))]
 
 
-def _outcome(found: ProjectedRow) -> Outcome:
+def _outcome(found: ProjectedRow) -> kinds.Outcome:
     """Return a result in seconds where the row gives them, else in tokens per second."""
     rated = not re.search(r"\S", found.row.get("step_time_s") or "")
     reader, measured_s = found.reader, found.measured
     predicted_s = _seconds(found.evaluation, found.place)
     tokens = reader.global_batch * reader.seq / reader.gpus
-    return Outcome(
-        status=OK,
+    return kinds.Outcome(
+        status=kinds.OK,
         predicted=tokens / predicted_s if rated else predicted_s,
         measured=tokens / measured_s if rated else measured_s,
         ratio=predicted_s / measured_s,
@@ -220,7 +214,7 @@ def _outcome(found: ProjectedRow) -> Outcome:
     )
 
 
-def doubt(row: Row) -> str:
+def doubt(row: kinds.Row) -> str:
     """Return why a row is doubtful beside what its table says."""
     is_test = said(row, "functional_test") == "true"
     return "a functional test, with deterministic kernels" if is_test else ""

@@ -8,7 +8,7 @@ import pytest
 
 from projector.errors import ScheduleError
 from projector.schedule import registry
-from projector.schedule.order import Order, check_order
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, check_order
 from projector.schedule.planning import bounds, ilp, optimise
 from projector.schedule.planning import problem as problems
 from projector.schedule.planning.costs import costs_from, uniform_costs
@@ -57,6 +57,21 @@ def greedy(costs, microbatches):
         texts[s] += letter
         free[s] = ends[letter, s, m] = start + times[s]["FBW".index(letter)]
     return as_order(texts)
+
+
+def one_after_another(pp, microbatches):
+    """List all operations, each microbatch after the one before: legal in any memory."""
+    stages, sequence = range(pp), []
+    for number in range(microbatches):
+        sequence += [(stage, FORWARD, number) for stage in stages]
+        sequence += [(stage, BACKWARD, number) for stage in reversed(stages)]
+        sequence += [(stage, WEIGHT, number) for stage in stages]
+    return sequence
+
+
+def lower_bound_ps(costs, microbatches, objective="makespan"):
+    problem = problems.problem_of(costs, microbatches, objective)
+    return bounds.Windows(problem, one_after_another(problem.pp, microbatches)).lower_bound_ps()
 
 
 def random_costs(random, pp, high=10, latency=None, w_share=None, limit=None, activation=1.0):
@@ -213,10 +228,10 @@ def test_windows_hold_every_schedule(objective):
         costs = random_costs(random, 2)
         arguments = as_reference(costs, 3)
         best = reference.branch_and_bound(*arguments, objective)
-        assert bounds.lower_bound_ps(costs, 3, objective) <= best
+        assert lower_bound_ps(costs, 3, objective) <= best
         problem = problems.problem_of(costs, 3, objective)
         # Whatever is implied for a best schedule is so in every one that is as good.
-        windows = bounds.Windows(problem, bounds.one_after_another(2, 3))
+        windows = bounds.Windows(problem, one_after_another(2, 3))
         assert windows.tighten(best)
         most = windows.most_before
         choices = [
@@ -419,7 +434,7 @@ def test_a_bound_holds_at_any_time():
         costs = random_costs(random, 3)
         problem = problems.problem_of(costs, 3, "makespan")
         best = reference.branch_and_bound(*as_reference(costs, 3), "makespan")
-        windows = bounds.Windows(problem, bounds.one_after_another(3, 3), visits=0)
+        windows = bounds.Windows(problem, one_after_another(3, 3), visits=0)
         assert windows.tighten(best)
         assert 0 <= windows.lower_bound_ps() <= best
 
@@ -430,7 +445,7 @@ def test_too_little_memory_names_what_works():
     with pytest.raises(ScheduleError, match=r"rank 1 may hold 3.*takes 4.*least that works.* 4"):
         optimise.solve(costs, 3, start)
     with pytest.raises(ScheduleError, match="rank 1 may hold 3"):
-        bounds.lower_bound_ps(costs, 3)
+        lower_bound_ps(costs, 3)
     # Room for one is enough for some order, but not for this one.
     costs = costs._replace(limit=(4.0, 4.0))
     with pytest.raises(ScheduleError, match="holds 8 on rank 1, which may hold at most 4"):

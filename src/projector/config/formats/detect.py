@@ -147,7 +147,11 @@ WIDTH: Final = 96
 def carried_fields(text: str, path: Path) -> dict[str, Any]:
     """Return the fields that the comments in the text of a file carry, dotted field -> value."""
     if path.suffix.lower() == ".json":
-        return _of_json(text, path)
+        fields = json_object(text, path).get(CARRIED, {})
+        if not isinstance(fields, Mapping):
+            msg = f"{path}: {CARRIED} should be a mapping of fields (got {shown(fields)})"
+            raise ConfigError(msg, key=CARRIED, value=fields, allowed="a mapping")
+        return {str(field): value for field, value in fields.items()}
     found: dict[str, Any] = {}
     for line in text.splitlines():
         if line.startswith(MARK):
@@ -167,14 +171,6 @@ def comment_lines(fields: Mapping[str, Any]) -> str:
         else:
             lines.append(f"{MARK} {word}")
     return "".join(f"{line}\n" for line in lines)
-
-
-def _of_json(text: str, path: Path) -> dict[str, Any]:
-    fields = json_object(text, path).get(CARRIED, {})
-    if not isinstance(fields, Mapping):
-        msg = f"{path}: {CARRIED} should be a mapping of fields (got {shown(fields)})"
-        raise ConfigError(msg, key=CARRIED, value=fields, allowed="a mapping")
-    return {str(field): value for field, value in fields.items()}
 
 
 def _fields(text: str, path: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from projector.config.formats import huggingface_file as hf
+from projector.config.formats import huggingface_hybrid as hybrid
 from projector.config.formats import huggingface_parts as parts
 from projector.config.formats.read_job import Unsupported
 from projector.config.formats.values import is_off
@@ -23,10 +24,16 @@ class Family(NamedTuple):
     fields: hf.Fields
     """Fields with their own key, and fields that the architecture fixes."""
     parts: tuple[parts.Part, ...]
+    own_keys: frozenset[str] = frozenset()
+    """Keys that make a model of another type where they are not read here."""
 
 
 def _family(fields: hf.Fields, *further: parts.Part, **renamed: Any) -> Family:
     return Family(fields | renamed, further)
+
+
+def _hybrid(fields: hf.Fields, *further: parts.Part, **renamed: Any) -> Family:
+    return Family(fields | renamed, further, hybrid.OWN_KEYS)
 
 
 _GATED: Final = dict.fromkeys(("silu", "swish"), "swiglu") | dict.fromkeys(
@@ -323,6 +330,40 @@ FAMILIES: Final[Mapping[str, Family]] = {
         attention_bias=_bias("bias", default=False),
         mlp_bias=hf.switch("bias", default=False),
     ),
+    "nemotron_h": _hybrid(
+        _UNTIED | _MLP_BIAS | _BIAS | {"activation": _plain("relu2", "mlp_hidden_act")},
+        hybrid.nemotron_h,
+        position_embedding="none",
+    ),
+    "qwen3_next": _hybrid(
+        _QWEN3 | _ONE_PLUS,
+        parts.QWEN2,
+        hybrid.qwen3_next,
+        kv_channels=hf.optional("head_dim", 256),
+        attention_output_gate=True,
+    ),
+    "deepseek_v32": _hybrid(
+        _LATENT, hybrid.chosen_keys, parts.deepseek("noaux_tc"), parts.token_prediction
+    ),
+    "kimi_linear": _hybrid(
+        _LATENT, parts.latent_attention, hybrid.kimi_linear, position_embedding="none"
+    ),
+    "jamba": _hybrid(_LLAMA, hybrid.jamba, position_embedding="none"),
+    "bamba": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.bamba),
+    "granitemoehybrid": _hybrid(_LLAMA | _BIAS, hybrid.granite_hybrid),
+    "minimax": _hybrid(_LLAMA, hybrid.minimax),
+    "mamba2": _hybrid(
+        _TIED,
+        hybrid.mamba2,
+        num_layers=hf.integer("num_hidden_layers", most=hf.MAX_LAYERS),
+        hidden_size=hf.integer("hidden_size"),
+        # No layer has attention or an MLP; heads are those of the mixers.
+        num_attention_heads=hf.integer("num_heads", most=hf.MAX_HEADS),
+        kv_channels=hf.integer("head_dim"),
+        ffn_hidden_size=lambda config: 4 * config.integer("hidden_size"),
+        vocab_size=hf.integer("vocab_size"),
+        position_embedding="none",
+    ),
     "mpt": _family(
         _TIED | _widths("n_layers", "d_model", "n_heads"),
         parts.mpt,
@@ -363,11 +404,11 @@ def read_huggingface(
     model_type = config.text("model_type")
     family = _family_of(model_type, config)
     other = set(config.sequence("layer_types", str)) - _ATTENTION_KINDS
-    if other:
+    if other and not family.own_keys:
         why = f"layers of kind {', '.join(sorted(other))} are not supported"
         raise config.unsupported(name="layer_types", why=why, allowed=sorted(_ATTENTION_KINDS))
     for key_of_another, entry in hf.UNSUPPORTED.items():
-        if key_of_another in config.data:
+        if key_of_another in config.data and key_of_another not in family.own_keys:
             _refuse(config, key_of_another, entry)
     if config.has("quantization_config"):
         config.warn("the quantised weights of the checkpoint; the training precision decides")

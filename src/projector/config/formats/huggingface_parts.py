@@ -132,7 +132,7 @@ def _every_layer(config: ConfigFile) -> list[bool]:
     return [True] * num_layers(config)
 
 
-def _sparse_step(config: ConfigFile) -> list[bool]:
+def sparse_step(config: ConfigFile) -> list[bool]:
     """Qwen: every so many layers, but not those that are listed."""
     step = config.integer("decoder_sparse_step", 1)
     dense = set(config.sequence("mlp_only_layers", int))
@@ -232,9 +232,9 @@ _QWEN: Final[Fields] = _SOFTMAX | {
     "router_topk": integer("num_experts_per_tok"),
     "ffn_hidden_size": integer("moe_intermediate_size"),
 }
-QWEN3: Final = _experts(_sparse_step, **_QWEN)
+QWEN3: Final = _experts(sparse_step, **_QWEN)
 QWEN2: Final = _experts(
-    _sparse_step,
+    sparse_step,
     **_QWEN,
     shared_expert_ffn_hidden_size=integer("shared_expert_intermediate_size"),
     num_shared_experts=1,
@@ -311,17 +311,6 @@ LLAMA4: Final = _experts(
 )
 
 
-def _scores(config: ConfigFile, *, biased: bool) -> dict[str, Any]:
-    """Return how DeepSeek's router makes weights of logits."""
-    name = config.data.get("scoring_func")
-    if name not in {"softmax", "sigmoid"}:
-        # Classes with a bias for each expert have sigmoids, whatever the key says.
-        name = "sigmoid" if biased else "softmax"
-    scale = _number((config.data,), ("routed_scaling_factor",), 1e9)
-    early = {"router_pre_softmax": _softmax_first(config)} if name == "softmax" else {}
-    return {"router_score_function": name, "router_scaling_factor": scale, **early}
-
-
 @_told
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
     """DeepSeek and GLM (``noaux_tc``: a bias for each expert); ``dense`` layers by default."""
@@ -335,6 +324,13 @@ def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> 
     biased = config.text("topk_method", topk_method) == "noaux_tc"
     if groups > 1:
         limits["group_topk"] = config.integer("topk_group")
+    # How DeepSeek's router makes weights of logits.
+    name = config.data.get("scoring_func")
+    if name not in {"softmax", "sigmoid"}:
+        # Classes with a bias for each expert have sigmoids, whatever the key says.
+        name = "sigmoid" if biased else "softmax"
+    scale = _number((config.data,), ("routed_scaling_factor",), 1e9)
+    early = {"router_pre_softmax": _softmax_first(config)} if name == "softmax" else {}
     return _mixture(
         layers,
         num_experts=config.integer("n_routed_experts"),
@@ -343,7 +339,7 @@ def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> 
         shared_expert_ffn_hidden_size=shared * width,
         num_shared_experts=shared,
         router_bias=biased,
-        **_scores(config, biased=biased),
+        **{"router_score_function": name, "router_scaling_factor": scale, **early},
         **(limits if groups > 1 else {}),
     )
 

@@ -6,18 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from projector.config.formats.megatron_settings import model, training
-from projector.config.formats.megatron_settings.fields import (
-    FIELDS,
-    MEGATRON_DEFAULTS,
-    OPEN,
-    TAKEN_OVER,
-    UNMODELLED,
-    UNSUPPORTED,
-    Dialect,
-    Settings,
-    is_harmless,
-)
+from projector.config.formats.megatron_settings import fields, model, training
 from projector.config.formats.read_job import ReadJob
 from projector.config.formats.shell.script import Script
 from projector.config.formats.shell.values import divide
@@ -78,7 +67,7 @@ def read_megatron(
     def spell(setting: str) -> str:
         return "--" + spelling.get(setting, ARGUMENT.get(setting, setting)).replace("_", "-")
 
-    dialect = Dialect(spell, MEGATRON_DEFAULTS, "Megatron default", "argument")
+    dialect = fields.Dialect(spell, fields.MEGATRON_DEFAULTS, "Megatron default", "argument")
     read = translate(stated, dialect)
     job = read.data
     job["name"] = name
@@ -136,7 +125,7 @@ def _script_notes(script: Script) -> list[str]:
 
 def _that_matter(arguments: Sequence[str]) -> list[str]:
     settings = {name: _setting(name.lstrip("-"))[0] for name in arguments}
-    return [name for name, setting in settings.items() if not is_harmless(setting)]
+    return [name for name, setting in settings.items() if not fields.is_harmless(setting)]
 
 
 def _some(names: Sequence[str]) -> str:
@@ -216,12 +205,12 @@ def _resolve_world(stated: dict[str, Any], warnings: list[str]) -> None:
 
 # Turning settings by their names in code into a native job: the rules in their order.
 
-_KNOWN = TAKEN_OVER | training.ADAPTERS | UNSUPPORTED.keys()
+_KNOWN = fields.TAKEN_OVER | training.ADAPTERS | fields.UNSUPPORTED.keys()
 
 
 def translate(
     stated: Mapping[str, Any],
-    dialect: Dialect,
+    dialect: fields.Dialect,
     *,
     base: Mapping[str, Any] | None = None,
     sources: Mapping[str, str] | None = None,
@@ -231,7 +220,7 @@ def translate(
     They override the native architecture ``base``; without it they describe all of the model.
     ``sources`` says where a setting came from, if not from the file.
     """
-    settings = Settings(stated, dialect, base, sources or {})
+    settings = fields.Settings(stated, dialect, base, sources or {})
     for rule in _RULES:
         rule(settings)
     return ReadJob(
@@ -244,9 +233,9 @@ def translate(
     )
 
 
-def _refuse(settings: Settings) -> None:
+def _refuse(settings: fields.Settings) -> None:
     """Refuse what makes another model of it, by the name that the user wrote."""
-    for name, unsupported in UNSUPPORTED.items():
+    for name, unsupported in fields.UNSUPPORTED.items():
         value = settings.stated.get(name)
         if is_off(value) or any(_same(value, one) for one in unsupported.without_effect):
             continue
@@ -256,34 +245,34 @@ def _refuse(settings: Settings) -> None:
         settings.refuse(name, text, value=value, allowed=legal)
 
 
-def _open(settings: Settings) -> None:
+def _open(settings: fields.Settings) -> None:
     """Leave to the user what hangs on a variable that the script does not set."""
-    for name, target in OPEN.items():
+    for name, target in fields.OPEN.items():
         value = settings.stated.get(name)
         if is_unresolved(value):
             settings.leave_open(target, name, not_set(value), allowed="a value")
             settings.stated[name] = None
 
 
-def _take_over(settings: Settings) -> None:
+def _take_over(settings: fields.Settings) -> None:
     """Take over every plain field; a base architecture outranks defaults of the model."""
-    for field in FIELDS:
+    for field in fields.FIELDS:
         assumed = field.section == "model" and not settings.has(field.name)
         if settings.get(field.name) is not None and not (assumed and settings.base is not None):
             settings.put(field.target, settings.read(field.name, field.convert), field.name)
 
 
-def _report_rest(settings: Settings) -> None:
+def _report_rest(settings: fields.Settings) -> None:
     """Name what was not taken over: by what is done instead, as unknown, or as harmless."""
     by_note: dict[str, list[str]] = {}
     unknown: list[str] = []
     for name, value in settings.stated.items():
         if name in _KNOWN or value is None:
             continue
-        without_effect, note = UNMODELLED.get(name, ((), ""))
+        without_effect, note = fields.UNMODELLED.get(name, ((), ""))
         if note and not any(_same(value, one) for one in without_effect):
             by_note.setdefault(note, []).append(settings.spell(name))
-        elif note or is_harmless(name):
+        elif note or fields.is_harmless(name):
             settings.ignored.append(settings.spell(name))
         else:
             unknown.append(name)
@@ -295,7 +284,7 @@ def _report_rest(settings: Settings) -> None:
         settings.warn_that(_about_unknown(settings, unknown))
 
 
-def _about_unknown(settings: Settings, names: list[str]) -> str:
+def _about_unknown(settings: fields.Settings, names: list[str]) -> str:
     """Return one warning about all unknown settings, with the known ones they resemble."""
     label = settings.dialect.label
     close = {name: difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.85) for name in names}
@@ -313,7 +302,7 @@ def _same(value: Any, other: Any) -> bool:
     return value == other or str(value).lower() == str(other).lower()
 
 
-_RULES: tuple[Callable[[Settings], None], ...] = (
+_RULES: tuple[Callable[[fields.Settings], None], ...] = (
     _refuse,
     _open,
     model.layer_spec,

@@ -6,19 +6,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
 from projector.config import resources
+from projector.config.formats import primus_files
 from projector.config.formats.megatron import translate
 from projector.config.formats.megatron_settings.fields import Dialect
-from projector.config.formats.primus_files import (
-    BASES,
-    PRIMUS_DEFAULTS,
-    Surroundings,
-    is_shipped,
-    preset,
-    preset_file,
-    preset_settings,
-    trainer,
-    whole_experiment,
-)
 from projector.config.formats.read_job import ReadJob
 from projector.config.formats.torchtitan import FLAVORS, read_torchtitan
 from projector.config.model_file import model_data
@@ -81,8 +71,8 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
     Files that it extends and model files are looked for beside ``path``; a parent folder named like
     a GPU is taken for the device.
     """
-    around = Surroundings()
-    data = whole_experiment(data, path, around)
+    around = primus_files.Surroundings()
+    data = primus_files.whole_experiment(data, path, around)
     module = _module(data, path)
     framework = around.substitute(module.get("framework", "megatron"), "framework")
     if framework not in _FRAMEWORKS:
@@ -133,7 +123,7 @@ def _finished(
 def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str, ...]) -> ReadJob:
     """Add the name of the experiment, and the device that its folder names."""
     job, origins = read.data, dict(read.origins)
-    around = Surroundings()
+    around = primus_files.Surroundings()
     name = around.substitute(data.get("exp_name"), "exp_name")
     job["name"] = str(name) if name is not None else path.stem
     cluster = job.setdefault("cluster", {})
@@ -166,7 +156,7 @@ def _module(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
 
 
 def _given(
-    data: Mapping[str, Any], module: Mapping[str, Any], around: Surroundings
+    data: Mapping[str, Any], module: Mapping[str, Any], around: primus_files.Surroundings
 ) -> list[tuple[str, Any]]:
     """Return the settings that the experiment states; those at its top come last."""
     overrides = module.get("overrides") or {}
@@ -185,11 +175,11 @@ def _given(
 def _defaults(module: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return what holds where nothing is stated: the trainer's file, or what Primus ships as it."""
     config = str(module.get("config") or "pre_trainer.yaml")
-    file = preset_file(config, "modules", path)
-    known = {**PRIMUS_DEFAULTS, **trainer(config)}
+    file = primus_files.preset_file(config, "modules", path)
+    known = {**primus_files.PRIMUS_DEFAULTS, **primus_files.trainer(config)}
     if file is None:
         return known
-    _, settings = preset_settings(file, Surroundings())
+    _, settings = primus_files.preset_settings(file, primus_files.Surroundings())
     return known | {name: value for name, value in settings.items() if value is not None}
 
 
@@ -207,21 +197,21 @@ class _NamedModel(NamedTuple):
     """Settings of the preset that were not read in a file."""
 
 
-def _named_model(model: str, path: Path, around: Surroundings) -> _NamedModel:
+def _named_model(model: str, path: Path, around: primus_files.Surroundings) -> _NamedModel:
     """Return the model of a preset: its file, or a shipped architecture and how it differs."""
     file = Path(model if model.endswith((".yaml", ".yml")) else f"{model}.yaml").name
     name = file.removesuffix(".yaml").removesuffix(".yml")
-    shipped = name if is_shipped(name) else ""
-    at_hand = preset_file(model, "models", path)
+    shipped = name if primus_files.is_shipped(name) else ""
+    at_hand = primus_files.preset_file(model, "models", path)
     if at_hand is not None:
-        base, settings = preset_settings(at_hand, around)
+        base, settings = primus_files.preset_settings(at_hand, around)
         return _NamedModel(name, file, str(base["name"]) if base else shipped, base, settings)
-    if name in BASES:
+    if name in primus_files.BASES:
         # What every preset starts from describes no model: the experiment does.
-        return _NamedModel(name, file, "", None, dict(BASES[name]))
+        return _NamedModel(name, file, "", None, dict(primus_files.BASES[name]))
     if not shipped:
         _refuse_unknown(name, file)
-    found = preset(name)
+    found = primus_files.preset(name)
     settings = {**found.run, **found.model}
     return _NamedModel(name, file, shipped, model_data(name), settings, frozenset(settings))
 
@@ -241,7 +231,7 @@ def _refuse_unknown(name: str, file: str) -> NoReturn:
 
 def _differences(named: _NamedModel, given: Mapping[str, Any]) -> tuple[str, ...]:
     """Say where the preset is another architecture than the published one of that name."""
-    differs = preset(named.name).model if named.assumed else {}
+    differs = primus_files.preset(named.name).model if named.assumed else {}
     words = {True: "true", False: "false", None: "null"}
     told = [
         f"{name} {words[value] if value is None or isinstance(value, bool) else value}"
@@ -273,7 +263,7 @@ def _vocabulary(stated: dict[str, Any], named: _NamedModel, sources: dict[str, s
 
 
 def _layout_without_mtp(
-    stated: dict[str, Any], given: Mapping[str, Any], around: Surroundings
+    stated: dict[str, Any], given: Mapping[str, Any], around: primus_files.Surroundings
 ) -> None:
     """Leave out MTP modules of a preset that the experiment's pipeline layout has no place for."""
     modules, layout = "mtp_num_layers", stated.get("pipeline_model_parallel_layout")

@@ -426,13 +426,14 @@ class _Rest:
         name, option = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
         modes = {"selective": 2, "full": 1, "none": 0, "memory_budget": 0}
         self.every: int = stated.choice(name, modes, "selective")
-        """Of so many layers one is recomputed, 0 for none."""
+        """Of so many layers one is recomputed, 0 for none, below for a part of all."""
         if stated.word(name) == "memory_budget":
             stated.warn(f"{name} memory_budget is not modelled: nothing is recomputed")
         if self.every == 2:
             self.every = self._selective(stated, option)
         if self.every < 2:
-            stated.put("training.recompute", "full" if self.every else "none", name)
+            kinds = {0: "none", 1: "full", -1: {"granularity": "selective", "modules": ["per_op"]}}
+            stated.put("training.recompute", kinds[self.every], name, option)
         early = "activation_checkpoint.early_stop"
         if stated.has(early):
             stated.put("training.recompute_early_stop", stated.on(early), early)
@@ -441,11 +442,7 @@ class _Rest:
     def _selective(stated: Stated, option: str) -> int:
         chosen = stated.word(option, "2")
         if chosen == "op":
-            stated.warn(
-                f"{option} op keeps the results of every second matrix product: projected as "
-                "every second layer recomputed"
-            )
-            return 2
+            return -1
         if not chosen.isdecimal() or not int(chosen[:9]) > 0:
             stated.fail(option, "op or an integer >= 1")
         return int(chosen[:9])

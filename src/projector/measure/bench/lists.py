@@ -9,17 +9,7 @@ from itertools import product
 
 from projector.config.formats.shape_table import ShapeRow, byte_count, read_extent, shape_rows
 from projector.errors import ConfigError
-from projector.measure.bench.cases import (
-    ATTENTION_BACKENDS,
-    LAYOUTS,
-    PASSES,
-    AttentionShape,
-    Case,
-    attention_case,
-    gemm_case,
-    named_type,
-    once,
-)
+from projector.measure.bench import cases as bench_cases
 
 MOST_SIZES = 10_000
 
@@ -138,13 +128,13 @@ class AttentionOptions:
     backend: str = "flash"
 
 
-def gemm_list(options: GemmOptions) -> list[Case]:
+def gemm_list(options: GemmOptions) -> list[bench_cases.Case]:
     """Return the GEMMs of a CSV list (m, n, k, and batch, groups, dtype), or of a sweep.
 
     Without a list, the product of ``m``, ``n`` and ``k`` is measured. Those that are not given
     take the sizes of ``sizes`` together: ``sizes`` alone gives square problems.
     """
-    one_of("layout", options.layout, LAYOUTS)
+    one_of("layout", options.layout, bench_cases.LAYOUTS)
     dtypes = types_of(options.dtypes)
     given = {"m": options.m, "n": options.n, "k": options.k}
     swept = bool(options.sizes or any(given.values()))
@@ -160,16 +150,16 @@ def gemm_list(options: GemmOptions) -> list[Case]:
     return _limited([_gemm(shape, dtype, options) for dtype in dtypes for shape in shapes])
 
 
-def _table_gemms(options: GemmOptions, dtypes: Sequence[str]) -> list[Case]:
+def _table_gemms(options: GemmOptions, dtypes: Sequence[str]) -> list[bench_cases.Case]:
     assert options.table is not None
-    cases: list[Case] = []
+    cases: list[bench_cases.Case] = []
     for row in shape_rows(options.table, GEMM_COLUMNS, GEMM_MORE):
         m, n, k = (_positive(row, name) for name in GEMM_COLUMNS)
         batch = _positive(row, "batch") if row.text("batch") else options.batch
         groups = row.extent("groups") if row.text("groups") else options.groups
         _one_kind(batch, groups, row.where)
         own = row.text("dtype")
-        kinds = [named_type(own, row.where)] if own else dtypes
+        kinds = [bench_cases.named_type(own, row.where)] if own else dtypes
         cases += [_gemm((m, n, k, batch, groups), dtype, options) for dtype in kinds]
     return cases
 
@@ -181,9 +171,9 @@ def _one_kind(batch: int, groups: int, where: str = "") -> None:
         raise ConfigError(msg, key="batch", value=batch, allowed=1)
 
 
-def _gemm(shape: tuple[int, ...], dtype: str, options: GemmOptions) -> Case:
+def _gemm(shape: tuple[int, ...], dtype: str, options: GemmOptions) -> bench_cases.Case:
     m, n, k, batch, groups = shape
-    return gemm_case(
+    return bench_cases.gemm_case(
         m, n, k, dtype, batch=batch, groups=groups, layout=options.layout, pad=options.pad
     )
 
@@ -208,24 +198,26 @@ def _swept(given: Mapping[str, str], sizes: str) -> list[tuple[int, ...]]:
     return shapes
 
 
-def attention_list(options: AttentionOptions) -> list[Case]:
+def attention_list(options: AttentionOptions) -> list[bench_cases.Case]:
     """Return the attentions of a CSV list, as `projector attention` reads it, or of a sweep."""
-    one_of("kernel", options.backend, ATTENTION_BACKENDS)
+    one_of("kernel", options.backend, bench_cases.ATTENTION_BACKENDS)
     passes = [name.strip() for name in options.passes.split(",") if name.strip()]
     for name in passes or [""]:
-        one_of("pass", name, PASSES)
+        one_of("pass", name, bench_cases.PASSES)
     dtypes = types_of(options.dtypes)
     if (options.table is None) == (not options.sizes):
         msg = "give a list with --csv FILE.csv, or lengths with --sizes, but not both"
         raise ConfigError(msg, key="sizes", value=options.sizes, allowed="--csv or --sizes")
-    cases: list[Case] = []
+    cases: list[bench_cases.Case] = []
     for shape, own in _attention_shapes(options):
         for dtype in [own] if own else dtypes:
-            cases += [attention_case(shape, dtype, name, options.backend) for name in passes]
+            cases += [
+                bench_cases.attention_case(shape, dtype, name, options.backend) for name in passes
+            ]
     return _limited(cases)
 
 
-def _attention_shapes(options: AttentionOptions) -> list[tuple[AttentionShape, str]]:
+def _attention_shapes(options: AttentionOptions) -> list[tuple[bench_cases.AttentionShape, str]]:
     for name, value in _own(options).items():
         count_of(name, value, least=0 if name == "window" else 1)
     if options.table is None:
@@ -248,7 +240,7 @@ def _attention_shapes(options: AttentionOptions) -> list[tuple[AttentionShape, s
         if heads % shared:
             msg = f"{row.where}kv_heads ({shared}) does not divide heads ({heads})"
             raise ConfigError(msg, key="kv_heads", value=shared, allowed=f"a divisor of {heads}")
-        own = named_type(row.text("dtype"), row.where) if row.text("dtype") else ""
+        own = bench_cases.named_type(row.text("dtype"), row.where) if row.text("dtype") else ""
         shapes.append((_attention(numbers, options), own))
     return shapes
 
@@ -259,15 +251,15 @@ def _own(options: AttentionOptions) -> dict[str, int]:
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
-def _attention(numbers: Mapping[str, int], options: AttentionOptions) -> AttentionShape:
+def _attention(numbers: Mapping[str, int], options: AttentionOptions) -> bench_cases.AttentionShape:
     same = {"kv_heads": numbers["heads"], "v_head_dim": numbers["head_dim"]}
-    return AttentionShape(**{**same, **numbers}, causal=options.causal)
+    return bench_cases.AttentionShape(**{**same, **numbers}, causal=options.causal)
 
 
 def types_of(text: str) -> list[str]:
     """Return matrix types from their names with commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
-    return list(dict.fromkeys(named_type(name) for name in names or [text]))
+    return list(dict.fromkeys(bench_cases.named_type(name) for name in names or [text]))
 
 
 def one_of(key: str, value: str, legal: Sequence[str] | Mapping[str, object]) -> None:
@@ -293,8 +285,8 @@ def _positive(row: ShapeRow, name: str) -> int:
     return value
 
 
-def _limited(cases: list[Case]) -> list[Case]:
-    kept = once(cases)
+def _limited(cases: list[bench_cases.Case]) -> list[bench_cases.Case]:
+    kept = bench_cases.once(cases)
     if len(kept) > MOST_CASES:
         msg = f"{len(kept):,} cases are more than {MOST_CASES:,}"
         raise ConfigError(msg, key="csv", value=len(kept), allowed=f"up to {MOST_CASES:,}")

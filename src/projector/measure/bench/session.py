@@ -19,20 +19,9 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.errors import ConfigError, MeasurementError
 from projector.files import check_place, not_written, open_table, write_whole
+from projector.measure.bench import rows as bench_rows
 from projector.measure.bench.cases import BenchKind, Case
-from projector.measure.bench.rows import (
-    COLUMNS,
-    Machine,
-    Measured,
-    Row,
-    csv_text,
-    from_row,
-    identity,
-    identity_of,
-    is_readable,
-    measured,
-    status_of,
-)
+from projector.measure.bench.rows import COLUMNS, Machine
 from projector.measure.devices import profile_of, stands_for
 from projector.measure.process import run_task
 from projector.measure.task import Answer, Environment, Outcome, Pace, Progress, Task
@@ -50,7 +39,7 @@ class Results:
     def __init__(self, path: str | Path | None, kind: BenchKind, *, overwrite: bool) -> None:
         self._path = None if path is None else Path(path)
         self._kind = kind
-        self._rows: list[Row] = []
+        self._rows: list[bench_rows.Row] = []
         self._places: dict[tuple[str, ...], int] = {}
         """Place of the last row of each identity; rows that nobody can read have none."""
         if self._path is None:
@@ -64,25 +53,25 @@ class Results:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def row(self, key: tuple[str, ...]) -> Row | None:
+    def row(self, key: tuple[str, ...]) -> bench_rows.Row | None:
         """Return the row of an `identity`; None where there is none, or one to be tried again.
 
         Running out of memory counts as measured: it would be the same again, and takes long.
         """
         found = self.any_row(key)
-        tried = found is not None and status_of(found)[0] in ("failed", "unsupported")
+        tried = found is not None and bench_rows.status_of(found)[0] in ("failed", "unsupported")
         return None if tried else found
 
-    def any_row(self, key: tuple[str, ...]) -> Row | None:
+    def any_row(self, key: tuple[str, ...]) -> bench_rows.Row | None:
         """Return the row of an `identity`, also of a case that failed."""
         place = self._places.get(key)
         return None if place is None else self._rows[place]
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: list[bench_rows.Row]) -> None:
         """Append rows; they are on the disk when this returns."""
         replaced = False
         for row in rows:
-            place = self._places.get(identity(self._kind, row))
+            place = self._places.get(bench_rows.identity(self._kind, row))
             if place is None:
                 self._put(row)
             else:
@@ -100,12 +89,12 @@ class Results:
         except OSError as error:
             raise not_written(self._path, error.strerror or str(error), key=KEY) from None
 
-    def _put(self, row: Row) -> None:
-        if is_readable(self._kind, row):
-            self._places[identity(self._kind, row)] = len(self._rows)
+    def _put(self, row: bench_rows.Row) -> None:
+        if bench_rows.is_readable(self._kind, row):
+            self._places[bench_rows.identity(self._kind, row)] = len(self._rows)
         self._rows.append(row)
 
-    def _read(self, path: Path) -> list[Row]:
+    def _read(self, path: Path) -> list[bench_rows.Row]:
         columns = COLUMNS[self._kind]
         with open_table(path, key=KEY) as stream:
             text = stream.read()
@@ -130,11 +119,11 @@ class Results:
 
     def _write_all(self) -> None:
         assert self._path is not None
-        text = csv_text([COLUMNS[self._kind]]) + self._text(self._rows)
+        text = bench_rows.csv_text([COLUMNS[self._kind]]) + self._text(self._rows)
         write_whole(self._path, text.encode(), key=KEY)
 
-    def _text(self, rows: list[Row]) -> str:
-        return csv_text([row[name] for name in COLUMNS[self._kind]] for row in rows)
+    def _text(self, rows: list[bench_rows.Row]) -> str:
+        return bench_rows.csv_text([row[name] for name in COLUMNS[self._kind]] for row in rows)
 
 
 Run = Callable[[Task, Progress], Answer]
@@ -201,14 +190,15 @@ class Measuring:
         """Return the cases that no row has yet."""
         return [case for case in self.cases if self._row(case) is None]
 
-    def finished(self) -> list[Measured]:
+    def finished(self) -> list[bench_rows.Measured]:
         """Return what is there, in the order of the list."""
         rows = (
-            (case, self.results.any_row(identity_of(case, self.machine))) for case in self.cases
+            (case, self.results.any_row(bench_rows.identity_of(case, self.machine)))
+            for case in self.cases
         )
-        return [from_row(case, row) for case, row in rows if row is not None]
+        return [bench_rows.from_row(case, row) for case, row in rows if row is not None]
 
-    def go(self) -> list[Measured]:
+    def go(self) -> list[bench_rows.Measured]:
         """Measure what is not there yet, and return the whole list."""
         todo = self.todo()
         begun, total = time.perf_counter(), len(todo)
@@ -237,7 +227,7 @@ class Measuring:
             self._tell(f"in this process {text}")
 
     def _row(self, case: Case) -> dict[str, str] | None:
-        return self.results.row(identity_of(case, self.machine))
+        return self.results.row(bench_rows.identity_of(case, self.machine))
 
     def _measure(self, chunk: Sequence[Case]) -> None:
         """Measure some cases; one that ends its process is found, and fails alone."""
@@ -255,7 +245,9 @@ class Measuring:
                 raise
             outcomes = [Outcome(status="failed", message=str(error))]
         pairs = zip(chunk, outcomes, strict=True)
-        self.results.add([measured(case, outcome, self.machine).row for case, outcome in pairs])
+        self.results.add(
+            [bench_rows.measured(case, outcome, self.machine).row for case, outcome in pairs]
+        )
 
 
 def _parts(chunk: Sequence[Case], at_hand: int | None) -> tuple[Sequence[Case], Sequence[Case]]:
@@ -351,18 +343,14 @@ def begin(
     environment = run_in(settings, [], run, lambda _: None).environment
     gpu, modelled, warnings = _named(environment, device, profile)
     if lock_mhz is not None:
-        _check_lock(lock_mhz, environment)
+        _check_range("lock-clocks", lock_mhz, MOST_MHZ, " MHz")
+        if environment.backend == "cpu":
+            msg = "lock-clocks: only the clock of a GPU is locked, and this runs on the CPU"
+            raise ConfigError(msg, key="lock-clocks", value=lock_mhz, allowed="a GPU")
     results = Results(out, kind, overwrite=overwrite)
     machine = Machine(gpu, environment, lock_mhz, day=today())
     measuring = Measuring(cases, machine, results, settings, run, say)
     return Session(kind, measuring, modelled, warnings=warnings)
-
-
-def _check_lock(clock_mhz: float, environment: Environment) -> None:
-    _check_range("lock-clocks", clock_mhz, MOST_MHZ, " MHz")
-    if environment.backend == "cpu":
-        msg = "lock-clocks: only the clock of a GPU is locked, and this runs on the CPU"
-        raise ConfigError(msg, key="lock-clocks", value=clock_mhz, allowed="a GPU")
 
 
 def _check_range(key: str, value: float | None, most: float, unit: str = "") -> None:
@@ -373,7 +361,7 @@ def _check_range(key: str, value: float | None, most: float, unit: str = "") -> 
         raise ConfigError(msg, key=key, value=value, allowed=allowed)
 
 
-def _strayed(found: Sequence[Measured], locked_mhz: float | None) -> list[str]:
+def _strayed(found: Sequence[bench_rows.Measured], locked_mhz: float | None) -> list[str]:
     """Say where a locked clock was not kept, as under a cap of power."""
     if locked_mhz is None:
         return []

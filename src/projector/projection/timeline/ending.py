@@ -231,7 +231,11 @@ def held_over_time(
         times += [end[-1:], begin[:1]]
         activations += [nothing[:1], nothing[:1]]
         working += [np.array([-gathered_bytes]), np.array([gathered_bytes])]
-    for element in _updates(placed):
+    for element in [
+        at
+        for at, each in enumerate(placed.line.elements)
+        if len(each.track) == 1 and each.track[0] == columns.OPTIMIZER
+    ]:
         times += [np.array([placed.ends(element)]), np.array([placed.begins(element)])]
         activations += [np.zeros(1), np.zeros(1)]
         working += [np.array([-updating_bytes]), np.array([updating_bytes])]
@@ -252,15 +256,6 @@ def _layers(placed: Placed) -> tuple[Ints, Ints, Floats, Floats, Ints]:
         placed.line.joined("transient_bytes"),
         kind,
     )
-
-
-def _updates(placed: Placed) -> list[int]:
-    """Return the elements in which weights are updated."""
-    return [
-        at
-        for at, each in enumerate(placed.line.elements)
-        if len(each.track) == 1 and each.track[0] == columns.OPTIMIZER
-    ]
 
 
 def _summed(

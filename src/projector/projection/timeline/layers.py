@@ -15,20 +15,11 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels.collective_algorithms import ALL_GATHER
 from projector.lower.stages import KINDS, RECOMPUTE_FULL, is_layer
+from projector.operations import table as ops
 from projector.operations.cost import Hidden, hidden_times, hiding_slowdowns
 from projector.operations.mlp import SEGMENT_FC1
 from projector.operations.moe import EXECUTION, EXECUTION_BESIDE_SHARED
-from projector.operations.table import (
-    BACKWARD,
-    COLLECTIVE,
-    CP_COMM,
-    EP_COMM,
-    FORWARD,
-    TP_COMM,
-    WEIGHT,
-    WHOLE_LAYER,
-    OperationTable,
-)
+from projector.operations.table import FORWARD
 from projector.operations.work import repeated_rows
 from projector.projection.evaluate import Evaluation
 from projector.projection.pipeline_costs import RunCosts, cost_runs
@@ -42,7 +33,7 @@ PLAIN, WAITS, COPIES_BEFORE, SLOWS, COPIES_AFTER = range(5)
 """Kinds of pieces. All but the first are as long as data parallelism makes them: the layer waits
 for its weights, copies them, computes slower, and copies its gradients."""
 
-TRACK_OF = {TP_COMM: columns.TP, CP_COMM: columns.CP, EP_COMM: columns.EP}
+TRACK_OF = {ops.TP_COMM: columns.TP, ops.CP_COMM: columns.CP, ops.EP_COMM: columns.EP}
 """Track of the rows of a category; all others compute."""
 
 
@@ -142,7 +133,7 @@ class Layers:
         """Take apart what costs have added up."""
         self.evaluation = evaluation
         table, workloads = evaluation.table, evaluation.workloads
-        self.table: OperationTable = table
+        self.table: ops.OperationTable = table
         self.time_s: Floats = evaluation.rows.time_s
         self.again: Flags = repeated_rows(table, workloads)
         slowdown = hiding_slowdowns(table, workloads)
@@ -174,7 +165,7 @@ class Layers:
         )
 
 
-def execution_order(table: OperationTable, rows: Ints) -> Ints:
+def execution_order(table: ops.OperationTable, rows: Ints) -> Ints:
     """Return a workload's rows as its forward runs, int64[rows]; experts are emitted otherwise."""
     labels = [table.labels[label] for label in table.label[rows].tolist()]
     beside = any(
@@ -187,7 +178,7 @@ def execution_order(table: OperationTable, rows: Ints) -> Ints:
     def rank(at: int) -> int:
         label = labels[at]
         if label.startswith("moe.shared."):
-            second = "exit" if table.kind[rows[at]] == COLLECTIVE else "second"
+            second = "exit" if table.kind[rows[at]] == ops.COLLECTIVE else "second"
             first = table.segment[rows[at]] == SEGMENT_FC1
             label = f"moe.shared.{'first' if first else second}"
         return next(number for number, part in enumerate(order) if label.startswith(part))
@@ -198,7 +189,7 @@ def execution_order(table: OperationTable, rows: Ints) -> Ints:
 
 
 def _backward_order(
-    table: OperationTable, rows: Ints, again: Flags, *, full: bool
+    table: ops.OperationTable, rows: Ints, again: Flags, *, full: bool
 ) -> list[tuple[int, bool]]:
     """Return the rows of a backward in order, each with whether it is recomputed.
 
@@ -233,15 +224,15 @@ def _backward_order(
     return [(row, recompute) for *_, row, recompute in sorted(keyed)]
 
 
-def _gathered_before(table: OperationTable, rows: Ints, row: int) -> int | None:
+def _gathered_before(table: ops.OperationTable, rows: Ints, row: int) -> int | None:
     """Return the gradient of an input beside which the input itself is gathered once more."""
     segment = int(table.segment[row])
-    if table.kind[row] != COLLECTIVE or table.operation[row] != ALL_GATHER or segment <= 0:
+    if table.kind[row] != ops.COLLECTIVE or table.operation[row] != ALL_GATHER or segment <= 0:
         return None
-    beside = rows[(table.segment[rows] == segment) & (table.category[rows] < TP_COMM)]
+    beside = rows[(table.segment[rows] == segment) & (table.category[rows] < ops.TP_COMM)]
     if not len(beside) or beside[0] < row:
         return None
-    gradients = beside[table.phase[beside] == BACKWARD]
+    gradients = beside[table.phase[beside] == ops.BACKWARD]
     return int(gradients[0]) if len(gradients) else None
 
 
@@ -258,7 +249,7 @@ class _Builder:
             order = [(int(row), False) for row in rows[table.phase[rows] == FORWARD]]
         else:
             of_block = rows[np.isin(table.phase[rows], phases) | (table.phase[rows] == FORWARD)]
-            again = layers.again & (BACKWARD in phases)
+            again = layers.again & (ops.BACKWARD in phases)
             full = int(workloads.columns.recompute[self.workload]) == RECOMPUTE_FULL
             order = _backward_order(table, of_block, again, full=full)
         self.items = [self._item(row, recompute) for row, recompute in order]
@@ -266,7 +257,7 @@ class _Builder:
 
     def _item(self, row: int, recompute: bool) -> _Item:
         table, seconds = self.table, float(self.layers.time_s[row])
-        is_compute = bool(table.category[row] < TP_COMM)
+        is_compute = bool(table.category[row] < ops.TP_COMM)
         direction = int(table.phase[row] != FORWARD)
         item = _Item(
             row, recompute, is_compute, int(table.segment[row]), direction, seconds, 0.0, seconds
@@ -313,7 +304,7 @@ class _Builder:
         saved = float(costs.saved_bytes[self.workload]) * (1.0 - float(training.offload[pipeline]))
         transient = max(0.0, float(costs.transient_bytes[self.workload]))
         full = int(workloads.columns.recompute[self.workload]) == RECOMPUTE_FULL
-        if full and BACKWARD in self.phases:
+        if full and ops.BACKWARD in self.phases:
             # Layers that are recomputed together hold their activations together.
             unit = float(training.recompute_unit[pipeline])
             transient += float(costs.unchecked_bytes[self.workload]) * unit
@@ -324,7 +315,7 @@ class _Builder:
     def _hide(self) -> None:
         """Give each collective the compute that it runs beside, its own segment first."""
         wanting = [place for place, item in enumerate(self.items) if item.wanted > 0.0]
-        wanting.sort(key=lambda place: self.items[place].segment == WHOLE_LAYER)
+        wanting.sort(key=lambda place: self.items[place].segment == ops.WHOLE_LAYER)
         for place in wanting:
             self._claim(place, self._partners(place))
         for place in wanting:
@@ -340,7 +331,7 @@ class _Builder:
             for at, item in enumerate(self.items)
             if item.is_compute
             and item.direction == own.direction
-            and own.segment in (WHOLE_LAYER, item.segment)
+            and own.segment in (ops.WHOLE_LAYER, item.segment)
         ]
 
     def _claim(self, place: int, partners: Iterable[int]) -> None:
@@ -372,7 +363,7 @@ class _Builder:
                 label=table.labels[int(table.label[row])],
                 track=TRACK_OF.get(category, columns.COMPUTE),
                 term=category,
-                phase=BACKWARD if item.recompute else int(table.phase[row]),
+                phase=ops.BACKWARD if item.recompute else int(table.phase[row]),
                 table_row=row,
                 recompute=item.recompute,
                 launches=self._count(item),
@@ -430,7 +421,7 @@ class _Builder:
         """Add copies of activations to the host, or back, which run beside the whole layer."""
         host = self.layers.runs.host
         moved_s, late_s = float(host.moved_s[self.run]), float(host.late_s[self.run, phase])
-        if moved_s <= 0.0 or phase == WEIGHT:
+        if moved_s <= 0.0 or phase == ops.WEIGHT:
             return
         label = "activations.offload" if phase == FORWARD else "activations.reload"
         row = Row(label, columns.COPY, LAUNCH, phase, alone_s=moved_s)
@@ -450,7 +441,7 @@ class _Builder:
         launches = [self._count(item) for item in self.items]
         syncs = [float(table.syncs[item.row]) for item in self.items]
         of_phase = [
-            BACKWARD if item.recompute else int(table.phase[item.row]) for item in self.items
+            ops.BACKWARD if item.recompute else int(table.phase[item.row]) for item in self.items
         ]
         gaps = [0.0] * (len(self.items) + 1)
         for phase in self.phases:

@@ -6,7 +6,6 @@ An S-curve sorts the ratios of a list: a model that is right is a flat line at o
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,12 +13,9 @@ from projector.arrays import Floats, Ints
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.rows import work_of
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, number_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BAND = 0.1
 """Half width of the band around agreement."""
@@ -67,7 +63,7 @@ def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
     fig.save_figure(path, lambda: benchmark_figure(benchmark))
 
 
-def benchmark_figure(benchmark: Benchmark) -> "Figure":
+def benchmark_figure(benchmark: Benchmark) -> Figure:
     """Draw rates by size on the left, the sorted ratios (else rates) on the right."""
     figure = fig.new_figure(fig.WIDE[0], 5.4)
     where = benchmark.machine.environment
@@ -81,7 +77,10 @@ def benchmark_figure(benchmark: Benchmark) -> "Figure":
         return figure
     sizes, curve = figure.subplots(1, 2, width_ratios=(1.15, 1.0))
     if benchmark.kind == "clock":
-        _draw_bars(sizes, points)
+        pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
+        _bars(sizes, points.series.tolist(), pairs)
+        sizes.set_title("Rate that is sustained")
+        sizes.set_ylabel("rate, TFLOP/s")
         _draw_clocks(curve, benchmark)
         return figure
     _draw_sizes(sizes, points, benchmark.kind)
@@ -141,7 +140,7 @@ def _series(case: Case) -> str:
     return f"{key.dtype}, {'backward' if key.phase == 'backward' else 'forward'}"
 
 
-def _draw_sizes(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+def _draw_sizes(axes: Axes, points: _Points, kind: BenchKind) -> None:
     for name, colour, found in _coloured(points):
         rows = found[np.argsort(points.size[found], kind="stable")]
         size, rate = points.size[rows], points.rate[rows]
@@ -170,12 +169,17 @@ def _draw_sizes(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     axes.legend(loc="best", framealpha=0.9, edgecolor="none")
 
 
-def _size_axis(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+def _size_axis(axes: Axes, points: _Points, kind: BenchKind) -> None:
     left, right = float(points.size.min()) / 1.6, float(points.size.max()) * 1.6
     axes.set_xscale("log")
     axes.set_xlim(left, right)
     if kind in SWEPT:
-        _byte_ticks(axes, left, right)
+        # Mark powers of two, at most nine of them.
+        first, last = int(np.ceil(np.log2(left))), int(np.floor(np.log2(right)))
+        step = max(1, -(-(last - first + 1) // 9))
+        ticks = [2.0**power for power in range(first, last + 1, step)]
+        axes.set_xticks(ticks, [_bytes(tick) for tick in ticks])
+        axes.minorticks_off()
     else:
         fig.number_ticks(axes.xaxis, left, right)
     axes.set_xlabel(_SIZES[kind])
@@ -187,15 +191,6 @@ def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
         yield name, fig.PALETTE[position % len(fig.PALETTE)], np.flatnonzero(points.series == name)
 
 
-def _byte_ticks(axes: "Axes", low: float, high: float) -> None:
-    """Mark powers of two, at most nine of them."""
-    first, last = int(np.ceil(np.log2(low))), int(np.floor(np.log2(high)))
-    step = max(1, -(-(last - first + 1) // 9))
-    ticks = [2.0**power for power in range(first, last + 1, step)]
-    axes.set_xticks(ticks, [_bytes(tick) for tick in ticks])
-    axes.minorticks_off()
-
-
 def _bytes(value: float) -> str:
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if value >= unit:
@@ -203,7 +198,7 @@ def _bytes(value: float) -> str:
     return f"{value:g} B"
 
 
-def _draw_curve(axes: "Axes", points: _Points) -> None:
+def _draw_curve(axes: Axes, points: _Points) -> None:
     known = np.isfinite(points.ratio)
     order = np.flatnonzero(known)[np.argsort(points.ratio[known], kind="stable")]
     place = np.empty(len(points.ratio))
@@ -226,13 +221,13 @@ def _draw_curve(axes: "Axes", points: _Points) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _whole_ticks(axes: "Axes") -> None:
+def _whole_ticks(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_rates(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+def _draw_rates(axes: Axes, points: _Points, kind: BenchKind) -> None:
     for name, colour, rows in _coloured(points):
         rate = np.sort(points.rate[rows])
         place = np.arange(1, len(rate) + 1)
@@ -247,7 +242,7 @@ def _draw_rates(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
+def _draw_times(axes: Axes, points: _Points, kind: BenchKind) -> None:
     for name, colour, found in _coloured(points):
         rows = found[np.argsort(points.size[found], kind="stable")]
         axes.plot(
@@ -263,14 +258,7 @@ def _draw_times(axes: "Axes", points: _Points, kind: BenchKind) -> None:
     axes.grid(color=fig.FAINT, lw=0.6)
 
 
-def _draw_bars(axes: "Axes", points: _Points) -> None:
-    pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
-    _bars(axes, points.series.tolist(), pairs)
-    axes.set_title("Rate that is sustained")
-    axes.set_ylabel("rate, TFLOP/s")
-
-
-def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:
+def _draw_clocks(axes: Axes, benchmark: Benchmark) -> None:
     """Draw the clock under each load; without a vendor's library nothing is known of it."""
     here = [number_of(each.row, "clock_mhz") or np.nan for each in benchmark.measured]
     there = [each.clock_mhz or np.nan for each in benchmark.modelled]
@@ -285,7 +273,7 @@ def _draw_clocks(axes: "Axes", benchmark: Benchmark) -> None:
     axes.set_ylabel("clock, MHz")
 
 
-def _bars(axes: "Axes", names: Sequence[str], pairs: Mapping[str, Floats]) -> None:
+def _bars(axes: Axes, names: Sequence[str], pairs: Mapping[str, Floats]) -> None:
     place = np.arange(len(names))
     for position, (label, values) in enumerate(pairs.items()):
         if np.isfinite(values).any():

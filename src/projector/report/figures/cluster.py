@@ -2,14 +2,19 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from projector.report.figures.figure import INK, PALETTE, SOFT, head, new_figure, save_figure
+from projector.report.figures.figure import (
+    INK,
+    PALETTE,
+    SOFT,
+    Axes,
+    Figure,
+    head,
+    new_figure,
+    save_figure,
+)
 from projector.topology.cluster import Cluster
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MOST_SHOWN = 3
 """Hosts of a pod, pods of a zone and zones that are drawn; dots stand for the others."""
@@ -35,8 +40,6 @@ class PodPlace(NamedTuple):
     left: float
     width: float
     hosts: tuple[int, ...]
-    last_host: int
-    """Exclusive."""
 
 
 def write_cluster_figure(cluster: Cluster, path: str | Path) -> None:
@@ -44,7 +47,7 @@ def write_cluster_figure(cluster: Cluster, path: str | Path) -> None:
     save_figure(path, lambda: cluster_figure(cluster))
 
 
-def cluster_figure(cluster: Cluster) -> "Figure":
+def cluster_figure(cluster: Cluster) -> Figure:
     """Draw the first and the last pods of a cluster with their first and last hosts."""
     network = cluster.network
     places = pod_places(cluster)
@@ -109,7 +112,7 @@ def pod_places(cluster: Cluster) -> list[PodPlace]:
             hosts = tuple(begin + host for host in _shown(end - begin))
             dots = DOTS if end - begin > len(hosts) else 0.0
             width = max(rails * RAIL, HOST_STEP * (len(hosts) + dots))
-            places.append(PodPlace(zone, first + pod, left, width, hosts, end))
+            places.append(PodPlace(zone, first + pod, left, width, hosts))
             left += width + GAP
         left += 0.5
     return places
@@ -137,7 +140,7 @@ def _leaf_x(cluster: Cluster, place: PodPlace) -> list[float]:
 
 
 def _box(
-    axes: "Axes", x: float, y: float, width: float, height: float, face: str, text: str,
+    axes: Axes, x: float, y: float, width: float, height: float, face: str, text: str,
     points: float,
 ) -> None:  # fmt: skip
     from matplotlib.patches import FancyBboxPatch
@@ -150,7 +153,7 @@ def _box(
     axes.text(x, y, text, ha="center", va="center", fontsize=points, color=INK, zorder=4.0)
 
 
-def _draw_pod(axes: "Axes", cluster: Cluster, place: PodPlace, unit: float) -> None:
+def _draw_pod(axes: Axes, cluster: Cluster, place: PodPlace, unit: float) -> None:
     network = cluster.network
     nics = network.nics_per_node
     leaves = _leaf_x(cluster, place)
@@ -183,7 +186,7 @@ def _draw_pod(axes: "Axes", cluster: Cluster, place: PodPlace, unit: float) -> N
         )  # fmt: skip
 
 
-def _draw_spines(axes: "Axes", cluster: Cluster, places: list[PodPlace], unit: float) -> None:
+def _draw_spines(axes: Axes, cluster: Cluster, places: list[PodPlace], unit: float) -> None:
     points = min(9.0, 17.0 * unit)
     middles = []
     for zone in dict.fromkeys(place.zone for place in places):
@@ -209,7 +212,7 @@ def _draw_spines(axes: "Axes", cluster: Cluster, places: list[PodPlace], unit: f
             axes.plot((x, end), (SPINE_Y + 0.25, CORE_Y - 0.25), color=INK, lw=2.2, zorder=1.0)
 
 
-def _draw_dots(axes: "Axes", places: list[PodPlace]) -> None:
+def _draw_dots(axes: Axes, places: list[PodPlace]) -> None:
     """Mark where hosts and pods are left out."""
 
     def dots(x: float, y: float) -> None:
@@ -224,7 +227,7 @@ def _draw_dots(axes: "Axes", places: list[PodPlace]) -> None:
             dots(0.5 * (one.left + one.width + other.left), LEAF_Y)
 
 
-def _draw_rates(axes: "Axes", cluster: Cluster, x: float, unit: float) -> None:
+def _draw_rates(axes: Axes, cluster: Cluster, x: float, unit: float) -> None:
     """Write what each level carries, beside it."""
     network = cluster.network
     adapter = cluster.adapter_gb_per_s

@@ -1,24 +1,19 @@
 """The figure of a collective: bandwidth and time of every algorithm by size, and crossovers."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from projector.arrays import Floats
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.terminal.network import size_name, title
 from projector.single.collective import FINE_BYTES, CollectiveProjection
 from projector.units import GB, MICROSECOND
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _STRIP = 0.022
 """Height of the strip of chosen algorithms, as a share of the axes."""
 
 
-def collective_figure(projection: CollectiveProjection) -> "Figure":
+def collective_figure(projection: CollectiveProjection) -> Figure:
     """Draw a line for each algorithm; those that the library lacks are thin and dashed."""
     figure = fig.new_figure(12.5, 5.4)
     local = projection.local
@@ -47,7 +42,7 @@ def _colour(projection: CollectiveProjection, name: str) -> str:
     return fig.PALETTE[list(projection.fine.each_s).index(name) % len(fig.PALETTE)]
 
 
-def _draw(axes: "Axes", projection: CollectiveProjection, *, bandwidth: bool) -> None:
+def _draw(axes: Axes, projection: CollectiveProjection, *, bandwidth: bool) -> None:
     _size_axis(axes)
     fine = projection.fine
     for name, seconds in fine.each_s.items():
@@ -74,7 +69,7 @@ def _shown(
     return np.where(np.isfinite(seconds) & (seconds > 0.0), seconds, np.nan) / MICROSECOND
 
 
-def _size_axis(axes: "Axes") -> None:
+def _size_axis(axes: Axes) -> None:
     axes.set_xscale("log", base=2)
     ticks = [2.0**power for power in range(10, 35, 4)]
     axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
@@ -84,7 +79,7 @@ def _size_axis(axes: "Axes") -> None:
     axes.set_xlabel("size of the buffer")
 
 
-def _mark_crossovers(axes: "Axes", projection: CollectiveProjection, *, named: bool) -> None:
+def _mark_crossovers(axes: Axes, projection: CollectiveProjection, *, named: bool) -> None:
     if projection.asked is not None:
         return
     for number, point in enumerate(projection.crossovers):
@@ -100,7 +95,7 @@ def _mark_crossovers(axes: "Axes", projection: CollectiveProjection, *, named: b
             )  # fmt: skip
 
 
-def _draw_strip(axes: "Axes", projection: CollectiveProjection) -> None:
+def _draw_strip(axes: Axes, projection: CollectiveProjection) -> None:
     """Colour the foot of the axes by the algorithm that is chosen at each size."""
     best = projection.fine.best
     start = 0

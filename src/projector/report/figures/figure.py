@@ -17,9 +17,15 @@ from projector.errors import ConfigError
 from projector.files import check_place, write_whole
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import matplotlib.axes
+    import matplotlib.figure
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
+
+    Axes = matplotlib.axes.Axes
+    Figure = matplotlib.figure.Figure
+else:
+    # Whatever draws names these in annotations; matplotlib is imported where something is drawn.
+    Axes = Figure = Any
 
 
 SUFFIXES = (".png", ".svg", ".pdf")

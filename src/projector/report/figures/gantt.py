@@ -4,21 +4,16 @@ Matplotlib is imported where a figure is drawn, and without pyplot: no window, n
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats
 from projector.projection.bands import AT_RISK, COVERED
-from projector.report.figures.figure import DPI, INK, MANY, SOFT, new_figure, one_line, save_figure
+from projector.report.figures import figure as fig
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.replay.order_times import PS_PER_S
 from projector.schedule.replay.run import PipelineRun
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 LONGEST_TITLE = 90
 
@@ -54,18 +49,18 @@ def phases(run: PipelineRun) -> Phases:
 
 def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Draw a run as PNG, SVG or PDF, whole or not at all, under a title such as the job's name."""
-    save_figure(path, lambda: gantt_figure(run, title))
+    fig.save_figure(path, lambda: gantt_figure(run, title))
 
 
-def gantt_figure(run: PipelineRun, title: str = "") -> "Figure":
+def gantt_figure(run: PipelineRun, title: str = "") -> fig.Figure:
     """Draw a run; axes are the phases, the chart and, where memory is known, the peaks."""
     pp = run.order.pp
     row = min(float(np.clip(_ALL_ROWS / pp, _ROW_LEAST, _ROW_MOST)), _HIGHEST / pp)
     rows = row * pp
     height = _TOP + rows + _BOTTOM
-    figure = new_figure(WIDTH, height, laid_out=False)
+    figure = fig.new_figure(WIDTH, height, laid_out=False)
 
-    def add_axes(left: float, up: float, width: float, tall: float, **options: Any) -> "Axes":
+    def add_axes(left: float, up: float, width: float, tall: float, **options: Any) -> fig.Axes:
         box = (left / WIDTH, up / height, width / WIDTH, tall / height)
         return figure.add_axes(box, **options)
 
@@ -83,7 +78,7 @@ def gantt_figure(run: PipelineRun, title: str = "") -> "Figure":
     return figure
 
 
-def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None:
+def _head(figure: fig.Figure, run: PipelineRun, title: str, height: float) -> None:
     order = run.order
     unit, scale = _unit(run.makespan_s)
     held, peak = _memory_unit(run), run.peak_bytes
@@ -112,16 +107,18 @@ def _head(figure: "Figure", run: PipelineRun, title: str, height: float) -> None
         facts.insert(0, run.schedule)
     for text, down, options in (
         (
-            one_line(title, LONGEST_TITLE) or run.schedule,
+            fig.one_line(title, LONGEST_TITLE) or run.schedule,
             0.2,
             {"fontsize": 14.5, "fontweight": "bold"},
         ),
         ("  ·  ".join(facts), 0.53, {"fontsize": 10.5}),
     ):
-        figure.text(LEFT / WIDTH, 1 - down / height, text, va="top", color=INK, **options)
+        figure.text(LEFT / WIDTH, 1 - down / height, text, va="top", color=fig.INK, **options)
 
 
-def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, unit: str) -> None:
+def _draw_phases(
+    band: fig.Axes, chart: fig.Axes, run: PipelineRun, scale: float, unit: str
+) -> None:
     phase_ends = phases(run)
     total = run.makespan_s or 1.0
     bounds = (0.0, phase_ends.steady_s, phase_ends.drain_s, run.makespan_s)
@@ -132,11 +129,11 @@ def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, un
         begin, end = bounds[position], bounds[position + 1]
         band.axvspan(begin, end, color=_PHASES[position], lw=0)
         texts.append(f"{name} {_number((end - begin) / scale)} {unit}" if end > begin else "")
-    px = CHART * DPI / total
+    px = CHART * fig.DPI / total
     wide = [len(text) * 6.6 + 14.0 for text in texts]
     middle = (phase_ends.steady_s + phase_ends.drain_s) / 2 * px
     # Names of short phases reach into the steady state, which gives way.
-    free = middle - wide[1] / 2 > wide[0] and middle + wide[1] / 2 < CHART * DPI - wide[2]
+    free = middle - wide[1] / 2 > wide[0] and middle + wide[1] / 2 < CHART * fig.DPI - wide[2]
     shown = [
         (texts[0], 0.0, "left", 5.0),
         (texts[1] if free else "", middle / px, "center", 0.0),
@@ -145,32 +142,32 @@ def _draw_phases(band: "Axes", chart: "Axes", run: PipelineRun, scale: float, un
     for text, at, side, shift in shown:
         band.annotate(
             text, (at, 0.46), xytext=(shift, 0), textcoords="offset points",
-            ha=side, va="center", fontsize=9, color=INK,
+            ha=side, va="center", fontsize=9, color=fig.INK,
         )  # fmt: skip
     for at in {phase_ends.steady_s, phase_ends.drain_s}:
         if 0.0 < at < run.makespan_s:
-            chart.axvline(at, color=SOFT, lw=0.9, ls=(0, (4, 3)), zorder=1.5)
+            chart.axvline(at, color=fig.SOFT, lw=0.9, ls=(0, (4, 3)), zorder=1.5)
 
 
-def _draw_idle(chart: "Axes", run: PipelineRun, row: float) -> None:
+def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
     """Write beside each rank which share of the step it waits."""
     busy_ps, makespan_ps = run.timeline.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
     idle = 1.0 - busy_ps / makespan_ps if makespan_ps else np.zeros(run.order.pp)
     where: dict[str, Any] = {"transform": chart.get_yaxis_transform(), "clip_on": False}
     top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
-    step = max(1, int(np.ceil(13.0 / (row * DPI))))
+    step = max(1, int(np.ceil(13.0 / (row * fig.DPI))))
     for rank in range(0, run.order.pp, step):
         chart.text(
             1.0 + 0.52 / CHART, rank + (top + bottom) / 2, _percent(idle[rank]),
-            ha="right", va="center", fontsize=9 if step == 1 else 8, color=SOFT, **where,
+            ha="right", va="center", fontsize=9 if step == 1 else 8, color=fig.SOFT, **where,
         )  # fmt: skip
     chart.annotate(
         "idle", (1.0 + 0.52 / CHART, 1.0), xycoords="axes fraction", xytext=(0, 7),
-        textcoords="offset points", ha="right", fontsize=9, color=SOFT,
+        textcoords="offset points", ha="right", fontsize=9, color=fig.SOFT,
     )  # fmt: skip
 
 
-def _draw_peaks(axes: "Axes", run: PipelineRun, row: float) -> None:
+def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
     """Draw the most that each rank holds, beside its row, with the limit."""
     pp, held = run.order.pp, _memory_unit(run)
     peak = run.peak_bytes / held.scale
@@ -190,16 +187,16 @@ def _draw_peaks(axes: "Axes", run: PipelineRun, row: float) -> None:
     axes.set(xticks=[], yticks=[])
     for side in ("left", "top", "right", "bottom"):
         axes.spines[side].set_visible(False)
-    step = max(1, int(np.ceil(13.0 / (row * DPI))))
+    step = max(1, int(np.ceil(13.0 / (row * fig.DPI))))
     for rank in range(0, pp, step):
         axes.annotate(
             _number(float(peak[rank])), (1.0, middle[rank]), xycoords=axes.get_yaxis_transform(),
             xytext=(6, 0), textcoords="offset points", va="center",
-            fontsize=9 if step == 1 else 8, color=OVER if over[rank] else INK,
+            fontsize=9 if step == 1 else 8, color=OVER if over[rank] else fig.INK,
         )  # fmt: skip
     axes.annotate(
         f"peak memory ({held.short})", (0.0, 1.0), xycoords="axes fraction", xytext=(0, 7),
-        textcoords="offset points", fontsize=9, color=SOFT,
+        textcoords="offset points", fontsize=9, color=fig.SOFT,
     )  # fmt: skip
     if limit is not None and near:
         axes.axvline(limit, color=OVER, lw=1.1, ls=(0, (4, 2)))
@@ -210,7 +207,7 @@ def _draw_peaks(axes: "Axes", run: PipelineRun, row: float) -> None:
         )  # fmt: skip
 
 
-def _time_axis(axes: "Axes", makespan_s: float, scale: float, unit: str) -> None:
+def _time_axis(axes: fig.Axes, makespan_s: float, scale: float, unit: str) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     ticks = MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, makespan_s / scale)
@@ -220,7 +217,7 @@ def _time_axis(axes: "Axes", makespan_s: float, scale: float, unit: str) -> None
     axes.set_xlabel(f"time, {unit}", labelpad=3)
 
 
-def _legend(figure: "Figure", run: PipelineRun, chart: "Axes", height: float) -> None:
+def _legend(figure: fig.Figure, run: PipelineRun, chart: fig.Axes, height: float) -> None:
     from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import Patch
 
@@ -352,7 +349,7 @@ def corners(run: PipelineRun, top: float = 0.0, bottom: float = 1.0) -> Floats:
     return box
 
 
-def draw_chart(axes: "Axes", run: PipelineRun, row: float) -> None:
+def draw_chart(axes: fig.Axes, run: PipelineRun, row: float) -> None:
     """Draw all ranks, each in a row of some inches."""
     from matplotlib.collections import PolyCollection
 
@@ -371,15 +368,15 @@ def draw_chart(axes: "Axes", run: PipelineRun, row: float) -> None:
         autolim=False,
     )
     box = corners(run, top, bottom)
-    px_per_s = CHART * DPI / (makespan_s or 1.0)
+    px_per_s = CHART * fig.DPI / (makespan_s or 1.0)
     width_px = (box[:, 2, 0] - box[:, 0, 0]) * px_per_s
     if makespan_s and float(np.median(width_px)) < _PX_LEAST:
         _draw_shares(axes, run, top, bottom, row)
     else:
-        _draw_boxes(axes, run, box, width_px, (bottom - top) * row * DPI)
+        _draw_boxes(axes, run, box, width_px, (bottom - top) * row * fig.DPI)
     if strips:
         _draw_memory(axes, run)
-    step = max(1, int(np.ceil(13.0 / (row * DPI))))
+    step = max(1, int(np.ceil(13.0 / (row * fig.DPI))))
     ranks = np.arange(0, pp, step)
     axes.set_yticks(
         ranks + (top + bottom) / 2,
@@ -392,7 +389,7 @@ def draw_chart(axes: "Axes", run: PipelineRun, row: float) -> None:
 
 
 def _draw_boxes(
-    axes: "Axes", run: PipelineRun, box: Floats, width_px: Floats, height_px: float
+    axes: fig.Axes, run: PipelineRun, box: Floats, width_px: Floats, height_px: float
 ) -> None:
     from matplotlib.collections import PolyCollection
 
@@ -411,7 +408,7 @@ def _draw_boxes(
                 snap=bool(edge),  # whole pixels would make narrow boxes uneven
                 zorder=2,
                 label="FBW"[kind],
-                rasterized=len(box) > MANY,
+                rasterized=len(box) > fig.MANY,
             ),
             autolim=False,
         )
@@ -419,12 +416,12 @@ def _draw_boxes(
 
 
 def _draw_numbers(
-    axes: "Axes", run: PipelineRun, box: Floats, width_px: Floats, height_px: float
+    axes: fig.Axes, run: PipelineRun, box: Floats, width_px: Floats, height_px: float
 ) -> None:
     """Write microbatches into the boxes of each kind, in one size, where that can be read."""
     order, shades = run.order, shades_of(run)
     digits = np.char.str_len(order.microbatch.astype(str)).astype(np.float64)
-    room_pt = np.minimum(_FILLED * width_px / (digits * _DIGIT), 0.8 * height_px) * 72.0 / DPI
+    room_pt = np.minimum(_FILLED * width_px / (digits * _DIGIT), 0.8 * height_px) * 72.0 / fig.DPI
     for kind in shades:
         of_kind = np.flatnonzero(order.kind == kind)
         if not len(of_kind) or len(of_kind) > _NUMBERS_MOST:
@@ -435,6 +432,7 @@ def _draw_numbers(
             continue
         for index in of_kind[room_pt[of_kind] >= size - _SLACK].tolist():
             colour = shades[kind][order.chunk[index]]
+            linear = np.asarray(colour[:3]) ** 2.2
             axes.text(
                 (box[index, 0, 0] + box[index, 2, 0]) / 2,
                 (box[index, 0, 1] + box[index, 1, 1]) / 2,
@@ -442,20 +440,20 @@ def _draw_numbers(
                 fontsize=size,
                 ha="center",
                 va="center_baseline",
-                color="white" if _luminance(colour) < _DARK else INK,
+                color="white" if float(linear @ [0.2126, 0.7152, 0.0722]) < _DARK else fig.INK,
                 zorder=3,
             )
 
 
-def _draw_shares(axes: "Axes", run: PipelineRun, top: float, bottom: float, row: float) -> None:
+def _draw_shares(axes: fig.Axes, run: PipelineRun, top: float, bottom: float, row: float) -> None:
     """Fill columns from below with the shares of their time; what is left is idle."""
     order = run.order
     # A column takes whole rounds of F, B and W, or it would show now more of one, now of another.
     round_s = run.busiest_s / (order.microbatches * order.vpp)
-    column_s = _PX_COLUMN * run.makespan_s / (CHART * DPI)
-    column_s = max(np.ceil(column_s / round_s) * round_s, run.makespan_s / (CHART * DPI))
+    column_s = _PX_COLUMN * run.makespan_s / (CHART * fig.DPI)
+    column_s = max(np.ceil(column_s / round_s) * round_s, run.makespan_s / (CHART * fig.DPI))
     edges_s = np.append(np.arange(0.0, run.makespan_s, column_s), run.makespan_s)
-    lines = max(6, round((bottom - top) * row * DPI))
+    lines = max(6, round((bottom - top) * row * fig.DPI))
     height = (np.arange(lines, 0, -1) - 0.5) / lines
     for rank in range(order.pp):
         share, colour = _shares(run, rank, edges_s)
@@ -489,7 +487,7 @@ def _shares(run: PipelineRun, rank: int, edges_s: Floats) -> tuple[Floats, Float
     return np.array(shares), np.array(colours)
 
 
-def _draw_memory(axes: "Axes", run: PipelineRun) -> None:
+def _draw_memory(axes: fig.Axes, run: PipelineRun) -> None:
     """Draw what each rank holds over time below its boxes, all on one scale."""
     from matplotlib.collections import PolyCollection
 
@@ -501,8 +499,8 @@ def _draw_memory(axes: "Axes", run: PipelineRun) -> None:
         curve = run.memory_curve(rank)
         time_ps = np.append(curve.time_ps, end_ps)
         held = np.append(curve.bytes, curve.bytes[-1])
-        if len(held) > CHART * DPI:
-            time_ps, held = _thinned(time_ps, held, int(CHART * DPI / 2))
+        if len(held) > CHART * fig.DPI:
+            time_ps, held = _thinned(time_ps, held, int(CHART * fig.DPI / 2))
         x = np.repeat(time_ps / PS_PER_S, 2)[1:]
         y = np.repeat(held, 2)[:-1]
         base = rank + lower
@@ -548,8 +546,3 @@ def shades_of(run: PipelineRun) -> dict[int, Floats]:
     return {
         kind: np.array(to_rgba(colour)) * (1.0 - white) + white for kind, colour in _COLOURS.items()
     }
-
-
-def _luminance(colour: Floats) -> float:
-    linear = np.asarray(colour[:3]) ** 2.2
-    return float(linear @ [0.2126, 0.7152, 0.0722])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,22 +13,8 @@ from projector.arrays import Flags, Floats, Ints
 from projector.errors import ConfigError
 from projector.projection.results import TEXT
 from projector.report.figures import figure as fig
-from projector.report.figures.rows import (
-    RATE,
-    axes_of,
-    axis_name,
-    check_apart,
-    codes,
-    device_name,
-    more_is_better,
-    numbers,
-    resolve,
-    tied_fields,
-    title_of_sweep,
-    value_text,
-    workload_fields,
-    workload_name,
-)
+from projector.report.figures import rows as swept
+from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.words import (
     HARDWARE,
     TIMES,
@@ -41,10 +27,6 @@ from projector.report.figures.words import (
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # The best of a column for each pair of values of two axes, from all rows of a sweep.
 KEY = "plot"
@@ -89,7 +71,7 @@ class HeatMap:
     @property
     def label(self) -> str:
         """Label of the value of a cell."""
-        extreme = "largest" if more_is_better(self.column) else "least"
+        extreme = "largest" if swept.more_is_better(self.column) else "least"
         return f"{label_of(self.column)}: {extreme} that fits"
 
     @property
@@ -113,7 +95,7 @@ class HeatMap:
     def relative_label(self) -> str:
         """Label of the value of a cell of `relative`."""
         one = f"1 = {self.chip}" if self._is_to_chip else "1 = best cell of the workload"
-        extreme = "largest" if more_is_better(self.column) else "least"
+        extreme = "largest" if swept.more_is_better(self.column) else "least"
         return f"{words_of(self.column).name}, {extreme} that fits: {one}"
 
     @property
@@ -131,7 +113,7 @@ class HeatMap:
         else by its best cell. The mean is empty where a workload does not fit; workloads that fit
         nowhere do not take part.
         """
-        sign = 1.0 if more_is_better(self.column) else -1.0
+        sign = 1.0 if swept.more_is_better(self.column) else -1.0
         panels = []
         for panel in self.workloads:
             finite = panel.best[np.isfinite(panel.best)]
@@ -161,26 +143,26 @@ def check_fields(
     fields: Sequence[str], column: str, kinds: Mapping[str, str]
 ) -> tuple[str, str, str]:
     """Return the full names of two axes and a column."""
-    known = [*axes_of(kinds), *(name for name in ("gpus", "parallelism.dp") if name in kinds)]
+    known = [*swept.axes_of(kinds), *(name for name in ("gpus", "parallelism.dp") if name in kinds)]
     if len(fields) != 2:
         msg = f"{KEY}: a heat map has two axes, got {', '.join(fields) or 'none'}"
         raise ConfigError(msg, key=KEY, value=list(fields), allowed="two axes of the space")
-    first, second = (resolve(name, known, key=KEY) for name in fields)
+    first, second = (swept.resolve(name, known, key=KEY) for name in fields)
     if first == second:
         msg = f"{KEY}: a heat map has two different axes, got {first} twice"
         raise ConfigError(msg, key=KEY, value=first, allowed=known)
     plottable = [
-        name for name, kind in kinds.items() if kind != TEXT and name not in axes_of(kinds)
+        name for name, kind in kinds.items() if kind != TEXT and name not in swept.axes_of(kinds)
     ]
-    return first, second, resolve(column, plottable, key=KEY)
+    return first, second, swept.resolve(column, plottable, key=KEY)
 
 
 def heat_maps(
     result: SweepResult, requests: Sequence[tuple[str, str, str]]
 ) -> list[HeatMap | None]:
     """Read (axis, axis, column) maps at once, a chunk in memory; None above `MOST_CELLS`."""
-    axes = axes_of(result.columns)
-    workloads = workload_fields(result.plan, axes)
+    axes = swept.axes_of(result.columns)
+    workloads = swept.workload_fields(result.plan, axes)
     grids = [
         _Grid(
             *request,
@@ -198,9 +180,9 @@ def heat_maps(
         )
         for table in result.tables(list(columns)):
             fits = result.is_ranked(table)
-            coded = {name: codes(table, name) for name in axis_columns}
+            coded = {name: swept.codes(table, name) for name in axis_columns}
             for grid in grids:
-                grid.add(coded, numbers(table, grid.column), fits)
+                grid.add(coded, swept.numbers(table, grid.column), fits)
     return [grid.finish(result.plan, axes) for grid in grids]
 
 
@@ -211,7 +193,7 @@ class _Grid:
         self, first: str, second: str, column: str, values: list[list[Any]], workloads: list[str]
     ) -> None:
         self.fields, self.column, self._workloads = (first, second), column, workloads
-        self._sign = 1.0 if more_is_better(column) else -1.0
+        self._sign = 1.0 if swept.more_is_better(column) else -1.0
         x, y = ({value: index for index, value in enumerate(axis_values)} for axis_values in values)
         names: dict[Any, int] = {}
         self._indices: tuple[dict[Any, int], dict[Any, int], dict[Any, int]] = (x, y, names)
@@ -281,10 +263,14 @@ class _Grid:
         )
         several = len(best) > 1
         panels = tuple(
-            Panel(workload_name(dict(zip(self._workloads, key, strict=True))), best[row], rows[row])
+            Panel(
+                swept.workload_name(dict(zip(self._workloads, key, strict=True))),
+                best[row],
+                rows[row],
+            )
             for key, row in self._indices[2].items()
         )
-        job, tied = plan.space.get("base"), tied_fields(plan)
+        job, tied = plan.space.get("base"), swept.tied_fields(plan)
         return HeatMap(
             self.fields,
             (first, second),
@@ -293,8 +279,8 @@ class _Grid:
             rows.sum(axis=0),
             _others(axes, [*self.fields, *(self._workloads if several else [])], tied),
             (base_value(job, self.fields[0]), base_value(job, self.fields[1])),
-            device_name(job),
-            (axis_name(self.fields[0], tied), axis_name(self.fields[1], tied)),
+            swept.device_name(job),
+            (swept.axis_name(self.fields[0], tied), swept.axis_name(self.fields[1], tied)),
             panels if several else (),
         )
 
@@ -372,7 +358,7 @@ _UPRIGHT = 4
 
 
 def write_heat_map(
-    result: SweepResult, fields: Sequence[str], path: str | Path, column: str = RATE
+    result: SweepResult, fields: Sequence[str], path: str | Path, column: str = swept.RATE
 ) -> None:
     """Draw the best of a column over two axes; the file appears whole or not at all.
 
@@ -383,15 +369,15 @@ def write_heat_map(
     """
     fig.check_figure(path)
     chosen = check_fields(fields, column, result.plan.kinds)
-    check_apart(result.plan, *chosen[:2], KEY)
+    swept.check_apart(result.plan, *chosen[:2], KEY)
     (heat_map,) = heat_maps(result, [chosen])
     if heat_map is None:
         msg = f"{KEY}: {chosen[0]} and {chosen[1]} have more than {MOST_CELLS:,} pairs of values"
         raise ConfigError(msg, key=KEY, value=list(fields), allowed=f"<= {MOST_CELLS:,} pairs")
-    fig.save_figure(path, lambda: heat_map_figure(heat_map, title_of_sweep(result)))
+    fig.save_figure(path, lambda: heat_map_figure(heat_map, swept.title_of_sweep(result)))
 
 
-def heat_map_figure(heat_map: HeatMap, title: str) -> "Figure":
+def heat_map_figure(heat_map: HeatMap, title: str) -> Figure:
     """Draw one heat map, or one for each workload, with the values where they are few."""
     panels = panels_of(heat_map)
     columns = min(MOST_COLUMNS, len(panels))
@@ -439,7 +425,7 @@ def _norm(panels: Sequence[Panel]) -> Any:
     return Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
 
 
-def _draw_panel(axes: "Axes", heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
+def _draw_panel(axes: Axes, heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
     """Draw the cells of one panel; return them for the colour bar."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap
@@ -452,7 +438,7 @@ def _draw_panel(axes: "Axes", heat_map: HeatMap, panel: Panel, norm: Any) -> Any
     axes.pcolormesh(*edges, jobs, cmap=ListedColormap([NOTHING_FITS]), rasterized=True)
     few = width * height <= MOST_WRITTEN
     # The best is bright.
-    scale = SCALE if more_is_better(heat_map.column) else f"{SCALE}_r"
+    scale = SCALE if swept.more_is_better(heat_map.column) else f"{SCALE}_r"
     if not np.isfinite(panel.best).any():
         return ScalarMappable(norm, scale)
     drawn = axes.pcolormesh(
@@ -503,7 +489,7 @@ def axis_ticks(heat_map: HeatMap, axis: int) -> Ticks:
     words, unit = words_of(field)
     if relative is not None:
         return Ticks(relative.texts, relative.label.replace(words, name, 1))
-    return Ticks([value_text(value) for value in values], f"{name}, {unit}" if unit else name)
+    return Ticks([swept.value_text(value) for value in values], f"{name}, {unit}" if unit else name)
 
 
 def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
@@ -526,11 +512,11 @@ def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
     return f"{name[:1].upper()}{name[1:]}: {title}", "\n".join(textwrap.wrap(over, characters))
 
 
-def _draw_best(axes: "Axes", heat_map: HeatMap, best: Floats) -> None:
+def _draw_best(axes: Axes, heat_map: HeatMap, best: Floats) -> None:
     """Frame the best cell of all."""
     from matplotlib.patches import Rectangle
 
-    sign = 1.0 if more_is_better(heat_map.column) else -1.0
+    sign = 1.0 if swept.more_is_better(heat_map.column) else -1.0
     y, x = np.unravel_index(int(np.nanargmax(sign * best)), best.shape)
     axes.add_patch(
         Rectangle(
@@ -539,7 +525,7 @@ def _draw_best(axes: "Axes", heat_map: HeatMap, best: Floats) -> None:
     )
 
 
-def _write_values(axes: "Axes", best: Floats, drawn: Any, *, multiples: bool) -> None:
+def _write_values(axes: Axes, best: Floats, drawn: Any, *, multiples: bool) -> None:
     """Write the value of each cell, white where the cell is dark."""
     colours = drawn.get_cmap()(drawn.norm(best))
     light = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722]) > 0.45
@@ -558,7 +544,7 @@ def cell_text(value: float) -> str:
 
 
 def _draw_axes(
-    axes: "Axes", heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
+    axes: Axes, heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
 ) -> None:
     """Write the values of both axes, each so many that none meets the next."""
     ticks_of = [axis_ticks(heat_map, 0), axis_ticks(heat_map, 1)]
@@ -582,7 +568,7 @@ def _draw_axes(
         side.set_visible(False)
 
 
-def _draw_legend(figure: "Figure", heat_map: HeatMap, panels: Sequence[Panel]) -> None:
+def _draw_legend(figure: Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:
     """Say what empty cells mean, where there are any, and which cell is framed."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

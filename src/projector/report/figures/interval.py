@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +16,8 @@ from projector.report.figures.figure import (
     INK,
     PALETTE,
     SOFT,
+    Axes,
+    Figure,
     head,
     new_figure,
     number_ticks,
@@ -33,10 +34,6 @@ from projector.runs.time import (
     simulate_segments,
     young_interval_s,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _POINTS = 160
 _PLAYED = 9
@@ -59,10 +56,12 @@ def write_interval(job: Job, path: str | Path) -> None:
     save_figure(path, lambda: interval_figure(run))
 
 
-def interval_figure(run: RunProjection) -> "Figure":
+def interval_figure(run: RunProjection) -> Figure:
     """Draw what is added to the steps, with its parts, and runs that were played."""
     interruptions, _ = interruptions_of(run.inputs)
-    work_s = _work_s(run)
+    times = run.times
+    parts = (times.compute_s, times.warm_up_s, times.evaluation_s, times.stragglers_s)
+    work_s = float(sum(part[0] for part in parts))
     best_s = float(best_interval_s(interruptions)[0])
     least_s = max(float(run.inputs.step_s[0]), float(interruptions.write_s[0]))
     centre_s = min(max(best_s, least_s), work_s)
@@ -91,12 +90,6 @@ def interval_figure(run: RunProjection) -> "Figure":
     return figure
 
 
-def _work_s(run: RunProjection) -> float:
-    times = run.times
-    parts = (times.compute_s, times.warm_up_s, times.evaluation_s, times.stragglers_s)
-    return float(sum(part[0] for part in parts))
-
-
 def _many(interruptions: Interruptions, count: int, rate: float = 1.0) -> Interruptions:
     """Return one run's interruptions as often as there are intervals."""
     columns = {
@@ -113,9 +106,7 @@ def _added(interruptions: Interruptions, work_s: float, intervals_s: Floats) -> 
     return 100.0 * (expected_s(interruptions, work, intervals_s)[0] / work_s - 1.0)
 
 
-def _curves(
-    axes: "Axes", interruptions: Interruptions, work_s: float, intervals_s: Floats
-) -> float:
+def _curves(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats) -> float:
     """Draw the parts as areas and the band of the rate; return the top of the figure."""
     many = _many(interruptions, len(intervals_s))
     total = _added(many, work_s, intervals_s)
@@ -140,7 +131,7 @@ def _curves(
     return float(1.5 * max(total.max(), total.min() * 2.0))
 
 
-def _played(axes: "Axes", interruptions: Interruptions, work_s: float, intervals_s: Floats) -> None:
+def _played(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats) -> None:
     """Draw runs played from failure to failure: mean, and 90 % of them."""
     chosen = np.geomspace(intervals_s[0] * 1.05, intervals_s[-1] / 1.05, _PLAYED)
     ones = np.ones((_PLAYED, _SAMPLES))
@@ -154,7 +145,7 @@ def _played(axes: "Axes", interruptions: Interruptions, work_s: float, intervals
     )  # fmt: skip
 
 
-def _marks(axes: "Axes", run: RunProjection, interruptions: Interruptions, top: float) -> None:
+def _marks(axes: Axes, run: RunProjection, interruptions: Interruptions, top: float) -> None:
     """Mark the intervals of Young, Daly and the run itself."""
     chosen = run.checkpoint_interval_s or 0.0
     marks = (

@@ -14,12 +14,11 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.config.resources import hardware_table
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.validate.run import Result, Validation
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
 
 COLOURED = 7
 """Groups with a colour of their own; the others share a grey."""
@@ -67,7 +66,7 @@ def write_figure(validation: Validation, path: str | Path) -> None:
     fig.save_figure(path, lambda: _drawn(validation))
 
 
-def _drawn(validation: Validation) -> "Figure":
+def _drawn(validation: Validation) -> Figure:
     points = _points(validation)
     figure = fig.new_figure(*_SIZE_IN)
     figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
@@ -129,7 +128,7 @@ def _title(validation: Validation, points: _Points) -> str:
     return f"{name}   |   {rows}   |   error: median {median:.1f} %, p90 {p90:.1f} %"
 
 
-def _draw_agreement(axes: "Axes", points: _Points, kind: str) -> None:
+def _draw_agreement(axes: Axes, points: _Points, kind: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -198,7 +197,7 @@ def _dot(colour: str) -> Any:
     return Line2D([], [], ls="", marker="o", color=colour, ms=6)
 
 
-def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
+def _draw_ratios(axes: Axes, points: _Points, kind: str) -> None:
     ratio = np.sort(points.ratio)
     count = len(ratio)
     low, high = _limits(np.concatenate([ratio, [0.8, 1.25]]), least=1.0)
@@ -237,7 +236,7 @@ def _draw_ratios(axes: "Axes", points: _Points, kind: str) -> None:
     axes.set_title("Ratios: 1 is agreement")
 
 
-def _draw_groups(axes: "Axes", points: _Points) -> None:
+def _draw_groups(axes: Axes, points: _Points) -> None:
     shown = len(points.names)
     if shown > LONGEST_GROUPS:
         shown = LONGEST_GROUPS - 1

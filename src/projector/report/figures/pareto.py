@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,34 +23,12 @@ from projector.projection.bands import (
     time_band,
 )
 from projector.report.figures import figure as fig
-from projector.report.figures.rows import (
-    HIGH,
-    LOW,
-    MOST_WORKLOADS,
-    PEAK,
-    RATE,
-    USABLE,
-    axes_of,
-    configuration,
-    differing,
-    is_hardware,
-    is_layout,
-    is_workload,
-    merged,
-    numbers,
-    shared,
-    title_of_sweep,
-    untied,
-    workloads_of,
-)
+from projector.report.figures import rows as swept
+from projector.report.figures.figure import Axes, Figure
 from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
 from projector.units import to_gib
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Speed against memory: all rows as a cloud, and the Pareto front.
 FEW = 4_000
@@ -157,8 +135,10 @@ class Front:
     def names(self, rows: Ints) -> tuple[list[str], str]:
         """Return the settings that differ between rows, and those that all of them share."""
         settings = [self.settings[row] for row in rows.tolist()]
-        same = shared(settings) if len(settings) > 1 else {}
-        return [configuration(setting) for setting in differing(settings)], configuration(same)
+        same = swept.shared(settings) if len(settings) > 1 else {}
+        return [
+            swept.configuration(setting) for setting in swept.differing(settings)
+        ], swept.configuration(same)
 
 
 def front_of_sweep(result: SweepResult, title: str) -> Front:
@@ -166,36 +146,40 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
     low, high = np.inf, -np.inf
 
     def triples() -> Iterable[Triple]:
-        for table in result.tables([RATE, PEAK, *VERDICT_COLUMNS]):
-            yield numbers(table, RATE), numbers(table, PEAK), standings(table)
+        for table in result.tables([swept.RATE, swept.PEAK, *VERDICT_COLUMNS]):
+            yield (
+                swept.numbers(table, swept.RATE),
+                swept.numbers(table, swept.PEAK),
+                standings(table),
+            )
 
-    for table in result.tables([USABLE, *VERDICT_COLUMNS]):
+    for table in result.tables([swept.USABLE, *VERDICT_COLUMNS]):
         # Rows that leave no memory at all say nothing about the devices of the others.
         may_fit = standings(table) != VERDICTS.index(DOES_NOT_FIT)
-        usable_gib = numbers(table, USABLE)[may_fit]
+        usable_gib = swept.numbers(table, swept.USABLE)[may_fit]
         if len(usable_gib):
             low, high = (
                 min(low, float(np.nanmin(usable_gib))),
                 max(high, float(np.nanmax(usable_gib))),
             )
     usable = (low, high) if high > 0.0 and np.isfinite(low) else None
-    best = result.pareto([RATE, PEAK])
-    fields = axes_of(result.columns)
-    settings = best.select(untied(result.plan, fields)).to_pylist()
-    kept, equal = distinct(numbers(best, RATE), numbers(best, PEAK))
+    best = result.pareto([swept.RATE, swept.PEAK])
+    fields = swept.axes_of(result.columns)
+    settings = best.select(swept.untied(result.plan, fields)).to_pylist()
+    kept, equal = distinct(swept.numbers(best, swept.RATE), swept.numbers(best, swept.PEAK))
     best = best.take(kept)
-    rate = numbers(best, RATE)
-    shown = tuple(merged([settings[row] for row in rows]) for rows in equal)
+    rate = swept.numbers(best, swept.RATE)
+    shown = tuple(swept.merged([settings[row] for row in rows]) for rows in equal)
     return Front(
         title=title,
         cloud=_cloud(triples, usable),
         rate=rate,
-        peak=numbers(best, PEAK),
-        low=numbers(best, LOW),
-        high=numbers(best, HIGH),
+        peak=swept.numbers(best, swept.PEAK),
+        low=swept.numbers(best, swept.LOW),
+        high=swept.numbers(best, swept.HIGH),
         settings=shown,
         usable=usable,
-        free=_free(numbers(best, PEAK), numbers(best, USABLE)),
+        free=_free(swept.numbers(best, swept.PEAK), swept.numbers(best, swept.USABLE)),
         groups=layout_groups(rate, shown),
         equal=tuple(len(rows) for rows in equal),
         band=band_of_sweep(result, best.select(list(fields)).slice(0, 1).to_pylist()),
@@ -222,7 +206,7 @@ def layout_groups(rate: Floats, settings: Sequence[Mapping[str, Any]]) -> tuple[
 
 
 def _layout_noise(fields: Collection[str]) -> float:
-    return pair_noise(fields) if all(is_layout(field) for field in fields) else 0.0
+    return pair_noise(fields) if all(swept.is_layout(field) for field in fields) else 0.0
 
 
 def _free(peak: Floats, usable: Floats) -> Floats:
@@ -258,7 +242,9 @@ def front_of_search(result: SearchResult) -> Front:
     whole = result.speed_front
     kept, equal = distinct(rates(whole), gib(whole, "peak_bytes"))
     front = [whole[row] for row in kept.tolist()]
-    settings = tuple(merged([_set_fields(whole[row].overrides) for row in rows]) for rows in equal)
+    settings = tuple(
+        swept.merged([_set_fields(whole[row].overrides) for row in rows]) for rows in equal
+    )
     peak = gib(front, "peak_bytes")
     codes = np.array([VERDICTS.index(each.verdict) for each in every], np.int64)
     all_points = rates(every), gib(every, "peak_bytes"), codes
@@ -381,7 +367,7 @@ def write_pareto(result: SweepResult | SearchResult, path: str | Path) -> None:
     if len(fronts) == 1:
         fig.save_figure(path, lambda: pareto_figure(fronts[0][1]))
         return
-    title = title_of_sweep(result) if isinstance(result, SweepResult) else ""
+    title = swept.title_of_sweep(result) if isinstance(result, SweepResult) else ""
     fig.save_figure(path, lambda: workloads_figure(fronts, title))
 
 
@@ -389,18 +375,18 @@ def read_fronts(result: SweepResult | SearchResult) -> list[tuple[str, Front]]:
     """Return the front of each workload with its name, of the first `MOST_WORKLOADS`."""
     if isinstance(result, SearchResult):
         return [("", front_of_search(result))]
-    found = workloads_of(result)
-    return [(name, read_front(each)) for name, each in found[:MOST_WORKLOADS]]
+    found = swept.workloads_of(result)
+    return [(name, read_front(each)) for name, each in found[: swept.MOST_WORKLOADS]]
 
 
 def read_front(result: SweepResult | SearchResult) -> Front:
     """Return what the figure shows."""
     if isinstance(result, SearchResult):
         return front_of_search(result)
-    return front_of_sweep(result, title_of_sweep(result))
+    return front_of_sweep(result, swept.title_of_sweep(result))
 
 
-def pareto_figure(front: Front) -> "Figure":
+def pareto_figure(front: Front) -> Figure:
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
     figure = fig.new_figure(*fig.WIDE)
@@ -429,7 +415,7 @@ def pareto_figure(front: Front) -> "Figure":
     return figure
 
 
-def _draw_legend(axes: "Axes") -> None:
+def _draw_legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         # Below the axes: inside there is no place that rows never reach.
         axes.legend(
@@ -438,7 +424,7 @@ def _draw_legend(axes: "Axes") -> None:
         )  # fmt: skip
 
 
-def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> "Figure":
+def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> Figure:
     """Draw a panel for each workload: its cloud, its front and its knee."""
     columns = min(3, len(fronts))
     lines = -(-len(fronts) // columns)
@@ -460,7 +446,7 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> "Figure
         said = ["nothing fits"]
         if len(front.rate):
             _draw_front(axes, front)
-            said = [front.knee_text, configuration(_short(front))]
+            said = [front.knee_text, swept.configuration(_short(front))]
         text = [
             fig.one_line(name, 44),
             *(line for each in said for line in textwrap.wrap(each, 52)[:2]),
@@ -492,7 +478,7 @@ def _short(front: Front) -> Mapping[str, Any]:
     return {
         field: value
         for field, value in front.settings[0].items()
-        if not is_hardware(field) and not is_workload(field)
+        if not swept.is_hardware(field) and not swept.is_workload(field)
     }
 
 
@@ -521,7 +507,7 @@ def counts_of(cloud: Cloud) -> str:
     return text
 
 
-def _draw_cloud(axes: "Axes", cloud: Cloud, *, bar: bool = True) -> None:
+def _draw_cloud(axes: Axes, cloud: Cloud, *, bar: bool = True) -> None:
     if cloud.counts is not None:
         _draw_cells(axes, cloud, cloud.counts, bar=bar)
         return
@@ -536,9 +522,7 @@ def _draw_cloud(axes: "Axes", cloud: Cloud, *, bar: bool = True) -> None:
             axes.plot([], [], marker, ms=6, color=colour, label=WORDS[name])
 
 
-def _draw_cells(
-    axes: "Axes", cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True
-) -> None:
+def _draw_cells(axes: Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True) -> None:
     """Shade cells by the logarithm of their rows, all verdicts on one scale."""
     from matplotlib.colors import LogNorm
 
@@ -575,7 +559,7 @@ def _shades(name: str) -> Any:
     return ListedColormap(colormaps[name](np.linspace(0.28, 0.9, 256)))
 
 
-def _draw_limit(axes: "Axes", front: Front) -> None:
+def _draw_limit(axes: Axes, front: Front) -> None:
     if front.usable is None:
         return
     low, high = front.usable
@@ -588,7 +572,7 @@ def _draw_limit(axes: "Axes", front: Front) -> None:
         axes.axvline(high, color=fig.INK, lw=1.0, ls=(0, (4, 3)), zorder=3)
 
 
-def _draw_front(axes: "Axes", front: Front) -> None:
+def _draw_front(axes: Axes, front: Front) -> None:
     order = np.argsort(front.peak, kind="stable")
     axes.step(
         front.peak[order], front.rate[order], where="post", color=FRONT, lw=1.4, zorder=5,
@@ -618,7 +602,7 @@ def _draw_front(axes: "Axes", front: Front) -> None:
         )  # fmt: skip
 
 
-def _list_front(axes: "Axes", side: "Axes", front: Front) -> None:
+def _list_front(axes: Axes, side: Axes, front: Front) -> None:
     """List points of the front beside their numbers, with groups where there are several."""
     named = front.chosen(NAMED)
     points = np.column_stack([front.peak[named], front.rate[named]])

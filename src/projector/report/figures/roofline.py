@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,30 +12,17 @@ from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
 from projector.lower.workloads import Workloads
-from projector.operations.table import (
-    ATTENTION,
-    BACKWARD,
-    COMPUTE_ATTENTION,
-    COMPUTE_GEMM,
-    COMPUTE_OTHER,
-    FORWARD,
-    GEMM,
-    MEMORY,
-    TP_COMM,
-    OperationTable,
-)
+from projector.operations import table as ops
+from projector.operations.table import FORWARD
 from projector.operations.work import repeated_rows
 from projector.projection.evaluate import evaluate
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.report.terminal.job import short_title
 from projector.report.terminal.single import title
 from projector.single.attention import AttentionProjection, project_attention
 from projector.single.gemm import GemmList
 from projector.units import MEGA, TB, TERA
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # FLOP and compulsory memory traffic of rows of the operation table. *Compulsory* is what any
 # kernel must move: every operand once, whatever its tiles read again and whatever a cache keeps.
@@ -48,13 +35,13 @@ _OUTPUT_BYTES, _STATISTIC_BYTES = 2.0, 4.0
 """Of an element of O or of a gradient, and of a log-sum, in fused attention."""
 
 
-def row_flop(table: OperationTable) -> Floats:
+def row_flop(table: ops.OperationTable) -> Floats:
     """Return the FLOP that the model needs for every row, nominal ones for memory-bound rows."""
     nominal = NOMINAL_FLOP_PER_BYTE * table.bytes * table.repeats
-    return np.where(table.kind == MEMORY, nominal, table.flop)
+    return np.where(table.kind == ops.MEMORY, nominal, table.flop)
 
 
-def row_bytes(table: OperationTable) -> Floats:
+def row_bytes(table: ops.OperationTable) -> Floats:
     """Return the compulsory device-memory traffic of every row; 0 for collectives.
 
     GEMM: ``batch * ((m + n) * k * w + m * n * out_bytes)`` with operands of ``w`` bytes.
@@ -66,13 +53,15 @@ def row_bytes(table: OperationTable) -> Floats:
         column.astype(np.float64) for column in (table.m, table.n, table.k, table.batch)
     )
     gemm = batch * ((m + n) * k * operand + m * n * table.out_bytes)
-    traffic = np.where(table.kind == GEMM, gemm, 0.0)
-    traffic = np.where(table.kind == ATTENTION, _attention(table, operand, m, n, k, batch), traffic)
-    return np.where(table.kind == MEMORY, table.bytes, traffic) * table.repeats
+    traffic = np.where(table.kind == ops.GEMM, gemm, 0.0)
+    traffic = np.where(
+        table.kind == ops.ATTENTION, _attention(table, operand, m, n, k, batch), traffic
+    )
+    return np.where(table.kind == ops.MEMORY, table.bytes, traffic) * table.repeats
 
 
 def _attention(
-    table: OperationTable,
+    table: ops.OperationTable,
     operand: Floats,
     queries: Floats,
     keys: Floats,
@@ -88,7 +77,7 @@ def _attention(
     forward = inputs + output + query_rows * _STATISTIC_BYTES
     gradients = (query_rows * d_qk + key_rows * (d_qk + table.d_v)) * _OUTPUT_BYTES
     backward = inputs + 2.0 * output + 2.0 * query_rows * _STATISTIC_BYTES + gradients
-    return np.asarray(np.where(table.phase == BACKWARD, backward, forward), np.float64)
+    return np.asarray(np.where(table.phase == ops.BACKWARD, backward, forward), np.float64)
 
 
 # The operations of a job: FLOP, traffic, time, and the roofs of its device.
@@ -148,7 +137,7 @@ def read_roofline(job: Job) -> Roofline:
     step_s = float(evaluation.steps.iteration_s[0]) * job.parallelism.pp
     weight = _weights(table, workloads, int(evaluation.microbatches[0]))
     flop, traffic = row_flop(table), row_bytes(table)
-    keep = (table.category < TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
+    keep = (table.category < ops.TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
     sums: dict[tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
     for row in np.flatnonzero(keep & (evaluation.rows.time_s > 0.0)).tolist():
         names = (table.label, table.phase, table.category, table.dtype, table.kind)
@@ -160,7 +149,7 @@ def read_roofline(job: Job) -> Roofline:
     split_backward = {key[0] for key in sums if key[1] > 1}
     operations = []
     for (label, phase, category, dtype, kind), (flops, moved, seconds) in sums.items():
-        matrix = np.inf if kind == MEMORY else float(device["matrix_flop_per_s"][dtype])
+        matrix = np.inf if kind == ops.MEMORY else float(device["matrix_flop_per_s"][dtype])
         operations.append(
             Operation(
                 name=table.labels[label],
@@ -168,7 +157,7 @@ def read_roofline(job: Job) -> Roofline:
                 if phase == FORWARD or label in split_backward
                 else BOTH_GRADIENTS,
                 category=category,
-                dtype="" if kind == MEMORY else MATRIX_TYPES[dtype],
+                dtype="" if kind == ops.MEMORY else MATRIX_TYPES[dtype],
                 flop=float(flops),
                 bytes=float(moved),
                 time_s=float(seconds),
@@ -187,7 +176,7 @@ def read_roofline(job: Job) -> Roofline:
 
 
 def _weights(
-    table: OperationTable, workloads: Workloads, microbatches: int
+    table: ops.OperationTable, workloads: Workloads, microbatches: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return how often each row runs in a step, on all pipeline ranks together."""
     layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
@@ -202,9 +191,9 @@ NAMED = 16
 """Operations that are named, the longest ones."""
 
 _KINDS = {
-    COMPUTE_GEMM: ("GEMM", fig.PALETTE[0], "o"),
-    COMPUTE_ATTENTION: ("attention", fig.PALETTE[3], "s"),
-    COMPUTE_OTHER: ("memory-bound", fig.PALETTE[2], "^"),
+    ops.COMPUTE_GEMM: ("GEMM", fig.PALETTE[0], "o"),
+    ops.COMPUTE_ATTENTION: ("attention", fig.PALETTE[3], "s"),
+    ops.COMPUTE_OTHER: ("memory-bound", fig.PALETTE[2], "^"),
 }
 """Name, colour and marker of each category of compute."""
 
@@ -234,7 +223,7 @@ def write_roofline(job: Job, path: str | Path) -> None:
     fig.save_figure(path, lambda: roofline_figure(roofline))
 
 
-def roofline_figure(roofline: Roofline) -> "Figure":
+def roofline_figure(roofline: Roofline) -> Figure:
     """Draw all operations, those with matrix FLOP once more from near, and the longest as a list.
 
     Near the roofs matrix operations lie so close together that one figure cannot show both them
@@ -287,9 +276,7 @@ def _limits(roofline: Roofline, operations: Iterable[Operation], *, whole: bool)
     return (min(intensity) / 1.7, max(intensity) * 1.7), (min(rate) / 1.25, max(roofs) * 1.15)
 
 
-def _draw(
-    axes: "Axes", roofline: Roofline, operations: Sequence[Operation], limits: Limits
-) -> None:
+def _draw(axes: Axes, roofline: Roofline, operations: Sequence[Operation], limits: Limits) -> None:
     """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
@@ -343,7 +330,7 @@ def _points(operations: Sequence[Operation]) -> Floats:
     return np.array(points, np.float64).reshape(-1, 2)
 
 
-def _number(axes: "Axes", operations: Sequence[Operation], texts: Sequence[str]) -> None:
+def _number(axes: Axes, operations: Sequence[Operation], texts: Sequence[str]) -> None:
     dpi = fig.figure_of(axes).dpi
     corner = [1.0 if _KINDS[operation.category][2] == "o" else 2.0 for operation in operations]
     area_pt2 = np.multiply([_area(operation) for operation in operations], corner)
@@ -351,7 +338,7 @@ def _number(axes: "Axes", operations: Sequence[Operation], texts: Sequence[str])
     fig.number_points(axes, _points(operations), radius_px, texts)
 
 
-def _number_together(axes: "Axes", pairs: Sequence[tuple[Operation, str]]) -> None:
+def _number_together(axes: Axes, pairs: Sequence[tuple[Operation, str]]) -> None:
     """Write the numbers of memory-bound operators beside them, which lie on each other."""
     if not pairs:
         return
@@ -363,7 +350,7 @@ def _number_together(axes: "Axes", pairs: Sequence[tuple[Operation, str]]) -> No
     )  # fmt: skip
 
 
-def _frame(axes: "Axes", limits: Limits) -> None:
+def _frame(axes: Axes, limits: Limits) -> None:
     """Show which part the other figure shows."""
     from matplotlib.patches import Rectangle
 
@@ -376,7 +363,7 @@ def _frame(axes: "Axes", limits: Limits) -> None:
     )  # fmt: skip
 
 
-def _write_memory(axes: "Axes", roofline: Roofline) -> None:
+def _write_memory(axes: Axes, roofline: Roofline) -> None:
     """Write the name of the memory roof along it, about its middle."""
     slope = roofline.bytes_per_s / TERA
     low, ridge = axes.get_xlim()[0], max(roofline.roofs.values()) / roofline.bytes_per_s
@@ -391,7 +378,7 @@ def _write_memory(axes: "Axes", roofline: Roofline) -> None:
     )  # fmt: skip
 
 
-def _draw_legend(axes: "Axes", roofline: Roofline) -> None:
+def _draw_legend(axes: Axes, roofline: Roofline) -> None:
     from matplotlib.lines import Line2D
 
     shares = dict.fromkeys(_KINDS, 0.0)
@@ -409,7 +396,7 @@ def _draw_legend(axes: "Axes", roofline: Roofline) -> None:
         )  # fmt: skip
 
 
-def _list(side: "Axes", roofline: Roofline, named: Sequence[Operation]) -> None:
+def _list(side: Axes, roofline: Roofline, named: Sequence[Operation]) -> None:
     rows = [
         (str(number + 1), f"{100.0 * operation.share:.1f} %",
          f"{100.0 * operation.rate / operation.roof:.0f} %", f"{operation.name} {operation.phase}")
@@ -435,7 +422,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def gemm_figure(gemms: GemmList) -> "Figure":
+def gemm_figure(gemms: GemmList) -> Figure:
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
     figure = fig.new_figure(fig.WIDE[0], 5.6)
@@ -466,7 +453,7 @@ def gemm_figure(gemms: GemmList) -> "Figure":
     return figure
 
 
-def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
+def _draw_curve(axes: Axes, share: np.ndarray, bounds: np.ndarray) -> None:
     order = np.argsort(share, kind="stable")
     axes.bar(
         np.arange(len(share)),
@@ -483,7 +470,7 @@ def _draw_curve(axes: "Axes", share: np.ndarray, bounds: np.ndarray) -> None:
 
 
 def _draw_roof(
-    axes: "Axes", intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
+    axes: Axes, intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
     memory: float,
 ) -> None:  # fmt: skip
     low = min([*intensity, peak / memory]) / 2.0
@@ -499,7 +486,7 @@ def _draw_roof(
 
 
 def _draw_bounded(
-    axes: "Axes", intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
+    axes: Axes, intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
     ends: tuple[float, float], peak: float, slope: float,
 ) -> None:  # fmt: skip
     """Draw one roof between two intensities, and below it points by what bounds them."""
@@ -558,7 +545,7 @@ def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> di
     }  # fmt: skip
 
 
-def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> "Figure":
+def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> Figure:
     """Draw the curves of the first shape, and all shapes under the roofs."""
     figure = fig.new_figure(12.5, 5.2)
     fig.head(
@@ -572,9 +559,7 @@ def attention_figure(projection: AttentionProjection, curves: Mapping[str, Float
     return figure
 
 
-def _draw_curves(
-    axes: "Axes", projection: AttentionProjection, curves: Mapping[str, Floats]
-) -> None:
+def _draw_curves(axes: Axes, projection: AttentionProjection, curves: Mapping[str, Floats]) -> None:
     axes.set_xscale("log", base=2)
     # A power of two in words of 1,024, as sequences are named.
     ticks = [1 << power for power in range(7, 18, 2)]
@@ -598,7 +583,7 @@ def _draw_curves(
     axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
 
 
-def _draw_roofline(axes: "Axes", projection: AttentionProjection) -> None:
+def _draw_roofline(axes: Axes, projection: AttentionProjection) -> None:
     peak = projection.peak_flop_per_s / TERA
     slope = projection.device.hbm_peak_tb_per_s * projection.device.hbm_efficiency
     moved = projection.terms["bytes"] + projection.terms["pass_bytes"]

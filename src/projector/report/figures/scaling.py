@@ -3,31 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.config.bands import Band
 from projector.report.figures import figure as fig
+from projector.report.figures import rows as swept
+from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.pareto import band_of_sweep
-from projector.report.figures.rows import (
-    GPUS,
-    RATE,
-    axes_of,
-    configuration,
-    differing,
-    numbers,
-    shared,
-    title_of_sweep,
-    untied,
-    workload_fields,
-)
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
 """Fields that set the number of devices, which every line already shows."""
@@ -85,12 +71,16 @@ def write_scaling(result: SweepResult, path: str | Path) -> None:
 
 def read_scaling(result: SweepResult) -> Scaling:
     """Find the fastest row at each number of devices, one chunk in memory at a time."""
-    fields = [name for name in untied(result.plan, axes_of(result.columns)) if name not in _SIZES]
-    every = axes_of(result.columns)
+    fields = [
+        name
+        for name in swept.untied(result.plan, swept.axes_of(result.columns))
+        if name not in _SIZES
+    ]
+    every = swept.axes_of(result.columns)
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
-    for table in result.tables([GPUS, RATE, *VERDICT_COLUMNS, *every]):
-        gpus = numbers(table, GPUS).astype(np.int64)
-        rate = np.where(result.is_ranked(table), numbers(table, RATE), np.nan)
+    for table in result.tables([swept.GPUS, swept.RATE, *VERDICT_COLUMNS, *every]):
+        gpus = swept.numbers(table, swept.GPUS).astype(np.int64)
+        rate = np.where(result.is_ranked(table), swept.numbers(table, swept.RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
         # By devices, the fastest of each first, earlier rows before equal ones.
         order = np.lexsort((-rate, gpus))
@@ -104,12 +94,12 @@ def read_scaling(result: SweepResult) -> Scaling:
     sizes = sorted(best)
     rates = np.array([best[number][0] for number in sizes], np.float64)
     return Scaling(
-        title_of_sweep(result),
+        swept.title_of_sweep(result),
         np.array(sizes, np.int64),
         np.where(np.isinf(rates), np.nan, rates),
         tuple(_without(best[number][1], fields) for number in sizes),
         tuple(_band(result, best[number][1]) for number in sizes),
-        _workloads(result),
+        bool(swept.workload_fields(result.plan, swept.axes_of(result.columns))),
     )
 
 
@@ -121,11 +111,7 @@ def _band(result: SweepResult, setting: Mapping[str, Any] | None) -> Band | None
     return None if setting is None else band_of_sweep(result, [setting])
 
 
-def _workloads(result: SweepResult) -> bool:
-    return bool(workload_fields(result.plan, axes_of(result.columns)))
-
-
-def scaling_figure(scaling: Scaling) -> "Figure":
+def scaling_figure(scaling: Scaling) -> Figure:
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
     figure = fig.new_figure(fig.WIDE[0], 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
@@ -147,7 +133,7 @@ def scaling_figure(scaling: Scaling) -> "Figure":
     return figure
 
 
-def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
+def _draw_total(axes: Axes, scaling: Scaling, fits: Any) -> None:
     gpus = scaling.gpus[fits].astype(np.float64)
     first = scaling.first
     assert first is not None
@@ -185,7 +171,7 @@ def _draw_total(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     _gpu_axis(axes, scaling)
 
 
-def _draw_band(axes: "Axes", scaling: Scaling, fits: Any, *, total: bool) -> None:
+def _draw_band(axes: Axes, scaling: Scaling, fits: Any, *, total: bool) -> None:
     """Shade where measured speeds lie; nothing where that is not known."""
     low, high = (ends[fits] for ends in scaling.band())
     gpus = scaling.gpus[fits]
@@ -197,7 +183,7 @@ def _draw_band(axes: "Axes", scaling: Scaling, fits: Any, *, total: bool) -> Non
         )  # fmt: skip
 
 
-def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
+def _draw_per_gpu(axes: Axes, scaling: Scaling, fits: Any) -> None:
     axes.plot(
         scaling.gpus[fits],
         scaling.rate[fits],
@@ -232,7 +218,7 @@ def _draw_per_gpu(axes: "Axes", scaling: Scaling, fits: Any) -> None:
     _gpu_axis(axes, scaling)
 
 
-def _gpu_axis(axes: "Axes", scaling: Scaling) -> None:
+def _gpu_axis(axes: Axes, scaling: Scaling) -> None:
     """Mark the numbers of devices that have room, and those on which nothing fits."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -256,20 +242,20 @@ def _gpu_axis(axes: "Axes", scaling: Scaling) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _draw_configurations(side: "Axes", scaling: Scaling, fits: Any) -> None:
+def _draw_configurations(side: Axes, scaling: Scaling, fits: Any) -> None:
     chosen = np.flatnonzero(fits)
     if len(chosen) > MOST_LISTED:
         # Both ends and an even choice between them.
         chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MOST_LISTED).astype(int))]
     settings = [scaling.settings[row] or {} for row in chosen.tolist()]
-    same = shared(settings) if any(differing(settings)) and len(settings) > 1 else {}
+    same = swept.shared(settings) if any(swept.differing(settings)) and len(settings) > 1 else {}
     rows = [
-        (f"{scaling.gpus[row]:,}", f"{scaling.rate[row]:,.0f}", configuration(setting))
+        (f"{scaling.gpus[row]:,}", f"{scaling.rate[row]:,.0f}", swept.configuration(setting))
         for row, setting in zip(
-            chosen.tolist(), differing(settings) if same else settings, strict=True
+            chosen.tolist(), swept.differing(settings) if same else settings, strict=True
         )
     ]
-    notes = [f"All of these: {configuration(same)}"] if same else []
+    notes = [f"All of these: {swept.configuration(same)}"] if same else []
     if unfit := [f"{gpus:,}" for gpus in scaling.gpus[~fits]]:
         shown = ", ".join(unfit[:MOST_LISTED]) + (", ..." if len(unfit) > MOST_LISTED else "")
         notes.append(f"Nothing fits on {shown} GPUs (grey).")

@@ -4,12 +4,11 @@ import itertools
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from projector.arrays import Floats
-from projector.report.figures.figure import INK, SOFT, WIDE, head, new_figure, save_figure
+from projector.report.figures import figure as fig
 from projector.report.figures.rows import title_of_jobs
 from projector.report.figures.words import label_of, labels_of, relative_ticks
 from projector.report.terminal.job import short_title
@@ -17,11 +16,6 @@ from projector.report.terminal.sensitivity import MOST_PANELS, three_digits
 from projector.searches.bottleneck import CLASSES, BottleneckMap
 from projector.searches.sensitivity import Sensitivity, SharedSensitivity
 from projector.searches.sobol import SobolIndex, SobolIndices
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 BETTER, WORSE = "#3A7D5C", "#C0663A"
 """Bars: what shortens the step and what lengthens it."""
@@ -31,13 +25,13 @@ BAR_IN = 0.3
 
 def write_tornado(sensitivity: Sensitivity | SharedSensitivity, path: str | Path, top: int) -> None:
     """Draw the largest effects as bars around the step; the file appears whole or not at all."""
-    save_figure(path, lambda: tornado_figure(sensitivity, top))
+    fig.save_figure(path, lambda: tornado_figure(sensitivity, top))
 
 
-def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "Figure":
+def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> fig.Figure:
     """Draw the tornado: one bar a field, from its shortest to its longest step."""
     shown = [effect for effect in sensitivity.effects[:top] if effect.swing > 0.0]
-    figure = new_figure(9.0, 1.9 + BAR_IN * max(1, len(shown)), wspace=0.02)
+    figure = fig.new_figure(9.0, 1.9 + BAR_IN * max(1, len(shown)), wspace=0.02)
     jobs, mean = [], ""
     if isinstance(sensitivity, SharedSensitivity):
         jobs = [each.job for each in sensitivity.workloads]
@@ -45,7 +39,7 @@ def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "F
     else:
         jobs = [sensitivity.job]
     note = f"change of the time of a step with each number {100.0 * sensitivity.change:g} % less "
-    head(figure, f"What matters: {title_of_jobs(jobs)}", f"{note}and more{mean}")
+    fig.head(figure, f"What matters: {title_of_jobs(jobs)}", f"{note}and more{mean}")
     axes = figure.subplots()
     for row, effect in enumerate(shown):
         for seconds, text in ((effect.low_s, "less"), (effect.high_s, "more")):
@@ -54,10 +48,10 @@ def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> "F
                 axes.barh(row, share, height=0.68, color=BETTER if share < 0.0 else WORSE)
                 axes.annotate(
                     text, (share, row), xytext=(4 if share > 0.0 else -4, 0),
-                    textcoords="offset points", va="center", fontsize=8.5, color=SOFT,
+                    textcoords="offset points", va="center", fontsize=8.5, color=fig.SOFT,
                     ha="left" if share > 0.0 else "right",
                 )  # fmt: skip
-    axes.axvline(0.0, color=INK, linewidth=0.8)
+    axes.axvline(0.0, color=fig.INK, linewidth=0.8)
     labels = labels_of([effect.field for effect in shown])
     axes.set_yticks(
         range(len(shown)), ["\n".join(textwrap.wrap(label, 44)) for label in labels], fontsize=9.5
@@ -81,10 +75,10 @@ WIDE_INTERVAL = 0.1
 
 def write_sobol(sobol: SobolIndices, path: str | Path) -> None:
     """Draw the indices; the file appears whole or not at all."""
-    save_figure(path, lambda: sobol_figure(sobol))
+    fig.save_figure(path, lambda: sobol_figure(sobol))
 
 
-def sobol_figure(sobol: SobolIndices) -> "Figure":
+def sobol_figure(sobol: SobolIndices) -> fig.Figure:
     """Draw S1 and ST of every field as bars with their intervals, a panel for each workload."""
     panels: list[tuple[str, Sequence[SobolIndex]]] = []
     jobs = [workload.job for workload in sobol.workloads]
@@ -94,9 +88,9 @@ def sobol_figure(sobol: SobolIndices) -> "Figure":
         panels.append(("geometric mean", sobol.indices))
         if len(jobs) < MOST_PANELS:
             panels += zip(_panel_titles(sobol), sobol.by_workload, strict=True)
-    width_in = min(WIDE[0], 4.6 + 3.2 * len(panels))
-    figure = new_figure(width_in, 2.5 + ROW_IN * len(sobol.indices), w_pad=0.1, wspace=0.02)
-    head(figure, f"What the time of a step depends on: {title_of_jobs(jobs)}", _note(sobol))
+    width_in = min(fig.WIDE[0], 4.6 + 3.2 * len(panels))
+    figure = fig.new_figure(width_in, 2.5 + ROW_IN * len(sobol.indices), w_pad=0.1, wspace=0.02)
+    fig.head(figure, f"What the time of a step depends on: {title_of_jobs(jobs)}", _note(sobol))
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, indices) in zip(all_axes, panels, strict=True):
         _draw(axes, indices)
@@ -145,7 +139,7 @@ def _note(sobol: SobolIndices) -> str:
     return text
 
 
-def _draw(axes: "Axes", indices: Sequence[SobolIndex]) -> None:
+def _draw(axes: fig.Axes, indices: Sequence[SobolIndex]) -> None:
     rows = range(len(indices))
     for shift, color, label, values, intervals in (
         (-0.19, ALONE, "S1, alone", [e.s1 for e in indices], [e.s1_interval for e in indices]),
@@ -153,9 +147,9 @@ def _draw(axes: "Axes", indices: Sequence[SobolIndex]) -> None:
     ):
         axes.barh(
             [row + shift for row in rows], values, height=0.36, color=color, label=label,
-            xerr=intervals, error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
+            xerr=intervals, error_kw={"ecolor": fig.INK, "elinewidth": 0.9, "capsize": 2.5},
         )  # fmt: skip
-    axes.axvline(0.0, color=INK, linewidth=0.8)
+    axes.axvline(0.0, color=fig.INK, linewidth=0.8)
     axes.set_xlabel("share of the variance of ln(time of a step)", fontsize=9.5)
     axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
 
@@ -182,15 +176,17 @@ LONG_S = 10.0
 
 def write_maps(maps: Sequence[BottleneckMap], path: str | Path) -> None:
     """Draw maps side by side; the file appears whole or not at all."""
-    save_figure(path, lambda: map_figure(maps))
+    fig.save_figure(path, lambda: map_figure(maps))
 
 
-def map_figure(maps: Sequence[BottleneckMap]) -> "Figure":
+def map_figure(maps: Sequence[BottleneckMap]) -> fig.Figure:
     """Draw each map as cells in the colours of their classes, with the step and the job's place."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    figure = new_figure(min(1.2 + 6.4 * len(maps), max(WIDE[0], 4.4 * len(maps))), 6.2, wspace=0.02)
+    figure = fig.new_figure(
+        min(1.2 + 6.4 * len(maps), max(fig.WIDE[0], 4.4 * len(maps))), 6.2, wspace=0.02
+    )
     for axes, bottleneck_map in zip(
         figure.subplots(1, len(maps), squeeze=False)[0], maps, strict=True
     ):
@@ -201,15 +197,17 @@ def map_figure(maps: Sequence[BottleneckMap]) -> "Figure":
         Patch(facecolor=COLOURS[name], label=f"{name}-bound") for name in CLASSES if name in seen
     ]
     if None in cells:
-        handles.append(Patch(facecolor=NO_JOB, edgecolor=SOFT, hatch="///", label="no job"))
-    job = Line2D([], [], marker="o", color=INK, markerfacecolor="white", linestyle="", label="job")
+        handles.append(Patch(facecolor=NO_JOB, edgecolor=fig.SOFT, hatch="///", label="no job"))
+    job = Line2D(
+        [], [], marker="o", color=fig.INK, markerfacecolor="white", linestyle="", label="job"
+    )
     figure.legend(
         handles=[*handles, job], loc="outside lower center", ncols=len(handles) + 1, frameon=False
     )
     return figure
 
 
-def _draw_bottleneck(axes: "Axes", bottleneck_map: BottleneckMap) -> None:
+def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
     from matplotlib.colors import ListedColormap
 
     codes = np.array(
@@ -245,7 +243,7 @@ def _draw_bottleneck(axes: "Axes", bottleneck_map: BottleneckMap) -> None:
     # Beside the number, where numbers are printed.
     beside = -0.4 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
     axes.plot(
-        job_cell[0] + beside, job_cell[1], marker="o", color=INK, markerfacecolor="white",
+        job_cell[0] + beside, job_cell[1], marker="o", color=fig.INK, markerfacecolor="white",
         markersize=7,
     )  # fmt: skip
     for axis, which, set_label in (
@@ -269,7 +267,7 @@ def step_text(seconds: float, longest: float) -> str:
     return f"{three_digits(1e3 * seconds)} ms"
 
 
-def _print_steps(axes: "Axes", seconds: Floats) -> None:
+def _print_steps(axes: fig.Axes, seconds: Floats) -> None:
     for (y, x), step_s in np.ndenumerate(seconds):
         if np.isfinite(step_s):
             axes.text(
@@ -279,17 +277,17 @@ def _print_steps(axes: "Axes", seconds: Floats) -> None:
                 ha="center",
                 va="center",
                 fontsize=8.0,
-                color=INK,
+                color=fig.INK,
             )
 
 
-def _draw_contours(axes: "Axes", seconds: Floats) -> None:
+def _draw_contours(axes: fig.Axes, seconds: Floats) -> None:
     """Draw lines of equal step, evenly spaced in its logarithm."""
     low, high = float(np.nanmin(seconds)), float(np.nanmax(seconds))
     if high <= low * 1.001:
         return
     levels = np.geomspace(low, high, 9)[1:-1]
     lines = axes.contour(
-        np.ma.masked_invalid(seconds), levels=levels, colors=INK, linewidths=0.8, alpha=0.75
+        np.ma.masked_invalid(seconds), levels=levels, colors=fig.INK, linewidths=0.8, alpha=0.75
     )
     axes.clabel(lines, fmt=lambda level: step_text(float(level), high), fontsize=8.0)

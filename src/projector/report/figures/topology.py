@@ -4,13 +4,15 @@ import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from projector.report.figures.figure import (
     FAINT,
     INK,
     PALETTE,
     SOFT,
+    Axes,
+    Figure,
     figure_of,
     head,
     new_figure,
@@ -18,10 +20,6 @@ from projector.report.figures.figure import (
 )
 from projector.topology.build import Topology
 from projector.topology.node import End
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # What drawings of nodes share: colours, widths, devices, adapters.
 DEVICE_FACE, PACKAGE_FACE, HOST_FACE, NIC_FACE = "#FFFFFF", "#E9EDF1", "#F6E9D2", "#DDEBE4"
@@ -62,7 +60,7 @@ def tier_styles(topology: Topology) -> dict[str, TierStyle]:
     return styles
 
 
-def draw_line(axes: "Axes", points: Sequence[Point], style: TierStyle, zorder: float = 2.0) -> None:
+def draw_line(axes: Axes, points: Sequence[Point], style: TierStyle, zorder: float = 2.0) -> None:
     """Draw a line through points in the style of a tier."""
     xs, ys = zip(*points, strict=True)
     axes.plot(
@@ -70,7 +68,7 @@ def draw_line(axes: "Axes", points: Sequence[Point], style: TierStyle, zorder: f
     )
 
 
-def draw_device(axes: "Axes", at: Point, radius: float, text: str, points: float) -> None:
+def draw_device(axes: Axes, at: Point, radius: float, text: str, points: float) -> None:
     """Draw a device as a box with its number."""
     from matplotlib.patches import FancyBboxPatch
 
@@ -84,7 +82,7 @@ def draw_device(axes: "Axes", at: Point, radius: float, text: str, points: float
     axes.text(*at, text, ha="center", va="center", fontsize=points, weight="bold", zorder=5.0)
 
 
-def draw_adapter(axes: "Axes", at: Point, text: str, radius: float, points: float) -> None:
+def draw_adapter(axes: Axes, at: Point, text: str, radius: float, points: float) -> None:
     """Draw an adapter as a small box, its text within it."""
     width, height = 3.0 * radius, 1.7 * radius
     corner = at[0] - width / 2.0, at[1] - height / 2.0
@@ -94,7 +92,7 @@ def draw_adapter(axes: "Axes", at: Point, text: str, radius: float, points: floa
 
 
 def draw_box(
-    axes: "Axes", corner: Point, width: float, height: float, face: str, *, zorder: float,
+    axes: Axes, corner: Point, width: float, height: float, face: str, *, zorder: float,
     edge: str = SOFT, lw: float = 0.8,
 ) -> None:  # fmt: skip
     """Draw a rectangle from its lower left corner."""
@@ -139,7 +137,7 @@ def write_node_figure(topology: Topology, path: str | Path) -> None:
     save_figure(path, lambda: node_figure(topology))
 
 
-def node_figure(topology: Topology) -> "Figure":
+def node_figure(topology: Topology) -> Figure:
     """Draw a node: around a circle, or above and below its switch."""
     styles = tier_styles(topology)
     if topology.node.switch is None:
@@ -157,7 +155,7 @@ def node_figure(topology: Topology) -> "Figure":
     return figure
 
 
-def _draw_legend(axes: "Axes", topology: Topology, styles: dict[str, TierStyle]) -> None:
+def _draw_legend(axes: Axes, topology: Topology, styles: dict[str, TierStyle]) -> None:
     from matplotlib.lines import Line2D
 
     handles, labels = [], []
@@ -207,7 +205,7 @@ def _rows(topology: Topology) -> Rows:
     return Rows(places, sides, max(x for x, _ in places.values()) + 1.0)
 
 
-def draw_rows(topology: Topology, styles: dict[str, TierStyle]) -> "Figure":
+def draw_rows(topology: Topology, styles: dict[str, TierStyle]) -> Figure:
     """Draw the devices of each host beside a bar of switch chips, in one row or two."""
     rows = _rows(topology)
     both = min(rows.side.values()) < 0.0
@@ -238,7 +236,7 @@ def draw_rows(topology: Topology, styles: dict[str, TierStyle]) -> "Figure":
     return figure
 
 
-def _draw_bar(axes: "Axes", topology: Topology, rows: Rows, unit: float) -> None:
+def _draw_bar(axes: Axes, topology: Topology, rows: Rows, unit: float) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     switch = topology.node.switch
@@ -258,9 +256,7 @@ def _draw_bar(axes: "Axes", topology: Topology, rows: Rows, unit: float) -> None
         )  # fmt: skip
 
 
-def _draw_direct(
-    axes: "Axes", topology: Topology, rows: Rows, styles: dict[str, TierStyle]
-) -> None:
+def _draw_direct(axes: Axes, topology: Topology, rows: Rows, styles: dict[str, TierStyle]) -> None:
     """Draw links between devices beside a switch as arcs."""
     from matplotlib.patches import FancyArrowPatch
 
@@ -274,7 +270,7 @@ def _draw_direct(
             axes.add_patch(arc)
 
 
-def _draw_hosts(axes: "Axes", topology: Topology, rows: Rows) -> None:
+def _draw_hosts(axes: Axes, topology: Topology, rows: Rows) -> None:
     """Frame the devices of each host, and of each package in it."""
     for group in topology.packages:
         if len(group) > 1:
@@ -297,7 +293,7 @@ def _draw_hosts(axes: "Axes", topology: Topology, rows: Rows) -> None:
 
 
 def _draw_row_host(
-    axes: "Axes", topology: Topology, rows: Rows, styles: dict[str, TierStyle], unit: float
+    axes: Axes, topology: Topology, rows: Rows, styles: dict[str, TierStyle], unit: float
 ) -> None:
     host = topology.node.host
     if host is None:
@@ -326,7 +322,7 @@ def _draw_row_host(
 
 
 def _draw_row_adapters(
-    axes: "Axes", topology: Topology, rows: Rows, styles: dict[str, TierStyle], unit: float
+    axes: Axes, topology: Topology, rows: Rows, styles: dict[str, TierStyle], unit: float
 ) -> None:
     if topology.node.adapters is None:
         return
@@ -367,7 +363,7 @@ def polar(angle: float, distance: float) -> Point:
     return distance * math.sin(angle), distance * math.cos(angle)
 
 
-def draw_circle(axes: "Axes", topology: Topology, styles: dict[str, TierStyle]) -> None:
+def draw_circle(axes: Axes, topology: Topology, styles: dict[str, TierStyle]) -> None:
     """Draw devices around a circle, links as chords, host memory and adapters outside."""
     ring = _ring(topology)
     for link in topology.device_links():
@@ -433,7 +429,7 @@ def _disorder(order: list[int], links: list[tuple[End, End, float]]) -> tuple[fl
     return float(crossed), length
 
 
-def _draw_packages(axes: "Axes", topology: Topology, ring: Ring) -> None:
+def _draw_packages(axes: Axes, topology: Topology, ring: Ring) -> None:
     from matplotlib.patches import Wedge
 
     beside = {number for members in adapters(topology).values() for number in members}
@@ -459,7 +455,7 @@ def _span(ring: Ring, group: Sequence[int], margin: float) -> tuple[float, float
     return min(angles) - margin * ring.step, max(angles) + margin * ring.step
 
 
-def _arc_text(axes: "Axes", angle: float, distance: float, text: str, colour: str = SOFT) -> None:
+def _arc_text(axes: Axes, angle: float, distance: float, text: str, colour: str = SOFT) -> None:
     """Write along the circle, never upside down."""
     turn = -math.degrees(angle) % 360.0
     upright = turn if turn <= 90.0 or turn >= 270.0 else turn - 180.0
@@ -470,7 +466,7 @@ def _arc_text(axes: "Axes", angle: float, distance: float, text: str, colour: st
 
 
 def _draw_circle_host(
-    axes: "Axes", topology: Topology, ring: Ring, styles: dict[str, TierStyle]
+    axes: Axes, topology: Topology, ring: Ring, styles: dict[str, TierStyle]
 ) -> None:
     from matplotlib.patches import Wedge
 
@@ -503,7 +499,7 @@ def _draw_circle_host(
 
 
 def _draw_between(
-    axes: "Axes",
+    axes: Axes,
     topology: Topology,
     spans: dict[End, tuple[float, float]],
     style: TierStyle,
@@ -525,7 +521,7 @@ def _draw_between(
 
 
 def _draw_circle_adapters(
-    axes: "Axes", topology: Topology, ring: Ring, styles: dict[str, TierStyle]
+    axes: Axes, topology: Topology, ring: Ring, styles: dict[str, TierStyle]
 ) -> None:
     if topology.node.adapters is None:
         return

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.report.figures import figure as fig
+from projector.report.figures.figure import Axes, Figure
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.events import Samples
@@ -29,10 +30,6 @@ from projector.trace.measures.sampled import (
     active_threads,
     minimum_cores,
 )
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # What the pictures of a trace show, as numbers: drawn ones and those of pages alike.
 MOST_OPERATIONS = 6
@@ -229,7 +226,7 @@ def write_gap(gaps: Sequence[OperationGap], title: str, path: str | Path) -> Non
     fig.save_figure(path, lambda: gap_figure(known[:MOST], title))
 
 
-def gap_figure(gaps: Sequence[OperationGap], title: str) -> "Figure":
+def gap_figure(gaps: Sequence[OperationGap], title: str) -> Figure:
     """Draw a panel for each operation: the duration after each factor, in the study's order."""
     columns = min(_COLUMNS, len(gaps))
     lines = -(-len(gaps) // columns)
@@ -243,7 +240,7 @@ def gap_figure(gaps: Sequence[OperationGap], title: str) -> "Figure":
     return figure
 
 
-def _panel(axes: "Axes", gap: OperationGap) -> None:
+def _panel(axes: Axes, gap: OperationGap) -> None:
     assert gap.theory_ns is not None
     reached = gap.theory_ns / NS_PER_MS
     labels, places = ["theory"], [0]
@@ -284,7 +281,7 @@ _TITLES = {
 }
 
 
-def cores_figure(analysis: TraceAnalysis) -> "Figure":
+def cores_figure(analysis: TraceAnalysis) -> Figure:
     """Draw active and minimum cores over time, and the threads of each physical core."""
     found = [each for each in analysis.trace.samples if each.what == CPU_PERCENT]
     if not found:
@@ -313,7 +310,7 @@ def cores_figure(analysis: TraceAnalysis) -> "Figure":
     return figure
 
 
-def _threads(axes: "Axes", samples: Samples, time_s: Floats) -> None:
+def _threads(axes: Axes, samples: Samples, time_s: Floats) -> None:
     """Draw how many logical cores of each physical one are active."""
     from matplotlib.colors import ListedColormap
 
@@ -334,7 +331,7 @@ def _threads(axes: "Axes", samples: Samples, time_s: Floats) -> None:
     bar.set_label("active threads")
 
 
-def clocks_figure(analysis: TraceAnalysis) -> "Figure":
+def clocks_figure(analysis: TraceAnalysis) -> Figure:
     """Draw clocks and power of devices over time."""
     found: dict[str, list[Samples]] = {}
     for each in analysis.trace.samples:
@@ -422,7 +419,7 @@ def title_of(analysis: TraceAnalysis) -> str:
     return f"{whose} on {devices}" if devices else whose
 
 
-def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
+def breakdown_figure(analysis: TraceAnalysis) -> Figure:
     """Draw the time of an iteration by phase and type of operation."""
     bars = phase_bars(analysis)
     if not bars.phases:
@@ -446,7 +443,7 @@ def breakdown_figure(analysis: TraceAnalysis) -> "Figure":
 
 
 def _stack(
-    axes: "Axes", places: Any, height: float, parts: Mapping[str, Sequence[float]],
+    axes: Axes, places: Any, height: float, parts: Mapping[str, Sequence[float]],
     colours: Mapping[str, str], *, suffix: str = "",
 ) -> None:  # fmt: skip
     left = np.zeros(len(places))
@@ -465,7 +462,7 @@ def _panels(analysis: TraceAnalysis, kind: str) -> list[OverlapPanel]:
     return panels
 
 
-def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> "tuple[Figure, list[Axes]]":
+def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> tuple[Figure, list[Axes]]:
     columns = min(_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     figure = fig.new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines)
@@ -476,7 +473,7 @@ def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> "tuple[Figur
     return figure, axes
 
 
-def cdf_figure(analysis: TraceAnalysis) -> "Figure":
+def cdf_figure(analysis: TraceAnalysis) -> Figure:
     """Draw how overlap cumulates over the durations of operations, a curve for each rank."""
     panels = _panels(analysis, CDF)
     figure, axes = _grid(
@@ -509,7 +506,7 @@ def cdf_figure(analysis: TraceAnalysis) -> "Figure":
     return figure
 
 
-def _name(axes: "Axes", panel: OverlapPanel, more: str = "") -> None:
+def _name(axes: Axes, panel: OverlapPanel, more: str = "") -> None:
     name = f"{fig.one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}{more}"
     axes.set_title(name, fontsize=9, linespacing=1.3)
 
@@ -518,7 +515,7 @@ def _effect(panel: OverlapPanel) -> str:
     return f", D50/D0 = {panel.d50 / panel.d0:.2f}" if panel.d50 and panel.d0 else ""
 
 
-def _spread_out(axes: "Axes", name: Literal["x", "y"], panel: OverlapPanel) -> None:
+def _spread_out(axes: Axes, name: Literal["x", "y"], panel: OverlapPanel) -> None:
     """Give durations a logarithmic scale where a few runs are far longer than the others."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -530,7 +527,7 @@ def _spread_out(axes: "Axes", name: Literal["x", "y"], panel: OverlapPanel) -> N
         axis.set_minor_formatter(NullFormatter())
 
 
-def _mark(axes: "Axes", value: float | None, name: str) -> None:
+def _mark(axes: Axes, value: float | None, name: str) -> None:
     if value is not None:
         axes.axvline(value, color=fig.INK, linewidth=0.9, linestyle=(0, (3, 3)))
         high = 1.01 if name == "D50" else 0.93
@@ -539,7 +536,7 @@ def _mark(axes: "Axes", value: float | None, name: str) -> None:
         )
 
 
-def overlap_figure(analysis: TraceAnalysis) -> "Figure":
+def overlap_figure(analysis: TraceAnalysis) -> Figure:
     """Draw duration against overlap ratio of the runs of operations."""
     panels = _panels(analysis, OVERLAP)
     figure, axes = _grid(
@@ -567,7 +564,7 @@ def overlap_figure(analysis: TraceAnalysis) -> "Figure":
     return figure
 
 
-def launch_figure(analysis: TraceAnalysis) -> "Figure":
+def launch_figure(analysis: TraceAnalysis) -> Figure:
     """Draw preparation and call before the operations that wait longest."""
     bars = launch_bars(analysis)
     if not any(map(sum, (bars.preparation_us, bars.call_us, bars.other_us))):
@@ -613,7 +610,7 @@ def _zooms(lengths: Floats) -> list[float]:
     return [longest, near] if 0.0 < near < longest else [longest]
 
 
-def ranks_figure(analysis: TraceAnalysis) -> "Figure":
+def ranks_figure(analysis: TraceAnalysis) -> Figure:
     """Draw what each rank did in its span."""
     names, parts = rank_spread(analysis)
     if not names:
@@ -639,7 +636,7 @@ def ranks_figure(analysis: TraceAnalysis) -> "Figure":
     return figure
 
 
-DRAWN: Mapping[str, "Callable[[TraceAnalysis], Figure]"] = {
+DRAWN: Mapping[str, Callable[[TraceAnalysis], Figure]] = {
     BREAKDOWN: breakdown_figure,
     CDF: cdf_figure,
     OVERLAP: overlap_figure,

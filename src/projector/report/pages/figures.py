@@ -8,23 +8,13 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.projection.bands import VERDICTS, WORDS
+from projector.report.figures import heat_map as heat_maps
 from projector.report.figures.figure import INK, PALETTE
-from projector.report.figures.heat_map import (
-    MOST_COLUMNS,
-    MOST_WRITTEN,
-    NOTHING_FITS,
-    SCALE,
-    HeatMap,
-    Panel,
-    axis_ticks,
-    cell_text,
-    panels_of,
-)
 from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, Front, speed_band
 from projector.report.figures.rows import configuration, more_is_better
 from projector.report.figures.scaling import Scaling
 from projector.report.figures.words import Ticks, words_of
-from projector.report.pages.page import GRID, log_ticks, plain_layout
+from projector.report.pages.page import GRID, band, log_ticks, plain_layout, scatter
 
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square"}
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
@@ -37,46 +27,19 @@ def pareto(front: Front, rate: Floats, peak: Floats, verdict: Ints, names: Seque
     for kind, colour, marker, _ in KINDS:
         rows = np.flatnonzero(verdict == VERDICTS.index(kind))
         if len(rows):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "name": WORDS[kind],
-                    "x": peak[rows],
-                    "y": rate[rows],
-                    "text": [names[row] for row in rows.tolist()],
-                    "marker": {
-                        "color": colour,
-                        "size": 5,
-                        "opacity": 0.5,
-                        "symbol": _SYMBOLS[marker],
-                    },
-                    "hovertemplate": _HOVER,
-                }
-            )
+            texts = [names[row] for row in rows.tolist()]
+            mark = {"color": colour, "size": 5, "opacity": 0.5, "symbol": _SYMBOLS[marker]}
+            points = scatter("markers", WORDS[kind], peak[rows], rate[rows], text=texts)
+            data.append(points | {"marker": mark, "hovertemplate": _HOVER})
     if len(front.rate):
         order = np.argsort(front.peak, kind="stable")
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": "front",
-                "x": front.peak[order],
-                "y": front.rate[order],
-                "text": [configuration(front.settings[row]) for row in order.tolist()],
-                "line": {"color": FRONT, "width": 2, "shape": "hv"},
-                "marker": {"size": 8, "line": {"color": "white", "width": 1}},
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": (front.high - front.peak)[order],
-                    "arrayminus": (front.peak - front.low)[order],
-                    "thickness": 1,
-                    "width": 0,
-                },
-                "hovertemplate": _HOVER,
-            }
-        )
+        peaks = front.peak[order]
+        line = scatter("lines+markers", "front", peaks, front.rate[order], hovertemplate=_HOVER)
+        line["text"] = [configuration(front.settings[row]) for row in order.tolist()]
+        line["line"] = {"color": FRONT, "width": 2, "shape": "hv"}
+        line["marker"] = {"size": 8, "line": {"color": "white", "width": 1}}
+        line["error_x"] = band(peaks, front.low[order], front.high[order])
+        data.append(line)
         data += _marks(front)
     layout = plain_layout(PEAK_LABEL, RATE_LABEL)
     if (ends := speed_band(front)) is not None:
@@ -90,9 +53,8 @@ def _marks(front: Front) -> list[dict[str, Any]]:
     marks: list[dict[str, Any]] = []
 
     def mark(name: str, rows: Ints, marker: dict[str, Any], **more: Any) -> None:
-        points = {"x": front.peak[rows], "y": front.rate[rows]}
-        shown = {"type": "scatter", "mode": "markers", "hoverinfo": "skip"}
-        marks.append({**shown, "name": name, **points, "marker": marker, **more})
+        shown = {"hoverinfo": "skip", "marker": marker, **more}
+        marks.append(scatter("markers", name, front.peak[rows], front.rate[rows], **shown))
 
     same = np.flatnonzero(np.array(front.groups) == 1)
     if len(same) > 1:
@@ -103,9 +65,7 @@ def _marks(front: Front) -> list[dict[str, Any]]:
         mark(front.knee_text, np.array([front.knee]), ring)
     if (ends := speed_band(front)) is not None:
         fastest = np.array([int(np.argmax(front.rate))])
-        rate = float(front.rate[fastest[0]])
-        sides = {"array": [ends[1] - rate], "arrayminus": [rate - ends[0]]}
-        bar = {"type": "data", "symmetric": False, "thickness": 1, "width": 4, **sides}
+        bar = band(front.rate[fastest], *ends, 4)
         none = {"size": 1, "color": FRONT}
         mark("68 % band of the speed; all move together", fastest, none, error_y=bar)
     return marks
@@ -124,18 +84,18 @@ def _usable_memory(usable: tuple[float, float] | None) -> dict[str, Any]:
     }
 
 
-def heat_map(grid: HeatMap) -> Any:
+def heat_map(grid: heat_maps.HeatMap) -> Any:
     """Return a heat map with values in cells; a panel for each workload, in one colour scale."""
-    panels = panels_of(grid)
-    ticks = axis_ticks(grid, 0), axis_ticks(grid, 1)
-    columns = min(MOST_COLUMNS, len(panels))
+    panels = heat_maps.panels_of(grid)
+    ticks = heat_maps.axis_ticks(grid, 0), heat_maps.axis_ticks(grid, 1)
+    columns = min(heat_maps.MOST_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
     layout = plain_layout(ticks[0].label, ticks[1].label)
     # Upright it would lie on the scale.
     layout["modebar"] = {"orientation": "h"}
     layout["coloraxis"] = {
-        "colorscale": SCALE.capitalize(),
+        "colorscale": heat_maps.SCALE.capitalize(),
         "reversescale": not more_is_better(grid.column),
         "colorbar": {
             "title": {"text": grid.relative_label if grid.workloads else grid.label,
@@ -166,7 +126,7 @@ def heat_map(grid: HeatMap) -> Any:
 
 
 def _panel(
-    grid: HeatMap, panel: Panel, ticks: tuple[Ticks, Ticks], suffix: str
+    grid: heat_maps.HeatMap, panel: heat_maps.Panel, ticks: tuple[Ticks, Ticks], suffix: str
 ) -> list[dict[str, Any]]:
     """Return the cells of one panel: those in which nothing fits, and the others."""
     unit = "" if grid.workloads else f"{grid.label}: "
@@ -196,15 +156,15 @@ def _panel(
     }
     # Jobs that do not fit are drawn below the map, to tell them from illegal ones.
     jobs = np.where((panel.rows > 0) & np.isnan(panel.best), 1.0, np.nan)
-    grey = [[0, NOTHING_FITS], [1, NOTHING_FITS]]
+    grey = [[0, heat_maps.NOTHING_FITS], [1, heat_maps.NOTHING_FITS]]
     cells: dict[str, Any] = {**shared, "z": panel.best, "coloraxis": "coloraxis"}
-    if panel.best.size <= MOST_WRITTEN:
+    if panel.best.size <= heat_maps.MOST_WRITTEN:
         cells |= {"text": written, "texttemplate": "%{text}"}
     return [{**shared, "z": jobs, "showscale": False, "colorscale": grey}, cells]
 
 
-def _written(grid: HeatMap, value: float) -> str:
-    return f"{value:.2f}" if grid.workloads else cell_text(value)
+def _written(grid: heat_maps.HeatMap, value: float) -> str:
+    return f"{value:.2f}" if grid.workloads else heat_maps.cell_text(value)
 
 
 def _panel_axes(
@@ -242,45 +202,31 @@ def scaling(curve: Scaling) -> Any:
     first = curve.first
     if first is None:
         return {"data": [], "layout": plain_layout("GPUs", "tokens/s")}
-    gpus = curve.gpus[fits].astype(np.float64)
+    gpus, rate = curve.gpus[fits].astype(np.float64), curve.rate[fits]
     names = [configuration(curve.settings[row] or {}) for row in fits.tolist()]
-    common: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": gpus,
-        "text": names,
-        "line": {"color": PALETTE[0], "width": 2},
-    }
-    ideal = gpus[[0, -1]]
+    common = {"text": names, "line": {"color": PALETTE[0], "width": 2}}
+    ideal, aside = gpus[[0, -1]], {"xaxis": "x2", "yaxis": "y2"}
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": ideal,
-            "y": ideal * curve.rate[first],
-            "name": f"ideal: as on {curve.gpus[first]:,} GPUs",
-            "hoverinfo": "skip",
-            "line": {"color": "#6E6E6E", "dash": "dash"},
-        },
-        {
-            **common,
-            "y": curve.total[fits],
-            "name": "tokens/s",
-            "hovertemplate": "%{x:,} GPUs: %{y:,.0f} tokens/s<br>%{text}<extra></extra>",
-        },
-        {
-            **common,
-            "y": curve.rate[fits],
-            "name": "tokens/s/GPU",
-            "xaxis": "x2",
-            "yaxis": "y2",
-            "showlegend": False,
-            "customdata": 100.0 * curve.efficiency[fits],
-            "hovertemplate": "%{x:,} GPUs: %{y:,.1f} tokens/s/GPU, %{customdata:.1f} %"
+        scatter(
+            "lines", f"ideal: as on {curve.gpus[first]:,} GPUs", ideal, ideal * curve.rate[first],
+            hoverinfo="skip", line={"color": "#6E6E6E", "dash": "dash"},
+        ),
+        scatter(
+            "lines+markers", "tokens/s", gpus, curve.total[fits], **common,
+            hovertemplate="%{x:,} GPUs: %{y:,.0f} tokens/s<br>%{text}<extra></extra>",
+        ),
+        scatter(
+            "lines+markers", "tokens/s/GPU", gpus, rate, **common, **aside, showlegend=False,
+            customdata=100.0 * curve.efficiency[fits],
+            hovertemplate="%{x:,} GPUs: %{y:,.1f} tokens/s/GPU, %{customdata:.1f} %"
             "<br>%{text}<extra></extra>",
-        },
-    ]
-    data += _scaling_band(curve, fits)
+        ),
+    ]  # fmt: skip
+    low, high = (ends[fits] for ends in curve.band())
+    if np.isfinite(low).any():
+        bars = {"marker": {"size": 1, "color": PALETTE[0]}, "error_y": band(rate, low, high, 4)}
+        known = scatter("markers", "68 % of measured speeds", gpus, rate, **bars, **aside)
+        data.append(known | {"hoverinfo": "skip"})
     layout = plain_layout("GPUs", "speed of all GPUs, tokens/s")
     ticks = {"type": "log", "tickvals": gpus, "ticktext": [f"{int(number):,}" for number in gpus]}
     side = {**layout["xaxis"], **ticks}
@@ -296,20 +242,3 @@ def scaling(curve: Scaling) -> Any:
         "zerolinecolor": GRID,
     }
     return {"data": data, "layout": layout}
-
-
-def _scaling_band(curve: Scaling, fits: Ints) -> list[dict[str, Any]]:
-    """Return the band of the speed of a GPU as bars; nothing where it is not known."""
-    low, high = (ends[fits] for ends in curve.band())
-    if not np.isfinite(low).any():
-        return []
-    rate = curve.rate[fits]
-    bar = {"type": "data", "symmetric": False, "array": high - rate, "arrayminus": rate - low}
-    return [
-        {
-            "type": "scatter", "mode": "markers", "x": curve.gpus[fits].astype(np.float64),
-            "y": rate, "xaxis": "x2", "yaxis": "y2", "name": "68 % of measured speeds",
-            "marker": {"size": 1, "color": PALETTE[0]}, "hoverinfo": "skip",
-            "error_y": {**bar, "thickness": 1, "width": 4},
-        }
-    ]  # fmt: skip

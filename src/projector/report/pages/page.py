@@ -145,6 +145,45 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def scatter(mode: str, name: str, x: Any, y: Any, **more: Any) -> dict[str, Any]:
+    """Return points or a line (``mode``) of a figure."""
+    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **more}
+
+
+def stacked_bars(
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    colours: Mapping[str, str],
+    group: str = "",
+    *,
+    flat: bool = False,
+) -> list[dict[str, Any]]:
+    """Return bars on each other at each name, lying ``flat`` or upright.
+
+    Parts of a ``group`` stand beside those of none and have its name behind their own.
+    """
+    across, along = ("y", "x") if flat else ("x", "y")
+    return [
+        {
+            "type": "bar",
+            "orientation": "h" if flat else "v",
+            "name": f"{part} {group}".rstrip(),
+            across: list(map(said, names)),
+            along: list(values),
+            "offsetgroup": group or "time",
+            "marker": {"color": colours[part]},
+        }
+        for part, values in parts.items()
+        if any(values)
+    ]
+
+
+def band(values: Any, low: Any, high: Any, width: int = 0) -> dict[str, Any]:
+    """Return bars of values that lie between a lower and an upper end."""
+    ends = {"array": np.subtract(high, values), "arrayminus": np.subtract(values, low)}
+    return {"type": "data", "symmetric": False, "thickness": 1, "width": width, **ends}
+
+
 def log_ticks(low: float, high: float) -> dict[str, Any]:
     """Return a logarithmic axis over a range, with ticks of one size."""
     ticks = round_ticks(low, high, room=1.15)

@@ -1,24 +1,21 @@
 """The page of a trace: its pictures to point at, and the tables behind them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from projector.report.document import Column, Document, Section, Table, words
+from projector.report.figures import trace
 from projector.report.figures.figure import PALETTE
-from projector.report.figures.trace import (
-    COLOURS,
-    SPREAD_COLOURS,
-    TRAFFIC,
-    OverlapPanel,
-    launch_bars,
-    overlap_panels,
-    phase_bars,
-    rank_spread,
-    title_of,
+from projector.report.pages.page import (
+    check_page,
+    named_axis,
+    plain_layout,
+    scatter,
+    stacked_bars,
+    write_page,
 )
-from projector.report.pages.page import check_page, named_axis, plain_layout, said, write_page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.iterations import rank_summaries
 
@@ -28,8 +25,9 @@ _MS = 1e6
 def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     """Write a trace as one page that works offline; it appears whole or not at all."""
     check_page(path)
+    warnings = analysis.warnings
     sections = [
-        *_warnings(analysis),
+        *([Section("Mind this", items=warnings)] if warnings else []),
         *_phases(analysis),
         *_overlap(analysis),
         *_launch(analysis),
@@ -39,19 +37,14 @@ def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     lead = (
         f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
     )
-    write_page(path, Document(f"Trace of {title_of(analysis)}", lead, sections))
-
-
-def _warnings(analysis: TraceAnalysis) -> list[Section]:
-    warnings = analysis.warnings
-    return [Section("Mind this", items=warnings)] if warnings else []
+    write_page(path, Document(f"Trace of {trace.title_of(analysis)}", lead, sections))
 
 
 def _phases(analysis: TraceAnalysis) -> list[Section]:
-    bars = phase_bars(analysis)
+    bars = trace.phase_bars(analysis)
     data = [
-        *_bars(bars.phases, bars.parts, COLOURS, "time"),
-        *_bars(bars.phases, bars.communication, TRAFFIC, "communication"),
+        *stacked_bars(bars.phases, bars.parts, trace.COLOURS, flat=True),
+        *stacked_bars(bars.phases, bars.communication, trace.TRAFFIC, "communication", flat=True),
     ]
     figure = {"data": data, "layout": _layout("time of an iteration, ms", len(bars.phases) * 2)}
     text = (
@@ -62,7 +55,7 @@ def _phases(analysis: TraceAnalysis) -> list[Section]:
 
 
 def _overlap(analysis: TraceAnalysis) -> list[Section]:
-    panels = overlap_panels(analysis, most=24)
+    panels = trace.overlap_panels(analysis, most=24)
     if not panels:
         return []
     text = (
@@ -85,11 +78,11 @@ def _overlap(analysis: TraceAnalysis) -> list[Section]:
     ]
 
 
-def _name(panel: OverlapPanel) -> str:
+def _name(panel: trace.OverlapPanel) -> str:
     return f"{panel.name}, {panel.phase}"
 
 
-def _effects(panels: Sequence[OverlapPanel]) -> Table:
+def _effects(panels: Sequence[trace.OverlapPanel]) -> Table:
     ratios = [panel.d50 / panel.d0 if panel.d50 and panel.d0 else None for panel in panels]
     return Table([
         words("operation", [panel.name for panel in panels]),
@@ -102,42 +95,35 @@ def _effects(panels: Sequence[OverlapPanel]) -> Table:
     ])  # fmt: skip
 
 
-def _points(panel: OverlapPanel) -> dict[str, Any]:
+def _points(panel: trace.OverlapPanel) -> dict[str, Any]:
     data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": f"rank {rank}",
-            "x": panel.overlap[panel.rank == rank],
-            "y": panel.duration[panel.rank == rank],
-            "marker": {"color": PALETTE[place % len(PALETTE)], "size": 6, "opacity": 0.6},
-        }
+        scatter(
+            "markers", f"rank {rank}", panel.overlap[panel.rank == rank],
+            panel.duration[panel.rank == rank],
+            marker={"color": PALETTE[place % len(PALETTE)], "size": 6, "opacity": 0.6},
+        )
         for place, rank in enumerate(dict.fromkeys(panel.rank.tolist()))
-    ]
+    ]  # fmt: skip
     layout = plain_layout("overlap ratio", "duration over the shortest like it")
     # A share: without a range a single value would stand in the middle of 0 to 2.
     layout["xaxis"]["range"] = [-0.03, 1.03]
     return {"data": data, "layout": layout}
 
 
-def _curves(panel: OverlapPanel) -> dict[str, Any]:
+def _curves(panel: trace.OverlapPanel) -> dict[str, Any]:
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"rank {rank}",
-            "x": curve.duration,
-            "y": curve.cumulative,
-            "line": {"color": PALETTE[place % len(PALETTE)], "shape": "hv"},
-        }
+        scatter(
+            "lines", f"rank {rank}", curve.duration, curve.cumulative,
+            line={"color": PALETTE[place % len(PALETTE)], "shape": "hv"},
+        )
         for place, (rank, curve) in enumerate(panel.curves())
-    ]
+    ]  # fmt: skip
     layout = plain_layout("duration over the shortest like it", "share of all overlap")
     return {"data": data, "layout": layout}
 
 
 def _launch(analysis: TraceAnalysis) -> list[Section]:
-    bars = launch_bars(analysis, most=30)
+    bars = trace.launch_bars(analysis, most=30)
     parts = {
         "preparation": bars.preparation_us,
         "call": bars.call_us,
@@ -145,7 +131,7 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
     }
     colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
     figure = {
-        "data": _bars(bars.names, parts, colours, "time"),
+        "data": stacked_bars(bars.names, parts, colours, flat=True),
         "layout": _layout("mean time before a run, µs", len(bars.names)),
     }
     text = (
@@ -156,11 +142,11 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
 
 
 def _ranks(analysis: TraceAnalysis) -> list[Section]:
-    names, parts = rank_spread(analysis)
+    names, parts = trace.rank_spread(analysis)
     labels = [f"rank {name}" for name in names]
-    colours = dict(zip(parts, SPREAD_COLOURS, strict=True))
+    colours = dict(zip(parts, trace.SPREAD_COLOURS, strict=True))
     figure = {
-        "data": _bars(labels, parts, colours, "time"),
+        "data": stacked_bars(labels, parts, colours, flat=True),
         "layout": _layout("time of a rank, ms", len(labels)),
     }
     summaries = rank_summaries(analysis.in_time)
@@ -173,25 +159,6 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
     text = "Compute, what it does not hide, and idle time add up to the span of a rank."
     table = Table(columns)
     return [Section("Ranks beside each other", text, table, figures=[("ranks", lambda: figure)])]
-
-
-def _bars(
-    labels: Sequence[str], parts: Mapping[str, Sequence[float]], colours: Mapping[str, str],
-    group: str,
-) -> list[dict[str, Any]]:  # fmt: skip
-    return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name if group == "time" else f"{name} {group}",
-            "y": list(map(said, labels)),
-            "x": list(values),
-            "offsetgroup": group,
-            "marker": {"color": colours[name]},
-        }
-        for name, values in parts.items()
-        if any(values)
-    ]
 
 
 def _layout(title: str, bars: int) -> dict[str, Any]:

@@ -132,18 +132,17 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector compare --json`` prints."""
-        head = envelope(self.first.provenance, self.first.uncertainty)
-        notes = [*self.first.warnings, *self.second.warnings]
+        first, second = self.first, self.second
         return {
-            **head,
-            "warnings": list(dict.fromkeys(notes)),
+            **envelope(first.provenance, first.uncertainty),
+            "warnings": list(dict.fromkeys([*first.warnings, *second.warnings])),
             "headline": _plain(self.headline),
             "time_ratio": self._ratio(),
             "breakdown_ms": _plain(self.breakdown_ms),
             "memory_gib": _plain(self.memory_gib),
-            "fits": {"a": self.first.memory.fits, "b": self.second.memory.fits},
-            "verdict": {"a": self.first.memory.verdict, "b": self.second.memory.verdict},
-            "bound": {"a": self.first.bound, "b": self.second.bound},
+            "fits": {"a": first.memory.fits, "b": second.memory.fits},
+            "verdict": {"a": first.memory.verdict, "b": second.memory.verdict},
+            "bound": {"a": first.bound, "b": second.bound},
             "settings": {key: {"a": a, "b": b} for key, (a, b) in self.settings.items()},
         }
 

@@ -45,7 +45,8 @@ def render(
             # What is to be copied stays on one line, however long.
             console.print(each, crop=False)
     text = "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
-    return text.translate(_TO_ASCII) if _is_ascii(file) else text
+    encoding = (getattr(file, "encoding", None) or "utf-8").lower()
+    return text.translate(_TO_ASCII) if (not encoding.startswith("utf")) else text
 
 
 def parts_of(document: Document) -> list[RenderableType]:
@@ -97,11 +98,6 @@ def _grid(table: Table, media: Media) -> Grid:
                 cells.append(Text(written, column.style) if column.style else written)
         laid_out.add_row(*cells, style=table.styles.get(row))
     return laid_out
-
-
-def _is_ascii(file: TextIO) -> bool:
-    encoding = (getattr(file, "encoding", None) or "utf-8").lower()
-    return not encoding.startswith("utf")
 
 
 _TO_ASCII = str.maketrans({"█": "#", **dict.fromkeys("▉▊▋▌", "#"), **dict.fromkeys("▍▎▏", " ")})

@@ -134,7 +134,7 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
     if derived:
         text.append("derived: ", style="italic").append("; ".join(sorted(derived, key=len)))
     sections: dict[str, list[str]] = {}
-    idle = _idle_settings(job)
+    idle = (*_idle_parallelism(job), *_idle_training(job), *_idle_software(job))
     left_out = 0
     defaults = flatten(provenance.defaults)
     if provenance.times is not None:
@@ -163,11 +163,6 @@ def _shortened(values: list[str]) -> list[str]:
     ]
 
 
-def _idle_settings(job: Job) -> tuple[str, ...]:
-    """Return the beginnings of fields that have no effect in a job."""
-    return (*_idle_parallelism(job), *_idle_training(job), *_idle_software(job))
-
-
 def _idle_parallelism(job: Job) -> list[str]:
     split, moe = job.parallelism, job.model.moe
     idle: list[str] = []
@@ -193,12 +188,11 @@ def _idle_parallelism(job: Job) -> list[str]:
 def _idle_experts(job: Job) -> list[str]:
     """Return assumptions of software that have no effect in a job with experts."""
     moe, software = job.training.moe, job.cluster.software
-    waits = moe.host_sync and moe.capacity_factor is None
-    stated = software.moe_layer_ms if waits else software.moe_layer_sync_free_ms
+    stated = software.moe_layer_ms if moe.host_sync else software.moe_layer_sync_free_ms
     if stated is None:
         idle = ["moe_layer_"]
     else:
-        idle = ["moe_layer_sync_free_ms" if waits else "moe_layer_ms"]
+        idle = ["moe_layer_sync_free_ms" if moe.host_sync else "moe_layer_ms"]
     if stated is not None or job.training.cuda_graphs:
         idle.append("expert_call")
     biased = job.model.mlp_bias and not moe.fused_experts

@@ -154,12 +154,13 @@ def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
     fastest = shown["time_us"]
     for row in shown["engines"]:
         share = fastest / row["time_us"] if row["time_us"] else 1.0
+        low, high = row["low_gb_per_s"], row["high_gb_per_s"]
         table.add_row(
             row["engine"],
             _us(row["time_us"]),
             f"{row['gb_per_s']:,.1f}",
             f"{row['total_gb_per_s']:,.1f}",
-            _at_most(row),
+            f"{row['peak_gb_per_s']:,.1f}" if low == high else f"{low:,.1f} to {high:,.1f}",
             f"{row['latency_us']:,.1f}",
             row["compute_units"],
             bar(share),
@@ -207,13 +208,6 @@ def _path(shown: dict[str, Any]) -> str:
     if len(shown["path"]) == 1:
         return "within its memory"
     return f"{'-'.join(map(str, shown['path']))} at {shown['link_gb_per_s']:,.4g} GB/s"
-
-
-def _at_most(row: dict[str, Any]) -> str:
-    low, high = row["low_gb_per_s"], row["high_gb_per_s"]
-    if low == high:
-        return f"{row['peak_gb_per_s']:,.1f}"
-    return f"{low:,.1f} to {high:,.1f}"
 
 
 def _us(value: float) -> str:
@@ -283,7 +277,7 @@ def _algorithms(projection: "CollectiveProjection") -> Grid:
         if name == projection.algorithm:
             remark = "asked for" if projection.asked else "chosen"
         else:
-            remark = "" if name in projection.case.library else "not in the library"
+            remark = "" if name in projection.served_by_library else "not in the library"
         table.add_row(name, _microseconds(seconds), f"{rate:,.1f}", bar(fastest / seconds), remark)
     return table
 

@@ -16,24 +16,20 @@ from projector.schedule.registry import SCHEDULES
 def schedule_report(comparison: ScheduleComparison, job: Job | None = None) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
     parts: list[RenderableType] = [] if job is None else [title(job)]
+    numbers = (
+        ("PP", f"{comparison.pp:,}"),
+        ("VPP", f"{comparison.vpp:,}"),
+        ("microbatches", f"{comparison.microbatches:,}"),
+    )
     return [
         *parts,
-        _pipeline(comparison),
+        Padding(pairs(numbers), (0, 0, 0, 2)),
         _verdict(comparison),
         Text(),
         *_table(comparison, job is not None),
         *_searches(comparison),
         *_left_out(comparison),
     ]
-
-
-def _pipeline(comparison: ScheduleComparison) -> Padding:
-    numbers = (
-        ("PP", f"{comparison.pp:,}"),
-        ("VPP", f"{comparison.vpp:,}"),
-        ("microbatches", f"{comparison.microbatches:,}"),
-    )
-    return Padding(pairs(numbers), (0, 0, 0, 2))
 
 
 def _verdict(comparison: ScheduleComparison) -> Text:

@@ -120,7 +120,7 @@ def _notes(
     return [Text(line, style=DIM) for line in lines]
 
 
-def short_field(field: str, *, in_figure: bool = False) -> str:
+def short_field(field: str) -> str:
     """Name a field, and fields that move together once: ``scale_up_{,peer_}gb_per_s``."""
     parts = field.split("+")
     if len(parts) > 1:
@@ -129,7 +129,7 @@ def short_field(field: str, *, in_figure: bool = False) -> str:
         inner = ",".join(part[begin : len(part) - end] for part in parts)
         first = parts[0]
         field = f"{first[:begin]}{{{inner}}}{first[len(first) - end :]}"
-    return field.removeprefix("cluster.") if in_figure else field
+    return field
 
 
 def _common_length(texts: Sequence[str]) -> int:

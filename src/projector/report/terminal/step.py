@@ -58,6 +58,7 @@ def performance_report(
         Text(),
         verdict(result.memory),
         headline(result),
+        *wide_band(result),
         limit(result),
         *run_lines(result.run),
         Text(),
@@ -88,6 +89,13 @@ def headline(result: PerformanceProjection) -> Entries:
         f"HFU {percent(result.hfu)}",
     )
     return entries(figures, "bold")
+
+
+def wide_band(result: PerformanceProjection) -> list[Text]:
+    """Say why the band is wide, and what narrows it."""
+    unknown = result.band.unknown
+    words = "one of yours narrows it (calibrate --from-run)"
+    return [Text(f"wide: hardly any published run has {unknown}; {words}")] if unknown else []
 
 
 def limit(result: PerformanceProjection) -> Text:
@@ -217,6 +225,7 @@ def both_report(
         Text(),
         verdict(result.memory),
         headline(result),
+        *wide_band(result),
         limit(result),
         parameters(result.memory),
         Text(),
@@ -324,6 +333,8 @@ def components(result: MemoryProjection) -> list[RenderableType]:
 def documented(result: MemoryProjection) -> list[RenderableType]:
     """Return the closed forms that Primus documents, kept for comparison."""
     forms = result.documented
+    if not forms.parameters_total:
+        return []
     table = Grid("=", "", header=False)
     for name, value in (
         ("parameters", f"{forms.parameters_total:,}"),

@@ -170,10 +170,6 @@ def _free_dp(job: Job) -> dict[str, Any]:
     return {"parallelism.dp": None} if job.parallelism.dp is not None else {}
 
 
-def _is_roomy(result: PerformanceProjection) -> bool:
-    return result.memory.headroom_bytes > 0.25 * result.memory.usable_bytes
-
-
 def _against_recompute(result: PerformanceProjection) -> _Ranked:
     granularity = result.job.training.recompute.granularity
     changes: _Ranked = []
@@ -247,7 +243,7 @@ def _against_small_work(result: PerformanceProjection) -> _Ranked:
         changes.append((launch, {"training.cuda_graphs": True}))
     if not training.torch_compile and max(launch, other / 3) > WORTH_TRYING:
         changes.append((max(launch / 2, other / 3), {"training.torch_compile": True}))
-    if _is_roomy(result):
+    if result.memory.headroom_bytes > 0.25 * result.memory.usable_bytes:
         changes.append((0.05, {"training.micro_batch_size": training.micro_batch_size * 2}))
         if split.tp > 1:
             changes.append((0.04, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))

@@ -76,7 +76,13 @@ def _notes(totals: Mapping[str, Any]) -> list[str]:
 
 def _scores(groups: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     """Return a table of groups, whose layout follows the width of the terminal."""
-    return Fitting(_wide_scores(groups), _narrow_scores(groups))
+    # A line for each group, and one below with its sources left out.
+    table = Grid("<", "projected", *_ERRORS)
+    for name, group in groups.items():
+        table.add_row(name, _projected(group), *_errors(group))
+        if group["left_out"]:
+            table.add_row("  source left out", "", *_errors(group["left_out"]), style=DIM)
+    return Fitting(_wide_scores(groups), table)
 
 
 def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
@@ -87,16 +93,6 @@ def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
     for name, group in groups.items():
         left_out = _errors(group["left_out"]) if group["left_out"] else blank
         table.add_row(name, _projected(group), *_errors(group), *left_out)
-    return table
-
-
-def _narrow_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
-    """Return a line for each group, and one below with its sources left out."""
-    table = Grid("<", "projected", *_ERRORS)
-    for name, group in groups.items():
-        table.add_row(name, _projected(group), *_errors(group))
-        if group["left_out"]:
-            table.add_row("  source left out", "", *_errors(group["left_out"]), style=DIM)
     return table
 
 

@@ -20,22 +20,10 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
-from projector.schedule.planning.costs import Costs, Objective
-from projector.schedule.planning.problem import Operation, Problem, problem_of
+from projector.schedule.planning.problem import Operation, Problem
 
 ROUNDING = 1e-12
 """Relative error of a sum of two products, with room to spare."""
-
-
-def one_after_another(pp: int, microbatches: int) -> list[Operation]:
-    """List all operations, each microbatch after the one before: legal in any memory."""
-    stages = range(pp)
-    sequence: list[Operation] = []
-    for number in range(microbatches):
-        sequence += [(stage, FORWARD, number) for stage in stages]
-        sequence += [(stage, BACKWARD, number) for stage in reversed(stages)]
-        sequence += [(stage, WEIGHT, number) for stage in stages]
-    return sequence
 
 
 class Windows:
@@ -257,12 +245,6 @@ class Windows:
             if any(map(len, later)):
                 least = max(least, _one_at_a_time(later, problem.duration_ps[stage]))
             tail[stage, kind, number] = least
-
-
-def lower_bound_ps(costs: Costs, microbatches: int, objective: Objective = "makespan") -> int:
-    """Return a bound that no schedule of one chunk a rank is below, rank s holding stage s."""
-    problem = problem_of(costs, microbatches, objective)
-    return Windows(problem, one_after_another(problem.pp, microbatches)).lower_bound_ps()
 
 
 def _one_at_a_time(ready_ps: list[Ints], duration_ps: Ints) -> int:

@@ -39,13 +39,11 @@ class Costs(NamedTuple):
     """What an integer program may be worth, see :data:`SOLVER_WORK`."""
 
 
-def uniform_costs(
-    pp: int, stages: int, limit: float = UNLIMITED, ps: int = 1, w_share: float = 1.0
-) -> Costs:
+def uniform_costs(pp: int, stages: int, limit: float = UNLIMITED, ps: int = 1) -> Costs:
     """Equal stages: F = B = W, no latency, one unit of memory until W."""
     same = (ps,) * stages
     nothing = (0,) * stages
-    return Costs(same, same, same, nothing, nothing, (1.0,) * stages, w_share, (limit,) * pp)
+    return Costs(same, same, same, nothing, nothing, (1.0,) * stages, 1.0, (limit,) * pp)
 
 
 def costs_from(

@@ -53,7 +53,6 @@ def improve(
     *,
     objective: Objective = "makespan",
     moves: int = MOVES,
-    thresholds: tuple[float, ...] = THRESHOLDS,
 ) -> Order:
     """Return an order that is at least as good as ``start``, which is legal and within the limits.
 
@@ -76,7 +75,7 @@ def improve(
         np.array(problem.limit, np.float64),
     )
     best_ps = start_ps
-    for turn, threshold in enumerate(thresholds):
+    for turn, threshold in enumerate(THRESHOLDS):
         worst_ps = threshold * float(problem.duration_ps.mean())
         best_ps = kernels.anneal(kind, times, memory, least_ps, worst_ps, moves, SEED + turn)
     improved = order_of(kind, start)

@@ -15,16 +15,8 @@ from projector.kernels.grouping import rows_by_number
 from projector.kernels.pipeline import Ends, OperationTimes, Replays
 from projector.kernels.pipeline_forks import replay_forks
 from projector.schedule.order import Order, Series, check_complete, kept_by_operations, of_order
-from projector.schedule.replay.programs import (
-    MIN_PERIODS,
-    ForkingOrder,
-    compile_forks,
-    compile_lanes,
-    compile_line,
-    empty_replays,
-    fork_runs,
-    freeze,
-)
+from projector.schedule.replay import programs
+from projector.schedule.replay.programs import compile_line
 
 PS_PER_S = 1e12
 
@@ -86,7 +78,7 @@ def compile_peaks(order: Order) -> Peaks:
         order.rank_offset, order.kind, order.chunk, order.vpp, order.splits_backward, offset
     )
     peaks = Peaks(offset, state, (offset.tobytes(), state.tobytes()))
-    freeze(peaks)
+    programs.freeze(peaks)
     return peaks
 
 
@@ -120,7 +112,9 @@ def replay_batch(
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
     times = operation_times(order.pp, order.vpp, duration_ps, p2p_ps, which)
-    outputs = empty_replays(order.pp, order.vpp, len(times.which)) if into is None else into
+    outputs = (
+        programs.empty_replays(order.pp, order.vpp, len(times.which)) if into is None else into
+    )
     if method == "auto":
         method = fastest_method(order, len(times.which))
     _replay(order, times, method, outputs)
@@ -133,10 +127,10 @@ def replay_ends(order: Order, times: OperationTimes, rows: Ints, into: Ends) -> 
     method = fastest_method(order, len(rows))
     if method == "lanes":
         outputs = Replays(start_ps, end_ps, np.empty((0, order.pp), np.int64), last_ps)
-        status = pipeline_lanes.replay_lanes(compile_lanes(order), times, rows, outputs)
+        status = pipeline_lanes.replay_lanes(programs.compile_lanes(order), times, rows, outputs)
         if status == kernels.OK:
             return
-    replays = empty_replays(order.pp, order.vpp, len(rows))
+    replays = programs.empty_replays(order.pp, order.vpp, len(rows))
     _replay(order, times, method, replays)
     end_ps[rows] = replays.rank_end_ps
     for column, values in (
@@ -151,7 +145,7 @@ def _replay(order: Order, times: OperationTimes, method: str, outputs: Replays) 
     status = kernels.UNSURE
     if method == "lanes":
         rows = np.arange(len(times.which))
-        status = pipeline_lanes.replay_lanes(compile_lanes(order), times, rows, outputs)
+        status = pipeline_lanes.replay_lanes(programs.compile_lanes(order), times, rows, outputs)
     elif method == "jump":
         status = _jump(order, times, outputs)
     if status == kernels.UNSURE:
@@ -164,8 +158,8 @@ def fastest_method(order: Order, n: int) -> str:
     if n < MIN_BATCH:
         return "direct"
     # A search for a period is spared where even one of a single microbatch would not pay.
-    if order.microbatches > JUMP_COST * MIN_PERIODS:
-        forking = compile_forks(order)
+    if order.microbatches > JUMP_COST * programs.MIN_PERIODS:
+        forking = programs.compile_forks(order)
         if forking is not None and JUMP_COST * forking.expected_operations() < len(order.kind):
             return "jump"
     return "lanes"
@@ -175,7 +169,7 @@ def replay(order: Order, duration_ps: ArrayLike, p2p_ps: ArrayLike) -> Timeline:
     """Run one configuration and keep every operation; a batch of one of :func:`replay_batch`."""
     batch = np.asarray(duration_ps)[np.newaxis], np.asarray(p2p_ps)[np.newaxis]
     times = operation_times(order.pp, order.vpp, *batch)
-    summary = empty_replays(order.pp, order.vpp, 1)
+    summary = programs.empty_replays(order.pp, order.vpp, 1)
     status, ends_ps = _direct(order, times, summary)
     check_status(status)
     line = compile_line(order)
@@ -219,13 +213,13 @@ def _direct(order: Order, times: OperationTimes, outputs: Replays) -> tuple[int,
 
 
 def _jump(order: Order, times: OperationTimes, outputs: Replays) -> int:
-    forking = compile_forks(order)
+    forking = programs.compile_forks(order)
     if forking is None:
         return kernels.UNSURE
     rows = np.arange(len(times.which))
     counts = np.full_like(rows, order.microbatches)
     # Each is a configuration of its own, with a row of its own.
-    forks, _ = fork_runs(rows, (counts - forking.least) // forking.each, rows)
+    forks, _ = programs.fork_runs(rows, (counts - forking.least) // forking.each, rows)
     start_ps, end_ps, work_ps, last_ps = outputs
     ends = Ends(rows.copy(), np.empty_like(rows), start_ps, end_ps, last_ps)
     status = replay_forks(forking.program, times, forks, ends)
@@ -335,7 +329,7 @@ def replay_counts(
         periods, rest = np.divmod(microbatches - forking.least, forking.each)
         forked = here & (rest == 0) & (periods >= 0) & (microbatches >= series.least)
         runs = np.flatnonzero(forked.take(order_of_run))
-        forks, chosen = fork_runs(
+        forks, chosen = programs.fork_runs(
             which.take(runs), periods.take(order_of_run.take(runs)), rows.take(runs)
         )
         for number, batch in enumerate(batches):
@@ -372,7 +366,7 @@ def replay_alone(order: Order, which: Ints, rows: Ints, batches: Sequence[Wanted
         replay_ends(order, times, rows, batch.into)
 
 
-def _forking(series: Series, counts: Ints, runs: int) -> list[ForkingOrder]:
+def _forking(series: Series, counts: Ints, runs: int) -> list[programs.ForkingOrder]:
     """Return what orders of these lengths have in common, where it is worth its compilation."""
     if not series.every:
         return []
@@ -382,16 +376,16 @@ def _forking(series: Series, counts: Ints, runs: int) -> list[ForkingOrder]:
         alike = counts[counts % series.every == rest]
         # The microbatches of an order that repeats itself often enough to be seen to do so.
         ramps = series.least + 3 * max(series.pp, series.every)
-        longest = series.alike(ramps + (MIN_PERIODS + 1) * series.every, rest)
+        longest = series.alike(ramps + (programs.MIN_PERIODS + 1) * series.every, rest)
         if alike.sum() > longest and alike.sum() * 3 * series.pp * series.vpp > few:
             found.append(_compiled(series, longest))
     return [forking for forking in found if forking is not None]
 
 
 @lru_cache(maxsize=512)
-def _compiled(series: Series, microbatches: int) -> ForkingOrder | None:
+def _compiled(series: Series, microbatches: int) -> programs.ForkingOrder | None:
     order = series.order(microbatches)
-    forking = compile_forks(order)
+    forking = programs.compile_forks(order)
     if forking is None:
         return None
     # Each copy of the model runs a share of them.

@@ -191,7 +191,8 @@ def instances(
     covered_ps = runs.sums(times.under_communication_ps[computing])[kept]
     bubble_ps = runs.sums(times.bubble_ps[computing])[kept]
     kernels, row = runs.sizes()[kept], row[kept]
-    same = _alike(activities, row, kernels)
+    columns = ("rank", "device", "operation", "phase", "recompute", "name", "detail")
+    same = group(*(np.asarray(getattr(activities, c)[row], np.int64) for c in columns), kernels)
     least = same.least(kernel_ps)[same.of]
     return Instances(
         row=row,
@@ -206,11 +207,6 @@ def instances(
         kind=same.of,
         alike=same.sizes()[same.of],
     )
-
-
-def _alike(activities: Activities, row: Ints, kernels: Ints) -> Groups:
-    columns = ("rank", "device", "operation", "phase", "recompute", "name", "detail")
-    return group(*(np.asarray(getattr(activities, c)[row], np.int64) for c in columns), kernels)
 
 
 def _share(part: Ints, whole: Ints) -> Floats:

@@ -23,16 +23,9 @@ from projector.trace import activity as act
 from projector.trace.events import NS_PS
 from projector.trace.groups import Groups, group, places_within
 from projector.trace.intervals import cover, difference, union
+from projector.trace.measures import statistics
 from projector.trace.measures.iterations import IterationTimes, iteration_times
-from projector.trace.measures.statistics import (
-    Band,
-    Measured,
-    band,
-    device_slices,
-    in_iterations,
-    ratio,
-    spreads,
-)
+from projector.trace.measures.statistics import Band, band, spreads
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 
@@ -63,13 +56,17 @@ def matches(activities: act.Activities, where: Flags | None = None) -> Matches:
     If the ranks of a group have different numbers of a collective in an iteration, which is which
     is not known, and each kernel stands for itself. So it is with kernels of an unknown group.
     """
-    chosen = in_iterations(activities) if where is None else where
+    chosen = statistics.in_iterations(activities) if where is None else where
     row = np.flatnonzero(chosen & (activities.klass == act.COMMUNICATION))
     labels, label = _labels(activities, row)
     rank, start = activities.rank[row], activities.start_ps[row]
     kinds = group(activities.group[row], label, activities.iteration[row])
     place = places_within(group(kinds.of, rank, activities.device[row]).of, start)
-    alike = _alike(kinds, rank)
+    # Whether all ranks that have a kind of collective have as many of it.
+    each = group(kinds.of, rank)
+    sizes = each.sizes()
+    of_kind = Groups(each.keys[0], (), kinds.first)
+    alike = np.asarray(of_kind.least(sizes) == of_kind.most(sizes))[kinds.of]
     alone = np.where(alike & (activities.group[row] >= 0), -1, np.arange(len(row)))
     collective = group(kinds.of, place, alone)
     duration = activities.end_ps[row] - start
@@ -99,16 +96,8 @@ def _labels(activities: act.Activities, row: Ints) -> tuple[tuple[str, ...], Int
     return labels, place[pairs.of] if len(row) else np.zeros(0, np.int64)
 
 
-def _alike(kinds: Groups, rank: Ints) -> Flags:
-    """Return whether all ranks that have a kind of collective have as many of it."""
-    each = group(kinds.of, rank)
-    sizes = each.sizes()
-    of_kind = Groups(each.keys[0], (), kinds.first)
-    return np.asarray(of_kind.least(sizes) == of_kind.most(sizes))[kinds.of]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationRow(Measured):
+class CommunicationRow(statistics.Measured):
     """One kind of collective of one group."""
 
     collective: str
@@ -165,10 +154,10 @@ def _row(
         iteration_ns=_band(samples.sums(duration)),
         exposed_ns=_band(samples.sums(duration - times.under_compute_ps[row])),
         transfer_ns=band(found.transfer_ps[members][several][transfer], NS_PS),
-        waiting=ratio(
+        waiting=statistics.ratio(
             (duration - found.transfer_ps[members])[several].sum(), duration[several].sum()
         ),
-        bytes_per_s=ratio(float(moved[known].sum()) * 1e12, taken.sum()),
+        bytes_per_s=statistics.ratio(float(moved[known].sum()) * 1e12, taken.sum()),
     )
 
 
@@ -179,7 +168,7 @@ def _band(values_ps: Ints) -> Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingTimes(Measured):
+class ShardingTimes(statistics.Measured):
     """Exposed communication and copies of the iterations of one device."""
 
     rank: int
@@ -202,9 +191,9 @@ def sharding_times(activities: act.Activities, where: Flags | None = None) -> li
     Iterations without a matrix product in both the forward and the backward are left out, and
     devices without any other.
     """
-    chosen = in_iterations(activities) if where is None else where
+    chosen = statistics.in_iterations(activities) if where is None else where
     found = []
-    for rows in device_slices(activities):
+    for rows in statistics.device_slices(activities):
         columns = _iterations(activities, rows, np.flatnonzero(chosen[rows]))
         spreads: dict[str, Any] = {n: band(column, NS_PS) for n, column in columns.items()}
         if all(spreads.values()):
@@ -248,7 +237,7 @@ def _iterations(activities: act.Activities, rows: slice, chosen: Ints) -> dict[s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler(Measured):
+class Straggler(statistics.Measured):
     """How one device of a rank stands to the others."""
 
     rank: int
@@ -291,7 +280,10 @@ def stragglers(
     for each in iterations:
         longest[each.iteration] = max(longest.get(each.iteration, 0.0), each.compute_ns)
     found = matches(activities, where)
-    last = _last(activities, found)
+    # Whether each kernel is the one of its collective that begins last.
+    start = activities.start_ps[found.row]
+    latest = start == found.collective.most(start)[found.collective.of]
+    last = np.asarray(latest & (found.collective.sums(latest)[found.collective.of] == 1))
     costs = _costs(iterations)
     rows = []
     for device in devices:
@@ -303,7 +295,7 @@ def stragglers(
                 rank=device[0],
                 device=device[1],
                 compute_ns=spread,
-                relative=ratio(medians[device], middle),
+                relative=statistics.ratio(medians[device], middle),
                 slowest=sum(each.compute_ns >= longest[each.iteration] for each in mine),
                 cost_ns=float(np.median(costs[device])) if device in costs else None,
                 **_in_collectives(activities, times, found, last, device, alone=alone),
@@ -330,13 +322,6 @@ def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[f
             instead = min(computing[place], float(np.median(peers)))
             costs[each.rank, each.device].append(float(computing.max() - max(*peers, instead)))
     return costs
-
-
-def _last(activities: act.Activities, found: Matches) -> Flags:
-    """Return whether each kernel is the one of its collective that begins last."""
-    start = activities.start_ps[found.row]
-    latest = start == found.collective.most(start)[found.collective.of]
-    return np.asarray(latest & (found.collective.sums(latest)[found.collective.of] == 1))
 
 
 def _in_collectives(
@@ -375,7 +360,7 @@ def _why_unknown(activities: act.Activities, found: Matches, own: Flags) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSpread(Measured):
+class RankSpread(statistics.Measured):
     """How far ranks lie apart in one operation."""
 
     operation: str
@@ -404,7 +389,7 @@ def rank_spreads(
     layers, in one iteration of one device.
     """
     times = kernel_times(activities) if times is None else times
-    chosen = in_iterations(activities) if where is None else where
+    chosen = statistics.in_iterations(activities) if where is None else where
     rows = np.flatnonzero(chosen & (activities.klass == act.COMPUTE))
     kinds = group(activities.operation[rows], activities.phase[rows])
     devices = group(activities.rank[rows], activities.device[rows])
@@ -436,7 +421,7 @@ def _spread(
         phase=act.PHASES[keys[1][kind]],
         ranks=len(ranks),
         median_ns=float(np.median(medians)),
-        spread=ratio(float(medians.max()), float(medians.min())),
+        spread=statistics.ratio(float(medians.max()), float(medians.min())),
         slowest=int(ranks[medians.argmax()]),
         fastest=int(ranks[medians.argmin()]),
         per_rank_ns=medians.tolist(),

@@ -87,7 +87,7 @@ def iteration_times(
         "start_ns": start,
         "span_ns": end - start,
         "idle_ns": end - start - _busy(activities, same, start, end),
-        "kernel_ns": same.sums(_computing(activities, times.duration_ps)[rows]),
+        "kernel_ns": same.sums(np.where(activities.klass == COMPUTE, times.duration_ps, 0)[rows]),
         "launch_ns": same.sums(times.bubble_ps[rows]),
         "preparation_ns": same.sums(times.preparation_ps[rows]),
         "call_ns": same.sums(times.call_ps[rows]),
@@ -103,10 +103,6 @@ def _rows(columns: Mapping[str, Ints]) -> Iterator[dict[str, Any]]:
     ]
     for values in zip(*plain, strict=True):
         yield dict(zip(columns, values, strict=True))
-
-
-def _computing(activities: Activities, values: Ints) -> Ints:
-    return np.where(activities.klass == COMPUTE, values, 0)
 
 
 def _exposed(activities: Activities, rows: Ints, same: Groups) -> dict[str, Ints]:

@@ -13,17 +13,7 @@ from projector.errors import ConfigError
 from projector.operations.table import CATEGORIES
 from projector.projection.comparison import Pair, shape_of
 from projector.projection.terms import BREAKDOWN
-from projector.trace.activity import (
-    ATTENTION,
-    COMMUNICATION,
-    COMPUTE,
-    GEMM,
-    MEMCPY,
-    OPTIMIZER,
-    PHASES,
-    TYPES,
-    Activities,
-)
+from projector.trace import activity
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.groups import Groups, group
 from projector.trace.intervals import Intervals, difference, union
@@ -65,7 +55,10 @@ class Compared:
             activities = replace(activities, rank=activities.device)
             stages = activities.device
         else:
-            stages = _stages(activities.rank, job)
+            # The pipeline rank of each rank; pipelines are the outermost degree.
+            gpus = max(job.cluster.nodes * job.cluster.gpus_per_node, 1)
+            pp = job.parallelism.pp
+            stages = np.minimum(activities.rank * pp // gpus, pp - 1)
         # The pipeline rank that ends the step, or where some are not there the last of the others.
         present = np.unique(stages).tolist()
         last = None if len(present) == job.parallelism.pp else int(present[-1])
@@ -77,7 +70,7 @@ class Compared:
         self.steps = sum(len(np.unique(part.iteration)) for _, part in self._by_rank())
         self.matching = self._match()
 
-    def _by_rank(self) -> Iterator[tuple[Flags, Activities]]:
+    def _by_rank(self) -> Iterator[tuple[Flags, activity.Activities]]:
         for rank in self.ranks:
             rows = self.activities.rank == rank
             yield rows, take(self.activities, rows)
@@ -208,20 +201,13 @@ class Compared:
             yield "the run recomputes activations in the backward, and the job does not say so"
 
 
-def whole_steps(activities: Activities) -> Activities:
+def whole_steps(activities: activity.Activities) -> activity.Activities:
     """Return the activities of annotated iterations, all of them where nothing is annotated."""
     if not len(activities):
         msg = "trace: it has no kernels, copies or operators to compare"
         raise ConfigError(msg, key="trace", allowed="a trace of a run")
     inside: Flags = np.asarray(activities.iteration >= 0)
     return take(activities, inside) if inside.any() else activities
-
-
-def _stages(rank: Ints, job: Job) -> Ints:
-    """Return the pipeline rank of each rank; pipelines are the outermost degree."""
-    gpus = max(job.cluster.nodes * job.cluster.gpus_per_node, 1)
-    pp = job.parallelism.pp
-    return np.minimum(rank * pp // gpus, pp - 1)
 
 
 def _other_stages(stages: Ints, compared: int) -> list[str]:
@@ -283,7 +269,7 @@ class Key(NamedTuple):
     kind: str
 
 
-def by_operation(activities: Activities, rows: Ints) -> tuple[Groups, list[Key]]:
+def by_operation(activities: activity.Activities, rows: Ints) -> tuple[Groups, list[Key]]:
     """Group activities that are one operation of one name, phase, type and recomputation."""
     operation = activities.operation[rows]
     # The name of the kernel, behind all operations, where none is known.
@@ -294,13 +280,13 @@ def by_operation(activities: Activities, rows: Ints) -> tuple[Groups, list[Key]]
     same = group(*columns)
     texts = (*activities.operations, *activities.names)
     keys = [
-        Key(texts[text], "recompute" if again else PHASES[phase], TYPES[kind])
+        Key(texts[text], "recompute" if again else activity.PHASES[phase], activity.TYPES[kind])
         for _, phase, kind, again, text in zip(*(c.tolist() for c in same.keys), strict=True)
     ]
     return same, keys
 
 
-def unmatched(activities: Activities, rows: Flags, steps: int) -> tuple[Unmatched, ...]:
+def unmatched(activities: activity.Activities, rows: Flags, steps: int) -> tuple[Unmatched, ...]:
     """Return what some activities add up to, by operation (or kernel), phase and type."""
     kept = np.flatnonzero(rows)
     same, keys = by_operation(activities, kept)
@@ -368,8 +354,8 @@ class _Run:
             # No job is needed: communication is one term.
             terms = (
                 *_computing(part),
-                (ALL_COMM, np.flatnonzero(part.klass == COMMUNICATION)),
-                (COPIES, np.flatnonzero(part.klass == MEMCPY)),
+                (ALL_COMM, np.flatnonzero(part.klass == activity.COMMUNICATION)),
+                (COPIES, np.flatnonzero(part.klass == activity.MEMCPY)),
             )
             for name, seconds in added_terms(part, terms, self.steps).items():
                 total[name] += seconds
@@ -405,7 +391,7 @@ _EXPOSED = (*CATEGORIES[3:], "pp_comm", "dp_comm", OTHER_COMM)
 
 
 def added_terms(
-    activities: Activities, parts: Iterable[tuple[str, Ints]], iterations: int
+    activities: activity.Activities, parts: Iterable[tuple[str, Ints]], iterations: int
 ) -> dict[str, float]:
     """Return the seconds of each term of a rank's mean step; they add up to its span.
 
@@ -432,25 +418,25 @@ def added_terms(
 
 
 def _terms(
-    activities: Activities, matching: Matching, expected: Expected
+    activities: activity.Activities, matching: Matching, expected: Expected
 ) -> Iterator[tuple[str, Ints]]:
     """Yield the activities of each term; those of an earlier one hide those of a later one."""
     category = {row.name: row.category for row in expected.rows}
     of_name = [category[name] for name in matching.names]
     yield from _computing(activities)
-    communicates = activities.klass == COMMUNICATION
+    communicates = activities.klass == activity.COMMUNICATION
     for term in _EXPOSED:
         names = [number for number, own in enumerate(of_name) if own == term]
         wanted = np.isin(matching.of, names) if term != OTHER_COMM else matching.of < 0
         yield term, np.flatnonzero(communicates & wanted)
-    yield COPIES, np.flatnonzero(activities.klass == MEMCPY)
+    yield COPIES, np.flatnonzero(activities.klass == activity.MEMCPY)
 
 
-def _computing(activities: Activities) -> Iterator[tuple[str, Ints]]:
+def _computing(activities: activity.Activities) -> Iterator[tuple[str, Ints]]:
     """Yield the activities of each term that computes."""
-    computes = activities.klass == COMPUTE
-    update = activities.phase == OPTIMIZER
-    gemm, attention = activities.type == GEMM, activities.type == ATTENTION
+    computes = activities.klass == activity.COMPUTE
+    update = activities.phase == activity.OPTIMIZER
+    gemm, attention = activities.type == activity.GEMM, activities.type == activity.ATTENTION
     yield "compute_gemm", np.flatnonzero(computes & ~update & gemm)
     yield "compute_attention", np.flatnonzero(computes & ~update & attention)
     yield "compute_other", np.flatnonzero(computes & ~update & ~gemm & ~attention)

@@ -14,17 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Ints
-from projector.trace.activity import (
-    ATTENTION,
-    BACKWARD,
-    COLLECTIVE,
-    COMMUNICATION,
-    COMPUTE,
-    FORWARD,
-    GEMM,
-    OPTIMIZER,
-    Activities,
-)
+from projector.trace import activity
+from projector.trace.activity import FORWARD
 from projector.trace.groups import Groups
 from projector.trace.groups import group as group_rows
 from projector.trace.work import Work, Works
@@ -72,8 +63,8 @@ class _Group(NamedTuple):
 
 _GROUPS = (
     _Group(FORWARD, False, ("forward",)),
-    _Group(BACKWARD, False, ("backward", "weight")),
-    _Group(BACKWARD, True, ("recompute",)),
+    _Group(activity.BACKWARD, False, ("backward", "weight")),
+    _Group(activity.BACKWARD, True, ("recompute",)),
 )
 
 
@@ -81,7 +72,7 @@ class _Matcher:
     """The state of a matching."""
 
     def __init__(
-        self, activities: Activities, works: Works, expected: Expected, iterations: int
+        self, activities: activity.Activities, works: Works, expected: Expected, iterations: int
     ) -> None:
         self.activities = activities
         self.works = works
@@ -107,7 +98,7 @@ class _Matcher:
         """Return the activities that compute in a phase, recomputation apart."""
         table = self.activities
         return np.asarray(
-            (table.klass == COMPUTE)
+            (table.klass == activity.COMPUTE)
             & (table.phase == group.phase)
             & (table.recompute == group.recompute)
         )
@@ -123,7 +114,7 @@ class _Matcher:
 
 
 def match(
-    activities: Activities, works: Works, expected: Expected, iterations: int
+    activities: activity.Activities, works: Works, expected: Expected, iterations: int
 ) -> Matching:  # fmt: skip
     """Match what one rank did in some whole iterations with what the models expect of a step."""
     matcher = _Matcher(activities, works, expected, max(iterations, 1))
@@ -132,7 +123,9 @@ def match(
     for group in _GROUPS:
         _by_extents(matcher, group)
         _attention(matcher, group)
-    _optimizer(matcher)
+    table = matcher.activities
+    rows = np.flatnonzero((table.phase == activity.OPTIMIZER) & (table.klass == activity.COMPUTE))
+    matcher.put(rows, Name("optimizer", "optimizer"), BY_KIND)
     # What the backward is linked to must be known first.
     _by_place(matcher, _GROUPS[0])
     _by_link(matcher)
@@ -164,7 +157,7 @@ def _by_name(matcher: _Matcher) -> None:
             found[number] = order.index(label)
             weight[number] = "weight" in table.names[name].split(label)[-1]
     of_row, says_weight = found[same.of], weight[same.of]
-    exchanges = np.flatnonzero((table.klass == COMMUNICATION) & (of_row >= 0))
+    exchanges = np.flatnonzero((table.klass == activity.COMMUNICATION) & (of_row >= 0))
     for number in np.unique(of_row[exchanges]).tolist():
         _put_collective(matcher, exchanges[of_row[exchanges] == number], order[number])
     for group in _GROUPS:
@@ -276,10 +269,10 @@ def _in_turn(matcher: _Matcher, here: Ints, parts: Sequence[Part], group: _Group
     if len(parts) == 1:
         matcher.put(here, parts[0].row.name, BY_EXTENTS)
         return
-    if group.phase == BACKWARD and not group.recompute:
+    if group.phase == activity.BACKWARD and not group.recompute:
         _by_forward(matcher, here, [part.row for part in parts])
     cycle = [part.row.name for part in parts for _ in range(part.times)]
-    if group.phase == BACKWARD and not group.recompute:
+    if group.phase == activity.BACKWARD and not group.recompute:
         cycle.reverse()
     main = matcher.works.main[here]
     turn = np.maximum(np.cumsum(main) - 1, 0) % len(cycle)
@@ -307,7 +300,9 @@ def _attention(matcher: _Matcher, group: _Group) -> None:
         if row.category == "compute_attention" and row.name.phase in phases
     ]
     if names:
-        rows = np.flatnonzero(matcher.in_group(group) & (matcher.activities.type == ATTENTION))
+        rows = np.flatnonzero(
+            matcher.in_group(group) & (matcher.activities.type == activity.ATTENTION)
+        )
         matcher.put(rows, names[0], BY_KIND)
 
 
@@ -323,25 +318,19 @@ def _by_link(matcher: _Matcher) -> None:
         _put_label(matcher, rows[of_forward == number], label, _GROUPS[1], BY_LINK)
 
 
-def _optimizer(matcher: _Matcher) -> None:
-    table = matcher.activities
-    rows = np.flatnonzero((table.phase == OPTIMIZER) & (table.klass == COMPUTE))
-    matcher.put(rows, Name("optimizer", "optimizer"), BY_KIND)
-
-
 def _by_place(matcher: _Matcher, group: _Group) -> None:
     """Match what stands between two products with what the models have between these two."""
     table = matcher.activities
-    rows = np.flatnonzero(matcher.in_group(group) & (table.type != COLLECTIVE))
+    rows = np.flatnonzero(matcher.in_group(group) & (table.type != activity.COLLECTIVE))
     labels = tuple(dict.fromkeys(name.label for name in matcher.names))
     of_label = np.array([labels.index(name.label) for name in matcher.names] + [-1], np.int64)
     is_anchor = np.isin(matcher.of[rows], [matcher.place[name] for name in _anchors(matcher)])
     here = np.where(is_anchor, of_label[matcher.of[rows]], -1)
     # Where another phase comes between, a pass through the model ends.
-    begins = np.diff(np.cumsum(table.klass == COMPUTE)[rows], prepend=-1) > 1
+    begins = np.diff(np.cumsum(table.klass == activity.COMPUTE)[rows], prepend=-1) > 1
     passes = np.cumsum(begins.astype(np.int64))
     previous, following = _last(here, passes), _last(here[::-1], -passes[::-1])[::-1]
-    unknown = np.flatnonzero((matcher.of[rows] < 0) & (table.type[rows] != GEMM))
+    unknown = np.flatnonzero((matcher.of[rows] < 0) & (table.type[rows] != activity.GEMM))
     if not len(unknown):
         return
     same = group_rows(
@@ -442,7 +431,7 @@ def _between(matcher: _Matcher, group: _Group, known: set[str]) -> _Between:
         chains += [expected.after + expected.before + layer]
     for chain in chains:
         order = [label for label in chain if label in known and label in present | anchors]
-        if group.phase == BACKWARD and not group.recompute:
+        if group.phase == activity.BACKWARD and not group.recompute:
             order.reverse()
         _note(order, anchors, found)
     for (before, _), labels in list(found.items()):

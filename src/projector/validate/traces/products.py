@@ -110,7 +110,15 @@ class Products:
         self.scale = 1.0
         """Runs of the trace over those of the job."""
         self.parts: dict[Extents, list[Part]] = {}
-        self.scale = max(self._scales(), key=self._explained)
+        # How much more often the trace may run everything, the job's own runs first. A product
+        # that is one layer runs as often as this says, or more often if it is a piece of others
+        # besides.
+        ratios = {
+            times / sum(row.runs for row in self.by_extents[extents])
+            for extents, times in self.count.items()
+            if extents in self.by_extents
+        }
+        self.scale = max([1.0, *sorted(ratios)], key=self._explained)
         self._match()
         self.grouped = self._match_grouped(seen)
 
@@ -152,19 +160,6 @@ class Products:
         }
         self._match_parts()
         self._match_near()
-
-    def _scales(self) -> list[float]:
-        """Return how much more often the trace may run everything, the job's own runs first.
-
-        A product that is one layer runs as often as this says, or more often if it is a piece of
-        others besides.
-        """
-        ratios = {
-            times / sum(row.runs for row in self.by_extents[extents])
-            for extents, times in self.count.items()
-            if extents in self.by_extents
-        }
-        return [1.0, *sorted(ratios)]
 
     def _explained(self, scale: float) -> tuple[float, float]:
         """Return the time of the rows that are matched under a scale, and what is left over."""
@@ -393,12 +388,6 @@ def kind_of_operator(text: str) -> str | None:
     return None if found is None else found.label
 
 
-def category_of_group(text: str) -> str:
-    """Return the term of the step whose process group has a name; empty if none is recognised."""
-    found = _first(load_operation_names().groups, text)
-    return "" if found is None else found.category
-
-
 Fitting = TypeVar("Fitting", bound=Pattern)
 
 
@@ -512,7 +501,9 @@ def _best(
     phases: Sequence[str], expected: Expected,
 ) -> list[ExpectedRow]:  # fmt: skip
     """Return the collectives of the models that are nearest, several where nothing tells which."""
-    category = category_of_group(group)
+    # The term of the step whose process group has a name; empty if none is recognised.
+    found = _first(load_operation_names().groups, group)
+    category = "" if found is None else found.category
     least, best = math.inf, list[ExpectedRow]()
     for row in rows:
         if row.kind not in ("collective", "exchange") or not _can_be(row, kind, ranks, expected):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, told
 from projector.projection.comparison import Pair, errors
 from projector.units import to_ms
 
@@ -141,17 +141,15 @@ class Difference:
 
     def to_dict(self, names: "Names") -> dict[str, Any]:
         """Return the operation as ``--json`` prints it."""
+        first, second = names.first, names.second
         return {
-            "operation": self.operation,
-            "phase": self.phase,
-            "kind": self.kind,
-            "shape": self.shape,
+            **told(self, "operation phase kind shape"),
             **_times(self.pair, names),
             "difference_ms": to_ms(self.difference_s),
-            f"{names.second}_low_ms": to_ms(self.low_s),
-            f"{names.second}_high_ms": to_ms(self.high_s),
-            f"{names.second}_runs": self.runs,
-            f"{names.first}_runs": self.expected_runs,
+            f"{second}_low_ms": to_ms(self.low_s),
+            f"{second}_high_ms": to_ms(self.high_s),
+            f"{second}_runs": self.runs,
+            f"{first}_runs": self.expected_runs,
             "factors": {factor.name: factor.value for factor in self.factors},
             "because": self.because.name,
             "matched_by": dict(self.matched_by),
@@ -182,14 +180,7 @@ class Unmatched:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as ``--json`` prints it."""
-        return {
-            "operation": self.operation,
-            "phase": self.phase,
-            "kind": self.kind,
-            "time_ms": to_ms(self.time_s),
-            "runs": self.runs,
-            "kernel": self.kernel,
-        }
+        return told(self, "operation phase kind time_ms runs kernel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

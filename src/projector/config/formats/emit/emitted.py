@@ -15,7 +15,7 @@ from projector.config.device_file import is_first_order, load_device
 from projector.config.formats.emit.runnable import Setting, check_runnable
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.model import ModelConfig
+from projector.config.model import ModelConfig, refuse_hybrid
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError, shown
 from projector.files import check_place
@@ -64,6 +64,7 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
     """
     writer = _writer(format)
     own = writer.own(job)
+    _check_layers(format, job)
     check_runnable(format, Setting(job.model, job.parallelism, job.training, job.cluster.gpus))
     titles = {"name": job.name, "model.name": job.model.name}
     with tempfile.TemporaryDirectory() as folder:
@@ -96,8 +97,15 @@ def check_model(job: Job, formats: Iterable[str]) -> None:
     """Refuse what a framework has no words for in any layout: architectures, adapters."""
     for name in formats:
         _writer(name).own(job)
+        _check_layers(name, job)
         if job.training.adapter is not None and name != "primus":
             raise _without_adapters(name)
+
+
+def _check_layers(name: str, job: Job) -> None:
+    """Refuse layers of several kinds where a file describes the model."""
+    if name in {"megatron", "primus"}:
+        refuse_hybrid(job.model, f"{name} files are written for transformers alone")
 
 
 def _without_adapters(name: str) -> UnsupportedError:

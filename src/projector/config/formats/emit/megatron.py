@@ -383,7 +383,7 @@ def _precision(job: Job) -> Arguments:
 
 def _recompute(job: Job) -> Arguments:
     kind = job.training.recompute
-    if kind.granularity == "none":
+    if kind.granularity == "none" or "per_op" in kind.modules:
         return {}
     settings: Arguments = {"recompute_granularity": kind.granularity}
     if kind.granularity == "selective":

@@ -241,4 +241,6 @@ def _recompute(job: Job) -> dict[str, Any]:
             settings = {"mode": "selective", "selective_ac_option": str(every)}
     elif kind.granularity == "full" and kind.layers is None and kind.method == "uniform":
         settings = {"mode": "full"}
+    elif kind.granularity == "selective" and kind.modules == ("per_op",):
+        settings = {"mode": "selective", "selective_ac_option": "op"}
     return {**settings, "early_stop": job.training.recompute_early_stop}

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from projector.config.formats import values
 from projector.config.formats.megatron_settings.fields import (
     CHOICES,
     EXPERT_FIELDS,
@@ -16,15 +17,8 @@ from projector.config.formats.megatron_settings.fields import (
     Settings,
 )
 from projector.config.formats.read_job import Derived, section_of
-from projector.config.formats.values import (
-    bad,
-    integer,
-    integers,
-    layer_pattern,
-    number,
-    pipeline_layout,
-    words,
-)
+from projector.config.formats.values import number, words
+from projector.config.model import PATTERN
 
 
 def layer_spec(settings: Settings) -> None:
@@ -32,9 +26,7 @@ def layer_spec(settings: Settings) -> None:
     if not settings.has("spec"):
         return
     text = " ".join(settings.read("spec", words))
-    if re.search("mamba|hybrid", text, re.IGNORECASE):
-        settings.refuse("spec", f" {text}: hybrid Mamba models are not supported", value=text)
-    if not re.search("gpt|^local$", text, re.IGNORECASE):
+    if not re.search("gpt|^local$|mamba|hybrid", text, re.IGNORECASE):
         settings.warn("spec", f" {text} is projected as Megatron's GPT layers")
 
 
@@ -139,7 +131,7 @@ def layers_of_period(freq: int, layers: int) -> list[int]:
 def rotations(settings: Settings) -> None:
     """Set how rotations reach longer sequences, and the layers that have none."""
     name = "no_rope_freq"
-    freq = settings.read(name, layer_pattern) if settings.has(name) else 0
+    freq = settings.read(name, values.layer_pattern) if settings.has(name) else 0
     if isinstance(freq, list):
         pattern, freq = freq, freq.index(1) + 1 if 1 in freq else 0
         if pattern != layers_of_period(freq, len(pattern)):
@@ -199,10 +191,10 @@ def window(settings: Settings) -> None:
 def _window(settings: Settings, layers: int) -> tuple[int, int] | None:
     """Return width and number of the windowed layers, None where nothing is said of them."""
     if settings.has("window_size"):
-        widths = settings.read("window_size", integers)
+        widths = settings.read("window_size", values.integers)
         if not widths:
             given = settings.get("window_size")
-            raise bad(settings.spell("window_size"), given, "two integers")
+            raise values.bad(settings.spell("window_size"), given, "two integers")
         return max(0, widths[0]), _windowed_layers(settings, layers)
     if settings.on("use_sink_attention") and settings.has("sink_sliding_window"):
         every_other = settings.get("sink_window_even_layers_only") in (None, True)
@@ -213,7 +205,7 @@ def _window(settings: Settings, layers: int) -> tuple[int, int] | None:
 
 def _windowed_layers(settings: Settings, layers: int) -> int:
     name = "window_attn_skip_freq"
-    pattern = settings.read(name, layer_pattern) if settings.has(name) else 0
+    pattern = settings.read(name, values.layer_pattern) if settings.has(name) else 0
     if isinstance(pattern, list):
         return sum(1 for item in pattern if item)
     if pattern > 0:
@@ -283,9 +275,124 @@ def latent_attention(settings: Settings) -> None:
         name = field.name
         value = settings.get(name) if base is None else settings.stated.get(name)
         if value is not None:
-            settings.put(field.target, integer(settings.spell(name), value), name)
+            settings.put(field.target, values.integer(settings.spell(name), value), name)
         elif base is not None and name == "q_lora_rank" and name in settings.stated:
             settings.put_none(field.target, 0)
+
+
+def chosen_keys(settings: Settings) -> None:
+    """Set the indexer of DeepSeek Sparse Attention."""
+    if settings.word("experimental_attention_variant") != "dsa" or not settings.latent():
+        return
+    for name, (field, usual) in _INDEXER.items():
+        settings.put(f"model.mla.{field}", settings.integer(name, usual), name)
+
+
+_INDEXER = {
+    "dsa_indexer_n_heads": ("index_heads", 64),
+    "dsa_indexer_head_dim": ("index_head_dim", 128),
+    "dsa_indexer_topk": ("index_topk", 2048),
+}
+
+
+def hybrid(settings: Settings) -> None:
+    """Set layers of several kinds: a pattern of letters, a share of attention, or linear attention.
+
+    ``--spec`` says what M is: Mamba-2, or with Primus also a gated delta net or Kimi's.
+    """
+    spec = " ".join(settings.read("spec", words)).lower() if settings.has("spec") else ""
+    mixer = next((name for name in ("gdn", "kda") if name in spec), "mamba2")
+    letters = _letters(settings, spec)
+    hidden = settings.base_section("hidden_size") or settings.integer("hidden_size")
+    if letters:
+        kinds = [mixer if letter == "M" else PATTERN[letter] for letter in letters]
+    elif settings.has("linear_attention_freq"):
+        kinds, mixer = _linear_layers(settings), "gdn"
+    else:
+        return
+    settings.put("model.layer_types", kinds, *_PATTERNS, "linear_attention_freq")
+    named = _STATES if mixer == "mamba2" else _LINEAR
+    found = {field: settings.integer(name, usual) for field, (name, usual) in named.items()}
+    if not found["num_heads"]:
+        found["num_heads"] = max(1, 2 * hidden // found["head_dim"])
+    settings.put("model.recurrent", found, *(name for name, _ in named.values()))
+
+
+_PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern", "hybrid_attention_ratio")
+_STATES = {
+    "num_heads": ("mamba_num_heads", 0),
+    "head_dim": ("mamba_head_dim", 64),
+    "num_groups": ("mamba_num_groups", 8),
+    "state_size": ("mamba_state_dim", 128),
+}
+_LINEAR = {
+    "num_heads": ("linear_num_value_heads", 32),
+    "head_dim": ("linear_value_head_dim", 128),
+    "num_groups": ("linear_num_key_heads", 16),
+    "state_size": ("linear_key_head_dim", 128),
+    "conv_kernel": ("linear_conv_kernel_dim", 4),
+}
+"""Field of `RecurrentConfig` -> setting and Megatron's default (transformer_config.py)."""
+
+
+def _letters(settings: Settings, spec: str) -> str:
+    """Return a letter for each layer, ``""`` for a model of transformer layers."""
+    for name in _PATTERNS[:2]:
+        if settings.has(name):
+            stages, _, modules = settings.word(name).partition("/")
+            letters = stages.replace("|", "")
+            unknown = set(letters) - PATTERN.keys()
+            if unknown or not letters:
+                raise values.bad(
+                    settings.spell(name), settings.get(name), f"letters of {''.join(PATTERN)}"
+                )
+            if modules:
+                settings.warn(name, f": modules behind /, {modules}, are left out")
+            if not settings.has("num_layers"):
+                settings.missing.pop("model.num_layers", None)
+                settings.put("model.num_layers", len(letters), name)
+            return letters
+    layers, is_mamba = settings.num_layers(), "mamba" in settings.word("model_type")
+    if not settings.on("is_hybrid_model"):
+        return "M" * layers if is_mamba or "mamba_stack" in spec else ""
+    share = settings.read(_PATTERNS[2], number) if settings.has(_PATTERNS[2]) else 0.0
+    if "primus" in spec:
+        # Every mixer has an MLP behind it (hybrid_block.py of Primus).
+        blocks = layers // 2
+        attending = int(blocks * share)
+        each = blocks // attending if attending else blocks
+        pairs = "".join("*-" if attending and i % each == 0 else "M-" for i in range(blocks))
+        return pairs + "M" * (layers % 2)
+    # Kinds are spread evenly; where exactly changes no stage by much.
+    fed = settings.read("hybrid_mlp_ratio", number) if settings.has("hybrid_mlp_ratio") else 0.0
+    kinds = [
+        letter
+        for letter, part in (("*", share), ("-", fed), ("M", 1.0 - share - fed))
+        for _ in range(round(layers * part))
+    ]
+    return "".join(kinds[i] for i in sorted(range(len(kinds)), key=lambda i: i * 7 % len(kinds)))
+
+
+def _linear_layers(settings: Settings) -> list[str]:
+    """Return kinds of layers: each so many have softmax attention, or a list of 0 and 1 says it."""
+    name, variant = "linear_attention_freq", "experimental_attention_variant"
+    if settings.word(variant) not in {"gdn", "gated_delta_net"}:
+        settings.refuse(variant, ": of linear attention only gated_delta_net is modelled")
+    freq, layers = settings.read(name, values.layer_pattern), settings.num_layers()
+    linear = (
+        [layer % freq != 0 for layer in range(1, layers + 1)]
+        if isinstance(freq, int) and freq > 0
+        else [bool(flag) for flag in freq]
+    )
+    moe = settings.native("model").get("moe")
+    pattern = moe.get("layer_freq", 1) if moe else 0
+    is_moe = (
+        [moe is not None and layer % pattern == 0 for layer in range(layers)]
+        if isinstance(pattern, int)
+        else pattern
+    )
+    behind = ["moe" if flag else "dense" for flag in is_moe]
+    return [f"gdn_{b}" if flag else b for flag, b in zip(linear, behind, strict=False)]
 
 
 _NO_TOKENIZER = "NullTokenizer"
@@ -325,6 +432,8 @@ RULES = (
     further,
     experts,
     latent_attention,
+    chosen_keys,
+    hybrid,
     vocabulary,
 )
 """The order in which the rules look at the settings."""
@@ -345,7 +454,7 @@ def virtual_stages(settings: Settings) -> None:
     pp = settings.integer("pipeline_model_parallel_size", 1)
     name = "pipeline_model_parallel_layout"
     if settings.has(name):
-        layout = settings.read(name, pipeline_layout)
+        layout = settings.read(name, values.pipeline_layout)
         settings.put(f"parallelism.{name}", layout, name)
         stages = layout_stages(layout)
         if stages % max(pp, 1):
@@ -418,20 +527,16 @@ def schedule(settings: Settings) -> None:
     elif settings.on("patch_zero_bubble") and settings.on("enable_zero_bubble"):
         settings.put("training.schedule", "zerobubble", "enable_zero_bubble")
     if settings.on("patch_zero_bubble"):
-        _zero_bubble_runtime(settings)
+        # Read what only the zero-bubble runtime looks at.
+        name = "enable_optimizer_post_validation"
+        if settings.on(name):
+            settings.put("training.optimizer_post_validation", True, name)
+        name = "zero_bubble_max_pending_backward"
+        if settings.has(name) and settings.word(name) != "auto":
+            settings.put(f"training.{name}", settings.read(name, values.integer), name)
     # Without virtual stages Megatron turns it off; that is the default here as well.
     if settings.has("overlap_p2p_comm") and not settings.on("overlap_p2p_comm"):
         settings.put("parallelism.overlap_p2p_comm", False, "overlap_p2p_comm")
-
-
-def _zero_bubble_runtime(settings: Settings) -> None:
-    """Read what only the zero-bubble runtime looks at."""
-    name = "enable_optimizer_post_validation"
-    if settings.on(name):
-        settings.put("training.optimizer_post_validation", True, name)
-    name = "zero_bubble_max_pending_backward"
-    if settings.has(name) and settings.word(name) != "auto":
-        settings.put(f"training.{name}", settings.read(name, integer), name)
 
 
 def batch(settings: Settings) -> None:

@@ -29,7 +29,13 @@ def precision(settings: Settings) -> None:
             settings.refuse(backward, text, value=given, allowed=["mxfp4"])
     settings.put("training.precision", narrow, *names)
     if narrow != base and settings.on("first_last_layers_bf16"):
-        _wide_layers(settings)
+        first, last = "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"
+        start, end = settings.integer(first, 1), settings.integer(last, 1)
+        mean = (start + end + 1) // 2
+        settings.put("training.first_last_layers_bf16", mean, "first_last_layers_bf16")
+        if start != end:
+            other = f"{settings.spell(last)} ({end})"
+            settings.warn(first, f" ({start}) and {other} are projected as {mean} at each end")
     _gradients(settings, base)
 
 
@@ -51,16 +57,6 @@ def _fp8(settings: Settings) -> str:
     if settings.on("use_torch_fsdp2"):
         settings.put("training.fp8_weight_cache", True, "use_torch_fsdp2")
     return "mxfp8" if recipe == "mxfp8" else "fp8"
-
-
-def _wide_layers(settings: Settings) -> None:
-    first, last = "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"
-    start, end = settings.integer(first, 1), settings.integer(last, 1)
-    mean = (start + end + 1) // 2
-    settings.put("training.first_last_layers_bf16", mean, "first_last_layers_bf16")
-    if start != end:
-        other = f"{settings.spell(last)} ({end})"
-        settings.warn(first, f" ({start}) and {other} are projected as {mean} at each end")
 
 
 def _gradients(settings: Settings, base: str) -> None:

@@ -395,7 +395,8 @@ class Script:
 
     def _program(self, words: list[str], node: shell.Simple) -> None:
         """Keep the words of a program, or follow the script that it is given."""
-        self._take_launch(launcher_options(words))
+        program = words[0].rpartition("/")[2] if words else ""
+        self._take_launch(_read(words[1:]) if program in _LAUNCHERS else {})
         names = [word.rpartition("/")[2] for word in words]
         shells = [place for place, word in enumerate(names) if word in _SHELLS]
         for place in shells:
@@ -495,12 +496,6 @@ _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 def batch_options(text: str) -> dict[str, int]:
     """Return what ``#SBATCH`` lines give: ``nnodes`` and ``nproc_per_node``."""
     return _read([word for line in _LINE.findall(text) for word in line.split()])
-
-
-def launcher_options(words: Sequence[str]) -> dict[str, int]:
-    """Return the same of a command of Slurm, nothing of any other command."""
-    program = words[0].rpartition("/")[2] if words else ""
-    return _read(words[1:]) if program in _LAUNCHERS else {}
 
 
 def _read(words: Sequence[str]) -> dict[str, int]:

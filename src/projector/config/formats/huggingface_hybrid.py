@@ -1,0 +1,238 @@
+"""Layers of several kinds in a ``config.json``: state-space, linear attention, attention.
+
+A part returns ``layer_types`` and ``recurrent`` of the model. Keys and defaults are those of the
+classes of huggingface/transformers (configuration_NAME.py).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from projector.config.formats.huggingface_file import MAX_HEADS, ConfigFile
+from projector.config.formats.huggingface_parts import (
+    MIXTRAL,
+    granite_shared,
+    latent_attention,
+    num_layers,
+    sparse_step,
+)
+from projector.config.model import PATTERN
+from projector.config.resources import settings_of
+
+OWN_KEYS: Final = frozenset(settings_of("huggingface")["of_hybrids"].split())
+"""Keys that make another model of what has no such layers."""
+
+
+def _kinds(mixers: Iterable[str], has_experts: Iterable[bool]) -> dict[str, Any]:
+    """Name each layer by its mixer and by what is behind it."""
+    names = []
+    for mixer, expert in zip(mixers, has_experts, strict=True):
+        behind = "moe" if expert else "dense"
+        names.append(behind if mixer == "attention" else f"{mixer}_{behind}")
+    return {"layer_types": tuple(names)}
+
+
+def _listed(config: ConfigFile, mixer: str, words: Mapping[str, str]) -> list[str]:
+    """Read ``layer_types`` or an interval of full attention: a mixer or attention in each layer."""
+    layers = num_layers(config)
+    given = config.sequence("layer_types", str)
+    every = config.integer("full_attention_interval", 4)
+    if not given:
+        return ["attention" if (i + 1) % every == 0 else mixer for i in range(layers)]
+    if len(given) < layers or set(given) - words.keys():
+        raise config.error("layer_types", f"a list with one of {sorted(words)} for each layer")
+    return [words[name] for name in given[:layers]]
+
+
+def qwen3_next(config: ConfigFile) -> dict[str, Any]:
+    """Qwen3-Next: a gated delta net in most layers, experts in every one that is not listed."""
+    recurrent = {
+        "num_heads": config.integer("linear_num_value_heads", 32, most=MAX_HEADS),
+        "head_dim": config.integer("linear_value_head_dim", 128),
+        "num_groups": config.integer("linear_num_key_heads", 16, most=MAX_HEADS),
+        "state_size": config.integer("linear_key_head_dim", 128),
+        "conv_kernel": config.integer("linear_conv_kernel_dim", 4),
+    }
+    mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
+    return _kinds(mixers, sparse_step(config)) | {"recurrent": recurrent}
+
+
+def chosen_keys(config: ConfigFile) -> dict[str, Any]:
+    """DeepSeek-V3.2: latent attention to the keys that an indexer chooses."""
+    latent: dict[str, Any] = latent_attention(config)["mla"]
+    return {
+        "mla": latent
+        | {
+            "index_heads": config.integer("index_n_heads", 64, most=MAX_HEADS),
+            "index_head_dim": config.integer("index_head_dim", 128),
+            "index_topk": config.integer("index_topk", 2048),
+        }
+    }
+
+
+def nemotron_h(config: ConfigFile) -> dict[str, Any]:
+    """Nemotron-H and Nemotron 3: each layer is a mixer, an MLP, or experts."""
+    words = {"mamba": "mamba2", "attention": "attention", "mlp": "mlp", "moe": "experts"}
+    given = config.sequence("layers_block_type", str)
+    kinds = [words.get(name) for name in given] or [
+        PATTERN.get(letter) for letter in config.text("hybrid_override_pattern")
+    ]
+    if None in kinds or len(kinds) != num_layers(config):
+        allowed = f"{num_layers(config)} layers of {', '.join(words)} (M, *, -, E)"
+        raise config.error(config.first("layers_block_type", "hybrid_override_pattern"), allowed)
+    fields: dict[str, Any] = {
+        "layer_types": tuple(kinds),
+        "recurrent": {
+            "num_heads": config.integer("mamba_num_heads", 128, most=MAX_HEADS),
+            "head_dim": config.integer("mamba_head_dim", 64),
+            "num_groups": config.integer("n_groups", 8, most=MAX_HEADS),
+            "state_size": config.integer("ssm_state_size", 128),
+            "conv_kernel": config.integer("conv_kernel", 4),
+            "chunk_size": config.integer("chunk_size", 128),
+        },
+    }
+    if "experts" in kinds:
+        shared = config.integer("n_shared_experts", 1, least=0)
+        width = config.integer("moe_intermediate_size")
+        wide = config.integer("moe_shared_expert_intermediate_size", shared * width, least=0)
+        fields["moe"] = {
+            "num_experts": config.integer("n_routed_experts"),
+            "router_topk": config.integer("num_experts_per_tok"),
+            "ffn_hidden_size": width,
+            "shared_expert_ffn_hidden_size": wide if shared else 0,
+            "latent_size": config.optional_integer("moe_latent_size") or 0,
+            "router_score_function": "sigmoid",
+            "router_bias": True,
+        }
+    return fields
+
+
+def mamba2(config: ConfigFile) -> dict[str, Any]:
+    """Mamba-2 in every layer, and nothing else."""
+    return {
+        "layer_types": ("mamba2",),
+        "recurrent": {
+            "num_heads": config.integer("num_heads", most=MAX_HEADS),
+            "head_dim": config.integer("head_dim"),
+            "num_groups": config.integer("n_groups", 1, most=MAX_HEADS),
+            "state_size": config.integer("state_size"),
+            "conv_kernel": config.integer("conv_kernel", 4),
+            "chunk_size": config.integer("chunk_size", 256),
+        },
+    }
+
+
+def _unless_auto(config: ConfigFile, name: str, otherwise: int) -> int:
+    """Read a width that the class works out where it is ``"auto"`` or absent."""
+    stated = config.has(name) and config.data[name] != "auto"
+    return config.integer(name) if stated else otherwise
+
+
+def _mamba2_of(config: ConfigFile) -> dict[str, Any]:
+    heads = config.integer("mamba_n_heads", 128, most=MAX_HEADS)
+    inner = config.integer("mamba_expand", 2) * config.integer("hidden_size")
+    return {
+        "recurrent": {
+            "num_heads": heads,
+            "head_dim": _unless_auto(config, "mamba_d_head", inner // heads),
+            "num_groups": config.integer("mamba_n_groups", 1, most=MAX_HEADS),
+            "state_size": config.integer("mamba_d_state", 256),
+            "conv_kernel": config.integer("mamba_d_conv", 4),
+            "chunk_size": config.integer("mamba_chunk_size", 256),
+        }
+    }
+
+
+def bamba(config: ConfigFile) -> dict[str, Any]:
+    """Bamba: Mamba-2 in all layers but those listed; an MLP in each."""
+    attends = set(config.sequence("attn_layer_indices", int))
+    mixers = ["attention" if i in attends else "mamba2" for i in range(num_layers(config))]
+    return _kinds(mixers, [False] * len(mixers)) | _mamba2_of(config)
+
+
+def granite_hybrid(config: ConfigFile) -> dict[str, Any]:
+    """Granite 4: Mamba-2 and attention, with experts and a shared one, or with an MLP."""
+    mixers = _listed(config, "mamba2", {"mamba": "mamba2", "attention": "attention"})
+    has_experts = config.integer("num_local_experts", 0, least=0) > 0
+    experts = granite_shared(config) if has_experts else {}
+    width = config.integer("shared_intermediate_size")
+    kinds = _kinds(mixers, [has_experts] * len(mixers))
+    return kinds | _mamba2_of(config) | experts | {"ffn_hidden_size": width}
+
+
+def jamba(config: ConfigFile) -> dict[str, Any]:
+    """Jamba: Mamba-1, with attention and experts each in every so many layers."""
+
+    def periodic(name: str, period: int, offset: int) -> list[bool]:
+        every = config.integer(f"{name}_layer_period", period)
+        first = config.integer(f"{name}_layer_offset", offset, least=0)
+        return [i % every == first for i in range(num_layers(config))]
+
+    mixers = ["attention" if attends else "mamba1" for attends in periodic("attn", 8, 4)]
+    hidden = config.integer("hidden_size")
+    inner = config.integer("mamba_expand", 2) * hidden
+    recurrent = {
+        # Channels alone count; heads are what tensor parallelism divides.
+        "num_heads": inner // math.gcd(inner, 64),
+        "head_dim": math.gcd(inner, 64),
+        "num_groups": 1,
+        "state_size": config.integer("mamba_d_state", 16),
+        "conv_kernel": config.integer("mamba_d_conv", 4),
+        "dt_rank": _unless_auto(config, "mamba_dt_rank", -(-hidden // 16)),
+    }
+    moe = {
+        "num_experts": config.integer("num_experts", 16),
+        "router_topk": config.integer("num_experts_per_tok", 2),
+        "ffn_hidden_size": config.integer("intermediate_size"),
+    }
+    kinds = _kinds(mixers, periodic("expert", 2, 1))
+    return kinds | {"recurrent": recurrent, "moe": moe}
+
+
+def minimax(config: ConfigFile) -> dict[str, Any]:
+    """MiniMax-01: Lightning Attention and softmax attention, experts in every layer."""
+    codes = config.sequence("attn_type_list", int)
+    words = {"linear_attention": "linear", "full_attention": "attention"}
+    mixers = [("linear", "attention")[code] for code in codes] or _listed(config, "linear", words)
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
+    width = config.optional_integer("head_dim") or config.integer("hidden_size") // heads
+    recurrent = {
+        "num_heads": heads,
+        "head_dim": width,
+        "num_groups": heads,
+        "state_size": width,
+        "conv_kernel": 0,
+        "chunk_size": config.integer("block_size", 256),
+    }
+    experts: dict[str, Any] = MIXTRAL(config)
+    return experts | _kinds(mixers, [True] * len(mixers)) | {"recurrent": recurrent}
+
+
+def kimi_linear(config: ConfigFile) -> dict[str, Any]:
+    """Kimi Linear: Kimi delta attention, and latent attention in the layers listed, from 1."""
+    linear = config.child("linear_attn_config", required=True)
+    attends = set(linear.sequence("full_attn_layers", int))
+    layers = range(1, num_layers(config) + 1)
+    mixers = ["attention" if i in attends else "kda" for i in layers]
+    dense = config.integer("first_k_dense_replace", 1, least=0)
+    heads = linear.integer("num_heads", most=MAX_HEADS)
+    width = linear.integer("head_dim")
+    recurrent = {
+        "num_heads": heads,
+        "head_dim": width,
+        "num_groups": heads,
+        "state_size": width,
+        "conv_kernel": linear.integer("short_conv_kernel_size", 4),
+    }
+    shared = config.integer("num_shared_experts", 1, least=0)
+    expert = config.integer("moe_intermediate_size")
+    moe = {
+        "num_experts": config.integer("num_experts"),
+        "router_topk": config.integer(config.first("num_experts_per_token", "num_experts_per_tok")),
+        "ffn_hidden_size": expert,
+        "shared_expert_ffn_hidden_size": shared * expert,
+        "router_score_function": "sigmoid",
+        "router_bias": True,
+    }
+    kinds = _kinds(mixers, [i > dense for i in layers])
+    return kinds | {"recurrent": recurrent, "moe": moe}

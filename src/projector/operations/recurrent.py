@@ -1,0 +1,411 @@
+"""Mixers with a state of fixed size: Mamba-1 and -2, delta rules, linear attention.
+
+Each projects its input, runs a causal convolution, a recurrence and a gated norm, and projects
+back. All but Mamba-1 cut the sequence into chunks: matrix products inside a chunk, and a state that
+goes from chunk to chunk. Operations, saved tensors and traffic are those of mamba-ssm
+(state-spaces/mamba@e9594ce1c7) and flash-linear-attention (fla-org@bc3b101dcb), read from their
+code. Nobody has timed the kernels for this model, so that no measurement stands behind their time.
+
+H are value heads of width P, G key heads (groups) of width N, all of one tensor-parallel rank.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from projector.arrays import Floats, Ints
+from projector.config.model import Mixer
+from projector.kernels.collective_algorithms import ALL_REDUCE, ALL_TO_ALL
+from projector.lower.stages import has_part
+from projector.operations.attention import SEGMENT_PROJ, SEGMENT_QKV
+from projector.operations.communication import (
+    emit_collective,
+    emit_region_entry,
+    emit_region_exit,
+    group_row,
+)
+from projector.operations.linear import Linear, emit_linear, emit_memory
+from projector.operations.shapes import Shapes, StepShapes, ceil_div
+from projector.operations.table import (
+    BACKWARD,
+    COMPUTE_ATTENTION,
+    CP_COMM,
+    FORWARD,
+    GEMM,
+    TP_COMM,
+    IntValues,
+    TableBuilder,
+)
+
+CHUNKS: Mapping[Mixer, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
+"""Tokens of a chunk where a model states none: Megatron's mamba_mixer.py, and chunk.py of
+flash-linear-attention."""
+
+TRITON_SHARE = 0.4
+"""Rate of products inside these kernels over that of GEMMs of their shape. The prior is 0.5, about
+what Triton's attention has of a tuned kernel on Hopper. 34 steps of hybrid models (three sources)
+ask for 0.2 to 0.6; they were projected with 1 before."""
+
+SCAN_TOKENS = 2048
+"""Tokens after which the scan of Mamba-1 keeps its state (selective_scan_fwd_kernel.cuh)."""
+
+
+class Core(NamedTuple):
+    """What goes through a recurrence, int64[workloads] each; nothing where a step only decodes."""
+
+    tokens: Ints
+    """Of one rank, all its heads counted once."""
+    sequences: Ints
+    seq: Ints
+    """Tokens of a sequence."""
+
+
+class _Widths(NamedTuple):
+    """Elements of a token on one rank, int64[workloads] each."""
+
+    heads: Ints
+    groups: Ints
+    value: Ints
+    """H P"""
+    key: Ints
+    """G N"""
+    wide_key: Ints
+    """H N: keys repeated for every value head, as delta rules are given them."""
+
+
+def _widths(shapes: Shapes) -> _Widths:
+    heads, groups = shapes.state_heads // shapes.tp, ceil_div(shapes.state_groups, shapes.tp)
+    return _Widths(
+        heads,
+        groups,
+        heads * shapes.state_width,
+        groups * shapes.state_size,
+        heads * shapes.state_size,
+    )
+
+
+def emit_recurrent(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit the recurrent mixers of the layers in ``where``."""
+    core = Core(shapes.tokens, shapes.micro_batch, shapes.seq)
+    for mixer in RECURRENT:
+        chosen = where[has_part(shapes.kind[where], mixer)]
+        if len(chosen):
+            _EMITTERS[mixer](table, shapes, chosen, _widths(shapes), core)
+
+
+def emit_cached_recurrent(
+    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+) -> None:
+    """Emit the recurrent mixers of inference steps.
+
+    Prompts go through as in training, and leave their state. A sequence that decodes reads and
+    writes the state of each head once for all its new tokens (selective_state_update,
+    fused_recurrent): no matrix unit has a part in it.
+    """
+    core = Core(steps.chunks * steps.chunk_tokens, steps.chunks, steps.chunk_tokens)
+    for number, mixer in enumerate(RECURRENT):
+        count = steps.state_layers[:, number]
+        chosen = where[count[where] > 0]
+        if len(chosen) == 0:
+            continue
+        layers = table.repeated(count)
+        _EMITTERS[mixer](layers, shapes, chosen, _widths(shapes), core)
+        held = state_bytes(shapes)
+        emit_memory(
+            layers, chosen[steps.sequences[chosen] > 0], f"{mixer}.state.update",
+            forward_bytes=2.0 * held * steps.sequences, backward_bytes=0.0, launches=2.0,
+        )  # fmt: skip
+
+
+STATE_BYTES, CONV_BYTES = 4.0, 2.0
+"""Of an element of a state, kept in FP32 (Hugging Face's Nemotron-H), and of the convolution's last
+inputs."""
+
+
+def state_bytes(shapes: Shapes) -> Floats:
+    """Return what a sequence keeps of one recurrent layer on a rank, float64[workloads]."""
+    widths = _widths(shapes)
+    convolved = widths.value + 2 * widths.key
+    state: Floats = STATE_BYTES * widths.wide_key.astype(np.float64) * shapes.state_width
+    return state + CONV_BYTES * shapes.state_conv * convolved
+
+
+def _emit_in(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, n_out: Ints, convolved: Ints,
+    taps: IntValues, parameters: Floats | Ints,
+) -> None:  # fmt: skip
+    """Emit the input projection, the convolution, and what a head has besides.
+
+    The convolution reads and writes its channels, and keeps its input; the backward reads the
+    gradient as well.
+    """
+    tokens = shapes.tokens.astype(np.float64)
+    activations = 2.0 * tokens * shapes.hidden
+    emit_region_entry(table, shapes, where, f"{label}.tp", activations, SEGMENT_QKV)
+    emit_linear(
+        table, shapes, where, f"{label}.in",
+        Linear(
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, saved_tokens=shapes.outer_tokens,
+            segment=SEGMENT_QKV,
+        ),
+    )  # fmt: skip
+    has_taps = np.asarray(taps) > 0
+    moved = tokens * convolved * has_taps
+    emit_memory(
+        table, where, f"{label}.conv", forward_bytes=4.0 * moved, backward_bytes=6.0 * moved,
+        launches=1.0 * has_taps, saved_bytes=2.0 * moved,
+        parameters=np.multiply(convolved, taps) + parameters,
+    )  # fmt: skip
+
+
+def _emit_out(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints, norm: IntValues,
+    *, has_gate: bool,
+) -> None:  # fmt: skip
+    """Emit the gated norm over the values and the output projection.
+
+    The norm keeps its input, and its gate unless the projection's output is kept anyway.
+    """
+    elements = shapes.tokens * width.astype(np.float64)
+    passes = 2.0 * has_gate
+    emit_memory(
+        table, where, f"{label}.norm", forward_bytes=(4.0 + passes) * elements,
+        backward_bytes=(6.0 + 2.0 * passes) * elements, backward_launches=2.0,
+        saved_bytes=(2.0 + passes) * elements, parameters=norm,
+    )  # fmt: skip
+    emit_linear(
+        table, shapes, where, f"{label}.out",
+        Linear(
+            tokens=shapes.tokens, n_in=width, n_out=shapes.hidden, segment=SEGMENT_PROJ,
+        ),
+    )  # fmt: skip
+    activations = 2.0 * shapes.tokens.astype(np.float64) * shapes.hidden
+    emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_PROJ)
+
+
+def _emit_products(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, batch: Ints,
+    extents: tuple[IntValues, IntValues, IntValues], backward: float, out_bytes: float = 2.0,
+) -> None:  # fmt: skip
+    """Emit the products of one kernel, m by n by k of each of ``batch``, with their backward.
+
+    ``backward`` is how often the backward does as much: what it computes anew, and two gradients.
+    """
+    m, n, k = (np.broadcast_to(extent, len(shapes)) for extent in extents)
+    gemm = partial(
+        table.add, where, label, kind=GEMM, category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype,
+        batch=batch, m=m, n=n, k=k, out_bytes=out_bytes, rate_share=TRITON_SHARE,
+    )  # fmt: skip
+    flop = 2.0 * batch * m.astype(np.float64) * n * k
+    gemm(phase=FORWARD, flop=flop)
+    gemm(phase=BACKWARD, flop=2.0 * flop, repeats=backward)
+
+
+def _chunk(shapes: Shapes, mixer: Mixer, core: Core) -> Ints:
+    """Return the tokens of a chunk; a short sequence is one."""
+    stated = np.where(shapes.state_chunk > 0, shapes.state_chunk, CHUNKS[mixer])
+    return np.maximum(1, np.minimum(stated, core.seq))
+
+
+def _emit_context(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, inwards: Ints, outwards: Ints
+) -> None:
+    """Emit how context parallelism exchanges heads for the sequence, before and behind a core."""
+    split = where[shapes.cp[where] > 1]
+    moved = 2.0 * shapes.tokens.astype(np.float64) * (inwards + outwards)
+    for phase in (FORWARD, BACKWARD):
+        emit_collective(
+            table, split, f"{label}.cp.all_to_all", phase=phase, category=CP_COMM,
+            operation=ALL_TO_ALL, num_bytes=moved, **group_row(shapes, "cp"),
+        )  # fmt: skip
+
+
+def _emit_mamba2(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+) -> None:
+    """Emit Mamba-2: the structured state-space dual, cut into chunks (ssd_combined.py).
+
+    The backward computes the convolution, states and products anew; nothing of them is kept.
+    """
+    heads, groups, value, key, _ = widths
+    label, chunk = "mamba2", _chunk(shapes, "mamba2", core)
+    convolved = value + 2 * key
+    _emit_in(
+        table, shapes, where, label, value + convolved + heads, convolved, shapes.state_conv,
+        # Bias of the convolution; decay, skip and bias of the step of each head.
+        convolved + 3 * heads,
+    )  # fmt: skip
+    _emit_context(table, shapes, where, label, value + convolved + heads, value)
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * groups
+    shared = value // np.maximum(1, groups)
+    states = tokens / chunk * value * shapes.state_size
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within)
+    products(f"{label}.states", chunks, (shared, shapes.state_size, chunk), 2.5, 4.0)
+    products(f"{label}.scores", chunks, (chunk, chunk, shapes.state_size), 3.0, 4.0)
+    # A causal half is cut at the edges of tiles: three quarters of the chunk.
+    depth = shapes.state_size + 3 * chunk // 4
+    products(f"{label}.scan", chunks, (chunk, shared, depth), 2.75)
+    # Decays of all pairs in a chunk are exponentials of FP32.
+    decays = 0.75 * tokens * heads * chunk
+    emit_memory(
+        table, within, f"{label}.pass",
+        forward_bytes=8.0 * states + tokens * (4.0 * value + 26.0 * heads),
+        backward_bytes=24.0 * states + tokens * (14.0 * value + 60.0 * heads), launches=3.0,
+        backward_launches=15.0, exponentials=decays, backward_exponentials=2.0 * decays,
+        saved_bytes=2.0 * tokens * (2 * value + heads), transient_bytes=8.0 * states,
+    )  # fmt: skip
+    _emit_out(table, shapes, where, label, value, value, has_gate=False)
+
+
+def _emit_delta(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core, *, label: Mixer
+) -> None:
+    """Emit a gated delta rule: a triangular solve in each chunk, and a state that is corrected.
+
+    Queries and keys stand for each value head. The state goes through the chunks of a sequence one
+    after the other, so only heads and columns of the state run side by side. Kimi's decay is of
+    each channel of a key, and comes from two thin projections, as its gate does.
+    """
+    heads, _, value, key, wide_key = widths
+    chunk, fine = _chunk(shapes, label, core), label == "kda"
+    width, size = shapes.state_width, shapes.state_size
+    own = heads + (wide_key if fine else heads)
+    convolved = 2 * key + value
+    n_out = 2 * key + value + heads
+    _emit_in(
+        table, shapes, where, label, n_out if fine else n_out + value + heads, convolved,
+        shapes.state_conv, own,
+    )  # fmt: skip
+    if fine:
+        _emit_thin(table, shapes, where, label, wide_key, value)
+    _emit_context(table, shapes, where, label, 2 * key + 2 * value + 2 * heads, value)
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * heads
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within)
+    products(f"{label}.solve", chunks, (chunk, chunk, size), 2.0)
+    products(f"{label}.corrections", chunks, (chunk, size + width, chunk), 2.0)
+    # Over the whole sequence, one head beside the other.
+    sequences = ceil_div(core.sequences * heads, shapes.cp)
+    products(f"{label}.state", sequences, (width, size, 2 * core.seq), 2.0)
+    products(f"{label}.scores", chunks, (chunk, chunk, size), 5.0)
+    products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 4.0)
+    states = tokens / chunk * value * size
+    passes = 8.0 + (20.0 if fine else 0.0)
+    inverse = 2.0 * tokens * heads * chunk
+    emit_memory(
+        table, within, f"{label}.gates", forward_bytes=passes * tokens * wide_key + 4.0 * states,
+        backward_bytes=2.0 * passes * tokens * wide_key + 12.0 * states, launches=6.0,
+        backward_launches=8.0,
+        saved_bytes=tokens * (4.0 * wide_key + 2.0 * value + 6.0 * heads)
+        + inverse * (2.0 if fine else 1.0) + (2.0 * tokens * wide_key if fine else 0.0),
+        transient_bytes=4.0 * states,
+        exponentials=tokens * (wide_key if fine else heads),
+    )  # fmt: skip
+    _emit_out(table, shapes, where, label, value, width, has_gate=True)
+
+
+def _emit_thin(
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, wide_key: Ints, value: Ints
+) -> None:
+    """Emit Kimi's low-rank projections of the decay and of the output's gate (kda.py)."""
+    rank = shapes.state_width
+    thin = partial(Linear, tokens=shapes.tokens, segment=SEGMENT_QKV)
+    for name, n_out, bias in (("decay", wide_key, 0), ("gate", value, 1)):
+        down = thin(n_in=shapes.hidden, n_out=rank, saves_input=False)
+        emit_linear(table, shapes, where, f"{label}.{name}_down", down)
+        emit_linear(
+            table, shapes, where, f"{label}.{name}_up", thin(n_in=rank, n_out=n_out, bias=bias)
+        )
+
+
+def _emit_linear_attention(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+) -> None:
+    """Emit linear attention with a fixed decay of each head (Lightning Attention)."""
+    heads, _, value, _, wide_key = widths
+    label, chunk = "linear", _chunk(shapes, "linear", core)
+    width, size = shapes.state_width, shapes.state_size
+    _emit_in(table, shapes, where, label, 2 * wide_key + 2 * value, value, 0, np.zeros(len(shapes)))
+    _emit_context(table, shapes, where, label, 2 * wide_key + value, value)
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * heads
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within)
+    sequences = ceil_div(core.sequences * heads, shapes.cp)
+    products(f"{label}.state", sequences, (width, size, core.seq), 3.0)
+    products(f"{label}.scores", chunks, (chunk, chunk, size), 3.0)
+    products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 2.0)
+    states = tokens / chunk * value * size
+    emit_memory(
+        table, within, f"{label}.gates", forward_bytes=4.0 * states,
+        backward_bytes=12.0 * states, saved_bytes=tokens * (4.0 * wide_key + 2.0 * value),
+        transient_bytes=4.0 * states,
+    )  # fmt: skip
+    _emit_out(table, shapes, where, label, value, value, has_gate=True)
+
+
+def _emit_mamba1(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+) -> None:
+    """Emit Mamba-1: one scan kernel, element by element, on vector units.
+
+    The state of a channel is N exponentials and as many steps a token. The backward computes the
+    convolution and the step sizes anew (selective_scan_interface.py, checkpoint level 1).
+    """
+    value, label = widths.value, "mamba1"
+    size, rank = shapes.state_size, shapes.state_rank
+    tokens, within = core.tokens.astype(np.float64), where[core.tokens[where] > 0]
+    activations = 2.0 * shapes.tokens.astype(np.float64)
+    _emit_in(
+        table, shapes, where, label, 2 * value, value, shapes.state_conv, value * (size + 3),
+    )  # fmt: skip
+    emit_linear(
+        table, shapes, where, f"{label}.x", Linear(
+            tokens=shapes.tokens, n_in=value, n_out=rank + 2 * size, saves_input=False,
+        ),
+    )  # fmt: skip
+    divided = where[shapes.tp[where] > 1]
+    for phase in (FORWARD, BACKWARD):
+        emit_collective(
+            table, divided, f"{label}.x.all_reduce", phase=phase, category=TP_COMM,
+            operation=ALL_REDUCE, num_bytes=activations * (rank + 2 * size),
+            **group_row(shapes, "tp"),
+        )  # fmt: skip
+    emit_linear(
+        table, shapes, where, f"{label}.dt", Linear(
+            tokens=shapes.tokens, n_in=rank, n_out=value,
+        ),
+    )  # fmt: skip
+    _emit_context(table, shapes, where, label, 3 * value + 2 * size, value)
+    states = core.sequences * ceil_div(core.seq, SCAN_TOKENS) * value / shapes.cp
+    kept = 8.0 * states * size
+    steps = tokens * value * size
+    emit_memory(
+        table, within, f"{label}.scan", forward_bytes=tokens * (10.0 * value + 4.0 * size) + kept,
+        backward_bytes=tokens * (18.0 * value + 8.0 * size) + kept, exponentials=steps,
+        backward_exponentials=2.0 * steps, saved_bytes=2.0 * tokens * (value + 2 * size) + kept,
+    )  # fmt: skip
+    emit_linear(
+        table, shapes, where, f"{label}.out", Linear(
+            tokens=shapes.tokens, n_in=value, n_out=shapes.hidden, segment=SEGMENT_PROJ,
+        ),
+    )  # fmt: skip
+    emit_region_exit(table, shapes, where, f"{label}.tp", activations * shapes.hidden, SEGMENT_PROJ)
+
+
+_EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, _Widths, Core], None]] = {
+    "mamba1": _emit_mamba1,
+    "mamba2": _emit_mamba2,
+    "gdn": partial(_emit_delta, label="gdn"),
+    "kda": partial(_emit_delta, label="kda"),
+    "linear": _emit_linear_attention,
+}
+"""What emits each recurrent mixer."""
+
+RECURRENT = tuple(_EMITTERS)
+"""Recurrent mixers, in the order of columns."""
