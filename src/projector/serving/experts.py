@@ -226,8 +226,7 @@ def _routing_s(layer: ExpertLayer, tokens: int) -> float:
     costs, device = layer.device.expert_layer, layer.device
     scores, picks = float(tokens * layer.experts), float(tokens * layer.topk)
     clocks = device.compute_units * device.peak_clock_mhz * MEGA
-    sort_s = costs.sort_unit_clk * picks / clocks
-    sort_s += costs.routing_start_us * MICROSECOND
+    sort_s = costs.sort_unit_clk * picks / clocks + costs.routing_start_us * MICROSECOND
     fused = layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts
     if fused:
         # A score is read once in FP32 and then compared; picks and weights are small beside it.
