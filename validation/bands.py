@@ -97,6 +97,8 @@ def main() -> None:
             )
         elif is_kernel and factors is not None:
             factors = {f"factor_{share}": factors["value"] for share in (68, 90)}
+        if "other_library" in own:
+            table["other_library"] = own["other_library"]["value"]
         if factors is not None:
             table["unseen"] = {**factors, "devices": sorted({r.device for r in residuals})}
         bands[kind.quantity] = table

@@ -127,9 +127,11 @@ def test_a_family_brings_its_layers_of_experts():
     base = load_device("h800")
     assert base.expert_layer == load_device("h100").expert_layer
     assert "hopper family" in base.sources["expert_layer.kernels.bf16.start_us"]
-    device = load_device({"extends": "h800", "expert_layer": {"kernels": {"bf16": {"wave_us": 3}}}})
+    device = load_device(
+        {"extends": "h800", "expert_layer": {"kernels": {"bf16": {"wave_clk": 3}}}}
+    )
     kernels = device.expert_layer.kernels
-    assert kernels["bf16"].wave_us == 3
+    assert kernels["bf16"].wave_clk == 3
     assert kernels["bf16"].start_us == base.expert_layer.kernels["bf16"].start_us
     assert kernels["fp8"] == base.expert_layer.kernels["fp8"]
     other = load_device({"extends": "h800", "expert_family": "blackwell"})

@@ -25,6 +25,7 @@ ROUND = {
     "output_bytes": 2.0,
     "row_share": 1.0,
     "fill_bytes_per_s": 1e11,
+    "l2_bytes_per_s": np.inf,
     "hbm_bytes_per_s": 2e12,
     "group_s": 1e-7,
     "wave_s": 1e-6,
@@ -42,6 +43,7 @@ devices = st.fixed_dictionaries(
         "output_bytes": st.sampled_from([0.0, 1.0, 2.0]),
         "row_share": st.sampled_from([1.0 / 3.0, 0.5, 1.0]),
         "fill_bytes_per_s": st.floats(1e10, 1e12),
+        "l2_bytes_per_s": st.one_of(st.just(np.inf), st.floats(1e11, 1e13)),
         "hbm_bytes_per_s": st.floats(1e11, 2e13),
         "group_s": st.floats(0.0, 1e-6),
         "wave_s": st.floats(0.0, 1e-5),
@@ -149,7 +151,10 @@ def test_never_beats_either_roofline(load, extent, device):
     assert found >= weights / device["hbm_bytes_per_s"] * (1.0 - 1e-12)
 
 
-@given(load=loads, device=devices, field=st.sampled_from(["fill_bytes_per_s", "hbm_bytes_per_s"]))
+RATES = ["fill_bytes_per_s", "l2_bytes_per_s", "hbm_bytes_per_s"]
+
+
+@given(load=loads, device=devices, field=st.sampled_from(RATES))
 def test_a_faster_device_is_never_slower(load, device, field):
     faster = device | {field: 2.0 * device[field]}
     assert time_s(load, device=faster) <= time_s(load, device=device)

@@ -14,8 +14,9 @@ def core_time(loads, n, k, high, wide, device):
     waves = [tiles[start : start + per_wave] for start in range(0, len(tiles), per_wave)]
     pipe_s = 2.0 * high * wide * k / device["unit_flop_per_s"]
     rows_bytes = high * k * device["row_share"] * device["operand_bytes"]
-    fill_s = (rows_bytes + wide * k * device["weight_bytes"]) / device["fill_bytes_per_s"]
-    return len(waves) * (max(pipe_s, fill_s) + device["wave_s"])
+    moved = rows_bytes + wide * k * device["weight_bytes"]
+    tile_s = max(pipe_s, moved / device["fill_bytes_per_s"]) + device["wave_s"]
+    return max(len(waves) * tile_s, sum(moved / device["l2_bytes_per_s"] for _ in tiles))
 
 
 def grouped_gemm_time(loads, n, k, device, tuned=0):

@@ -143,7 +143,7 @@ def test_a_layer_by_hand():
         return num_bytes / memory + elements / (units * kernels.pass_elements_per_clk_per_cu)
 
     pairs = 800
-    sort_s = device.expert_layer.sort_unit_ns * 1e-9 * tokens * topk / device.compute_units
+    sort_s = device.expert_layer.sort_unit_clk * tokens * topk / units
     route_s = passes_s(4 * tokens * experts, 4 * tokens * experts)
     permute_s = passes_s(4 * pairs * hidden, 2 * pairs * hidden)
     activation_s = passes_s(6 * pairs * inner, 3 * pairs * inner)
@@ -237,7 +237,8 @@ def test_integers_have_kernels_of_their_own():
         for device in ("mi300x", "mi355x"):
             fields = {**AMD, "device": device, "one_kernel": one_kernel}
             integers, floats = (time_s(loads, **{**fields, "dtype": x}) for x in ("int8", "fp8"))
-            assert integers == pytest.approx(floats)
+            # They differ in what a plain GEMM of the type reaches.
+            assert 0.95 * floats < integers < 1.4 * floats
 
 
 def test_one_kernel_by_hand():
@@ -249,19 +250,21 @@ def test_one_kernel_by_hand():
     peak = device.hbm_peak_tb_per_s * 1e12
     # Two slices, so that every row of a token's result is added twice.
     sum_s = 2 * 64 * 20 * 4096 * 2.0 / (peak * kernels.sum_efficiency)
-    rate = 8192 * 2.4e9 * kernels.matrix_efficiency
+    gemm_hz = device.sustained_clock_mhz["fp8_block"] * device.gemm_efficiency["fp8_block"] * 1e6
+    rate = 8192 * gemm_hz * kernels.gemm_share
     fill = device.l2_fill_bytes_per_clk_per_cu * 2.4e9
-    core_s = (
-        min(
-            max(2.0 * high * 256 * 3 * 4096 / rate, (high / 3 + 256) * 3 * 4096 / fill)
-            for high in (16, 32, 64, 128, 256)
+    taken = {high: (high / 3 + 256) * 3 * 4096 for high in (16, 32, 64, 128, 256)}
+    core_s = min(
+        max(
+            max(2.0 * high * 256 * 3 * 4096 / rate, moved / fill) + kernels.wave_clk / 2.4e9,
+            64 * 2 * -(-20 // high) * moved / (device.l2_tb_per_s * 1e12),
         )
-        + kernels.wave_us * 1e-6
+        for high, moved in taken.items()
     )
     moved = 64 * 3 * 300 * 4096 + 64 * 20 * 4096
     memory_s = moved / (peak * device.expert_layer.memory_efficiency)
     gemm_s = max(core_s, memory_s) + device.expert_layer.overlap_loss * min(core_s, memory_s)
-    fixed_s = (kernels.start_us + 64 * kernels.expert_us) * 1e-6
+    fixed_s = kernels.start_us * 1e-6 + 64 * kernels.expert_clk / 2.4e9
     assert time_s(loads, **fields) == pytest.approx(sum_s + gemm_s + fixed_s)
 
 
@@ -270,3 +273,42 @@ def test_layers_of_experts_have_a_memory_rate_of_their_own():
     loads = np.full(128, 2)
     slow, fast = (time_s(loads, tokens=32, device=x) for x in (load_device(base), "h100"))
     assert slow > 1.5 * fast
+
+
+QUARTER = {
+    "extends": "mi300x", "compute_units": 76, "dies": 2, "l2_tb_per_s": 4.25,
+    "sustained_clock_mhz": {"bf16": 2100, "fp8": 2100},
+}  # fmt: skip
+"""A quarter of the units behind the same memory: too few to meet the power cap."""
+
+
+@pytest.mark.parametrize("one_kernel", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_a_quarter_of_the_units_takes_as_long_as_its_units_and_memory_say(dtype, one_kernel):
+    fields = {**AMD, "dtype": dtype, "one_kernel": one_kernel}
+    few, many = np.full(128, 1), np.full(128, 4096)
+    whole, quarter = (
+        [time_s(loads, **{**fields, "device": load_device(base)}) for loads in (few, many)]
+        for base in ("mi300x", QUARTER)
+    )
+    # Weights stream nearly as fast; products take four times as long at the same clock.
+    assert whole[0] <= quarter[0] < 2.0 * whole[0]
+    assert 1.8 * whole[1] < quarter[1] < 4.1 * whole[1]
+
+
+def test_experts_multiply_at_the_rate_of_the_devices_own_gemms():
+    loads = np.full(128, 4096)
+    base = {"extends": "mi300x", "sustained_clock_mhz": {"bf16": 2100}}
+    fast, capped = (
+        time_s(loads, **{**AMD, "dtype": "bf16", "device": load_device(x)})
+        for x in (base, "mi300x")
+    )
+    assert 1.4 * fast < capped < 1.8 * fast
+
+
+def test_a_slow_release_takes_as_much_longer_as_it_says():
+    loads = np.full(64, 2000)
+    fields = {"device": "b200", "inner": 4096}
+    new, old = (time_s(loads, release=name, **fields) for name in ("1.3.0rc20", "1.3.0rc15"))
+    slowdown = load_device("b200").expert_layer.kernels["bf16@1.3.0rc15"].slowdown
+    assert 0.8 * slowdown < old / new < slowdown

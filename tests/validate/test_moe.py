@@ -1,5 +1,6 @@
 import pytest
 
+from projector.config.device_file import load_device
 from projector.validate.kind import FROM_ROW, OK
 from projector.validate.moe import KIND
 
@@ -89,7 +90,7 @@ def test_tuners_time_the_gemms_alone():
 def test_random_routing_leaves_experts_idle():
     assert tuner(num_tokens="8") < 0.9 * tuner(num_tokens="8", distribution="balanced")
     assert tuner(num_tokens="4096") == pytest.approx(
-        tuner(num_tokens="4096", distribution="balanced"), rel=0.2
+        tuner(num_tokens="4096", distribution="balanced"), rel=0.3
     )
     assert tuner() == tuner()
 
@@ -100,8 +101,28 @@ def test_types_of_weights_and_activations():
     assert tuner(dtype="mxfp4") != tuner(dtype="mxfp4 weights, fp8 activations")
     one = "AITER, fastest of the tuner (one kernel; per_Token scales)"
     assert tuner(dtype="fp8", library=one) != tuner(dtype="fp8")
-    assert tuner(dtype="int8", library=one) == pytest.approx(tuner(dtype="fp8", library=one))
+    integers, floats = (tuner(dtype=name, library=one) for name in ("int8", "fp8"))
+    assert integers == pytest.approx(floats, rel=0.1)
     assert KIND.project([{**AITER, "dtype": "int3 weights, bf16 activations"}])[0].status != OK
+
+
+def test_rows_faster_than_their_device_are_doubtful():
+    assert KIND.doubt is not None
+    assert KIND.doubt(ROW) == ""
+    assert "matrix units" in KIND.doubt({**ROW, "time_us": "1.0"})
+    # All but a few of 128 experts are read: 4.5 GB beside what caches keep, 560 us at 8 TB/s.
+    streamed = {**AITER, "dtype": "fp8", "inter": "3072", "time_us": "600"}
+    assert KIND.doubt(streamed) == ""
+    assert "memory" in KIND.doubt({**streamed, "time_us": "500"})
+    assert KIND.doubt({**ROW, "num_tokens": "many"}) == ""
+
+
+def test_libraries_that_nobody_measured_have_a_band_of_their_own():
+    device = load_device("b200")
+    known = {**ROW, "library": "TensorRT-LLM 1.3.0rc20 (moe_torch_flow_cutlass)"}
+    assert KIND.classes is not None
+    assert KIND.classes(known, device)[0] == "blackwell.16_bit"
+    assert KIND.classes(ROW, device)[:2] == ("other_library", "blackwell.16_bit")
 
 
 def test_nothing_is_projected_as_nothing():

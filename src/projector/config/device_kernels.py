@@ -322,19 +322,24 @@ class ExpertKernels(Config):
     start_us: NotNegative = 25.0
     """Fixed time of a layer on one rank: all its kernels start and end, in a graph."""
 
-    expert_us: NotNegative = 0.13
-    """What an expert with tokens adds to each of the two GEMMs."""
+    expert_clk: NotNegative = 260.0
+    """Clocks that an expert with tokens adds to each of the two GEMMs."""
 
-    wave_us: NotNegative = 1.7
-    """Start and end of each wave of tiles."""
+    wave_clk: NotNegative = 3400.0
+    """Clocks that each wave of tiles takes to start and end."""
 
-    matrix_efficiency: float = Field(default=0.9, gt=0, le=1)
+    matrix_efficiency: Share = 0.9
     """Share of the matrix rate at peak_clock_mhz that the main loop reaches."""
 
+    gemm_share: Share | None = None
+    """Instead: share of a plain GEMM's rate (gemm_efficiency at sustained_clock_mhz)."""
+
+    slowdown: Positive = 1.0
+    """What the main loop and the memory take of a release, over what they take of a later one."""
+
     pass_elements_per_clk_per_cu: Positive = 12.0
-    """Elements that a compute unit reads or writes per clock in passes over rows (permuting,
-    activation, quantising, finalising), beside what the memory takes: they gather rows and convert
-    types."""
+    """Elements that a compute unit reads or writes per clock in passes over rows, beside what the
+    memory takes: they gather rows and convert types."""
 
     tuned: bool = True
     """The tile was tuned on equal loads of up to `ExpertLayerCosts.tuned_tokens` tokens; otherwise
@@ -354,13 +359,16 @@ class ExpertKernels(Config):
     """Share of the peak memory rate at which fused GEMMs add their 16-bit results to the tokens'
     rows; none means that it is hidden."""
 
+    row_tiles: tuple[Count, ...] = Field(default=(), max_length=8)
+    """Its tile heights, where they are not those of `ExpertLayerCosts.row_tiles`."""
+
     slice_columns: CountOrNone = 0
     """Columns of an expert that a work-group takes through both GEMMs, where they are one kernel;
     0 means two kernels."""
 
-    fullest_expert_ns: NotNegative = 0.0
-    """What a row of the fullest expert costs in an activation that gives every expert the same few
-    work-groups; 0 where rows are shared out evenly."""
+    fullest_expert_clk: NotNegative = 0.0
+    """Clocks that a row of the fullest expert costs in an activation that gives every expert the
+    same few work-groups; 0 where rows are shared out evenly."""
 
 
 class ExpertLayerCosts(Config):
@@ -371,6 +379,9 @@ class ExpertLayerCosts(Config):
 
     column_tiles: tuple[Count, ...] = Field(default=(64, 128), min_length=1, max_length=4)
     """Tile widths that the grouped GEMM chooses from."""
+
+    libraries: tuple[str, ...] = ()
+    """Libraries and releases whose measured layers the constants are fitted to."""
 
     tuned_tokens: Count = 8192
     """Most tokens that the library tunes its grouped GEMMs for; fewer are tuned for by the next
@@ -383,12 +394,15 @@ class ExpertLayerCosts(Config):
     """Share of the peak memory rate at which grouped GEMMs stream weights and rows; none given
     means hbm_efficiency."""
 
+    l2_efficiency: float = Field(default=0.0, ge=0, le=1)
+    """Share of l2_tb_per_s at which all tiles together take in their operands; 0: never binds."""
+
     routing_start_us: NotNegative = 0.0
     """Fixed time of the kernels that route, sort and quantise, where start_us is that of the GEMMs
     alone; 0 where start_us holds it."""
 
-    sort_unit_ns: NotNegative = 10.0
-    """Time of one compute unit to sort one pick of a token by its expert."""
+    sort_unit_clk: NotNegative = 20.0
+    """Clocks of one compute unit to sort one pick of a token by its expert."""
 
     fused_router_topk: Count = 16
     """Most picks for which routing is one fused kernel."""
@@ -399,8 +413,8 @@ class ExpertLayerCosts(Config):
     unfused_router_us: NotNegative = 30.0
     """Fixed cost of routing that is not fused."""
 
-    unfused_router_ps: NotNegative = 25.0
-    """What it adds for each score (token and expert)."""
+    unfused_router_unit_clk: NotNegative = 7.0
+    """Clocks of one compute unit that it adds for each score (token and expert)."""
 
     kernels: dict[str, ExpertKernels] = Field(
         default_factory=lambda: {"bf16": ExpertKernels()}, min_length=1

@@ -36,8 +36,9 @@ GROUPED = np.dtype(
         ("output_bytes", np.float64),
         # Share of k that a row brings in; the rest of its operand never leaves the unit.
         ("row_share", np.float64),
-        # From L2 into one compute unit.
+        # From L2 into one compute unit, and into all of them; infinite where it does not bind.
         ("fill_bytes_per_s", np.float64),
+        ("l2_bytes_per_s", np.float64),
         ("hbm_bytes_per_s", np.float64),
         # What a group with rows adds to a launch.
         ("group_s", np.float64),
@@ -68,11 +69,13 @@ def _core_s(
     device: np.void, row_tiles: float, high: float, wide: float, n: float, k: float
 ) -> float:
     """Seconds of all waves of tiles of one shape, memory aside."""
-    waves = np.ceil(row_tiles * np.ceil(n / wide) / device["compute_units"])
+    tiles = row_tiles * np.ceil(n / wide)
+    waves = np.ceil(tiles / device["compute_units"])
     pipe_s = 2.0 * high * wide * k / device["unit_flop_per_s"]
     row_bytes = device["row_share"] * device["operand_bytes"]
-    fill_s = (high * row_bytes + wide * device["weight_bytes"]) * k / device["fill_bytes_per_s"]
-    core_s: float = waves * (max(pipe_s, fill_s) + device["wave_s"])
+    moved = (high * row_bytes + wide * device["weight_bytes"]) * k
+    tile_s = max(pipe_s, moved / device["fill_bytes_per_s"]) + device["wave_s"]
+    core_s: float = max(waves * tile_s, tiles * moved / device["l2_bytes_per_s"])
     return core_s
 
 
@@ -141,7 +144,8 @@ def grouped_gemm_times(
     -----
     Every group is padded to whole tiles by itself; the tiles of all groups then go through the
     compute units together, in ``ceil(tiles / units)`` waves. A wave lasts as long as one tile's
-    ``max(matrix pipe, L2 into the unit)`` and its start and end. Beside it run, from memory, the
+    ``max(matrix pipe, L2 into the unit)`` and its start and end; all waves last at least as long as
+    the L2 takes to hand out what the tiles take in. Beside them run, from memory, the
     weights of the groups that have rows, and the activations once. A kernel that runs two
     multiplications back to back is one launch over the k of both, of which its rows bring only
     ``row_share`` from outside. ``time = max(core, memory) +

@@ -329,30 +329,38 @@ def grouped_record(
     kernels: ExpertKernels,
     clock_mhz: float | None = None,
     weights: str = "",
+    kind: str = "",
 ) -> Records:
     """Return what grouped GEMMs of one kind need of a device as GROUPED[1].
 
     Their ``dtype`` is native to it. Without a clock they run at the peak one: a launch alone is too
-    short to meet the power cap. Weights are stored in ``dtype`` unless their type is named; they
-    are widened on their way.
+    short to meet the power cap; ``gemm_share`` is of GEMMs of a ``kind``. Weights are stored in
+    ``dtype`` unless their type is named; they are widened on their way.
     """
     record = np.zeros(1, GROUPED)
     row, layer = record[0], device.expert_layer
     clock_hz = (clock_mhz or device.peak_clock_mhz) * MEGA
-    rate = device.matrix_flop_per_clk_per_cu[dtype]  # type: ignore[index]
+    reached_hz = clock_hz * kernels.matrix_efficiency
+    if kernels.gemm_share is not None:
+        kind = native_type(device, kind or dtype)
+        gemm_mhz = clock_mhz or device.sustained_clock_mhz[kind]  # type: ignore[index]
+        reached_hz = gemm_mhz * MEGA * device.gemm_efficiency[kind] * kernels.gemm_share  # type: ignore[index]
+    rate = device.matrix_flop_per_clk_per_cu[dtype] * reached_hz  # type: ignore[index]
     row["compute_units"] = device.compute_units
-    row["unit_flop_per_s"] = rate * clock_hz * kernels.matrix_efficiency
+    row["unit_flop_per_s"] = rate / kernels.slowdown
     row["operand_bytes"] = OPERAND_BYTES[MATRIX_TYPES.index(dtype)]
     row["weight_bytes"] = OPERAND_BYTES[MATRIX_TYPES.index(weights or dtype)]
     row["output_bytes"], row["row_share"] = SIXTEEN_BIT_BYTES, 1.0
-    row["fill_bytes_per_s"] = device.l2_fill_bytes_per_clk_per_cu * clock_hz
-    memory = layer.memory_efficiency or device.hbm_efficiency
+    row["fill_bytes_per_s"] = device.l2_fill_bytes_per_clk_per_cu * clock_hz / kernels.slowdown
+    row["l2_bytes_per_s"] = layer.l2_efficiency * device.l2_tb_per_s * TB or np.inf
+    memory = (layer.memory_efficiency or device.hbm_efficiency) / kernels.slowdown
     row["hbm_bytes_per_s"] = device.hbm_peak_tb_per_s * memory * TB
-    row["group_s"] = kernels.expert_us * MICROSECOND
-    row["wave_s"] = kernels.wave_us * MICROSECOND
+    row["group_s"] = kernels.expert_clk / clock_hz
+    row["wave_s"] = kernels.wave_clk / clock_hz
     row["overlap_loss"] = layer.overlap_loss
-    row["num_row_tiles"] = len(layer.row_tiles)
-    row["row_tiles"][: len(layer.row_tiles)] = layer.row_tiles
+    heights = kernels.row_tiles or layer.row_tiles
+    row["num_row_tiles"] = len(heights)
+    row["row_tiles"][: len(heights)] = heights
     row["num_column_tiles"] = len(layer.column_tiles)
     row["column_tiles"][: len(layer.column_tiles)] = layer.column_tiles
     return record

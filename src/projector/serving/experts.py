@@ -17,7 +17,7 @@ from projector.config.engine import benchmark_routing
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.lower.hardware import SIXTEEN_BIT_BYTES, expert_kernels, grouped_record
-from projector.units import MEGA, MICROSECOND, NANOSECOND, PICOSECOND, TB
+from projector.units import MEGA, MICROSECOND, TB
 
 
 def balanced_picks(tokens: int, experts: int, topk: int) -> Ints:
@@ -223,16 +223,16 @@ def _pass_s(layer: ExpertLayer, num_bytes: Floats | float, elements: Floats | fl
 
 def _routing_s(layer: ExpertLayer, tokens: int) -> float:
     """Seconds to pick experts for all tokens of the group and to sort the picks."""
-    costs = layer.device.expert_layer
+    costs, device = layer.device.expert_layer, layer.device
     scores, picks = float(tokens * layer.experts), float(tokens * layer.topk)
-    sort_s = costs.sort_unit_ns * NANOSECOND * picks / layer.device.compute_units
-    sort_s += costs.routing_start_us * MICROSECOND
+    clocks = device.compute_units * device.peak_clock_mhz * MEGA
+    sort_s = costs.sort_unit_clk * picks / clocks + costs.routing_start_us * MICROSECOND
     fused = layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts
     if fused:
         # A score is read once in FP32 and then compared; picks and weights are small beside it.
         return sort_s + float(_pass_s(layer, 4.0 * scores, 4.0 * scores))
     unfused_s = costs.unfused_router_us * MICROSECOND
-    return sort_s + unfused_s + costs.unfused_router_ps * PICOSECOND * scores
+    return sort_s + unfused_s + costs.unfused_router_unit_clk * scores / clocks
 
 
 def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
@@ -273,7 +273,7 @@ def _passes_s(layer: ExpertLayer, tokens: int, loads: Ints) -> Floats:
     activation_s = _pass_s(layer, activated, (2.0 + layer.gated) * inner)
     few = benchmark_routing().few_experts
     longest = loads.max(axis=1, initial=0) * (2.0 if loads.shape[1] < few else 1.0)
-    uneven_s = kernels.fullest_expert_ns * NANOSECOND * longest
+    uneven_s = kernels.fullest_expert_clk * longest / (layer.device.peak_clock_mhz * MEGA)
     passes_s: Floats = _pass_s(layer, moved, elements) + np.maximum(activation_s, uneven_s)
     return passes_s
 
@@ -290,7 +290,8 @@ def tuned_rows(layer: ExpertLayer, tokens: int) -> int:
 def _launches(layer: ExpertLayer) -> tuple[list[tuple[int, int]], Records]:
     """Return (n, k) of both launches and GROUPED[2]; one kernel leaves the second empty."""
     kernels, projections = layer.kernels, 1 + layer.gated
-    record = grouped_record(layer.device, layer.dtype, kernels, weights=layer.weights)
+    kind = "fp8_block" if layer.block_scaled else layer.dtype
+    record = grouped_record(layer.device, layer.dtype, kernels, weights=layer.weights, kind=kind)
     records = np.concatenate([record] * GEMMS)
     if kernels.slice_columns:
         # A unit takes rows in once, multiplies by a slice of all weights, and adds up the results.

@@ -17,9 +17,10 @@ from projector.config.bands import kernel_classes
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import benchmark_routing
+from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
 from projector.serving import experts as moe
-from projector.units import MICROSECOND
+from projector.units import MEGA, MIB, MICROSECOND, TB
 from projector.validate import kind as kinds
 from projector.validate.kind import Kind, number, whole
 from projector.validate.names import device_of, precision_of
@@ -33,10 +34,7 @@ SEED = 0
 RANDOM_TOKENS = 1 << 14
 """Tokens that all random draws of one row have together, or those of one draw."""
 
-MAX_COUNT = 1 << 30
-MAX_TOKENS = 1 << 22
-MAX_EXPERTS = 1 << 14
-MAX_PICKS = 1 << 26
+MAX_COUNT, MAX_TOKENS, MAX_EXPERTS, MAX_PICKS = 1 << 30, 1 << 22, 1 << 14, 1 << 26
 """Largest sizes of a measurement; larger ones would not fit into memory."""
 
 _COUNTS = ("num_tokens", "hidden", "inter", "topk", "experts", "tp", "ep")
@@ -64,13 +62,8 @@ def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
 
 
 def _times_s(cases: Sequence[LayerCase]) -> Floats:
-    return np.asarray(
-        moe.expert_layer_times(
-            [case.layer for case in cases],
-            [case.tokens for case in cases],
-            [case.loads for case in cases],
-        )
-    )
+    columns = zip(*((case.layer, case.tokens, case.loads) for case in cases), strict=True)
+    return np.asarray(moe.expert_layer_times(*columns))
 
 
 def read_layer(row: kinds.Row, devices: dict[str, Device]) -> LayerCase:
@@ -171,9 +164,28 @@ def _loads(
     return np.stack(draws)
 
 
+def _doubt(row: kinds.Row) -> str:
+    """Return why a row contradicts itself: faster than its device, caches of weights apart."""
+    (case,) = kinds.read_cases([row], lambda each: read_layer(each, {}))
+    if isinstance(case, str):
+        return ""
+    layer, device, measured_s = case.layer, case.layer.device, case.measured * MICROSECOND
+    weights = (2 + layer.gated) * layer.hidden * layer.inner
+    unit = device.peak_clock_mhz * MEGA * device.matrix_flop_per_clk_per_cu[layer.dtype]  # type: ignore[index]
+    pairs, active = case.loads.sum(axis=1).mean(), (case.loads > 0).sum(axis=1).mean()
+    if 2.0 * weights * pairs > unit * device.compute_units * measured_s:
+        return "faster than the peak of the matrix units"
+    read = active * weights * OPERAND_BYTES[MATRIX_TYPES.index(layer.weights or layer.dtype)]
+    most = device.hbm_peak_tb_per_s * TB * measured_s + (device.mall_mib + device.l2_mib) * MIB
+    return "faster than the memory reads its weights" if read > most else ""
+
+
 def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     """Return the classes of a row that bands are kept for; the type that it multiplies decides."""
-    return kernel_classes(device, _types(row.get("dtype") or "", row.get("library") or "")[0])
+    library = row.get("library") or ""
+    classes = kernel_classes(device, _types(row.get("dtype") or "", library)[0])
+    known = any(name in library for name in device.expert_layer.libraries)
+    return classes if known else ("other_library", *classes)
 
 
 KIND = Kind(
@@ -183,4 +195,5 @@ KIND = Kind(
     quantity="moe_layer",
     classes=_classes,
     precision="dtype",
+    doubt=_doubt,
 )
