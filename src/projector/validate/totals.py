@@ -12,6 +12,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.bands import SHARES
+from projector.envelope import told
 from projector.files import written_whole
 from projector.projection.bands import FITS, VERDICTS
 from projector.validate.first import first_results
@@ -334,9 +335,7 @@ def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[st
 def _object(result: Result) -> dict[str, Any]:
     other = result.outcome.left_out
     return {
-        "line": result.line,
-        "model": result.model,
-        "eligible": result.eligible,
+        **told(result, "line model eligible"),
         **_shown(result),
         "left_out": None
         if other is None
@@ -348,9 +347,7 @@ def _shown(result: Result) -> dict[str, Any]:
     """Return what ``--json`` and ``--out`` tell of a row by the same names."""
     outcome = result.outcome
     return {
-        "predicted": outcome.predicted,
-        "measured": outcome.measured,
-        "ratio": outcome.ratio,
+        **told(outcome, "predicted measured ratio"),
         "status": result.status,
         "mark": outcome.mark if result.projected else None,
         "note": outcome.note,
