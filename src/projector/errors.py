@@ -1,8 +1,9 @@
 """Every error that a user can cause, with what was wrong and what would be right."""
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 
 class ProjectorError(Exception):
@@ -112,3 +113,16 @@ def check_working_folder() -> None:
         msg = "the working directory does not exist any more; change to one that does"
         allowed = "a directory that exists"
         raise ConfigError(msg, key="working_directory", allowed=allowed) from None
+
+
+T = TypeVar("T")
+
+
+def one_of(key: str, value: object, legal: Iterable[T]) -> T:
+    """Return the one of these names that was given; refuse any other."""
+    names = list(legal)
+    for known in names:
+        if isinstance(value, str) and value == known:
+            return known
+    msg = f"{key} must be one of {', '.join(map(str, names))}, got {value!r}"
+    raise ConfigError(msg, key=key, value=value, allowed=names)

@@ -15,22 +15,8 @@ from projector.projection.api import project_jobs, project_performance
 from projector.projection.performance import compare_job_schedules, under_schedule
 from projector.schedule.order import check_order
 from projector.schedule.registry import SCHEDULES
+from reference.order_memory import check_memory
 from thoroughness import examples
-
-
-def check_memory(order, activation, w_share, limit):
-    """F holds what its chunk leaves, B frees it but for the share that W needs, W the rest."""
-    limits = np.broadcast_to(limit, order.pp).tolist()
-    for rank, most in enumerate(limits):
-        rows = slice(order.rank_offset[rank], order.rank_offset[rank + 1])
-        chunks = activation[order.stage_of[rank] % order.num_stages]
-        done = np.zeros((3, order.vpp))
-        for kind, chunk in zip(order.kind[rows], order.chunk[rows], strict=True):
-            done[kind, chunk] += 1
-            forwards, backwards, weights = done
-            left = w_share * (backwards - weights) if order.splits_backward else 0.0
-            assert chunks @ (forwards - backwards + left) <= most * (1.0 + 1e-9)
-
 
 ROOM_GIB = {"tight": 24.0, "some": 80.0, "ample": 4096.0}
 

@@ -9,14 +9,10 @@ from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.measure.reduction import reduce_job
 from projector.projection.api import project_performance
-from projector.projection.measured import Hybrid
+from projector.projection.measured import Hybrid, project_measured
 from projector.projection.terms import BREAKDOWN
 
 EXACT = 1e-9
-
-
-def project_measured(job, record, tp_rule="ratio"):
-    return Hybrid(job, record, tp_rule).project(job)
 
 
 def job_of(model: str = "mixtral_8x7b", **fixed: object) -> Job:

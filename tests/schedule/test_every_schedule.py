@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from kernels.pipelines import random_costs
 from projector.errors import ScheduleError
 from projector.schedule import registry
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, check_memory, check_order
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, check_order
 from projector.schedule.planning.costs import Costs
 from projector.schedule.replay.order_times import peak_bytes, replay
+from reference.order_memory import check_memory
 
 JIT = not numba.config.DISABLE_JIT
 PLANNED = [entry.name for entry in registry.SCHEDULES.values() if entry.planned]

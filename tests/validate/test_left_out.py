@@ -56,9 +56,9 @@ def test_totals_stand_beside_those_of_sources_left_out():
     found = totals([result(1.1, "a", 1.3), result(1.0, "b", 0.9), result(0.5, "c")])
     assert found.median_ape == pytest.approx(0.1)
     assert found.coverage_68 == pytest.approx(2 / 3)
-    assert found.left_out.projected == 2
-    assert found.left_out.median_ape == pytest.approx(0.2)
-    assert found.left_out.coverage_90 == 0.5
+    assert found.left_out["projected"] == 2
+    assert found.left_out["median_ape"] == pytest.approx(0.2)
+    assert found.left_out["coverage_90"] == 0.5
 
 
 def test_sources_weigh_the_same_over_sources():

@@ -121,9 +121,7 @@ class Run:
             for (name, phase), panel in self.panels.items()
         ]
         return {
-            "name": self.name,
-            "ranks": self.ranks,
-            "iterations": self.iterations,
+            **told(self, "name ranks iterations"),
             "iteration_ms": None if self.iteration_ms is None else self.iteration_ms.to_dict(),
             "parts_ms": self.parts_ms,
             "communication_ms": self.communication_ms,

@@ -10,7 +10,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.config.job import Job
 from projector.config.listed import listed_price
-from projector.errors import ConfigError
+from projector.errors import ConfigError, one_of
 from projector.projection.bands import FITS, ratio_band, settings_of
 from projector.projection.results import Results
 from projector.projection.run import project_runs
@@ -35,9 +35,7 @@ _PRICE = (
 
 def check_objective(job: Job, objective: str) -> None:
     """Raise what a job lacks for an objective."""
-    if objective not in OBJECTIVES:
-        msg = f"objective must be one of {', '.join(OBJECTIVES)}, got {objective!r}"
-        raise ConfigError(msg, key="objective", value=objective, allowed=list(OBJECTIVES))
+    one_of("objective", objective, OBJECTIVES)
     if objective == TIME:
         return
     if not job.run.is_stated:

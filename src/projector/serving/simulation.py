@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Floats, Ints
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.kernels import serving_load as kernel
 from projector.kernels.serving_load import StepTable
@@ -249,9 +250,7 @@ class LoadResult:
         return found | {
             "requests": self.requests,
             "requests_counted": len(self.ttft_s),
-            "requests_per_s": self.requests_per_s,
-            "output_tokens_per_s": self.output_tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            **told(self, "requests_per_s output_tokens_per_s tokens_per_s_per_gpu"),
             "offered_tokens_per_s": offered if np.isfinite(offered) else None,
             "saturated": self.saturated,
             **{name: getattr(self, name) for name in _ENGINE},

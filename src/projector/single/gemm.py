@@ -21,7 +21,7 @@ from projector.config.device import Device
 from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile, MatrixType
 from projector.config.formats.shape_table import read_extent, shape_rows
 from projector.envelope import told
-from projector.errors import ConfigError, shown
+from projector.errors import ConfigError, one_of, shown
 from projector.kernels.device import (
     FIRST_NARROW,
     MATRIX_TYPES,
@@ -320,8 +320,8 @@ def gemm_case(
     profile = inputs.device_from(device)
     kind = inputs.matrix_type(profile, dtype)
     clock = inputs.clock_within(profile, clock_mhz)
-    inputs.one_of("model", model, MODELS)
-    inputs.one_of("library", library, ("default", *profile.gemm_libraries))
+    one_of("model", model, MODELS)
+    one_of("library", library, ("default", *profile.gemm_libraries))
     if not (isinstance(l2_hit_rate, Real) and 0.0 <= l2_hit_rate <= 1.0):
         msg = f"l2_hit_rate must be from 0 to 1, got {shown(l2_hit_rate)}"
         raise ConfigError(msg, key="l2_hit_rate", value=l2_hit_rate, allowed="0 to 1")
@@ -466,8 +466,7 @@ def list_gemms(
     case = gemm_case(gpu, **kind)
     order = str(layout).lower()
     if order not in LAYOUTS:
-        msg = f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}"
-        raise ConfigError(msg, key="layout", value=layout, allowed=list(LAYOUTS))
+        one_of("layout", layout, LAYOUTS)
     if not (inputs.is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
         msg = f"out_bytes must be from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")

@@ -1,7 +1,7 @@
 """Inputs of the functions of single kernels: a device, a type, a clock, a run."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -14,7 +14,7 @@ from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.device_kernels import MatrixType, matrix_type_named
 from projector.config.formats.shape_table import MAX_EXTENT
-from projector.errors import ConfigError, shown
+from projector.errors import ConfigError, one_of, shown
 from projector.lower.hardware import RUNS, Run
 from projector.units import unwrapped
 
@@ -61,15 +61,6 @@ def clock_within(
         )
         raise ConfigError(msg, key="clock_mhz", value=clock_mhz, allowed=f"1 to {peak:g}")
     return float(clock_mhz)
-
-
-def one_of(key: str, value: object, legal: Sequence[T]) -> T:
-    """Return the one of these names that was given."""
-    for known in legal:
-        if isinstance(value, str) and value == known:
-            return known
-    msg = f"{key} must be one of {', '.join(map(str, legal))}, got {value!r}"
-    raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
 
 def run_named(run: object) -> Run:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from projector.config.space import Space
 from projector.config.training import schedule_name
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, told
 from projector.errors import ConfigError
 from projector.schedule.registry import SCHEDULES
 from projector.sweeps import journal
@@ -107,10 +107,7 @@ class Plan:
             "format": FORMAT,
             "version": package_version(),
             "schema_version": SCHEMA_VERSION,
-            "digest": self.digest,
-            "points": self.points,
-            "chunk_points": self.chunk_points,
-            "space": self.space,
+            **told(self, "digest points chunk_points space"),
         }
 
 

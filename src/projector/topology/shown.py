@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.topology import routes as paths
 from projector.topology.build import Link, Topology, Vertex, cut_rates, node_net
@@ -195,9 +196,7 @@ def _end(topology: Topology, text: str) -> End:
 
 def _route(route: paths.Route, start_us: float) -> dict[str, Any]:
     return {
-        "path": list(route.path),
-        "hops": route.hops,
-        "gb_per_s": route.gb_per_s,
+        **told(route, "path hops gb_per_s"),
         "latency_us": start_us + route.latency_us,
     }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from projector.arrays import Flags
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, told
 from projector.errors import ConfigError
 from projector.frames import html_table, to_pandas
 from projector.trace.activity import COMPUTE, Activities
@@ -306,9 +306,7 @@ class TraceAnalysis:
                     for each in self.trace.problems
                 ],
                 "selection": self.selection.to_dict(),
-                "on_host": self.everything.on_host,
-                "frameworks": list(self.everything.frameworks),
-                "clocks": [clock.to_dict() for clock in self.everything.clocks],
+                **told(self.everything, "on_host frameworks clocks"),
                 "iterations": [int(each) for each in self._iterations()],
                 **found,
             },
@@ -371,12 +369,7 @@ def _granularities(by: str | Sequence[str]) -> tuple[str, ...]:
 def _file(rank: RankTrace) -> dict[str, Any]:
     kinds = rank.events.kind
     return {
-        "path": rank.path,
-        "format": rank.format,
-        "rank": rank.rank,
-        "world_size": rank.world_size,
-        "vendor": rank.vendor,
-        "devices": list(rank.devices),
+        **told(rank, "path format rank world_size vendor devices"),
         "events": len(rank.events),
         "device_events": int(np.isin(kinds, ON_DEVICE).sum()),
         "left_out": dict(rank.skipped),

@@ -178,7 +178,7 @@ def _exchange_s(row: kinds.Row, routing: Routing, ranks: int, local: int) -> flo
     value, unit = kinds.positive(row, "value"), (row.get("unit") or "").strip()
     metric = (row.get("metric") or "").strip().lower()
     if metric in {"time", "latency"}:
-        return value * kinds.unit_of(unit, kinds.SECONDS)
+        return value * kinds.chosen("unit", unit, kinds.SECONDS)
     if metric.endswith("bandwidth rdma") or metric == "rdma bandwidth (algo)":
         destinations = routing.nodes(ranks, local)
     elif metric.endswith("bandwidth nvlink") or metric == "xgmi bandwidth":
@@ -186,7 +186,7 @@ def _exchange_s(row: kinds.Row, routing: Routing, ranks: int, local: int) -> flo
     else:
         raise ValueError(f"metric {metric!r} is not a time or bandwidth of an exchange")
     size = routing.tokens * destinations * routing.token_bytes
-    return size / (value * kinds.unit_of(unit, kinds.BYTES_PER_S))
+    return size / (value * kinds.chosen("unit", unit, kinds.BYTES_PER_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,13 +443,13 @@ def _collective_s(row: kinds.Row, operation: str, size: float, ranks: int) -> fl
     value, unit = kinds.positive(row, "value"), (row.get("unit") or "").strip()
     metric = (row.get("metric") or "").strip().lower()
     if metric in {"time", "latency"}:
-        return value * kinds.unit_of(unit, kinds.SECONDS)
+        return value * kinds.chosen("unit", unit, kinds.SECONDS)
     share = 1.0
     if metric == "busbw" and operation != "send_recv":
         share = (ranks - 1) / ranks * (2.0 if operation == "all_reduce" else 1.0)
     if share == 0.0:
         raise ValueError("a bus bandwidth of one rank")
-    return size * share / (value * kinds.unit_of(unit, kinds.BYTES_PER_S))
+    return size * share / (value * kinds.chosen("unit", unit, kinds.BYTES_PER_S))
 
 
 def _why_not_eligible(row: kinds.Row) -> str:

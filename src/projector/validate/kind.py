@@ -322,11 +322,11 @@ def plausible(measured_s: float) -> float:
     return measured_s
 
 
-def unit_of(text: str, units: dict[str, float]) -> float:
-    """Return what one of a unit is in SI."""
-    if text not in units:
-        raise ValueError(f"unit must be one of {', '.join(units)}, got {text!r}")
-    return units[text]
+def chosen(name: str, text: str, known: Mapping[str, ReadT]) -> ReadT:
+    """Return what stands for the text of a column, such as what one of a unit is in SI."""
+    if text not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {text!r}")
+    return known[text]
 
 
 _HOMES = {

@@ -12,7 +12,7 @@ from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate import training
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero
+from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero, chosen
 from projector.validate.words import said
 
 _COLUMNS = (*training.JOB_COLUMNS, "component", "mem_gib", "kind")
@@ -116,10 +116,8 @@ def _component(row: Row, evaluation: Evaluation, place: int) -> float:
         held = held + evaluation.idle_bytes(place)
     if of == "device":
         held = held + float(evaluation.reserve_bytes[evaluation.family(place)])
-    rank = said(row, "memory_rank")
-    if rank not in _RANKS:
-        raise ValueError(f"memory_rank must be one of {', '.join(_RANKS)}, got {rank!r}")
-    return to_gib(float(_RANKS[rank](held)))
+    of_rank = chosen("memory_rank", said(row, "memory_rank"), _RANKS)
+    return to_gib(float(of_rank(held)))
 
 
 KIND = Kind(

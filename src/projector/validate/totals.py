@@ -12,6 +12,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.bands import SHARES
+from projector.envelope import told
 from projector.files import written_whole
 from projector.projection.bands import FITS, VERDICTS
 from projector.validate.first import first_results
@@ -58,25 +59,13 @@ class Totals:
     coverage_68: float | None = None
     """Share of the rows with a band that lie in that for 68 %; None without any."""
     coverage_90: float | None = None
-    left_out: "LeftOut | None" = None
-    """The same rows with constants that have not seen their source."""
+    left_out: Mapping[str, Any] | None = None
+    """Errors and coverage by their names where neither constants nor bands have seen the source of
+    a row."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``--json`` prints."""
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Errors and coverage where neither constants nor bands have seen the source of a row."""
-
-    projected: int
-    median_ape: float
-    p90_ape: float
-    mean_ape: float
-    geomean_ratio: float
-    coverage_68: float | None
-    coverage_90: float | None
 
 
 def errors_of(ratio: Floats) -> dict[str, Any]:
@@ -109,29 +98,28 @@ def totals(results: Iterable[Result]) -> Totals:
         rows=eligible,
         projected=len(ratios),
         **errors_of(np.array(ratios)),
-        coverage_68=_coverage(shown, 68),
-        coverage_90=_coverage(shown, 90),
+        **_coverages(shown),
         left_out=_left_out(shown),
     )
 
 
-def _coverage(outcomes: Sequence[Outcome], share: int) -> float | None:
-    held = [outcome.covered(share) for outcome in outcomes]
-    known = [each for each in held if each is not None]
-    return float(np.mean(known)) if known else None
+def _coverages(outcomes: Sequence[Outcome]) -> dict[str, float | None]:
+    """Return the share of rows in each of their bands; None where no row has one."""
+    found: dict[str, float | None] = {}
+    for share in SHARES:
+        held = [outcome.covered(share) for outcome in outcomes]
+        known = [each for each in held if each is not None]
+        found[f"coverage_{share}"] = float(np.mean(known)) if known else None
+    return found
 
 
-def _left_out(outcomes: Sequence[Outcome]) -> LeftOut | None:
+def _left_out(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     others = [each.left_out for each in outcomes if each.left_out is not None]
     projected = [each for each in others if each.ratio is not None and each.ratio > 0.0]
     if not projected:
         return None
-    return LeftOut(
-        projected=len(projected),
-        **errors_of(np.array([each.ratio for each in projected])),
-        coverage_68=_coverage(projected, 68),
-        coverage_90=_coverage(projected, 90),
-    )
+    ratios = np.array([each.ratio for each in projected])
+    return {"projected": len(projected), **errors_of(ratios), **_coverages(projected)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,9 +322,7 @@ def results_object(validation: Validation, totals: Mapping[str, Any]) -> dict[st
 def _object(result: Result) -> dict[str, Any]:
     other = result.outcome.left_out
     return {
-        "line": result.line,
-        "model": result.model,
-        "eligible": result.eligible,
+        **told(result, "line model eligible"),
         **_shown(result),
         "left_out": None
         if other is None
@@ -348,9 +334,7 @@ def _shown(result: Result) -> dict[str, Any]:
     """Return what ``--json`` and ``--out`` tell of a row by the same names."""
     outcome = result.outcome
     return {
-        "predicted": outcome.predicted,
-        "measured": outcome.measured,
-        "ratio": outcome.ratio,
+        **told(outcome, "predicted measured ratio"),
         "status": result.status,
         "mark": outcome.mark if result.projected else None,
         "note": outcome.note,

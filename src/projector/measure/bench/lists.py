@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from projector.config.formats.shape_table import ShapeRow, byte_count, read_extent, shape_rows
-from projector.errors import ConfigError
+from projector.errors import ConfigError, one_of
 from projector.measure.bench import cases as bench_cases
 
 MOST_SIZES = 10_000
@@ -260,13 +260,6 @@ def types_of(text: str) -> list[str]:
     """Return matrix types from their names with commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     return list(dict.fromkeys(bench_cases.named_type(name) for name in names or [text]))
-
-
-def one_of(key: str, value: str, legal: Sequence[str] | Mapping[str, object]) -> None:
-    """Refuse a name that is not legal."""
-    if value not in legal:
-        msg = f"{key} must be one of {', '.join(legal)}, got {value!r}"
-        raise ConfigError(msg, key=key, value=value, allowed=list(legal))
 
 
 def count_of(key: str, value: int, *, least: int = 1) -> None:

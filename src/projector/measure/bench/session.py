@@ -17,7 +17,7 @@ from pathlib import Path
 
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.errors import ConfigError, MeasurementError
+from projector.errors import ConfigError, MeasurementError, one_of
 from projector.files import check_place, not_written, open_table, write_whole
 from projector.measure.bench import rows as bench_rows
 from projector.measure.bench.cases import BenchKind, Case
@@ -399,9 +399,7 @@ def settings_of(
     timeout_s: float | None = None,
 ) -> Settings:
     """Return settings from options."""
-    if backend not in BACKENDS:
-        msg = f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}"
-        raise ConfigError(msg, key="backend", value=backend, allowed=list(BACKENDS))
+    one_of("backend", backend, BACKENDS)
     _check_range("timeout-s", timeout_s, MOST_TIMEOUT_S)
     for key, value in (("ranks", ranks), ("repeats", repeats), ("threads", threads)):
         _check_range(key, value, MOST_COUNT)

@@ -223,10 +223,7 @@ class TraceComparison:
         return {
             "schema_version": SCHEMA_VERSION,
             "version": package_version(),
-            "warnings": list(self.warnings),
-            "title": self.title,
-            "iterations": self.iterations,
-            "ranks": list(self.ranks),
+            **told(self, "warnings title iterations ranks"),
             "tokens_ratio": self.tokens,
             "matched_share": {first: self.matched_first, second: self.matched_second},
             "step": {name: _times(pair, self.names) for name, pair in self.step.items()},
