@@ -308,9 +308,9 @@ def _print_whole(
 
 
 def _print_row(name: str, error: Floats, *, has: bool) -> None:
-    words, evidence = ("yes", "family") if has else ("no", "none")
+    evidence: Evidence = "family" if has else "none"
     errors, _, held = _summary(error, evidence).partition(" held ")
-    print(f"| {name} | {words} | {len(error)} | {errors} | {held} |")
+    print(f"| {name} | {'yes' if has else 'no'} | {len(error)} | {errors} | {held} |")
 
 
 def _has_others(model: Model, own: Flags) -> Flags:
