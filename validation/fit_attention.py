@@ -5,10 +5,12 @@ value. Logarithmic errors, soft-L1, every source with the same weight, and a pri
 Rows with a doubt are scored and never fitted.
 
 Printed are the values, the rows each one moves, and the errors (median, 68th and 90th percentile)
-in sample, with panels left out, and with devices and implementations left out. A panel is a source,
-device, implementation, type, pass, head width, mask, window and number of heads. Leaving it out is
-one Newton step of the fit without its rows; devices and implementations are left out by whole
-fits. ``--record`` writes the values into the file.
+in sample, with panels, head widths and lengths left out, and with devices and implementations left
+out, each with the shares of rows that the bands for 68 and 90 % hold. A panel is a source, device,
+implementation, type, pass, head width, mask, window and number of heads. Leaving it out is one
+Newton step of the fit without its rows; devices and implementations are left out by whole fits, and
+what remains of a device is its file: clocks, units, rates and memory. ``--record`` writes the
+values into the file.
 """
 
 import csv
@@ -22,8 +24,9 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
 from projector.config import resources
+from projector.config.bands import SHARES, attention_time_band
 from projector.config.device_file import load_device
-from projector.config.device_kernels import AttentionKernel
+from projector.config.device_kernels import AttentionKernel, Evidence
 from projector.config.yaml_file import parse_yaml
 from projector.lower.hardware import device_record, set_attention_kernel
 from projector.units import MILLISECOND
@@ -61,8 +64,6 @@ PRIORS = {
     "backward_softmax_exposed": (0.55, 0.3),
     "tile_overhead_us": (1.5, 0.7),
     "backward_tile_overhead_us": (2.0, 0.7),
-    "tail": (0.8, 0.5),
-    "backward_tail": (0.8, 0.5),
     "mask_exposed": (0.4, 0.7),
     "half_efficiency": (0.8, 0.1),
     "start_us": (8.0, 0.4),
@@ -73,7 +74,16 @@ PRIORS = {
 }
 """Centre of each field, and the spread of its logarithm."""
 
-MOST = {"efficiency": 1.0, "softmax_exposed": 2.0, "tail": 2.0, "mask_exposed": 8.0}
+_KERNEL = ("gpu", "impl", "dtype", "pass")
+PARTS: tuple[tuple[str, tuple[str, ...], Evidence], ...] = (
+    ("panels", (*_KERNEL, "head_dim", "causal", "q_heads", "kv_heads"), "width"),
+    ("and all their heads", (*_KERNEL, "head_dim", "causal"), "width"),
+    ("lengths", (*_KERNEL, "seq_len"), "width"),
+    ("head widths", (*_KERNEL, "head_dim"), "device"),
+)
+"""What is left out together in one step, and the bands that its rows have."""
+
+MOST = {"efficiency": 1.0, "softmax_exposed": 2.0, "mask_exposed": 8.0}
 """Largest legal value of fields by the end of their name."""
 
 
@@ -198,12 +208,11 @@ def main() -> None:
         result = f"{_legal(value.field, best.x[number]):8.3g}"
         print(f"{value.field:26} {value.kernel:28} {result} moves {moved} rows")
     error = model.errors(everything)
-    print(f"\nin sample           {_summary(best.error)}")
-    print(f"rows with a doubt   {_summary(error[~model.good])}")
-    panels = np.array([_panel(row, heads=True) for row in model.rows])[rows]
-    print(f"panels left out     {_summary(left_out(model, best, panels))}")
-    panels = np.array([_panel(row, heads=False) for row in model.rows])[rows]
-    print(f"and all their heads {_summary(left_out(model, best, panels))}")
+    print(f"\nin sample           {_summary(best.error, 'width')}")
+    print(f"rows with a doubt   {_summary(error[~model.good], 'width')}")
+    for what, names, evidence in PARTS:
+        groups = np.array([_group(row, names) for row in model.rows])[rows]
+        print(f"{what:20}{_summary(left_out(model, best, groups), evidence)}")
     _print_whole(model, best, "device", lambda case, _: case.device)
     _print_whole(model, best, "implementation", lambda _, row: row["impl"])
     if "--record" in sys.argv[1:]:
@@ -277,23 +286,31 @@ def _robust(weight: Floats, error: Floats) -> Floats:
 def _print_whole(
     model: Model, best: Optimum, what: str, key: Callable[[AttentionCase, Mapping[str, str]], str]
 ) -> None:
-    """Print the errors of groups that whole fits have not seen."""
+    """Print the errors of groups that whole fits have not seen, by what is left of their kernel."""
     groups = np.array([key(*pair) for pair in zip(model.cases, model.rows, strict=True)])
     print(f"\none {what} left out")
-    everything: list[Floats] = []
-    elsewhere: list[Floats] = []
+    print("| left out | kernel has other rows | rows | error | in bands |")
+    print("|---|---|---|---|---|")
+    found: dict[bool, list[Floats]] = {True: [], False: []}
     for name in dict.fromkeys(groups.tolist()):
         own = model.good & (groups == name)
         if own.sum() < FEWEST:
             continue
         fit(model, model.good & ~own, best.x, 6)
-        everything.append(model.errors(np.flatnonzero(own)))
-        elsewhere.append(model.errors(np.flatnonzero(own & _has_others(model, own))))
-        print(f"  {name:60} {int(own.sum()):4} {_summary(everything[-1])}")
-    print(f"  {'all':60} {'':4} {_summary(np.concatenate(everything))}")
-    others = np.concatenate(elsewhere)
-    if len(others):
-        print(f"  {'whose kernel has other rows':60} {len(others):4} {_summary(others)}")
+        others = _has_others(model, own)
+        for has, select in ((True, own & others), (False, own & ~others)):
+            if select.any():
+                found[has].append(model.errors(np.flatnonzero(select)))
+                _print_row(name, found[has][-1], has=has)
+    for has, errors in found.items():
+        if errors:
+            _print_row("all", np.concatenate(errors), has=has)
+
+
+def _print_row(name: str, error: Floats, *, has: bool) -> None:
+    evidence: Evidence = "family" if has else "none"
+    errors, _, held = _summary(error, evidence).partition(" held ")
+    print(f"| {name} | {'yes' if has else 'no'} | {len(error)} | {errors} | {held} |")
 
 
 def _has_others(model: Model, own: Flags) -> Flags:
@@ -336,16 +353,20 @@ def _source(row: Mapping[str, str]) -> str:
     return row["source"].partition(" ")[0]
 
 
-def _panel(row: Mapping[str, str], *, heads: bool) -> str:
+def _group(row: Mapping[str, str], names: Sequence[str]) -> str:
     window = "window" if "sliding window" in row["notes"] else ""
-    names = ["gpu", "impl", "dtype", "pass", "head_dim", "causal"]
-    names += ["q_heads", "kv_heads"] if heads else []
     return "|".join([_source(row), window, *(row[name] for name in names)])
 
 
-def _summary(error: Floats) -> str:
+def _summary(error: Floats, evidence: Evidence) -> str:
     percent = 100.0 * np.abs(np.expm1(error))
-    return " / ".join(f"{np.percentile(percent, rank):5.1f}" for rank in (50, 68, 90)) + " %"
+    errors = " / ".join(f"{np.percentile(percent, rank):.1f}" for rank in (50, 68, 90))
+    band = attention_time_band(evidence, "")
+    held = []
+    for share in SHARES:
+        low, high = band.limits(share) or (np.nan, np.nan)
+        held.append(np.mean((np.exp(-error) >= low) & (np.exp(-error) <= high)))
+    return f"{errors} % held {' / '.join(f'{100.0 * share:.0f}' for share in held)} %"
 
 
 def _record(model: Model, x: Floats) -> None:

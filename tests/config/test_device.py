@@ -108,9 +108,9 @@ def test_a_file_extends_another_from_its_own_folder(tmp_path, monkeypatch):
 
 def test_a_family_brings_its_kernels_and_a_device_lays_its_own_over_them():
     base = load_device("h100")
-    device = load_device({"extends": "h100", "attention_kernels": {"fa3": {"tail": 0.1}}})
-    assert device.attention_kernels["fa3"].tail == 0.1
-    same = {"tail"}
+    device = load_device({"extends": "h100", "attention_kernels": {"fa3": {"mask_exposed": 0.1}}})
+    assert device.attention_kernels["fa3"].mask_exposed == 0.1
+    same = {"mask_exposed"}
     assert device.attention_kernels["fa3"].model_dump(exclude=same) == base.attention_kernels[
         "fa3"
     ].model_dump(exclude=same)

@@ -54,20 +54,24 @@ def block_steps(blocked, block, walked, step, low, high, packed=1, mask_rows=0):
     return counts
 
 
-def makespan(groups_s, overhead_s, heads, units, tail):
-    """Whole waves of equal groups; uneven ones end apart by a share of a mean group."""
-    mean, most = math.fsum(groups_s) / len(groups_s), max(groups_s)
-    waves = len(groups_s) * heads / units
-    unevenness = min(1, 2 * (most - mean) / most) if most else 0
-    idle = (1 - unevenness) * (math.ceil(waves) - waves) + unevenness * tail * min(1, waves)
-    longest = most + overhead_s
-    return min(max((waves + idle) * (mean + overhead_s), longest), math.ceil(waves) * longest)
+def makespan(groups_s, heads, units, order=None):
+    """End of the last of all groups, of which the last four waves are given out one by one.
+
+    Heads follow one another, or with an ``order`` all heads start their groups of one kind in turn.
+    """
+    in_order = groups_s * int(heads)
+    if order:
+        in_order = [group_s for group_s in order for _ in range(int(heads))]
+    before = int(units) * max(0, len(in_order) // int(units) - 4)
+    last = in_order[before:]
+    busy_s = heads * math.fsum(groups_s) - math.fsum(last)
+    return max(busy_s / units + list_schedule(last, units), *groups_s)
 
 
-def list_schedule(groups_s, heads, units):
-    """Makespan of starting the longest group first, each on the first unit that is free."""
+def list_schedule(groups_s, units):
+    """Makespan of groups that start in this order, each on the first unit that is free."""
     free = [0.0] * int(units)
-    for group_s in sorted(groups_s * heads, reverse=True):
+    for group_s in groups_s:
         heapq.heapreplace(free, free[0] + group_s)
     return max(free)
 
@@ -103,6 +107,7 @@ def inner_step_s(backward, d_qk, d_v, tile, code, device):
     matrix_s = flop * scores * units / device["attention_flop_per_s"][code] / efficiency
     exponentials_s = scores * units / device["attention_exp_per_s"]
     operations = BACKWARD_OPS if backward else FORWARD_OPS + d_v / columns
+    operations /= device["attention_vector_saving"]
     softmax_s = exponentials_s + scores * operations * units / device["attention_vector_per_s"]
     prefix = "attention_backward" if backward else "attention"
     step_s = matrix_s + device[f"{prefix}_softmax_exposed"] * softmax_s
@@ -131,9 +136,9 @@ def forward_parts(shape, causal, window, code, device):
         mask_s = device["attention_mask_exposed"] * softmax_s
         mask_rows = 0 if window else mask_rows
         counts = block_steps(queries, rows, keys, int(columns), low, high, packed, mask_rows)
-        groups_s = [steps * step_s + masked * mask_s for steps, masked in counts]
-        tail = device["attention_tail"]
-        return makespan(groups_s, overhead_s, batch * heads // packed, units, tail)
+        groups_s = [steps * step_s + masked * mask_s + overhead_s for steps, masked in counts]
+        order = groups_s[::-1] if device["attention_longest_first"] else None
+        return makespan(groups_s, batch * heads // packed, units, order)
 
     tile = tile_of(False, d_qk, device)
     busy_s = busy(tile)
@@ -168,10 +173,10 @@ def backward_parts(shape, causal, window, code, device):
     step_s, softmax_s = inner_step_s(True, d_qk, d_v, tile, code, device)
     mask_s = device["attention_mask_exposed"] * softmax_s
     counts = block_steps(keys, int(columns), queries, int(rows), -high, -low)
-    groups_s = [steps * step_s + masked * mask_s for steps, masked in counts]
     overhead_s = device["attention_backward_tile_overhead_s"]
-    tail = device["attention_backward_tail"]
-    busy_s = makespan(groups_s, overhead_s, batch * heads, units, tail)
+    groups_s = [steps * step_s + masked * mask_s + overhead_s for steps, masked in counts]
+    order = groups_s if device["attention_backward_longest_first"] else None
+    busy_s = makespan(groups_s, batch * heads, units, order)
     waves = len(counts) * batch * heads / units
     writers = min(len(counts), units)
     busy_s += device["attention_dq_order_exposed"] * step_s * (writers - 1) * max(1, waves)

@@ -252,12 +252,15 @@ class AttentionKernel(Config):
     backward_tile_overhead_us: NotNegative | None = None
     """tile_overhead_us of the backward; none means as forward."""
 
-    tail: float = Field(default=0.8, ge=0, le=2)
-    """Share of a mean work-group by which uneven (causal) ones end apart: about a half to one
-    and a half where the long ones come last, near 0 where they are sorted first."""
+    longest_first: bool = False
+    """Whether the longest work-groups of all heads start first in the forward. Otherwise the heads
+    follow one another, each in the order of the sequence."""
 
-    backward_tail: float | None = Field(default=None, ge=0, le=2)
-    """tail of the backward; none means as forward."""
+    backward_longest_first: bool = False
+    """The same in the backward."""
+
+    vector_saving: float = Field(default=1.0, ge=1, le=8)
+    """How many times fewer vector instructions the softmax takes than one a number and step."""
 
     mask_exposed: float = Field(default=0.0, ge=0, le=8)
     """By how much of its softmax work an inner step that is partly masked takes longer."""

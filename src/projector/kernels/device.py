@@ -163,9 +163,11 @@ DEVICE = np.dtype(
         ("attention_vector_per_s", np.float64),
         ("attention_backward_softmax_exposed", np.float64),
         ("attention_backward_tile_overhead_s", np.float64),
-        # Share of a mean work-group by which uneven ones end apart.
-        ("attention_tail", np.float64),
-        ("attention_backward_tail", np.float64),
+        # 1 where the longest work-groups start first.
+        ("attention_longest_first", np.float64),
+        ("attention_backward_longest_first", np.float64),
+        # How many times fewer vector instructions the softmax takes than one a number and step.
+        ("attention_vector_saving", np.float64),
         # Share of the softmax work by which a partly masked step is longer.
         ("attention_mask_exposed", np.float64),
         # 1 where the query heads of a key head share blocks.

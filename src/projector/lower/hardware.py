@@ -400,7 +400,6 @@ def set_attention_kernel(row: np.void, device: Device, kernel: AttentionKernel) 
         "atomic_gb_per_s": 0.0,
         "backward_softmax_exposed": kernel.softmax_exposed,
         "backward_start_us": 2.0 * start_us,
-        "backward_tail": kernel.tail,
         "backward_tile_overhead_us": kernel.tile_overhead_us,
         "start_us": start_us,
     }

@@ -242,11 +242,11 @@ def residuals_of(results: Iterable[Result], *, by_device: bool = False) -> list[
 
 
 def tables_of(
-    residuals: Sequence[Residual], method: Method, widening: float = 1.0
+    residuals: Sequence[Residual], method: Method, widening: float | Sequence[float] = 1.0
 ) -> dict[str, dict[str, Any]]:
     """Return the entries of every class.
 
-    ``widening`` is a factor on logarithms, where the constants have seen the rows.
+    ``widening`` is a factor on logarithms, or one a share, where the constants have seen the rows.
     """
     counts: dict[str, list[Residual]] = {}
     for each in residuals:
@@ -310,9 +310,10 @@ def _beyond(error: float, limits: Limits) -> float:
     return abs(error) / max(abs(side), 1e-6)
 
 
-def _entry(limits: Sequence[Limits], widening: float) -> dict[str, float]:
+def _entry(limits: Sequence[Limits], widening: float | Sequence[float]) -> dict[str, float]:
     sides = {}
-    for share, limit in zip(SHARES, limits, strict=True):
-        sides[f"low_{share}"] = round(math.exp(widening * limit.low), 3)
-        sides[f"high_{share}"] = round(math.exp(widening * limit.high), 3)
+    factors = np.broadcast_to(widening, len(SHARES)).tolist()
+    for share, limit, factor in zip(SHARES, limits, factors, strict=True):
+        sides[f"low_{share}"] = round(math.exp(factor * limit.low), 3)
+        sides[f"high_{share}"] = round(math.exp(factor * limit.high), 3)
     return sides

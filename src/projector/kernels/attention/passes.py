@@ -1,11 +1,12 @@
 """One attention: its tiles, the work-groups that walk over them, and what its passes take."""
 
+import heapq
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from projector.arrays import Ints
+from projector.arrays import Floats, Ints
 from projector.kernels._jit import helper
 from projector.kernels.device import (
     BACKWARD_COLUMNS,
@@ -25,6 +26,10 @@ HEAD_DIM_STEP = 32.0
 
 MAX_BLOCKS = 8192
 """Blocks looked at one by one; of more, runs of neighbours count as their heaviest end."""
+
+LISTED_WAVES = 4.0
+"""Waves of work-groups at the end that are given to compute units one by one; those before them
+leave no unit idle."""
 
 UNBOUNDED = 1e18
 """Distance to a key that no mask has."""
@@ -84,8 +89,8 @@ class Costs(NamedTuple):
     """What a step that is partly masked takes longer."""
     group: float
     """Start and finish of a work-group."""
-    tail: float
-    """Share of a mean group by which uneven groups end apart."""
+    longest_first: bool
+    """Whether the longest groups of all heads start first, not those of one head after another."""
     chain: float
     """Share that shows of the step by which each group of one head starts after the last."""
 
@@ -130,35 +135,59 @@ def block_steps(walk: Walk, block: float, masks: bool) -> tuple[float, float]:
 
 
 @helper
+def _last_groups(
+    group_s_R: Floats, blocks: float, heads: float, units: float, rising: bool, longest_first: bool
+) -> tuple[float, float]:
+    """Sum and makespan of the groups that start last; a unit takes one when it has ended its own.
+
+    Whole waves stand before them. ``group_s_R`` has runs of blocks from the heavy end of a head.
+    """
+    groups, run = blocks * heads, np.ceil(blocks / len(group_s_R))
+    before = units * max(0.0, np.floor(groups / units - LISTED_WAVES))
+    free = [0.0] * int(units)
+    sum_s = end_s = 0.0
+    for place in range(int(before), int(groups)):
+        block = place // heads if longest_first else place % blocks
+        if rising and not longest_first:
+            block = blocks - 1.0 - block
+        ended_s = free[0] + group_s_R[int(block // run)]
+        sum_s += ended_s - free[0]
+        end_s = max(end_s, ended_s)
+        heapq.heapreplace(free, ended_s)
+    return sum_s, end_s
+
+
+@helper
 def schedule(walk: Walk, heads: float, units: float, costs: Costs) -> Work:
     """Work of one head, and the makespan of all heads.
 
-    Equal groups run in whole waves. Uneven ones (causal) fill each other's gaps but for the last
-    of them: their ends lie apart by a share of a mean group that depends on the order in which
-    the implementation starts them. Nothing ends before its longest group, nor after waves of it.
+    The last groups are given out one by one, in the order in which the implementation starts them.
+    Nothing ends before its longest group.
     """
     blocks = np.ceil(walk.blocked / walk.block)
     run = max(1.0, np.ceil(blocks / MAX_BLOCKS))
     masks = costs.mask > 0.0
     steps, masked, most_s, done = 0.0, 0.0, 0.0, 0.0
+    group_s_R = np.empty(int(np.ceil(blocks / run)))
     while done < blocks:
         length = min(run, blocks - done)
         # The heavy end of the run, counted from the heavy end of the axis.
         block = blocks - 1.0 - done if walk.heavy_last else done
         heavy, partly = block_steps(walk, block, masks)
+        group_s = heavy * costs.step + partly * costs.mask + costs.group
+        group_s_R[int(done // run)] = group_s
         done += length
         steps += length * heavy
         masked += length * partly
-        most_s = max(most_s, heavy * costs.step + partly * costs.mask)
-    mean_s = (steps * costs.step + masked * costs.mask) / blocks
-    spread = min(1.0, 2.0 * (most_s - mean_s) / most_s) if most_s > 0.0 else 0.0
-    mean_s += costs.group
+        most_s = max(most_s, group_s)
+    mean_s = (steps * costs.step + masked * costs.mask) / blocks + costs.group
     waves = blocks * heads / units
-    idle = (1.0 - spread) * (np.ceil(waves) - waves) + spread * costs.tail * min(1.0, waves)
+    sum_s, end_s = _last_groups(
+        group_s_R, blocks, heads, units, walk.heavy_last, costs.longest_first
+    )
     # In a fixed order the groups of one head that run together start a step apart.
     chained_s = costs.chain * costs.step * (min(blocks, units) - 1.0) * max(1.0, waves)
-    longest_s = most_s + costs.group
-    makespan_s = min(max((waves + idle) * mean_s, longest_s), np.ceil(waves) * longest_s)
+    makespan_s = max(waves * mean_s - sum_s / units + end_s, most_s)
     makespan_s += chained_s
     return Work(steps, masked, blocks, waves, mean_s, makespan_s, costs)
 
@@ -242,6 +271,7 @@ def step_costs(
     units = device["compute_units"]
     matrix_s = flop * scores / (device["attention_flop_per_s"][code] / units)
     least_s = scores / (device["attention_exp_per_s"] / units)
+    vector_ops /= device["attention_vector_saving"]
     softmax_s = least_s + scores * vector_ops / (device["attention_vector_per_s"] / units)
     return max(matrix_s + exposed * softmax_s, least_s), matrix_s, softmax_s
 
@@ -305,7 +335,8 @@ MIN_OUTPUT_BYTES = 2.0
 FP32 = 4.0
 
 FORWARD_VECTOR_OPS = 5.0
-"""Vector instructions a score beside its exponential: scale and subtract, maximum, sum, convert."""
+"""Vector instructions a score beside its exponential, where each takes one number: scale and
+subtract, maximum, sum, convert."""
 
 BACKWARD_VECTOR_OPS = 8.0
 """The same backward: recomputing P, and dS = P * (dP - delta), both converted."""
@@ -357,7 +388,7 @@ def _forward_work(device: np.void, code: int, shape: Shape, tile: Tile) -> Work:
         matrix_s,
         device["attention_mask_exposed"] * softmax_s,
         device["attention_tile_overhead_s"],
-        device["attention_tail"],
+        device["attention_longest_first"] > 0.0,
         0.0,
     )
     return schedule(walk, heads, device["compute_units"], costs)
@@ -440,7 +471,7 @@ def _backward_work(device: np.void, code: int, shape: Shape, tile: Tile) -> Work
         matrix=matrix_s,
         mask=device["attention_mask_exposed"] * softmax_s,
         group=device["attention_backward_tile_overhead_s"],
-        tail=device["attention_backward_tail"],
+        longest_first=device["attention_backward_longest_first"] > 0.0,
         chain=device["attention_dq_order_exposed"],
     )
     return schedule(walk, shape.batch * shape.heads, device["compute_units"], costs)
@@ -508,7 +539,7 @@ def _unfused(device: np.void, code: int, shape: Shape, score_passes: float, flop
     heads = shape.batch * shape.heads
     scores = heads * shape.queries * shape.keys
     compute_s = flop * scores / (device["attention_flop_per_s"][code] * tile.efficiency)
-    costs = Costs(compute_s, compute_s, 0.0, 0.0, 0.0, 0.0)
+    costs = Costs(compute_s, compute_s, 0.0, 0.0, False, 0.0)
     work = Work(1.0, 0.0, 1.0, 1.0, compute_s, compute_s, costs)
     output = max(MIN_OUTPUT_BYTES, OPERAND_BYTES[code])
     passed = score_passes * scores * output
