@@ -10,7 +10,8 @@ memory streams at 0.8 of its peak on these devices: both priors are narrow.
 Rows with a stated doubt are neither fitted nor scored. Out of sample, rows are projected with
 constants fitted without their (n, k), without their source, or without their device.
 
-Run with the families to fit (default: all), and ``--out`` for the errors out of sample.
+Run with the families to fit (default: all), and ``--out`` for the errors out of sample,
+and ``--derived`` for those of every device known from its datasheet and its sibling alone.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from pydantic import BaseModel
 from scipy.optimize import least_squares
 
 from projector.arrays import Flags, Floats
+from projector.config.bands import band_of, kernel_classes
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.units import MICROSECOND
@@ -221,8 +223,8 @@ class Data(NamedTuple):
     weight: Floats
 
 
-def read(family: str) -> Data:
-    """Read the rows of a family's devices that have no doubt."""
+def read(family: str, device: str = "") -> Data:
+    """Read the rows of a device, or of a family's devices, that have no doubt."""
     rows, cases = [], []
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -232,7 +234,8 @@ def read(family: str) -> Data:
                 case = read_case(row)
             except ValueError:
                 continue
-            if load_device(case.setup.device).gemm_family == family:
+            known = case.setup.device
+            if known == device if device else load_device(known).gemm_family == family:
                 rows.append(row)
                 cases.append(case)
     weight = _equal(
@@ -370,12 +373,94 @@ def report(family: str, *, out_of_sample: bool) -> None:
             print(f"{device} out: {rows} rows, {median:.1f} / {high:.1f} %")
 
 
+SIBLINGS = {
+    "a100": "a100_pcie", "a100_pcie": "a100", "h100": "a100", "h200": "h100", "h800": "h100",
+    "gh200": "h200", "b200": "h100", "gb200": "b200", "b300": "b200", "gb300": "gb200",
+    "mi210": "mi250x", "mi250x": "mi210", "mi300x": "mi250x", "mi325x": "mi300x",
+    "mi355x": "mi300x",
+}  # fmt: skip
+"""Device with rows -> the one that it is derived from; of two generations, the older one."""
+
+DATASHEET = (
+    "name", "vendor", "architecture", "compute_units", "dies", "peak_clock_mhz",
+    "matrix_flop_per_clk_per_cu", "matrix_peak_tflops", "vector_tflops",
+    "transcendental_per_clk_per_cu", "lds_kib_per_cu", "l2_mib", "mall_mib", "hbm_gib",
+    "hbm_peak_tb_per_s", "tdp_w", "scale_up_gb_per_s", "scale_up_peer_gb_per_s",
+)  # fmt: skip
+"""What is known of a chip before it exists."""
+
+
+def derived(name: str) -> Device:
+    """Return a device made of its datasheet and its sibling alone, as a user would state it."""
+    sibling, own = load_device(SIBLINGS[name]), load_device(name)
+    stated = own.model_dump(include=set(DATASHEET))
+    older = sibling.matrix_flop_per_clk_per_cu
+    for field in ("sustained_clock_mhz", "gemm_efficiency"):
+        # A type that the sibling lacks has the share and the clock of its nearest one.
+        values = getattr(sibling, field)
+        near = values.get("fp8", values["bf16"])
+        near *= own.peak_clock_mhz / sibling.peak_clock_mhz if "clock" in field else 1.0
+        near = min(near, own.peak_clock_mhz) if "clock" in field else near
+        new = {kind: near for kind in own.matrix_flop_per_clk_per_cu if kind not in older}
+        if new:
+            stated[field] = new
+    return load_device({**stated, "extends": SIBLINGS[name]})
+
+
+def report_derived() -> None:
+    """Print the errors of devices known from their datasheet alone, with the bands they have."""
+    print("| device | from | rows | own file | derived | ratio | in 68 / 90 % band |")
+    print("|---|---|---|---|---|---|---|")
+    found: dict[str, Floats] = {}
+    for name, sibling in SIBLINGS.items():
+        data = read("", device=name)
+        made = derived(name)
+        own = times_us(data, (), np.empty(0))
+        times = case_times(data.cases, lambda _name, made=made: made) / MICROSECOND
+        log = np.log(times / data.measured_us)
+        found[name] = log
+        (_, *before), (_, *after) = (
+            errors(data, each, ["all"] * len(own))["all"] for each in (own, times)
+        )
+        inside = [
+            100.0
+            * np.mean(
+                [
+                    _holds(made, case, value, share)
+                    for case, value in zip(data.cases, log, strict=True)
+                ]
+            )
+            for share in (68, 90)
+        ]
+        print(
+            f"| {name} | {sibling} | {len(own)} | {before[0]:.1f} / {before[1]:.1f} % "
+            f"| {after[0]:.1f} / {after[1]:.1f} % | {np.exp(log.mean()):.2f} "
+            f"| {inside[0]:.0f} / {inside[1]:.0f} |"
+        )
+    # Every device weighs the same.
+    middle, high = (
+        np.mean([np.percentile(abs(np.expm1(log)), share) for log in found.values()])
+        for share in (50, 90)
+    )
+    print(f"mean over devices: {100.0 * middle:.1f} / {100.0 * high:.1f} %")
+
+
+def _holds(device: Device, case: Case, log: float, share: int) -> bool:
+    limits = band_of("gemm", kernel_classes(device, case.setup.kind), "a new device").limits(share)
+    assert limits is not None
+    return bool(limits[0] <= np.exp(-log) <= limits[1])
+
+
 def main() -> None:
     """Fit the families that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("families", nargs="*", default=[*CONSTANTS])
     parser.add_argument("--out", action="store_true")
+    parser.add_argument("--derived", action="store_true")
     given = parser.parse_args()
+    if given.derived:
+        report_derived()
+        return
     for family in given.families:
         report(family, out_of_sample=given.out)
 

@@ -12,6 +12,7 @@ from projector.config import resources
 from projector.config._base import SOURCED, is_mapping, merge, of_fields, source_table
 from projector.config.device import Device
 from projector.config.device_kernels import Evidence
+from projector.config.inherited import scaled
 from projector.config.resources import hardware_table, once_by_name, stated_and_base
 from projector.config.yaml_file import MOST_EXTENDS, base_of, read_yaml
 from projector.errors import ConfigError
@@ -51,10 +52,25 @@ def load_device(name: str | Path | Mapping[str, Any], *, key: str = "cluster.dev
 
 def read_device(name: str | Path | Mapping[str, Any], key: str, kind: type[D]) -> D:
     """Return a device as `load_device` does, of one kind."""
-    data = _with_memory(_device_data(name, key, ()))
+    return kind.parse(_whole_data(name, key, ()), path=key)
+
+
+def _whole_data(
+    name: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return a device's data with what its families have, all of it scaled to its own rates."""
+    data = _with_memory(_device_data(name, key, chain))
     data = _with_family(data, "expert_family", "experts.yaml", key)
     data = _with_training(_with_family(data, "gemm_family", "gemm.yaml", key))
-    return kind.parse(_with_family(data, "attention_family", ATTENTION, key), path=key)
+    data = _with_family(data, "attention_family", ATTENTION, key)
+    own, base, chain = stated_and_base(name, "hardware", key=key, chain=chain, suffixes=YAML)
+    if base is None:
+        return data
+    whole = _of_shipped if isinstance(base, str) and not base.endswith(YAML) else _whole_data
+    return scaled(data, own, whole(base, key, chain))
+
+
+_of_shipped = cache(_whole_data)
 
 
 def _device_data(
