@@ -21,7 +21,7 @@ def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, 
 
 
 def told(result: object, names: str) -> dict[str, Any]:
-    """Return attributes of a result as JSON has them, by their names, which spaces part.
+    """Return attributes of a result as JSON has them; ``names`` has spaces between the names.
 
     A name with a unit, such as ``peak_gib``, may be that of an attribute in SI, ``peak_bytes``.
     Results within the result are told by their own ``to_dict``.

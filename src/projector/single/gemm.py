@@ -465,8 +465,7 @@ def list_gemms(
     """
     case = gemm_case(gpu, **kind)
     order = str(layout).lower()
-    if order not in LAYOUTS:
-        one_of("layout", layout, LAYOUTS)
+    one_of("layout", layout if order not in LAYOUTS else order, LAYOUTS)
     if not (inputs.is_number(out_bytes) and 0.0 <= out_bytes <= MAX_OUT_BYTES):
         msg = f"out_bytes must be from 0 to {MAX_OUT_BYTES:g}, got {shown(out_bytes)}"
         raise ConfigError(msg, key="out_bytes", value=out_bytes, allowed=f"0 to {MAX_OUT_BYTES:g}")
