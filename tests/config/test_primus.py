@@ -402,7 +402,7 @@ def test_malformed_experiments(change):
         ({"tensor_model_parallel_size": "${bad-name}"}, "tensor_model_parallel_size"),
         ({"overlap_grad_reduce": "maybe"}, "overlap_grad_reduce"),
         ({"fp8": "e3m4"}, "fp8"),
-        ({"hybrid_attention_ratio": 0.5}, "hybrid_attention_ratio"),
+        ({"is_hybrid_model": True, "hybrid_attention_ratio": "x"}, "hybrid_attention_ratio"),
         ({"fp4": "e2m1", "fp4_recipe": "int4"}, "fp4_recipe"),
         (
             {"fp4": "e2m1", "fp4_recipe": "mxfp4", "mxfp4_backward_precision": "fp8"},

@@ -69,9 +69,9 @@ def test_steps_on_faster_links(monkeypatch, request):
     steps = steps_ms(field, FASTER_GB_PER_S, **{"cluster.variation.device_spread": 0.0})
     assert len(steps) > 10
     assert np.all(np.diff(steps) <= 0.0)
-    # With the wait for the slowest device some are longer: docs/step.md says why.
+    # With the wait for the slowest device some can be longer: docs/step.md says why.
     longer = np.diff(steps_ms(field, FASTER_GB_PER_S), axis=1)
-    assert 0 < np.count_nonzero(longer > 0.0) < 0.1 * longer.size
+    assert np.count_nonzero(longer > 0.0) < 0.1 * longer.size
 
 
 def test_steps_with_more_adapters(monkeypatch, request):

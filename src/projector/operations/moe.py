@@ -52,17 +52,18 @@ FP8_BYTES = 1.0 + 4.0 / 128.0
 
 
 EXECUTION = (
-    "moe.router", "moe.host", "moe.shared.first", "moe.shared.second", "moe.shared.exit",
-    "moe.permute", "moe.dispatch", "moe.etp.all_gather", "moe.sort", "moe.experts",
-    "moe.etp.reduce_scatter", "moe.combine", "moe.unpermute",
+    "moe.router", "moe.latent.down", "moe.host", "moe.shared.first", "moe.shared.second",
+    "moe.shared.exit", "moe.permute", "moe.dispatch", "moe.etp.all_gather", "moe.sort", "moe.pad",
+    "moe.experts", "moe.etp.reduce_scatter", "moe.combine", "moe.unpermute", "moe.latent.up",
 )  # fmt: skip
 """Parts of a forward in the order in which they run, which is not that of their rows. Of shared
 experts the projections and what follows them on TP stand apart."""
 
 EXECUTION_BESIDE_SHARED = (
-    "moe.router", "moe.host", "moe.permute", "moe.shared.first", "moe.dispatch",
-    "moe.etp.all_gather", "moe.sort", "moe.experts", "moe.etp.reduce_scatter",
-    "moe.shared.second", "moe.combine", "moe.shared.exit", "moe.unpermute",
+    "moe.router", "moe.latent.down", "moe.host", "moe.permute", "moe.shared.first",
+    "moe.dispatch", "moe.etp.all_gather", "moe.sort", "moe.pad", "moe.experts",
+    "moe.etp.reduce_scatter", "moe.shared.second", "moe.combine", "moe.shared.exit",
+    "moe.unpermute", "moe.latent.up",
 )  # fmt: skip
 """The same where exchanges hide behind shared experts (Megatron's
 ``moe_shared_expert_overlap``)."""
