@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import projector as pj
+from projector.arrays import Ints
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import build_timeline
 from projector.report.exports import write_timeline
 from projector.trace.activity import ATTENTION, COMPUTE, FORWARD, PHASES, Activities
 from projector.trace.alignment import align
-from projector.trace.events import projected_terms
+from projector.trace.events import RankTrace
 from projector.trace.measures.overlap import overlap_ratios
 from projector.trace.measures.times import kernel_times
 from projector.trace.read import load_trace
@@ -33,6 +34,36 @@ CASES = {
     "b2s8": (2, 8192),
 }
 """Sequences of one GPU and their length, named as in the study."""
+
+
+TERM, EXPOSED = "term", "exposed_ps"
+"""What the file says of each activity: the term of the step that it adds to, and how much."""
+
+
+def projected_terms(trace: RankTrace) -> dict[int, dict[str, int]]:
+    """Return the ps of each term of the step that the activities of each device add to.
+
+    A projection has a device for each pipeline rank. Files that `write_timeline` did not write give
+    nothing.
+    """
+    known = [row for row, detail in enumerate(trace.details) if EXPOSED in detail]
+    terms = sorted({str(trace.details[row][TERM]) for row in known})
+    exposed_ps = np.zeros(len(trace.details), np.int64)
+    term = np.full(len(trace.details), -1, np.int64)
+    for row in known:
+        exposed_ps[row] = int(trace.details[row][EXPOSED])
+        term[row] = terms.index(str(trace.details[row][TERM]))
+    events = trace.events
+    rows = np.flatnonzero(events.detail >= 0)
+    rows = rows[term[events.detail[rows]] >= 0]
+    detail, device = events.detail[rows], events.process[rows]
+    result: dict[int, dict[str, int]] = {}
+    for number in np.unique(device).tolist():
+        sums: Ints = np.zeros(len(terms), np.int64)
+        mine = detail[device == number]
+        np.add.at(sums, term[mine], exposed_ps[mine])
+        result[number] = dict(zip(terms, sums.tolist(), strict=True))
+    return result
 
 
 class Finding(NamedTuple):

@@ -1,14 +1,15 @@
 """A small timeline made by hand: two layers of forward and backward with gathers beside them."""
 
+import sys
 from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import numpy as np
 
-from projector.arrays import Ints
 from projector.operations.table import OperationTable
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns as c
-from projector.trace.events import RankTrace
 
 US = 10**6
 
@@ -109,31 +110,10 @@ def small_timeline():
     return timeline_of(sorted(rows, key=lambda row: (row["rank"], row["start_ps"])))
 
 
-TERM, EXPOSED = "term", "exposed_ps"
-"""What the file says of each activity: the term of the step that it adds to, and how much."""
-
-
-def projected_terms(trace: RankTrace) -> dict[int, dict[str, int]]:
-    """Return the ps of each term of the step that the activities of each device add to.
-
-    A projection has a device for each pipeline rank. Files that `write_timeline` did not write give
-    nothing.
-    """
-    known = [row for row, detail in enumerate(trace.details) if EXPOSED in detail]
-    terms = sorted({str(trace.details[row][TERM]) for row in known})
-    exposed_ps = np.zeros(len(trace.details), np.int64)
-    term = np.full(len(trace.details), -1, np.int64)
-    for row in known:
-        exposed_ps[row] = int(trace.details[row][EXPOSED])
-        term[row] = terms.index(str(trace.details[row][TERM]))
-    events = trace.events
-    rows = np.flatnonzero(events.detail >= 0)
-    rows = rows[term[events.detail[rows]] >= 0]
-    detail, device = events.detail[rows], events.process[rows]
-    result: dict[int, dict[str, int]] = {}
-    for number in np.unique(device).tolist():
-        sums: Ints = np.zeros(len(terms), np.int64)
-        mine = detail[device == number]
-        np.add.at(sums, term[mine], exposed_ps[mine])
-        result[number] = dict(zip(terms, sums.tolist(), strict=True))
-    return result
+_SCRIPT = Path(__file__).resolve().parents[2] / "validation" / "timeline_findings.py"
+_spec = spec_from_file_location("timeline_findings", _SCRIPT)
+_findings = module_from_spec(_spec)
+sys.modules["timeline_findings"] = _findings
+_spec.loader.exec_module(_findings)
+projected_terms = _findings.projected_terms
+"""Times of each term, as the script that looks at exported timelines adds them up."""
