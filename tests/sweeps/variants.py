@@ -121,6 +121,24 @@ BASES: dict[str, dict[str, Any]] = {
         "training": {**_STEP, "moe": {"dispatcher": "deepep"}},
         "cluster": {**_NODES, "network": {"scale_up_gpus": 4}},
     },
+    "states": {
+        "model": {
+            "extends": "nemotron3_nano_30b_a3b",
+            "num_layers": 6,
+            "layer_types": ["mamba1", "mamba2_moe", "moe", "kda", "attention", "mlp"],
+            "recurrent": {
+                "num_heads": 64,
+                "head_dim": 64,
+                "num_groups": 8,
+                "state_size": 128,
+                "chunk_size": 128,
+                "dt_rank": 64,
+            },
+        },
+        "parallelism": {"tp": 2, "ep": 4, "etp": 1, "cp": 2},
+        "training": _STEP,
+        "cluster": _NODES,
+    },
     "adapters": {
         "model": {"extends": "mixtral_8x7b", "num_layers": 8},
         "parallelism": {"tp": 2, "ep": 4, "etp": 1},
@@ -190,6 +208,13 @@ def _end_layers(job: Job) -> list[int]:
 VALUES: dict[str, Callable[[Job], Any]] = {
     "model.mla": lambda _: [load_model("deepseek_v2_lite").mla, None],
     "model.moe": lambda _: [load_model("mixtral_8x7b").moe, None],
+    "model.layer_types": lambda _: [
+        ("mamba2",),
+        ("gdn_moe", "moe"),
+        ("linear_dense", "dense"),
+        None,
+    ],
+    "model.recurrent": lambda _: [load_model("qwen3_next_80b_a3b").recurrent],
     "model.moe.layer_freq": lambda job: [2, (0,) + (1,) * job.model.num_layers],
     "parallelism.pipeline_model_parallel_layout": _layouts,
     "parallelism.decoder_first_pipeline_num_layers": _end_layers,

@@ -506,6 +506,12 @@ class ModelConfig(Config):
             return "dense" if self.moe is None else "moe"
         return self.layer_kinds[-1]
 
+    @property
+    def has_unfamiliar_layers(self) -> bool:
+        """Whether hardly any published run has its kinds of layers."""
+        sparse = self.mla is not None and self.mla.index_heads > 0
+        return sparse or self.recurrent is not None
+
     def padded_vocab_size(self, tp: int) -> int:
         """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""
         if self.make_vocab_size_divisible_by is None:

@@ -148,7 +148,8 @@ class ModelColumns(SectionColumns[ModelConfig]):
     tied = _model.ints("tied_embeddings")
     # Bit i: it has the layer `SITES[i]`. [bits]
     sites = _model.ints(lambda m: _bits(model_sites(m)))
-    band_key = _model.key(lambda m: m.moe is None)  # How far off a projection may be.
+    # How far off a projection may be.
+    band_key = _model.key(lambda m: (m.moe is None, m.has_unfamiliar_layers))
 
 
 class ParallelismColumns(SectionColumns[ParallelismConfig]):

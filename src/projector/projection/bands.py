@@ -157,8 +157,7 @@ def unfamiliar(job: Job, quantity: str = "time") -> str:
     few = "none" if framework is None else profile_named(framework.name).few_runs
     if framework is not None and (few == "all" or (few == "experts" and has_experts)):
         return f"{framework.name} with experts" if few == "experts" else framework.name
-    mla = job.model.mla
-    if job.model.recurrent is not None or (mla is not None and mla.index_heads):
+    if job.model.has_unfamiliar_layers:
         return "its kinds of layers"
     if quantity == "memory":
         return ""
