@@ -154,8 +154,7 @@ def band_of(
     if unseen is None or device is None or device in unseen["devices"]:
         return band
     wider = band.stretched(float(unseen["factor_68"]), float(unseen["factor_90"]))
-    basis = f"{band.basis}; wider for a device without rows"
-    return replace(wider, basis=basis, unknown=device)
+    return replace(wider, basis=f"{band.basis}; wider for a device without rows")
 
 
 def table(quantity: str) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ _READ_FIRST = frozenset(
         "extends",
         "gemm_family",
         "kind",
+        "scales",
         "sources",
     }
 )

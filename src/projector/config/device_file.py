@@ -59,7 +59,9 @@ def _whole_data(
     name: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
 ) -> dict[str, Any]:
     """Return a device's data with what its families have, all of it scaled to its own rates."""
-    data = _with_memory(_device_data(name, key, chain))
+    found = _device_data(name, key, chain)
+    scales = found.pop("scales", True)
+    data = _with_memory(found)
     data = _with_family(data, "expert_family", "experts.yaml", key)
     data = _with_training(_with_family(data, "gemm_family", "gemm.yaml", key))
     data = _with_family(data, "attention_family", ATTENTION, key)
@@ -67,7 +69,7 @@ def _whole_data(
     if base is None:
         return data
     whole = _of_shipped if isinstance(base, str) and not base.endswith(YAML) else _whole_data
-    return scaled(data, own, whole(base, key, chain))
+    return scaled(data, own, whole(base, key, chain), scales=scales is not False)
 
 
 _of_shipped = cache(_whole_data)
@@ -85,7 +87,10 @@ def _device_data(
         msg = f"{key}: a device is a name, a file or a mapping, got {name!r}"
         raise ConfigError(msg, key=key, value=name, allowed="a name, a file or a mapping")
     data, base, chain = stated_and_base(name, "hardware", key=key, chain=chain, suffixes=YAML)
-    return data if base is None else merge(_taken_from(_device_data(base, key, chain)), data)
+    if base is None:
+        return data
+    taken = _taken_from(_device_data(base, key, chain))
+    return merge({name: value for name, value in taken.items() if name != "scales"}, data)
 
 
 def is_first_order(name: Any, key: str, depth: int = 0) -> bool:

@@ -22,9 +22,12 @@ CLOCKS = np.linspace(0.0, 1.0, 1001)
 
 
 def scaled(
-    data: Mapping[str, Any], own: Mapping[str, Any], base: Mapping[str, Any]
+    data: Mapping[str, Any], own: Mapping[str, Any], base: Mapping[str, Any], *, scales: bool
 ) -> dict[str, Any]:
-    """Return a device's data with what it does not state itself scaled from ``base``."""
+    """Return a device's data with what it does not state itself scaled from ``base``.
+
+    Unless it ``scales``, and where no ratio moves, it has what ``base`` has.
+    """
     result = dict(data)
     for pattern, rule in hardware_table("scaling.yaml")["rules"].items():
         for path in _paths(base, tuple(pattern.split("."))):
@@ -33,7 +36,11 @@ def scaled(
             power = _ratio(data, base, "tdp_w", "") / _ratio(data, base, "compute_units", "")
             moved = set(ratio.values()) != {1.0} or (rule.get("how") == "power" and power != 1.0)
             value, entry = _number(base, path), _at(data, path)
-            if not moved or not value or entry is None or _at(own, path) is not None:
+            if not value or entry is None or _at(own, path) is not None:
+                continue
+            if not (moved and scales):
+                if _number(data, path) != value:
+                    result = merge(result, _nested(path, _at(base, path)))
                 continue
             factor = math.prod(r ** (-1 if n[0] == "/" else 1) for n, r in ratio.items())
             rate = _number(base, (MATRIX, path[-1])) or LARGE_TILE_FLOP
@@ -43,11 +50,13 @@ def scaled(
             # The sources of families and of the other device are written out by now.
             entry = entry if is_mapping(entry) else {"source": "unsourced"}
             note = f"{entry.get('note') or ''}; scaled x {new / value:.3g} with {rule['with']}"
-            leaf: dict[str, Any] = {**entry, "value": new, "note": note.removeprefix("; ")}
-            for name in reversed(path):
-                leaf = {name: leaf}
-            result = merge(result, leaf)
+            leaf = {**entry, "value": new, "note": note.removeprefix("; ")}
+            result = merge(result, _nested(path, leaf))
     return result
+
+
+def _nested(path: tuple[str, ...], leaf: Any) -> dict[str, Any]:
+    return reduce(lambda inner, name: {name: inner}, reversed(path), leaf)
 
 
 def _scaled(value: float, rule: Mapping[str, Any], factor: float, power: float, of: float) -> float:

@@ -396,5 +396,7 @@ def expanded(path: str, child: Any) -> Any:
     if isinstance(child, bool) and path in _SWITCHED:
         return {_SWITCHED[path]: child}
     if isinstance(child, str) and path in _SHORT_FORMS:
-        return {_SHORT_FORMS[path]: child}
+        # A field that is set changes nothing but itself.
+        alone = {"scales": False} if path == "cluster.device" else {}
+        return {_SHORT_FORMS[path]: child, **alone}
     return child

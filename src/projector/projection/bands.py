@@ -36,7 +36,7 @@ def time_band(job: Job, attention_share: float = 0.0, without: str | None = None
     The band is wider where the attention kernel was not measured, by its share in the step.
     """
     band = bands.band_of("time", classes_of(job), job.cluster.device.name, without)
-    band = replace(band, unknown=unfamiliar(job) or band.unknown)
+    band = replace(band, unknown=unfamiliar(job))
     months, drift = release_drift(job)
     if months:
         later = f"{band.basis}; wider for a release {months} months after the newest known one"
