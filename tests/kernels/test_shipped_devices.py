@@ -134,13 +134,14 @@ def test_causal_attention_costs_half_of_full_or_more(name, widths, backward):
         causal = attention_times(rows, device, causal=1, backward=backward)
         full = attention_times(rows, device, causal=0, backward=backward)
         ratio = causal / full
-        # The last wave of full attention may be nearly empty; that of causal attention is not, where
-        # one head's longest groups start first.
-        assert ratio.min() >= (0.37 if heads == 1 and backward else 0.41)
+        # The last wave of full attention may be nearly empty, as the third of 2.25 of one head on
+        # MI300X; long and short groups of causal attention fill theirs: 1.22 of 3.
+        least = 0.37 if heads == 1 else 0.41
+        assert ratio.min() >= least
         # One block has a tile of masks to set and nothing to skip.
         assert ratio.max() <= 1.15
         # One head is two waves on some devices, and its long blocks come last.
-        assert 0.45 <= ratio[-1] <= (0.8 if heads == 1 else 0.53)
+        assert (least if heads == 1 else 0.45) <= ratio[-1] <= (0.8 if heads == 1 else 0.53)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
