@@ -521,9 +521,11 @@ class ModelConfig(Config):
 
 
 def refuse_hybrid(model: ModelConfig, why: str) -> None:
-    """Refuse a model whose layers are of several kinds, where these are not known."""
-    if model.layer_types is not None:
-        msg = f"{model.name} has layers of several kinds; {why}"
+    """Refuse a model with layers of other kinds than a transformer's, where these are not known."""
+    latent = model.moe is not None and model.moe.latent_size > 0
+    known = model.layer_types is None and not model.has_unfamiliar_layers
+    if not known or latent or model.attention_output_gate:
+        msg = f"{model.name} has layers of other kinds than a transformer's; {why}"
         raise UnsupportedError(msg, key="model.layer_types", allowed="a transformer")
 
 

@@ -308,7 +308,7 @@ def documented_forms(
     model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
 ) -> DocumentedForms:
     """Count parameters and activations by the documented forms, which know no hybrid model: 0."""
-    if model.layer_types is not None:
+    if model.layer_types is not None or model.has_unfamiliar_layers:
         # They have attention and an MLP in every layer.
         return DocumentedForms(0, 0, 0)
     forms = _Forms(model, tp)
