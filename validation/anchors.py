@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import run_pairs as pairs
 import yaml
 
 from projector.arrays import Floats
 from projector.calibrate.runs import Run, Slopes, slopes_of
 from projector.config.constants import own_run_noise, own_run_parameters
-from projector.validate import pairs
 
 TABLE = Path(__file__).parent / "data" / "training_throughput.csv"
 BANDS = Path(__file__).resolve().parents[1] / "hardware" / "uncertainty.yaml"

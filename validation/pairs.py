@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-
-from projector.projection.bands import SETTINGS, SEVERAL
-from projector.validate.pairs import (
+from run_pairs import (
     ONE,
     Pair,
     Spread,
@@ -26,6 +24,8 @@ from projector.validate.pairs import (
     spread_of,
     spreads,
 )
+
+from projector.projection.bands import SETTINGS, SEVERAL
 
 TABLE = Path(__file__).parent / "data" / "training_throughput.csv"
 BANDS = Path(__file__).resolve().parents[1] / "hardware" / "uncertainty.yaml"

@@ -1,12 +1,17 @@
 """Pairs of published runs."""
 
 import math
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from projector.config.load import load_job
-from projector.validate.pairs import (
+
+VALIDATION = Path(__file__).resolve().parents[2] / "validation"
+sys.path.insert(0, str(VALIDATION))
+from run_pairs import (  # noqa: E402
     ONE,
     Pair,
     Run,
@@ -17,6 +22,8 @@ from projector.validate.pairs import (
     spread_of,
     spreads,
 )
+
+sys.path.remove(str(VALIDATION))
 
 ROW = {
     "model": "Llama-3.1-8B", "gpu": "H100", "n_gpus": "16", "precision": "BF16",
