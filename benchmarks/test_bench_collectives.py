@@ -4,15 +4,17 @@ import pytest
 from projector.config.cluster import ClusterConfig
 from projector.kernels.collective_algorithms import SEND_RECV
 from projector.kernels.collectives import (
-    ANY_ALGORITHM,
     FABRIC,
-    LIBRARY_ALGORITHMS,
     algorithm_mask,
     collective_time_columns,
     collective_times,
 )
 from projector.kernels.moe_exchange import moe_exchange_times
 from projector.lower.fabrics import exchange_record
+
+ANY_ALGORITHM = 0
+LIBRARY_ALGORITHMS = algorithm_mask("ring", "tree", "in_network", "pairwise")
+"""Value of ``algorithms`` that restricts nothing, and what libraries choose among."""
 
 FIRST_CALL = """
 import numpy as np
@@ -33,7 +35,7 @@ def fabrics(algorithms):
     table["in_network_bytes_per_s"] = 273e9, 0.0
     table["in_network_min_gpus"] = 5, 0
     table["nic_bytes_per_s"] = 47e9
-    table["nic_latency_s"] = 5e-6
+    table["nic_latency_s"] = table["nic_flag_latency_s"] = 5e-6
     table["network_start_s"] = 20e-6
     table["network_flags"] = 1
     table["tree_efficiency"] = 0.92
@@ -41,7 +43,8 @@ def fabrics(algorithms):
     table["self_copy_share"] = 0.4, 0.0
     table["simple_start_s"] = 13e-6
     table["flagged_algorithms"] = algorithm_mask("ring", "tree", "hierarchical", "pairwise")
-    table["flag_traffic"] = 2.5
+    table["flag_traffic"] = table["network_flag_traffic"] = 2.5
+    table["exchange_efficiency"] = 1.0
     table["chunk_s"], table["fill_limit_s"] = 0.5e-6, 80e-6
     table["network_chunk_s"], table["network_fill_limit_s"] = 5e-6, 100e-6
     table["in_network_chunk_s"] = 6e-6

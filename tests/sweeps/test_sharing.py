@@ -104,7 +104,7 @@ def keys_without():
         whole = field_names(sharing.section, sharing.as_object)
         for field in whole:
             left = {field: "tried"}
-            if field not in {*sharing.replica, *sharing.job, *sharing.own}:
+            if field not in {*sharing.replica, *sharing.job, *sharing.own, *CHANGES_NOTHING}:
                 fewer = sharing._replace(job={**sharing.job, **left})
                 yield section, "pipeline", field, fewer.pipeline_key()
         for field in sharing.replica:
@@ -152,8 +152,8 @@ FIELDS = {
 """Name in a key -> fields of the section that it is read from."""
 
 
-CHANGES_NOTHING = {"framework", "schedule_solver_work"}
-"""Fields in which no two variants differ in what they come to."""
+CHANGES_NOTHING = {"framework", "schedule_solver_work", "network.nic_measured"}
+"""Fields in which no two variants differ in what they come to; bands alone read the last."""
 
 IMPLIED = {
     "tp": ["tp"],

@@ -93,7 +93,6 @@ BASES: dict[str, dict[str, Any]] = {
                 "load": "zipf",
                 "capacity_factor": 8.0,
                 "permute_fusion": False,
-                "host_sync": False,
             },
         },
         "cluster": {**_NODES, "software": _SLOW_HOST},
