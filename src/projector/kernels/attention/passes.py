@@ -182,12 +182,14 @@ def schedule(walk: Walk, heads: float, units: float, costs: Costs) -> Work:
         most_s = max(most_s, group_s)
     mean_s = (steps * costs.step + masked * costs.mask) / blocks + costs.group
     waves = blocks * heads / units
-    sum_s, end_s = _last_groups(
-        group_s_R, blocks, heads, units, walk.heavy_last, costs.longest_first
-    )
     # In a fixed order the groups of one head that run together start a step apart.
     chained_s = costs.chain * costs.step * (min(blocks, units) - 1.0) * max(1.0, waves)
-    makespan_s = max(waves * mean_s - sum_s / units + end_s, most_s)
+    makespan_s = mean_s
+    if not np.isinf(mean_s):
+        sum_s, end_s = _last_groups(
+            group_s_R, blocks, heads, units, walk.heavy_last, costs.longest_first
+        )
+        makespan_s = max(waves * mean_s - sum_s / units + end_s, most_s)
     makespan_s += chained_s
     return Work(steps, masked, blocks, waves, mean_s, makespan_s, costs)
 
