@@ -141,7 +141,11 @@ BASES: dict[str, dict[str, Any]] = {
     "adapters": {
         "model": {"extends": "mixtral_8x7b", "num_layers": 8},
         "parallelism": {"tp": 2, "ep": 4, "etp": 1},
-        "training": {**_STEP, "adapter": {"rank": 16, "dropout": 0.1}},
+        "training": {
+            **_STEP,
+            "adapter": {"rank": 16, "dropout": 0.1},
+            "moe": {"host_sync": False},
+        },
         "cluster": _NODES,
     },
     "fsdp": {
