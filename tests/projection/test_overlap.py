@@ -126,6 +126,18 @@ def test_a_step_waits_for_the_slowest_of_its_devices(nodes):
     assert step.iteration_time_s == pytest.approx(even + late)
 
 
+@pytest.mark.parametrize("ep", [1, 2, 8])
+def test_layers_of_experts_wait_for_the_slowest_of_their_ranks(ep):
+    model = {"extends": "mixtral_8x7b", "num_layers": 4}
+    changes = {"model": model, "parallelism": {"ep": ep}, SPREAD: 0.0}
+    step = pj.project_performance(job(**changes, **{"cluster.variation.layer_spread": 0.05}))
+    compute = sum(value for name, value in step.breakdown.items() if name.startswith("compute_"))
+    late = 0.05 * largest_of_normals(ep) * compute
+    assert step.breakdown["stragglers"] == pytest.approx(late)
+    even = step_s(job(**changes), **{"cluster.variation.layer_spread": 0.0})
+    assert step.iteration_time_s == pytest.approx(even + late)
+
+
 def test_one_device_waits_for_nobody():
     given = job(nodes=1, **{"cluster.gpus_per_node": 1, "training.global_batch_size": 1})
     assert pj.project_performance(given).breakdown["stragglers"] == 0.0

@@ -63,7 +63,7 @@ def training_parameters() -> tuple[Parameter, ...]:
     return tuple(
         Parameter(
             name=name,
-            field=f"cluster.device.{entry['field']}",
+            field=entry["field"],
             prior=float(entry["prior"]),
             log_width=float(entry["log_width"]),
             architectures=tuple(entry.get("architectures", ())),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from projector.arrays import Flags, Ints
+from projector.arrays import Flags, Floats, Ints
 from projector.config.cluster import ClusterConfig
 from projector.config.job import Job
 from projector.config.model import ModelConfig
@@ -20,7 +20,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
 from projector.kernels.grouping import group_looked_up, group_rows
-from projector.lower.cluster_columns import ClusterColumns
+from projector.lower.cluster_columns import ClusterColumns, largest_of_normals
 from projector.lower.columns import SectionTable
 from projector.lower.placement import Blocks, Runs, one_run, parts, place, strides, two_runs
 from projector.lower.sections import ModelColumns, ParallelismColumns, RunColumns, TrainingColumns
@@ -78,6 +78,15 @@ class JobBatch:
         """Return some of the jobs."""
         index = self.index.take(rows, axis=1)
         return JobBatch(self.sections, index, lambda row: self.job(int(rows[row])))
+
+    def straggler_share(self) -> Floats:
+        """Return the share of its compute that each job waits for slower devices, float64[jobs].
+
+        Its step ends with the slowest of all, each layer of experts with that of its EP ranks.
+        """
+        degrees, of_job = np.unique(self.parallelism.ep, return_inverse=True)
+        largest = np.array([largest_of_normals(degree) for degree in degrees.tolist()])
+        return self.cluster.straggler_share + self.cluster.layer_spread * largest[of_job]
 
 
 PLACED = ("tp", "cp", "ep", "etp")

@@ -190,6 +190,7 @@ class ClusterColumns(HostColumns):
     straggler_share = _cluster.floats(
         lambda c: c.variation.device_spread * largest_of_normals(c.gpus)
     )
+    layer_spread = _cluster.floats("variation.layer_spread")
     # Moved for each byte gathered and reduced, by generation of FSDP. [bytes]
     copy_passes = _software.floats(_copy_passes)
     step_overhead_s = _software.si("step_overhead_ms")
@@ -230,7 +231,8 @@ OF_JOB = (
     *(*BLOCKS, ClusterColumns.nodes),
     *(ClusterColumns.memory_bytes, ClusterColumns.stated_reserve_bytes),
     *(ClusterColumns.stated_fragmentation, ClusterColumns.expandable, ClusterColumns.idle_share),
-    *(ClusterColumns.pinned_share, ClusterColumns.straggler_share, ClusterColumns.step_overhead_s),
+    *(ClusterColumns.pinned_share, ClusterColumns.step_overhead_s),
+    *(ClusterColumns.straggler_share, ClusterColumns.layer_spread),
 )
 """What jobs read on their own: neither pipelines nor replicas depend on it, but for the number of
 devices and the places of groups, which they compare."""

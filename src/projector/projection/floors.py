@@ -197,7 +197,7 @@ def _finish_s(
     after_s = (update_s + inputs.gather_after_s[own]).max(axis=1)
     compute_s = inputs.costs.categories_s[replicas.stage[stage], :COMPUTE_TERMS].sum(axis=2)
     least_s = microbatches * compute_s[:, held].sum(axis=2).min(axis=1)
-    late_s = batch.cluster.straggler_share.take(family) * least_s
+    late_s = batch.straggler_share().take(family) * least_s
     overhead_s = batch.cluster.step_overhead_s.take(family)
     floor: Floats = done_s.max(axis=1) + after_s + overhead_s + late_s
     return floor

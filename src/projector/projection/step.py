@@ -416,7 +416,7 @@ def _run_placement(
             [
                 batch.training.post_validation.astype(np.float64),
                 batch.cluster.step_overhead_s,
-                batch.cluster.straggler_share,
+                batch.straggler_share(),
             ]
         ),
         replicas.placement(int(replica[0])).model_stage,

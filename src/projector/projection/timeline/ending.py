@@ -73,7 +73,7 @@ class Ending:
         optimizer_s = inputs.optimizer_s[inputs.replicas.kinds_of_ranks(replica)]
         gather_s = inputs.gather_after_s[ranks]
         breakdown_s = evaluation.steps.breakdown_s[row]
-        share = float(batch.cluster.straggler_share[row])
+        share = float(batch.straggler_share()[row])
         return Ending(
             rank=int(evaluation.steps.ending_rank[row]),
             updating=int(np.argmax(optimizer_s + gather_s)),
