@@ -2,7 +2,7 @@
 
 from projector.config.device_file import load_device
 from projector.config.device_kernels import GemmLibrary, GemmTile
-from projector.lower.hardware import gemm_menu
+from projector.lower.hardware import device_record, gemm_menu
 
 LARGE, SMALL, OTHER = (
     GemmTile(m=side, n=side, k_bytes=128) for side in (256, 64, 96)
@@ -43,3 +43,12 @@ def test_a_library_that_is_asked_for_by_name_offers_what_it_has():
     device = device_with(wide=GemmLibrary(tiles=(LARGE,), tiles_of={"bf16": (OTHER,)}))
     assert [offer.tile for offer in gemm_menu(device, "wide", "fp8")] == [LARGE]
     assert [offer.tile for offer in gemm_menu(device, "wide", "bf16")] == [OTHER]
+
+
+def test_a_library_leaves_k_whole_of_the_types_that_it_names():
+    device = device_with(ours=GemmLibrary(split_k=(2, 3), whole_k=("int8",)))
+    parts = [
+        int(device_record(device, gemm_library="ours", gemm_type=kind)["num_gemm_splits"][0])
+        for kind in ("bf16", "int8")
+    ]
+    assert parts == [2, 0]

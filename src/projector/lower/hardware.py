@@ -210,7 +210,8 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     chosen = device.gemm_library(library)
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND
-    parts = K_PARTS if chosen.split_k is True else sorted(set(chosen.split_k or ()))
+    split_k = kind not in chosen.whole_k and chosen.split_k
+    parts = K_PARTS if split_k is True else sorted(set(split_k or ()))
     row["num_gemm_splits"] = len(parts)
     row["gemm_splits"][: len(parts)] = parts
     efficiency = device.gemm_hbm_efficiency or device.hbm_efficiency
