@@ -101,6 +101,11 @@ def main() -> None:
             table["other_library"] = own["other_library"]["value"]
         if factors is not None:
             table["unseen"] = {**factors, "devices": sorted({r.device for r in residuals})}
+        if "new_generation" in own:
+            devices = {device_of(result.device) for result in results if result.projected}
+            known_to_us = sorted({load_device(name).architecture for name in devices})
+            generation = {**own["new_generation"]["value"], "architectures": known_to_us}
+            table["unseen"]["new_generation"] = generation
         bands[kind.quantity] = table
         if name in NESTED:
             nested[kind.quantity] = tables_without(

@@ -381,6 +381,9 @@ SIBLINGS = {
 }  # fmt: skip
 """Device with rows -> the one that it is derived from; of two generations, the older one."""
 
+BLOCK_SCALED = load_device("h100").gemm_libraries["deepgemm"].efficiency["fp8"]
+"""Share of an FP8 GEMM that one reaches whose block scales vector units multiply: on Hopper."""
+
 DATASHEET = (
     "name", "vendor", "architecture", "compute_units", "dies", "peak_clock_mhz",
     "matrix_flop_per_clk_per_cu", "matrix_peak_tflops", "vector_tflops",
@@ -394,16 +397,17 @@ def derived(name: str) -> Device:
     """Return a device made of its datasheet and its sibling alone, as a user would state it."""
     sibling, own = load_device(SIBLINGS[name]), load_device(name)
     stated = own.model_dump(include=set(DATASHEET))
-    older = sibling.matrix_flop_per_clk_per_cu
+    rate, older = own.matrix_flop_per_clk_per_cu, sibling.matrix_flop_per_clk_per_cu
+    new = rate.keys() - older.keys()
+    rates = {kind: rate[kind] for kind in rate.keys() & older.keys()}
+    known = load_device({**stated, "matrix_flop_per_clk_per_cu": rates, "extends": SIBLINGS[name]})
     for field in ("sustained_clock_mhz", "gemm_efficiency"):
         # A type that the sibling lacks has the share and the clock of its nearest one.
-        values = getattr(sibling, field)
-        near = values.get("fp8", values["bf16"])
-        near *= own.peak_clock_mhz / sibling.peak_clock_mhz if "clock" in field else 1.0
-        near = min(near, own.peak_clock_mhz) if "clock" in field else near
-        new = {kind: near for kind in own.matrix_flop_per_clk_per_cu if kind not in older}
+        values = getattr(known, field)
         if new:
-            stated[field] = new
+            stated[field] = dict.fromkeys(new, values.get("fp8", values["bf16"]))
+    if "fp8_block" in new:
+        stated["gemm_efficiency"]["fp8_block"] *= BLOCK_SCALED
     return load_device({**stated, "extends": SIBLINGS[name]})
 
 
@@ -446,7 +450,11 @@ def report_derived() -> None:
 
 
 def _holds(device: Device, case: Case, log: float, share: int) -> bool:
-    limits = band_of("gemm", kernel_classes(device, case.setup.kind), "a new device").limits(share)
+    sibling = load_device(SIBLINGS[case.setup.device])
+    same = sibling.architecture == device.architecture
+    generation = device.architecture if same else "a new generation"
+    classes = kernel_classes(device, case.setup.kind)
+    limits = band_of("gemm", classes, "a new device", architecture=generation).limits(share)
     assert limits is not None
     return bool(limits[0] <= np.exp(-log) <= limits[1])
 

@@ -44,6 +44,17 @@ def test_what_is_not_known_has_no_band():
     assert NOTHING.stretched(2.0, 2.0) == NOTHING.with_error(0.1) == NOTHING
 
 
+def test_a_new_generation_has_a_wider_band_than_a_new_device():
+    known, device, generation = (
+        gemm_band(load_device({"extends": "b200", **own}), "bf16").limits(68)
+        for own in ({}, {"name": "derived"}, {"name": "derived", "architecture": "rubin"})
+    )
+    every = band_of("gemm", ("all",)).stretched(1.8, 1.5).limits(68)
+    assert known[0] > device[0]
+    assert known[1] < device[1]
+    assert generation == every
+
+
 def test_a_source_that_has_no_rows_changes_no_band():
     classes = ("hopper.dense.16_bit", "hopper.dense", "dense", "all")
     usual = band_of("time", classes)

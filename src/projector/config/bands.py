@@ -123,16 +123,28 @@ UNFAMILIAR = "unfamiliar"
 
 
 def band_of(
-    quantity: str, classes: Sequence[str], device: str | None = None, without: str | None = None
+    quantity: str,
+    classes: Sequence[str],
+    device: str | None = None,
+    without: str | None = None,
+    architecture: str | None = None,
 ) -> Band:
     """Return the band of the narrowest class that is known; ``classes`` begin with the narrowest.
 
     Quantities are ``time``, ``memory`` and the kernels ``gemm``, ``attention``, ``collective`` and
-    ``moe_layer``. A named device without rows has a wider band. ``without`` names a source: the
-    band as it is without the rows of that source.
+    ``moe_layer``. A named device without rows has a wider band, and one of an ``architecture``
+    without rows that of such generations. ``without`` names a source: the band as it is without the
+    rows of that source.
     """
     # A source without rows has the usual bands.
     known = _file("uncertainty_left_out.yaml").get(quantity, {}).get(without, table(quantity))
+    unseen = known.get("unseen")
+    basis = "; wider for a device without rows"
+    if unseen and "new_generation" in unseen and architecture is not None:
+        generation = unseen["new_generation"]
+        if architecture not in generation["architectures"]:
+            unseen = {**generation, "devices": unseen["devices"]}
+            classes, basis = (ALL,), "; wider for a generation without rows"
     name = next((name for name in classes if name in known), None)
     if name is None:
         return NOTHING
@@ -150,11 +162,10 @@ def band_of(
         basis=f"for 68 % of runs, from {runs} published rows{'' if name == ALL else words}, "
         "each with its source left out",
     )
-    unseen = known.get("unseen")
     if unseen is None or device is None or device in unseen["devices"]:
         return band
     wider = band.stretched(float(unseen["factor_68"]), float(unseen["factor_90"]))
-    return replace(wider, basis=f"{band.basis}; wider for a device without rows")
+    return replace(wider, basis=f"{band.basis}{basis}")
 
 
 def table(quantity: str) -> Mapping[str, Any]:
@@ -220,7 +231,8 @@ def attention_classes(evidence: str) -> tuple[str, ...]:
 
 def gemm_band(device: Device, dtype: str) -> Band:
     """Return the band of the time of a GEMM."""
-    return band_of("gemm", kernel_classes(device, dtype), device.name)
+    classes = kernel_classes(device, dtype)
+    return band_of("gemm", classes, device.name, architecture=device.architecture)
 
 
 def serving_band(device: Device, phase: str) -> Band:

@@ -107,6 +107,9 @@ class GemmLibrary(Config):
     split_k: Annotated[tuple[Parts, ...], Field(max_length=MOST_SPLITS)] | bool = True
     """Whether it splits K, into 2, 4, 8 or 16 parts, or the numbers of parts that it offers."""
 
+    whole_k: tuple[MatrixType, ...] = ()
+    """Types whose K it does not split all the same."""
+
     group_m: Count | None = None
     """Rows of tiles that are worked off together before the next columns; none given means the
     near-square groups of tiles that libraries swizzle to."""

@@ -18,6 +18,11 @@ LARGE_TILE_FLOP = 2.0 * 128 * 256
 FLOOR = 0.4
 """Share of the voltage at clock 0 (docs/hardware.md); idle power is a share of the cap."""
 
+WATTS = 2.0 / 3.0
+"""Exponent of what a unit takes at a clock over its matrix rate. Joules of a BF16 FLOP became 0.68,
+1.11, 0.81 and 0.69 times as many where H100, B200, MI300X and MI355X doubled the rate. A type that
+rises alone takes the same watts: on those four, FP8 takes 0.76 to 1.29 times those of BF16."""
+
 CLOCKS = np.linspace(0.0, 1.0, 1001)
 
 
@@ -32,17 +37,22 @@ def scaled(
     for pattern, rule in hardware_table("scaling.yaml")["rules"].items():
         for path in _paths(base, tuple(pattern.split("."))):
             names = rule["with"].split()
-            ratio = {name: _ratio(data, base, name.lstrip("/"), path[-1]) for name in names}
+            ratio = {name: _ratio_of_any(data, base, name.lstrip("/"), path[-1]) for name in names}
             power = _ratio(data, base, "tdp_w", "") / _ratio(data, base, "compute_units", "")
+            rates = (_ratio(data, base, MATRIX, path[-1]), _ratio(data, base, f"{MATRIX}.bf16", ""))
+            watts = math.pow(sorted((1.0, *rates))[1], WATTS)
+            power /= watts
+            anew = rule.get("how") == "share" and data["architecture"] != base["architecture"]
             moved = set(ratio.values()) != {1.0} or (rule.get("how") == "power" and power != 1.0)
             value, entry = _number(base, path), _at(data, path)
             if not value or entry is None or _at(own, path) is not None:
                 continue
-            if not (moved and scales):
+            if anew or not (moved and scales):
                 if _number(data, path) != value:
                     result = merge(result, _nested(path, _at(base, path)))
                 continue
             factor = math.prod(r ** (-1 if n[0] == "/" else 1) for n, r in ratio.items())
+            factor *= watts if rule.get("how") == "energy" else 1.0
             rate = _number(base, (MATRIX, path[-1])) or LARGE_TILE_FLOP
             highest = _number(base, (CLOCK,)) or value
             pipe = LARGE_TILE_FLOP / rate
@@ -84,9 +94,15 @@ def _watts(clock: Any) -> Any:
 
 
 def _ratio(data: Mapping[str, Any], base: Mapping[str, Any], name: str, kind: str) -> float:
-    path = (name, kind) if name == MATRIX else (name,)
+    path = (name, kind) if name == MATRIX else tuple(name.split("."))
     new, old = _number(data, path), _number(base, path)
     return new / old if new and old and new > 0.0 and old > 0.0 else 1.0
+
+
+def _ratio_of_any(data: Mapping[str, Any], base: Mapping[str, Any], names: str, kind: str) -> float:
+    """Return the ratio of the first name; where that falls, of one that falls less."""
+    first, *others = (_ratio(data, base, name, kind) for name in names.split("|"))
+    return max([first, *(min(other, 1.0) for other in others)])
 
 
 def _paths(data: Any, pattern: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -210,7 +210,8 @@ def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
     chosen = device.gemm_library(library)
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND
-    parts = K_PARTS if chosen.split_k is True else sorted(set(chosen.split_k or ()))
+    split_k = kind not in chosen.whole_k and chosen.split_k
+    parts = K_PARTS if split_k is True else sorted(set(split_k or ()))
     row["num_gemm_splits"] = len(parts)
     row["gemm_splits"][: len(parts)] = parts
     efficiency = device.gemm_hbm_efficiency or device.hbm_efficiency
@@ -251,20 +252,31 @@ def gemm_menu(device: Device, library: str, kind: str) -> list[Offer]:
     """Return the tiles that a library offers for a matrix type.
 
     A tile of a library with members reaches the share of the pipe that its own library reaches.
-    Members that name the types of their kernels offer none for others, if any member has some.
+    Members that name the types of their kernels offer none for others, if any member has some. A
+    type of 8 bits or fewer that none of them names has the menu of fp8, with as many bytes a step.
     """
     native: MatrixType = native_type(device, kind)  # type: ignore[assignment]  # a key of the tables
     chosen = device.gemm_library(library)
+    names = chosen.members or (library,)
+    members = [device.gemm_library(name) for name in names]
+    code = MATRIX_TYPES.index(native)
+    known = code < FIRST_NARROW or any(native in member.tiles_of for member in members)
+    menu_of = native if known else "fp8"
+    # k_bytes counts elements; a step is as long as local memory holds.
+    longer = 1 if known else round(1.0 / OPERAND_BYTES[code])
     offers: list[Offer] = []
     others: list[Offer] = []
-    for name in chosen.members or (library,):
-        member = device.gemm_library(name)
+    for name, member in zip(names, members, strict=True):
         share = member.efficiency.get(native, device.gemm_efficiency[native])
         share = share if chosen.members else 1.0
-        tiles = member.tiles_of.get(native, member.tiles) or device.gemm_tiles
+        tiles = member.tiles_of.get(menu_of, member.tiles) or device.gemm_tiles
         step_clk = given(member.step_clk, device.gemm_step_clk)
-        absent = chosen.members and member.tiles_of and native not in member.tiles_of
+        absent = chosen.members and member.tiles_of and menu_of not in member.tiles_of
         found = others if absent else offers
+        if longer > 1 and menu_of in member.tiles_of:
+            tiles = tuple(
+                tile.model_copy(update={"k_bytes": tile.k_bytes * longer}) for tile in tiles
+            )
         found += [
             Offer(name, tile, share * tile.efficiency, given(tile.step_clk, step_clk))
             for tile in tiles

@@ -262,6 +262,11 @@ def read_case(row: kinds.Row, longer: hardware.Run = "loaded") -> Case:
         rules.append("output in 16 bits")
     op = (row.get("op") or "").lower()
     gemms = _gemms(row, op, _OUT_BYTES[out])
+    library = _library(row, kind, profile)
+    kernel = gemm_benchmarks.named_kernel(row.get("kernel_config") or "")
+    if kernel is not None and native in profile.gemm_library(library).whole_k:
+        # What a name leaves open is then one part.
+        kernel = kernel._replace(splits=kernel.splits[:1])
     loop = gemm_benchmarks.loop_of(row)
     run: hardware.Run = "short" if "short run" in (row.get("clock_note") or "") else longer
     time_us, tflops = kinds.time_or_rate(row, "runtime_us")
@@ -273,11 +278,11 @@ def read_case(row: kinds.Row, longer: hardware.Run = "loaded") -> Case:
             device,
             _locked_clock(row, profile),
             loop.run or run,
-            _library(row, kind, profile),
+            library,
             said(row, "tuned_library"),
             native,
         ),
-        kernel=gemm_benchmarks.named_kernel(row.get("kernel_config") or ""),
+        kernel=kernel,
         quantise=kind if "linear" in op else "",
         quantised=_quantised(row, gemms),
         accumulated=_accumulated(row, gemms),
