@@ -9,14 +9,14 @@ code. Nobody has timed the kernels for this model, so that no measurement stands
 H are value heads of width P, G key heads (groups) of width N, all of one tensor-parallel rank.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config.model import Mixer
+from projector.config.model import CHUNKS, Mixer
 from projector.kernels.collective_algorithms import ALL_REDUCE, ALL_TO_ALL
 from projector.lower.stages import has_part
 from projector.operations.attention import SEGMENT_PROJ, SEGMENT_QKV
@@ -38,10 +38,6 @@ from projector.operations.table import (
     IntValues,
     TableBuilder,
 )
-
-CHUNKS: Mapping[Mixer, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
-"""Tokens of a chunk where a model states none: Megatron's mamba_mixer.py, and chunk.py of
-flash-linear-attention."""
 
 TRITON_SHARE = 0.4
 """Rate of products inside these kernels over that of GEMMs of their shape. The prior is 0.5, about
