@@ -255,7 +255,8 @@ def _emit_delta(
     # Over the whole sequence, one head beside the other.
     sequences = ceil_div(core.sequences * heads, shapes.cp)
     products(f"{label}.state", sequences, (width, size, 2 * core.seq), 2.0)
-    products(f"{label}.scores", chunks, (chunk, chunk, size), 5.0)
+    # One kernel has both products of the outputs.
+    products(f"{label}.outputs", chunks, (chunk, chunk, size), 5.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 4.0)
     states = tokens / chunk * value * size
     passes = 8.0 + (20.0 if fine else 0.0)
@@ -286,7 +287,7 @@ def _emit_linear_attention(
     products = partial(_emit_products, table, shapes, within)
     sequences = ceil_div(core.sequences * heads, shapes.cp)
     products(f"{label}.state", sequences, (width, size, core.seq), 3.0)
-    products(f"{label}.scores", chunks, (chunk, chunk, size), 3.0)
+    products(f"{label}.outputs", chunks, (chunk, chunk, size), 3.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 2.0)
     states = tokens / chunk * value * size
     emit_memory(
