@@ -3,9 +3,13 @@
 import pytest
 
 import projector as pj
+from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.recurrence import WEIGHTS
 from projector.first_order.equations import count_parameters, layer_channels, state_bytes
 from projector.first_order.serving import project_serving
+from projector.operations.counts import count_architecture
+from reference.parameters import parameters_total
 
 JOB = {
     "training": {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096},
@@ -72,3 +76,17 @@ def test_without_attention_there_is_no_cache_but_states():
         project_serving(model, "h100", context=context).kv_cache_bytes for context in (1, 1 << 20)
     )
     assert one == long == state_bytes(model)
+
+
+@pytest.mark.parametrize("mixer", WEIGHTS)
+def test_rows_and_closed_forms_count_the_same_weights(mixer):
+    model = ModelConfig.parse(
+        {
+            "num_layers": 3, "hidden_size": 512, "ffn_hidden_size": 1536, "vocab_size": 4096,
+            "num_attention_heads": 8, "layer_types": [mixer, f"{mixer}_dense", "dense"],
+            "recurrent": {"num_heads": 16, "head_dim": 48, "num_groups": 4, "state_size": 64,
+                          "dt_rank": 32},
+        }
+    )  # fmt: skip
+    total = count_parameters(model).total
+    assert total == count_architecture(model).parameters_total == parameters_total(model)
