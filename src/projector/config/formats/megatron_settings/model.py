@@ -312,6 +312,8 @@ def hybrid(settings: Settings) -> None:
     else:
         return
     settings.put("model.layer_types", kinds, *_PATTERNS, "linear_attention_freq")
+    if {"attention", "mlp", "experts"}.issuperset(kinds):
+        return
     named = STATES if mixer == "mamba2" else LINEAR
     found = {field: settings.integer(name, usual) for field, (name, usual) in named.items()}
     if not found["num_heads"]:
