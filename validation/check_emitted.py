@@ -87,7 +87,13 @@ JOBS: dict[str, dict[str, Any]] = {
     "DeepEP": _job("deepseek_v3", {"pp": 16, "ep": 8}, H100_16, moe={"dispatcher": "deepep"}),
     "zero bubble": _job("llama3.1_8b", {"pp": 4}, H100_2, schedule="zerobubble"),
     "LoRA": _job("llama3.1_8b", {"tp": 2}, H100_2, adapter="lora"),
-    "hybrid": _job({"model_type": "jamba", "num_hidden_layers": 32}, {}, H100_2),
+    "hybrid, Mamba-1": _job("jamba_v0.1", {}, H100_2),
+    "hybrid, Mamba-2": _job("nemotron_h_8b", {"tp": 2, "pp": 2, "vpp": 2}, H100_2),
+    "hybrid, experts": _job("nemotron3_super_120b_a12b", {"pp": 4, "ep": 8}, H100_8),
+    "hybrid, MLA": _job("zebra_llama_1b", {"pp": 3}, {"device": "h100", "nodes": 3}),
+    "hybrid, gated delta net": _job("qwen3_next_80b_a3b", {"tp": 2, "ep": 8, "etp": 1}, H100_8),
+    "hybrid, Kimi's delta": _job("kda_300m", {}, H100_2),
+    "sparse attention": _job("deepseek_v3.2", {"pp": 8, "ep": 16}, H100_16),
     "impossible layout": _job("llama3.1_8b", {"tp": 3}, H100_2),
 }
 """Jobs of every kind."""

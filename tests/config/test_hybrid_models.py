@@ -6,7 +6,7 @@ from projector.config.formats.huggingface import read_huggingface
 from projector.config.formats.megatron import read_megatron
 from projector.config.load import load_job
 from projector.config.model_file import load_model
-from projector.errors import ConfigError, UnsupportedError
+from projector.errors import ConfigError
 from reference.parameters import parameters_active, parameters_total
 
 NANO = "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"
@@ -135,7 +135,38 @@ def test_stages_and_further_tokens_of_a_pattern_are_no_layers():
     assert model.layer_kinds == tuple(
         {"M": "mamba2", "*": "attention", "-": "mlp"}[letter] for letter in "M-M-M*-M-"
     )
-    assert any("modules behind /, *E" in text for text in warnings)
+    assert model.mtp_num_layers == 1
+    assert not any("behind /" in text for text in warnings)
+    _, warnings = model_of("--mamba-num-groups 4 --hybrid-layer-pattern 'M-*-/MM/MM'")
+    assert any("behind /, MM, is projected with attention" in text for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "vpp", "layout"),
+    [
+        ("M-|M-|M-|*-", 2, None),
+        ("M-M|*-", 1, None),
+        ("M-|M*-", 1, "Et*2|t*3L"),
+        ("M-|M*-|M-|M/*-", 2, "Et*2|t*3|t*2|t*1mL"),
+    ],
+)
+def test_stages_of_a_pattern_are_stages(pattern, vpp, layout):
+    arguments = f"--hybrid-layer-pattern '{pattern}' --pipeline-model-parallel-size 2"
+    job, *_ = read_megatron(SCRIPT + arguments, name="job")
+    assert job["parallelism"]["vpp"] == vpp
+    assert job["parallelism"].get("pipeline_model_parallel_layout") == layout
+
+
+def test_stages_of_a_pattern_are_divided_by_ranks():
+    with pytest.raises(ConfigError, match="3 stages, not a multiple of PP 2"):
+        read_megatron(
+            SCRIPT + "--hybrid-layer-pattern 'M|-|-' --pipeline-model-parallel-size 2", name="job"
+        )
+
+
+def test_a_gated_delta_net_by_its_letter_has_its_own_widths():
+    model, _ = model_of("--hybrid-layer-pattern G-G- --linear-num-key-heads 8")
+    assert (model.recurrent.num_groups, model.recurrent.num_heads) == (8, 32)
 
 
 def test_a_share_of_attention_is_spread():
@@ -172,18 +203,3 @@ def test_primus_has_an_mlp_behind_every_mixer():
 def test_letters_that_nobody_knows(arguments):
     with pytest.raises(ConfigError, match="letters of"):
         model_of(arguments)
-
-
-def test_layers_of_several_kinds_are_not_written():
-    from projector.config.formats.emit.emitted import write_job
-
-    job = load_job(
-        {
-            "model": "nemotron_h_8b",
-            "training": {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 8192},
-            "cluster": {"device": "h100"},
-        }
-    )
-    for name in ("megatron", "primus"):
-        with pytest.raises(UnsupportedError, match="transformers alone"):
-            write_job(job, name)

@@ -1,6 +1,6 @@
 """The architecture of a transformer language model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
@@ -19,6 +19,10 @@ Mixer = Literal["attention", "mamba1", "mamba2", "gdn", "kda", "linear"]
 """What mixes tokens: attention, or a recurrence whose state does not grow. These are Mamba (arXiv
 2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692)
 and linear attention with a fixed decay (Lightning Attention, 2401.04658)."""
+
+CHUNKS: Mapping[Mixer | None, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
+"""Tokens that a mixer works on at once where a model states none: mamba_mixer.py of Megatron-LM,
+and chunk.py of flash-linear-attention."""
 
 FeedForward = Literal["dense", "moe"]
 """What works on each token: one MLP, or a mixture of experts."""
@@ -237,8 +241,8 @@ class RecurrentConfig(Config):
     """Taps of the causal convolution before the recurrence; 0 has none."""
 
     chunk_size: Extent | None = None
-    """Tokens that are worked on at once; none given is what the kernels take: 128 of Mamba-2
-    (Megatron), 64 of delta rules and linear attention (flash-linear-attention)."""
+    """Tokens that are worked on at once; none given is what the kernels take: 128 of Mamba-2,
+    64 of delta rules and linear attention (`CHUNKS`)."""
 
     dt_rank: Count = 0
     """Rank of the step sizes of Mamba-1."""

@@ -4,6 +4,7 @@ Every function takes numbers or arrays that broadcast, and returns float64. Rate
 device in one direction, in bytes/s. No term has a latency: messages are gigabytes.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -12,7 +13,8 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Flags, Floats
 from projector.config.first_order import FirstOrderConfig
-from projector.config.model import MLAConfig, ModelConfig, MoEConfig, refuse_hybrid
+from projector.config.model import Mixer, MLAConfig, ModelConfig, MoEConfig
+from projector.config.recurrence import WEIGHTS, Widths, held_bytes
 
 FLOP_OF_TRAINING = 6.0
 """FLOP of a parameter and token: 2 forward, 4 backward."""
@@ -139,18 +141,20 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
 
     The methodology takes the published count, and the formula as a check alone.
     """
-    refuse_hybrid(model, "the closed forms have attention and an MLP in each")
     tables = model.vocab_size * (1 if model.tied_embeddings else 2)
     if model.position_embedding == "learned":
         tables += model.max_position_embeddings
-    moe_layers = sum(model.moe_layers)
-    dense_layers = model.num_layers - moe_layers
-    around = _attention(model) + model.norms_per_layer * _norm(model, model.hidden_size)
-    total = tables * model.hidden_size + _norm(model, model.hidden_size)
-    total += model.num_layers * around + dense_layers * _mlp(model, model.ffn_hidden_size)
+    hidden, norm = model.hidden_size, _norm(model, model.hidden_size)
+    before, after = (model.norms_per_layer + 1) // 2 * norm, model.norms_per_layer // 2 * norm
+    mixers, behind = Counter(model.mixers), Counter(model.feed_forwards)
+    total = tables * hidden + norm + (model.num_layers - behind[None]) * after
+    total += sum(count * (_mixer(model, one) + before) for one, count in mixers.items() if one)
+    total += behind["dense"] * _mlp(model, hidden, model.ffn_hidden_size)
     if model.moe is None:
         return ParameterCounts(total, total, 0)
-    expert = _mlp(model, model.moe.ffn_hidden_size)
+    moe_layers = behind["moe"]
+    expert = _mlp(model, model.moe.latent_size or hidden, model.moe.ffn_hidden_size)
+    total += moe_layers * 2 * hidden * model.moe.latent_size
     experts = moe_layers * model.moe.num_experts * expert
     total += experts + moe_layers * _router_and_shared(model, model.moe)
     idle = moe_layers * (model.moe.num_experts - model.moe.router_topk) * expert
@@ -161,17 +165,36 @@ def _norm(model: ModelConfig, width: int) -> int:
     return width if model.normalization == "rmsnorm" else 2 * width
 
 
-def _mlp(model: ModelConfig, width: int) -> int:
+def _mlp(model: ModelConfig, hidden: int, width: int) -> int:
     inputs = 2 if model.gated else 1
-    biases = inputs * width + model.hidden_size if model.mlp_bias else 0
-    return (inputs + 1) * model.hidden_size * width + biases
+    biases = inputs * width + hidden if model.mlp_bias else 0
+    return (inputs + 1) * hidden * width + biases
 
 
 def _router_and_shared(model: ModelConfig, moe: MoEConfig) -> int:
     router = moe.num_experts * (model.hidden_size + moe.router_bias)
     width = moe.shared_expert_ffn_hidden_size
     gate = model.hidden_size if moe.shared_expert_gate else 0
-    return router + (_mlp(model, width) + gate if width else 0)
+    return router + (_mlp(model, model.hidden_size, width) + gate if width else 0)
+
+
+def _mixer(model: ModelConfig, mixer: Mixer) -> int:
+    if mixer == "attention":
+        return _attention(model)
+    widths, taps = recurrent_widths(model)
+    own = WEIGHTS[mixer](widths)
+    further = sum((rows + bias) * columns for _, rows, columns, bias in own.further)
+    products = model.hidden_size * (own.inputs + widths.value) + further
+    return int(products + taps * own.convolved + own.own + own.norm)
+
+
+def recurrent_widths(model: ModelConfig) -> tuple[Widths, int]:
+    """Return the widths and the taps of a model's recurrent mixers, 0 where it has none."""
+    own = model.recurrent
+    if own is None:
+        return Widths.of(model.hidden_size, 0, 0, 0, 0, 0), 0
+    heads = (own.num_heads, own.num_groups, own.head_dim, own.state_size)
+    return Widths.of(model.hidden_size, *heads, own.dt_rank), own.conv_kernel
 
 
 def _attention(model: ModelConfig) -> int:
@@ -179,7 +202,7 @@ def _attention(model: ModelConfig) -> int:
         return _latent_attention(model, model.mla)
     heads = model.num_attention_heads
     query, keys = heads * model.head_dim, 2 * model.query_groups * model.head_dim
-    weights = model.hidden_size * (2 * query + keys)
+    weights = model.hidden_size * ((2 + model.attention_output_gate) * query + keys)
     biases = {"none": 0, "qkv": query + keys, "qkv+out": query + keys + model.hidden_size}
     norms = {"none": 0, "head": 2 * model.head_dim, "full": query + keys // 2}
     sinks = heads if model.attention_sinks else 0
@@ -194,6 +217,10 @@ def _latent_attention(model: ModelConfig, mla: MLAConfig) -> int:
     latent = hidden * (mla.kv_lora_rank + mla.qk_pos_emb_head_dim)
     latent += _norm(model, mla.kv_lora_rank)
     keys_and_values = mla.kv_lora_rank * heads * (mla.qk_head_dim + mla.v_head_dim)
+    if mla.index_heads:
+        inner = mla.index_heads * mla.index_head_dim
+        latent += (rank or hidden) * inner + 2 * mla.index_head_dim
+        latent += hidden * (mla.index_head_dim + mla.index_heads)
     return queries + latent + keys_and_values + heads * mla.v_head_dim * hidden
 
 
@@ -262,6 +289,31 @@ def activation_bytes(
     tokens = column(layers) * column(seq) * column(batch)
     scores = SCORES_PER_HEAD * column(heads) * column(seq)
     return tokens * (LINEAR_PER_CHANNEL * column(hidden) + np.where(keeps_scores, scores, 0.0))
+
+
+ATTENTION_PER_CHANNEL, MLP_PER_CHANNEL = 13.0, 21.0
+"""The two parts of 34: 11 and 19, with a norm of 2 bytes each (arXiv:2205.05198, section 4.1)."""
+
+
+def layer_channels(model: ModelConfig) -> float:
+    """Return the channels that the 34 bytes of `activation_bytes` are of, in an average layer.
+
+    A recurrent mixer keeps, in 16 bits, the residual and its norm, the columns of its input
+    projection, and three times its values: out of the recurrence, the norm, and before the output
+    projection. This is our own; the formula has attention and an MLP in each layer.
+    """
+    widths, _ = recurrent_widths(model)
+    kept = ATTENTION_PER_CHANNEL * model.hidden_size * model.mixers.count("attention")
+    kept += MLP_PER_CHANNEL * model.hidden_size * sum(map(bool, model.feed_forwards))
+    for mixer, own in WEIGHTS.items():
+        elements = 2 * model.hidden_size + own(widths).inputs + 3 * widths.value
+        kept += 2.0 * elements * model.mixers.count(mixer)
+    return kept / LINEAR_PER_CHANNEL / model.num_layers
+
+
+def state_bytes(model: ModelConfig) -> float:
+    """Return what the recurrent layers keep of a sequence, however long it is."""
+    return float(held_bytes(*recurrent_widths(model))) * sum(map(model.mixers.count, WEIGHTS))
 
 
 def checkpointed_bytes(activations: ArrayLike, constants: Constants) -> Floats:

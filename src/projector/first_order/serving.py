@@ -30,6 +30,7 @@ from projector.first_order.equations import (
     kv_cache_bytes,
     ridge_point,
     roofline_time_s,
+    state_bytes,
     weights_read,
 )
 from projector.first_order.results import UNKNOWN_BAND, provenance
@@ -52,9 +53,12 @@ class ServingColumns(NamedTuple):
     weight_bytes: Floats
     """Of one parameter."""
     layers: Floats
+    """With attention."""
     key_heads: Floats
     head_dim: Floats
     cache_element_bytes: Floats
+    state_bytes: Floats
+    """Of recurrent layers, for a sequence."""
     tp: Floats
     pp: Floats
     batch: Floats
@@ -98,14 +102,15 @@ def serve(columns: ServingColumns, constants: Constants) -> ServingTimes:
 
     def cache(tokens: Floats) -> Floats:
         layers, batch, heads, width, element = one
-        return kv_cache_bytes(layers, batch, tokens, heads, width, element)
+        return c.state_bytes + kv_cache_bytes(layers, batch, tokens, heads, width, element)
 
     prompt_flop = forward_flop(c.context, c.active_parameters)
     prompt_bytes = weights_read(c.parameters, c.active_parameters, c.context) * c.weight_bytes
     prompt_bytes = prompt_bytes + cache(c.context)
     step_flop = forward_flop(c.batch, c.active_parameters)
     step_bytes = weights_read(c.parameters, c.active_parameters, c.batch) * c.weight_bytes
-    step_bytes = step_bytes + c.batch * cache(c.context + 0.5 * c.output)
+    # A state is read and written.
+    step_bytes = step_bytes + c.batch * (cache(c.context + 0.5 * c.output) + c.state_bytes)
     full = cache(c.context + c.output)
     room = c.memory_bytes * c.tp * c.pp - c.parameters * c.weight_bytes
     return ServingTimes(
@@ -117,7 +122,7 @@ def serve(columns: ServingColumns, constants: Constants) -> ServingTimes:
         ),
         decode_is_memory_bound=is_memory_bound(arithmetic_intensity(step_flop, step_bytes), *rates),
         cache_bytes=np.asarray(c.batch * full),
-        max_batch=np.maximum(0.0, np.floor(room / full)),
+        max_batch=np.maximum(0.0, np.floor(room / np.maximum(1.0, full))),
     )
 
 
@@ -251,8 +256,9 @@ def project_serving(
     counts, config = count_parameters(architecture), first_order or FirstOrderConfig()
     heads, width = _cached(architecture)
     values = (
-        counts.total, counts.active, TYPE_BYTES[stored], architecture.num_layers, heads, width,
-        cache_element_bytes, tp, pp, batch, context, output,
+        counts.total, counts.active, TYPE_BYTES[stored],
+        architecture.mixers.count("attention"), heads, width, cache_element_bytes,
+        state_bytes(architecture), tp, pp, batch, context, output,
         seen.peak_flop_per_s(dtype, key="dtype"), seen.memory_bytes_per_s, seen.memory_bytes,
         seen.scale_up_domain,
     )  # fmt: skip
@@ -267,7 +273,8 @@ def _cached(model: ModelConfig) -> tuple[float, float]:
     The methodology has no latent attention; that half is our own.
     """
     if model.mla is not None:
-        return 1.0, 0.5 * (model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim)
+        index = model.mla.index_head_dim if model.mla.index_heads else 0
+        return 1.0, 0.5 * (model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim + index)
     return float(model.query_groups), float(model.head_dim)
 
 

@@ -23,8 +23,10 @@ class TrainingColumns:
     active_parameters: Floats
     expert_parameters: Floats
     layers: Floats
-    hidden: Floats
+    channels: Floats
+    """Of an average layer, as the activations count them."""
     heads: Floats
+    """The same of heads with scores."""
     seq: Floats
     micro_batch: Floats
     global_batch: Floats
@@ -122,8 +124,8 @@ def _row(job: AnyJob) -> dict[str, float]:
         "active_parameters": counts.active,
         "expert_parameters": counts.experts,
         "layers": model.num_layers,
-        "hidden": model.hidden_size,
-        "heads": model.num_attention_heads,
+        "channels": equations.layer_channels(model),
+        "heads": model.num_attention_heads * model.mixers.count("attention") / model.num_layers,
         "seq": training.seq_length,
         "micro_batch": training.micro_batch_size,
         "global_batch": training.global_batch_size,
@@ -264,7 +266,7 @@ def _activations(columns: TrainingColumns, constants: equations.Constants) -> Fl
         columns.layers / columns.pp * held,
         columns.seq,
         columns.micro_batch,
-        columns.hidden,
+        columns.channels,
         columns.heads,
         keeps_scores=columns.keeps_scores,
     )

@@ -12,6 +12,7 @@ from operator import attrgetter
 import numpy as np
 
 from projector.arrays import Array, Flags, Floats, Ints, Records, bits
+from projector.config.recurrence import WEIGHTS
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
 from projector.lower.batch import JobBatch, JobColumns
@@ -51,7 +52,7 @@ class Pieces:
     @cached_property
     def is_recurrent(self) -> Flags:
         """Layers whose mixer has a state of fixed size."""
-        return has_part(self.kinds["kind"], "mamba1", "mamba2", "gdn", "kda", "linear")
+        return has_part(self.kinds["kind"], *WEIGHTS)
 
     @cached_property
     def is_layer(self) -> Flags:

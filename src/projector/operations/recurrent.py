@@ -9,14 +9,15 @@ code. Nobody has timed the kernels for this model, so that no measurement stands
 H are value heads of width P, G key heads (groups) of width N, all of one tensor-parallel rank.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config.model import Mixer
+from projector.config.model import CHUNKS, Mixer
+from projector.config.recurrence import WEIGHTS, Weights, Widths, held_bytes
 from projector.kernels.collective_algorithms import ALL_REDUCE, ALL_TO_ALL
 from projector.lower.stages import has_part
 from projector.operations.attention import SEGMENT_PROJ, SEGMENT_QKV
@@ -39,10 +40,6 @@ from projector.operations.table import (
     TableBuilder,
 )
 
-CHUNKS: Mapping[Mixer, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
-"""Tokens of a chunk where a model states none: Megatron's mamba_mixer.py, and chunk.py of
-flash-linear-attention."""
-
 TRITON_SHARE = 0.4
 """Rate of products inside these kernels over that of GEMMs of their shape. The prior is 0.5, about
 what Triton's attention has of a tuned kernel on Hopper. 34 steps of hybrid models (three sources)
@@ -62,28 +59,11 @@ class Core(NamedTuple):
     """Tokens of a sequence."""
 
 
-class _Widths(NamedTuple):
-    """Elements of a token on one rank, int64[workloads] each."""
-
-    heads: Ints
-    groups: Ints
-    value: Ints
-    """H P"""
-    key: Ints
-    """G N"""
-    wide_key: Ints
-    """H N: keys repeated for every value head, as delta rules are given them."""
-
-
-def _widths(shapes: Shapes) -> _Widths:
-    heads, groups = shapes.state_heads // shapes.tp, ceil_div(shapes.state_groups, shapes.tp)
-    return _Widths(
-        heads,
-        groups,
-        heads * shapes.state_width,
-        groups * shapes.state_size,
-        heads * shapes.state_size,
-    )
+def _widths(shapes: Shapes) -> Widths:
+    """Return the widths on one rank."""
+    s = shapes
+    heads, groups = s.state_heads // s.tp, ceil_div(s.state_groups, s.tp)
+    return Widths.of(s.hidden, heads, groups, s.state_width, s.state_size, s.state_rank)
 
 
 def emit_recurrent(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -119,23 +99,14 @@ def emit_cached_recurrent(
         )  # fmt: skip
 
 
-STATE_BYTES, CONV_BYTES = 4.0, 2.0
-"""Of an element of a state, kept in FP32 (Hugging Face's Nemotron-H), and of the convolution's last
-inputs."""
-
-
 def state_bytes(shapes: Shapes) -> Floats:
     """Return what a sequence keeps of one recurrent layer on a rank, float64[workloads]."""
-    widths = _widths(shapes)
-    convolved = widths.value + 2 * widths.key
-    state: Floats = STATE_BYTES * widths.wide_key.astype(np.float64) * shapes.state_width
-    return state + CONV_BYTES * shapes.state_conv * convolved
+    return np.asarray(held_bytes(_widths(shapes), shapes.state_conv))
 
 
 def _emit_in(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, n_out: Ints, convolved: Ints,
-    taps: IntValues, parameters: Floats | Ints,
-) -> None:  # fmt: skip
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, weights: Weights, taps: IntValues
+) -> None:
     """Emit the input projection, the convolution, and what a head has besides.
 
     The convolution reads and writes its channels, and keeps its input; the backward reads the
@@ -147,16 +118,16 @@ def _emit_in(
     emit_linear(
         table, shapes, where, f"{label}.in",
         Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, saved_tokens=shapes.outer_tokens,
-            segment=SEGMENT_QKV,
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=weights.inputs,
+            saved_tokens=shapes.outer_tokens, segment=SEGMENT_QKV,
         ),
     )  # fmt: skip
     has_taps = np.asarray(taps) > 0
-    moved = tokens * convolved * has_taps
+    moved = tokens * weights.convolved * has_taps
     emit_memory(
         table, where, f"{label}.conv", forward_bytes=4.0 * moved, backward_bytes=6.0 * moved,
         launches=1.0 * has_taps, saved_bytes=2.0 * moved,
-        parameters=np.multiply(convolved, taps) + parameters,
+        parameters=np.multiply(weights.convolved, taps) + weights.own,
     )  # fmt: skip
 
 
@@ -223,21 +194,16 @@ def _emit_context(
 
 
 def _emit_mamba2(
-    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: Widths, core: Core
 ) -> None:
     """Emit Mamba-2: the structured state-space dual, cut into chunks (ssd_combined.py).
 
     The backward computes the convolution, states and products anew; nothing of them is kept.
     """
-    heads, groups, value, key, _ = widths
-    label, chunk = "mamba2", _chunk(shapes, "mamba2", core)
-    convolved = value + 2 * key
-    _emit_in(
-        table, shapes, where, label, value + convolved + heads, convolved, shapes.state_conv,
-        # Bias of the convolution; decay, skip and bias of the step of each head.
-        convolved + 3 * heads,
-    )  # fmt: skip
-    _emit_context(table, shapes, where, label, value + convolved + heads, value)
+    label, chunk, weights = "mamba2", _chunk(shapes, "mamba2", core), WEIGHTS["mamba2"](widths)
+    heads, value, groups = widths.heads, widths.value, ceil_div(shapes.state_groups, shapes.tp)
+    _emit_in(table, shapes, where, label, weights, shapes.state_conv)
+    _emit_context(table, shapes, where, label, weights.inputs, value)
     tokens = core.tokens.astype(np.float64)
     chunks = ceil_div(core.tokens, chunk) * groups
     shared = value // np.maximum(1, groups)
@@ -258,11 +224,11 @@ def _emit_mamba2(
         backward_launches=15.0, exponentials=decays, backward_exponentials=2.0 * decays,
         saved_bytes=2.0 * tokens * (2 * value + heads), transient_bytes=8.0 * states,
     )  # fmt: skip
-    _emit_out(table, shapes, where, label, value, value, has_gate=False)
+    _emit_out(table, shapes, where, label, value, weights.norm, has_gate=False)
 
 
 def _emit_delta(
-    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core, *, label: Mixer
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: Widths, core: Core, *, label: Mixer
 ) -> None:
     """Emit a gated delta rule: a triangular solve in each chunk, and a state that is corrected.
 
@@ -270,18 +236,15 @@ def _emit_delta(
     after the other, so only heads and columns of the state run side by side. Kimi's decay is of
     each channel of a key, and comes from two thin projections, as its gate does.
     """
-    heads, _, value, key, wide_key = widths
-    chunk, fine = _chunk(shapes, label, core), label == "kda"
-    width, size = shapes.state_width, shapes.state_size
-    own = heads + (wide_key if fine else heads)
-    convolved = 2 * key + value
-    n_out = 2 * key + value + heads
-    _emit_in(
-        table, shapes, where, label, n_out if fine else n_out + value + heads, convolved,
-        shapes.state_conv, own,
-    )  # fmt: skip
-    if fine:
-        _emit_thin(table, shapes, where, label, wide_key, value)
+    _, heads, width, size, value, key, wide_key, _ = widths
+    chunk, fine, weights = _chunk(shapes, label, core), label == "kda", WEIGHTS[label](widths)
+    _emit_in(table, shapes, where, label, weights, shapes.state_conv)
+    for name, n_in, n_out, bias in weights.further:
+        further = Linear(
+            tokens=shapes.tokens, n_in=n_in, n_out=n_out, bias=bias, segment=SEGMENT_QKV,
+            saves_input=not name.endswith("_down"),  # the input projection keeps it
+        )  # fmt: skip
+        emit_linear(table, shapes, where, f"{label}.{name}", further)
     _emit_context(table, shapes, where, label, 2 * key + 2 * value + 2 * heads, value)
     tokens = core.tokens.astype(np.float64)
     chunks = ceil_div(core.tokens, chunk) * heads
@@ -292,7 +255,8 @@ def _emit_delta(
     # Over the whole sequence, one head beside the other.
     sequences = ceil_div(core.sequences * heads, shapes.cp)
     products(f"{label}.state", sequences, (width, size, 2 * core.seq), 2.0)
-    products(f"{label}.scores", chunks, (chunk, chunk, size), 5.0)
+    # One kernel has both products of the outputs.
+    products(f"{label}.outputs", chunks, (chunk, chunk, size), 5.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 4.0)
     states = tokens / chunk * value * size
     passes = 8.0 + (20.0 if fine else 0.0)
@@ -306,31 +270,16 @@ def _emit_delta(
         transient_bytes=4.0 * states,
         exponentials=tokens * (wide_key if fine else heads),
     )  # fmt: skip
-    _emit_out(table, shapes, where, label, value, width, has_gate=True)
-
-
-def _emit_thin(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, wide_key: Ints, value: Ints
-) -> None:
-    """Emit Kimi's low-rank projections of the decay and of the output's gate (kda.py)."""
-    rank = shapes.state_width
-    thin = partial(Linear, tokens=shapes.tokens, segment=SEGMENT_QKV)
-    for name, n_out, bias in (("decay", wide_key, 0), ("gate", value, 1)):
-        down = thin(n_in=shapes.hidden, n_out=rank, saves_input=False)
-        emit_linear(table, shapes, where, f"{label}.{name}_down", down)
-        emit_linear(
-            table, shapes, where, f"{label}.{name}_up", thin(n_in=rank, n_out=n_out, bias=bias)
-        )
+    _emit_out(table, shapes, where, label, value, weights.norm, has_gate=True)
 
 
 def _emit_linear_attention(
-    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: Widths, core: Core
 ) -> None:
     """Emit linear attention with a fixed decay of each head (Lightning Attention)."""
-    heads, _, value, _, wide_key = widths
-    label, chunk = "linear", _chunk(shapes, "linear", core)
-    width, size = shapes.state_width, shapes.state_size
-    _emit_in(table, shapes, where, label, 2 * wide_key + 2 * value, value, 0, np.zeros(len(shapes)))
+    _, heads, width, size, value, _, wide_key, _ = widths
+    label, chunk, weights = "linear", _chunk(shapes, "linear", core), WEIGHTS["linear"](widths)
+    _emit_in(table, shapes, where, label, weights, 0)
     _emit_context(table, shapes, where, label, 2 * wide_key + value, value)
     tokens = core.tokens.astype(np.float64)
     chunks = ceil_div(core.tokens, chunk) * heads
@@ -338,7 +287,7 @@ def _emit_linear_attention(
     products = partial(_emit_products, table, shapes, within)
     sequences = ceil_div(core.sequences * heads, shapes.cp)
     products(f"{label}.state", sequences, (width, size, core.seq), 3.0)
-    products(f"{label}.scores", chunks, (chunk, chunk, size), 3.0)
+    products(f"{label}.outputs", chunks, (chunk, chunk, size), 3.0)
     products(f"{label}.outputs", chunks, (chunk, width, size + chunk), 2.0)
     states = tokens / chunk * value * size
     emit_memory(
@@ -346,29 +295,25 @@ def _emit_linear_attention(
         backward_bytes=12.0 * states, saved_bytes=tokens * (4.0 * wide_key + 2.0 * value),
         transient_bytes=4.0 * states,
     )  # fmt: skip
-    _emit_out(table, shapes, where, label, value, value, has_gate=True)
+    _emit_out(table, shapes, where, label, value, weights.norm, has_gate=True)
 
 
 def _emit_mamba1(
-    table: TableBuilder, shapes: Shapes, where: Ints, widths: _Widths, core: Core
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: Widths, core: Core
 ) -> None:
     """Emit Mamba-1: one scan kernel, element by element, on vector units.
 
     The state of a channel is N exponentials and as many steps a token. The backward computes the
     convolution and the step sizes anew (selective_scan_interface.py, checkpoint level 1).
     """
-    value, label = widths.value, "mamba1"
-    size, rank = shapes.state_size, shapes.state_rank
+    value, size, rank, label = widths.value, widths.size, widths.rank, "mamba1"
+    weights = WEIGHTS["mamba1"](widths)
     tokens, within = core.tokens.astype(np.float64), where[core.tokens[where] > 0]
     activations = 2.0 * shapes.tokens.astype(np.float64)
-    _emit_in(
-        table, shapes, where, label, 2 * value, value, shapes.state_conv, value * (size + 3),
-    )  # fmt: skip
-    emit_linear(
-        table, shapes, where, f"{label}.x", Linear(
-            tokens=shapes.tokens, n_in=value, n_out=rank + 2 * size, saves_input=False,
-        ),
-    )  # fmt: skip
+    _emit_in(table, shapes, where, label, weights, shapes.state_conv)
+    (_, n_in, n_out, _), (_, *dt, _) = weights.further
+    x = Linear(tokens=shapes.tokens, n_in=n_in, n_out=n_out, saves_input=False)
+    emit_linear(table, shapes, where, f"{label}.x", x)
     divided = where[shapes.tp[where] > 1]
     for phase in (FORWARD, BACKWARD):
         emit_collective(
@@ -376,11 +321,7 @@ def _emit_mamba1(
             operation=ALL_REDUCE, num_bytes=activations * (rank + 2 * size),
             **group_row(shapes, "tp"),
         )  # fmt: skip
-    emit_linear(
-        table, shapes, where, f"{label}.dt", Linear(
-            tokens=shapes.tokens, n_in=rank, n_out=value,
-        ),
-    )  # fmt: skip
+    emit_linear(table, shapes, where, f"{label}.dt", Linear(shapes.tokens, *dt))
     _emit_context(table, shapes, where, label, 3 * value + 2 * size, value)
     states = core.sequences * ceil_div(core.seq, SCAN_TOKENS) * value / shapes.cp
     kept = 8.0 * states * size
@@ -398,7 +339,7 @@ def _emit_mamba1(
     emit_region_exit(table, shapes, where, f"{label}.tp", activations * shapes.hidden, SEGMENT_PROJ)
 
 
-_EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, _Widths, Core], None]] = {
+_EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, Widths, Core], None]] = {
     "mamba1": _emit_mamba1,
     "mamba2": _emit_mamba2,
     "gdn": partial(_emit_delta, label="gdn"),
@@ -407,5 +348,5 @@ _EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, _Widths, Core], Non
 }
 """What emits each recurrent mixer."""
 
-RECURRENT = tuple(_EMITTERS)
+RECURRENT = tuple(WEIGHTS)
 """Recurrent mixers, in the order of columns."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from projector.config.device_kernels import MATRIX_TYPES
 from projector.config.job import Job
+from projector.config.recurrence import WEIGHTS
 from projector.lower.stages import KINDS, is_layer
 from projector.measure.keys import PHASES, OperationKey, keys_of
 from projector.operations.table import CATEGORIES
@@ -60,6 +61,12 @@ class ExpectedRow:
     """Kernels of one run."""
     clock_hz: float = 0.0
     """Clock that the model assumes."""
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether it is a product within a kernel of a recurrence: no operator has its extents."""
+        mixer = self.name.label.partition(".")[0]
+        return self.category == "compute_attention" and mixer in WEIGHTS
 
     @property
     def group(self) -> int:

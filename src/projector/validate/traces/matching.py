@@ -232,7 +232,8 @@ def _gradients(work: Work, rows: Sequence[ExpectedRow], scale: float) -> list[Na
 def _by_extents(matcher: _Matcher, group: _Group) -> None:
     """Match the matrix products of a phase by their extents."""
     phases = matcher.phases(group)
-    rows = [row for row in matcher.expected.rows if row.kind == "gemm" and row.name.phase in phases]
+    linear = (row for row in matcher.expected.rows if row.kind == "gemm" and not row.in_kernel)
+    rows = [row for row in linear if row.name.phase in phases]
     table, works = matcher.activities, matcher.works
     chosen = matcher.in_group(group) & (works.of >= 0)
     main = chosen & works.main
@@ -297,7 +298,7 @@ def _attention(matcher: _Matcher, group: _Group) -> None:
     names = [
         row.name
         for row in matcher.expected.rows
-        if row.category == "compute_attention" and row.name.phase in phases
+        if row.category == "compute_attention" and row.name.phase in phases and not row.in_kernel
     ]
     if names:
         rows = np.flatnonzero(

@@ -21,6 +21,7 @@ import numpy as np
 from projector.arrays import Ints
 from projector.config import resources
 from projector.config._base import Config
+from projector.config.recurrence import WEIGHTS
 from projector.trace.activity import BACKWARD, COMMUNICATION, FORWARD, Activities
 from projector.trace.groups import group as group_rows
 from projector.trace.names import Pattern
@@ -344,6 +345,7 @@ class OperationNames(Config):
     """``hardware/trace_operations.yaml``."""
 
     modules: list[LabelPattern]
+    kernels: list[LabelPattern]
     operators: list[LabelPattern]
     groups: list[GroupPattern]
     collectives: list[LabelPattern]
@@ -365,21 +367,31 @@ def label_of(text: str, labels: Iterable[str]) -> str | None:
 
     Names are such as ``attention.qkv``, ``layers.3.self_attn.q_proj`` or ``nn.Module: q_proj``.
     """
-    known = set(labels)
+    known = dict.fromkeys(labels)
     plain = _PREFIXES.sub("", text)
     if plain in known:
         return plain
     for part in reversed([part for part in _PATH.split(plain) if part and not part.isdigit()]):
         for pattern in load_operation_names().modules:
-            if pattern.label in known and re.search(pattern.pattern, part, re.IGNORECASE):
-                return pattern.label
+            label = _known(pattern.label, known)
+            if label and re.search(pattern.pattern, part, re.IGNORECASE):
+                return label
     return None
 
 
+def _known(label: str, labels: Iterable[str]) -> str | None:
+    """Return a label that a job has; one that begins with a dot is of any recurrent mixer."""
+    named = [f"{mixer}{label}" for mixer in WEIGHTS] if label[0] == "." else [label]
+    return next((each for each in named if each in labels), None)
+
+
 def label_in(text: str, labels: Iterable[str]) -> str | None:
-    """Return the label that stands as a word in the name of a kernel, as our timelines have it."""
-    known = set(labels)
-    return next((word for word in text.split() if "." in word and word in known), None)
+    """Return the label that stands as a word in a kernel's name, or that a library calls so."""
+    known = dict.fromkeys(labels)
+    found = next((word for word in text.split() if "." in word and word in known), None)
+    patterns = load_operation_names().kernels if _known(".in", known) else []
+    fitting = (each for each in patterns if re.search(each.pattern, text))
+    return found or next(filter(None, (_known(each.label, known) for each in fitting)), None)
 
 
 def kind_of_operator(text: str) -> str | None:

@@ -15,7 +15,7 @@ from projector.config.device_file import is_first_order, load_device
 from projector.config.formats.emit.runnable import Setting, check_runnable
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.model import ModelConfig, refuse_hybrid
+from projector.config.model import CHUNKS, ModelConfig
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError, shown
 from projector.files import check_place
@@ -64,7 +64,6 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
     """
     writer = _writer(format)
     own = writer.own(job)
-    _check_layers(format, job)
     check_runnable(format, Setting(job.model, job.parallelism, job.training, job.cluster.gpus))
     titles = {"name": job.name, "model.name": job.model.name}
     with tempfile.TemporaryDirectory() as folder:
@@ -97,15 +96,8 @@ def check_model(job: Job, formats: Iterable[str]) -> None:
     """Refuse what a framework has no words for in any layout: architectures, adapters."""
     for name in formats:
         _writer(name).own(job)
-        _check_layers(name, job)
         if job.training.adapter is not None and name != "primus":
             raise _without_adapters(name)
-
-
-def _check_layers(name: str, job: Job) -> None:
-    """Refuse layers of several kinds where a file describes the model."""
-    if name in {"megatron", "primus"}:
-        refuse_hybrid(job.model, f"{name} files are written for transformers alone")
 
 
 def _without_adapters(name: str) -> UnsupportedError:
@@ -248,7 +240,14 @@ def _in_effect(job: Job) -> dict[str, Any]:
     found["training.grad_reduce_dtype"] = training.reduce_dtype
     found["model.num_query_groups"] = model.query_groups
     found["model.kv_channels"] = model.head_dim
+    found["model.layer_types"] = model.layer_kinds
+    if model.recurrent is not None:
+        stated = model.recurrent.chunk_size
+        found["model.recurrent.chunk_size"] = [
+            stated or chunk for mixer, chunk in CHUNKS.items() if mixer in model.mixers
+        ]
     if model.moe is not None:
+        found["model.moe.layer_freq"] = model.moe_layers
         early = bool(model.moe.router_pre_softmax)
         alone = model.moe.router_topk == 1 and model.moe.router_score_function != "sigmoid"
         found["model.moe.router_pre_softmax"] = early or alone

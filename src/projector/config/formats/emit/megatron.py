@@ -2,10 +2,17 @@
 
 import shlex
 from collections.abc import Callable, Mapping
-from itertools import groupby
 from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
+from projector.config.formats.emit.layer_words import (
+    LETTERS,
+    check_kinds,
+    has_pattern,
+    layer_list,
+    layer_pattern,
+    layer_words,
+)
 from projector.config.formats.megatron import ARGUMENT, NEGATED
 from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
@@ -22,7 +29,7 @@ _SPELLINGS: Final = ARGUMENT | {
 }
 
 _ON: Final = (
-    "add_bias_linear gradient_accumulation_fusion overlap_p2p_comm "
+    "add_bias_linear apply_rope_fusion gradient_accumulation_fusion overlap_p2p_comm "
     "torch_fsdp2_reshard_after_forward yarn_correction_range_round_to_int"
 )
 _SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in _ON.split()}
@@ -30,12 +37,18 @@ _SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in
 
 
 def own(job: Job) -> dict[str, Any]:
-    """Return nothing, as the launcher names the nodes; refuse ALiBi."""
+    """Return nothing, as the launcher names the nodes; refuse ALiBi and strange layers."""
+    check_no_alibi(job)
+    check_kinds(job.model, "Megatron-LM", LETTERS)
+    return {}
+
+
+def check_no_alibi(job: Job) -> None:
+    """Refuse ALiBi, which Megatron-LM does not have."""
     if job.model.position_embedding == "alibi":
         key, legal = "model.position_embedding", ["rope", "learned", "none"]
         msg = f"Megatron-LM has no ALiBi ({key}); it has {', '.join(legal)}"
         raise UnsupportedError(msg, key=key, value="alibi", allowed=legal)
-    return {}
 
 
 def write(job: Job, carried: Mapping[str, Any]) -> str:
@@ -49,6 +62,10 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         connections=_connections(job),
     )
     groups = megatron_arguments(job)
+    if has_pattern(job.model):
+        latent = {"attention": "+"} if job.model.mla is not None else {}
+        groups["model"]["hybrid_layer_pattern"] = layer_pattern(job, {**LETTERS, **latent})
+        groups["model"]["spec"] = _SPECIFICATION
     if "padded_vocab_size" not in groups["model"]:
         # The NullTokenizer of the script adds the end of a document before Megatron pads.
         groups["model"]["vocab_size"] -= 1
@@ -58,9 +75,13 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     end: str = table["script_end"].format(
         nodes=job.cluster.nodes,
         gpus_per_node=job.cluster.gpus_per_node,
+        program="hybrid" if has_pattern(job.model) else "gpt",
         arrays=" ".join(f'"${{{_array(group)}[@]}}"' for group in groups),
     )
     return f"{text}\n{end}"
+
+
+_SPECIFICATION: Final = ["megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec"]
 
 
 def _connections(job: Job) -> str:
@@ -131,12 +152,6 @@ def megatron_arguments(job: Job) -> dict[str, Arguments]:
     return found
 
 
-def layer_list(pattern: tuple[int, ...]) -> str:
-    """Return a list of layers as Megatron's expression, such as ``([0]*3+[1]*58)``."""
-    runs = [f"[{value}]*{len([*run])}" for value, run in groupby(pattern)]
-    return f"({'+'.join(runs)})"
-
-
 def _same(section: Any, names: str) -> Arguments:
     """Return the fields of a section that Megatron calls the same, without those of no value."""
     found = {name: getattr(section, name) for name in names.split()}
@@ -168,13 +183,14 @@ def _model(job: Job) -> Arguments:
         settings["layernorm_epsilon"] = model.norm_epsilon
     settings["layernorm_zero_centered_gamma"] = model.zero_centered_norms
     # Latents are normed as they are projected: DeepSeek's attention has these norms.
+    settings["attention_output_gate"] = model.attention_output_gate
     settings["qk_layernorm"] = model.qk_norm != "none" or model.mla is not None
     if model.mtp_num_layers:
         settings["mtp_num_layers"] = model.mtp_num_layers
     settings |= _same(model, "vocab_size make_vocab_size_divisible_by")
     if model.make_vocab_size_divisible_by is None:
         settings["padded_vocab_size"] = model.vocab_size
-    return settings | _attention(job)
+    return settings | _attention(job) | layer_words(model)
 
 
 def _positions(job: Job) -> Arguments:
@@ -248,12 +264,16 @@ def _experts(job: Job) -> Arguments:
     if model is None:
         return {}
     freq = model.layer_freq
+    if job.model.layer_types is not None:
+        freq = tuple(map(int, job.model.moe_layers))
     settings: Arguments = {
         "num_experts": model.num_experts,
         "moe_router_topk": model.router_topk,
         "moe_ffn_hidden_size": model.ffn_hidden_size,
         "moe_layer_freq": freq if isinstance(freq, int) else layer_list(freq),
     }
+    if model.latent_size:
+        settings["moe_latent_size"] = model.latent_size
     if model.shared_expert_ffn_hidden_size:
         settings["moe_shared_expert_intermediate_size"] = model.shared_expert_ffn_hidden_size
         settings["moe_shared_expert_gate"] = model.shared_expert_gate
@@ -297,9 +317,10 @@ def _parallelism(job: Job) -> Arguments:
         "sequence_parallel": split.splits_sequence,
     }
     layout = split.pipeline_model_parallel_layout or _uneven_layout(job)
-    if layout:
+    pattern = has_pattern(job.model)  # which has the stages
+    if layout and not pattern:
         settings["pipeline_model_parallel_layout"] = layout
-    elif split.vpp > 1:
+    elif split.vpp > 1 and not pattern:
         settings["num_virtual_stages_per_pipeline_rank"] = split.vpp
     settings |= _same(split, "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers")
     settings |= _same(split, "ddp_bucket_size microbatch_group_size_per_vp_stage")

@@ -7,9 +7,15 @@ import yaml
 
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.formats.detect import comment_lines
-from projector.config.formats.emit import megatron
-from projector.config.formats.emit.megatron import Arguments, megatron_arguments
+from projector.config.formats.emit.layer_words import (
+    LETTERS,
+    check_kinds,
+    has_pattern,
+    layer_pattern,
+)
+from projector.config.formats.emit.megatron import Arguments, check_no_alibi, megatron_arguments
 from projector.config.job import Job
+from projector.config.model import ModelConfig
 from projector.config.resources import settings_of
 from projector.distribution import package_version
 
@@ -21,7 +27,31 @@ ALGORITHMS: Final[Mapping[str, str]] = settings_of("primus")["algorithms"]
 
 def own(job: Job) -> dict[str, Any]:
     """Return the nodes, which Primus is told in ``NNODES``."""
-    return megatron.own(job) | {"cluster.nodes": job.cluster.nodes}
+    check_no_alibi(job)
+    check_kinds(job.model, "Primus", _letters(job.model))
+    return {"cluster.nodes": job.cluster.nodes}
+
+
+SPECIFICATIONS: Final[Mapping[str, str]] = settings_of("primus")["specifications"]
+"""What M stands for -> module and name of the layers; their attention is latent."""
+
+_SOFTMAX: Final = "mamba2 with softmax attention"
+
+
+def _mixer(model: ModelConfig) -> str:
+    """Return what M stands for in a model."""
+    mixer = next((each for each in model.mixers if each not in {"attention", None}), "mamba2")
+    softmax = mixer == "mamba2" and model.mla is None and "attention" in model.mixers
+    return _SOFTMAX if softmax else str(mixer)
+
+
+def _letters(model: ModelConfig) -> dict[Any, str]:
+    """Return the letter of each kind of layer that can stand beside a model's mixer."""
+    mixer = _mixer(model)
+    letters: dict[Any, str] = {"mlp": LETTERS["mlp"], "experts": LETTERS["experts"]}
+    if mixer == _SOFTMAX or model.mla is not None:
+        letters["attention"] = LETTERS["attention"]
+    return letters | ({mixer.split()[0]: "M"} if mixer in SPECIFICATIONS else {})
 
 
 def write(job: Job, carried: Mapping[str, Any]) -> str:
@@ -70,6 +100,10 @@ def _adapters(job: Job) -> dict[str, Any]:
 def _own(job: Job) -> Arguments:
     """Return settings of the trainer that Megatron-LM does not have."""
     training, settings = job.training, Arguments()
+    if has_pattern(job.model):
+        settings["model_type"], settings["is_hybrid_model"] = "mamba", True
+        settings["hybrid_layer_pattern"] = layer_pattern(job, _letters(job.model))
+        settings["spec"] = SPECIFICATIONS[_mixer(job.model)].split()
     algorithm = ALGORITHMS.get(training.schedule)
     if algorithm is not None:
         settings["patch_primus_pipeline"] = True

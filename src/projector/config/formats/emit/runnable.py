@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from projector.config.formats.emit.layer_words import has_pattern, stage_layers
 from projector.config.formats.emit.primus import ALGORITHMS
 from projector.config.formats.torchtitan import SCHEDULES as _TORCHTITAN_SCHEDULES
 from projector.config.model import ModelConfig
@@ -50,6 +51,8 @@ def _megatron(setting: Setting) -> Iterator[Refusal]:
     layers = model.num_layers + split.account_for_embedding_in_pipeline_split
     layers += split.account_for_loss_in_pipeline_split
     uneven = layers % (split.pp * split.vpp) and not ends
+    yield from _kinds(model, split)
+    uneven = uneven and not has_pattern(model)
     if model.mtp_num_layers and uneven and not split.pipeline_model_parallel_layout:
         yield (
             "parallelism.pipeline_model_parallel_layout",
@@ -77,6 +80,28 @@ def _megatron(setting: Setting) -> Iterator[Refusal]:
             "parallelism.overlap_p2p_comm",
             "virtual stages of Megatron-LM need overlap_p2p_comm=true, or more than two stages",
         )
+
+
+def _kinds(model: ModelConfig, split: ParallelismConfig) -> Iterator[Refusal]:
+    """Yield what kinds of layers ask of a layout, and how a pattern is not cut into stages."""
+    if "kda" in model.mixers and split.tp > 1:
+        yield "parallelism.tp", "Kimi delta attention of Primus takes no tensor parallelism"
+    if model.mla and model.mla.index_heads and split.cp > 1 and split.cp_comm_type != "all_gather":
+        yield "parallelism.cp_comm_type", "sparse attention of Megatron-LM has all_gather alone"
+    heads = model.recurrent.num_groups if model.recurrent and "gdn" in model.mixers else 0
+    if heads % (split.tp * split.cp):
+        yield "parallelism.cp", f"Megatron-LM divides the {heads} heads of keys by TP and CP"
+    if not has_pattern(model):
+        return
+    instead = "a pattern of layers is cut into stages by |: give a layout such as Et*9|t*7L"
+    for name in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
+        if getattr(split, name):
+            yield f"parallelism.{name}", instead
+    if split.pp * split.vpp > 1 and stage_layers(split, model.num_layers) is None:
+        if split.pipeline_model_parallel_layout is not None:
+            yield "parallelism.pipeline_model_parallel_layout", instead
+        elif split.vpp > 1:
+            yield "parallelism.vpp", instead
 
 
 def _torchtitan(setting: Setting) -> Iterator[Refusal]:

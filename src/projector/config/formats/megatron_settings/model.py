@@ -284,14 +284,14 @@ def chosen_keys(settings: Settings) -> None:
     """Set the indexer of DeepSeek Sparse Attention."""
     if settings.word("experimental_attention_variant") != "dsa" or not settings.latent():
         return
-    for name, (field, usual) in _INDEXER.items():
+    for field, (name, usual) in INDEXER.items():
         settings.put(f"model.mla.{field}", settings.integer(name, usual), name)
 
 
-_INDEXER = {
-    "dsa_indexer_n_heads": ("index_heads", 64),
-    "dsa_indexer_head_dim": ("index_head_dim", 128),
-    "dsa_indexer_topk": ("index_topk", 2048),
+INDEXER = {
+    "index_heads": ("dsa_indexer_n_heads", 64),
+    "index_head_dim": ("dsa_indexer_head_dim", 128),
+    "index_topk": ("dsa_indexer_topk", 2048),
 }
 
 
@@ -306,12 +306,15 @@ def hybrid(settings: Settings) -> None:
     hidden = settings.base_section("hidden_size") or settings.integer("hidden_size")
     if letters:
         kinds = [mixer if letter == "M" else PATTERN[letter] for letter in letters]
+        mixer = "mamba2" if "mamba2" in kinds else "gdn"
     elif settings.has("linear_attention_freq"):
         kinds, mixer = _linear_layers(settings), "gdn"
     else:
         return
     settings.put("model.layer_types", kinds, *_PATTERNS, "linear_attention_freq")
-    named = _STATES if mixer == "mamba2" else _LINEAR
+    if {"attention", "mlp", "experts"}.issuperset(kinds):
+        return
+    named = STATES if mixer == "mamba2" else LINEAR
     found = {field: settings.integer(name, usual) for field, (name, usual) in named.items()}
     if not found["num_heads"]:
         found["num_heads"] = max(1, 2 * hidden // found["head_dim"])
@@ -319,13 +322,13 @@ def hybrid(settings: Settings) -> None:
 
 
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern", "hybrid_attention_ratio")
-_STATES = {
+STATES = {
     "num_heads": ("mamba_num_heads", 0),
     "head_dim": ("mamba_head_dim", 64),
     "num_groups": ("mamba_num_groups", 8),
     "state_size": ("mamba_state_dim", 128),
 }
-_LINEAR = {
+LINEAR = {
     "num_heads": ("linear_num_value_heads", 32),
     "head_dim": ("linear_value_head_dim", 128),
     "num_groups": ("linear_num_key_heads", 16),
@@ -347,7 +350,7 @@ def _letters(settings: Settings, spec: str) -> str:
                     settings.spell(name), settings.get(name), f"letters of {''.join(PATTERN)}"
                 )
             if modules:
-                settings.warn(name, f": modules behind /, {modules}, are left out")
+                _further_tokens(settings, name, modules.split("/"))
             if not settings.has("num_layers"):
                 settings.missing.pop("model.num_layers", None)
                 settings.put("model.num_layers", len(letters), name)
@@ -371,6 +374,14 @@ def _letters(settings: Settings, spec: str) -> str:
         for _ in range(round(layers * part))
     ]
     return "".join(kinds[i] for i in sorted(range(len(kinds)), key=lambda i: i * 7 % len(kinds)))
+
+
+def _further_tokens(settings: Settings, name: str, modules: list[str]) -> None:
+    """Set the modules of multi-token prediction that stand behind a pattern."""
+    settings.put("model.mtp_num_layers", len(modules), name)
+    if {*modules} - {"*E", "+E", "*-", "+-"}:
+        text = f": a module behind /, {modules[0]}, is projected with attention and a feed-forward"
+        settings.warn(name, text)
 
 
 def _linear_layers(settings: Settings) -> list[str]:
@@ -466,6 +477,11 @@ def virtual_stages(settings: Settings) -> None:
         if settings.has(name):
             settings.put("parallelism.vpp", settings.integer(name), name)
             return
+    name = next(filter(settings.has, _PATTERNS[:2]), "")
+    cut = [len(part) for part in settings.word(name).partition("/")[0].split("|")]
+    if pp > 1 and len(cut) > 1:
+        _cut_pattern(settings, name, cut, pp)
+        return
     name = "num_layers_per_virtual_pipeline_stage"
     if not settings.has(name):
         return
@@ -479,6 +495,20 @@ def virtual_stages(settings: Settings) -> None:
         text = f" ({length}) times PP ({pp}) does not divide {layers} layers"
         settings.fail(name, text, value=length)
     settings.put("parallelism.vpp", layers // (pp * length), name)
+
+
+def _cut_pattern(settings: Settings, name: str, stages: list[int], pp: int) -> None:
+    """Set the stages that | cuts a pattern of layers into."""
+    if len(stages) % pp:
+        text = f" has {len(stages)} stages, not a multiple of PP {pp}"
+        settings.fail(name, text, value=settings.get(name))
+    settings.put("parallelism.vpp", len(stages) // pp, name)
+    least, longer = divmod(sum(stages), len(stages))
+    if stages != [least + (stage < longer) for stage in range(len(stages))]:
+        modules = "m" * int(settings.native("model").get("mtp_num_layers") or 0)
+        layout = "|".join(f"t*{layers}" for layers in stages)
+        layout = f"E{layout}{modules}L"
+        settings.put("parallelism.pipeline_model_parallel_layout", layout, name)
 
 
 def context(settings: Settings) -> None:

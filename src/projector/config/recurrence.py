@@ -1,0 +1,106 @@
+"""What recurrent mixers hold: one table for the rows of a layer and for closed forms.
+
+Sizes are whole numbers or columns of them, of a layer or of its part on one tensor-parallel rank.
+H are value heads of width P, G key heads (groups) of width N.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self, TypeAlias
+
+from projector.config.model import Mixer
+
+Size: TypeAlias = Any
+"""int or int64[workloads]."""
+
+
+class Widths(NamedTuple):
+    """Elements of a token."""
+
+    hidden: Size
+    heads: Size
+    width: Size
+    """P"""
+    size: Size
+    """N"""
+    value: Size
+    """H P"""
+    key: Size
+    """G N"""
+    wide_key: Size
+    """H N: keys repeated for every value head, as delta rules are given them."""
+    rank: Size
+    """Of the step sizes of Mamba-1."""
+
+    @classmethod
+    def of(
+        cls, hidden: Size, heads: Size, groups: Size, width: Size, size: Size, rank: Size
+    ) -> Self:
+        """Return those of some heads and groups."""
+        return cls(hidden, heads, width, size, heads * width, groups * size, heads * size, rank)
+
+
+class Weights(NamedTuple):
+    """What a mixer learns, beside the output projection of its values."""
+
+    inputs: Size
+    """Columns of the input projection."""
+    convolved: Size
+    """Channels of the causal convolution."""
+    own: Size
+    """Parameters that are no product, tap or norm: decays, skips, biases."""
+    norm: Size
+    """Of the gated norm over values."""
+    further: tuple[tuple[str, Size, Size, int], ...] = ()
+    """Further projections: name, rows, columns, whether they have a bias."""
+
+
+def _mamba1(w: Widths) -> Weights:
+    x, dt = ("x", w.value, w.rank + 2 * w.size, 0), ("dt", w.rank, w.value, 0)
+    return Weights(2 * w.value, w.value, w.value * (w.size + 3), 0, (x, dt))
+
+
+def _mamba2(w: Widths) -> Weights:
+    # Bias of the convolution; decay, skip and bias of the step of each head.
+    convolved = w.value + 2 * w.key
+    return Weights(w.value + convolved + w.heads, convolved, convolved + 3 * w.heads, w.value)
+
+
+def _gdn(w: Widths) -> Weights:
+    convolved = 2 * w.key + w.value
+    return Weights(convolved + w.value + 2 * w.heads, convolved, 2 * w.heads, w.width)
+
+
+def _kda(w: Widths) -> Weights:
+    # Decays and gates come through projections of low rank (kda.py).
+    convolved = 2 * w.key + w.value
+    thin = (
+        ("decay_down", w.hidden, w.width, 0),
+        ("decay_up", w.width, w.wide_key, 0),
+        ("gate_down", w.hidden, w.width, 0),
+        ("gate_up", w.width, w.value, 1),
+    )
+    return Weights(convolved + w.heads, convolved, w.heads + w.wide_key, w.width, thin)
+
+
+def _linear(w: Widths) -> Weights:
+    return Weights(2 * w.wide_key + 2 * w.value, 0, 0, w.value)
+
+
+WEIGHTS: dict[Mixer, Callable[[Widths], Weights]] = {
+    "mamba1": _mamba1,
+    "mamba2": _mamba2,
+    "gdn": _gdn,
+    "kda": _kda,
+    "linear": _linear,
+}
+"""Recurrent mixers, in the order of columns."""
+
+STATE_BYTES, CONV_BYTES = 4.0, 2.0
+"""Of an element of a state, kept in FP32 (Hugging Face's Nemotron-H), and of the convolution's last
+inputs."""
+
+
+def held_bytes(w: Widths, taps: Size) -> Any:
+    """Return what a sequence keeps of a layer, whatever its length."""
+    state = STATE_BYTES * w.wide_key * w.width
+    return state + CONV_BYTES * taps * (w.value + 2 * w.key)
