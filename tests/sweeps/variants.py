@@ -66,6 +66,7 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "training": {
             **_STEP,
+            "elementwise": "eager",
             "recompute": {"granularity": "selective", "modules": ["layernorm"]},
             "optimizer": {"offload_fraction": 0.5},
             "activation_offload_fraction": 0.9,

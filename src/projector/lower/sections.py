@@ -163,6 +163,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     expert_tp = _split.ints("expert_tp")
     stated_dp = _split.ints("dp", none=0)
     splits_sequence = _split.ints("splits_sequence")
+    keeps_gathered = _split.ints("keep_gathered_input")
     cp_type = _split.code("cp_comm_type", CP_TYPES)
     tp_overlap = _split.code("tp_overlap", TP_OVERLAPS)
     ep_overlap = _split.ints("overlap_moe_expert_parallel_comm")

@@ -343,6 +343,7 @@ class WorkloadColumns:
     ep_span = _experts("jobs.ep_span")
     etp_span = _experts("jobs.etp_span")
     sequence_parallel = _shared("split.splits_sequence")
+    keeps_gathered = _shared(lambda p: p.split.keeps_gathered * p.split.splits_sequence)
 
     # Architecture.
     hidden = _shared("model.hidden")
@@ -405,6 +406,8 @@ class WorkloadColumns:
     # Attention computes in FP8. [flag]
     fp8_attention = _layer(lambda p: p.training.fp8_attention * (p.kinds["narrow"] == 1))
     eager = _shared("training.eager")
+    gate_copy_bytes = _layer(lambda p: p.cluster.gate_copy_bytes * p.training.eager)
+    attention_copy_bytes = _layer(lambda p: p.cluster.attention_copy_bytes * p.training.eager)
     grouped_gemm_share_2e20 = _experts("cluster.grouped_gemm_share_2e20")
     rowwise_gemm_share_2e20 = _shared("cluster.rowwise_gemm_share_2e20")
     wide_dtype = _shared("wide_dtype")

@@ -135,7 +135,7 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
             table, shapes, where[n_out[where] > 0], label, outputs, COLUMN,
             Linear(
                 tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, recompute_bit=bit,
-                saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1,
+                saved_tokens=shapes.kept_tokens, bias=shapes.attention_bias >= 1,
                 segment=SEGMENT_QKV, saves_input=bit == DROPS,
             ),
         )  # fmt: skip
@@ -355,6 +355,7 @@ def _emit_core(
     # A narrow output projection keeps its own copy of O, and a frozen one none.
     frozen = (shapes.frozen == 1) & (shapes.flash == 1)
     output_bytes = np.where(shapes.narrow | frozen, 2.0 * tokens * heads * shapes.d_v, 0.0)
+    copied = key_heads * (shapes.d_qk + shapes.d_v) + heads * shapes.d_v * (shapes.micro_batch > 1)
     log_sums = 4.0 * tokens * heads
     fused = where[shapes.flash[where] == 1]
     core = partial(
@@ -385,7 +386,8 @@ def _emit_core(
     core(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0)
     emit_memory(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
-        saved_bytes=query_bytes + key_bytes + output_bytes,
+        saved_bytes=query_bytes + key_bytes + output_bytes
+        + shapes.attention_copy_bytes * tokens * copied,
         transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
         recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, DROPS, 0),
     )  # fmt: skip

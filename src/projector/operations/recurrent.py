@@ -147,7 +147,7 @@ def _emit_in(
     emit_linear(
         table, shapes, where, f"{label}.in",
         Linear(
-            tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, saved_tokens=shapes.outer_tokens,
+            tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, saved_tokens=shapes.kept_tokens,
             segment=SEGMENT_QKV,
         ),
     )  # fmt: skip
