@@ -69,7 +69,12 @@ def test_activations_of_unfused_attention_follow_korthikanti():
     # dropout masks, which modern pretraining does not have.
     s, b, h, a = 2048, 2, 1024, 16
     expected = s * b * h * (32 + 5 * a * s / h)
-    assert saved({"training.flash_attention": False}) == pytest.approx(expected, rel=1e-3)
+    unfused = {"training.flash_attention": False}
+    assert saved(unfused) == pytest.approx(expected, rel=1e-3)
+    # Dropout keeps its mask and what it leaves, 3 of the 5.
+    without = {**unfused, "training.attention_dropout": 0.0}
+    assert saved(unfused) - saved(without) == 3 * a * b * s**2
+    assert saved() == saved({"training.attention_dropout": 0.0})
 
 
 def test_sequence_and_tensor_parallelism_divide_activations():

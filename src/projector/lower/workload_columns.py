@@ -441,6 +441,7 @@ class WorkloadColumns:
     adapter_dropout = _layer("training.adapter_dropout")
     packed_base = _layer("training.packed_base")
     flash = _shared("training.flash")
+    drops_scores = _layer(lambda p: p.training.drops_scores * (p.training.flash == 0))
     loss_forward_bytes = _loss("forward_bytes")  # Of a logit, moved by the loss. [bytes]
     loss_backward_bytes = _loss("backward_bytes")  # The same in the backward. [bytes]
     loss_saved_bytes = _loss("saved_bytes")  # Of a logit, kept for the backward. [bytes]

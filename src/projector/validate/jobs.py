@@ -184,7 +184,8 @@ class JobRow(RowLayout):
         if self.text("loss_chunks"):
             chunks = whole(self.row, "loss_chunks", 1 << 20)
             settings["loss_chunk_tokens"] = -(-self.micro_batch * self.seq // chunks)
-        settings |= self.stated("torch_compile", "attention_kernel", "flash_attention")
+        kernels = ("torch_compile", "attention_kernel", "flash_attention", "attention_dropout")
+        settings |= self.stated(*kernels)
         if settings.get("attention_kernel") == "fa2":
             self.weaken(FROM_RECIPE)
         return settings

@@ -419,6 +419,7 @@ def _kernels(job: Job) -> Arguments:
         settings["cuda_graph_impl"] = "local"
     if not training.flash_attention:
         settings["attention_backend"] = "unfused"
+        settings["attention_dropout"] = training.attention_dropout
     return settings
 
 
