@@ -220,7 +220,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     stops_early = _training.ints(lambda t: t.recompute_early_stop and _recompute_unit(t) == 1)
     packed = _training.ints("packed_tokens", none=0)
     flash = _training.ints("flash_attention")
-    drops_scores = _training.ints(lambda t: t.attention_dropout > 0.0)
+    drops_scores = _training.ints(lambda t: t.attention_dropout > 0.0)  # It has dropout. [flag]
     # It is the device's default one. [flag]
     default_attention = _training.ints(
         lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t)
