@@ -258,10 +258,17 @@ def test_a_padded_vocabulary_is_what_the_script_makes(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["megatron", "primus"])
-def test_stages_that_differ_have_the_layout_that_megatron_asks_for(kind, tmp_path):
-    job = load_job(SMALL, {"parallelism.vpp": 1, "parallelism.pp": 4, "model.num_layers": 30})
+@pytest.mark.parametrize(
+    ("layers", "by_work", "expected"),
+    [(30, False, "Et*8|t*8|t*7|t*7L"), (32, True, "Et*9|t*9|t*8|t*6L")],
+)
+def test_stages_that_differ_have_the_layout_that_megatron_asks_for(
+    kind, layers, by_work, expected, tmp_path
+):
+    sizes = {"parallelism.vpp": 1, "parallelism.pp": 4, "model.num_layers": layers}
+    job = load_job(SMALL, {**sizes, "parallelism.divide_pipeline_by_work": by_work})
     emitted = emit_job(job, kind)
-    assert "Et*8|t*8|t*7|t*7L" in emitted.text
+    assert expected in emitted.text
     again = read_again(emitted, tmp_path)
     assert again.parallelism.pipeline_model_parallel_layout is None
     assert project_performance(again).iteration_time_s == project_performance(job).iteration_time_s

@@ -108,6 +108,7 @@ def test_megatron_defaults_are_named():
         ("--enable-cuda-graph", "training.cuda_graphs", True),
         ("--external-cuda-graph", "training.cuda_graphs", True),
         ("--attention-backend unfused", "training.flash_attention", False),
+        ("--attention-dropout 0", "training.attention_dropout", 0.0),
         ("--attention-backend local", "training.flash_attention", False),
         ("--ddp-bucket-size 20000000", "parallelism.ddp_bucket_size", 20_000_000),
         ("--transformer-impl local", "training.flash_attention", False),

@@ -19,14 +19,13 @@ from projector.lower.stages import (
 
 
 def model(layers, **fields):
-    return ModelConfig(
-        num_layers=layers,
-        hidden_size=512,
-        ffn_hidden_size=2048,
-        num_attention_heads=8,
-        vocab_size=1000,
-        **fields,
-    )
+    sizes = {
+        "hidden_size": 512,
+        "ffn_hidden_size": 2048,
+        "num_attention_heads": 8,
+        "vocab_size": 1000,
+    }
+    return ModelConfig(num_layers=layers, **{**sizes, **fields})
 
 
 def layout(layers, recompute=None, mtp_loss=True, model_fields=None, **split):
@@ -81,6 +80,31 @@ def test_embedding_and_loss_count_as_layers():
         account_for_loss_in_pipeline_split=True,
     )
     assert counts(stages) == [0] + [1] * 126 + [0]
+
+
+@pytest.mark.parametrize(
+    ("pp", "expected"),
+    [
+        (2, [14, 10]),
+        (4, [7, 7, 6, 4]),
+        (8, [4, 3, 3, 4, 3, 3, 4, 0]),
+        (16, [2, 2, 1, 2, 2, 1, 2, 2, 1, 2, 2, 1, 2, 2, 0, 0]),
+    ],
+)
+def test_stages_take_layers_until_they_exceed_their_share_of_the_work(pp, expected):
+    # A layer weighs 4 * 512 + 3 * 2048 = 8192, and the output layer as much as 2.45 of them.
+    by_work = {"pp": pp, "divide_pipeline_by_work": True}
+    vocabulary = {"vocab_size": 20_102}
+    assert counts(layout(24, model_fields=vocabulary, **by_work)) == expected
+    with pytest.raises(ConfigError, match="cannot be laid out"):
+        layout(pp - 1, model_fields=vocabulary, **by_work)
+
+
+def test_a_layout_and_given_ends_count_before_the_work():
+    by_work = {"pp": 2, "divide_pipeline_by_work": True}
+    assert counts(layout(8, decoder_first_pipeline_num_layers=1, **by_work)) == [1, 7]
+    stated = layout(8, pipeline_model_parallel_layout="Et*3|t*5L", **by_work)
+    assert counts(stated) == [3, 5]
 
 
 def test_megatron_layout_string():

@@ -69,7 +69,12 @@ def test_activations_of_unfused_attention_follow_korthikanti():
     # dropout masks, which modern pretraining does not have.
     s, b, h, a = 2048, 2, 1024, 16
     expected = s * b * h * (32 + 5 * a * s / h)
-    assert saved({"training.flash_attention": False}) == pytest.approx(expected, rel=1e-3)
+    unfused = {"training.flash_attention": False}
+    assert saved(unfused) == pytest.approx(expected, rel=1e-3)
+    # Dropout keeps its mask and what it leaves, 3 of the 5.
+    without = {**unfused, "training.attention_dropout": 0.0}
+    assert saved(unfused) - saved(without) == 3 * a * b * s**2
+    assert saved() == saved({"training.attention_dropout": 0.0})
 
 
 def test_sequence_and_tensor_parallelism_divide_activations():
@@ -84,6 +89,41 @@ def test_tensor_parallelism_alone_keeps_norms_whole():
     s, b, h = 2048, 2, 1024
     split = saved({"parallelism.tp": 8, "parallelism.sequence_parallel": False}, gpus_per_node=8)
     assert split == pytest.approx(s * b * h * (8 + 24 / 8), rel=1e-2)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2])
+@pytest.mark.parametrize("tp", [1, 8])
+def test_eager_layers_of_nanotron_keep_copies_and_gathered_inputs(micro_batch, tp):
+    # Bytes of a token and H, with an inner width of 2 H: what enters and leaves the norms 4 + 4; Q,
+    # K and V as projected 6, K and V once more 4, the output of attention 2 and transposed 2; both
+    # halves of the first product 8, the activated one 4, the product of both 4. A head has 4 more.
+    nanotron = {"training.framework": "nanotron", "training.micro_batch_size": micro_batch}
+    split = {"parallelism.tp": tp, "parallelism.sequence_parallel": tp > 1}
+    found = saved({**nanotron, **split}, model="nanotron_1b", gpus_per_node=tp)
+    tokens, heads = 2048 * micro_batch, 32
+    inside = 6 + 4 + 2 + 8 + 4 + 4 + 2 * (micro_batch > 1)
+    assert found == tokens * (2048 * (4 / tp + 4 + inside / tp) + 4 * heads / tp)
+
+
+def test_compiled_layers_keep_no_copies():
+    compiled = {"training.elementwise": "eager", "training.torch_compile": True}
+    copies = {f"cluster.software.{part}_copy_bytes": 2 for part in ("gate", "attention")}
+    assert saved(compiled | copies, model="nanotron_1b") == saved(compiled, model="nanotron_1b")
+
+
+@pytest.mark.parametrize(("sequence_parallel", "backward"), [(True, [6, 3]), (False, [0, 0])])
+def test_kept_inputs_are_not_gathered_again(sequence_parallel, backward):
+    def gathers(keep, phase):
+        split = {"tp": 8, "sequence_parallel": sequence_parallel, "keep_gathered_input": keep}
+        _, _, table = table_of(
+            {f"parallelism.{name}": value for name, value in split.items()}, gpus_per_node=8
+        )
+        labels = np.array(table.labels)[table.label[table.phase == phase]]
+        return int(np.sum(np.char.endswith(labels, "tp.all_gather")))
+
+    # Inputs of attention, MLP and head; gradients of what attention, MLP and embedding leave.
+    assert [gathers(keep, BACKWARD) for keep in (False, True)] == backward
+    assert gathers(False, FORWARD) == gathers(True, FORWARD) == backward[0] // 2
 
 
 def test_narrow_types_keep_narrow_inputs():

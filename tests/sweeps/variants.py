@@ -66,6 +66,7 @@ BASES: dict[str, dict[str, Any]] = {
         },
         "training": {
             **_STEP,
+            "elementwise": "eager",
             "recompute": {"granularity": "selective", "modules": ["layernorm"]},
             "optimizer": {"offload_fraction": 0.5},
             "activation_offload_fraction": 0.9,
@@ -80,6 +81,7 @@ BASES: dict[str, dict[str, Any]] = {
             **_STEP,
             "recompute": {"granularity": "full", "num_layers": 2},
             "cross_entropy_fusion": False,
+            "flash_attention": False,
         },
         "cluster": {**_NODES, "device": "mi300x", "network": {"scale_up_gpus": 24}},
     },
@@ -231,6 +233,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "training.recompute.modules": lambda _: [(name,) for name in RECOMPUTE_MODULES],
     "training.recompute.layers": lambda _: [(0,), (0, 1)],
     "training.schedule": lambda _: [name for name, e in SCHEDULES.items() if not e.on_request],
+    "training.attention_dropout": lambda _: [0.0],
     "training.attention_kernel": lambda job: [*job.cluster.device.attention_kernels, "unknown"],
     "cluster.device.power": lambda _: [None],
     "cluster.device.collective_algorithms": lambda _: [("ring",), ("tree", "direct")],

@@ -240,6 +240,14 @@ class SoftwareConfig(Config):
     fused_loss: FusedLossKernels = FusedLossKernels()
     """The loss with it."""
 
+    gate_copy_bytes: CountOrNone = 0
+    """Kept besides of an element of a gated activation, where ``training.elementwise`` is eager: 2
+    where its activated gate stays for the backward of the product."""
+
+    attention_copy_bytes: CountOrNone = 0
+    """The same of K and V, and of attention's output unless the micro-batch is 1: 2 where originals
+    stay beside what is copied together or transposed."""
+
     step_overhead_ms: Annotated[NonNegativeFloat, OF_STEP] = 5.0
     """Data loading, logging and gradient-norm bookkeeping of one step."""
 

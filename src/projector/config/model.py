@@ -516,6 +516,19 @@ class ModelConfig(Config):
         sparse = self.mla is not None and self.mla.index_heads > 0
         return sparse or self.recurrent is not None
 
+    def layers_by_work(self, stages: int) -> list[int]:
+        """Return the layers of stages that take layers until they have more than their share.
+
+        Work is counted as in ``get_block_compute_costs`` of nanotron's Llama.
+        """
+        work = 4 * self.num_attention_heads * self.head_dim + 3 * self.ffn_hidden_size
+        share = (self.num_layers * work + self.vocab_size) / stages
+        counts, stage = [0] * stages, 0
+        for placed in range(self.num_layers):
+            counts[stage] += 1
+            stage += (placed + 1) * work > (stage + 1) * share
+        return counts
+
     def padded_vocab_size(self, tp: int) -> int:
         """Return the vocabulary as laid out over ``tp`` ranks, by Megatron's rule."""
         if self.make_vocab_size_divisible_by is None:

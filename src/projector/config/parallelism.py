@@ -47,6 +47,9 @@ class ParallelismConfig(Config):
     sequence_parallel: bool | None = None
     """Split norms and residuals over TP as well; none given means whenever tp > 1."""
 
+    keep_gathered_input: bool = False
+    """Keep what sequence parallelism gathers for a linear layer, instead of gathering it again."""
+
     zero_stage: Annotated[int, Label("ZeRO stage"), GATHERS] = Field(default=1, ge=0, le=3)
     """ZeRO stage over data parallelism; 1 is Megatron's distributed optimizer."""
 
@@ -95,6 +98,9 @@ class ParallelismConfig(Config):
 
     account_for_loss_in_pipeline_split: bool = False
     """Count the output layer and loss as a layer when layers are divided."""
+
+    divide_pipeline_by_work: bool = False
+    """Give each stage layers until it has more than its share of the weights of layers and head."""
 
     overlap_grad_reduce: Annotated[bool, REDUCES] = True
     """Reduce gradients beside the last backward instead of after it."""

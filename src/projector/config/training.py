@@ -335,6 +335,9 @@ class TrainingConfig(Config):
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""
 
+    attention_dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of scores that unfused attention drops, by default Megatron's; 0 keeps less of them."""
+
     attention_kernel: Annotated[
         str, Shares("replica", "chooses the record of a device, which is compared beside it")
     ] = "default"

@@ -142,6 +142,8 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     grouped_gemm_share_2e20 = _software.ints(_in_parts("grouped_gemm_share"))
     # Rate with scales by row over by tensor. [2**-20]
     rowwise_gemm_share_2e20 = _software.ints(_in_parts("rowwise_gemm_share"))
+    gate_copy_bytes = _software.ints("gate_copy_bytes")
+    attention_copy_bytes = _software.ints("attention_copy_bytes")
     fused_loss = _software.ints(_fields("fused_loss", LOSS))  # Fields of `LOSS`. [mixed]
     unfused_loss = _software.ints(_fields("unfused_loss", LOSS))  # Fields of `LOSS`. [mixed]
     software_key = _cluster.key_of(lambda: SOFTWARE)  # Everything above.

@@ -163,6 +163,7 @@ class ParallelismColumns(SectionColumns[ParallelismConfig]):
     expert_tp = _split.ints("expert_tp")
     stated_dp = _split.ints("dp", none=0)
     splits_sequence = _split.ints("splits_sequence")
+    keeps_gathered = _split.ints("keep_gathered_input")
     cp_type = _split.code("cp_comm_type", CP_TYPES)
     tp_overlap = _split.code("tp_overlap", TP_OVERLAPS)
     ep_overlap = _split.ints("overlap_moe_expert_parallel_comm")
@@ -219,6 +220,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     stops_early = _training.ints(lambda t: t.recompute_early_stop and _recompute_unit(t) == 1)
     packed = _training.ints("packed_tokens", none=0)
     flash = _training.ints("flash_attention")
+    drops_scores = _training.ints(lambda t: t.attention_dropout > 0.0)  # It has dropout. [flag]
     # It is the device's default one. [flag]
     default_attention = _training.ints(
         lambda t: t.attention_kernel == "default" and not uses_fp8_attention(t)

@@ -152,6 +152,7 @@ class LayerSplit(NamedTuple):
     pipeline_model_parallel_layout: str | None
     account_for_embedding_in_pipeline_split: bool
     account_for_loss_in_pipeline_split: bool
+    divide_pipeline_by_work: bool
 
     @classmethod
     def of(cls, split: ParallelismConfig) -> "LayerSplit":
@@ -191,7 +192,7 @@ def stage_layout(
     """Place layers on the ``pp * vpp`` virtual stages, in model order; equal layouts once."""
     recompute, narrow, wide_ends, mtp_loss = settings
     mtp = model.mtp_num_layers if mtp_loss else 0
-    slots = _slots(model.num_layers, split, mtp)
+    slots = _slots(model, split, mtp)
     kind_of = [KIND_OF_LAYER[layer] for layer in model.layer_kinds]
     last = model.num_layers
     stages = []
@@ -241,12 +242,12 @@ def _recompute_mode(layer: int, position: int, recompute: RecomputeConfig) -> in
     return RECOMPUTE_FULL if chosen else RECOMPUTE_NONE
 
 
-def _slots(num_layers: int, split: LayerSplit, mtp: int) -> list[_Slot]:
+def _slots(model: ModelConfig, split: LayerSplit, mtp: int) -> list[_Slot]:
     if split.pipeline_model_parallel_layout:
         slots = parse_layout(split.pipeline_model_parallel_layout)
-        _check_layout(slots, num_layers, split, mtp)
+        _check_layout(slots, model.num_layers, split, mtp)
         return slots
-    counts = _layer_counts(num_layers, split)
+    counts = _layer_counts(model, split)
     last = len(counts) - 1
     return [
         _Slot(count, embedding=i == 0, head=i == last, mtp=mtp if i == last else 0)
@@ -254,14 +255,16 @@ def _slots(num_layers: int, split: LayerSplit, mtp: int) -> list[_Slot]:
     ]
 
 
-def _layer_counts(num_layers: int, split: LayerSplit) -> list[int]:
+def _layer_counts(model: ModelConfig, split: LayerSplit) -> list[int]:
     """Return the layers of each virtual stage in model order."""
-    pp, vpp = split.pp, split.vpp
+    num_layers, pp, vpp = model.num_layers, split.pp, split.vpp
     first = split.decoder_first_pipeline_num_layers
     last = split.decoder_last_pipeline_num_layers
     if first is not None or last is not None:
         return _ends_given(num_layers, pp, vpp, first, last)
     stages = pp * vpp
+    if split.divide_pipeline_by_work and stages <= num_layers:
+        return model.layers_by_work(stages)
     extra_first = int(split.account_for_embedding_in_pipeline_split)
     extra_last = int(split.account_for_loss_in_pipeline_split)
     counts = _even(num_layers + extra_first + extra_last, stages)

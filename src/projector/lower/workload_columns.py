@@ -344,6 +344,7 @@ class WorkloadColumns:
     ep_span = _experts("jobs.ep_span")
     etp_span = _experts("jobs.etp_span")
     sequence_parallel = _shared("split.splits_sequence")
+    keeps_gathered = _shared(lambda p: p.split.keeps_gathered * p.split.splits_sequence)
 
     # Architecture.
     hidden = _shared("model.hidden")
@@ -406,6 +407,8 @@ class WorkloadColumns:
     # Attention computes in FP8. [flag]
     fp8_attention = _layer(lambda p: p.training.fp8_attention * (p.kinds["narrow"] == 1))
     eager = _shared("training.eager")
+    gate_copy_bytes = _layer(lambda p: p.cluster.gate_copy_bytes * p.training.eager)
+    attention_copy_bytes = _layer(lambda p: p.cluster.attention_copy_bytes * p.training.eager)
     grouped_gemm_share_2e20 = _experts("cluster.grouped_gemm_share_2e20")
     rowwise_gemm_share_2e20 = _shared("cluster.rowwise_gemm_share_2e20")
     wide_dtype = _shared("wide_dtype")
@@ -439,6 +442,7 @@ class WorkloadColumns:
     adapter_dropout = _layer("training.adapter_dropout")
     packed_base = _layer("training.packed_base")
     flash = _shared("training.flash")
+    drops_scores = _layer(lambda p: p.training.drops_scores * (p.training.flash == 0))
     loss_forward_bytes = _loss("forward_bytes")  # Of a logit, moved by the loss. [bytes]
     loss_backward_bytes = _loss("backward_bytes")  # The same in the backward. [bytes]
     loss_saved_bytes = _loss("saved_bytes")  # Of a logit, kept for the backward. [bytes]

@@ -93,6 +93,7 @@ WHOLE: dict[str, Any] = {
     "parallelism.pipeline_model_parallel_layout": None,
     "parallelism.account_for_embedding_in_pipeline_split": False,
     "parallelism.account_for_loss_in_pipeline_split": False,
+    "parallelism.divide_pipeline_by_work": False,
     "parallelism.microbatch_group_size_per_vp_stage": None,
     "parallelism.num_distributed_optimizer_instances": 1,
     "parallelism.sharding_group_size": None,

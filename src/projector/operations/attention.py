@@ -135,7 +135,7 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
             table, shapes, where[n_out[where] > 0], label, outputs, COLUMN,
             Linear(
                 tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, recompute_bit=bit,
-                saved_tokens=shapes.outer_tokens, bias=shapes.attention_bias >= 1,
+                saved_tokens=shapes.kept_tokens, bias=shapes.attention_bias >= 1,
                 segment=SEGMENT_QKV, saves_input=bit == DROPS,
             ),
         )  # fmt: skip
@@ -355,6 +355,7 @@ def _emit_core(
     # A narrow output projection keeps its own copy of O, and a frozen one none.
     frozen = (shapes.frozen == 1) & (shapes.flash == 1)
     output_bytes = np.where(shapes.narrow | frozen, 2.0 * tokens * heads * shapes.d_v, 0.0)
+    copied = key_heads * (shapes.d_qk + shapes.d_v) + heads * shapes.d_v * (shapes.micro_batch > 1)
     log_sums = 4.0 * tokens * heads
     fused = where[shapes.flash[where] == 1]
     core = partial(
@@ -385,7 +386,8 @@ def _emit_core(
     core(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0)
     emit_memory(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
-        saved_bytes=query_bytes + key_bytes + output_bytes,
+        saved_bytes=query_bytes + key_bytes + output_bytes
+        + shapes.attention_copy_bytes * tokens * copied,
         transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
         recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, DROPS, 0),
     )  # fmt: skip
@@ -418,43 +420,26 @@ def _emit_unfused_core(
     """Emit attention that writes its scores: batched GEMMs and passes over S * S.
 
     Softmax, mask, scale and dropout make about 13 passes of 16 bits over the scores, 5 forward
-    and 8 backward; 5 bytes of every score are kept (Korthikanti et al., arXiv 2205.05198).
+    and 8 backward; 5 bytes of every score are kept (Korthikanti et al., arXiv 2205.05198), 2 by the
+    softmax, and 3 by dropout for its mask and its result.
     """
     if len(where) == 0:
         return
     batch = shapes.micro_batch * heads
     scores = batch * queries.astype(np.float64) * shapes.seq
+    kept = np.where(shapes.drops_scores == 1, 5.0, 2.0)
     gemm = partial(
-        table.add,
-        kind=GEMM,
-        category=COMPUTE_ATTENTION,
-        dtype=shapes.wide_dtype,
-        batch=batch,
+        table.add, kind=GEMM, category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=batch,
         segment=SEGMENT_CORE,
-    )
+    )  # fmt: skip
     share_qk = shapes.d_qk / np.maximum(1, shapes.d_qk + shapes.d_v)
     scores_label, values_label = "attention.core.scores", "attention.core.values"
-    gemm(
-        where,
-        scores_label,
-        phase=FORWARD,
-        m=queries,
-        n=shapes.seq,
-        k=shapes.d_qk,
-        flop=flop * share_qk,
-        recompute_bit=CORE_ATTN_BIT,
+    forward = partial(gemm, where, phase=FORWARD, m=queries, recompute_bit=CORE_ATTN_BIT)
+    forward(
+        scores_label, n=shapes.seq, k=shapes.d_qk, flop=flop * share_qk,
         parameters=shapes.sinks * heads,
-    )
-    gemm(
-        where,
-        values_label,
-        phase=FORWARD,
-        m=queries,
-        n=shapes.d_v,
-        k=shapes.seq,
-        flop=flop * (1.0 - share_qk),
-        recompute_bit=CORE_ATTN_BIT,
-    )
+    )  # fmt: skip
+    forward(values_label, n=shapes.d_v, k=shapes.seq, flop=flop * (1.0 - share_qk))
     for width, share, label in (
         (shapes.d_qk, share_qk, scores_label),
         (shapes.d_v, 1.0 - share_qk, values_label),
@@ -466,7 +451,7 @@ def _emit_unfused_core(
         table.add(
             where, "attention.core.softmax", phase=phase, kind=MEMORY, category=COMPUTE_ATTENTION,
             bytes=2.0 * passes * scores, exponentials=scores, launches=4.0,
-            saved_bytes=5.0 * scores if phase == FORWARD else 0.0,
+            saved_bytes=kept * scores if phase == FORWARD else 0.0,
             transient_bytes=4.0 * scores, recompute_bit=CORE_ATTN_BIT if phase == FORWARD else 0,
         )  # fmt: skip
 

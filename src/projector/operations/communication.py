@@ -111,37 +111,27 @@ def emit_region_entry(
     the input gradients and gathers the saved input once more beside the input-gradient GEMM.
     Without it the forward is free and the backward sums the input gradients beside the
     weight-gradient GEMM (Megatron's asynchronous all-reduce). A frozen weight has no such GEMM: the
-    input is not gathered for it, and nothing hides the sum.
+    input is not gathered for it, and nothing hides the sum. Nor is one that was kept gathered.
     """
     pieces = _pieces(shapes)
     # Two collectives of the backward share the compute of this segment.
     halved: Shares = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
     beside: Shares = {"exposed_share": 0.0, "partner_share": 0.5}
-    frozen = shapes.frozen[where] == 1
+    once = (shapes.frozen[where] == 1) | (shapes.keeps_gathered[where] == 1)
     _emit_region(
-        table,
-        shapes,
-        where[~frozen],
-        label,
-        num_bytes,
-        segment,
+        table, shapes, where[~once], label, num_bytes, segment,
         split=(
             (FORWARD, ALL_GATHER, pieces),
             (BACKWARD, REDUCE_SCATTER, halved),
             (BACKWARD, ALL_GATHER, beside),
         ),
         whole=((BACKWARD, ALL_REDUCE, beside),),
-    )
+    )  # fmt: skip
     _emit_region(
-        table,
-        shapes,
-        where[frozen],
-        label,
-        num_bytes,
-        segment,
+        table, shapes, where[once], label, num_bytes, segment,
         split=((FORWARD, ALL_GATHER, pieces), (BACKWARD, REDUCE_SCATTER, pieces)),
         whole=((BACKWARD, ALL_REDUCE, {"exposed_share": 1.0, "partner_share": 0.0}),),
-    )
+    )  # fmt: skip
 
 
 def emit_region_exit(

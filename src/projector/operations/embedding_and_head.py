@@ -61,7 +61,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         table, shapes, where, "head.output",
         Linear(
             tokens=shapes.tokens, n_in=shapes.hidden, n_out=columns,
-            saved_tokens=shapes.outer_tokens, wide=True, segment=SEGMENT_HEAD,
+            saved_tokens=shapes.kept_tokens, wide=True, segment=SEGMENT_HEAD,
             transient_bytes=gradient + activations * np.where(shapes.tp > 1, 2.0, 1.0),
             parameters=np.where(shapes.tied == 1, 0.0, columns * shapes.hidden),
         ),

@@ -40,7 +40,7 @@ def emit_mlp(
             table, shapes, where[n_out[where] > 0], f"{label}.{part}", outputs, COLUMN,
             Linear(
                 tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, bias=shapes.mlp_bias,
-                saved_tokens=shapes.outer_tokens, saves_input=of_op == DROPS,
+                saved_tokens=shapes.kept_tokens, saves_input=of_op == DROPS,
                 segment=SEGMENT_FC1, recompute_bit=bit | of_op, transient_bytes=working_set,
             ),
         )  # fmt: skip
@@ -69,11 +69,12 @@ def emit_activation(
     """
     inputs = 1.0 + shapes.gated
     apart = ((shapes.eager == 1) & (shapes.gated == 1)).astype(np.float64)
+    copied = shapes.gate_copy_bytes * shapes.gated
     written = 2.0 * inputs + shapes.activation_bytes + 4.0 * apart
     emit_memory(
         table, where, label, forward_bytes=elements * written,
         backward_bytes=2.0 * elements * (2.0 * inputs + 1.0 + 4.0 * apart),
-        saved_bytes=2.0 * elements * np.where(shapes.per_op == 1, 1.0, inputs),
+        saved_bytes=elements * (np.where(shapes.per_op == 1, 2.0, 2.0 * inputs) + copied),
         exponentials=elements, recompute_bit=bit,
         launches=1.0 + apart, backward_launches=1.0 + 2.0 * apart,
     )  # fmt: skip

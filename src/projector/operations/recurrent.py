@@ -119,7 +119,7 @@ def _emit_in(
         table, shapes, where, f"{label}.in",
         Linear(
             tokens=shapes.tokens, n_in=shapes.hidden, n_out=weights.inputs,
-            saved_tokens=shapes.outer_tokens, segment=SEGMENT_QKV,
+            saved_tokens=shapes.kept_tokens, segment=SEGMENT_QKV,
         ),
     )  # fmt: skip
     has_taps = np.asarray(taps) > 0

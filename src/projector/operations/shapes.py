@@ -31,6 +31,11 @@ class Shapes(WorkloadColumns):
         return np.where(self.sequence_parallel == 1, self.tokens // self.tp, self.tokens)
 
     @cached_property
+    def kept_tokens(self) -> Ints:
+        """Tokens that linear layers keep of an input that is gathered for them."""
+        return np.where(self.keeps_gathered == 1, self.tokens, self.outer_tokens)
+
+    @cached_property
     def operand_bytes(self) -> Floats:
         """Bytes of one operand element of the linear layers, scales included."""
         return np.asarray(OPERAND_BYTES[self.dtype])

@@ -196,6 +196,7 @@ def _uneven_stages(job: Job) -> list[str]:
         split.pipeline_model_parallel_layout,
         split.decoder_first_pipeline_num_layers,
         split.decoder_last_pipeline_num_layers,
+        split.divide_pipeline_by_work or None,
     )
     counted = (
         split.account_for_embedding_in_pipeline_split + split.account_for_loss_in_pipeline_split

@@ -150,6 +150,9 @@ class JobRow(RowLayout):
             self.weaken(FROM_RULE, "moments in BF16, as Primus' precision-aware files have them")
         if moments := moments or self.text("recipe_moment_dtype"):
             settings["optimizer"] = {"name": "adam", "moment_dtype": moments}
+        if self.text("offloaded_states"):
+            settings["optimizer"] = {**settings.get("optimizer", {}), "offload_fraction": 1.0}
+            self.weaken(FROM_RECIPE)
         if reduced := self.text("grad_reduce_dtype"):
             settings |= {"gradient_dtype": reduced, "grad_reduce_dtype": reduced}
         fused = self.stated("gradient_accumulation_fusion")
@@ -184,7 +187,8 @@ class JobRow(RowLayout):
         if self.text("loss_chunks"):
             chunks = whole(self.row, "loss_chunks", 1 << 20)
             settings["loss_chunk_tokens"] = -(-self.micro_batch * self.seq // chunks)
-        settings |= self.stated("torch_compile", "attention_kernel", "flash_attention")
+        kernels = ("torch_compile", "attention_kernel", "flash_attention", "attention_dropout")
+        settings |= self.stated(*kernels)
         if settings.get("attention_kernel") == "fa2":
             self.weaken(FROM_RECIPE)
         return settings

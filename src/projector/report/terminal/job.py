@@ -173,11 +173,12 @@ def _idle_parallelism(job: Job) -> list[str]:
     if split.cp == 1:
         idle.append("parallelism.cp_comm_type")
     if split.tp == 1:
-        idle.append("parallelism.tp_comm_overlap")
+        idle += ["parallelism.tp_comm_overlap", "parallelism.keep_gathered_input"]
     if split.tp == 1 or split.tp_comm_overlap != "async_tp":
         idle.append("cluster.software.async_tp_exposed")
     if split.pp == 1:
-        idle += ["parallelism.account_for_", "parallelism.vpp", "training.schedule"]
+        idle += [f"parallelism.{name}" for name in ("account_for_", "divide_pipeline", "vpp")]
+        idle.append("training.schedule")
     idle.append("parallelism.zero_stage" if split.fsdp else "parallelism.fsdp_reshard")
     idle += [f"cluster.software.fsdp{form}_copies" for form in (1, 2) if form != split.fsdp]
     if split.sharding_stage < 3:
@@ -223,6 +224,10 @@ def _idle_training(job: Job) -> list[str]:
         idle += [f"cluster.software.{name}" for name in _idle_experts(job)]
         if not (job.model.mlp_bias or job.model.activation_clamp):
             idle.append("training.moe.fused_experts")
+    if training.flash_attention:
+        idle.append("training.attention_dropout")
+    if training.elementwise == "fused" or training.torch_compile:
+        idle += ["cluster.software.gate_copy_bytes", "cluster.software.attention_copy_bytes"]
     if training.precision in {"fp32", "bf16", "fp16"}:
         idle += ["training.fp8_", "training.first_last_layers_bf16", "training.moe.padding_fusion"]
     elif training.precision != "fp8":

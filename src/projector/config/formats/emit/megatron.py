@@ -337,7 +337,7 @@ def _parallelism(job: Job) -> Arguments:
 def _uneven_layout(job: Job) -> str:
     """Return the layout that Megatron needs where stages differ, ``""`` where they do not.
 
-    The first stages take one layer more, as they are projected.
+    Where layers are divided evenly the first stages take one more, as they are projected.
     """
     split, layers = job.parallelism, job.model.num_layers
     stages = split.pp * split.vpp
@@ -349,10 +349,12 @@ def _uneven_layout(job: Job) -> str:
         job.model.mtp_num_layers or None,
     )
     least, longer = divmod(layers, stages)
-    if not longer or not least or placed != (None,) * len(placed):
+    counts = [least + (stage < longer) for stage in range(stages)]
+    if split.divide_pipeline_by_work:
+        counts = job.model.layers_by_work(stages)
+    if len({*counts}) == 1 or not least or placed != (None,) * len(placed):
         return ""
-    counts = [f"t*{least + (stage < longer)}" for stage in range(stages)]
-    return f"E{'|'.join(counts)}L"
+    return f"E{'|'.join(f't*{count}' for count in counts)}L"
 
 
 def _sharding(job: Job) -> Arguments:
@@ -438,6 +440,7 @@ def _kernels(job: Job) -> Arguments:
         settings["cuda_graph_impl"] = "local"
     if not training.flash_attention:
         settings["attention_backend"] = "unfused"
+        settings["attention_dropout"] = training.attention_dropout
     return settings
 
 
