@@ -12,7 +12,13 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Flags, Floats
 from projector.config.first_order import FirstOrderConfig
-from projector.config.model import MLAConfig, ModelConfig, MoEConfig, refuse_hybrid
+from projector.config.model import (
+    MLAConfig,
+    ModelConfig,
+    MoEConfig,
+    refuse_diffusion,
+    refuse_hybrid,
+)
 
 FLOP_OF_TRAINING = 6.0
 """FLOP of a parameter and token: 2 forward, 4 backward."""
@@ -139,6 +145,7 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
 
     The methodology takes the published count, and the formula as a check alone.
     """
+    refuse_diffusion(model, "no closed form has its layers")
     refuse_hybrid(model, "the closed forms have attention and an MLP in each")
     tables = model.vocab_size * (1 if model.tied_embeddings else 2)
     if model.position_embedding == "learned":
