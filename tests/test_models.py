@@ -87,6 +87,8 @@ NOMINAL = [
     ("minimax_text_01", 456.0),
     ("mamba2_2.7b", 2.70),
     ("deepseek_v3.2", 671.9),
+    ("qwen3.5_35b_a3b", 34.66),
+    ("deepseek_r1_distill_qwen_1.5b", 1.777088),
 ]
 
 

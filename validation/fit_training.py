@@ -45,8 +45,8 @@ BEGIN, END = "<!-- constants -->\n", "<!-- end of constants -->\n"
 FEWEST_ROWS, FEWEST_SOURCES = 8, 2
 DIGITS = 3
 MOVES = 0.03
-"""Share of the change of a parameter by which a row's time changes that depends on it: a twentieth of
-a step waits for the slowest rank of its experts."""
+"""Share of the change of a parameter by which a row's time changes that depends on it: a twentieth
+of a step waits for the slowest rank of its experts."""
 SOURCE_WEIGHT = 4.0
 """Independent observations that the runs of one source are worth: most of their error is a bias of
 the source, its model, device and precision, which more rows do not average out."""

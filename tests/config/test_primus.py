@@ -6,8 +6,10 @@ import pytest
 
 from projector.config.formats.primus import environment_overrides, read_primus
 from projector.config.load import load_job
+from projector.config.model_file import load_model
 from projector.config.yaml_file import parse_yaml
 from projector.errors import ConfigError, UnsupportedError
+from reference.parameters import parameters_total
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "primus"
 VARIABLES = ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE", "PRIMUS_SEQ_LENGTH")
@@ -497,3 +499,49 @@ def test_pipeline_transfers_overlap_as_in_megatron(given, expected):
     assert not warnings
     assert job["parallelism"].get("overlap_p2p_comm") is expected
     assert job["parallelism"]["microbatch_group_size_per_vp_stage"] == 8
+
+
+FLUX = {
+    "model_type": "flux_schnell", "num_joint_layers": 19, "num_single_layers": 38,
+    "hidden_size": 3072, "num_attention_heads": 24, "activation_func": "openai_gelu",
+    "in_channels": 64, "context_dim": 4096, "vec_in_dim": 768, "model_channels": 256,
+    "vocab_size": 1, "tokenizer_type": "NullTokenizer", "vae_scale": 0.3611, "theta": 10000,
+    "seq_length": 512,
+}  # fmt: skip
+
+
+def flux(**overrides):
+    settings = {**FLUX, **overrides}
+    stated = {name: value for name, value in settings.items() if value is not None}
+    read_job = read_primus(experiment("language_model.yaml", **stated), path=Path("flux.yaml"))
+    return read_job.data, read_job.notes
+
+
+def test_an_experiment_of_flux_is_its_diffusion_transformer():
+    data, warnings = flux(torch_compile={"enable": True, "strategy": "per_block"})
+    assert warnings == ()
+    job = load_job({**data, "cluster": {"device": "mi300x", "nodes": 1}})
+    assert parameters_total(job.model) == 11_891_178_560
+    assert job.model.diffusion == load_model("flux.1_schnell").diffusion
+    assert job.training.torch_compile
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text", "guidance"),
+    [({"model_type": "diffusion_model"}, 512, False), ({"guidance_embed": True}, 256, True)],
+)
+def test_text_and_guidance_of_flux_follow_its_settings(overrides, text, guidance):
+    told = flux(**overrides)[0]["model"]["diffusion"]
+    assert (told["text_tokens"], told.get("guidance", False)) == (text, guidance)
+
+
+def test_images_that_are_made_up_give_the_sequence():
+    made_up = {"mock_data": True, "mock_dataset": {"params": {"image_size": 512}}}
+    data, warnings = flux(model_type="diffusion_model", **made_up)
+    assert data["training"]["seq_length"] == 512 + 1024
+    assert warnings == ("mock_dataset: images of 512 make sequences of 1536 tokens",)
+
+
+def test_other_diffusion_models_are_refused():
+    with pytest.raises(UnsupportedError, match="of diffusion models only Flux is read"):
+        flux(num_joint_layers=None, num_single_layers=None, num_layers=12)

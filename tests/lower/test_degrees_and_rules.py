@@ -141,7 +141,9 @@ def test_rules_of_no_machine_see_what_jobs_agree_in_that_share_their_answer():
     adapter = {"rank": 16, "targets": ["linear_qkv"]}
     batch = JobBatch.of([job(model="mixtral_8x7b", training__adapter=adapter)])
     degrees = job_columns(batch)
-    of_training = ["seq", "adapted", "adapter_sites", "adapter_rank", "adapter_expert_rank"]
+    of_training = [
+        *("seq", "packed", "adapted", "adapter_sites", "adapter_rank", "adapter_expert_rank")
+    ]
     seen = SimpleNamespace(
         model=batch.model,
         parallelism=batch.parallelism,

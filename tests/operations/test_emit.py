@@ -7,7 +7,7 @@ import pytest
 
 from projector.config import resources
 from projector.config.load import load_job
-from projector.config.model import LayerType, Mixer, parts_of
+from projector.config.model import BLOCKS, LayerType, Mixer, parts_of
 from projector.config.model_file import load_model
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_TO_ALL
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES
@@ -439,7 +439,7 @@ def test_every_kind_of_layer_has_a_row_and_emitters():
     assert {kind.layer for kind in layers} == set(get_args(LayerType))
     assert len(layers) == len({parts_of(kind.layer) for kind in layers})
     mixers = set(get_args(Mixer)) - {"attention"}
-    assert set(RECURRENT) == mixers
+    assert {*RECURRENT, *BLOCKS} == mixers
     for kind in layers:
         mixer, behind = MIXERS[kind], FEED_FORWARDS[kind]
         assert (mixer, behind) == parts_of(kind.layer) != (None, None)

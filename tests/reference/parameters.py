@@ -6,11 +6,13 @@ heads, d the width of a head, F the inner width of an MLP and E the number of ex
 The vocabulary is not padded, and multi-token-prediction modules are outside every count.
 """
 
-from projector.config.model import MLAConfig, ModelConfig, MoEConfig
+from projector.config.model import DiffusionConfig, MLAConfig, ModelConfig, MoEConfig
 
 
 def parameters_total(model: ModelConfig) -> int:
     """Count every parameter of the model once."""
+    if model.diffusion is not None:
+        return diffusion_parameters(model, model.diffusion)
     layers = sum(
         sublayers_parameters(model, mixer, behind)
         for mixer, behind in zip(model.mixers, model.feed_forwards, strict=True)
@@ -67,6 +69,44 @@ def sublayers_parameters(model: ModelConfig, mixer: str | None, behind: str | No
         total += norms
         total += moe_parameters(model) if behind == "moe" else dense_mlp_parameters(model)
     return total
+
+
+def diffusion_parameters(model: ModelConfig, told: DiffusionConfig) -> int:
+    """Count a diffusion transformer; each linear layer has a bias where the model has biases.
+
+    Norms around blocks have no weights, but for the one before attention to text.
+    """
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    attention = attention_parameters(model)
+    # Attention and MLP of a single stream share the projection to the residual stream.
+    mlp, shared_mlp = dense_mlp_parameters(model), mlp_of_width(model, ffn) - hidden
+    own = told.modulation == "layer"
+
+    def modulation(vectors: int) -> int:
+        return vectors * hidden * (hidden + 1) if own else vectors * hidden
+
+    cross = attention + 2 * hidden if told.text_tokens else 0
+    blocks = {
+        "double_stream": 2 * (modulation(6) + attention + mlp),
+        "single_stream": modulation(3) + attention + shared_mlp,
+        "dit": modulation(6) + attention + cross + mlp,
+    }
+
+    def linear(n_in: int, n_out: int) -> int:
+        return n_in * n_out + n_out
+
+    two = linear(hidden, hidden)
+    ends = linear(told.latent_size, hidden) + linear(told.time_size, hidden) + two
+    if told.text_tokens:
+        ends += linear(told.text_size, hidden) + (two if told.text_layers == 2 else 0)
+    if told.pooled_size:
+        ends += linear(told.pooled_size, hidden) + two
+    if told.guidance:
+        ends += linear(told.time_size, hidden) + two
+    if not own:
+        ends += linear(hidden, 6 * hidden)
+    ends += modulation(2) + linear(hidden, told.latent_out or told.latent_size)
+    return ends + sum(blocks[kind] for kind in model.layer_kinds)
 
 
 def mixer_parameters(model: ModelConfig, mixer: str) -> int:

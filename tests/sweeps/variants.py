@@ -140,6 +140,22 @@ BASES: dict[str, dict[str, Any]] = {
         "training": _STEP,
         "cluster": _NODES,
     },
+    "latents and text": {
+        "model": {
+            "extends": "flux.1_dev",
+            "num_layers": 4,
+            "layer_types": ["double_stream", "single_stream"],
+        },
+        "parallelism": {"tp": 2, "pp": 2, "cp": 2},
+        "training": {**_STEP, "recompute": {"granularity": "selective", "modules": ["layernorm"]}},
+        "cluster": _NODES,
+    },
+    "latents": {
+        "model": {"extends": "wan2.1_t2v_1.3b", "num_layers": 4},
+        "parallelism": {"tp": 2, "cp": 2},
+        "training": {**_STEP, "torch_compile": True},
+        "cluster": _NODES,
+    },
     "adapters": {
         "model": {"extends": "mixtral_8x7b", "num_layers": 8},
         "parallelism": {"tp": 2, "ep": 4, "etp": 1},
@@ -217,6 +233,8 @@ VALUES: dict[str, Callable[[Job], Any]] = {
         ("mamba2",),
         ("gdn_moe", "moe"),
         ("linear_dense", "dense"),
+        ("single_stream",),
+        ("dit",),
         None,
     ],
     "model.recurrent": lambda _: [load_model("qwen3_next_80b_a3b").recurrent],

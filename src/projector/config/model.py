@@ -15,10 +15,19 @@ Extent = Annotated[int, Field(gt=0, le=1 << 30)]
 Count = Annotated[int, Field(ge=0, le=1 << 30)]
 """The same, where nothing is legal too."""
 
-Mixer = Literal["attention", "mamba1", "mamba2", "gdn", "kda", "linear"]
+Mixer = Literal[
+    "attention", "mamba1", "mamba2", "gdn", "kda", "linear",
+    "double_stream", "single_stream", "dit",
+]  # fmt: skip
 """What mixes tokens: attention, or a recurrence whose state does not grow. These are Mamba (arXiv
 2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692)
-and linear attention with a fixed decay (Lightning Attention, 2401.04658)."""
+and linear attention with a fixed decay (Lightning Attention, 2401.04658). The last three are whole
+layers of a diffusion transformer, see `BLOCKS`."""
+
+BLOCKS = frozenset(("double_stream", "single_stream", "dit"))
+"""Layers of diffusion transformers, with attention and MLP. Text and latents attend to each other,
+with weights of their own (MMDiT, arXiv 2403.03206) or the same ones, beside an MLP that reads what
+attention reads (Flux); or latents alone do, and then to text (DiT, arXiv 2212.09748; Wan)."""
 
 CHUNKS: Mapping[Mixer | None, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
 """Tokens that a mixer works on at once where a model states none: mamba_mixer.py of Megatron-LM,
@@ -32,9 +41,10 @@ LayerType = Literal[
     "mamba1", "mamba1_dense", "mamba1_moe", "mamba2", "mamba2_dense", "mamba2_moe",
     "gdn", "gdn_dense", "gdn_moe", "kda", "kda_dense", "kda_moe",
     "linear", "linear_dense", "linear_moe",
+    "double_stream", "single_stream", "dit",
 ]  # fmt: skip
 """Kinds of layers. ``dense`` and ``moe`` have attention; ``attention`` and mixers alone have no
-feed-forward, ``mlp`` and ``experts`` no mixer."""
+feed-forward, ``mlp`` and ``experts`` no mixer. The last three are whole layers (`BLOCKS`)."""
 
 
 PATTERN: dict[str, LayerType] = {
@@ -54,6 +64,8 @@ def parts_of(layer: LayerType) -> tuple[Mixer | None, FeedForward | None]:
     }
     if layer in whole:
         return whole[layer]
+    if layer in BLOCKS:
+        return cast("Mixer", layer), None
     mixer, _, behind = layer.partition("_")
     return cast("Mixer", mixer), cast("FeedForward", behind) if behind else None
 
@@ -267,6 +279,70 @@ class RecurrentConfig(Config):
         return self
 
 
+class DiffusionConfig(Config):
+    """What a diffusion transformer denoises, and what it is told beside it.
+
+    A sequence has the tokens of the residual stream: latents, and text where both are joined.
+    """
+
+    latent_size: Extent
+    """Numbers of a latent token that goes in: channels times what a patch covers."""
+
+    latent_out: Count = 0
+    """The same of one that comes out; 0 is as many."""
+
+    text_tokens: Count = 0
+    """Tokens of text that condition a sample; 0 has none."""
+
+    text_size: Count = 0
+    """Width of a token's embedding, as the text encoder gives it."""
+
+    text_layers: Literal[1, 2] = 1
+    """Linear layers that bring text to the width of the model."""
+
+    pooled_size: Count = 0
+    """Width of one embedding of the whole text, or class, beside the time; 0 has none."""
+
+    time_size: Extent = 256
+    """Sines and cosines of the time of a sample."""
+
+    guidance: bool = False
+    """Whether the scale of guidance is embedded like the time (FLUX.1 dev)."""
+
+    modulation: Literal["layer", "shared"] = "layer"
+    """Scales, shifts and gates of norms: each layer projects them, or the model does once and a
+    layer adds a table of its own (PixArt's adaLN-single, arXiv 2310.00426; Wan)."""
+
+    @model_validator(mode="after")
+    def _text_has_a_width(self) -> Self:
+        if (self.text_tokens > 0) != (self.text_size > 0):
+            msg = f"text_tokens ({self.text_tokens}) and text_size ({self.text_size}) go together"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def out_size(self) -> int:
+        """Numbers of a latent token that comes out."""
+        return self.latent_out or self.latent_size
+
+    def text_width(self, hidden: int) -> int:
+        """Return all inputs of the projections to ``hidden`` that a token of text goes through."""
+        return self.text_size + (self.text_layers - 1) * hidden if self.text_tokens else 0
+
+    def condition_width(self, hidden: int) -> int:
+        """Return all inputs of the projections to ``hidden`` that run once a sample."""
+        times = 1 + self.guidance
+        width = times * (self.time_size + hidden) + (self.modulation == "shared") * 6 * hidden
+        return width + (self.pooled_size + hidden if self.pooled_size else 0)
+
+    @property
+    def embedder_biases(self) -> int:
+        """Biases of what embeds latents, text, time and the rest, each of the model's width."""
+        pairs = 1 + self.guidance + (self.pooled_size > 0)
+        text = self.text_layers * (self.text_tokens > 0)
+        return 1 + text + 2 * pairs + 6 * (self.modulation == "shared")
+
+
 class ModelConfig(Config):
     """Everything about the architecture that changes parameters, work or memory."""
 
@@ -291,8 +367,8 @@ class ModelConfig(Config):
     kv_channels: Extent | None = None
     """Width of one head; none given means hidden_size / num_attention_heads."""
 
-    vocab_size: Extent
-    """Rows of the vocabulary as the model has them; without a default."""
+    vocab_size: Count = 0
+    """Rows of the vocabulary as the model has them. Must be given; a diffusion model has none."""
 
     make_vocab_size_divisible_by: Extent | None = None
     """Pad the vocabulary to a multiple of this times TP, as Megatron does; none pads nothing."""
@@ -372,6 +448,9 @@ class ModelConfig(Config):
     recurrent: RecurrentConfig | None = None
     """Mixers other than attention, if there are any."""
 
+    diffusion: DiffusionConfig | None = None
+    """What makes it a diffusion transformer, whose layers are those of `BLOCKS`."""
+
     mla: MLAConfig | None = None
     """Multi-head latent attention instead of grouped-query attention."""
 
@@ -444,6 +523,14 @@ class ModelConfig(Config):
         return self
 
     def _check_layer_types(self) -> None:
+        if self.diffusion is None and not self.vocab_size:
+            raise ConfigError("vocab_size: is required", key="vocab_size", allowed="a value")
+        denoises = {kind in BLOCKS for kind in self.layer_kinds}
+        if denoises != {self.diffusion is not None}:
+            msg = f"model.diffusion and layers of {', '.join(sorted(BLOCKS))} need each other"
+            raise ConfigError(msg, key="layer_types", allowed=sorted(BLOCKS))
+        if self.diffusion is not None:
+            self._check_blocks(self.diffusion)
         kinds = self.layer_types
         if kinds is None:
             return
@@ -453,12 +540,34 @@ class ModelConfig(Config):
             (
                 "recurrent",
                 self.recurrent,
-                any(mixer not in (None, "attention") for mixer, _ in parts),
+                any(mixer not in (None, "attention", *BLOCKS) for mixer, _ in parts),
             ),
         ):
             if wanted and section is None:
                 msg = f"layer_types has layers that need model.{key}"
                 raise ConfigError(msg, key=key, allowed=f"the widths of {key}")
+
+    def _check_blocks(self, diffusion: DiffusionConfig) -> None:
+        kinds = set(self.layer_kinds)
+        if "dit" in kinds and len(kinds) > 1:
+            msg = "layers join text (double_stream, single_stream) or attend to it (dit), not both"
+            raise ConfigError(msg, key="layer_types", allowed="layers of one of the two")
+        if "double_stream" in kinds and not diffusion.text_tokens:
+            msg = "layers of double_stream need text"
+            raise ConfigError(msg, key="diffusion.text_tokens", value=0, allowed="an integer >= 1")
+        for key, other in (
+            ("mla", None), ("moe", None), ("recurrent", None), ("vocab_size", 0),
+            ("mtp_num_layers", 0), ("sliding_window", 0), ("tied_embeddings", False),
+            ("attention_output_gate", False), ("attention_sinks", False),
+        ):  # fmt: skip
+            if getattr(self, key) != other:
+                msg = f"a diffusion transformer has no {key}"
+                raise ConfigError(msg, key=key, value=getattr(self, key), allowed=other)
+
+    @property
+    def joins_text(self) -> bool:
+        """Whether text is part of the sequence, as in layers with two streams or one of both."""
+        return self.diffusion is not None and "dit" not in self.layer_kinds
 
     @property
     def query_groups(self) -> int:
@@ -514,7 +623,7 @@ class ModelConfig(Config):
     def has_unfamiliar_layers(self) -> bool:
         """Whether hardly any published run has its kinds of layers."""
         sparse = self.mla is not None and self.mla.index_heads > 0
-        return sparse or self.recurrent is not None
+        return sparse or self.recurrent is not None or self.diffusion is not None
 
     def layers_by_work(self, stages: int) -> list[int]:
         """Return the layers of stages that take layers until they have more than their share.
@@ -535,6 +644,13 @@ class ModelConfig(Config):
             return self.vocab_size
         multiple = self.make_vocab_size_divisible_by * tp
         return -(-self.vocab_size // multiple) * multiple
+
+
+def refuse_diffusion(model: ModelConfig, what: str) -> None:
+    """Refuse a diffusion transformer where only training steps of one are known."""
+    if model.diffusion is not None:
+        msg = f"{model.name} is a diffusion transformer: {what}; its training is projected"
+        raise UnsupportedError(msg, key="model.diffusion", allowed="a language model")
 
 
 def refuse_hybrid(model: ModelConfig, why: str) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from projector.arrays import Flags, Floats
 from projector.config.first_order import FirstOrderConfig
-from projector.config.model import Mixer, MLAConfig, ModelConfig, MoEConfig
+from projector.config.model import Mixer, MLAConfig, ModelConfig, MoEConfig, refuse_diffusion
 from projector.config.recurrence import WEIGHTS, Widths, held_bytes
 
 FLOP_OF_TRAINING = 6.0
@@ -141,6 +141,7 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
 
     The methodology takes the published count, and the formula as a check alone.
     """
+    refuse_diffusion(model, "no closed form has its layers")
     tables = model.vocab_size * (1 if model.tied_embeddings else 2)
     if model.position_embedding == "learned":
         tables += model.max_position_embeddings

@@ -86,7 +86,8 @@ class JobBatch:
         """
         degrees, of_job = np.unique(self.parallelism.ep, return_inverse=True)
         largest = np.array([largest_of_normals(degree) for degree in degrees.tolist()])
-        return self.cluster.straggler_share + self.cluster.layer_spread * largest[of_job]
+        late: Floats = self.cluster.straggler_share + self.cluster.layer_spread * largest[of_job]
+        return late
 
 
 PLACED = ("tp", "cp", "ep", "etp")

@@ -248,6 +248,29 @@ def _exchanged_states(job: Job) -> ConfigError:
     return _error("parallelism.cp", split.cp, text, divisors(heads))
 
 
+@_rule(lambda b, c: (b.model.joined_tokens >= c.seq) | (b.model.joined_tokens % c.cp != 0))
+def _streams(job: Job) -> ConfigError:
+    assert job.model.diffusion is not None
+    seq, text, cp = (
+        job.training.seq_length, job.model.diffusion.text_tokens, job.parallelism.cp,
+    )  # fmt: skip
+    if text >= seq:
+        said = f"seq_length ({seq}) leaves no latents behind {text} tokens of text"
+        return _error("training.seq_length", seq, said, f"more than {text}")
+    said = f"cp ({cp}) does not divide the {text} tokens of text beside the latents"
+    return _error("parallelism.cp", cp, said, divisors(text))
+
+
+def _not_of_latents(field: str, stated: Callable[[JobBatch], Flags]) -> Rule:
+    """Make the rule that a diffusion transformer is trained without something."""
+
+    def error(job: Job) -> ConfigError:
+        text = f"is not modelled for a diffusion transformer such as {job.model.name}"
+        return _error(f"training.{field}", getattr(job.training, field), text, "none")
+
+    return Rule(lambda b, _: (b.model.latent_size > 0) & stated(b), error)
+
+
 @_rule(lambda b, c: (b.model.learned == 1) & (c.seq > b.model.max_positions))
 def _positions(job: Job) -> ConfigError:
     seq, most = job.training.seq_length, job.model.max_position_embeddings
@@ -430,6 +453,9 @@ RULES: tuple[Rule, ...] = (
     _split_sequence,
     _exchanged_heads,
     _exchanged_states,
+    _streams,
+    _not_of_latents("adapter", lambda batch: batch.training.adapted == 1),
+    _not_of_latents("packed_tokens", lambda batch: batch.training.packed > 0),
     _positions,
     _stated_part,
     _stated_copies,

@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from projector.config._base import values_of
 from projector.config.adapter import SITES, model_sites
-from projector.config.model import ModelConfig, parts_of
+from projector.config.model import BLOCKS, ModelConfig, parts_of
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig, run_default
 from projector.config.training import (
@@ -123,7 +123,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     index_topk = _model.ints("mla.index_topk", none=0)
     is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
     # Has a dense MLP. [flag]
-    has_mlp = _model.ints(lambda m: any(parts_of(kind)[1] == "dense" for kind in m.layer_kinds))
+    has_mlp = _model.ints(
+        lambda m: any(kind in BLOCKS or parts_of(kind)[1] == "dense" for kind in m.layer_kinds)
+    )
     state_heads = _model.ints("recurrent.num_heads", none=0)
     state_width = _model.ints("recurrent.head_dim", none=0)
     state_groups = _model.ints("recurrent.num_groups", none=0)
@@ -142,6 +144,25 @@ class ModelColumns(SectionColumns[ModelConfig]):
     router_bias = _model.ints("moe.router_bias", none=0)
     groups = _model.ints("moe.num_groups", none=0)
     group_topk = _model.ints("moe.group_topk", none=0)
+    latent_size = _model.ints("diffusion.latent_size", none=0)
+    # Of a latent that comes out. [elements]
+    latent_out = _model.ints(lambda m: m.diffusion.out_size if m.diffusion else 0)
+    text_tokens = _model.ints("diffusion.text_tokens", none=0)
+    # Of text, part of a sequence. [tokens]
+    joined_tokens = _model.ints(
+        lambda m: m.diffusion.text_tokens if m.diffusion and m.joins_text else 0
+    )
+    # All inputs of what embeds a token of text. [elements]
+    text_width = _model.ints(lambda m: m.diffusion.text_width(m.hidden_size) if m.diffusion else 0)
+    # All inputs of what embeds a sample. [elements]
+    condition_width = _model.ints(
+        lambda m: m.diffusion.condition_width(m.hidden_size) if m.diffusion else 0
+    )
+    embedder_biases = _model.ints("diffusion.embedder_biases", none=0)
+    # Each layer projects its modulation. [flag]
+    own_modulation = _model.ints(
+        lambda m: m.diffusion is not None and m.diffusion.modulation == "layer"
+    )
     vocab = _model.ints("vocab_size")
     vocab_divisor = _model.ints("make_vocab_size_divisible_by", none=0)
     max_positions = _model.ints("max_position_embeddings")
@@ -293,7 +314,7 @@ class TrainingColumns(SectionColumns[TrainingConfig]):
     # Which attention runs.
     attention_key = _training.key(lambda t: (t.attention_kernel, uses_fp8_attention(t)))
     # What rules look at that see no machine.
-    rule_key = _training.key(lambda t: (t.seq_length, t.adapter))
+    rule_key = _training.key(lambda t: (t.seq_length, t.adapter, bool(t.packed_tokens)))
     schedule_key = _training.key(lambda t: t.schedule)  # Which schedule is asked for.
     # How far off a projection may be.
     band_key = _training.key(lambda t: (t.precision, t.framework and t.framework.name))

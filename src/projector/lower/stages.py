@@ -48,6 +48,9 @@ class Kind(IntEnum):
     LINEAR = "linear_layer", "linear"
     LINEAR_DENSE = "linear_dense_layer", "linear_dense"
     LINEAR_MOE = "linear_moe_layer", "linear_moe"
+    DOUBLE_STREAM = "double_stream_layer", "double_stream"
+    SINGLE_STREAM = "single_stream_layer", "single_stream"
+    DIT = "dit_layer", "dit"
 
     def __new__(cls, shown: str, layer: LayerType | None) -> Self:
         """Give the kind the number of its row."""

@@ -47,7 +47,7 @@ class Pieces:
     @cached_property
     def is_dense(self) -> Flags:
         """Layers that have an MLP."""
-        return has_part(self.kinds["kind"], "dense")
+        return has_part(self.kinds["kind"], "dense", "double_stream", "single_stream", "dit")
 
     @cached_property
     def is_recurrent(self) -> Flags:
@@ -396,6 +396,14 @@ class WorkloadColumns:
     domains_reached_2e20 = _experts(
         lambda p: _parts_reached(p, lambda jobs: jobs.ep / jobs.ep_local)
     )
+    latent_size = _shared("model.latent_size")
+    latent_out = _shared("model.latent_out")
+    text_tokens = _shared("model.text_tokens")
+    joined_tokens = _shared("model.joined_tokens")
+    text_width = _shared("model.text_width")
+    condition_width = _shared("model.condition_width")
+    embedder_biases = _shared("model.embedder_biases")
+    own_modulation = _shared("model.own_modulation")
     vocab = _shared(lambda p: padded_vocab(p.batch, p.jobs))  # Of the padded vocabulary. [rows]
     # Of a learned position table. [rows]
     positions = _shared(lambda p: p.model.max_positions * p.model.learned)

@@ -9,7 +9,7 @@ import numpy as np
 from projector.arrays import Ints
 from projector.config.adapter import refuse_adapter
 from projector.config.job import Job
-from projector.config.model import refuse_hybrid
+from projector.config.model import refuse_diffusion, refuse_hybrid
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.batch import JobBatch, job_columns
 from projector.lower.stages import KINDS, Kind
@@ -235,6 +235,7 @@ def benchmark_record(
     for GPUs of either vendor, or ``auto``. A processor uses all of its cores unless ``threads`` are
     given. ``timeout_s`` is the longest time of all; ``tell`` is called with each line of progress.
     """
+    refuse_diffusion(job.model, "its layers are not measured")
     refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
     reduction = reduce_job(job, benchmark_gpus)
     if tell is not None:

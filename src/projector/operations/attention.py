@@ -43,6 +43,7 @@ from projector.operations.table import (
     FORWARD,
     GEMM,
     MEMORY,
+    IntValues,
     TableBuilder,
 )
 
@@ -58,10 +59,9 @@ EAGER_ROTATION, EAGER_ROTATION_KERNELS = 20.0, 8.0
 
 def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the attention of all transformer layers in ``where``."""
-    heads, key_heads = local_heads(shapes)
-    _emit_grouped_projections(table, shapes, where[shapes.mla[where] == 0])
+    emit_projections(table, shapes, where[shapes.mla[where] == 0])
     _emit_latent_projections(table, shapes, where[shapes.mla[where] == 1])
-    _emit_core(table, shapes, where, heads, key_heads)
+    emit_core(table, shapes, where)
     emit_output(table, shapes, where)
 
 
@@ -73,7 +73,7 @@ def emit_cached_attention(
     Sequences that decode fold the up-projections of latent attention into the heads.
     """
     layers = table.repeated(steps.attention_layers)
-    _emit_grouped_projections(layers, shapes, where[shapes.mla[where] == 0])
+    emit_projections(layers, shapes, where[shapes.mla[where] == 0])
     _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
     tokens = shapes.tokens.astype(np.float64)
     emit_memory(
@@ -99,13 +99,13 @@ def local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
     return shapes.heads // shapes.tp, ceil_div(shapes.key_heads, shapes.tp)
 
 
-def emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit the output projection and the sum of its parts."""
+def emit_output(table: TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0) -> None:
+    """Emit the output projection, also of inputs ``beside``, and the sum of its parts."""
     heads, _ = local_heads(shapes)
     emit_adapted(
         table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
         Linear(
-            tokens=shapes.tokens, n_in=heads * shapes.d_v, n_out=shapes.hidden,
+            tokens=shapes.tokens, n_in=heads * shapes.d_v + beside, n_out=shapes.hidden,
             bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=AGAIN,
         ),
         # The backward of fused attention keeps its output.
@@ -115,7 +115,10 @@ def emit_output(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_region_exit(table, shapes, where, "attention.tp", activations, SEGMENT_PROJ)
 
 
-def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_projections(
+    table: TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0
+) -> None:
+    """Emit the projection to Q, K, V and outputs ``beside``, rotations and norms."""
     if len(where) == 0:
         return
     heads, key_heads = local_heads(shapes)
@@ -124,7 +127,7 @@ def _emit_grouped_projections(table: TableBuilder, shapes: Shapes, where: Ints) 
         table, shapes, where, "attention.tp", 2.0 * shapes.tokens * shapes.hidden, SEGMENT_QKV
     )
     gate = heads * shapes.d_v * shapes.output_gate
-    whole = query + gate + key + value
+    whole = query + gate + key + value + beside
     outputs = {"qkv": whole, "q": query + gate, "k": key, "v": value}
     # Recomputation by operators keeps Q and V, and makes K again, a product of its own.
     apart = key * shapes.per_op * (shapes.adapter_sites == 0)
@@ -321,29 +324,29 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
         )  # fmt: skip
 
 
-def _emit_core(
-    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
-) -> None:
+def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit softmax(QK')V and the traffic of context parallelism.
 
     A rank of a balanced context-parallel group computes 1/CP of the causal work: its seq/CP
     queries meet half of all keys on average. With head exchange it sees whole sequences of
-    1/CP of its heads.
+    1/CP of its heads. Latents that are denoised see all keys.
     """
+    heads, key_heads = local_heads(shapes)
+    full = shapes.latent_size > 0
     exchanged = shapes.cp_type == EXCHANGE_HEADS
     divided = (shapes.cp > 1) & ~exchanged
-    local_heads = np.where(exchanged, heads // shapes.cp, heads)
+    own_heads = np.where(exchanged, heads // shapes.cp, heads)
     local_key_heads = np.where(exchanged, np.maximum(1, key_heads // shapes.cp), key_heads)
     queries = np.where(divided, shapes.seq // shapes.cp, shapes.seq)
-    half = ceil_div(shapes.seq, 2)
+    half = np.where(full, shapes.seq, ceil_div(shapes.seq, 2))
     windowed = shapes.window > 0
     seen = np.where(windowed, np.minimum(half, shapes.window), half)
     keys = np.where(divided, seen, shapes.seq)
-    causal = (~divided).astype(np.int64)
+    causal = (~divided & ~full).astype(np.int64)
     window = np.where(divided, 0, shapes.window)
     # Every pair of a query and a key it may see, on average over the sequence.
     width = np.minimum(np.where(windowed, shapes.window, shapes.seq), shapes.seq).astype(np.float64)
-    pairs = shapes.seq * width - 0.5 * width * width
+    pairs = shapes.seq * width - np.where(full, 0.0, 0.5) * width * width
     flop = 2.0 * shapes.micro_batch * shapes.heads * pairs * (shapes.d_qk + shapes.d_v)
     flop = flop / (shapes.tp * shapes.cp)
     _emit_context_traffic(table, shapes, where, heads, key_heads)
@@ -365,7 +368,7 @@ def _emit_core(
         segment=SEGMENT_CORE,
         dtype=np.where(shapes.fp8_attention == 1, FP8, shapes.wide_dtype),
         batch=shapes.micro_batch,
-        heads=local_heads,
+        heads=own_heads,
         key_heads=local_key_heads,
         m=queries,
         n=keys,
@@ -392,7 +395,8 @@ def _emit_core(
         recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, DROPS, 0),
     )  # fmt: skip
     _emit_narrow_operands(table, shapes, where[shapes.fp8_attention[where] == 1], heads, key_heads)
-    _emit_unfused_core(table, shapes, where[shapes.flash[where] == 0], local_heads, queries, flop)
+    unfused = where[shapes.flash[where] == 0]
+    emit_unfused_core(table, shapes, unfused, own_heads, queries, shapes.seq, flop)
 
 
 def _emit_narrow_operands(
@@ -414,10 +418,11 @@ def _emit_narrow_operands(
     )  # fmt: skip
 
 
-def _emit_unfused_core(
-    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, flop: Floats
-) -> None:
-    """Emit attention that writes its scores: batched GEMMs and passes over S * S.
+def emit_unfused_core(
+    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, keys: Ints,
+    flop: Floats,
+) -> None:  # fmt: skip
+    """Emit attention that writes its scores: batched GEMMs and passes over queries times keys.
 
     Softmax, mask, scale and dropout make about 13 passes of 16 bits over the scores, 5 forward
     and 8 backward; 5 bytes of every score are kept (Korthikanti et al., arXiv 2205.05198), 2 by the
@@ -426,7 +431,7 @@ def _emit_unfused_core(
     if len(where) == 0:
         return
     batch = shapes.micro_batch * heads
-    scores = batch * queries.astype(np.float64) * shapes.seq
+    scores = batch * queries.astype(np.float64) * keys
     kept = np.where(shapes.drops_scores == 1, 5.0, 2.0)
     gemm = partial(
         table.add, kind=GEMM, category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=batch,
@@ -436,17 +441,17 @@ def _emit_unfused_core(
     scores_label, values_label = "attention.core.scores", "attention.core.values"
     forward = partial(gemm, where, phase=FORWARD, m=queries, recompute_bit=CORE_ATTN_BIT)
     forward(
-        scores_label, n=shapes.seq, k=shapes.d_qk, flop=flop * share_qk,
+        scores_label, n=keys, k=shapes.d_qk, flop=flop * share_qk,
         parameters=shapes.sinks * heads,
     )  # fmt: skip
-    forward(values_label, n=shapes.d_v, k=shapes.seq, flop=flop * (1.0 - share_qk))
+    forward(values_label, n=shapes.d_v, k=keys, flop=flop * (1.0 - share_qk))
     for width, share, label in (
         (shapes.d_qk, share_qk, scores_label),
         (shapes.d_v, 1.0 - share_qk, values_label),
     ):
         backward = partial(gemm, where, label, phase=BACKWARD, n=width, flop=flop * share)
-        backward(m=queries, k=shapes.seq)
-        backward(m=shapes.seq, k=queries)
+        backward(m=queries, k=keys)
+        backward(m=keys, k=queries)
     for phase, passes in ((FORWARD, 5.0), (BACKWARD, 8.0)):
         table.add(
             where, "attention.core.softmax", phase=phase, kind=MEMORY, category=COMPUTE_ATTENTION,

@@ -5,9 +5,11 @@ from collections.abc import Callable
 import numpy as np
 
 from projector.arrays import Flags, Ints, Records
+from projector.config.model import BLOCKS
 from projector.lower.stages import FEED_FORWARDS, MIXERS, Kind, is_layer
 from projector.operations.attention import emit_attention, emit_cached_attention, emit_cached_core
 from projector.operations.communication import emit_stage_sends
+from projector.operations.diffusion import emit_block, emit_conditions, emit_denoised
 from projector.operations.embedding_and_head import (
     emit_embedding,
     emit_head,
@@ -16,7 +18,7 @@ from projector.operations.embedding_and_head import (
 )
 from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
 from projector.operations.moe import emit_moe, emit_served_experts
-from projector.operations.recurrent import emit_cached_recurrent, emit_recurrent
+from projector.operations.recurrent import RECURRENT, emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
 from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
@@ -35,9 +37,11 @@ def _emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     emit_sparse_attention(table, shapes, where[sparse])
 
 
+_IS_BLOCK = np.array([mixer in BLOCKS for mixer in MIXERS])
 _MIXERS: tuple[tuple[Emitter, Flags], ...] = (
     (_emit_attention, np.array([mixer == "attention" for mixer in MIXERS])),
-    (emit_recurrent, np.array([mixer not in ("attention", None) for mixer in MIXERS])),
+    (emit_recurrent, np.array([mixer in RECURRENT for mixer in MIXERS])),
+    (emit_block, _IS_BLOCK),
 )
 _FEED_FORWARDS: tuple[tuple[Emitter, Flags], ...] = (
     (_emit_dense_mlp, np.array([behind == "dense" for behind in FEED_FORWARDS])),
@@ -45,7 +49,7 @@ _FEED_FORWARDS: tuple[tuple[Emitter, Flags], ...] = (
 )
 """What emits the parts of layers, with a flag for every kind that it serves."""
 
-_HAS_MIXER = np.array([mixer is not None for mixer in MIXERS])
+_HAS_MIXER = np.array([mixer is not None for mixer in MIXERS]) & ~_IS_BLOCK
 _HAS_FEED_FORWARD = np.array([behind is not None for behind in FEED_FORWARDS])
 
 
@@ -65,7 +69,9 @@ def emit_operations(rows: Records) -> OperationTable:
     table = TableBuilder(len(rows))
     kind = shapes.kind
     layers = shapes.where(is_layer(kind))
-    emit_embedding(table, shapes, shapes.where(kind == Kind.EMBEDDING))
+    denoises = shapes.latent_size > 0
+    emit_embedding(table, shapes, shapes.where((kind == Kind.EMBEDDING) & ~denoises))
+    emit_conditions(table, shapes, shapes.where((kind == Kind.EMBEDDING) & denoises))
     emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
@@ -77,7 +83,8 @@ def emit_operations(rows: Records) -> OperationTable:
         emit_norm(table, shapes, fed, "mlp.norm", count=after)
         _emit_parts(table, shapes, _FEED_FORWARDS)
         emit_residual(table, shapes, fed, "mlp.residual")
-    emit_head(table, shapes, shapes.where(kind == Kind.HEAD))
+    emit_head(table, shapes, shapes.where((kind == Kind.HEAD) & ~denoises))
+    emit_denoised(table, shapes, shapes.where((kind == Kind.HEAD) & denoises))
     return table.build()
 
 

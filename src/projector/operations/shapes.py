@@ -65,6 +65,12 @@ class Shapes(WorkloadColumns):
         """Bytes of an element that an activation writes."""
         return np.full(len(self), 2.0)
 
+    def of_tokens(self, tokens: Ints) -> "Shapes":
+        """Return the columns of what sees only some of the tokens of a rank."""
+        shapes = Shapes(self.rows)
+        shapes.__dict__["tokens"] = tokens
+        return shapes
+
     def where(self, mask: Flags) -> Ints:
         """Return the indices of the workloads that a mask selects."""
         return np.flatnonzero(mask)

@@ -217,6 +217,8 @@ class TableBuilder:
     """Whether rows of other phases are left out, as inference has none."""
     repeats: Array | None = None
     """How often the operations that are added run; once, unless stated."""
+    prefix: str = ""
+    """What labels of these begin with."""
     _blocks: list[tuple[Ints, int, OperationRow]] = field(default_factory=list)
     _labels: dict[str, int] = field(default_factory=dict)
 
@@ -230,12 +232,16 @@ class TableBuilder:
             return
         if self.repeats is not None:
             row["repeats"] = np.multiply(self.repeats, row.get("repeats", 1.0))
-        code = self._labels.setdefault(label, len(self._labels))
+        code = self._labels.setdefault(self.prefix + label, len(self._labels))
         self._blocks.append((where, code, row))
 
     def repeated(self, repeats: Array) -> "TableBuilder":
         """Return a builder of the same table whose operations run ``repeats`` times."""
         return replace(self, repeats=repeats)
+
+    def under(self, prefix: str) -> "TableBuilder":
+        """Return a builder of the same table whose labels begin with ``prefix``."""
+        return replace(self, prefix=prefix)
 
     def build(self) -> OperationTable:
         """Assemble the table."""

@@ -134,7 +134,7 @@ def count_stages(workloads: Workloads, costs: WorkloadCosts) -> StageCounts:
     layers = is_layer(columns.kind)[workload]
     ends = np.where(layers, 0.0, dense + experts)
     embedding = (columns.kind == Kind.EMBEDDING) & (columns.accumulation != ADDS_NOTHING)
-    embedding &= columns.frozen == 0
+    embedding &= (columns.frozen == 0) & (columns.latent_size == 0)
     # Adapters beside narrow layers are in 16 bits.
     beside = np.where(frozen, trained + trained_experts, 0.0)
     return StageCounts(

@@ -19,7 +19,7 @@ from projector.config.engine import (
     engines,
     weight_formats,
 )
-from projector.config.model import ModelConfig
+from projector.config.model import ModelConfig, refuse_diffusion
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
@@ -294,6 +294,7 @@ class Deployment(Config):
 
     @model_validator(mode="after")
     def _weights_are_no_wider(self) -> Self:
+        refuse_diffusion(self.model, "it has no tokens to decode one by one")
         operand = OPERAND_BYTES[MATRIX_TYPES.index(self.dtype)]
         if self.weights is not None and weight_formats()[self.weights].bits / 8.0 > operand:
             msg = f"weights ({self.weights}) are wider than dtype ({self.dtype})"

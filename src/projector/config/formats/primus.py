@@ -252,7 +252,7 @@ def _vocabulary(stated: dict[str, Any], named: _NamedModel, sources: dict[str, s
     owner = resources.known("models", tokenizer) if isinstance(tokenizer, str) else None
     if owner is not None:
         size, source = model_data(owner.stem)["vocab_size"], f"tokenizer {tokenizer}"
-        if named.base is not None and size == named.base["vocab_size"]:
+        if named.base is not None and size == named.base.get("vocab_size"):
             return
     elif named.base is None and named.shipped:
         size, source = model_data(named.shipped)["vocab_size"], f"vocabulary of {named.shipped}"

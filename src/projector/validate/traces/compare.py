@@ -9,6 +9,7 @@ import numpy as np
 
 from projector.arrays import Flags, Ints
 from projector.config.job import Job
+from projector.config.model import refuse_diffusion
 from projector.errors import ConfigError
 from projector.operations.table import CATEGORIES
 from projector.projection.comparison import Pair, shape_of
@@ -47,6 +48,7 @@ class Compared:
 
     def __init__(self, analysis: TraceAnalysis, job: Job) -> None:
         """Project the job and match its operations."""
+        refuse_diffusion(job.model, "its operations are not known in traces")
         activities = whole_steps(analysis.in_time)
         self.analysis = analysis
         own = [rank.format == OWN for rank in analysis.trace.ranks]

@@ -15,7 +15,7 @@ from projector.config.device_file import is_first_order, load_device
 from projector.config.formats.emit.runnable import Setting, check_runnable
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.config.model import CHUNKS, ModelConfig
+from projector.config.model import CHUNKS, ModelConfig, refuse_diffusion
 from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError, shown
 from projector.files import check_place
@@ -62,6 +62,7 @@ def write_job(job: Job, format: str) -> Emitted:  # noqa: A002  # the option's n
     The text is read again before it is returned: it gives the same job, field by field, or an
     `UnsupportedError` names what differs.
     """
+    refuse_diffusion(job.model, "no file of another program is written for one")
     writer = _writer(format)
     own = writer.own(job)
     check_runnable(format, Setting(job.model, job.parallelism, job.training, job.cluster.gpus))

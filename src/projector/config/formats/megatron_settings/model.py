@@ -17,7 +17,7 @@ from projector.config.formats.megatron_settings.fields import (
     Settings,
 )
 from projector.config.formats.read_job import Derived, section_of
-from projector.config.formats.values import number, words
+from projector.config.formats.values import flag, number, words
 from projector.config.model import PATTERN
 
 
@@ -432,6 +432,70 @@ def vocabulary(settings: Settings) -> None:
         settings.put(f"model.{multiple}", settings.integer(multiple), multiple)
 
 
+def diffusion(settings: Settings) -> None:
+    """Set the layers of Flux, as Primus trains it, and what they are told beside the latents.
+
+    Widths that a file leaves out are those of ``FluxConfig``. Sequences come from the data: text as
+    long as the encoder makes it, and latents of an image, of 16 pixels each way.
+    """
+    kind, base = settings.word("model_type").lower(), settings.base_section("diffusion")
+    joint, single = "num_joint_layers", "num_single_layers"
+    if base is None and not settings.has(joint):
+        if kind in DIFFUSION_TYPES:
+            settings.refuse("model_type", f": of diffusion models only Flux is read ({joint})")
+        return
+    model = settings.native("model")
+    for name in ("vocab_size", "make_vocab_size_divisible_by", "num_layers"):
+        model.pop(name, None)
+        settings.missing.pop(f"model.{name}", None)
+    text = 256 if "schnell" in kind else 512
+    if base is None:
+        layers = {name: settings.integer(name) for name in (joint, single)}
+        kinds = ["double_stream"] * layers[joint] + ["single_stream"] * layers[single]
+        settings.put("model.layer_types", kinds, joint)
+        settings.put("model.num_layers", len(kinds), joint)
+        widths = {field: settings.integer(name, usual) for field, (name, usual) in _FLUX.items()}
+        settings.put("model.diffusion", widths | {"text_tokens": text}, joint)
+        hidden = settings.integer("hidden_size", 3072)
+        for field, value in (*_FLUX_LAYERS, ("ffn_hidden_size", 4 * hidden)):
+            if not settings.has(field):
+                settings.put(f"model.{field}", value)
+    elif kind:
+        settings.put("model.diffusion.text_tokens", text, "model_type")
+    if settings.has("guidance_embed"):
+        settings.put("model.diffusion.guidance", settings.on("guidance_embed"), "guidance_embed")
+    mock = settings.get("mock_dataset")
+    side = mock.get("params", {}).get("image_size") if isinstance(mock, Mapping) else None
+    if isinstance(side, int) and settings.on("mock_data"):
+        tokens = text + (side // 16) ** 2
+        settings.put("training.seq_length", tokens, "mock_dataset")
+        settings.warn("mock_dataset", f": images of {side} make sequences of {tokens} tokens")
+    compiled = settings.get("torch_compile")
+    if isinstance(compiled, Mapping) and flag("torch_compile.enable", compiled.get("enable")):
+        settings.put("training.torch_compile", True, "torch_compile")
+
+
+DIFFUSION_TYPES = frozenset(("diffusion_model", "flux", "flux_schnell"))
+_FLUX = {
+    "latent_size": ("in_channels", 64),
+    "latent_out": ("out_channels", 0),
+    "text_size": ("context_dim", 4096),
+    "pooled_size": ("vec_in_dim", 768),
+    "time_size": ("model_channels", 256),
+}
+"""Field of `DiffusionConfig` -> setting and default of ``FluxConfig`` (Primus)."""
+
+_FLUX_LAYERS: tuple[tuple[str, Any], ...] = (
+    ("activation", "gelu"),
+    ("attention_bias", "qkv+out"),
+    ("mlp_bias", True),
+    ("normalization", "layernorm"),
+    ("position_embedding", "rope"),
+    ("qk_norm", "head"),
+    ("tied_embeddings", False),
+)
+
+
 RULES = (
     required,
     mlp,
@@ -446,6 +510,7 @@ RULES = (
     chosen_keys,
     hybrid,
     vocabulary,
+    diffusion,
 )
 """The order in which the rules look at the settings."""
 
