@@ -54,6 +54,7 @@ PATTERN: dict[str, LayerType] = {
 attention."""
 
 
+@lru_cache(maxsize=256)
 def parts_of(layer: LayerType) -> tuple[Mixer | None, FeedForward | None]:
     """Return the mixer and the feed-forward of a kind of layer."""
     whole: dict[str, tuple[Mixer | None, FeedForward | None]] = {

@@ -6,14 +6,21 @@ device in one direction, in bytes/s. No term has a latency: messages are gigabyt
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Flags, Floats
 from projector.config.first_order import FirstOrderConfig
-from projector.config.model import Mixer, MLAConfig, ModelConfig, MoEConfig, refuse_diffusion
+from projector.config.model import (
+    Mixer,
+    MLAConfig,
+    ModelConfig,
+    MoEConfig,
+    parts_of,
+    refuse_diffusion,
+)
 from projector.config.recurrence import WEIGHTS, Widths, held_bytes
 
 FLOP_OF_TRAINING = 6.0
@@ -147,7 +154,7 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
         tables += model.max_position_embeddings
     hidden, norm = model.hidden_size, _norm(model, model.hidden_size)
     before, after = (model.norms_per_layer + 1) // 2 * norm, model.norms_per_layer // 2 * norm
-    mixers, behind = Counter(model.mixers), Counter(model.feed_forwards)
+    mixers, behind = layer_parts(model)
     total = tables * hidden + norm + (model.num_layers - behind[None]) * after
     total += sum(count * (_mixer(model, one) + before) for one, count in mixers.items() if one)
     total += behind["dense"] * _mlp(model, hidden, model.ffn_hidden_size)
@@ -160,6 +167,15 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
     total += experts + moe_layers * _router_and_shared(model, model.moe)
     idle = moe_layers * (model.moe.num_experts - model.moe.router_topk) * expert
     return ParameterCounts(total, total - idle, experts)
+
+
+def layer_parts(model: ModelConfig) -> tuple[Counter[Mixer | None], Counter[Any]]:
+    """Return how many layers have each mixer and each feed-forward."""
+    found: tuple[Counter[Mixer | None], Counter[Any]] = Counter(), Counter()
+    for kind, count in Counter(model.layer_kinds).items():
+        for part, counter in zip(parts_of(kind), found, strict=True):
+            counter[part] += count
+    return found
 
 
 def _norm(model: ModelConfig, width: int) -> int:
@@ -304,17 +320,21 @@ def layer_channels(model: ModelConfig) -> float:
     projection. This is our own; the formula has attention and an MLP in each layer.
     """
     widths, _ = recurrent_widths(model)
-    kept = ATTENTION_PER_CHANNEL * model.hidden_size * model.mixers.count("attention")
-    kept += MLP_PER_CHANNEL * model.hidden_size * sum(map(bool, model.feed_forwards))
-    for mixer, own in WEIGHTS.items():
-        elements = 2 * model.hidden_size + own(widths).inputs + 3 * widths.value
-        kept += 2.0 * elements * model.mixers.count(mixer)
+    mixers, behind = layer_parts(model)
+    kept = MLP_PER_CHANNEL * model.hidden_size * (model.num_layers - behind[None])
+    for mixer, count in mixers.items():
+        if mixer == "attention":
+            kept += ATTENTION_PER_CHANNEL * model.hidden_size * count
+        elif mixer is not None:
+            columns = WEIGHTS[mixer](widths).inputs
+            kept += 2.0 * (2 * model.hidden_size + columns + 3 * widths.value) * count
     return kept / LINEAR_PER_CHANNEL / model.num_layers
 
 
 def state_bytes(model: ModelConfig) -> float:
     """Return what the recurrent layers keep of a sequence, however long it is."""
-    return float(held_bytes(*recurrent_widths(model))) * sum(map(model.mixers.count, WEIGHTS))
+    mixers, _ = layer_parts(model)
+    return float(held_bytes(*recurrent_widths(model))) * sum(mixers[mixer] for mixer in WEIGHTS)
 
 
 def checkpointed_bytes(activations: ArrayLike, constants: Constants) -> Floats:

@@ -28,6 +28,7 @@ from projector.first_order.equations import (
     forward_flop,
     is_memory_bound,
     kv_cache_bytes,
+    layer_parts,
     ridge_point,
     roofline_time_s,
     state_bytes,
@@ -257,7 +258,7 @@ def project_serving(
     heads, width = _cached(architecture)
     values = (
         counts.total, counts.active, TYPE_BYTES[stored],
-        architecture.mixers.count("attention"), heads, width, cache_element_bytes,
+        layer_parts(architecture)[0]["attention"], heads, width, cache_element_bytes,
         state_bytes(architecture), tp, pp, batch, context, output,
         seen.peak_flop_per_s(dtype, key="dtype"), seen.memory_bytes_per_s, seen.memory_bytes,
         seen.scale_up_domain,

@@ -117,6 +117,7 @@ def _row(job: AnyJob) -> dict[str, float]:
     model, split, training = job.model, job.parallelism, job.training
     refuse_adapter(training.adapter, "the closed forms train every weight")
     device, counts = device_of(job), equations.count_parameters(model)
+    attending = equations.layer_parts(model)[0]["attention"]
     selective = training.recompute.granularity == "selective"
     narrow = training.gradient_dtype == "bf16"
     return {
@@ -125,7 +126,7 @@ def _row(job: AnyJob) -> dict[str, float]:
         "expert_parameters": counts.experts,
         "layers": model.num_layers,
         "channels": equations.layer_channels(model),
-        "heads": model.num_attention_heads * model.mixers.count("attention") / model.num_layers,
+        "heads": model.num_attention_heads * attending / model.num_layers,
         "seq": training.seq_length,
         "micro_batch": training.micro_batch_size,
         "global_batch": training.global_batch_size,

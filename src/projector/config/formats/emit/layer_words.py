@@ -12,9 +12,8 @@ from projector.config.formats.megatron_settings.model import (
     layers_of_period,
 )
 from projector.config.job import Job
-from projector.config.model import PATTERN, LayerType, ModelConfig, parts_of
+from projector.config.model import PATTERN, LayerType, ModelConfig
 from projector.config.parallelism import ParallelismConfig
-from projector.errors import UnsupportedError
 
 LETTERS: Final[Mapping[LayerType, str]] = {kind: sign for sign, kind in [*PATTERN.items()][::-1]}
 """Kind of layer -> letter, * for attention."""
@@ -28,22 +27,6 @@ _STAGE: Final = re.compile(r"E?(?:t\*(\d+)|(t*))m*L?")
 def has_pattern(model: ModelConfig) -> bool:
     """Whether Megatron builds a model of a pattern of letters."""
     return model.layer_types is not None and not _GPT.issuperset(model.layer_kinds)
-
-
-def check_kinds(model: ModelConfig, title: str, known: Iterable[str]) -> None:
-    """Refuse kinds of layers that a framework has no letter for."""
-    if not has_pattern(model):
-        return
-    known = [*known]
-    strange = sorted({*model.layer_kinds} - {*known})
-    if strange:
-        pairs = [kind for kind in strange if all(parts_of(kind))]
-        hint = "; a mixer and its feed-forward are two layers there" if pairs else ""
-        msg = (
-            f"{title} has no layers {', '.join(strange)} in a pattern of {model.name}; it has "
-            f"{', '.join(known)}{hint}"
-        )
-        raise UnsupportedError(msg, key="model.layer_types", value=strange, allowed=known)
 
 
 def layer_words(model: ModelConfig) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """A launch script of Megatron-LM."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from projector.config.formats.detect import comment_lines
 from projector.config.formats.emit.layer_words import (
     LETTERS,
-    check_kinds,
     has_pattern,
     layer_list,
     layer_pattern,
@@ -16,6 +15,7 @@ from projector.config.formats.emit.layer_words import (
 from projector.config.formats.megatron import ARGUMENT, NEGATED
 from projector.config.formats.megatron_settings.model import LATENT_LENGTH, layers_of_period
 from projector.config.job import Job
+from projector.config.model import ModelConfig, parts_of
 from projector.config.resources import settings_of
 from projector.distribution import package_version
 from projector.errors import UnsupportedError
@@ -38,14 +38,23 @@ _SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in
 
 def own(job: Job) -> dict[str, Any]:
     """Return nothing, as the launcher names the nodes; refuse ALiBi and strange layers."""
-    check_no_alibi(job)
-    check_kinds(job.model, "Megatron-LM", LETTERS)
+    check_model(job.model, "Megatron-LM", LETTERS)
     return {}
 
 
-def check_no_alibi(job: Job) -> None:
-    """Refuse ALiBi, which Megatron-LM does not have."""
-    if job.model.position_embedding == "alibi":
+def check_model(model: ModelConfig, title: str, known: Iterable[str]) -> None:
+    """Refuse ALiBi, and kinds of layers that a framework has no letter for."""
+    known = [*known]
+    strange = sorted({*model.layer_kinds} - {*known})
+    if strange and has_pattern(model):
+        pairs = any(all(parts_of(kind)) for kind in strange)
+        hint = "; a mixer and its feed-forward are two layers there" if pairs else ""
+        msg = (
+            f"{title} has no layers {', '.join(strange)} in a pattern of {model.name}; it has "
+            f"{', '.join(known)}{hint}"
+        )
+        raise UnsupportedError(msg, key="model.layer_types", value=strange, allowed=known)
+    if model.position_embedding == "alibi":
         key, legal = "model.position_embedding", ["rope", "learned", "none"]
         msg = f"Megatron-LM has no ALiBi ({key}); it has {', '.join(legal)}"
         raise UnsupportedError(msg, key=key, value="alibi", allowed=legal)

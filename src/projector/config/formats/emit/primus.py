@@ -7,13 +7,8 @@ import yaml
 
 from projector.config.adapter import MEGATRON_TARGETS
 from projector.config.formats.detect import comment_lines
-from projector.config.formats.emit.layer_words import (
-    LETTERS,
-    check_kinds,
-    has_pattern,
-    layer_pattern,
-)
-from projector.config.formats.emit.megatron import Arguments, check_no_alibi, megatron_arguments
+from projector.config.formats.emit.layer_words import LETTERS, has_pattern, layer_pattern
+from projector.config.formats.emit.megatron import Arguments, check_model, megatron_arguments
 from projector.config.job import Job
 from projector.config.model import ModelConfig
 from projector.config.resources import settings_of
@@ -27,8 +22,7 @@ ALGORITHMS: Final[Mapping[str, str]] = settings_of("primus")["algorithms"]
 
 def own(job: Job) -> dict[str, Any]:
     """Return the nodes, which Primus is told in ``NNODES``."""
-    check_no_alibi(job)
-    check_kinds(job.model, "Primus", _letters(job.model))
+    check_model(job.model, "Primus", _letters(job.model))
     return {"cluster.nodes": job.cluster.nodes}
 
 
