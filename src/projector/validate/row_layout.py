@@ -375,7 +375,8 @@ class RowLayout(RowText):
         """Place layers that the stages do not divide."""
         layers, mtp = int(self.model["num_layers"]), int(self.model.get("mtp_num_layers", 0))
         stages = self.pp * self.vpp
-        if stages == 1 or (layers % stages == 0 and not mtp):
+        by_work = self.text("framework") == "nanotron"
+        if stages == 1 or by_work or (layers % stages == 0 and not mtp):
             return {}
         if (layers + 2) % stages == 0 and not mtp:
             self.weaken(FROM_RULE, "embedding and loss count as layers")
