@@ -16,10 +16,7 @@ import fit_collectives
 import fit_networks
 import numpy as np
 import yaml
-
-from projector.config.bands import SHARES, UNFAMILIAR
-from projector.config.device_file import load_device
-from projector.validate.bands import (
+from conformal import (
     FRACTIONS,
     Method,
     Residual,
@@ -29,6 +26,9 @@ from projector.validate.bands import (
     tables_without,
     unseen_factors,
 )
+
+from projector.config.bands import SHARES, UNFAMILIAR
+from projector.config.device_file import load_device
 from projector.validate.kind import kind_of
 from projector.validate.names import device_of
 from projector.validate.run import DEVICE, Result, Table, validate, without

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from conformal import Method, Residual, tables_of
 from scipy.optimize import least_squares
 
 from projector.arrays import Floats, Ints
@@ -34,7 +35,6 @@ from projector.config.yaml_file import read_yaml
 from projector.kernels.device import FIRST_NARROW, MATRIX_TYPES, OPERAND_BYTES
 from projector.serving.experts import ExpertLayer, tuned_rows
 from projector.units import MEGA, MICROSECOND, TB
-from projector.validate.bands import Method, Residual, tables_of
 from projector.validate.moe import KIND, LayerCase, read_layer
 from projector.validate.run import validate
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from conformal import weighted_quantile
 
 from projector.arrays import Floats
 from projector.config.job import Job
 from projector.projection.bands import SETTINGS, changed_settings, name_of
 from projector.validate import training
-from projector.validate.bands import weighted_quantile
 from projector.validate.jobs import JobRow
 from projector.validate.kind import Row, read_cases
 from projector.validate.names import source_of
