@@ -10,11 +10,13 @@ from projector.config.model_file import load_model
 from projector.errors import ConfigError, ProjectorError, UnsupportedError
 from projector.lower.batch import JobBatch, job_columns
 from projector.lower.workloads import build_workloads, lay_out
+from projector.measure.programs import benchmark_record
 from projector.operations.counts import count_model
 from projector.operations.emit import emit_operations
 from projector.operations.table import ATTENTION, FORWARD
 from projector.projection.api import emit_job, project_jobs, project_performance
 from projector.serving.deployment import Deployment
+from projector.validate.traces.compare import compare_run
 
 HIDDEN, FFN, HEADS, TEXT = 1024, 4096, 8, 256
 
@@ -202,3 +204,16 @@ def test_what_is_not_known_of_one_says_so():
             emit_job(job, name)
     with pytest.raises(UnsupportedError, match=said):
         project_performance(job, fidelity="first-order")
+    with pytest.raises(UnsupportedError, match=said):
+        benchmark_record(job)
+    with pytest.raises(UnsupportedError, match=said):
+        compare_run(None, job)
+
+
+def test_the_mlp_of_a_single_stream_is_not_made_again_by_itself():
+    # Its projection gives queries, keys and values too.
+    modules = {"recompute": {"granularity": "selective", "modules": ["mlp"]}}
+    none, mlp = project_jobs([job_of("single_stream"), job_of("single_stream", training=modules)])
+    assert mlp.memory.peak_bytes == none.memory.peak_bytes
+    none, mlp = project_jobs([job_of("double_stream"), job_of("double_stream", training=modules)])
+    assert mlp.memory.peak_bytes < none.memory.peak_bytes

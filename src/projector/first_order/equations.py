@@ -148,7 +148,7 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
 
     The methodology takes the published count, and the formula as a check alone.
     """
-    refuse_diffusion(model, "no closed form has its layers")
+    refuse_diffusion(model, "the closed forms have none of its layers")
     tables = model.vocab_size * (1 if model.tied_embeddings else 2)
     if model.position_embedding == "learned":
         tables += model.max_position_embeddings

@@ -107,6 +107,8 @@ def emit_output(table: TableBuilder, shapes: Shapes, where: Ints, beside: IntVal
         Linear(
             tokens=shapes.tokens, n_in=heads * shapes.d_v + beside, n_out=shapes.hidden,
             bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=AGAIN,
+            # Gradients of what is beside attention, before and behind its activation.
+            transient_bytes=4.0 * shapes.tokens * beside,
         ),
         # The backward of fused attention keeps its output.
         keeps_input=shapes.flash == 0,

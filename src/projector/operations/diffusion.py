@@ -31,7 +31,6 @@ from projector.operations.communication import emit_collective, emit_region_entr
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.mlp import (
     LAYERNORM_BIT,
-    MLP_BIT,
     emit_activation,
     emit_mlp,
     emit_norm,
@@ -110,7 +109,7 @@ def _emit_single_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> Non
     emit_projections(table, shapes, where, inner * (1 + shapes.gated))
     emit_core(table, shapes, where)
     elements = shapes.tokens * inner.astype(np.float64)
-    emit_activation(table, shapes, where, "mlp.act", elements, MLP_BIT | AGAIN)
+    emit_activation(table, shapes, where, "mlp.act", elements, AGAIN)
     emit_output(table, shapes, where, inner)
     _emit_gate(table, shapes, where, "attention.residual")
 
