@@ -280,7 +280,21 @@ def profile_text(calibration: Calibration) -> str:
     rows = f"{change.rows} rows of {change.groups} groups"
     notes = [(field, f"{rows}; {_note(field)}") for field in calibration.fields if field.seen]
     data = _overlaid(calibration.base, source, notes)
-    return _profile_text(calibration.base, data, _header(calibration))
+    lines = [f"{calibration.base.profile.name}, fitted to {calibration.table}."]
+    judged = (
+        ("the rows that were fitted", calibration.fitted),
+        ("cross-validated", calibration.cross_validation),
+        ("rows put aside", calibration.holdout),
+    )
+    for name, errors in judged:
+        if errors is not None:
+            before, after = errors.before, errors.after
+            lines.append(
+                f"Error of {errors.rows} rows, {name}: median {before.median_ape:.1%} -> "
+                f"{after.median_ape:.1%}, 90th percentile {before.p90_ape:.1%} -> "
+                f"{after.p90_ape:.1%}."
+            )
+    return _profile_text(calibration.base, data, lines)
 
 
 def _overlaid(
@@ -309,8 +323,10 @@ def write_profile(
     _save(profile_text(calibration), target, force=force)
 
 
-def own_profile_text(calibration: OwnCalibration) -> str:
-    """Return the profile of a device that was calibrated to a user's own runs."""
+def write_own_profile(calibration: OwnCalibration, out: str | Path, *, force: bool = False) -> None:
+    """Write the profile of a device calibrated to own runs; raises as `write_profile` does."""
+    inputs = [run.name for run in calibration.runs]
+    target = check_target(out, calibration.base, inputs, force=force)
     base, count = calibration.base, len(calibration.runs)
     source = f"fit to {count} own run{'s' * (count > 1)} by projector {package_version()}"
     notes = [
@@ -328,14 +344,7 @@ def own_profile_text(calibration: OwnCalibration) -> str:
         f"-> {1e3 * run.after_s:.1f} ms."
         for run in calibration.runs
     ]
-    return _profile_text(base, data, lines)
-
-
-def write_own_profile(calibration: OwnCalibration, out: str | Path, *, force: bool = False) -> None:
-    """Write that profile; raises as `write_profile` does."""
-    inputs = [run.name for run in calibration.runs]
-    target = check_target(out, calibration.base, inputs, force=force)
-    _save(own_profile_text(calibration), target, force=force)
+    _save(_profile_text(base, data, lines), target, force=force)
 
 
 def _save(text: str, target: Path, *, force: bool) -> None:
@@ -384,24 +393,6 @@ def check_target(out: str | Path, base: Base, inputs: Sequence[str | Path], *, f
     if target.exists() and not force:
         raise _taken(target)
     return target
-
-
-def _header(calibration: Calibration) -> list[str]:
-    lines = [f"{calibration.base.profile.name}, fitted to {calibration.table}."]
-    judged = (
-        ("the rows that were fitted", calibration.fitted),
-        ("cross-validated", calibration.cross_validation),
-        ("rows put aside", calibration.holdout),
-    )
-    for name, change in judged:
-        if change is not None:
-            before, after = change.before, change.after
-            lines.append(
-                f"Error of {change.rows} rows, {name}: median {before.median_ape:.1%} -> "
-                f"{after.median_ape:.1%}, 90th percentile {before.p90_ape:.1%} -> "
-                f"{after.p90_ape:.1%}."
-            )
-    return lines
 
 
 def _note(field: Fitted) -> str:

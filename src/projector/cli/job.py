@@ -315,7 +315,11 @@ class Emission:
                 write(each.text)
             else:
                 printer.wrote(file)
-                _say_carried(file, each, job, printer)
+                from projector.config.formats.emit.emitted import unsaid
+
+                said = unsaid(each, job)
+                if said:
+                    printer.say(f"{said}; {file} carries it for projector, and a run may differ")
 
     def refuse(self, why: str) -> None:
         """Say on standard error that there is no job to write."""
@@ -331,15 +335,6 @@ class Emission:
             for (_, file), each in zip(self.wanted, emitted, strict=False)
         ]
         return {**result, "emitted": files}
-
-
-def _say_carried(file: str, emitted: "Emitted", job: "Job", printer: Printer) -> None:
-    """Name what the framework is not told: fields of the model, then of layout and training."""
-    from projector.config.formats.emit.emitted import unsaid
-
-    said = unsaid(emitted, job)
-    if said:
-        printer.say(f"{said}; {file} carries it for projector, and a run may differ")
 
 
 def is_first_order(fidelity: str) -> bool:

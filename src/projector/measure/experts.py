@@ -142,21 +142,17 @@ class ExpertLinear:
             builder.note(grouped.name)
         else:
             check_extents(n_in, n_out, rows)
-            self._narrow(builder, experts, n_in, n_out)
+            fmt = builder.narrow_format
+            if has_narrow_experts(builder.kit, fmt, n_in, n_out):
+                made = NarrowExperts(fmt, self.ends)
+                builder.narrow_experts.append(made)
+                self.weights, self.multiply = [builder.weight(experts, n_out, n_in)], made
+                builder.note("torch._scaled_grouped_mm")
+            else:
+                self.one_by_one = builder.narrow
+                self.weights = [builder.weight(n_out, n_in) for _ in range(experts)]
+                builder.note("experts in a loop")
         self.bias = builder.weight(experts, 1, n_out) if builder.columns.mlp_bias else None
-
-    def _narrow(self, builder: Builder, experts: int, n_in: int, n_out: int) -> None:
-        """Make narrow weights: for one kernel where it runs, else for a loop."""
-        fmt = builder.narrow_format
-        if has_narrow_experts(builder.kit, fmt, n_in, n_out):
-            made = NarrowExperts(fmt, self.ends)
-            builder.narrow_experts.append(made)
-            self.weights, self.multiply = [builder.weight(experts, n_out, n_in)], made
-            builder.note("torch._scaled_grouped_mm")
-        else:
-            self.one_by_one = builder.narrow
-            self.weights = [builder.weight(n_out, n_in) for _ in range(experts)]
-            builder.note("experts in a loop")
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply rows that are sorted by expert."""

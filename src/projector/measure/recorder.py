@@ -338,7 +338,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked.out, warmup=asked.warmup, active=asked.active, stacks=asked.stacks,
             modules=asked.modules, every_step=True, command=command,
         ):  # fmt: skip
-            _run(asked.script, module=asked.module)
+            program = asked.script
+            if asked.module:
+                runpy.run_module(program, run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = str(Path(program).resolve().parent)
+                runpy.run_path(program, run_name="__main__")
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
@@ -348,15 +353,6 @@ def _check_script(script: str) -> None:
     if script and not Path(script).exists():
         msg = f"command: {shown(script)} does not exist"
         raise ConfigError(msg, key="command", value=script, allowed="a Python script")
-
-
-def _run(program: str, *, module: bool) -> None:
-    """Run the user's program as Python itself would."""
-    if module:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(program).resolve().parent)
-        runpy.run_path(program, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -189,7 +189,14 @@ class Session:
         for number in numbers:
             self._tell(number)
             try:
-                ready.append(self._warm(number))
+                ranks = self.bench.ranks
+                with ranks.all_or_none():
+                    prepared = _prepare(self.bench, self.programs[number])
+                runner: Runner = prepared.runner
+                if ranks.count > 1:
+                    runner = InStep(runner, ranks)
+                settled = warm_up(runner, self.pace, time.perf_counter, ranks.agree)
+                ready.append(Ready(number, prepared, runner, settled))
             except FAILURES as error:
                 if is_out_of_memory(error) and len(numbers) > 1:
                     crowded.append(number)
@@ -203,16 +210,6 @@ class Session:
         self._clean()
         for number in crowded:
             self._time([number])
-
-    def _warm(self, number: int) -> Ready:
-        ranks = self.bench.ranks
-        with ranks.all_or_none():
-            prepared = _prepare(self.bench, self.programs[number])
-        runner: Runner = prepared.runner
-        if ranks.count > 1:
-            runner = InStep(runner, ranks)
-        settled = warm_up(runner, self.pace, time.perf_counter, ranks.agree)
-        return Ready(number, prepared, runner, settled)
 
     def _take_turns(self, ready: Sequence[Ready]) -> bool:
         """Return whether all had their turns; one alone that fails has an outcome all the same."""
@@ -233,17 +230,14 @@ class Session:
             self._fail(ready[0].number, error)
             return True
         for each, found in zip(ready, samples, strict=True):
-            self.outcomes[each.number] = self._outcome(each, found)
+            load = self.sampler.load(found.spans)
+            self.outcomes[each.number] = task.Outcome(
+                status="ok",
+                times=found.timings(clock_mhz=load.clock_mhz, power_w=load.power_w),
+                numbers=self.memory.get(each.number, {}) | each.prepared.numbers,
+                backend=each.prepared.backend,
+            )
         return True
-
-    def _outcome(self, each: Ready, samples: Samples) -> task.Outcome:
-        load = self.sampler.load(samples.spans)
-        return task.Outcome(
-            status="ok",
-            times=samples.timings(clock_mhz=load.clock_mhz, power_w=load.power_w),
-            numbers=self.memory.get(each.number, {}) | each.prepared.numbers,
-            backend=each.prepared.backend,
-        )
 
     def _run_clock(self, number: int, program: task.ClockProgram) -> None:
         try:

@@ -1,6 +1,6 @@
 """The order of choices: who keeps the limits, at what price, and who cannot be told apart."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -134,7 +134,12 @@ def _scaled(values: Floats) -> Floats:
 
 def _grouped(ordered: list[Choice], objective: str, *, by_size: bool = False) -> list[Choice]:
     """Give choices of one standing the number of the group that noise keeps them in."""
-    noise = _noise_between(ordered)
+    widest = max((choice.band for choice in ordered), key=lambda band: band.relative or 0.0)
+    apart = (ratio_band(None, widest, widest).high_68 or 1.0) - 1.0
+
+    def noise(fields: Collection[str]) -> float:
+        return apart if "cluster.device" in fields else pair_noise(fields)
+
     group_of: dict[int, int] = {}
     standings = [(each.status, each.fits, each.gpus if by_size else 0) for each in ordered]
     last = 0
@@ -166,19 +171,6 @@ def _settings(choice: Choice) -> dict[str, object]:
     return {**layout, "cluster.nodes": choice.job.cluster.nodes, "cluster.device": choice.label}
 
 
-def _noise_between(choices: Sequence[Choice]) -> Callable[[Collection[str]], float]:
-    """Return the noise of a comparison: that of pairs, or of both bands where devices differ."""
-    widest = max((choice.band for choice in choices), key=lambda band: band.relative or 0.0)
-    apart = (ratio_band(None, widest, widest).high_68 or 1.0) - 1.0
-
-    def noise(fields: Collection[str]) -> float:
-        if "cluster.device" in fields:
-            return apart
-        return pair_noise(fields)
-
-    return noise
-
-
 def _explained(question: Question, ordered: list[Choice], objective: str) -> list[Choice]:
     first = ordered[0]
     return [
@@ -194,7 +186,19 @@ def _remark(
     question: Question, choice: Choice, first: Choice, objective: str, *, is_first: bool
 ) -> str:
     """Say why a choice is where it is."""
-    parts = _shortfalls(question, choice)
+    run, parts = choice.run, []
+    if question.deadline_days is not None:
+        if run.days > question.deadline_days:
+            parts.append(f"{days_number(run.days - question.deadline_days)} days late")
+        elif run.days_high > question.deadline_days:
+            late = days_number(run.days_high - question.deadline_days)
+            parts.append(f"may be {late} days late")
+    if question.budget_usd is not None and run.cost_usd is not None:
+        high = run.of_high(run.cost_usd)
+        if run.cost_usd > question.budget_usd:
+            parts.append(f"{_percent(run.cost_usd / question.budget_usd - 1.0)} over the budget")
+        elif high > question.budget_usd:
+            parts.append(f"may be {_percent(high / question.budget_usd - 1.0)} over the budget")
     if not choice.fits:
         parts.append("memory at risk")
     if is_first:
@@ -210,24 +214,6 @@ def _remark(
     if choice.is_knee:
         parts.append("the knee")
     return "; ".join(parts)
-
-
-def _shortfalls(question: Question, choice: Choice) -> list[str]:
-    """Say which limits a choice misses, and by how much."""
-    run, parts = choice.run, []
-    if question.deadline_days is not None:
-        if run.days > question.deadline_days:
-            parts.append(f"{days_number(run.days - question.deadline_days)} days late")
-        elif run.days_high > question.deadline_days:
-            late = days_number(run.days_high - question.deadline_days)
-            parts.append(f"may be {late} days late")
-    if question.budget_usd is not None and run.cost_usd is not None:
-        high = run.of_high(run.cost_usd)
-        if run.cost_usd > question.budget_usd:
-            parts.append(f"{_percent(run.cost_usd / question.budget_usd - 1.0)} over the budget")
-        elif high > question.budget_usd:
-            parts.append(f"may be {_percent(high / question.budget_usd - 1.0)} over the budget")
-    return parts
 
 
 def _signed(share: float) -> str:

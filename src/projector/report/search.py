@@ -48,9 +48,25 @@ def search_report(result: SearchResult) -> Document:
     counts = (
         f"{result.evaluated:,} legal configurations in {result.seconds:.1f} s: {counts_of(result)}"
     )
+    lines = []
+    if result.ruled_out:
+        lines.append(
+            f"{result.ruled_out:,} more are proven to be slower than the best, or not to fit; "
+            "their orders were not planned"
+        )
+    if result.stopped:
+        known = ""
+        if result.left_out_s is not None and result.best:
+            gain = result.best[0].iteration_time_s / result.left_out_s - 1.0
+            known = (
+                f"; none is faster than the first by more than {gain:.1%}"
+                if gain > 0.0
+                else "; none is faster than the first"
+            )
+        lines.append(f"STOPPED, {result.stopped}: {result.left_out:,} were left out{known}")
     head: list[RenderableType] = [
         Text(title, style="bold"),
-        *(Padding(Text(line), (0, 0, 0, 2)) for line in (counts, *unseen_of(result))),
+        *(Padding(Text(line), (0, 0, 0, 2)) for line in (counts, *lines)),
         Text(),
     ]
     if not result.best:
@@ -84,27 +100,6 @@ def counts_of(result: SearchResult) -> str:
         f"{result.fitting:,} fit, {result.at_risk:,} are at risk, {result.too_large:,} leave too "
         f"little memory"
     )
-
-
-def unseen_of(result: SearchResult) -> list[str]:
-    """Say which configurations were not evaluated, and what is known of them."""
-    lines = []
-    if result.ruled_out:
-        lines.append(
-            f"{result.ruled_out:,} more are proven to be slower than the best, or not to fit; "
-            "their orders were not planned"
-        )
-    if result.stopped:
-        known = ""
-        if result.left_out_s is not None and result.best:
-            gain = result.best[0].iteration_time_s / result.left_out_s - 1.0
-            known = (
-                f"; none is faster than the first by more than {gain:.1%}"
-                if gain > 0.0
-                else "; none is faster than the first"
-            )
-        lines.append(f"STOPPED, {result.stopped}: {result.left_out:,} were left out{known}")
-    return lines
 
 
 def nothing_ranked(result: SearchResult) -> str:

@@ -125,13 +125,18 @@ def write_sweep_page(result: SweepResult, path: str | Path) -> None:
         lead += f" They are of {len(workloads)} workloads: compare rows of the same one."
         if len(workloads) > len(shown):
             lead += f" The first {len(shown)} have pictures of their own."
+    fields = swept.axes_of(result.columns)
+    text = f"Axes: {', '.join(fields)}. Digest of the space: {result.plan.digest[:16]}."
+    if result.output is not None:
+        text += f" Rows: {result.output}."
+    warnings = "".join(f" Warning: {warning}." for warning in result.warnings)
     sections = [
         *_ranked(result, workloads),
         _pareto(fronts),
         *_heat_maps(result),
         *_scaling(shown),
         *_reasons(result.infeasible),
-        _space(result),
+        Section("This sweep", f"{text} Version {package_version()}.{warnings}"),
     ]
     write_page(path, Document(f"Sweep: {title}", lead, sections))
 
@@ -399,16 +404,6 @@ def _scaling(workloads: Sequence[tuple[str, SweepResult]]) -> list[Section]:
             text += f" {whose} fits on {', '.join(unfit)} GPUs."
     figures = [(name, partial(page_figures.scaling, curve)) for name, curve in curves]
     return [Section("Scaling", text, figures=figures)]
-
-
-def _space(result: SweepResult) -> Section:
-    """Name the sweep and the place of its rows."""
-    fields = swept.axes_of(result.columns)
-    text = f"Axes: {', '.join(fields)}. Digest of the space: {result.plan.digest[:16]}."
-    if result.output is not None:
-        text += f" Rows: {result.output}."
-    warnings = "".join(f" Warning: {warning}." for warning in result.warnings)
-    return Section("This sweep", f"{text} Version {package_version()}.{warnings}")
 
 
 def _duration(seconds: float) -> str:

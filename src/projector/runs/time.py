@@ -458,22 +458,17 @@ def simulate_runs(
     interval_s = np.where(inputs.saves != 0, times.checkpoint_interval_s, work_s * _NEVER)
     slower = more = np.ones((len(work_s), samples))
     if spread is not None:
-        slower, more = _factors(spread, samples, seed)
+        # Quantiles of a normal law, each in an order of its own (a Latin hypercube), so that the
+        # band of the step alone is met without noise; the same numbers for every run.
+        draw = np.random.Generator(np.random.Philox(seed))
+        quantiles = _normal_quantiles(samples)
+        step, rate = draw.permutation(quantiles) / _SIDE_90, draw.permutation(quantiles)
+        side = np.where(step > 0.0, np.log(spread.high)[:, None], -np.log(spread.low)[:, None])
+        slower, more = np.exp(side * step), np.exp(spread.rate_log[:, None] * rate)
     many = times.failures > MOST_PLAYED
     played = simulate_segments(
         interruptions, np.where(many, 0.0, work_s), interval_s, slower, more, seed
     )
-    expected = _expected(interruptions, work_s, interval_s, slower, more)
-    total_s = np.where(many[:, None], expected.total_s, played.total_s)
-    failures = np.where(many[:, None], expected.failures, played.failures)
-    waiting = times.total_s / (times.total_s - times.spares_s)
-    return Simulated(total_s * waiting[:, None], failures)
-
-
-def _expected(
-    interruptions: Interruptions, work_s: Floats, interval_s: Floats, slower: Floats, more: Floats
-) -> Simulated:
-    """Return the expected time of every sample, NaN where it never ends."""
     columns = {
         each.name: getattr(interruptions, each.name)[:, None] for each in fields(interruptions)
     }
@@ -482,20 +477,10 @@ def _expected(
     total_s, checkpoints = expected_s(each, longer_s, np.minimum(interval_s[:, None], longer_s))
     undisturbed_s = longer_s + checkpoints * each.stall_s + each.write_s
     total_s = np.where(total_s < MOST_SLOWER * undisturbed_s, total_s, math.nan)
-    return Simulated(total_s, each.rate_per_s * total_s)
-
-
-def _factors(spread: Spread, samples: int, seed: int) -> tuple[Floats, Floats]:
-    """Draw factors of the step and of the rate, the same normal numbers for every run.
-
-    Each has the quantiles of a normal law in an order of its own (a Latin hypercube), so that the
-    band of the step alone is met without noise.
-    """
-    draw = np.random.Generator(np.random.Philox(seed))
-    quantiles = _normal_quantiles(samples)
-    step, rate = draw.permutation(quantiles) / _SIDE_90, draw.permutation(quantiles)
-    side = np.where(step > 0.0, np.log(spread.high)[:, None], -np.log(spread.low)[:, None])
-    return np.exp(side * step), np.exp(spread.rate_log[:, None] * rate)
+    failures = np.where(many[:, None], each.rate_per_s * total_s, played.failures)
+    total_s = np.where(many[:, None], total_s, played.total_s)
+    waiting = times.total_s / (times.total_s - times.spares_s)
+    return Simulated(total_s * waiting[:, None], failures)
 
 
 @lru_cache(maxsize=8)

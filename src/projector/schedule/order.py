@@ -393,8 +393,9 @@ def check_complete(order: Order) -> None:
         )
 
 
-def check_executable(order: Order) -> None:
-    """Raise unless the ranks can run their operations to the end without waiting for ever."""
+def check_order(order: Order) -> None:
+    """Raise :class:`ScheduleError` unless the order is complete and can run."""
+    check_complete(order)
     length = order.num_stages
     columns = (order.kind.tolist(), order.stage.tolist(), order.microbatch.tolist())
     queues = [
@@ -426,12 +427,6 @@ def check_executable(order: Order) -> None:
                 f"rank {rank} waits for ever before {'FBW'[kind]} of virtual stage {stage} and "
                 f"microbatch {microbatch}"
             )
-
-
-def check_order(order: Order) -> None:
-    """Raise :class:`ScheduleError` unless the order is complete and can run."""
-    check_complete(order)
-    check_executable(order)
 
 
 def _refuse(why: str) -> NoReturn:

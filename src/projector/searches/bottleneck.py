@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.envelope import told
@@ -119,14 +119,8 @@ def _kernel_seconds(evaluation: Evaluation) -> Floats:
     records = evaluation.workloads.rows
     runs = 1.0 + repeated_rows(table, evaluation.workloads)[compute]
     slot = workload * COMPUTE_TERMS + table.category[compute]
-    slot = slot * len(CLASSES) + _kernel_class(table.kind[compute], rows.detail[compute])
-    size = len(records) * COMPUTE_TERMS * len(CLASSES)
-    seconds = np.bincount(slot, runs * rows.exposed_s[compute], size)
-    return seconds.astype(np.float64).reshape(len(records), COMPUTE_TERMS, len(CLASSES))
-
-
-def _kernel_class(kind: Ints, limiter: Ints) -> Ints:
-    """Return the class of each kernel; one without a limiter waits for memory."""
+    kind = table.kind[compute]
+    limiter = rows.detail[compute]
     kernel_class = np.full(len(kind), MEMORY, np.int64)
     for code, bounds, classes in (
         (GEMM, gemm.BOUNDS, CLASS_OF_GEMM),
@@ -134,7 +128,10 @@ def _kernel_class(kind: Ints, limiter: Ints) -> Ints:
     ):
         limited = (kind == code) & (limiter >= 0)
         kernel_class[limited] = np.array([classes[bound] for bound in bounds])[limiter[limited]]
-    return kernel_class
+    slot = slot * len(CLASSES) + kernel_class
+    size = len(records) * COMPUTE_TERMS * len(CLASSES)
+    seconds = np.bincount(slot, runs * rows.exposed_s[compute], size)
+    return seconds.astype(np.float64).reshape(len(records), COMPUTE_TERMS, len(CLASSES))
 
 
 RANGE = 4.0

@@ -53,7 +53,17 @@ class Candidates:
 
 def candidates(job: Job, limits: Limits) -> Candidates:
     """Propose the configurations whose degrees divide the model and the cluster."""
-    kept = _kept(job, limits)
+    kept: dict[str, Any] = {}
+    for dotted in limits.fixed:
+        section, name = dotted.split(".")
+        kept[dotted] = getattr(getattr(job, section), name)
+    if "training.recompute" in kept:
+        stated = job.training.recompute.model_dump(mode="json", exclude_unset=True)
+        kept["training.recompute"] = (
+            stated if len(stated) > 1 else job.training.recompute.granularity
+        )
+    if kept.get("parallelism.fsdp"):
+        kept["parallelism.zero_stage"] = _STAGE_OF_FSDP
     shardings = _shardings(kept, limits)
     trainings = [
         {
@@ -175,22 +185,6 @@ def _layouts(job: Job, limits: Limits, kept: Overrides) -> Iterator[dict[str, An
 def _tried(kept: Overrides, field: str, values: Iterable[Any]) -> list[Any]:
     """Return the values of a field: that of the job where it is kept."""
     return [kept[field]] if field in kept else list(values)
-
-
-def _kept(job: Job, limits: Limits) -> dict[str, Any]:
-    """Return the fields that are not searched, with the value of the job as a file states it."""
-    kept: dict[str, Any] = {}
-    for dotted in limits.fixed:
-        section, name = dotted.split(".")
-        kept[dotted] = getattr(getattr(job, section), name)
-    if "training.recompute" in kept:
-        stated = job.training.recompute.model_dump(mode="json", exclude_unset=True)
-        kept["training.recompute"] = (
-            stated if len(stated) > 1 else job.training.recompute.granularity
-        )
-    if kept.get("parallelism.fsdp"):
-        kept["parallelism.zero_stage"] = _STAGE_OF_FSDP
-    return kept
 
 
 def _chunks(layers: int, pp: int) -> list[int]:

@@ -18,7 +18,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.errors import ProjectorError
 from projector.projection.bands import memory_factors
-from projector.projection.evaluate import Evaluation, evaluate_possible, find_legal, floors_of_legal
+from projector.projection.evaluate import evaluate_possible, find_legal, floors_of_legal
 from projector.projection.floors import Floors
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
@@ -278,41 +278,35 @@ class _Explorer:
             work(part)
             each_s = (time.perf_counter() - began) / len(part)
             if begin or len(part) == len(rows):
-                self._tell(before + begin + len(part), each_s)
+                done = before + begin + len(part)
+                total = len(self.static) + len(self.planned)
+                left_s = (total - done) * each_s
+                self.watch.expects(left_s)
+                self.watch.told(Progress(done, total, CONFIGURATIONS, len(self.found), left_s))
             begin += len(part)
         return True
-
-    def _tell(self, done: int, each_s: float) -> None:
-        """Tell how many configurations are done, and how long the others take by the last ones."""
-        total = len(self.static) + len(self.planned)
-        left_s = (total - done) * each_s
-        self.watch.expects(left_s)
-        self.watch.told(Progress(done, total, CONFIGURATIONS, len(self.found), left_s))
 
     def _evaluate(self, rows: Ints) -> None:
         """Evaluate some rows."""
         for part, evaluation in evaluate_possible(
             self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known
         ):
-            configurations = self._configurations(rows[part], evaluation)
+            steps, results = evaluation.steps, Results(evaluation)
+            columns = (
+                steps.iteration_s,
+                steps.peak_bytes,
+                results.headroom_bytes,
+                results.peak_low_bytes,
+                results.peak_high_bytes,
+            )
+            verdicts = results.verdict.to_list()
+            values = ranking.objective_values(results, self.goal.objective).tolist()
+            chosen = map(self.proposed.overrides, rows[part].tolist())
+            numbers = (column.tolist() for column in columns)
+            configurations = [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
             self.standing.add(configurations)
             self.found.update(zip(rows[part].tolist(), configurations, strict=True))
         self.seen[rows] = True
-
-    def _configurations(self, rows: Ints, evaluation: Evaluation) -> list[ranking.Configuration]:
-        steps, results = evaluation.steps, Results(evaluation)
-        columns = (
-            steps.iteration_s,
-            steps.peak_bytes,
-            results.headroom_bytes,
-            results.peak_low_bytes,
-            results.peak_high_bytes,
-        )
-        verdicts = results.verdict.to_list()
-        values = ranking.objective_values(results, self.goal.objective).tolist()
-        chosen = map(self.proposed.overrides, rows.tolist())
-        numbers = (column.tolist() for column in columns)
-        return [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
 
     def _bounded(self, rows: Ints) -> Iterable[OpenOrders]:
         """Bound some rows; halves find one whose numbers leave their range, which is refused."""

@@ -78,7 +78,15 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
     """Return dotted fields, joined by ``+``, to vary: by default every rate of the hardware."""
     numbers = flat_fields(job)
     if fields is None:
-        rates = _rates(numbers, attention_name(job.training))
+        chosen_kernel = f"{KERNELS}{attention_name(job.training)}."
+        rates = [
+            field
+            for field, value in numbers.items()
+            if field.startswith(SECTIONS)
+            and _is_rate(value)
+            and (isinstance(value, float) or value >= LEAST_WHOLE)
+            and (not field.startswith(KERNELS) or field.startswith(chosen_kernel))
+        ]
         chosen = [Lever((field,), (numbers[field],)) for field in rates]
         return [*chosen, Lever(TOGETHER, tuple(numbers[field] for field in TOGETHER))]
     levers = [_lever(text, numbers) for text in fields]
@@ -88,18 +96,6 @@ def levers_of(job: Job, fields: Sequence[str] | None = None) -> list[Lever]:
             msg = f"{field!r} is named twice; a field is varied once"
             raise ConfigError(msg, key="field", value=field, allowed="each field once")
     return levers
-
-
-def _rates(numbers: Mapping[str, Any], attention_kernel: str) -> list[str]:
-    chosen_kernel = f"{KERNELS}{attention_kernel}."
-    return [
-        field
-        for field, value in numbers.items()
-        if field.startswith(SECTIONS)
-        and _is_rate(value)
-        and (isinstance(value, float) or value >= LEAST_WHOLE)
-        and (not field.startswith(KERNELS) or field.startswith(chosen_kernel))
-    ]
 
 
 def _lever(text: str, numbers: Mapping[str, Any]) -> Lever:

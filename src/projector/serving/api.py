@@ -65,7 +65,22 @@ def read_case(
     ``device`` is short for ``cluster.device``, and ``load`` is a mapping of `Traffic`. Overrides
     are dotted, e.g. ``{"tp": 4, "load.batch": 8}``, and applied last.
     """
-    data = _read(source)
+    if source is None:
+        data: dict[str, Any] = {}
+    elif isinstance(source, Mapping):
+        data = dict(source)
+    elif isinstance(source, str | Path):
+        data = resolve_paths(read_yaml(source), Path(source).parent)
+    else:
+        msg = f"a deployment is a file or a mapping, got {type(source).__name__}"
+        raise ConfigError(msg, key="config", value=source, allowed="a file or a mapping")
+    if "device" in data:
+        device = data.pop("device")
+        cluster = dict(data.get("cluster") or {})
+        if "device" in cluster:
+            msg = "device and cluster.device are both set; leave one out"
+            raise ConfigError(msg, key="device", value=device)
+        data["cluster"] = {**cluster, "device": device}
     for key, value in (overrides or {}).items():
         short = str(key).split(".")[0] == "device"
         _set(data, f"cluster.{key}" if short else str(key), value)
@@ -85,26 +100,6 @@ def read_case(
         derived,
         Scheduler.parse({} if scheduler is None else scheduler, path=SCHEDULER),
     )
-
-
-def _read(source: str | Path | Mapping[str, Any] | None) -> dict[str, Any]:
-    if source is None:
-        data: dict[str, Any] = {}
-    elif isinstance(source, Mapping):
-        data = dict(source)
-    elif isinstance(source, str | Path):
-        data = resolve_paths(read_yaml(source), Path(source).parent)
-    else:
-        msg = f"a deployment is a file or a mapping, got {type(source).__name__}"
-        raise ConfigError(msg, key="config", value=source, allowed="a file or a mapping")
-    if "device" in data:
-        device = data.pop("device")
-        cluster = dict(data.get("cluster") or {})
-        if "device" in cluster:
-            msg = "device and cluster.device are both set; leave one out"
-            raise ConfigError(msg, key="device", value=device)
-        data["cluster"] = {**cluster, "device": device}
-    return data
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -247,11 +242,6 @@ def project_case(
     else:
         found = rates.serving_front(_splits(case.deployment), case.traffic)
         case = _at_knee(case, found)
-    result = _of_case(case, found)
-    return _under_load(result, case) if case.traffic.rate_per_s is not None else result
-
-
-def _of_case(case: ServingCase, front: rates.ServingFront | None) -> ServingProjection:
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
@@ -262,7 +252,7 @@ def _of_case(case: ServingCase, front: rates.ServingFront | None) -> ServingProj
     if deployment.disaggregated is not None and (traffic.output or 1) > 1:
         load = Generation(deployment, batch, traffic.context, traffic.output or 1)
         disaggregated = disaggregated_times([load])
-    return ServingProjection(
+    result = ServingProjection(
         deployment=deployment,
         traffic=traffic,
         batch=batch,
@@ -274,9 +264,10 @@ def _of_case(case: ServingCase, front: rates.ServingFront | None) -> ServingProj
         derived=case.derived,
         warnings=tuple(_warnings(deployment, traffic)),
         decoding=rates.decode_times(point),
-        front=front,
+        front=found,
         disaggregated=disaggregated,
     )
+    return _under_load(result, case) if case.traffic.rate_per_s is not None else result
 
 
 def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjection:

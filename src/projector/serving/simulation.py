@@ -363,7 +363,13 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
     counted, begin_s, end_s = _counted(load, served)
     arrival_s, outputs = served.arrival_s, drawn.output_tokens
     window_s = end_s - begin_s
-    made = _tokens_between(served, outputs, begin_s, end_s)
+    first_s, finish_s = served.first_s, served.finish_s
+    firsts = np.count_nonzero((first_s >= begin_s) & (first_s <= end_s))
+    inside_s = np.minimum(finish_s, end_s) - np.maximum(first_s, begin_s)
+    length_s = finish_s - first_s
+    # The only token of a request is its first, at which it ends.
+    share = np.divide(inside_s, length_s, out=np.zeros_like(length_s), where=length_s > 0.0)
+    made = float(firsts + ((outputs - 1) * np.clip(share, 0.0, 1.0)).sum())
     arrived = (arrival_s >= begin_s) & (arrival_s < end_s)
     rated = load.rate_per_s is not None
     totals = served.totals
@@ -410,14 +416,3 @@ def _counted(load: Load, served: kernel.Served) -> tuple[Array, float, float]:
     if end_s <= begin_s or len(counted) < 2:
         return counted, float(served.arrival_s[0]), float(served.totals[kernel.END])
     return counted, float(begin_s), float(end_s)
-
-
-def _tokens_between(served: kernel.Served, outputs: Array, begin_s: float, end_s: float) -> float:
-    """Return the tokens given between two times, the later of a request evenly."""
-    first_s, finish_s = served.first_s, served.finish_s
-    firsts = np.count_nonzero((first_s >= begin_s) & (first_s <= end_s))
-    inside_s = np.minimum(finish_s, end_s) - np.maximum(first_s, begin_s)
-    length_s = finish_s - first_s
-    # The only token of a request is its first, at which it ends.
-    share = np.divide(inside_s, length_s, out=np.zeros_like(length_s), where=length_s > 0.0)
-    return float(firsts + ((outputs - 1) * np.clip(share, 0.0, 1.0)).sum())

@@ -356,7 +356,13 @@ def _offers(device: Device, library: str, kind: MatrixType, text: str | None) ->
     menu = tuple(gemm_menu(device, library, kind))
     if text is None:
         return menu
-    sizes = _tile_sizes(text)
+    legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
+    match = _TILE.fullmatch(str(text))
+    sizes = [int(number or 1) for number in match.groups()] if match else []
+    rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
+    if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
+        msg = f"tile must be {legal}, got {shown(text)}"
+        raise ConfigError(msg, key="tile", value=text, allowed=legal)
     named = tuple(offer for offer in menu if _sizes(offer.tile) == sizes)
     if named:
         return named
@@ -377,18 +383,6 @@ def _offers(device: Device, library: str, kind: MatrixType, text: str | None) ->
 
 def _sizes(tile: GemmTile) -> list[int]:
     return [tile.m, tile.n, tile.cluster_m, tile.cluster_n]
-
-
-def _tile_sizes(text: str) -> list[int]:
-    """Read ``128x256`` or ``128x256:2x1``."""
-    legal = f"128x256 or 128x256:2x1, up to {MOST_ROWS} wide and {MOST_UNITS} units"
-    match = _TILE.fullmatch(str(text))
-    sizes = [int(number or 1) for number in match.groups()] if match else []
-    rows, units = max(sizes[:2], default=0), max(sizes[2:], default=0)
-    if min(sizes, default=0) < 1 or rows > MOST_ROWS or units > MOST_UNITS:
-        msg = f"tile must be {legal}, got {shown(text)}"
-        raise ConfigError(msg, key="tile", value=text, allowed=legal)
-    return sizes
 
 
 LAYOUTS = ("tn", "nn", "nt", "tt")

@@ -130,10 +130,23 @@ class ExplainedGemm:
 
 def gemm_sentences(gemm: ExplainedGemm) -> tuple[str, ...]:
     """Return what bounds a GEMM and why, then how it runs; a paragraph each."""
+    words, device = gemm.words, gemm.device
+    m, n, k, batch = gemm.extents
+    operands = (m + n) * k * batch * gemm.element_bytes
+    l2 = f"L2 ({device.l2_mib:,.0f} MiB)"
+    if device.dies > 1 and words is _AMD:
+        l2 = f"L2 ({device.l2_mib / device.dies:,.0f} MiB an {words.die})"
+    text = f"Bytes: the {words.group}s load {_size(gemm.term('l2_bytes'))} from {l2}"
+    if device.mall_mib and gemm.term("cache_bytes"):
+        text += (
+            f"; {_size(gemm.term('cache_bytes'))} pass {words.cache} ({device.mall_mib:,.0f} MiB)"
+        )
+    text += f"; {_size(gemm.term('hbm_bytes'))} pass HBM in {_us(gemm.term('memory_s'))}"
+    text += f". A and B alone are {_size(operands)}."
     return (
         f"{_headline(gemm)} {_why(gemm)}",
         f"{_cut(gemm)} {_waves(gemm)}",
-        _traffic(gemm),
+        text,
         _clock(gemm),
     )
 
@@ -319,24 +332,6 @@ def _waves(gemm: ExplainedGemm) -> str:
             f" With a whole K there would be {whole:,.0f}; adding up the {gemm.split} parts costs "
             f"{_us(gemm.term('reduce_s'))}."
         )
-    return text
-
-
-def _traffic(gemm: ExplainedGemm) -> str:
-    words, device = gemm.words, gemm.device
-    m, n, k, batch = gemm.extents
-    operands = (m + n) * k * batch * gemm.element_bytes
-    l2 = f"L2 ({device.l2_mib / device.dies:,.0f} MiB"
-    l2 += f" an {words.die})" if device.dies > 1 and words is _AMD else ")"
-    if device.dies > 1 and words is not _AMD:
-        l2 = f"L2 ({device.l2_mib:,.0f} MiB)"
-    text = f"Bytes: the {words.group}s load {_size(gemm.term('l2_bytes'))} from {l2}"
-    if device.mall_mib and gemm.term("cache_bytes"):
-        text += (
-            f"; {_size(gemm.term('cache_bytes'))} pass {words.cache} ({device.mall_mib:,.0f} MiB)"
-        )
-    text += f"; {_size(gemm.term('hbm_bytes'))} pass HBM in {_us(gemm.term('memory_s'))}"
-    text += f". A and B alone are {_size(operands)}."
     return text
 
 

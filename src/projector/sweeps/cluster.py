@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from projector.config.resources import data_dir
@@ -96,12 +95,7 @@ class Cluster:
                 ) from None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """End what was started."""
         self._open.close()
 
@@ -182,12 +176,7 @@ class TaskCrew:
             )
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Cancel what is not done."""
         futures = [future for _, future in self._waiting]
         self._waiting.clear()
@@ -200,18 +189,15 @@ class TaskCrew:
         """Yield the rows of ``chunks`` in their order, a few a worker ahead of the reader."""
         for chunk in chunks:
             with _told(self._client):
-                self._submit(chunk)
+                key = (self._name, chunk)
+                names = {"content": self._shipped, "wanted": fingerprint(), "chunk": chunk}
+                future = self._client.submit(eval, _CALL, names, key=key, pure=False)
+                self._waiting.append((chunk, future))
                 self._count()
             while len(self._waiting) >= self._ahead:
                 yield self._next()
         while self._waiting:
             yield self._next()
-
-    def _submit(self, chunk: int) -> None:
-        key = (self._name, chunk)
-        names = {"content": self._shipped, "wanted": fingerprint(), "chunk": chunk}
-        future = self._client.submit(eval, _CALL, names, key=key, pure=False)
-        self._waiting.append((chunk, future))
 
     def _count(self) -> None:
         """Follow the number of workers, so that none waits for work and few results wait."""

@@ -152,15 +152,6 @@ def _finite(values: Values) -> Values:
     return Values(values.array, values.unsure | ~np.isfinite(values.array))
 
 
-def _power(base: Values, exponent: Any) -> Values:
-    operand = base.number()
-    # Powers of fractions are rounded as the library of the machine likes.
-    if type(exponent) is not int or operand.is_float:
-        raise Unsupported
-    about = np.abs(operand.array.astype(np.float64)) ** exponent
-    return Values(operand.array**exponent, operand.unsure | ~(about < EXACT))
-
-
 def _whole(function: Callable[[Any], Array]) -> Callable[[Values], Values]:
     """Return a function from fractions to integers; integers stay as they are."""
 
@@ -263,7 +254,12 @@ class _Reader:
             case ast.Name():
                 found = self._names[node.id]
             case ast.BinOp(op=ast.Pow(), right=ast.Constant(value=exponent)):
-                found = _power(self.value(node.left), exponent)
+                operand = self.value(node.left).number()
+                # Powers of fractions are rounded as the library of the machine likes.
+                if type(exponent) is not int or operand.is_float:
+                    raise Unsupported
+                about = np.abs(operand.array.astype(np.float64)) ** exponent
+                found = Values(operand.array**exponent, operand.unsure | ~(about < EXACT))
             case ast.BinOp():
                 found = _ARITHMETIC[type(node.op)](self.value(node.left), self.value(node.right))
             case ast.UnaryOp(op=ast.USub()):

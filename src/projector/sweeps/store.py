@@ -335,23 +335,19 @@ class Store:
         if read_only is not None:
             raise read_only
         if not all_good:
-            self._rewrite_journal()
+            seen = bytearray(len(self._done))
+            lines = []
+            for line, entry in journal.entries(self.path):
+                chunk = -1 if entry is None else entry["chunk"]
+                if 0 <= chunk < len(seen) and self._done[chunk] and not seen[chunk]:
+                    seen[chunk] = 1
+                    lines.append(line)
+            _write_whole(self.path / journal.JOURNAL, b"".join(lines))
         done = (chunk for chunk, is_done in enumerate(self._done) if is_done)
         names = {journal.part_path(self.path, chunk).name for chunk in done}
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             if old.name not in names:
                 old.unlink()
-
-    def _rewrite_journal(self) -> None:
-        """Leave only the lines of finished chunks."""
-        seen = bytearray(len(self._done))
-        lines = []
-        for line, entry in journal.entries(self.path):
-            chunk = -1 if entry is None else entry["chunk"]
-            if 0 <= chunk < len(seen) and self._done[chunk] and not seen[chunk]:
-                seen[chunk] = 1
-                lines.append(line)
-        _write_whole(self.path / journal.JOURNAL, b"".join(lines))
 
 
 def write_draft(drafts: Path, chunk: int, content: bytes | memoryview) -> Draft:

@@ -239,15 +239,12 @@ class Tables:
             index, values = axes[name]
             if len(index) != len(rows):
                 index = index.take(rows)
-            arrays.append(self._cells_of(name, values).array(index))
+            known, count, cells = self._cells.get(name, (None, 0, None))
+            if cells is None or known is not values or count < len(values):
+                cells = _Cells.of(name, self._kinds[name], values)
+                self._cells[name] = values, len(values), cells
+            arrays.append(cells.array(index))
         return pa.Table.from_arrays(arrays, schema=self.schema)
-
-    def _cells_of(self, name: str, values: list[Any]) -> "_Cells":
-        known, count, cells = self._cells.get(name, (None, 0, None))
-        if cells is None or known is not values or count < len(values):
-            cells = _Cells.of(name, self._kinds[name], values)
-            self._cells[name] = values, len(values), cells
-        return cells
 
 
 class _Cells(NamedTuple):

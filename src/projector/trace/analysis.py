@@ -295,6 +295,7 @@ class TraceAnalysis:
         return f"<trace of {len(self.trace.ranks)} ranks, {events:,} events>"
 
     def _result(self, title: str, rows_key: str, **found: Any) -> TraceResult:
+        numbers = np.unique(self.in_time.iteration)
         return TraceResult(
             title,
             {
@@ -307,15 +308,11 @@ class TraceAnalysis:
                 ],
                 "selection": self.selection.to_dict(),
                 **told(self.everything, "on_host frameworks clocks"),
-                "iterations": [int(each) for each in self._iterations()],
+                "iterations": [int(each) for each in numbers[numbers >= 0]],
                 **found,
             },
             rows_key,
         )
-
-    def _iterations(self) -> Any:
-        numbers = np.unique(self.in_time.iteration)
-        return numbers[numbers >= 0]
 
 
 def load_trace(

@@ -22,7 +22,6 @@ from projector.trace.kineto_events import (
     Arrow,
     Batch,
     Inexact,
-    MemoryUse,
     Plan,
     TrackValue,
     collect,
@@ -169,7 +168,7 @@ class Found(Batch):
         open_edges: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
         whole = []
         stamped = (edge for edge in self.edges if number(edge.get("ts")) is not None)
-        for edge in sorted(stamped, key=_stamp):
+        for edge in sorted(stamped, key=lambda edge: Decimal(str(edge["ts"]))):
             line = identity(edge.get("pid", -1)), identity(edge.get("tid", -1))
             if edge["ph"] == "B":
                 open_edges.setdefault(line, []).append(edge)
@@ -217,22 +216,33 @@ class Found(Batch):
         return int(process[1]) if process and is_stream and len(process[1]) < 10 else None
 
 
-def _stamp(edge: Mapping[str, Any]) -> Decimal:
-    return Decimal(str(edge["ts"]))
-
-
 def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     """Return the trace of a rank of what its events held, with what was sampled in it."""
     distributed = _mapping(around.get("distributedInfo"))
     batches = _near(found.batches, found.notes)
-    _note_blocks(around, found.notes)
+    told = _mapping(around.get("otherData"))
+    blocks, detail = (_or(_whole(told.get(key)), 0) for key in ("blocks", "blocks_in_detail"))
+    if _is_own(around) and detail < blocks:
+        found.notes.add(
+            f"the timeline tells {detail:,} of {blocks:,} blocks operation by operation: times and "
+            "counts of operations are those of a part of the step",
+            "",
+        )
     # The zero is a whole number of microseconds, so that it is one of nanoseconds, too.
     zero_us = min((b.zero_us + int(b.start_ps.min()) // US_PS for b in batches), default=0)
     zero_ns = _or(_whole(around.get("baseTimeNanoseconds")), 0) + zero_us * NS_PS
     names = tuple(map(printable, found.names))
     clock = _Clock(found.plan.grid_ps, zero_us)
     events, details = _columns(batches, zero_us), tuple(map(plain_detail, found.facts))
-    samples = (*_memory(found.memory, clock, path), *_tracks(found.tracks, clock, path))
+    held = [  # what the framework holds on each device, as it changes
+        TrackValue(
+            use.us,
+            "memory_bytes",
+            {use.device: use.allocated_bytes, f"{use.device} reserved": use.reserved_bytes},
+        )
+        for use in found.memory
+    ]
+    samples = (*_tracks(held, clock, path), *_tracks(found.tracks, clock, path))
     rank = RankTrace(
         path=str(path),
         format="projector" if _is_own(around) else "kineto",
@@ -266,18 +276,6 @@ def _serialised(
 def _is_own(around: Mapping[str, Any]) -> bool:
     """Whether a file is the timeline of a projection."""
     return str(_mapping(around.get("otherData")).get("producer", "")).startswith("projector")
-
-
-def _note_blocks(around: Mapping[str, Any], notes: Notes) -> None:
-    """Say where a timeline of ours tells only some of its blocks operation by operation."""
-    told = _mapping(around.get("otherData"))
-    blocks, detail = (_or(_whole(told.get(key)), 0) for key in ("blocks", "blocks_in_detail"))
-    if _is_own(around) and detail < blocks:
-        notes.add(
-            f"the timeline tells {detail:,} of {blocks:,} blocks operation by operation: times and "
-            "counts of operations are those of a part of the step",
-            "",
-        )
 
 
 def _near(batches: list[Batch], notes: Notes) -> list[Batch]:
@@ -335,19 +333,6 @@ def _links(arrows: list[Arrow], clock: _Clock) -> tuple[Link, ...]:
             before, forward = begun[arrow.id]
             links.append(Link(forward.thread, before, arrow.thread, at))
     return tuple(links)
-
-
-def _memory(uses: list[MemoryUse], clock: _Clock, path: Path) -> Iterable[Samples]:
-    """Yield the memory that the framework holds on each device, as it changes."""
-    values = [
-        TrackValue(
-            use.us,
-            "memory_bytes",
-            {use.device: use.allocated_bytes, f"{use.device} reserved": use.reserved_bytes},
-        )
-        for use in uses
-    ]
-    return _tracks(values, clock, path)
 
 
 def _tracks(values: list[TrackValue], clock: _Clock, path: Path) -> Iterable[Samples]:

@@ -171,7 +171,10 @@ def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
     head = min(_common(names[: places[0]][::-1], part[::-1]) for part in kinds)
     tail = names[places[-1] + 1 :]
     alone = {*names[: places[0] - head].tolist(), *tail[_common(tail, usual) :].tolist()}
-    alone -= _frequent(between)
+    found: Counter[int] = Counter()
+    for kind, times in Counter(part.tobytes() for part in between).items():
+        found.update(dict.fromkeys(np.unique(np.frombuffer(kind, np.int64)).tolist(), times))
+    alone -= {name for name, times in found.items() if times > MOST_FORWARDS * len(between)}
     within = [part[: len(part) - head] for part in kinds if alone.isdisjoint(part.tolist())]
     number, start = 0, int(places[0]) - head
     for place, part in zip(places.tolist(), [*between, tail], strict=True):
@@ -186,14 +189,6 @@ def layers_of_sequence(names: Ints, attends: Flags) -> Ints:
 
 MOST_FORWARDS = 0.25
 """What stands between more of the layers than this share is part of them: no forward ends there."""
-
-
-def _frequent(between: Sequence[Ints]) -> set[int]:
-    """Return what stands between more than a few pairs of attentions."""
-    count: Counter[int] = Counter()
-    for kind, times in Counter(part.tobytes() for part in between).items():
-        count.update(dict.fromkeys(np.unique(np.frombuffer(kind, np.int64)).tolist(), times))
-    return {name for name, times in count.items() if times > MOST_FORWARDS * len(between)}
 
 
 def _common(first: Ints, second: Ints) -> int:

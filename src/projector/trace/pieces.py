@@ -332,7 +332,19 @@ class Workers:
     def _ask(self, data: bytes, plan: Plan) -> Batch | None:
         """Have the process of this thread parse a piece; if it has died, parse it here."""
         try:
-            process = self._process()
+            process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
+            if process is None:
+                command = (sys.executable, "-c", "from projector.trace.pieces import work; work()")
+                path = os.pathsep.join(part for part in sys.path if part)
+                process = subprocess.Popen(  # noqa: S603  # this interpreter
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=os.environ | {"PYTHONPATH": path},
+                )
+                self._local.process = process
+                self._processes.append(process)
             assert process.stdin is not None
             assert process.stdout is not None
             _send(process.stdin, (data, plan))
@@ -340,22 +352,6 @@ class Workers:
         except (OSError, EOFError, pickle.UnpicklingError):
             return None if self._ended else parse_piece(data, plan)
         return answer
-
-    def _process(self) -> "subprocess.Popen[bytes]":
-        process: subprocess.Popen[bytes] | None = getattr(self._local, "process", None)
-        if process is None:
-            command = (sys.executable, "-c", "from projector.trace.pieces import work; work()")
-            path = os.pathsep.join(part for part in sys.path if part)
-            process = subprocess.Popen(  # noqa: S603  # this interpreter
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": path},
-            )
-            self._local.process = process
-            self._processes.append(process)
-        return process
 
     def __enter__(self) -> Self:
         return self

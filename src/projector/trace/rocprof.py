@@ -319,7 +319,12 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
             continue
         word = texts.get(prefix)
         if word is not None:
-            _keep_text(entry, word[1], prefix, event, value)
+            name = word[1]
+            if event in ("string", "number"):
+                if prefix.endswith(f"{name}.item"):
+                    entry.setdefault(name, []).append(value)
+                else:
+                    entry[name] = value
         elif prefix == counter and event == "number":
             handle = int(value)
         elif prefix == amount and event == "number":
@@ -336,14 +341,6 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
         elif prefix == f"{ROOT}.item" and event == "start_map":
             process = Process()
             found.append(process)
-
-
-def _keep_text(entry: dict[str, Any], name: str, prefix: str, event: str, value: Any) -> None:
-    if event in ("string", "number"):
-        if prefix.endswith(f"{name}.item"):
-            entry.setdefault(name, []).append(value)
-        else:
-            entry[name] = value
 
 
 def read_tool(path: Path) -> list[RankTrace]:

@@ -156,7 +156,12 @@ def _read_file(path: Path, clock: Clock) -> list[Samples]:
         read = _own(path, first, problems)
         rank = first["rank"] if isinstance(first.get("rank"), int) else rank
     elif is_amd(head):
-        read = _amd(path, problems)
+        found = read_amd(path, problems)
+        read = []
+        for what, values in found.values.items():
+            told = np.flatnonzero(~np.isnan(values))
+            devices = [found.devices[row] for row in told.tolist()]
+            read.append(_spread(what, found.time_ns[told], values[told], devices, local=False))
     elif head.startswith("{"):
         read = _sysstat(path, problems)
     else:
@@ -272,16 +277,6 @@ def _physical(given: Any, count: int) -> Ints | None:
     if isinstance(given, list) and len(given) == count and all(isinstance(n, int) for n in given):
         return np.array(given, np.int64)
     return None
-
-
-def _amd(path: Path, problems: list[Problem]) -> list[_Read]:
-    found = read_amd(path, problems)
-    read = []
-    for what, values in found.values.items():
-        told = np.flatnonzero(~np.isnan(values))
-        devices = [found.devices[row] for row in told.tolist()]
-        read.append(_spread(what, found.time_ns[told], values[told], devices, local=False))
-    return read
 
 
 def _sysstat(path: Path, problems: list[Problem]) -> list[_Read]:

@@ -170,9 +170,6 @@ class Source:
                 self._ended = True
                 self._notes.add(CUT_OFF, self._where())
                 return b""
-        return self._unpack_block()
-
-    def _unpack_block(self) -> bytes:
         assert self._unpacker is not None
         before, block = self._unpacker.copy(), self._packed
         try:

@@ -171,7 +171,15 @@ def _gemm(operator: GemmOperator, dims: Any, types: Any) -> Work | None:
     if operator.b_is == "nk":
         b = (*b[:-2], b[-1], b[-2])
     if operator.grouped and len(a) != len(b):
-        return _grouped(a, b, dtype)
+        if len(a) == 2 and len(b) == 3 and a[1] == b[1]:
+            return Work(
+                kind="gemm", m=a[0], n=b[2], k=a[1], batch=b[0], grouped=True, dtype=dtype
+            )  # fmt: skip
+        if len(a) == 3 and len(b) == 2 and a[2] == b[0]:
+            return Work(
+                kind="gemm", m=a[1], n=b[1], k=a[2], batch=a[0], grouped=True, dtype=dtype
+            )  # fmt: skip
+        return None
     if operator.grouped and len(a) == 2:
         # Gradients of weights: the summed rows are divided among groups that no extent counts.
         return Work(kind="gemm", m=a[0], n=b[1], k=a[1], grouped=True, dtype=dtype)
@@ -184,19 +192,6 @@ def _gemm(operator: GemmOperator, dims: Any, types: Any) -> Work | None:
     return Work(
         kind="gemm", m=int(np.prod(rows)), n=b[-1], k=a[-1], batch=batch, dtype=dtype
     )  # fmt: skip
-
-
-def _grouped(a: tuple[int, ...], b: tuple[int, ...], dtype: str) -> Work | None:
-    """Return a product whose rows, or columns, are divided among groups."""
-    if len(a) == 2 and len(b) == 3 and a[1] == b[1]:
-        return Work(
-            kind="gemm", m=a[0], n=b[2], k=a[1], batch=b[0], grouped=True, dtype=dtype
-        )  # fmt: skip
-    if len(a) == 3 and len(b) == 2 and a[2] == b[0]:
-        return Work(
-            kind="gemm", m=a[1], n=b[1], k=a[2], batch=a[0], grouped=True, dtype=dtype
-        )  # fmt: skip
-    return None
 
 
 def _attention(operator: AttentionOperator, dims: Any, types: Any) -> Work:

@@ -384,7 +384,13 @@ def _fabric(links: _Links, cluster: ClusterConfig) -> Records:
 
 
 def _read(row: kinds.Row) -> _Case:
-    links = _links(row)
+    device = device_of(row.get("gpu") or "")
+    usual = load_network(load_device(device).network)
+    adapters, network, _ = network_of(device, row.get("system") or "")
+    ranks = kinds.integer(row, "n_gpus") or 0
+    one_node = (kinds.integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
+    held = min(ranks, MAX_NODE_GPUS) if one_node else 0
+    links = _Links(device, adapters, said(row, "algorithm"), network, held)
     cluster = _cluster(links)
     nodes = whole(row, "n_nodes", MAX_RANKS, 1)
     rules = [f"network {links.network[1] or cluster.device.network}"] if nodes > 1 else []
@@ -411,16 +417,6 @@ def _read(row: kinds.Row) -> _Case:
         work, measured_s, rule = read_exchange(row, ranks, local)
     note = "; ".join([*rules, rule] if rule else rules)
     return _Case(links, cluster, ranks, local, work, loop, measured_s / MICROSECOND, note)
-
-
-def _links(row: kinds.Row) -> _Links:
-    device = device_of(row.get("gpu") or "")
-    usual = load_network(load_device(device).network)
-    adapters, network, _ = network_of(device, row.get("system") or "")
-    ranks = kinds.integer(row, "n_gpus") or 0
-    one_node = (kinds.integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
-    held = min(ranks, MAX_NODE_GPUS) if one_node else 0
-    return _Links(device, adapters, said(row, "algorithm"), network, held)
 
 
 @cache

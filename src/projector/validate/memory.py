@@ -8,7 +8,6 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.projection.bands import classes_of, memory_band, verdict_of
-from projector.projection.evaluate import Evaluation
 from projector.units import to_gib
 from projector.validate import training
 from projector.validate.jobs import JobRow
@@ -60,7 +59,20 @@ def _read(row: Row) -> training.ReadRow:
 def _outcome(found: training.ProjectedRow) -> Outcome:
     """Return a result in GiB, with what the job is told."""
     evaluation, place = found.evaluation, found.place
-    predicted = _component(found.row, evaluation, place)
+    # Allocated is the sum of our terms; reserved adds what the caching allocator keeps; the memory
+    # that a driver's tool shows adds context and communicators too. A rank that is named counts,
+    # the emptiest or the mean where that is asked for, and else the fullest.
+    text, of = found.row.get("component") or "", said(found.row, "memory_of")
+    if of not in {"allocated", "reserved", "device"}:
+        why = f"component {text!r} is a part of the memory" if of else f"unknown component {text!r}"
+        raise ValueError(why)
+    held = evaluation.memory(place).peak_bytes
+    if of != "allocated":
+        held = held + evaluation.idle_bytes(place)
+    if of == "device":
+        held = held + float(evaluation.reserve_bytes[evaluation.family(place)])
+    of_rank = chosen("memory_rank", said(found.row, "memory_rank"), _RANKS)
+    predicted = to_gib(float(of_rank(held)))
     job = evaluation.job(place)
     peak = float(evaluation.steps.peak_bytes[place])
     usable = evaluation.usable_bytes(place)
@@ -98,26 +110,6 @@ _RANKS: dict[str, Callable[[Floats], Any]] = {
     "": np.max,
 }
 """Rank that was measured -> what it holds of what all of them do."""
-
-
-def _component(row: Row, evaluation: Evaluation, place: int) -> float:
-    """Return the quantity that a component names, in GiB.
-
-    Allocated is the sum of our terms; reserved adds what the caching allocator keeps; the memory
-    that a driver's tool shows adds context and communicators too. A rank that is named counts, the
-    emptiest or the mean where that is asked for, and else the fullest.
-    """
-    text, of = row.get("component") or "", said(row, "memory_of")
-    if of not in {"allocated", "reserved", "device"}:
-        why = f"component {text!r} is a part of the memory" if of else f"unknown component {text!r}"
-        raise ValueError(why)
-    held = evaluation.memory(place).peak_bytes
-    if of != "allocated":
-        held = held + evaluation.idle_bytes(place)
-    if of == "device":
-        held = held + float(evaluation.reserve_bytes[evaluation.family(place)])
-    of_rank = chosen("memory_rank", said(row, "memory_rank"), _RANKS)
-    return to_gib(float(of_rank(held)))
 
 
 KIND = Kind(

@@ -278,11 +278,7 @@ class RowLayout(RowText):
 
     def _parallelism(self) -> dict[str, Any]:
         split: dict[str, Any] = {
-            "tp": self.tp,
-            "pp": self.pp,
-            "vpp": self.vpp,
-            "cp": self.cp,
-            "ep": self.ep,
+            **{name: getattr(self, name) for name in ("tp", "pp", "vpp", "cp", "ep")},
             **self._sharding(),
             **self._layout(),
         }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -284,7 +284,21 @@ def write_results(
         written_whole(Path(out), key="out") as stream,
         TextIOWrapper(stream, encoding="utf-8", newline="") as text,
     ):
-        return _write(kind, path, text, by)
+        writer = csv.writer(text, lineterminator="\n")
+        columns: list[str] = []
+
+        def begin(names: tuple[str, ...]) -> None:
+            columns.extend(name for name in names if name not in RESULT_COLUMNS)
+            writer.writerow([*columns, *RESULT_COLUMNS])
+
+        def sink(line: Line, result: Result) -> None:
+            other = result.outcome.left_out
+            found = {**_shown(result), "rule": result.rule, LEFT_OUT: other and other.predicted}
+            texts = [line.row.get(name, "") for name in columns]
+            # None is written as an empty cell.
+            writer.writerow([*texts, *(found[name] for name in RESULT_COLUMNS)])
+
+        return validate(kind, path, sink, begin, by)
 
 
 def write_normalised(kind: str, path: str | Path, out: str | Path) -> dict[str, Any]:
@@ -349,21 +363,3 @@ def _bands(outcome: Outcome) -> dict[str, float | None]:
     for share in SHARES:
         sides += outcome.limits(share) or (None, None)
     return dict(zip(BAND_COLUMNS, sides, strict=True))
-
-
-def _write(kind: str, path: str | Path, stream: TextIO, by: Sequence[str]) -> Validation:
-    writer = csv.writer(stream, lineterminator="\n")
-    columns: list[str] = []
-
-    def begin(names: tuple[str, ...]) -> None:
-        columns.extend(name for name in names if name not in RESULT_COLUMNS)
-        writer.writerow([*columns, *RESULT_COLUMNS])
-
-    def sink(line: Line, result: Result) -> None:
-        other = result.outcome.left_out
-        found = {**_shown(result), "rule": result.rule, LEFT_OUT: other and other.predicted}
-        texts = [line.row.get(name, "") for name in columns]
-        # None is written as an empty cell.
-        writer.writerow([*texts, *(found[name] for name in RESULT_COLUMNS)])
-
-    return validate(kind, path, sink, begin, by)

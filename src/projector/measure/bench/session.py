@@ -210,7 +210,10 @@ class Measuring:
             chunk = todo[start : start + self.settings.chunk]
             self._measure(chunk)
             done = start + len(chunk)
-            self._tell(_progress(done, total, time.perf_counter() - begun))
+            passed_s = time.perf_counter() - begun
+            left_s = passed_s / done * (total - done)
+            left = f", about {_span(left_s)} left" if done < total else ""
+            self._tell(f"measured {done} of {total} in {_span(passed_s)}{left}")
         return self.finished()
 
     def _tell(self, text: str) -> None:
@@ -275,12 +278,6 @@ def run_in(settings: Settings, cases: Sequence[Case], run: Run | None, heard: Pr
 def today() -> str:
     """Return the date, as rows say it."""
     return datetime.now(UTC).date().isoformat()
-
-
-def _progress(done: int, total: int, passed_s: float) -> str:
-    left_s = passed_s / done * (total - done)
-    left = f", about {_span(left_s)} left" if done < total else ""
-    return f"measured {done} of {total} in {_span(passed_s)}{left}"
 
 
 def _span(seconds: float) -> str:

@@ -43,7 +43,13 @@ def _colour(projection: CollectiveProjection, name: str) -> str:
 
 
 def _draw(axes: Axes, projection: CollectiveProjection, *, bandwidth: bool) -> None:
-    _size_axis(axes)
+    axes.set_xscale("log", base=2)
+    ticks = [2.0**power for power in range(10, 35, 4)]
+    axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(FINE_BYTES[0], FINE_BYTES[-1])
+    axes.grid(color=fig.FAINT, lw=0.6)
+    axes.set_xlabel("size of the buffer")
     fine = projection.fine
     for name, seconds in fine.each_s.items():
         has = name in projection.served_by_library
@@ -57,7 +63,17 @@ def _draw(axes: Axes, projection: CollectiveProjection, *, bandwidth: bool) -> N
         asked = _shown(projection, size, np.array([projection.time_s]), bandwidth=bandwidth)
         axes.scatter(size, asked, color=fig.INK, s=26, zorder=6, label="asked size")
     _mark_crossovers(axes, projection, named=not bandwidth)
-    _draw_strip(axes, projection)
+    best = projection.fine.best
+    start = 0
+    for column in range(1, len(best) + 1):
+        if column < len(best) and best[column] == best[start]:
+            continue
+        chosen = best[start]
+        if chosen is not None:
+            end = FINE_BYTES[min(column, len(best) - 1)]
+            colour = _colour(projection, chosen)
+            axes.axvspan(FINE_BYTES[start], end, 0.0, _STRIP, color=colour, lw=0, zorder=5)
+        start = column
 
 
 def _shown(
@@ -67,16 +83,6 @@ def _shown(
         shown = projection.bus_bytes_per_s(size, seconds) / GB
         return np.where(np.isfinite(seconds), shown, np.nan)
     return np.where(np.isfinite(seconds) & (seconds > 0.0), seconds, np.nan) / MICROSECOND
-
-
-def _size_axis(axes: Axes) -> None:
-    axes.set_xscale("log", base=2)
-    ticks = [2.0**power for power in range(10, 35, 4)]
-    axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlim(FINE_BYTES[0], FINE_BYTES[-1])
-    axes.grid(color=fig.FAINT, lw=0.6)
-    axes.set_xlabel("size of the buffer")
 
 
 def _mark_crossovers(axes: Axes, projection: CollectiveProjection, *, named: bool) -> None:
@@ -93,19 +99,3 @@ def _mark_crossovers(axes: Axes, projection: CollectiveProjection, *, named: boo
                 fontsize=8.5, color=fig.INK, zorder=7, ha="right",
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
             )  # fmt: skip
-
-
-def _draw_strip(axes: Axes, projection: CollectiveProjection) -> None:
-    """Colour the foot of the axes by the algorithm that is chosen at each size."""
-    best = projection.fine.best
-    start = 0
-    for column in range(1, len(best) + 1):
-        if column < len(best) and best[column] == best[start]:
-            continue
-        name = best[start]
-        if name is not None:
-            end = FINE_BYTES[min(column, len(best) - 1)]
-            axes.axvspan(
-                FINE_BYTES[start], end, 0.0, _STRIP, color=_colour(projection, name), lw=0, zorder=5
-            )
-        start = column

@@ -124,9 +124,6 @@ class HeatMap:
             if self._is_to_chip and self.reference is not None:
                 one = float(panel.best[self.reference])
             panels.append(Panel(panel.name, panel.best / one if one else panel.best, panel.rows))
-        return (self._mean(panels), *panels)
-
-    def _mean(self, panels: Sequence[Panel]) -> Panel:
         taking_part = [panel for panel in panels if np.isfinite(panel.best).any()] or panels
         stacked = np.array([panel.best for panel in taking_part])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -136,7 +133,7 @@ class HeatMap:
         if left_out:
             name += f"; {left_out} fit{'s' if left_out == 1 else ''} nowhere"
         # A cell counts as legal where some workload has a job in it.
-        return Panel(name, mean, np.sum([panel.rows for panel in panels], axis=0))
+        return (Panel(name, mean, np.sum([panel.rows for panel in panels], axis=0)), *panels)
 
 
 def check_fields(

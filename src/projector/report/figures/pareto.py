@@ -318,7 +318,8 @@ def _shown(
     ranges: Sequence[Floats], usable: tuple[float, float] | None
 ) -> tuple[float, float, float, float]:
     """Return the range of the figure: all rows that may fit, and rows slightly too large."""
-    may_fit, others = _union(ranges[:-1]), ranges[-1]
+    low, high, fastest = np.array(ranges[:-1]).T
+    may_fit, others = np.array([low.min(), high.max(), fastest.max()]), ranges[-1]
     drawn = may_fit if np.isfinite(may_fit[0]) else others
     if not np.isfinite(drawn[0]):
         return 0.0, 1.0, 0.0, 1.0
@@ -331,12 +332,6 @@ def _shown(
         least, most = min(least, 0.95 * usable[0]), min(most, max(4.0 * usable[1], 2.0 * least))
     room = 0.04 * (most - least) or 0.1 * most
     return max(0.0, least - room), most + room, 0.0, 1.08 * fastest
-
-
-def _union(ranges: Sequence[Floats]) -> Floats:
-    """Return the least, the most and the fastest of several ranges."""
-    low, high, fastest = np.array(ranges).T
-    return np.array([low.min(), high.max(), fastest.max()])
 
 
 def _unit(values: Floats) -> Floats:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Floats, Ints
 from projector.config.job import Job
 from projector.config.space import Expression
 from projector.errors import ConfigError
@@ -408,7 +408,11 @@ class OneWorkload(SweepResult):
         assert self.whole is not None
         names = self._names(columns)
         for table in self.whole.tables([*names, *self.workload]):
-            mask = _mask(table, self.workload)
+            mask = np.ones(len(table), np.bool_)
+            for name, value in self.workload.items():
+                code, values = codes(table, name)
+                own = np.array([each == value for each in values], np.bool_)
+                mask &= own[code] if len(own) else False
             if mask.any():
                 yield table.filter(pa.array(mask)).select(names)
 
@@ -456,12 +460,3 @@ def _with(axis: Mapping[str, Any], workload: Mapping[str, Any]) -> dict[str, Any
         if all(point[place] == workload[name] for place, name in places.items())
     ]
     return {**axis, "points": points or list(axis["points"])}
-
-
-def _mask(table: "pa.Table", workload: Mapping[str, Any]) -> Flags:
-    mask = np.ones(len(table), np.bool_)
-    for name, value in workload.items():
-        code, values = codes(table, name)
-        own = np.array([each == value for each in values], np.bool_)
-        mask &= own[code] if len(own) else False
-    return mask

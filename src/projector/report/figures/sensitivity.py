@@ -90,7 +90,14 @@ def sobol_figure(sobol: SobolIndices) -> fig.Figure:
             panels += zip(_panel_titles(sobol), sobol.by_workload, strict=True)
     width_in = min(fig.WIDE[0], 4.6 + 3.2 * len(panels))
     figure = fig.new_figure(width_in, 2.5 + ROW_IN * len(sobol.indices), w_pad=0.1, wspace=0.02)
-    fig.head(figure, f"What the time of a step depends on: {title_of_jobs(jobs)}", _note(sobol))
+    widest = max((max(e.s1_interval, e.st_interval) for e in sobol.indices), default=0.0)
+    text = (
+        f"Sobol indices: each field from 1/{sobol.factor:g} to {sobol.factor:g} times its value; "
+        f"{sobol.samples:,} samples, lines are 95 % intervals"
+    )
+    if widest > WIDE_INTERVAL:
+        text += f"\nFew samples: intervals reach ±{widest:.2f}; more samples narrow them"
+    fig.head(figure, f"What the time of a step depends on: {title_of_jobs(jobs)}", text)
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (name, indices) in zip(all_axes, panels, strict=True):
         _draw(axes, indices)
@@ -125,18 +132,6 @@ def limits(sobol: SobolIndices) -> tuple[float, float]:
         high = max(high, index.s1 + index.s1_interval, index.st + index.st_interval)
     room = 0.02 * (high - low)
     return low - room, high + room
-
-
-def _note(sobol: SobolIndices) -> str:
-    """Say what was varied, and whether the samples are too few to tell fields apart."""
-    widest = max((max(e.s1_interval, e.st_interval) for e in sobol.indices), default=0.0)
-    text = (
-        f"Sobol indices: each field from 1/{sobol.factor:g} to {sobol.factor:g} times its value; "
-        f"{sobol.samples:,} samples, lines are 95 % intervals"
-    )
-    if widest > WIDE_INTERVAL:
-        text += f"\nFew samples: intervals reach ±{widest:.2f}; more samples narrow them"
-    return text
 
 
 def _draw(axes: fig.Axes, indices: Sequence[SobolIndex]) -> None:

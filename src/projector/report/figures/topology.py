@@ -151,11 +151,6 @@ def node_figure(topology: Topology) -> Figure:
     axes.set_axis_off()
     units = f"{topology.node.unit} 0 to {topology.num_devices - 1}"
     head(figure, topology.node.name, f"{units}; rates of links per direction")
-    _draw_legend(axes, topology, styles)
-    return figure
-
-
-def _draw_legend(axes: Axes, topology: Topology, styles: dict[str, TierStyle]) -> None:
     from matplotlib.lines import Line2D
 
     handles, labels = [], []
@@ -178,6 +173,7 @@ def _draw_legend(axes: Axes, topology: Topology, styles: dict[str, TierStyle]) -
         columnspacing=1.4,
         fontsize=9.5 if beside else 9.0,
     )
+    return figure
 
 
 # A node with a switch, drawn above and below it.

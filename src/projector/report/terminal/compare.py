@@ -133,20 +133,6 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector compare --json`` prints."""
         first, second = self.first, self.second
-        return {
-            **envelope(first.provenance, first.uncertainty),
-            "warnings": list(dict.fromkeys([*first.warnings, *second.warnings])),
-            "headline": _plain(self.headline),
-            "time_ratio": self._ratio(),
-            "breakdown_ms": _plain(self.breakdown_ms),
-            "memory_gib": _plain(self.memory_gib),
-            "fits": {"a": first.memory.fits, "b": second.memory.fits},
-            "verdict": {"a": first.memory.verdict, "b": second.memory.verdict},
-            "bound": {"a": first.bound, "b": second.bound},
-            "settings": {key: {"a": a, "b": b} for key, (a, b) in self.settings.items()},
-        }
-
-    def _ratio(self) -> dict[str, Any]:
         ratio, band = self.time_ratio, self.ratio_band
         sides = {
             side: {
@@ -156,7 +142,18 @@ class Comparison:
             }
             for side in ("low", "high")
         }
-        return {"value": ratio, **sides, "basis": band.basis}
+        return {
+            **envelope(first.provenance, first.uncertainty),
+            "warnings": list(dict.fromkeys([*first.warnings, *second.warnings])),
+            "headline": _plain(self.headline),
+            "time_ratio": {"value": ratio, **sides, "basis": band.basis},
+            "breakdown_ms": _plain(self.breakdown_ms),
+            "memory_gib": _plain(self.memory_gib),
+            "fits": {"a": first.memory.fits, "b": second.memory.fits},
+            "verdict": {"a": first.memory.verdict, "b": second.memory.verdict},
+            "bound": {"a": first.bound, "b": second.bound},
+            "settings": {key: {"a": a, "b": b} for key, (a, b) in self.settings.items()},
+        }
 
 
 def compare_report(comparison: Comparison) -> list[RenderableType]:

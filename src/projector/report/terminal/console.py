@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.report.document import Document, Media, Section, Table
+from projector.report.document import Document, Media, Table
 from projector.report.terminal.grid import Cell, Fitting, Grid, bar, heading
 
 NARROWEST, WIDEST = 40, 120
@@ -54,21 +54,17 @@ def parts_of(document: Document) -> list[RenderableType]:
     sections = [each for each in document.sections if Media.TERMINAL & each.media]
     parts = list(document.head)
     for place, section in enumerate(sections):
-        parts += _section(section)
+        below: list[RenderableType] = []
+        if section.lead:
+            below.append(Text(section.lead))
+        below += [Text(item) for item in section.items]
+        if section.table is not None:
+            below.append(_laid_out(section.table))
+        indented = [Padding(each, (0, 0, 0, 2)) for each in below]
+        parts += [heading(section.title, section.note), *indented, *section.closing]
         if place + 1 < len(sections) or section.table is not None:
             parts.append(Text())
     return parts
-
-
-def _section(section: Section) -> list[RenderableType]:
-    below: list[RenderableType] = []
-    if section.lead:
-        below.append(Text(section.lead))
-    below += [Text(item) for item in section.items]
-    if section.table is not None:
-        below.append(_laid_out(section.table))
-    indented = [Padding(each, (0, 0, 0, 2)) for each in below]
-    return [heading(section.title, section.note), *indented, *section.closing]
 
 
 def _laid_out(table: Table) -> RenderableType:

@@ -1,6 +1,5 @@
 """Reports of nodes and clusters: parts, matrices, routes, transfers, collectives."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +23,15 @@ def node_report(shown: dict[str, Any]) -> list[RenderableType]:
     tiers = Grid("=tier", "links", "GB/s", "latency us", "bundles", "<between")
     for tier in shown["tiers"]:
         links = [link for link in shown["links"] if link["tier"] == tier["tier"]]
+        names = [f"{link['a']}-{link['b']}" for link in links]
+        rest = len(names) - 12
         tiers.add_row(
             tier["tier"],
             str(tier["links"]),
             f"{tier['gb_per_s']:,.4g}",
             f"{tier['latency_us']:,.3g}",
             str(tier["bundles"]),
-            _some([f"{link['a']}-{link['b']}" for link in links]),
+            " ".join(names[:12]) + (f" and {rest} more" if rest > 0 else ""),
         )
     note = f"{len(shown['devices'])} devices: {shown['device']}"
     parts = section(shown["node"], note, tiers)
@@ -139,11 +140,6 @@ def flow_report(shown: dict[str, Any]) -> list[RenderableType]:
     return section("Flows", f"GB/s, max-min fair, {shown['route']} routes", table)
 
 
-def _some(names: Sequence[str], most: int = 12) -> str:
-    rest = len(names) - most
-    return " ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
 # Transfers in a node as tables: engines, sizes, flows that share links.
 def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the engines at one size, and where asked for the sizes and crossovers."""
@@ -219,7 +215,18 @@ def collective_report(projection: "CollectiveProjection") -> list[RenderableType
     """Return the algorithms at the asked size, the sizes of a sweep, and the crossovers."""
     parts = section(title(projection), _note(projection), _algorithms(projection))
     if projection.is_sweep:
-        parts += section("By size", "us of each algorithm", _each_size(projection))
+        times = projection.times
+        table = Grid("size", "us", "bus GB/s", "=algorithm", *times.each_s)
+        rates = projection.bus_bytes_per_s(times.num_bytes, times.best_s) / GB
+        for row, size in enumerate(times.num_bytes):
+            table.add_row(
+                size_name(float(size)),
+                _microseconds(float(times.best_s[row])),
+                f"{rates[row]:,.1f}",
+                times.best[row] or "-",
+                *(_microseconds(float(column[row])) for column in times.each_s.values()),
+            )
+        parts += section("By size", "us of each algorithm", table)
     library, every = projection.crossovers, projection.crossovers_of_all
     if library:
         note = f"among what the library has: {', '.join(projection.served_by_library)}"
@@ -279,21 +286,6 @@ def _algorithms(projection: "CollectiveProjection") -> Grid:
         else:
             remark = "" if name in projection.served_by_library else "not in the library"
         table.add_row(name, _microseconds(seconds), f"{rate:,.1f}", bar(fastest / seconds), remark)
-    return table
-
-
-def _each_size(projection: "CollectiveProjection") -> Grid:
-    times = projection.times
-    table = Grid("size", "us", "bus GB/s", "=algorithm", *times.each_s)
-    rates = projection.bus_bytes_per_s(times.num_bytes, times.best_s) / GB
-    for row, size in enumerate(times.num_bytes):
-        table.add_row(
-            size_name(float(size)),
-            _microseconds(float(times.best_s[row])),
-            f"{rates[row]:,.1f}",
-            times.best[row] or "-",
-            *(_microseconds(float(column[row])) for column in times.each_s.values()),
-        )
     return table
 
 

@@ -68,7 +68,19 @@ def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[Renderab
     if isinstance(result, Sensitivity):
         note += f"; last columns: the step with {change} less and more"
     rest = len(result.effects) - top
-    return [*section("Effects", note, table), *_notes(result, rest, result.effects[:top])]
+    shown = result.effects[:top]
+    lines = []
+    if any(effect.uneven for effect in shown):
+        lines.append(
+            "* the step jumps or bends here (tiles, waves, algorithms): trust the larger change"
+        )
+    if rest > 0:
+        lines.append(f"{rest} smaller effects; --top shows more")
+    lines.append(
+        f"{len(result.without_effect)} fields change nothing here, {len(result.illegal)} cannot "
+        "change by as much; --json names them"
+    )
+    return [*section("Effects", note, table), *[Text(line, style=DIM) for line in lines]]
 
 
 def _table(result: Sensitivity, top: int) -> Grid:
@@ -101,23 +113,6 @@ def _shared_table(result: SharedSensitivity, top: int) -> Grid:
 def _point(effect: Effect | SharedEffect) -> str:
     slope = "" if effect.point_elasticity is None else f"{effect.point_elasticity:+.3f}"
     return f"{slope}{'*' if effect.uneven else ' '}"
-
-
-def _notes(
-    result: Sensitivity | SharedSensitivity, rest: int, shown: Sequence[Effect | SharedEffect]
-) -> list[Text]:
-    lines = []
-    if any(effect.uneven for effect in shown):
-        lines.append(
-            "* the step jumps or bends here (tiles, waves, algorithms): trust the larger change"
-        )
-    if rest > 0:
-        lines.append(f"{rest} smaller effects; --top shows more")
-    lines.append(
-        f"{len(result.without_effect)} fields change nothing here, {len(result.illegal)} cannot "
-        "change by as much; --json names them"
-    )
-    return [Text(line, style=DIM) for line in lines]
 
 
 def short_field(field: str) -> str:

@@ -513,11 +513,6 @@ def run_lines(run: RunProjection | None) -> list[RenderableType]:
     """Return days, GPU-hours and what takes them; nothing for a job without tokens."""
     if run is None:
         return []
-    return [Text(), _run_headline(run), terms(run)]
-
-
-def _run_headline(run: RunProjection) -> Entries:
-    """Return the numbers that people ask for first."""
     parts = [
         f"{number(run.tokens)} tokens in {run.days:,.3g} days{_band(run)}",
         f"{run.gpu_hours:,.0f} GPU-hours",
@@ -527,7 +522,7 @@ def _run_headline(run: RunProjection) -> Entries:
         parts.append(f"{_rounded(run.energy_mwh, 3)} MWh")
     if run.cost_usd is not None:
         parts.append(f"${run.cost_usd:,.0f}")
-    return entries(parts, "bold")
+    return [Text(), entries(parts, "bold"), terms(run)]
 
 
 def _band(run: RunProjection) -> str:

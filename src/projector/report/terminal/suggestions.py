@@ -82,16 +82,11 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
             )
         )
         if not any(option.fits for option in helpful):
-            helpful = [*_layout_that_fits(result), *helpful]
+            from projector.searches.configurations import fitting_overrides
+
+            overrides = fitting_overrides(result.job)
+            helpful = [*([] if overrides is None else _projected(result, [overrides])), *helpful]
     return helpful[:MAX_SHOWN]
-
-
-def _layout_that_fits(result: PerformanceProjection) -> list[Suggestion]:
-    """Return another layout where no single change makes a job fit, or one on more devices."""
-    from projector.searches.configurations import fitting_overrides
-
-    overrides = fitting_overrides(result.job)
-    return [] if overrides is None else _projected(result, [overrides])
 
 
 def _projected(result: PerformanceProjection, candidates: Sequence[Overrides]) -> list[Suggestion]:
@@ -147,8 +142,14 @@ def smaller(memory: MemoryProjection) -> list[Overrides]:
 
 def faster(result: PerformanceProjection) -> list[Overrides]:
     """Return changes that may shorten the step, against the largest losses first."""
+    granularity = result.job.training.recompute.granularity
+    changes: _Ranked = []
+    if granularity != "none":
+        changes.append((0.3, {"training.recompute": "none"}))
+    if granularity == "full":
+        changes.append((0.2, {"training.recompute": "selective"}))
     ranked = [
-        *_against_recompute(result),
+        *changes,
         *_against_bubble(result),
         *_against_communication(result),
         *_against_small_work(result),
@@ -168,16 +169,6 @@ def _share(result: PerformanceProjection, term: str) -> float:
 def _free_dp(job: Job) -> dict[str, Any]:
     """Let data parallelism follow, where the job states it."""
     return {"parallelism.dp": None} if job.parallelism.dp is not None else {}
-
-
-def _against_recompute(result: PerformanceProjection) -> _Ranked:
-    granularity = result.job.training.recompute.granularity
-    changes: _Ranked = []
-    if granularity != "none":
-        changes.append((0.3, {"training.recompute": "none"}))
-    if granularity == "full":
-        changes.append((0.2, {"training.recompute": "selective"}))
-    return changes
 
 
 def _against_bubble(result: PerformanceProjection) -> _Ranked:

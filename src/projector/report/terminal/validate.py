@@ -43,7 +43,14 @@ def validation_report(validation: Validation, totals: Mapping[str, Any]) -> list
         table = _scores(dict(list(groups.items())[:most]))
         parts += section(title, f"{rest} more in --json" if rest > 0 else "", table)
     parts += _counted("Not eligible", totals["not_eligible"])
-    parts += _failed(validation, totals["failures"])
+    counts = totals["failures"]
+    first: dict[str, int] = {}
+    for result in validation.results:
+        if result.eligible and not result.projected:
+            first.setdefault(result.status, result.line)
+    parts += _counted(
+        "Eligible, not projected", {f"line {first[why]}: {why}": n for why, n in counts.items()}
+    )
     return parts + _worst(validation)
 
 
@@ -134,22 +141,11 @@ def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
     return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 
 
-def _failed(validation: Validation, counts: Mapping[str, int]) -> list[RenderableType]:
-    """Return why rows could not be projected, and the first line of each kind of mistake."""
-    first: dict[str, int] = {}
-    for result in validation.results:
-        if result.eligible and not result.projected:
-            first.setdefault(result.status, result.line)
-    return _counted(
-        "Eligible, not projected", {f"line {first[why]}: {why}": n for why, n in counts.items()}
-    )
-
-
 def _worst(validation: Validation) -> list[RenderableType]:
     projected = [result for result in validation.results if result.projected]
     if not projected:
         return [heading("No row could be projected"), Text()]
-    projected.sort(key=_badness, reverse=True)
+    projected.sort(key=lambda result: result.ape or 0.0, reverse=True)
     worst = projected[:WORST]
     notes = Grid("line", "<note")
     for result in worst:
@@ -185,10 +181,6 @@ def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
 def _note(result: Result) -> str:
     doubt = result.doubt and f"doubt: {result.doubt}"
     return "; ".join(filter(None, [doubt, result.outcome.note]))
-
-
-def _badness(result: Result) -> float:
-    return result.ape or 0.0
 
 
 def _number(value: float | None) -> str:

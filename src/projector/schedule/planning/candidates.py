@@ -38,7 +38,16 @@ def best_order(
         ranking = ranking[rank(stage_of, candidates.pick(ranking), costs, microbatches, 1)]
     if len(ranking) == 0:
         return None
-    return _lay_out(stage_of, candidates.pick(ranking[:1]), costs, microbatches)
+    _, _, columns = _run(stage_of, candidates.pick(ranking[:1]), costs, microbatches, 1)
+    return Order(
+        microbatches=microbatches,
+        rank_offset=np.arange(len(stage_of) + 1) * columns.kind.shape[1],
+        kind=columns.kind.ravel(),
+        chunk=columns.chunk.ravel(),
+        microbatch=columns.microbatch.ravel(),
+        stage_of=stage_of,
+        splits_backward=True,
+    )
 
 
 def fastest(orders: Iterable[Order], costs: Costs) -> Order:
@@ -88,19 +97,6 @@ def check_memory(stage_of: Ints, costs: Costs) -> None:
             f"{worst} ({needed[worst]:g}); set at least {least:g}"
         )
         raise ScheduleError(msg, key="memory_limit", value=float(limit[worst]), allowed=least)
-
-
-def _lay_out(stage_of: Ints, candidate: Candidates, costs: Costs, microbatches: int) -> Order:
-    _, _, columns = _run(stage_of, candidate, costs, microbatches, 1)
-    return Order(
-        microbatches=microbatches,
-        rank_offset=np.arange(len(stage_of) + 1) * columns.kind.shape[1],
-        kind=columns.kind.ravel(),
-        chunk=columns.chunk.ravel(),
-        microbatch=columns.microbatch.ravel(),
-        stage_of=stage_of,
-        splits_backward=True,
-    )
 
 
 def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:

@@ -112,7 +112,12 @@ class Model:
         for stage in range(self.problem.pp):
             self._add_work(stage)
             self._add_pairs(stage)
-            self._add_monotone(stage)
+            for kind, other in ((FORWARD, BACKWARD), (FORWARD, WEIGHT), (BACKWARD, WEIGHT)):
+                column = self._column[stage, kind, :, other]
+                for less, more in ((column[:, :-1], column[:, 1:]), (column[1:], column[:-1])):
+                    free = (less >= 0) & (more >= 0)
+                    for pair in np.stack([less[free], more[free]], axis=1):
+                        self._add(pair, np.array([1.0, -1.0]), upper=0.0)
             self._add_memory(stage)
         self._add_triangles()
 
@@ -286,14 +291,6 @@ class Model:
                 self._add(columns, np.array([1.0, -1.0, -most]), self.duration[stage, kind] - most)
                 most = float(horizon - tail[other, j] - start[kind, i])
                 self._add(columns, np.array([-1.0, 1.0, most]), self.duration[stage, other])
-
-    def _add_monotone(self, stage: int) -> None:
-        for kind, other in ((FORWARD, BACKWARD), (FORWARD, WEIGHT), (BACKWARD, WEIGHT)):
-            column = self._column[stage, kind, :, other]
-            for less, more in ((column[:, :-1], column[:, 1:]), (column[1:], column[:-1])):
-                free = (less >= 0) & (more >= 0)
-                for pair in np.stack([less[free], more[free]], axis=1):
-                    self._add(pair, np.array([1.0, -1.0]), upper=0.0)
 
     def _add_memory(self, stage: int) -> None:
         """Let each F wait for one B more, or else for the W's that make up for it."""

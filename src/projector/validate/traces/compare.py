@@ -70,14 +70,6 @@ class Compared:
         self.works = works_of(self.activities)
         self.ranks = tuple(np.unique(self.activities.rank).tolist())
         self.steps = sum(len(np.unique(part.iteration)) for _, part in self._by_rank())
-        self.matching = self._match()
-
-    def _by_rank(self) -> Iterator[tuple[Flags, activity.Activities]]:
-        for rank in self.ranks:
-            rows = self.activities.rank == rank
-            yield rows, take(self.activities, rows)
-
-    def _match(self) -> Matching:
         of = np.full(len(self.activities), -1, np.int64)
         way = np.zeros(len(self.activities), np.int64)
         found: Matching | None = None
@@ -87,7 +79,12 @@ class Compared:
             found = match(part, works, self.expected, len(np.unique(part.iteration)))
             of[rows], way[rows] = found.of, found.way
         assert found is not None
-        return replace(found, of=of, way=way)
+        self.matching = replace(found, of=of, way=way)
+
+    def _by_rank(self) -> Iterator[tuple[Flags, activity.Activities]]:
+        for rank in self.ranks:
+            rows = self.activities.rank == rank
+            yield rows, take(self.activities, rows)
 
     def result(self) -> TraceComparison:
         """Return the comparison."""

@@ -160,7 +160,14 @@ class Products:
             if extents in self.by_extents
         }
         self._match_parts()
-        self._match_near()
+        known = self._known()
+        open_rows = [row for row in self.rows if id(row) not in known]
+        for extents in self.count:
+            if extents in self.parts:
+                continue
+            near = [row for row in open_rows if _is_near(extents, extents_of(row, self.tokens))]
+            if near:
+                self.parts[extents] = [Part(row) for row in near]
 
     def _explained(self, scale: float) -> tuple[float, float]:
         """Return the time of the rows that are matched under a scale, and what is left over."""
@@ -200,17 +207,6 @@ class Products:
             chosen = _adding_up(pieces, layout.divided)
             for extents, times in chosen.items():
                 self.parts.setdefault(extents, []).append(Part(row, times))
-
-    def _match_near(self) -> None:
-        """Match what differs a little in one extent, as a padded vocabulary does."""
-        known = self._known()
-        open_rows = [row for row in self.rows if id(row) not in known]
-        for extents in self.count:
-            if extents in self.parts:
-                continue
-            near = [row for row in open_rows if _is_near(extents, extents_of(row, self.tokens))]
-            if near:
-                self.parts[extents] = [Part(row) for row in near]
 
     def _match_grouped(self, seen: Mapping[Work, float]) -> dict[Work, ExpectedRow]:
         """Match products of experts, whose tokens the routing decides, by their weights."""
