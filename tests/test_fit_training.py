@@ -11,6 +11,7 @@ import yaml
 
 from projector.calibrate.runs import Run, Slopes
 from projector.config.constants import training_parameters
+from projector.lower.cluster_columns import largest_of_normals
 from projector.validate import training
 from projector.validate.first import entries
 from projector.validate.names import source_of
@@ -55,8 +56,10 @@ def test_every_fit_has_every_parameter(what):
 
 @pytest.mark.parametrize("what", ["source", "device"])
 def test_no_source_and_no_device_holds_a_constant_alone(what):
-    for parameter in CONSTANTS["parameters"]:
+    for parameter, entry in CONSTANTS["parameters"].items():
         values = [fit[parameter] for fit in LEFT_OUT[what].values() if parameter in fit]
+        if "architectures" not in entry:  # a spread, which lengthens a step by it in EP 64
+            values = [1.0 + largest_of_normals(64) * value for value in values]
         assert max(values) / min(values) < 1.1, parameter
 
 
@@ -90,6 +93,7 @@ def test_recorded_values_are_read_back(script, tmp_path, monkeypatch):
                 entry["field"].rpartition(".")[2]
             ]["value"]
             for name, entry in CONSTANTS["parameters"].items()
+            if "architectures" in entry
         }
     )
     assert yaml.safe_load(copy.read_text()) == CONSTANTS

@@ -11,15 +11,16 @@ from projector.errors import UnsupportedError
 HYBRIDS = [
     name
     for name in resources.shipped("models")
-    if (model := load_model(name)).layer_types is not None or model.has_unfamiliar_layers
+    if (model := load_model(name)).diffusion is None
+    and (model.layer_types is not None or model.has_unfamiliar_layers)
 ]
 WRITTEN = {
     "megatron": {
         "deepseek_v3.2", "gdn_300m", "mamba2_2.7b", "mamba_370m", "nemotron3.5_lightning_30b_a3b",
         "nemotron3_nano_30b_a3b", "nemotron3_super_120b_a12b", "nemotron3_ultra_550b_a55b",
         "nemotron_h_47b", "nemotron_h_56b", "nemotron_h_8b", "nemotron_nano_12b_v2",
-        "nemotron_nano_9b_v2", "qwen3_next_80b_a3b", "zebra_llama_1b", "zebra_llama_1b_gdn",
-        "zebra_llama_3b", "zebra_llama_8b",
+        "nemotron_nano_9b_v2", "qwen3.5_35b_a3b", "qwen3_next_80b_a3b", "zebra_llama_1b",
+        "zebra_llama_1b_gdn", "zebra_llama_3b", "zebra_llama_8b",
     }
 }  # fmt: skip
 WRITTEN["primus"] = WRITTEN["megatron"] | {"kda_300m"}

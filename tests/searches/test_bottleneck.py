@@ -81,8 +81,9 @@ def test_each_class_can_bound(overrides, job, expected):
 
 def test_a_gemm_without_bandwidth_counts_as_memory():
     # The step's GEMMs are its largest term in both, but not for the same reason.
-    slow = {HBM: 0.1, "cluster.device.elementwise_efficiency": 1.0}
-    evaluation = evaluate([pj.load_job(JOB), pj.load_job(JOB, slow)])
+    matrix = {"cluster.software.gemm_share": 0.9}
+    slow = {**matrix, HBM: 0.1, "cluster.device.elementwise_efficiency": 1.0}
+    evaluation = evaluate([pj.load_job(JOB, matrix), pj.load_job(JOB, slow)])
     gemm_s = evaluation.steps.breakdown_s[:, BREAKDOWN.index("compute_gemm")]
     compute, memory = class_seconds(evaluation)[:, :2].T
     assert compute[0] > gemm_s[0]

@@ -270,7 +270,7 @@ class VariationConfig(Config):
     deviations of a normal law, so 0.015 and 0.041. With that as a prior it is fitted to the slopes
     of 26 published weak-scaling series (``validation/weak_scaling.py``)."""
 
-    layer_spread: Annotated[float, OF_STEP] = Field(default=0.034, ge=0, le=0.5)
+    layer_spread: Annotated[float, OF_STEP] = Field(default=0.033, ge=0, le=0.5)
     """The same of what a device computes between two exchanges of experts, from layer to layer:
     each exchange waits for the slowest of its EP ranks. Nobody has measured it: it is fitted to
     published training runs, with a wide prior around ``device_spread``
