@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from projector.config._base import values_of
 from projector.config.adapter import SITES, model_sites
-from projector.config.model import BLOCKS, ModelConfig, parts_of
+from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig, run_default
 from projector.config.training import (
@@ -123,9 +123,7 @@ class ModelColumns(SectionColumns[ModelConfig]):
     index_topk = _model.ints("mla.index_topk", none=0)
     is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
     # Has a dense MLP. [flag]
-    has_mlp = _model.ints(
-        lambda m: any(kind in BLOCKS or parts_of(kind)[1] == "dense" for kind in m.layer_kinds)
-    )
+    has_mlp = _model.ints(lambda m: m.diffusion is not None or "dense" in m.feed_forwards)
     state_heads = _model.ints("recurrent.num_heads", none=0)
     state_width = _model.ints("recurrent.head_dim", none=0)
     state_groups = _model.ints("recurrent.num_groups", none=0)

@@ -10,7 +10,7 @@ from typing import NamedTuple, NoReturn, Self
 import numpy as np
 
 from projector.arrays import Flags, Ints
-from projector.config.model import FeedForward, LayerType, Mixer, ModelConfig, parts_of
+from projector.config.model import LayerType, ModelConfig, parts_of
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import RecomputeConfig, TrainingConfig
 from projector.errors import ConfigError
@@ -71,10 +71,6 @@ KIND_OF_LAYER: dict[LayerType, Kind] = {kind.layer: kind for kind in KINDS if ki
 
 _PARTS = [parts_of(kind.layer) if kind.layer else (None, None) for kind in KINDS]
 _IS_LAYER = np.array([kind.layer is not None for kind in KINDS])
-MIXERS: tuple[Mixer | None, ...] = tuple(mixer for mixer, _ in _PARTS)
-"""Mixer of each kind."""
-FEED_FORWARDS: tuple[FeedForward | None, ...] = tuple(behind for _, behind in _PARTS)
-"""Feed-forward of each kind."""
 
 
 def is_layer(kinds: Ints) -> Flags:
@@ -82,7 +78,7 @@ def is_layer(kinds: Ints) -> Flags:
     return np.asarray(_IS_LAYER[kinds])
 
 
-def has_part(kinds: Ints, *parts: Mixer | FeedForward) -> Flags:
+def has_part(kinds: Ints, *parts: str) -> Flags:
     """Return which of some kinds have one of some mixers or feed-forwards."""
     has = [mixer in parts or behind in parts for mixer, behind in _PARTS]
     return np.asarray(np.array(has)[kinds])

@@ -1,6 +1,6 @@
 """Collectives inside a layer: tensor parallelism's entry and exit of a parallel region."""
 
-from typing import TypedDict, Unpack
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,29 +23,12 @@ from projector.operations.table import (
     PP_COMM,
     TP_COMM,
     FloatValues,
-    IntValues,
+    Row,
     TableBuilder,
 )
 
 ROWWISE = FP8_RECIPES.index("rowwise")
 ASYNC_TP = TP_OVERLAPS.index("async_tp")
-
-
-class Shares(TypedDict):
-    """How much of a collective hides, and behind how much of its segment's compute."""
-
-    exposed_share: FloatValues
-    partner_share: FloatValues
-
-
-class CollectiveRow(TypedDict, total=False):
-    """What a collective may state besides its size and its group."""
-
-    segment: IntValues
-    recompute_bit: IntValues
-    repeats: FloatValues
-    exposed_share: FloatValues
-    partner_share: FloatValues
 
 
 class GroupRow(TypedDict):
@@ -66,24 +49,10 @@ def group_row(shapes: Shapes, degree: str) -> GroupRow:
 
 
 def emit_collective(
-    table: TableBuilder,
-    where: Ints,
-    label: str,
-    *,
-    phase: int,
-    category: int,
-    operation: int,
-    num_bytes: FloatValues,
-    ranks: IntValues,
-    local: IntValues,
-    span: IntValues = 0,
-    **shares: Unpack[CollectiveRow],
+    table: TableBuilder, where: Ints, label: str, *, num_bytes: FloatValues, **row: FloatValues
 ) -> None:
     """Emit one collective of ``num_bytes`` (the whole buffer, see ``docs/collectives.md``)."""
-    table.add(
-        where, label, kind=COLLECTIVE, phase=phase, category=category, operation=operation,
-        bytes=num_bytes, ranks=ranks, local=local, span=span, **shares,
-    )  # fmt: skip
+    table.add(where, label, kind=COLLECTIVE, bytes=num_bytes, **row)
 
 
 def emit_gather_and_scatter(
@@ -115,8 +84,8 @@ def emit_region_entry(
     """
     pieces = _pieces(shapes)
     # Two collectives of the backward share the compute of this segment.
-    halved: Shares = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
-    beside: Shares = {"exposed_share": 0.0, "partner_share": 0.5}
+    halved: Row = {**pieces, "partner_share": 0.5 * pieces["partner_share"]}
+    beside: Row = {"exposed_share": 0.0, "partner_share": 0.5}
     once = (shapes.frozen[where] == 1) | (shapes.keeps_gathered[where] == 1)
     _emit_region(
         table, shapes, where[~once], label, num_bytes, segment,
@@ -145,16 +114,9 @@ def emit_region_exit(
     """
     pieces = _pieces(shapes)
     gathers = ((BACKWARD, ALL_GATHER, pieces),) if has_backward else ()
-    _emit_region(
-        table,
-        shapes,
-        where,
-        label,
-        num_bytes,
-        segment,
-        split=((FORWARD, REDUCE_SCATTER, pieces), *gathers),
-        whole=((FORWARD, ALL_REDUCE, pieces),),
-    )
+    split = ((FORWARD, REDUCE_SCATTER, pieces), *gathers)
+    whole = ((FORWARD, ALL_REDUCE, pieces),)
+    _emit_region(table, shapes, where, label, num_bytes, segment, split=split, whole=whole)
 
 
 def emit_stage_sends(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
@@ -166,21 +128,14 @@ def emit_stage_sends(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
     )  # fmt: skip
 
 
-_Step = tuple[int, int, Shares]
+_Step = tuple[int, int, Row]
 """Phase, operation, and the shares of what hides it."""
 
 
 def _emit_region(
-    table: TableBuilder,
-    shapes: Shapes,
-    where: Ints,
-    label: str,
-    num_bytes: Array,
-    segment: int,
-    *,
-    split: tuple[_Step, ...],
-    whole: tuple[_Step, ...],
-) -> None:
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, num_bytes: Array, segment: int, *,
+    split: tuple[_Step, ...], whole: tuple[_Step, ...],
+) -> None:  # fmt: skip
     """Emit one end of a region, with (``split``) and without sequence parallelism."""
     gathered_bytes = num_bytes * _gathered_share(shapes)
     parallel = where[shapes.tp[where] > 1]
@@ -188,17 +143,10 @@ def _emit_region(
     for workloads, steps in ((parallel[divided], split), (parallel[~divided], whole)):
         for phase, operation, shares in steps:
             emit_collective(
-                table,
-                workloads,
-                f"{label}.{OPERATIONS[operation]}",
-                phase=phase,
-                category=TP_COMM,
-                operation=operation,
+                table, workloads, f"{label}.{OPERATIONS[operation]}", phase=phase, segment=segment,
                 num_bytes=gathered_bytes if operation == ALL_GATHER else num_bytes,
-                segment=segment,
-                **group_row(shapes, "tp"),
-                **shares,
-            )
+                category=TP_COMM, operation=operation, **group_row(shapes, "tp"), **shares,
+            )  # fmt: skip
 
 
 def _gathered_share(shapes: Shapes) -> Floats:
@@ -212,7 +160,7 @@ def _gathered_share(shapes: Shapes) -> Floats:
     return np.where(quantised, shapes.operand_bytes / SIXTEEN_BIT_BYTES, 1.0)
 
 
-def _pieces(shapes: Shapes) -> Shares:
+def _pieces(shapes: Shapes) -> Row:
     """Return the shares of a collective beside the GEMM of its segment.
 
     With overlap it is cut into TP pieces: one stays exposed, the rest hide; of AsyncTP less.

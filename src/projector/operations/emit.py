@@ -1,12 +1,12 @@
 """All operations of all workloads, in model order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from projector.arrays import Flags, Ints, Records
+from projector.arrays import Ints, Records
 from projector.config.model import BLOCKS
-from projector.lower.stages import FEED_FORWARDS, MIXERS, Kind, is_layer
+from projector.lower.stages import Kind, has_part, is_layer
 from projector.operations.attention import emit_attention, emit_cached_attention, emit_cached_core
 from projector.operations.communication import emit_stage_sends
 from projector.operations.diffusion import emit_block, emit_conditions, emit_denoised
@@ -27,38 +27,30 @@ Emitter = Callable[[TableBuilder, Shapes, Ints], None]
 """Writes the rows of the workloads at some indices."""
 
 
-def _emit_dense_mlp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    emit_mlp(table, shapes, where, "mlp", shapes.ffn)
-
-
 def _emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     sparse = shapes.index_heads[where] > 0
     emit_attention(table, shapes, where[~sparse])
     emit_sparse_attention(table, shapes, where[sparse])
 
 
-_IS_BLOCK = np.array([mixer in BLOCKS for mixer in MIXERS])
-_MIXERS: tuple[tuple[Emitter, Flags], ...] = (
-    (_emit_attention, np.array([mixer == "attention" for mixer in MIXERS])),
-    (emit_recurrent, np.array([mixer in RECURRENT for mixer in MIXERS])),
-    (emit_block, _IS_BLOCK),
+_MIXERS: tuple[tuple[Emitter, Iterable[str]], ...] = (
+    (_emit_attention, ("attention",)),
+    (emit_recurrent, RECURRENT),
+    (emit_block, BLOCKS),
 )
-_FEED_FORWARDS: tuple[tuple[Emitter, Flags], ...] = (
-    (_emit_dense_mlp, np.array([behind == "dense" for behind in FEED_FORWARDS])),
-    (emit_moe, np.array([behind == "moe" for behind in FEED_FORWARDS])),
+_FEED_FORWARDS: tuple[tuple[Emitter, Iterable[str]], ...] = (
+    (lambda table, shapes, where: emit_mlp(table, shapes, where, "mlp", shapes.ffn), ("dense",)),
+    (emit_moe, ("moe",)),
 )
-"""What emits the parts of layers, with a flag for every kind that it serves."""
-
-_HAS_MIXER = np.array([mixer is not None for mixer in MIXERS]) & ~_IS_BLOCK
-_HAS_FEED_FORWARD = np.array([behind is not None for behind in FEED_FORWARDS])
+"""What emits the parts of layers, with the parts that it serves."""
 
 
 def _emit_parts(
-    table: TableBuilder, shapes: Shapes, emitters: tuple[tuple[Emitter, Flags], ...]
+    table: TableBuilder, shapes: Shapes, emitters: tuple[tuple[Emitter, Iterable[str]], ...]
 ) -> None:
     """Let each emitter write the layers that it serves."""
-    for emit, serves in emitters:
-        where = shapes.where(serves[shapes.kind])
+    for emit, parts in emitters:
+        where = shapes.where(has_part(shapes.kind, *parts))
         if len(where):
             emit(table, shapes, where)
 
@@ -76,7 +68,8 @@ def emit_operations(rows: Records) -> OperationTable:
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
-        mixed, fed = shapes.where(_HAS_MIXER[kind]), shapes.where(_HAS_FEED_FORWARD[kind])
+        mixed = shapes.where(has_part(kind, "attention", *RECURRENT))
+        fed = shapes.where(has_part(kind, "dense", "moe"))
         emit_norm(table, shapes, mixed, "attention.norm", count=before)
         _emit_parts(table, shapes, _MIXERS)
         emit_residual(table, shapes, mixed, "attention.residual")

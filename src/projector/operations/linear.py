@@ -145,11 +145,7 @@ def _emit_unpacking(
 
 
 def _emit_quantisation(
-    table: TableBuilder,
-    shapes: Shapes,
-    where: Ints,
-    label: str,
-    layer: Linear,
+    table: TableBuilder, shapes: Shapes, where: Ints, label: str, layer: Linear
 ) -> None:
     """Emit what narrow GEMMs quantise: X in the forward and dY in the backward.
 
@@ -175,46 +171,18 @@ def _emit_quantisation(
 
 
 def emit_memory(
-    table: TableBuilder,
-    where: Ints,
-    label: str,
-    *,
-    forward_bytes: FloatValues,
-    backward_bytes: FloatValues,
-    launches: FloatValues = 1.0,
-    backward_launches: FloatValues | None = None,
-    saved_bytes: FloatValues = 0.0,
-    parameters: FloatValues = 0.0,
-    recompute_bit: IntValues = 0,
-    exponentials: FloatValues = 0.0,
-    backward_exponentials: FloatValues = 0.0,
-    transient_bytes: FloatValues = 0.0,
-    syncs: FloatValues = 0.0,
-    rate_share: FloatValues = 1.0,
-) -> None:
-    """Emit a memory-bound operator: its traffic forward and backward."""
-    memory = partial(table.add, kind=MEMORY, category=COMPUTE_OTHER, rate_share=rate_share)
-    memory(
-        where,
-        label,
-        phase=FORWARD,
-        bytes=forward_bytes,
-        launches=launches,
-        saved_bytes=saved_bytes,
-        parameters=parameters,
-        recompute_bit=recompute_bit,
-        exponentials=exponentials,
-        transient_bytes=transient_bytes,
-        syncs=syncs,
+    table: TableBuilder, where: Ints, label: str, *, forward_bytes: FloatValues,
+    backward_bytes: FloatValues, launches: FloatValues = 1.0,
+    backward_launches: FloatValues | None = None, backward_exponentials: FloatValues = 0.0,
+    rate_share: FloatValues = 1.0, **forward: FloatValues,
+) -> None:  # fmt: skip
+    """Emit a memory-bound operator: its traffic both ways, and further columns of its forward."""
+    memory = partial(
+        table.add, where, label, kind=MEMORY, category=COMPUTE_OTHER, rate_share=rate_share
     )
-    memory(
-        where,
-        label,
-        phase=BACKWARD,
-        bytes=backward_bytes,
-        launches=launches if backward_launches is None else backward_launches,
-        exponentials=backward_exponentials,
-    )
+    memory(phase=FORWARD, bytes=forward_bytes, launches=launches, **forward)
+    again = launches if backward_launches is None else backward_launches
+    memory(phase=BACKWARD, bytes=backward_bytes, launches=again, exponentials=backward_exponentials)
 
 
 BITS = {site: 1 << position for position, site in enumerate(SITES)}

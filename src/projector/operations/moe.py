@@ -19,7 +19,6 @@ from projector.kernels.moe_exchange import (
 )
 from projector.lower.cluster_columns import LOAD_ONE
 from projector.operations.communication import (
-    CollectiveRow,
     GroupRow,
     emit_collective,
     emit_gather_and_scatter,
@@ -40,6 +39,7 @@ from projector.operations.table import (
     MEMORY,
     TP_COMM,
     WHOLE_LAYER,
+    Row,
     TableBuilder,
 )
 
@@ -107,7 +107,7 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     alone = shapes.ep == 1  # Recomputation by operators keeps what exchanges bring, both ways.
     expert = partial(
         Linear, tokens=per_expert, groups=local_experts, bias=shapes.mlp_bias, expert=1,
-        saved_tokens=_ratio(arriving, local_experts),
+        saved_tokens=arriving / local_experts,
     )  # fmt: skip
     outputs = {"fc1": width * (1 + shapes.gated), "gate": width, "up": width}
     working_set = 2.0 * arriving_f * (shapes.expert_hidden + width * (2.0 + shapes.gated))
@@ -139,11 +139,6 @@ def _emit_latent(table: TableBuilder, shapes: Shapes, where: Ints, tokens: Ints)
     up = linear(n_in=shapes.expert_hidden, n_out=shapes.hidden)
     emit_linear(table, shapes, narrow, "moe.latent.down", down)
     emit_linear(table, shapes, narrow, "moe.latent.up", up)
-
-
-def _ratio(total: Ints, parts: Ints) -> Floats:
-    """Return the mean load of an expert, for bytes that are not padded to whole rows."""
-    return np.asarray(total / parts, np.float64)
 
 
 def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -280,10 +275,8 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         ("moe.dispatch", BACKWARD, 2.0, COMBINE),
     ):
         size = np.asarray(shapes.expert_hidden * element, np.float64)
-        row: CollectiveRow = {
-            **_beside(shapes, SEGMENT_FC1 if label == "moe.dispatch" else SEGMENT_FC2),
-            "recompute_bit": MOE_BIT if phase == FORWARD else 0,
-        }
+        row = _beside(shapes, SEGMENT_FC1 if label == "moe.dispatch" else SEGMENT_FC2)
+        row["recompute_bit"] = MOE_BIT if phase == FORWARD else 0
         group = group_row(shapes, "ep")
         emit_collective(
             table, split[shapes.dispatcher[split] == ALLTOALL], label, phase=phase,
@@ -297,7 +290,7 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_gathered(table, shapes, split[shapes.dispatcher[split] == ALLGATHER])
 
 
-def _beside(shapes: Shapes, segment: int) -> CollectiveRow:
+def _beside(shapes: Shapes, segment: int) -> Row:
     """Return what an exchange may hide behind.
 
     That is the layer of another microbatch, which both exchanges of a direction share, or one
@@ -316,7 +309,7 @@ def _beside(shapes: Shapes, segment: int) -> CollectiveRow:
 
 def _emit_fused(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, phase: int, op: int,
-    tokens: Floats, size: Floats, group: GroupRow, row: CollectiveRow,
+    tokens: Floats, size: Floats, group: GroupRow, row: Row,
 ) -> None:  # fmt: skip
     """Emit a fused dispatch or combine; its bytes are all that leave the rank."""
     ep, local = group["ranks"], group["local"]
@@ -376,13 +369,8 @@ def emit_served_experts(
     # Kernels for few tokens deliver them by expert and sum up what comes back.
     around = where[steps.exchange[where] != LOW_LATENCY]
     copies = pairs.astype(np.float64)
-    emit_memory(
-        layers,
-        around,
-        "moe.permute",
-        backward_bytes=0.0,
-        forward_bytes=2.0 * shapes.operand_bytes * copies * shapes.expert_hidden,
-    )
+    permuted = 2.0 * shapes.operand_bytes * copies * shapes.expert_hidden
+    emit_memory(layers, around, "moe.permute", forward_bytes=permuted, backward_bytes=0.0)
     inner = ceil_div(shapes.expert_ffn, np.maximum(1, shapes.etp))
     rows = ceil_div(pairs, active)
     grouped = partial(Linear, tokens=rows, groups=active, expert=1)
@@ -391,24 +379,15 @@ def emit_served_experts(
     emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)
     fc2 = grouped(n_in=np.maximum(1, inner), n_out=shapes.expert_hidden)
     emit_linear(layers, shapes, where, "moe.experts.fc2", fc2)
-    emit_memory(
-        layers,
-        around,
-        "moe.finalise",
-        backward_bytes=0.0,
-        forward_bytes=2.0
-        * (copies + _summed_tokens(shapes, steps, exchanged))
-        * shapes.expert_hidden,
-    )
+    summed = 2.0 * (copies + _summed_tokens(shapes, steps, exchanged)) * shapes.expert_hidden
+    emit_memory(layers, around, "moe.finalise", forward_bytes=summed, backward_bytes=0.0)
     _emit_combine(layers, shapes, steps, where, pairs)
     activations = 2.0 * shapes.tokens * shapes.hidden
     emit_region_exit(layers, shapes, where[~exchanged[where]], "moe.tp", activations, 0)
     shared = where[shapes.shared_ffn[where] > 0]
     # Partial sums of shared experts join those of the routed ones, where these are summed at all.
-    for present, reduces in (
-        (shared[~exchanged[shared]], False),
-        (shared[exchanged[shared]], True),
-    ):
+    for reduces in (False, True):
+        present = shared[exchanged[shared] == reduces]
         emit_mlp(layers, shapes, present, "moe.shared", shapes.shared_ffn, reduces=reduces)
 
 

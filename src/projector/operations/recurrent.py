@@ -68,11 +68,11 @@ def _widths(shapes: Shapes) -> Widths:
 
 def emit_recurrent(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the recurrent mixers of the layers in ``where``."""
-    core = Core(shapes.tokens, shapes.micro_batch, shapes.seq)
+    core, widths = Core(shapes.tokens, shapes.micro_batch, shapes.seq), _widths(shapes)
     for mixer in RECURRENT:
         chosen = where[has_part(shapes.kind[where], mixer)]
         if len(chosen):
-            _EMITTERS[mixer](table, shapes, chosen, _widths(shapes), core)
+            _EMITTERS[mixer](table, shapes, chosen, widths, core)
 
 
 def emit_cached_recurrent(
@@ -85,14 +85,14 @@ def emit_cached_recurrent(
     fused_recurrent): no matrix unit has a part in it.
     """
     core = Core(steps.chunks * steps.chunk_tokens, steps.chunks, steps.chunk_tokens)
+    widths, held = _widths(shapes), state_bytes(shapes)
     for number, mixer in enumerate(RECURRENT):
         count = steps.state_layers[:, number]
         chosen = where[count[where] > 0]
         if len(chosen) == 0:
             continue
         layers = table.repeated(count)
-        _EMITTERS[mixer](layers, shapes, chosen, _widths(shapes), core)
-        held = state_bytes(shapes)
+        _EMITTERS[mixer](layers, shapes, chosen, widths, core)
         emit_memory(
             layers, chosen[steps.sequences[chosen] > 0], f"{mixer}.state.update",
             forward_bytes=2.0 * held * steps.sequences, backward_bytes=0.0, launches=2.0,
@@ -131,13 +131,13 @@ def _emit_in(
     )  # fmt: skip
 
 
-def _emit_out(
+def _emit_norm(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints, norm: IntValues,
     *, has_gate: bool,
 ) -> None:  # fmt: skip
-    """Emit the gated norm over the values and the output projection.
+    """Emit the gated norm over the values.
 
-    The norm keeps its input, and its gate unless the projection's output is kept anyway.
+    It keeps its input, and its gate unless the projection's output is kept anyway.
     """
     elements = shapes.tokens * width.astype(np.float64)
     passes = 2.0 * has_gate
@@ -146,12 +146,12 @@ def _emit_out(
         backward_bytes=(6.0 + 2.0 * passes) * elements, backward_launches=2.0,
         saved_bytes=(2.0 + passes) * elements, parameters=norm,
     )  # fmt: skip
-    emit_linear(
-        table, shapes, where, f"{label}.out",
-        Linear(
-            tokens=shapes.tokens, n_in=width, n_out=shapes.hidden, segment=SEGMENT_PROJ,
-        ),
-    )  # fmt: skip
+
+
+def _emit_out(table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints) -> None:
+    """Emit the output projection."""
+    out = Linear(tokens=shapes.tokens, n_in=width, n_out=shapes.hidden, segment=SEGMENT_PROJ)
+    emit_linear(table, shapes, where, f"{label}.out", out)
     activations = 2.0 * shapes.tokens.astype(np.float64) * shapes.hidden
     emit_region_exit(table, shapes, where, f"{label}.tp", activations, SEGMENT_PROJ)
 
@@ -224,7 +224,8 @@ def _emit_mamba2(
         backward_launches=15.0, exponentials=decays, backward_exponentials=2.0 * decays,
         saved_bytes=2.0 * tokens * (2 * value + heads), transient_bytes=8.0 * states,
     )  # fmt: skip
-    _emit_out(table, shapes, where, label, value, weights.norm, has_gate=False)
+    _emit_norm(table, shapes, where, label, value, weights.norm, has_gate=False)
+    _emit_out(table, shapes, where, label, value)
 
 
 def _emit_delta(
@@ -270,7 +271,8 @@ def _emit_delta(
         transient_bytes=4.0 * states,
         exponentials=tokens * (wide_key if fine else heads),
     )  # fmt: skip
-    _emit_out(table, shapes, where, label, value, weights.norm, has_gate=True)
+    _emit_norm(table, shapes, where, label, value, weights.norm, has_gate=True)
+    _emit_out(table, shapes, where, label, value)
 
 
 def _emit_linear_attention(
@@ -295,7 +297,8 @@ def _emit_linear_attention(
         backward_bytes=12.0 * states, saved_bytes=tokens * (4.0 * wide_key + 2.0 * value),
         transient_bytes=4.0 * states,
     )  # fmt: skip
-    _emit_out(table, shapes, where, label, value, weights.norm, has_gate=True)
+    _emit_norm(table, shapes, where, label, value, weights.norm, has_gate=True)
+    _emit_out(table, shapes, where, label, value)
 
 
 def _emit_mamba1(
@@ -331,12 +334,7 @@ def _emit_mamba1(
         backward_bytes=tokens * (18.0 * value + 8.0 * size) + kept, exponentials=steps,
         backward_exponentials=2.0 * steps, saved_bytes=2.0 * tokens * (value + 2 * size) + kept,
     )  # fmt: skip
-    emit_linear(
-        table, shapes, where, f"{label}.out", Linear(
-            tokens=shapes.tokens, n_in=value, n_out=shapes.hidden, segment=SEGMENT_PROJ,
-        ),
-    )  # fmt: skip
-    emit_region_exit(table, shapes, where, f"{label}.tp", activations * shapes.hidden, SEGMENT_PROJ)
+    _emit_out(table, shapes, where, label, value)
 
 
 _EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, Widths, Core], None]] = {

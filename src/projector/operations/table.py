@@ -6,7 +6,6 @@ seconds.
 """
 
 from dataclasses import dataclass, field, fields, replace
-from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -36,6 +35,9 @@ WHOLE_LAYER = -1
 IntValues = int | Array
 FloatValues = float | Array
 """What a block of rows may give for a column: one value, or one for every workload."""
+
+Row = dict[str, FloatValues]
+"""Values by the column of `OperationTable`."""
 
 
 def _default(value: float) -> dict[str, float]:
@@ -150,62 +152,12 @@ class OperationTable:
         return OperationTable(**columns, labels=self.labels)
 
 
-class OperationRow(TypedDict, total=False):
-    """What a block of rows may state, of the columns of `OperationTable`."""
-
-    kind: IntValues
-    phase: IntValues
-    category: IntValues
-    m: IntValues
-    n: IntValues
-    k: IntValues
-    batch: IntValues
-    dtype: IntValues
-    heads: IntValues
-    key_heads: IntValues
-    d_v: IntValues
-    causal: IntValues
-    window: IntValues
-    operation: IntValues
-    ranks: IntValues
-    local: IntValues
-    span: IntValues
-    segment: IntValues
-    recompute_bit: IntValues
-    expert: IntValues
-    adapter: IntValues
-    out_bytes: FloatValues
-    bytes: FloatValues
-    exponentials: FloatValues
-    tokens: FloatValues
-    token_bytes: FloatValues
-    ranks_reached: FloatValues
-    domains_reached: FloatValues
-    units: FloatValues
-    flop: FloatValues
-    launches: FloatValues
-    calls: FloatValues
-    rate_share: FloatValues
-    syncs: FloatValues
-    repeats: FloatValues
-    exposed_share: FloatValues
-    partner_share: FloatValues
-    saved_bytes: FloatValues
-    parameters: FloatValues
-    transient_bytes: FloatValues
-
-
 COLUMNS: dict[str, tuple[type[np.generic], float]] = {
-    column.name: (
-        np.int64 if column.type == Ints else np.float64,
-        column.metadata["default"],
-    )
+    column.name: (np.int64 if column.type == Ints else np.float64, column.metadata["default"])
     for column in fields(OperationTable)
     if column.name != "labels"
 }
 """Column of the table -> its type and default."""
-
-assert COLUMNS.keys() == OperationRow.__annotations__.keys() | {"workload", "label"}
 
 
 @dataclass(slots=True)
@@ -219,10 +171,10 @@ class TableBuilder:
     """How often the operations that are added run; once, unless stated."""
     prefix: str = ""
     """What labels of these begin with."""
-    _blocks: list[tuple[Ints, int, OperationRow]] = field(default_factory=list)
+    _blocks: list[tuple[Ints, int, Row]] = field(default_factory=list)
     _labels: dict[str, int] = field(default_factory=dict)
 
-    def add(self, where: Ints, label: str, **row: Unpack[OperationRow]) -> None:
+    def add(self, where: Ints, label: str, **row: FloatValues) -> None:
         """Emit one row for each workload in ``where``; labels are dotted: ``attention.qkv``.
 
         Arrays of ``row``, columns of `OperationTable`, have one entry for every workload of the
