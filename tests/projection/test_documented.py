@@ -77,3 +77,12 @@ def test_full_recomputation_keeps_the_layer_input():
     kept_gib = project_memory(job).documented.activation_gib
     # The embedding's 0.25 GiB and the layer's checkpoint of 0.25 GiB.
     assert kept_gib == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("model", ["flux.1_dev", "wan2.1_t2v_1.3b", "nemotron_h_8b"])
+def test_layers_that_the_forms_do_not_know_have_none(model):
+    training = {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096}
+    job = {"model": model, "training": training, "cluster": {"device": "h100"}}
+    documented = project_memory(load_job(job)).documented
+    assert documented.total_gib == documented.parameters_total == 0
+    assert documented.components == {}

@@ -290,9 +290,16 @@ class DocumentedMemory(DocumentedTotals[int, float]):
 
 def documented_components(job: Job) -> dict[str, dict[str, float]]:
     """List modules as the documented report prints them, for rank 0 and one microbatch."""
+    if _unknown_to_forms(job.model):
+        return {}
     split, training = job.parallelism, job.training
     tokens = training.micro_batch_size * training.seq_length // split.tp // split.cp
     return _Forms(job.model, split.tp).components(split.ep, tokens)
+
+
+def _unknown_to_forms(model: ModelConfig) -> bool:
+    """Return whether the documented forms, attention and an MLP in every layer, lack its layers."""
+    return model.layer_types is not None or model.has_unfamiliar_layers
 
 
 class DocumentedForms(NamedTuple):
@@ -309,8 +316,7 @@ def documented_forms(
     model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
 ) -> DocumentedForms:
     """Count parameters and activations by the documented forms, which know no hybrid model: 0."""
-    if model.layer_types is not None or model.has_unfamiliar_layers:
-        # They have attention and an MLP in every layer.
+    if _unknown_to_forms(model):
         return DocumentedForms(0, 0, 0)
     forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes

@@ -155,6 +155,29 @@ def test_every_value_that_was_filled_in_is_shown_or_counted(results):
             assert key in filled.replace("\n  ", " ")
 
 
+@pytest.mark.parametrize(
+    ("model", "ep", "field", "shown"),
+    [
+        ("flux.1_dev", 1, "cross_entropy_fusion", False),
+        ("flux.1_dev", 1, "fused_loss", False),
+        ("llama3.1_8b", 1, "cross_entropy_fusion", True),
+        ("llama3.1_8b", 1, "fused_loss", True),
+        ("llama3.1_8b", 1, "layer_spread", False),
+        ("mixtral_8x7b", 1, "layer_spread", False),
+        ("mixtral_8x7b", 8, "layer_spread", True),
+    ],
+)
+def test_defaults_without_effect_are_only_counted(model, ep, field, shown):
+    job = {
+        "model": model,
+        "parallelism": {"ep": ep},
+        "training": {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096},
+        "cluster": {"device": "h100"},
+    }
+    text = render(*performance_report(projector.project_performance(job)), width=100)
+    assert (field in text.split("Filled in")[1]) is shown
+
+
 def test_equal_neighbours_are_folded(results):
     stages = results["llama3.1_405b_h100"].memory.stages
     one = stages[1]

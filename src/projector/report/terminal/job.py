@@ -256,6 +256,11 @@ def _idle_software(job: Job) -> list[str]:
         for name in ("fp8_attention", "activation_offload_fraction")
         if not getattr(training, name)
     ]
+    if job.parallelism.ep == 1:
+        idle.append("cluster.variation.layer_spread")
+    if job.model.diffusion is not None:
+        idle.append("training.cross_entropy_fusion")
+        idle += ["cluster.software.fused_loss.", "cluster.software.unfused_loss."]
     if software.gemm_share is None:
         idle.append("cluster.software.gemm_share")
     if not training.first_last_layers_bf16:
