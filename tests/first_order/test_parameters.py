@@ -5,7 +5,6 @@ from projector.config.model_file import load_model
 from projector.first_order.equations import count_parameters, dense_parameters
 from reference import parameters as reference
 
-
 MODELS = [name for name in resources.shipped("models") if load_model(name).diffusion is None]
 
 
