@@ -4,7 +4,7 @@ import pytest
 from tests.measure.synthetic import synthetic_record
 
 import projector as pj
-from projector.errors import ConfigError, MeasurementError
+from projector.errors import ConfigError, MeasurementError, UnsupportedError
 from projector.measure import process
 from projector.measure import programs as measure_api
 from projector.measure.devices import GpusAtHand
@@ -122,6 +122,16 @@ def test_asking_for_a_measurement_where_there_is_no_gpu_is_an_error(machine, job
         machine.choose(job, benchmark_gpus=1)
     assert "--load-benchmark" in error.value.message
     assert error.value.allowed == "simulate"
+
+
+def test_a_model_that_is_never_measured_is_refused_by_name(machine):
+    training = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4608}
+    job = pj.load_job({**JOB, "model": "flux.1_dev", "parallelism": {}, "training": training})
+    with pytest.raises(UnsupportedError, match="is a diffusion transformer: its layers"):
+        choose_source(job, "benchmark")
+    with pytest.raises(UnsupportedError, match="is a diffusion transformer: its layers"):
+        pj.measure_job(job)
+    assert choose_source(job).mode == "simulate"
 
 
 def test_a_failed_measurement_is_a_warning_where_nobody_asked_for_it(machine, job):

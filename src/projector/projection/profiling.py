@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union
 
 from projector.config.job import Job
 from projector.config.load import load_job
+from projector.config.model import refuse_diffusion
 from projector.errors import ConfigError, MeasurementError
 from projector.measure.devices import cpu_name, gpus_at_hand, stands_for
 from projector.measure.options import AUTO, BENCHMARK, BOTH, SIMULATE, check_options
@@ -181,6 +182,7 @@ def at_hand(job: Job, *, look_at_processor: bool = True) -> AtHand | str:
 
 
 def _nothing_to_measure(job: Job, why: str) -> MeasurementError:
+    refuse_diffusion(job.model, "its layers are not measured")
     msg = (
         f"nothing can be measured here: {why}; --load-benchmark takes a record of such a device, "
         "and --profiling-mode simulate takes the models alone"
