@@ -2,6 +2,7 @@
 
 import pytest
 
+from projector import gemm_time
 from projector.config.device_file import load_device
 
 
@@ -28,6 +29,14 @@ def rates(base, factor):
 )
 def test_l2_keeps_step_with_the_matrix_units(base, own, factor):
     assert derived(base, **own).l2_tb_per_s == pytest.approx(factor * load_device(base).l2_tb_per_s)
+
+
+@pytest.mark.parametrize("base", ["a100", "h100", "b200", "mi210", "mi300x", "mi355x"])
+def test_faster_matrix_units_multiply_faster_within_the_same_watts(base):
+    faster = [derived(base, matrix_flop_per_clk_per_cu=rates(base, by)) for by in (1, 1.5, 2, 4)]
+    times = [gemm_time(8192, 8192, 8192, device=device) for device in faster]
+    assert times == sorted(times, reverse=True)
+    assert times[0] / times[2] > 1.15
 
 
 def test_joules_of_a_flop_fall_slower_than_the_rate_rises():
