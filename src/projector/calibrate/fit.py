@@ -206,8 +206,7 @@ def fit(
             low, high = x.copy(), x.copy()
             low[position] = max(x[position] - STEP, lower[position])
             high[position] = min(x[position] + STEP, upper[position])
-            width = high[position] - low[position]
-            columns.append((log_ratio(high) - log_ratio(low)) / width)
+            columns.append((log_ratio(high) - log_ratio(low)) / (high[position] - low[position]))
         return np.stack(columns, axis=1)
 
     seen = np.abs(slopes(np.clip(np.zeros(len(fields)), lower, upper))).max(axis=0) > UNSEEN

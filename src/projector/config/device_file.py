@@ -193,8 +193,7 @@ def _with_training(data: dict[str, Any]) -> dict[str, Any]:
 
 def attention_band(evidence: Evidence) -> float:
     """Return the relative error that 68 % of attentions stay within that are known like this."""
-    bands = hardware_table(ATTENTION)["bands"]
-    return float(bands[evidence]["value"])
+    return float(hardware_table(ATTENTION)["bands"][evidence]["value"])
 
 
 OWN, ASSUMED = "its own", "assumed"

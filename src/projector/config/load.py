@@ -154,8 +154,7 @@ class Variants:
         job = self.put_together(update, overrides)
         if chunks.fields:
             origins = {**job.origins, **chunks.origins}
-            notes = (*job.notes, *chunks.notes)
-            job = job.model_copy(update={"origins": origins, "notes": notes})
+            job = job.model_copy(update={"origins": origins, "notes": (*job.notes, *chunks.notes)})
         return job.with_framework_defaults() if self.has_framework(overrides) else job
 
     def has_framework(self, overrides: Iterable[str] = ()) -> bool:

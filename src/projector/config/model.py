@@ -500,7 +500,8 @@ class ModelConfig(Config):
         heads, groups = self.num_attention_heads, self.query_groups
         if heads % groups:
             msg = f"num_query_groups ({groups}) must divide num_attention_heads ({heads})"
-            raise ConfigError(msg, key="num_query_groups", value=groups, allowed=_divisors(heads))
+            divisors = [one for one in range(1, min(heads, 4096) + 1) if heads % one == 0]
+            raise ConfigError(msg, key="num_query_groups", value=groups, allowed=divisors)
         if self.kv_channels is None and self.hidden_size % heads and self.mla is None:
             msg = (
                 f"hidden_size ({self.hidden_size}) is not a multiple of num_attention_heads "
@@ -535,16 +536,10 @@ class ModelConfig(Config):
         kinds = self.layer_types
         if kinds is None:
             return
-        parts = [parts_of(kind) for kind in kinds]
-        for key, section, wanted in (
-            ("moe", self.moe, any(behind == "moe" for _, behind in parts)),
-            (
-                "recurrent",
-                self.recurrent,
-                any(mixer not in (None, "attention", *BLOCKS) for mixer, _ in parts),
-            ),
-        ):
-            if wanted and section is None:
+        mixers, feed_forwards = zip(*map(parts_of, kinds), strict=True)
+        recurrent = {*mixers} - {None, "attention", *BLOCKS}
+        for key, wanted in (("moe", "moe" in feed_forwards), ("recurrent", recurrent)):
+            if wanted and getattr(self, key) is None:
                 msg = f"layer_types has layers that need model.{key}"
                 raise ConfigError(msg, key=key, allowed=f"the widths of {key}")
 
@@ -661,10 +656,6 @@ def refuse_hybrid(model: ModelConfig, why: str) -> None:
     if not known or latent or model.attention_output_gate:
         msg = f"{model.name} has layers of other kinds than a transformer's; {why}"
         raise UnsupportedError(msg, key="model.layer_types", allowed="a transformer")
-
-
-def _divisors(number: int) -> list[int]:
-    return [value for value in range(1, min(number, 4096) + 1) if number % value == 0]
 
 
 def settled(notes: Iterable[str], field: str) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ def _from_huggingface(data: Mapping[str, Any], *, name: str, key: str) -> dict[s
     from projector.config.formats import simumax
     from projector.config.formats.huggingface import read_huggingface
 
-    if simumax.is_model(data):
+    if {"layer_num", "head_num", "hidden_size"} <= data.keys():
         return simumax.read_model(data, key=key or "model")
     model, warnings = read_huggingface(data, name=name, key=key or "model")
     return {**_mapping_of(model), **({"notes": tuple(warnings)} if warnings else {})}

@@ -376,8 +376,7 @@ class RunConfig(Config):
         moved = dict(data)
         for name, term in _OF_TERMS.items():
             for given in [key for key in moved if str(key).replace("-", "_") == name]:
-                value = moved.pop(given)
-                moved[term] = {"enabled": True, **_fields(moved.get(term)), name: value}
+                moved[term] = {"enabled": True, **_fields(moved.get(term)), name: moved.pop(given)}
         return moved
 
     @field_validator("warm_up", "cost", "energy", *SWITCHED_TERMS, mode="before")

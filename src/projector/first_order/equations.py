@@ -184,8 +184,7 @@ def _norm(model: ModelConfig, width: int) -> int:
 
 def _mlp(model: ModelConfig, hidden: int, width: int) -> int:
     inputs = 2 if model.gated else 1
-    biases = inputs * width + hidden if model.mlp_bias else 0
-    return (inputs + 1) * hidden * width + biases
+    return (inputs + 1) * hidden * width + (inputs * width + hidden if model.mlp_bias else 0)
 
 
 def _router_and_shared(model: ModelConfig, moe: MoEConfig) -> int:
@@ -438,8 +437,7 @@ def step_s(compute: ArrayLike, communication: ArrayLike, overlap: ArrayLike) -> 
     Source: the Roofline methodology, section 4.
     """
     longer = np.maximum(column(compute), column(communication))
-    shorter = np.minimum(column(compute), column(communication))
-    return longer + (1.0 - column(overlap)) * shorter
+    return longer + (1.0 - column(overlap)) * np.minimum(column(compute), column(communication))
 
 
 def time_to_train_s(tokens: ArrayLike, tokens_per_step: ArrayLike, step: ArrayLike) -> Floats:

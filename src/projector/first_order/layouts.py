@@ -79,17 +79,14 @@ def fastest_layout(job: AnyJob) -> FirstOrderPerformance | None:
     layouts = legal_layouts(job)
     if not layouts:
         return None
-    alone = load_first_order_job(job, UNSPLIT)
-    columns = _columns_of(alone, layouts)
-    constants = Constants.of(job.first_order)
-    results = train_columns(columns, constants)
+    columns = _columns_of(load_first_order_job(job, UNSPLIT), layouts)
+    results = train_columns(columns, Constants.of(job.first_order))
     if not results.fits.any():
         return None
     time_s: Floats = np.where(results.fits, results.iteration_s, np.inf)
     splits = columns.tp * columns.pp * columns.ep
     best = np.lexsort((columns.sharding_stage, splits, columns.checkpointed, time_s))[0]
-    chosen = load_first_order_job(job, layouts[int(best)].overrides)
-    return project_performance([chosen])[0]
+    return project_performance([load_first_order_job(job, layouts[int(best)].overrides)])[0]
 
 
 def _columns_of(job: AnyJob, layouts: list[Layout]) -> TrainingColumns:

@@ -116,8 +116,7 @@ def _ownership(job: AnyJob, device: FirstOrderDevice) -> tuple[float | None, flo
     average_w = device.tdp_w * either(energy, "pue")
     usd_per_kwh = either(energy, "usd_per_kwh")
     hour = owned_usd_per_gpu_hour(fleet, average_w, usd_per_kwh)
-    shares = owned_shares(fleet, average_w, usd_per_kwh)
-    return float(hour[0]), float(shares.multiplier[0])
+    return float(hour[0]), float(owned_shares(fleet, average_w, usd_per_kwh).multiplier[0])
 
 
 UNKNOWN_BAND: dict[str, Any] = {"relative": None}

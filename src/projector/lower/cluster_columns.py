@@ -24,6 +24,7 @@ from projector.lower.columns import Column, Declare, SectionColumns
 from projector.lower.fabrics import job_domain_gpus, tier_gpus
 from projector.lower.hardware import native_type, slowdowns
 
+_TYPES = tuple(enumerate(MATRIX_TYPES))
 _STEPS = 4096
 _FURTHEST = 12.0
 """Standard deviations beyond which no normal number of 2**60 lies."""
@@ -47,11 +48,6 @@ _software = Declare[ClusterConfig, SoftwareConfig](attrgetter("software"))
 
 def _native_code(device: Device, name: str) -> int:
     return MATRIX_TYPES.index(native_type(device, name))
-
-
-def _native_mask(device: Device) -> int:
-    native = device.matrix_flop_per_clk_per_cu
-    return sum(1 << code for code, name in enumerate(MATRIX_TYPES) if name in native)
 
 
 def _moe_layer_shares(software: SoftwareConfig) -> list[float]:
@@ -123,7 +119,10 @@ class SoftwareColumns(SectionColumns[ClusterConfig]):
     share their shapes.
     """
 
-    native_mask = _device.ints(_native_mask)  # Bit i: it computes in `MATRIX_TYPES[i]`. [bits]
+    # Bit i: it computes in `MATRIX_TYPES[i]`. [bits]
+    native_mask = _device.ints(
+        lambda d: sum((name in d.matrix_flop_per_clk_per_cu) << i for i, name in _TYPES)
+    )
     native_bf16 = _device.ints(lambda d: _native_code(d, "bf16"))  # What runs for BF16. [code]
     native_fp16 = _device.ints(lambda d: _native_code(d, "fp16"))  # What runs for FP16. [code]
     native_fp32 = _device.ints(lambda d: _native_code(d, "fp32"))  # What runs for FP32. [code]

@@ -103,9 +103,7 @@ def within_a_step(record: Records, device: Device) -> Records:
     return record
 
 
-def device_records(
-    clusters: Sequence[ClusterConfig],
-) -> tuple[Records, Ints]:
+def device_records(clusters: Sequence[ClusterConfig]) -> tuple[Records, Ints]:
     """Return one record for each distinct device and clock, and each row's index."""
     keys: dict[tuple[int, float | None], int] = {}
     records: list[Records] = []

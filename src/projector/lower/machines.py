@@ -26,8 +26,6 @@ from projector.lower.hardware import (
 
 Shares = tuple[float, ...]
 
-_DEVICE_KEY, _LINKS_KEY = sharing.device_key(), sharing.links_key()
-
 
 class Machines:
     """Devices and fabrics as records, each kept once however many jobs run on it."""
@@ -100,7 +98,7 @@ class Machines:
             return self._number(sustained, clock_mhz, shares, attention_kernel)
 
         asked = clock_mhz, shares, attention_kernel, fsdp1
-        return self._once((self._content(_DEVICE_KEY, device), *asked), number, device)
+        return self._once((self._content(sharing.DEVICE_KEY, device), *asked), number, device)
 
     def _number(
         self, device: Device, clock_mhz: float | None, shares: Shares, attention_kernel: str
@@ -117,7 +115,7 @@ class Machines:
     def _fabric(self, cluster: ClusterConfig) -> int:
         device, network = cluster.device, cluster.network
         # The links of an irregular node may read anything of its device.
-        links = self._content(_LINKS_KEY, device) if network.node is None else id(device)
+        links = self._content(sharing.LINKS_KEY, device) if network.node is None else id(device)
         key = id(network), cluster.gpus_per_node, links
         return self._once(key, lambda: self._fabric_number(cluster), cluster)
 

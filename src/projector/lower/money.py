@@ -6,12 +6,7 @@ from operator import attrgetter
 
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
-from projector.config.prices import (
-    WORLD,
-    load_prices,
-    load_surrounding_power,
-    of_family,
-)
+from projector.config.prices import WORLD, load_prices, load_surrounding_power, of_family
 from projector.config.run import RunConfig
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.columns import Declare, SectionColumns
@@ -21,10 +16,6 @@ from projector.units import MEGA, PICO
 _cluster = Declare[ClusterConfig, ClusterConfig]()
 _device = Declare[ClusterConfig, Device](attrgetter("device"))
 _run = Declare[RunConfig, RunConfig]()
-
-
-def _idle_w(device: Device) -> float:
-    return _of_tdp("idle_share", device) if device.power is None else device.power.idle_w
 
 
 def _of_tdp(share: str, device: Device) -> float:
@@ -69,7 +60,8 @@ class PowerColumns(SectionColumns[ClusterConfig]):
     tdp_w = _device.floats("tdp_w")
     # That a device holds at most over a second. [W]
     held_w = _device.floats(lambda d: d.tdp_w * d.power.loaded_share if d.power else math.nan)
-    idle_w = _device.floats(_idle_w)  # Of a device that waits. [W]
+    # Of a device that waits. [W]
+    idle_w = _device.floats(lambda d: d.power.idle_w if d.power else _of_tdp("idle_share", d))
     # During a step, for want of a power model. [W]
     flat_w = _device.floats(partial(_of_tdp, "busy_share"))
     joule_per_flop = _device.floats(_joule_per_flop)  # Of each of `MATRIX_TYPES`. [J/FLOP]

@@ -232,8 +232,7 @@ def _begins(
     ):
         # The degrees of an illegal job may not fit each other; it is refused elsewhere.
         count = max(1, min(most, block // math.gcd(distance, block)))
-        places = (begins[:, None] + np.arange(count, dtype=np.int64) * distance) % block
-        begins = np.unique(places)
+        begins = np.unique((begins[:, None] + np.arange(count, dtype=np.int64) * distance) % block)
     return begins
 
 

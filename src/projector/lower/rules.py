@@ -169,8 +169,7 @@ def _expert_world(job: Job) -> ConfigError:
 @_rule(lambda b, c: (b.model.is_moe == 1) & (c.tp > 1) & (b.parallelism.splits_sequence == 0))
 def _expert_sequence(job: Job) -> ConfigError:
     text = "mixture-of-experts layers with tp > 1 need sequence_parallel, as in Megatron"
-    stated = job.parallelism.sequence_parallel
-    return _error("parallelism.sequence_parallel", stated, text, [True])
+    return _error("parallelism.sequence_parallel", job.parallelism.sequence_parallel, text, [True])
 
 
 def _enough(job: Job) -> str:
@@ -336,10 +335,7 @@ def _batch(job: Job) -> ConfigError:
     return _error("training.global_batch_size", training.global_batch_size, text, nearest)
 
 
-@_rule(
-    lambda b, _: b.cluster.native_mask >> b.training.dtype & 1 == 0,
-    of_machine=True,
-)
+@_rule(lambda b, _: b.cluster.native_mask >> b.training.dtype & 1 == 0, of_machine=True)
 def _precision(job: Job) -> ConfigError:
     precision, device = job.training.precision, job.cluster.device
     legal = [name for name in device.matrix_flop_per_clk_per_cu if name in get_args(Precision)]

@@ -148,16 +148,6 @@ NOT_IN_RECORD = {
 """Fields that the record of a device is not made from -> why."""
 
 
-def device_key() -> Key:
-    """Return what reads everything that the record of a device may be made from."""
-    return _by_value([name for name in Device.model_fields if name not in NOT_IN_RECORD])
-
-
-def links_key() -> Key:
-    """Return what reads everything of a device that the records of its links are made from."""
-    return _by_value(LINKS)
-
-
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
@@ -167,3 +157,10 @@ def _by_value(names: Iterable[str]) -> Key:
     return lambda section: tuple(
         [value if type(value) in _PLAIN else id(value) for value in read(section)]
     )
+
+
+DEVICE_KEY = _by_value([name for name in Device.model_fields if name not in NOT_IN_RECORD])
+"""Reads everything that the record of a device may be made from."""
+
+LINKS_KEY = _by_value(LINKS)
+"""Reads everything of a device that the records of its links are made from."""

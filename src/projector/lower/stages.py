@@ -190,8 +190,7 @@ def stage_layout(
 ) -> tuple[Stage, ...]:
     """Place layers on the ``pp * vpp`` virtual stages, in model order; equal layouts once."""
     recompute, narrow, wide_ends, mtp_loss = settings
-    mtp = model.mtp_num_layers if mtp_loss else 0
-    slots = _slots(model, split, mtp)
+    slots = _slots(model, split, model.mtp_num_layers if mtp_loss else 0)
     kind_of = [KIND_OF_LAYER[layer] for layer in model.layer_kinds]
     last = model.num_layers
     stages = []
@@ -362,8 +361,7 @@ def _check_layout(slots: list[_Slot], num_layers: int, split: LayerSplit, mtp: i
     stages = split.pp * split.vpp
     if len(slots) != stages:
         _refuse_layout(
-            f"has {len(slots)} stages, but pp ({split.pp}) * vpp ({split.vpp}) = {stages}",
-            text,
+            f"has {len(slots)} stages, but pp ({split.pp}) * vpp ({split.vpp}) = {stages}", text
         )
     placed = sum(slot.layers for slot in slots)
     if placed != num_layers:

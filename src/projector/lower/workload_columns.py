@@ -189,8 +189,7 @@ def kept_parts(parts: float, experts: int, kept: int, topk: int, *groups: int) -
     whole = int(picked)
     reached = expected_parts(parts, experts, whole, *groups)
     if picked > whole:
-        more = expected_parts(parts, experts, whole + 1, *groups)
-        reached += (picked - whole) * (more - reached)
+        reached += (picked - whole) * (expected_parts(parts, experts, whole + 1, *groups) - reached)
     return reached
 
 
@@ -199,8 +198,7 @@ def _parts_reached(pieces: Pieces, parts_of: Callable[["JobColumns"], Floats]) -
     in_parts = np.full(len(pieces.kinds), LOAD_ONE, np.int64)
     rows = np.flatnonzero(pieces.is_moe)
     model, jobs = pieces.batch.take(rows).model, pieces.jobs.take(rows)
-    kept = pieces.loads[1, rows]
-    columns = (model.experts, kept, model.topk, model.groups, model.group_topk)
+    columns = (model.experts, pieces.loads[1, rows], model.topk, model.groups, model.group_topk)
     parts = parts_of(jobs)
     first, group = group_rows(bits(parts), *columns)
     reached = [

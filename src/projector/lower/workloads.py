@@ -200,8 +200,7 @@ def lay_out(batch: JobBatch) -> Layouts:
     """Place the layers of all jobs, layouts that are equal once."""
     model, split, training = batch.model, batch.parallelism, batch.training
     first, of_job = group_rows(model.index, split.layout_key, training.layout_key)
-    outcomes = [_laid_out(batch, row) for row in first.tolist()]
-    return Layouts(of_job, outcomes)
+    return Layouts(of_job, [_laid_out(batch, row) for row in first.tolist()])
 
 
 def _laid_out(batch: JobBatch, row: int) -> LayoutRuns | ProjectorError:

@@ -83,8 +83,7 @@ class Collectives:
         """Begin an all-gather of rows."""
         x = x.contiguous()
         gathered = x.new_empty((x.shape[0] * self.size, *x.shape[1:]))
-        work = self._gather(gathered, x, group=self.handle, async_op=True)
-        return Underway(work, gathered, x)
+        return Underway(self._gather(gathered, x, group=self.handle, async_op=True), gathered, x)
 
     def start_scatter(self, x: Tensor) -> Underway:
         """Begin a reduce-scatter of rows."""
@@ -439,8 +438,7 @@ def join(torch: Torch, task: Task, kind: str) -> Ranks:
         msg = f"the task wants {task.ranks} ranks, and {count} were started"
         raise MeasurementError(msg, key="ranks", value=count, allowed=task.ranks)
     if kind == "cuda":
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        _take_gpu(torch, local, count)
+        _take_gpu(torch, int(os.environ.get("LOCAL_RANK", "0")), count)
     if count == 1:
         return Ranks(torch)
     groups = layout(count, tp=task.tp, cp=task.cp, ep=task.ep, etp=task.etp)

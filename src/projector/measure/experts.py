@@ -94,8 +94,7 @@ class Routing:
 
     def scores(self, logits: Tensor) -> Tensor:
         """Return the weights of each token's experts, [tokens, topk]."""
-        shares = self.torch.softmax(logits.float(), dim=-1)
-        weights, _ = shares.topk(self.topk, dim=-1)
+        weights, _ = self.torch.softmax(logits.float(), dim=-1).topk(self.topk, dim=-1)
         return weights / weights.sum(dim=-1, keepdim=True)
 
     def order(self) -> tuple[Tensor, Tensor]:

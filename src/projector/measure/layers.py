@@ -275,8 +275,7 @@ class Embedding(Layer):
         self.rows = ceil_div(c.vocab, c.tp)
         self.table = builder.weight(self.rows, c.hidden)
         self.positions = builder.weight(c.positions, c.hidden) if c.positions else None
-        length = c.seq // max(1, c.cp)
-        places = self.torch.arange(length, device=builder.kit.device)
+        places = self.torch.arange(c.seq // max(1, c.cp), device=builder.kit.device)
         self.places = (places % max(1, c.positions)).repeat(c.micro_batch)
 
     def inputs(self) -> Tensor:
@@ -289,8 +288,7 @@ class Embedding(Layer):
         if c.tp > 1:
             own = x - self.comm.rank("tp") * self.rows
             outside = (own < 0) | (own >= self.rows)
-            found = embed(own.masked_fill(outside, 0), self.table)
-            out = found.masked_fill(outside[:, None], 0.0)
+            out = embed(own.masked_fill(outside, 0), self.table).masked_fill(outside[:, None], 0.0)
         else:
             out = embed(x, self.table)
         if self.positions is not None:

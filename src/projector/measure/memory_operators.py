@@ -202,8 +202,7 @@ def _expert_rows(at: Context) -> tuple[Routing, int]:
     c, routing = at.columns, Routing(at.kit, at.columns)
     # That the host waits for counts is no part of the kernels; a layer has it.
     routing.waits = False
-    local = max(1, c.experts // c.ep)
-    return routing, routing.of_expert * c.ep * c.etp * local
+    return routing, routing.of_expert * c.ep * c.etp * max(1, c.experts // c.ep)
 
 
 def _act(at: Context) -> MemoryOperator:

@@ -149,8 +149,7 @@ class NarrowLinear:
 
     def _keep(self, weight: Tensor) -> None:
         plain = weight.detach()
-        turned = plain.t().contiguous()
-        self._kept[id(weight)] = (weight, self.of_rows(plain), self.of_rows(turned))
+        self._kept[id(weight)] = (weight, self.of_rows(plain), self.of_rows(plain.t().contiguous()))
 
 
 class NarrowExperts:
@@ -182,8 +181,7 @@ class NarrowExperts:
     def refresh(self) -> None:
         """Quantise the weights anew, as after a step of the optimizer."""
         plain = self._weight.detach()
-        turned = plain.transpose(1, 2).contiguous()
-        self._kept = (self.of_rows(plain), self.of_rows(turned))
+        self._kept = (self.of_rows(plain), self.of_rows(plain.transpose(1, 2).contiguous()))
 
     def of_rows(self, x: Tensor) -> Quantised:
         """Quantise, and give each row its scale: [..., rows, k] and [..., rows]."""

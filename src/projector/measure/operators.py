@@ -255,8 +255,7 @@ def _attention(bench: Bench, program: OperationProgram) -> Prepared:
         values = operand(key_heads, shape.keys, shape.d_v)
         if key.phase == "forward":
             return lambda: kernel.run(query, keys, values)
-        out = kernel.run(query, keys, values)
-        return _gradient(kit, (out,), (query, keys, values))
+        return _gradient(kit, (kernel.run(query, keys, values),), (query, keys, values))
 
     return _prepared(bench, make, kernel.name)
 

@@ -52,8 +52,7 @@ class Kit:
     def __post_init__(self) -> None:
         """Draw them, before anybody counts memory."""
         if self.device.type == "cpu":
-            drawn = self.torch.empty(2 * DRAWN)
-            self._drawn = drawn.normal_(generator=self._generator(self.seed))
+            self._drawn = self.torch.empty(2 * DRAWN).normal_(generator=self._generator(self.seed))
 
     def wide_type(self, dtype: str) -> Any:
         """Return torch's type for a matrix type, BF16 for those of fewer than 16 bits."""
@@ -69,8 +68,7 @@ class Kit:
         return values.normal_(0.0, scale, generator=self._generator(self.seed))
 
     def _generator(self, seed: int) -> Any:
-        generator = self.torch.Generator(device=self.device)
-        return generator.manual_seed(seed)
+        return self.torch.Generator(device=self.device).manual_seed(seed)
 
     def _repeat(self, values: Tensor, scale: float) -> Tensor:
         """Fill a large tensor with numbers drawn once, beginning elsewhere each time.
@@ -254,8 +252,7 @@ def _of_package(kit: Kit, shape: AttentionShape) -> tuple[AttentionKernel, ...]:
     def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         parts = (part.transpose(1, 2) for part in (query, key, value))
         window = (shape.window - 1, 0) if shape.window else (-1, -1)
-        out = flash_attn_func(*parts, causal=shape.causal, window_size=window)
-        return out.transpose(1, 2)
+        return flash_attn_func(*parts, causal=shape.causal, window_size=window).transpose(1, 2)
 
     return (AttentionKernel("flash_attn", run),)
 

@@ -244,5 +244,4 @@ def benchmark_record(
     task = task_of(reduction, device=device, pace=pace or tasks.Pace())
     task = task.model_copy(update={"threads": threads})
     progress = None if tell is None else tasks.Sparing(tell)
-    answer = run_task(task, timeout_s=timeout_s, progress=progress)
-    return record_of(reduction, task, answer)
+    return record_of(reduction, task, run_task(task, timeout_s=timeout_s, progress=progress))

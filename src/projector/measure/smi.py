@@ -171,8 +171,7 @@ class Nvml(_Opened):
         """Return a reading of the multiprocessors, the memory or the board."""
         function, which, unit = self._READINGS[what]
         value = ctypes.c_uint()
-        numbers = map(ctypes.c_uint, which)
-        failed = self._call(function, self._device, *numbers, ctypes.byref(value))
+        failed = self._call(function, self._device, *map(ctypes.c_uint, which), ctypes.byref(value))
         return None if failed else value.value / unit
 
     def reasons(self) -> tuple[str, ...]:

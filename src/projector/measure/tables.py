@@ -88,8 +88,7 @@ def tables_of(record: Record) -> Tables:
         if isinstance(case, str) or why:
             left_out[why] += 1
             continue
-        source = " ".join((SOURCE, *machine.source.split()[1:]))
-        add_row(tables, case, outcome, machine, source)
+        add_row(tables, case, outcome, machine, " ".join((SOURCE, *machine.source.split()[1:])))
     why, steps = _step_tables(record, machine)
     if why:
         left_out[why] += 1
@@ -101,8 +100,7 @@ def add_row(
 ) -> None:
     """Add the row of a case to the table of its kind, with where it comes from."""
     row = measured(case, outcome, machine).row | {"source": source}
-    table = tables.setdefault(_FILES[case.kind], MeasuredTable(COLUMNS[case.kind], []))
-    table.rows.append(row)
+    tables.setdefault(_FILES[case.kind], MeasuredTable(COLUMNS[case.kind], [])).rows.append(row)
 
 
 def joined(several: Sequence[Tables]) -> Tables:

@@ -167,8 +167,7 @@ def emit_projections(
         launches=0.0, backward_launches=1.0,
     )  # fmt: skip
     normed = where[shapes.qk_norm[where] > 0]
-    per_head = shapes.d_qk * 2.0
-    width = np.where(shapes.qk_norm == 1, per_head, query + key)
+    width = np.where(shapes.qk_norm == 1, shapes.d_qk * 2.0, query + key)
     emit_memory(
         table, normed, "attention.qk_norm", forward_bytes=4.0 * rotated,
         backward_bytes=6.0 * rotated, launches=2.0, saved_bytes=2.0 * rotated, parameters=width,
@@ -313,8 +312,7 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
             heads=heads, key_heads=key_heads, m=steps.chunk_tokens, n=steps.chunk_keys,
             k=shapes.d_qk, d_v=shapes.d_v, causal=1, window=window,
         )  # fmt: skip
-        reached = window + steps.queries - 1
-        seen = np.where(window > 0, np.minimum(keys, reached), keys)
+        seen = np.where(window > 0, np.minimum(keys, window + steps.queries - 1), keys)
         seen = np.where(shapes.index_heads > 0, np.minimum(seen, shapes.index_topk), seen)
         pairs = steps.sequences * seen.astype(np.float64)
         # Split over the context, then summed. Drafted tokens share what is read.

@@ -65,8 +65,7 @@ branch, and reads the branch for that of the gate."""
 
 def _by_mode(shapes: Shapes, modes: Modes) -> Floats:
     compiled, fused, eager = modes
-    apart = np.where(shapes.eager == 1, eager, fused)
-    return np.where(shapes.compiled == 1, compiled, apart)
+    return np.where(shapes.compiled == 1, compiled, np.where(shapes.eager == 1, eager, fused))
 
 
 def emit_block(table: TableBuilder, shapes: Shapes, where: Ints) -> None:

@@ -92,7 +92,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 def emit_sampling_head(table: TableBuilder, shapes: InferenceShapes, where: Ints) -> None:
     """Emit the head of an inference step: tokens that get logits, gathered logits, sampling."""
-    last = shapes.last_tokens()
+    last = InferenceShapes(shapes.rows, shapes.emitting, shapes.emitting)
     emit_norm(table, last, where, "head.norm")
     columns = ceil_div(shapes.vocab, shapes.tp)
     emit_linear(

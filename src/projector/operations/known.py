@@ -29,13 +29,7 @@ from projector.operations.cost import (
     time_slots,
 )
 from projector.operations.emit import emit_operations
-from projector.operations.table import (
-    COLLECTIVE,
-    EXCHANGE,
-    TP_COMM,
-    OperationTable,
-    TableBuilder,
-)
+from projector.operations.table import COLLECTIVE, EXCHANGE, TP_COMM, OperationTable, TableBuilder
 from projector.operations.work import with_seconds
 
 MOST_WORKLOADS = 200_000

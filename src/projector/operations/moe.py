@@ -372,8 +372,7 @@ def emit_served_experts(
     permuted = 2.0 * shapes.operand_bytes * copies * shapes.expert_hidden
     emit_memory(layers, around, "moe.permute", forward_bytes=permuted, backward_bytes=0.0)
     inner = ceil_div(shapes.expert_ffn, np.maximum(1, shapes.etp))
-    rows = ceil_div(pairs, active)
-    grouped = partial(Linear, tokens=rows, groups=active, expert=1)
+    grouped = partial(Linear, tokens=ceil_div(pairs, active), groups=active, expert=1)
     fc1 = grouped(n_in=shapes.expert_hidden, n_out=inner * (1 + shapes.gated))
     emit_linear(layers, shapes, where, "moe.experts.fc1", fc1)
     emit_activation(layers, shapes, where, "moe.experts.act", copies * inner, MOE_ACT_BIT)

@@ -99,10 +99,6 @@ class InferenceShapes(Shapes):
         """Bytes of an operand of the next layer."""
         return self.operand_bytes
 
-    def last_tokens(self) -> "InferenceShapes":
-        """Return the columns of what sees only the tokens that get logits."""
-        return InferenceShapes(self.rows, self.emitting, self.emitting)
-
 
 @dataclass(frozen=True, slots=True)
 class StepShapes:

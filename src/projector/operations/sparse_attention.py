@@ -103,8 +103,7 @@ def emit_cached_indexer(
 def _seen(shapes: Shapes, seq: Ints) -> Ints:
     """Return the keys that a query sees on average: all before it, up to those that are chosen."""
     most = np.minimum(shapes.index_topk, seq).astype(np.float64)
-    mean = most - most * most / (2.0 * seq)
-    return np.maximum(1, np.rint(mean)).astype(np.int64)
+    return np.maximum(1, np.rint(most - most * most / (2.0 * seq))).astype(np.int64)
 
 
 def _emit_indexer(table: TableBuilder, shapes: Shapes, where: Ints) -> None:

@@ -49,8 +49,7 @@ def work_of_workloads(table: OperationTable, again: Flags, workloads: Workloads)
     work = np.zeros((num, len(KINDS), 3))
     repeated = np.flatnonzero(again)
     for column, values in ((FLOP, _flop(table)), (BYTES, _bytes(table))):
-        counted = values * table.repeats
-        work[:, :, column] = sum_kinds(table.workload, kinds, repeated, counted, num)
+        work[:, :, column] = sum_kinds(table.workload, kinds, repeated, values * table.repeats, num)
     return work
 
 
@@ -69,8 +68,7 @@ def sum_kinds(workload: Ints, kind: Ints, again: Ints, values: Floats, num: int)
 
 def kinds_of_rows(table: OperationTable, workloads: Workloads) -> Ints:
     """Return the kind of each row, int64[rows]."""
-    linear = workloads.columns.dtype[table.workload]
-    of_gemm = np.where(table.dtype == linear, LINEAR, WIDE)
+    of_gemm = np.where(table.dtype == workloads.columns.dtype[table.workload], LINEAR, WIDE)
     kinds = np.array([0, OF_ATTENTION, OF_MEMORY, OF_COMMUNICATION, OF_COMMUNICATION], np.int64)
     return np.where(table.kind == GEMM, of_gemm, kinds[table.kind])
 

@@ -206,7 +206,7 @@ def project_jobs(
     if not loaded:
         return []
     if schedule == "all":
-        return [compare_schedules(job, _project_one) for job in loaded]
+        return [compare_schedules(job, lambda one: project_jobs([one])[0]) for job in loaded]
     results = Results(evaluate(loaded))
     return [performance_projection(results, row) for row in range(len(loaded))]
 
@@ -271,10 +271,8 @@ def project_from(
     overrides = _overrides(None, schedule)
     changed = load_job(job, overrides) if overrides else job
     hybrid = Hybrid(changed, source.record)
-    if schedule == "all":
-        result = compare_schedules(changed, hybrid.project)
-    else:
-        result = hybrid.project(changed)
+    by_all = schedule == "all"
+    result = compare_schedules(changed, hybrid.project) if by_all else hybrid.project(changed)
     if source.mode == BOTH:
         comparison = compare_record(hybrid.benchmark, result, project_jobs([result.job])[0])
         memory = replace(result.memory, comparison=comparison.memory)
@@ -316,10 +314,6 @@ def _from(result: PerformanceProjection, source: "Source") -> PerformanceProject
     )
     memory = replace(memory, provenance=of_memory)
     return replace(result, provenance=provenance, memory=memory, source=source)
-
-
-def _project_one(job: Job) -> PerformanceProjection:
-    return performance_projection(Results(evaluate([job])), 0)
 
 
 def compare_schedules(

@@ -108,8 +108,7 @@ class Benchmark:
         """Return what layers take, modelled or measured."""
         table, workloads = self.evaluation.table, self.evaluation.workloads
         rows = self.evaluation.rows if measured is None else cost_rows(table, workloads, measured)
-        costs = sum_workloads(table, rows, workloads)
-        runs = cost_runs(workloads.first_jobs(), workloads, costs)
+        runs = cost_runs(workloads.first_jobs(), workloads, sum_workloads(table, rows, workloads))
         _, first = np.unique(workloads.run_workload, return_index=True)
         return LayerTimes(runs.exposed_s[first].sum(axis=2), runs.launch_s[first])
 
@@ -122,8 +121,7 @@ class Benchmark:
             return rows
         shorter = replace(rows, factor=_factors(stated_s, alone, rows.has_rows), whole=whole)
         within = self.layer_times(shorter)
-        found_s = _beyond(layers.by_phase(within), within.device_s)
-        beyond_s = np.where(whole, found_s, within.host_s)
+        beyond_s = np.where(whole, _beyond(layers.by_phase(within), within.device_s), within.host_s)
         host_s = within.host_s
         shares = np.minimum(1.0, beyond_s / np.where(host_s > 0.0, host_s, 1.0))
         return replace(

@@ -153,8 +153,7 @@ def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups"
         jobs.parallelism.index, jobs.cluster.index, jobs.model.index, replicas.placements.of,
         *map(bits, rates[:2]),
     )  # fmt: skip
-    machine = workloads.device.take(replicas.pipeline)
-    rate = workloads.devices["elementwise_bytes_per_s"][machine]
+    rate = workloads.devices["elementwise_bytes_per_s"][workloads.device.take(replicas.pipeline)]
     passes = np.asarray(jobs.cluster.copy_passes).reshape(len(replicas), -1, 2)
     passes = passes[np.arange(len(replicas)), jobs.parallelism.fsdp]
     first, sharing = group_rows(

@@ -269,8 +269,7 @@ def _ends_ps(times: _Times, held: Ints, spans_ps: Ints) -> Ints:
     ahead = _before(times.backward)[:, first]
     by_stage = np.argsort(first)
     # Of the ranks whose first stage is behind, the one whose chain ends last.
-    chain = (last_backward + ahead)[:, by_stage[::-1]]
-    latest = np.maximum.accumulate(chain, axis=1)[:, ::-1]
+    latest = np.maximum.accumulate((last_backward + ahead)[:, by_stage[::-1]], axis=1)[:, ::-1]
     follows = latest - ahead[:, by_stage] + times.weight[:, first[by_stage]]
     latest_ends: Ints = np.empty_like(ends)
     latest_ends[:, by_stage] = np.maximum(ends[:, by_stage], follows)

@@ -249,8 +249,7 @@ def _layers(record: Record, layer_s: _LayerSeconds) -> Iterator[ComparedLayer]:
         for phase, simulated_s in zip(PASSES, modelled or (), strict=False):
             timing = entry.outcome.timing(phase)
             if timing is not None:
-                pair = Pair(timing.median_s, simulated_s)
-                yield ComparedLayer(entry.layer.kind, phase, pair)
+                yield ComparedLayer(entry.layer.kind, phase, Pair(timing.median_s, simulated_s))
 
 
 PASSES = ("forward", "backward")

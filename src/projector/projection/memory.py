@@ -228,8 +228,7 @@ class MemoryProjection:
     def _repr_html_(self) -> str:
         from projector.frames import html_table
 
-        rows = [stage.to_dict() for stage in self.stages]
-        return html_table(repr(self), rows)
+        return html_table(repr(self), [stage.to_dict() for stage in self.stages])
 
 
 def memory_projection(results: Results, row: int) -> MemoryProjection:
@@ -276,8 +275,7 @@ def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
                 leaf[1] += float(saved)
         name = KINDS[int(workloads.columns.kind[workload])].shown
         names[name] = names.get(name, 0) + 1
-        shown = name if names[name] == 1 else f"{name}_{names[name]}"
-        components.append(_tree(shown, leaves))
+        components.append(_tree(name if names[name] == 1 else f"{name}_{names[name]}", leaves))
     return tuple(components)
 
 

@@ -92,8 +92,7 @@ def _microbatch_joules(evaluation: Evaluation) -> Floats:
             per_flop = power.joule_per_flop[pipeline, types[kind][workload]]
             # A type without an energy runs at its sustained clock, which is the one at the cap.
             per_flop = np.where(np.isnan(per_flop), np.inf, per_flop)
-            has_work = done[:, FLOP] > 0.0
-            dynamic = dynamic + np.where(has_work, per_flop, 0.0) * done[:, FLOP]
+            dynamic = dynamic + np.where(done[:, FLOP] > 0.0, per_flop, 0.0) * done[:, FLOP]
         most = np.inf if kind == OF_COMMUNICATION else room_w * done[:, SECONDS]
         joules += np.minimum(voltage * dynamic, most)
     count = workloads.run_count.astype(np.float64)

@@ -295,14 +295,12 @@ def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]
     collectives: dict[str, Communication] = {}
     again = repeated_rows(table, evaluation.workloads)
     for index in np.flatnonzero((table.kind == COLLECTIVE) | (table.kind == EXCHANGE)):
-        workload = int(table.workload[index])
-        times = weights.get(workload, 0.0)
+        times = weights.get(int(table.workload[index]), 0.0)
         if times == 0.0 or rows.time_s[index] == 0.0:
             continue
         times *= 2.0 if again[index] else 1.0
         exchange = table.kind[index] == EXCHANGE
-        code = int(rows.detail[index])
-        algorithm = "exchange" if exchange else ALGORITHMS[code]
+        algorithm = "exchange" if exchange else ALGORITHMS[int(rows.detail[index])]
         group = CATEGORIES[table.category[index]].removesuffix("_comm")
         name = f"{group}:{table.labels[table.label[index]]}"
         moved = float(table.bytes[index] * table.repeats[index])

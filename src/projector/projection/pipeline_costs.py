@@ -228,8 +228,7 @@ def _cost_layers(
     # What a job states for a layer of experts stands instead of what its operators take.
     is_moe = (workloads.columns.kind == Kind.MOE)[workload][:, None]
     stated_s = column(_stated_host_s(jobs)) * cluster.moe_layer_shares[job]
-    stated = is_moe & ~np.isnan(stated_s)
-    busy_s = np.where(stated, np.maximum(launches * host_s, stated_s), busy_s)
+    busy_s = np.where(is_moe & ~np.isnan(stated_s), np.maximum(launches * host_s, stated_s), busy_s)
     # Input and weight gradients alternate, so the host runs ahead through both.
     ahead_s = busy_s - device_s - gaps_s
     waiting_s = np.zeros(ahead_s.shape)

@@ -214,8 +214,7 @@ def _uneven_stages(job: Job) -> list[str]:
 def attention_evidence(job: Job) -> tuple[Evidence, Evidence]:
     """Return where forward and backward of the job's attention kernel were measured."""
     device, mla = job.cluster.device, job.model.mla
-    name = attention_name(job.training)
-    kernel = device.attention_kernels.get(name, device.attention)
+    kernel = device.attention_kernels.get(attention_name(job.training), device.attention)
     width = mla.qk_head_dim + mla.qk_pos_emb_head_dim if mla else job.model.head_dim
     forward = kernel.evidence(device.name, width, backward=False)
     return forward, kernel.evidence(device.name, width, backward=True)

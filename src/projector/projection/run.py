@@ -237,8 +237,7 @@ def assumptions_of(job: Job) -> list[str]:
             instead = _INSTEAD.get(name)
             stated = instead is not None and getattr(section, instead) is not None
             if getattr(section, name) is None and not stated and not _unused(job, name):
-                text = f"run.{term}.{name} {run_default(name):g}: {run_default_source(name)}"
-                lines.append(text)
+                lines.append(f"run.{term}.{name} {run_default(name):g}: {run_default_source(name)}")
     if run.failures.enabled and run.failures.spare_nodes is None:
         lines.append("a spare node is always at hand")
     return lines

@@ -48,8 +48,7 @@ def expm1_over(rate_per_s: Floats, seconds: Floats) -> Floats:
     """Return ``(exp(rate * seconds) - 1) / rate``, which is ``seconds`` without failures."""
     exponent = rate_per_s * seconds
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        factor = np.where(exponent > 0.0, np.expm1(exponent) / exponent, 1.0)
-        return np.asarray(seconds * factor)
+        return np.asarray(seconds * np.where(exponent > 0.0, np.expm1(exponent) / exponent, 1.0))
 
 
 def segment_s(interruptions: Interruptions, interval_s: Floats) -> Floats:

@@ -264,8 +264,7 @@ class _Resolver:
         for i, members in enumerate(domains):
             end = f"numa{i}" if host.port is None else f"port{i}"
             if host.port is not None:
-                port = self._tier(host.port, "host.port")
-                yield self._link(end, f"numa{i}", host.port, port)
+                yield self._link(end, f"numa{i}", host.port, self._tier(host.port, "host.port"))
             for number in members:
                 yield self._link(number, end, host.tier, tier)
         if host.between is not None:

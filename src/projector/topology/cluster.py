@@ -208,8 +208,7 @@ class _Builder:
                     if self.has_spine:
                         taper = network.pod_oversubscription
                         up = f"spine_{zone.name}"
-                        width = pod.num_hosts * side
-                        yield self._link(leaf, up, "spine", width, taper, spine_us)
+                        yield self._link(leaf, up, "spine", pod.num_hosts * side, taper, spine_us)
             if self.cluster.zones > 1:
                 yield self._link(
                     f"spine_{zone.name}", "core", "core",

@@ -163,8 +163,7 @@ def _ring_share(
         for path in ring:
             for link in pairwise(path):
                 loads[rows[link], column] += 1.0
-    limits = np.array([capacities[link] for link in links])
-    return largest_sum(loads, limits)
+    return largest_sum(loads, np.array([capacities[link] for link in links]))
 
 
 def largest_sum(loads: Floats, limits: Floats) -> float:

@@ -195,10 +195,7 @@ def _end(topology: Topology, text: str) -> End:
 
 
 def _route(route: paths.Route, start_us: float) -> dict[str, Any]:
-    return {
-        **told(route, "path hops gb_per_s"),
-        "latency_us": start_us + route.latency_us,
-    }
+    return {**told(route, "path hops gb_per_s"), "latency_us": start_us + route.latency_us}
 
 
 def show_cluster(cluster: Cluster) -> dict[str, Any]:

@@ -92,8 +92,7 @@ def zero(stated: Stated) -> None:
         stated.fail(name, "0, 1, 2 or 3", [0, 1, 2, 3])
     stated.put("parallelism.zero_stage", stage, name)
     name = f"{section}overlap_comm"
-    overlaps = stated.on(name, default=stage == 3)
-    stated.put("parallelism.overlap_grad_reduce", overlaps, name)
+    stated.put("parallelism.overlap_grad_reduce", stated.on(name, default=stage == 3), name)
     # Weights are gathered after the update, or, with stage 3, ahead of each layer.
     stated.put("parallelism.overlap_param_gather", stage == 3, f"{section}stage")
     name = f"{section}reduce_bucket_size"

@@ -185,8 +185,7 @@ def jamba(config: ConfigFile) -> dict[str, Any]:
         "router_topk": config.integer("num_experts_per_tok", 2),
         "ffn_hidden_size": config.integer("intermediate_size"),
     }
-    kinds = _kinds(mixers, periodic("expert", 2, 1))
-    return kinds | {"recurrent": recurrent, "moe": moe}
+    return _kinds(mixers, periodic("expert", 2, 1)) | {"recurrent": recurrent, "moe": moe}
 
 
 def minimax(config: ConfigFile) -> dict[str, Any]:
@@ -234,5 +233,4 @@ def kimi_linear(config: ConfigFile) -> dict[str, Any]:
         "router_score_function": "sigmoid",
         "router_bias": True,
     }
-    kinds = _kinds(mixers, [i > dense for i in layers])
-    return kinds | {"recurrent": recurrent, "moe": moe}
+    return _kinds(mixers, [i > dense for i in layers]) | {"recurrent": recurrent, "moe": moe}

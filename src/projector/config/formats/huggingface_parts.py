@@ -42,8 +42,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def numerics(config: ConfigFile) -> dict[str, Any]:
     """Read rotations and the epsilon of norms, where they are said in a common way."""
-    scaling = config.data.get("rope_parameters") or config.data.get("rope_scaling")
-    inner = _mapping(scaling)
+    inner = _mapping(config.data.get("rope_parameters") or config.data.get("rope_scaling"))
     # Where layers with and without windows rotate differently, each kind has a mapping.
     windowed = _mapping(inner.get("sliding_attention"))
     inner = _mapping(inner.get("full_attention")) or inner
@@ -254,8 +253,7 @@ def granite_shared(config: ConfigFile) -> dict[str, Any]:
 def minimax(config: ConfigFile) -> dict[str, Any]:
     """MiniMax: experts as Mixtral's, whose router has a learned bias for each."""
     biased = config.flag("use_routing_bias", default=True)
-    fields = PHI(config)["moe"]
-    return {"moe": fields | {"router_score_function": "sigmoid", "router_bias": biased}}
+    return {"moe": PHI(config)["moe"] | {"router_score_function": "sigmoid", "router_bias": biased}}
 
 
 def dbrx(config: ConfigFile) -> dict[str, Any]:

@@ -257,8 +257,7 @@ def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
         overrides: dict[str, Any] = {}
         for section, owner in (("device", Device), ("network", Network)):
             if section in data:
-                value = beside(data[section], Path(path).parent)
-                overrides |= _partial(value, section, owner)
+                overrides |= _partial(beside(data[section], Path(path).parent), section, owner)
         return overrides, []
     if data.keys() & set(_KEYS):
         return _primus(data, [])

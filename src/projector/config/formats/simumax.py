@@ -57,8 +57,7 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
     stated.unmodelled(_TABLE)
 
     def derive(native: dict[str, Any]) -> Derived:
-        given = (native.get("cluster") or {}).get("nodes")
-        fields = {} if given else nodes_for(world, native)
+        fields = {} if (native.get("cluster") or {}).get("nodes") else nodes_for(world, native)
         return {field: (value, ASSUMED) for field, value in fields.items()}
 
     return stated.read_job(_TABLE["harmless"].split(), derive=derive)
@@ -111,11 +110,6 @@ def _recompute(stated: Stated) -> None:
 TOOL: Final = "SimuMax"
 
 _LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
-
-
-def is_model(data: Mapping[str, Any]) -> bool:
-    """Whether a mapping is a model of SimuMax."""
-    return {"layer_num", "head_num", "hidden_size"} <= data.keys()
 
 
 def read_model(data: Mapping[str, Any], *, key: str = "model") -> dict[str, Any]:

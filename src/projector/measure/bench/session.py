@@ -99,8 +99,7 @@ class Results:
         with open_table(path, key=KEY) as stream:
             text = stream.read()
         # A line that was cut off while it was written is measured again.
-        whole = text[: text.rfind("\n") + 1]
-        lines = csv.reader(io.StringIO(whole, newline=""))
+        lines = csv.reader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
         header = tuple(next(lines, ()))
         if header and header != columns:
             msg = (
@@ -256,8 +255,7 @@ class Measuring:
 def _parts(chunk: Sequence[Case], at_hand: int | None) -> tuple[Sequence[Case], Sequence[Case]]:
     """Return the cases of a process that ended, the last named one last and alone, or halves."""
     if at_hand is not None and at_hand < len(chunk):
-        others = [case for place, case in enumerate(chunk) if place != at_hand]
-        return others, [chunk[at_hand]]
+        return [case for place, case in enumerate(chunk) if place != at_hand], [chunk[at_hand]]
     middle = len(chunk) // 2
     return chunk[:middle], chunk[middle:]
 

@@ -320,8 +320,7 @@ class _Line:
         first = np.array(self.first, np.int64)
         # Before and after the wait, which is the first piece of each layer, and at the end.
         knots = np.stack([first[:-1], first[:-1] + 1], axis=1).ravel()
-        total = sum(len(each["seconds"]) for each in self.pieces)
-        return np.append(knots, [first[-1], total])
+        return np.append(knots, [first[-1], sum(len(each["seconds"]) for each in self.pieces)])
 
 
 def whole_block(block: Block, phase: int, labels: Labels) -> Block:

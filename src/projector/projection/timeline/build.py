@@ -77,8 +77,7 @@ def _evaluated(result: PerformanceProjection, record: "Record | None") -> Evalua
     if known is None:
         msg = "record: the projection was restored from a record; give it to build_timeline"
         raise ConfigError(msg, key="record", value=None, allowed="a Record")
-    rule = str(times.record.get("tp_rule", "ratio"))
-    return Hybrid(result.job, known, rule).evaluate(result.job)
+    return Hybrid(result.job, known, str(times.record.get("tp_rule", "ratio"))).evaluate(result.job)
 
 
 def timeline_of(
@@ -164,8 +163,7 @@ class _Builder:
                 number += layer.is_layer
         if kind != FORWARD:
             placed.reverse()
-        block = lay_out_block(placed, traffic, self.labels)
-        return block, [] if traffic is None else traffic.left
+        return lay_out_block(placed, traffic, self.labels), [] if traffic is None else traffic.left
 
     def _told(self, block: Block, kind: int, rank: int, microbatch: int) -> Block:
         """Return a block as it is told: in detail or by its terms."""
@@ -255,8 +253,7 @@ class _Builder:
         found = self._operations(line, rank)
         after = self._after(line, rank, found)
         placed = Placed(line, ending.terms_ps if rank == ending.rank else None)
-        knots = self._knots(placed, rank, found, after)
-        table = placed.columns(knots)
+        table = placed.columns(self._knots(placed, rank, found, after))
         self._send(table, placed)
         chosen = kept(table)
         table = {name: column[chosen] for name, column in table.items()}
@@ -312,8 +309,7 @@ class _Builder:
             for ps, each in ((wait.bubble_ps, bubble), (wait.message_ps, comm)):
                 if ps > 0:
                     line.add(each, float(ps))
-            told = self._told(block, kind, rank, microbatch)
-            element = line.add(told, place=place)
+            element = line.add(self._told(block, kind, rank, microbatch), place=place)
             if left:
                 found.lefts[chunk] = left
             if kind == FORWARD and microbatch == 0 and place.stage < order.num_stages:

@@ -321,8 +321,7 @@ class _Builder:
         for place in wanting:
             # Gradients of weights may have a block of their own; then others stand for them.
             if self.items[place].wanted > 1e-15:
-                everything = [at for at, item in enumerate(self.items) if item.is_compute]
-                self._claim(place, everything)
+                self._claim(place, [at for at, item in enumerate(self.items) if item.is_compute])
 
     def _partners(self, place: int) -> list[int]:
         own = self.items[place]

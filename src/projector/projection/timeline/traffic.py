@@ -159,8 +159,7 @@ class Traffic:
         replicas, costs = self.replicas, self.evaluation.inputs.costs
         kind = int(replicas.stage_kind[replicas.stage_offset[self.replica] + stage])
         runs = np.arange(replicas.run_offset[kind], replicas.run_offset[kind + 1])
-        count = replicas.workloads.run_count[replicas.run[runs]]
-        layer = np.repeat(runs, count)
+        layer = np.repeat(runs, replicas.workloads.run_count[replicas.run[runs]])
         layer = layer[::-1] if backward else layer
         of_pipeline = replicas.run[layer]
         parallel = self.parallel

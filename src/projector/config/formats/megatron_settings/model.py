@@ -95,8 +95,7 @@ def query_groups(settings: Settings) -> None:
     elif settings.base is not None and off:
         settings.put("model.num_query_groups", None, switch)
     elif settings.base is None and settings.has(groups):
-        text = f" was ignored, as Megatron does without {settings.spell(switch)}"
-        settings.warn(groups, text)
+        settings.warn(groups, f" was ignored, as Megatron does without {settings.spell(switch)}")
 
 
 def positions(settings: Settings) -> None:

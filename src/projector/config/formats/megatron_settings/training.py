@@ -278,8 +278,7 @@ def kernels(settings: Settings) -> None:
         settings.put("training.cuda_graphs", True, *graphs)
         scope = settings.get("cuda_graph_scope")
         if scope not in (None, "full", "full_iteration", ["full"], ["full_iteration"]):
-            text = f" {scope!r} is projected as graphs of whole layers"
-            settings.warn("cuda_graph_scope", text)
+            settings.warn("cuda_graph_scope", f" {scope!r} is projected as graphs of whole layers")
     backend = settings.choice("attention_backend")
     local = settings.word("transformer_impl") == "local"
     by_default = local and not settings.on("use_flash_attn") and backend == "auto"

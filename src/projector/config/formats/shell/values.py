@@ -196,8 +196,7 @@ class Variables:
 
     def _sum(self, text: str) -> str:
         def fill(match: re.Match[str]) -> str:
-            name = match[1] or match[2]
-            value = self._named(Parameter(name))
+            value = self._named(Parameter(match[1] or match[2]))
             return value if isinstance(value, str) else " "
 
         try:
