@@ -28,7 +28,7 @@ from projector.first_order.equations import (
 )
 from projector.first_order.results import project_performance
 from projector.serving.api import project_serving
-from projector.serving.columns import kv_cache_bytes as tile_cache_bytes
+from projector.serving.columns import cached_tokens, elements_per_token
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "first_order.md"
@@ -109,7 +109,7 @@ def _activations(seq: int, checkpointed: bool) -> Computed:
 def _cache(model: str, batch: int, seq: int) -> Computed:
     config = load_model(model)
     shape = (config.num_layers, batch, seq, config.query_groups, config.head_dim)
-    ours = tile_cache_bytes(config, batch, seq)
+    ours = 2.0 * batch * int(cached_tokens(config, seq)) * elements_per_token(config)
     return Computed(float(kv_cache_bytes(*shape)) / 1e9, ours / 1e9)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from projector.config.job import Job
 from projector.lower.workloads import Workloads
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.programs import layers_of, record_of, task_of
@@ -23,7 +24,8 @@ from projector.measure.task import (
 )
 from projector.projection.benchmark import Benchmark
 from projector.projection.evaluate import Evaluation, evaluate
-from projector.projection.measured import step_bytes
+from projector.projection.measured import Hybrid, step_bytes
+from projector.projection.performance import PerformanceProjection
 
 SPREAD = 0.02
 """Quarters of the runs are so much faster and slower than the median."""
@@ -173,3 +175,8 @@ class _Model:
 def _ok(**times: float) -> Outcome:
     named = {name: timing(seconds) for name, seconds in times.items()}
     return Outcome(status="ok", times=named, backend="synthetic")
+
+
+def project_measured(job: Job, record: Record, *, tp_rule: str = "ratio") -> PerformanceProjection:
+    """Project the step of a job from a record of the same device, precision and model."""
+    return Hybrid(job, record, tp_rule).project(job)

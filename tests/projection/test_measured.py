@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from tests.measure.synthetic import synthetic_record
+from tests.measure.synthetic import project_measured, synthetic_record
 
 from projector import load_job
 from projector.config.job import Job
 from projector.errors import ConfigError
 from projector.measure.reduction import reduce_job
 from projector.projection.api import project_performance
-from projector.projection.measured import Hybrid, project_measured
+from projector.projection.measured import Hybrid
 from projector.projection.terms import BREAKDOWN
 
 EXACT = 1e-9

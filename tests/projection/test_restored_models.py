@@ -1,12 +1,11 @@
 """Models of many kinds, measured by a device that behaves like the model, and restored."""
 
 import pytest
-from tests.measure.synthetic import synthetic_record
+from tests.measure.synthetic import project_measured, synthetic_record
 
 from projector import load_job
 from projector.measure.reduction import reduce_job
 from projector.projection.api import project_performance
-from projector.projection.measured import project_measured
 
 EXACT = 1e-9
 

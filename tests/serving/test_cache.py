@@ -1,7 +1,7 @@
 import pytest
 
 from projector.config.model_file import load_model
-from projector.serving.columns import kv_cache_bytes
+from serving.cached import kv_cache_bytes
 
 
 def test_llama_3_70b_caches_43_gb():

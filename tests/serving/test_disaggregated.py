@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from projector.errors import ConfigError
 from projector.lower.fabrics import fabric_record
-from projector.serving.columns import kv_cache_bytes
 from projector.serving.deployment import Deployment
 from projector.serving.generation import (
     Generation,
@@ -16,6 +15,7 @@ from projector.serving.generation import (
     prefill_time_s,
 )
 from projector.serving.rates import LoadGrid, load_rates
+from serving.cached import kv_cache_bytes
 
 
 def deploy(model="llama3_70b", device="h100", nodes=1, tp=8, prefill=None, **settings):

@@ -4,10 +4,10 @@ import pytest
 from projector.config.device_file import load_device
 from projector.config.model_file import load_model
 from projector.errors import ConfigError
-from projector.serving.columns import kv_cache_bytes
 from projector.serving.deployment import Deployment
 from projector.serving.memory import serving_memories, serving_memory
 from projector.units import GIB
+from serving.cached import kv_cache_bytes
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

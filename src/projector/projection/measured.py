@@ -330,11 +330,6 @@ class Hybrid:
         }
 
 
-def project_measured(job: Job, record: Record, *, tp_rule: str = "ratio") -> PerformanceProjection:
-    """Project the step of a job from a record of the same device, precision and model."""
-    return Hybrid(job, record, tp_rule).project(job)
-
-
 def shares_of_terms(
     evaluation: Evaluation, restoration: Restoration
 ) -> dict[str, dict[str, float]]:

@@ -52,17 +52,6 @@ def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
     return np.asarray((attending - windowed) * context + windowed * windowed_tokens)
 
 
-def kv_cache_bytes(
-    model: ModelConfig, batch: int, context: int, element_bytes: float = 2.0, tp: int = 1
-) -> float:
-    """Return the bytes that ``batch`` sequences of ``context`` tokens cache on one rank.
-
-    Without windows this is ``2 * layers * kv_heads / tp * head_dim * bytes`` for each token.
-    """
-    tokens = batch * int(cached_tokens(model, context))
-    return float(tokens) * elements_per_token(model, tp) * element_bytes
-
-
 MAX_TOKENS = 1 << 34
 
 

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.measure.synthetic import synthetic_record
+from tests.measure.synthetic import project_measured, synthetic_record
 from tests.projection.timeline.checks import timeline_of_result
 from tests.test_random_overrides import EXAMPLES, FIELDS
 
@@ -12,7 +12,6 @@ import projector as pj
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError
 from projector.measure.reduction import reduce_job
-from projector.projection.measured import project_measured
 from projector.projection.timeline.build import Detail, build_timeline
 
 RANDOM = 30
