@@ -84,10 +84,12 @@ def test_a_product_of_powers_has_indices_in_closed_form(one, monkeypatch):
 
 
 @pytest.mark.thorough
-def test_ranks_agree_with_finite_differences(one):
+def test_ranks_agree_with_finite_differences():
     fields = [HBM, MATRIX, START, OVERHEAD, UNUSED]
-    slopes = {each.field: each.point_elasticity for each in sensitivity(JOB, fields=fields).effects}
-    found = sobol_indices(one, samples=64, factor=1.1, fields=fields)
+    # Its GEMMs are bound by matrix units all over the range, which L2 does not reach.
+    job = {**JOB, "cluster": {**JOB["cluster"], "software": {"gemm_share": 0.8}}}
+    slopes = {each.field: each.point_elasticity for each in sensitivity(job, fields=fields).effects}
+    found = sobol_indices(workloads_of([job]), samples=64, factor=1.1, fields=fields)
     ranked = sorted(slopes, key=lambda field: -abs(slopes[field]))
     assert [each.field for each in found.indices] == [*ranked, UNUSED]
     # Over a short range the step is a product of powers.
