@@ -144,6 +144,12 @@ class MLAConfig(Config):
         "qk_rope_head_dim": "qk_pos_emb_head_dim",
     }
 
+    @property
+    def cached_size(self) -> int:
+        """Elements that a layer caches of a token: latent, rotary key, key of the indexer."""
+        index = self.index_head_dim if self.index_heads else 0
+        return self.kv_lora_rank + self.qk_pos_emb_head_dim + index
+
 
 class MoEConfig(Config):
     """Mixture-of-experts layers."""

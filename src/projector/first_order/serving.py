@@ -274,8 +274,7 @@ def _cached(model: ModelConfig) -> tuple[float, float]:
     The methodology has no latent attention; that half is our own.
     """
     if model.mla is not None:
-        index = model.mla.index_head_dim if model.mla.index_heads else 0
-        return 1.0, 0.5 * (model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim + index)
+        return 1.0, 0.5 * model.mla.cached_size
     return float(model.query_groups), float(model.head_dim)
 
 

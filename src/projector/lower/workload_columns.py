@@ -12,6 +12,7 @@ from operator import attrgetter
 import numpy as np
 
 from projector.arrays import Array, Flags, Floats, Ints, Records, bits
+from projector.config.model import BLOCKS
 from projector.config.recurrence import WEIGHTS
 from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.grouping import group_rows
@@ -47,7 +48,7 @@ class Pieces:
     @cached_property
     def is_dense(self) -> Flags:
         """Layers that have an MLP."""
-        return has_part(self.kinds["kind"], "dense", "double_stream", "single_stream", "dit")
+        return has_part(self.kinds["kind"], "dense", *BLOCKS)
 
     @cached_property
     def is_recurrent(self) -> Flags:

@@ -39,8 +39,7 @@ def elements_per_token(model: ModelConfig, tp: int = 1) -> int:
     (and its shared rotary key, and the key of an indexer) is cached whole on every rank.
     """
     if model.mla is not None:
-        index = model.mla.index_head_dim if model.mla.index_heads else 0
-        return model.mla.kv_lora_rank + model.mla.qk_pos_emb_head_dim + index
+        return model.mla.cached_size
     return -(-model.query_groups // tp) * 2 * model.head_dim
 
 
