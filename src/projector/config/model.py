@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
@@ -16,20 +17,21 @@ Count = Annotated[int, Field(ge=0, le=1 << 30)]
 """The same, where nothing is legal too."""
 
 Mixer = Literal[
-    "attention", "mamba1", "mamba2", "gdn", "kda", "linear",
+    "attention", "mamba1", "mamba2", "gdn", "kda", "linear", "rwkv7", "conv",
     "double_stream", "single_stream", "dit",
 ]  # fmt: skip
 """What mixes tokens: attention, or a recurrence whose state does not grow. These are Mamba (arXiv
-2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692)
-and linear attention with a fixed decay (Lightning Attention, 2401.04658). The last three are whole
-layers of a diffusion transformer, see `BLOCKS`."""
+2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692),
+linear attention with a fixed decay (Lightning Attention, 2401.04658), RWKV-7 (2503.14456) and the
+gated short convolution of LFM2 (2511.23404). The last three are whole layers of a diffusion
+transformer, see `BLOCKS`."""
 
 BLOCKS = frozenset(("double_stream", "single_stream", "dit"))
 """Layers of diffusion transformers, with attention and MLP. Text and latents attend to each other,
 with weights of their own (MMDiT, arXiv 2403.03206) or the same ones, beside an MLP that reads what
 attention reads (Flux); or latents alone do, and then to text (DiT, arXiv 2212.09748; Wan)."""
 
-CHUNKS: Mapping[Mixer | None, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
+CHUNKS: Mapping[Mixer, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64, "rwkv7": 16}
 """Tokens that a mixer works on at once where a model states none: mamba_mixer.py of Megatron-LM,
 and chunk.py of flash-linear-attention."""
 
@@ -40,11 +42,13 @@ LayerType = Literal[
     "dense", "moe", "attention", "mlp", "experts",
     "mamba1", "mamba1_dense", "mamba1_moe", "mamba2", "mamba2_dense", "mamba2_moe",
     "gdn", "gdn_dense", "gdn_moe", "kda", "kda_dense", "kda_moe",
-    "linear", "linear_dense", "linear_moe",
+    "linear", "linear_dense", "linear_moe", "rwkv7", "rwkv7_dense",
+    "conv", "conv_dense", "conv_moe", "attention+mamba2_dense",
     "double_stream", "single_stream", "dit",
 ]  # fmt: skip
 """Kinds of layers. ``dense`` and ``moe`` have attention; ``attention`` and mixers alone have no
-feed-forward, ``mlp`` and ``experts`` no mixer. The last three are whole layers (`BLOCKS`)."""
+feed-forward, ``mlp`` and ``experts`` no mixer. Mixers with a + between them read the same norm and
+are added. The last three are whole layers (`BLOCKS`)."""
 
 
 PATTERN: dict[str, LayerType] = {
@@ -55,20 +59,21 @@ attention."""
 
 
 @lru_cache(maxsize=256)
-def parts_of(layer: LayerType) -> tuple[Mixer | None, FeedForward | None]:
-    """Return the mixer and the feed-forward of a kind of layer."""
-    whole: dict[str, tuple[Mixer | None, FeedForward | None]] = {
-        "dense": ("attention", "dense"),
-        "moe": ("attention", "moe"),
-        "mlp": (None, "dense"),
-        "experts": (None, "moe"),
+def parts_of(layer: LayerType) -> tuple[tuple[Mixer, ...], FeedForward | None]:
+    """Return the mixers and the feed-forward of a kind of layer."""
+    whole: dict[str, tuple[tuple[Mixer, ...], FeedForward | None]] = {
+        "dense": (("attention",), "dense"),
+        "moe": (("attention",), "moe"),
+        "mlp": ((), "dense"),
+        "experts": ((), "moe"),
     }
     if layer in whole:
         return whole[layer]
     if layer in BLOCKS:
-        return cast("Mixer", layer), None
-    mixer, _, behind = layer.partition("_")
-    return cast("Mixer", mixer), cast("FeedForward", behind) if behind else None
+        return (cast("Mixer", layer),), None
+    mixers, _, behind = layer.partition("_")
+    together = cast("tuple[Mixer, ...]", tuple(mixers.split("+")))
+    return together, cast("FeedForward", behind) if behind else None
 
 
 class RopeScaling(Config):
@@ -264,7 +269,10 @@ class RecurrentConfig(Config):
     64 of delta rules and linear attention (`CHUNKS`)."""
 
     dt_rank: Count = 0
-    """Rank of the step sizes of Mamba-1."""
+    """Rank of the step sizes of Mamba-1; of RWKV-7 those of decay, rates and gate together."""
+
+    gated_norm: bool = True
+    """Whether Mamba-2 has a norm behind its gate (Falcon-H1 has none)."""
 
     aliases: ClassVar = {
         "mamba_num_heads": "num_heads",
@@ -543,7 +551,7 @@ class ModelConfig(Config):
         if kinds is None:
             return
         mixers, feed_forwards = zip(*map(parts_of, kinds), strict=True)
-        recurrent = {*mixers} - {None, "attention", *BLOCKS}
+        recurrent = {*chain(*mixers)} - {"attention", *BLOCKS}
         for key, wanted in (("moe", "moe" in feed_forwards), ("recurrent", recurrent)):
             if wanted and getattr(self, key) is None:
                 msg = f"layer_types has layers that need model.{key}"
@@ -599,9 +607,9 @@ class ModelConfig(Config):
         return tuple(parts_of(kind)[1] for kind in self.layer_kinds)
 
     @property
-    def mixers(self) -> tuple[Mixer | None, ...]:
-        """The mixer of each layer."""
-        return tuple(parts_of(kind)[0] for kind in self.layer_kinds)
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The mixers of all layers, in order; a layer has one, several or none."""
+        return tuple(chain.from_iterable(parts_of(kind)[0] for kind in self.layer_kinds))
 
     @property
     def layer_kinds(self) -> tuple[LayerType, ...]:
