@@ -7,7 +7,7 @@ H are value heads of width P, G key heads (groups) of width N.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from projector.config.model import Mixer
+from projector.config.model import CHUNKS, Mixer
 
 Size: TypeAlias = Any
 """int or int64[workloads]."""
@@ -52,27 +52,32 @@ class Weights(NamedTuple):
     """Of the gated norm over values."""
     state: Size
     """Numbers that a sequence keeps in FP32, whatever its length."""
+    kept: Size
+    """Elements of 16 bits that the backward needs of a token, beside what is projected. Closed forms
+    take it; rows say it kernel by kernel."""
     further: tuple[tuple[str, Size, Size, int], ...] = ()
     """Further projections: name, rows, columns, whether they have a bias."""
 
 
 def _mamba1(w: Widths) -> Weights:
     x, dt = ("x", w.value, w.rank + 2 * w.size, 0), ("dt", w.rank, w.value, 0)
-    own = w.value * (w.size + 3)
-    return Weights(2 * w.value, w.value, own, 0, w.wide_key * w.width, (x, dt))
+    own, kept = w.value * (w.size + 3), 3 * w.value + w.rank + 2 * w.size
+    return Weights(2 * w.value, w.value, own, 0, w.wide_key * w.width, kept, (x, dt))
 
 
 def _mamba2(w: Widths) -> Weights:
     # Bias of the convolution; decay, skip and bias of the step of each head.
     convolved = w.value + 2 * w.key
     inputs, own = w.value + convolved + w.heads, convolved + 3 * w.heads
-    return Weights(inputs, convolved, own, w.value, w.wide_key * w.width)
+    return Weights(inputs, convolved, own, w.value, w.wide_key * w.width, inputs + 3 * w.value)
 
 
 def _gdn(w: Widths) -> Weights:
     convolved = 2 * w.key + w.value
     inputs, state = convolved + w.value + 2 * w.heads, w.wide_key * w.width
-    return Weights(inputs, convolved, 2 * w.heads, w.width, state)
+    # Keys and queries stand for each head, a triangular matrix for each chunk.
+    kept = convolved + 2 * w.wide_key + 4 * w.value + (CHUNKS["gdn"] + 3) * w.heads
+    return Weights(inputs, convolved, 2 * w.heads, w.width, state, kept)
 
 
 def _kda(w: Widths) -> Weights:
@@ -85,11 +90,13 @@ def _kda(w: Widths) -> Weights:
         ("gate_up", w.width, w.value, 1),
     )
     inputs, state = convolved + w.heads, w.wide_key * w.width
-    return Weights(inputs, convolved, w.heads + w.wide_key, w.width, state, thin)
+    kept = convolved + 3 * w.wide_key + 4 * w.value + (2 * CHUNKS["kda"] + 3) * w.heads
+    return Weights(inputs, convolved, w.heads + w.wide_key, w.width, state, kept, thin)
 
 
 def _linear(w: Widths) -> Weights:
-    return Weights(2 * w.wide_key + 2 * w.value, 0, 0, w.value, w.wide_key * w.width)
+    inputs, kept = 2 * w.wide_key + 2 * w.value, 2 * w.wide_key + 4 * w.value
+    return Weights(inputs, 0, 0, w.value, w.wide_key * w.width, kept)
 
 
 def _rwkv7(w: Widths) -> Weights:
@@ -98,11 +105,12 @@ def _rwkv7(w: Widths) -> Weights:
     # first layer lacks the projections of the values' rate.
     low = (("low_down", w.hidden, w.rank, 0), ("low_up", w.rank, w.value, 0))
     own, state = 7 * w.hidden + 6 * w.value, w.wide_key * w.width + w.hidden
-    return Weights(3 * w.value, 0, own, 2 * w.value, state, low)
+    kept = 5 * w.hidden + w.rank + 5 * w.wide_key + 4 * w.value
+    return Weights(3 * w.value, 0, own, 2 * w.value, state, kept, low)
 
 
 def _conv(w: Widths) -> Weights:
-    return Weights(3 * w.value, w.value, 0, 0, 0)
+    return Weights(3 * w.value, w.value, 0, 0, 0, 6 * w.value)
 
 
 WEIGHTS: dict[Mixer, Callable[[Widths], Weights]] = {

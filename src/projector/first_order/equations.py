@@ -312,9 +312,8 @@ ATTENTION_PER_CHANNEL, MLP_PER_CHANNEL = 13.0, 21.0
 def layer_channels(model: ModelConfig) -> float:
     """Return the channels that the 34 bytes of `activation_bytes` are of, in an average layer.
 
-    A recurrent mixer keeps, in 16 bits, the residual and its norm, the columns of its input
-    projection, and three times its values: out of the recurrence, the norm, and before the output
-    projection. This is our own; the formula has attention and an MLP in each layer.
+    A recurrent mixer keeps, in 16 bits, the residual, its norm, and what its entry of the table
+    says. This is our own; the formula has attention and an MLP in each layer.
     """
     widths, _ = recurrent_widths(model)
     mixers, behind = layer_parts(model)
@@ -323,8 +322,7 @@ def layer_channels(model: ModelConfig) -> float:
         if mixer == "attention":
             kept += ATTENTION_PER_CHANNEL * model.hidden_size * count
         else:
-            columns = WEIGHTS[mixer](widths).inputs
-            kept += 2.0 * (2 * model.hidden_size + columns + 3 * widths.value) * count
+            kept += 2.0 * (2 * model.hidden_size + WEIGHTS[mixer](widths).kept) * count
     return kept / LINEAR_PER_CHANNEL / model.num_layers
 
 
