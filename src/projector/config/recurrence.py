@@ -53,8 +53,8 @@ class Weights(NamedTuple):
     state: Size
     """Numbers that a sequence keeps in FP32, whatever its length."""
     kept: Size
-    """Elements of 16 bits that the backward needs of a token, beside what is projected. Closed forms
-    take it; rows say it kernel by kernel."""
+    """Elements of 16 bits that the backward needs of a token, beside the input, for closed forms;
+    rows say it kernel by kernel."""
     further: tuple[tuple[str, Size, Size, int], ...] = ()
     """Further projections: name, rows, columns, whether they have a bias."""
 
