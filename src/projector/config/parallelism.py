@@ -17,7 +17,7 @@ from projector.config._base import (
     Label,
     Shares,
 )
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 MAX_DEGREE = 1 << 20
 
@@ -177,7 +177,7 @@ class ParallelismConfig(Config):
     @classmethod
     def _order_is_whole(cls, value: str) -> str:
         if sorted(value.split("-")) != sorted(RANK_ORDER.split("-")):
-            msg = f"rank_order {value!r} should hold each degree of {RANK_ORDER} once"
+            msg = f"rank_order {shown(value)} should hold each degree of {RANK_ORDER} once"
             raise ConfigError(msg, value=value, allowed=f"an order of {RANK_ORDER}")
         return value
 

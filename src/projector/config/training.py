@@ -21,7 +21,7 @@ from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.device_kernels import matrix_type_named
 from projector.config.framework import FrameworkConfig
 from projector.config.resources import normalise
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 AUTO, ALL = "auto", "all"
 
@@ -396,7 +396,7 @@ class TrainingConfig(Config):
         if value is None or isinstance(value, Mapping | FrameworkConfig):
             return value
         allowed = "a name, or a mapping of name and release"
-        raise ConfigError(f"is {allowed} (got {value!r})", value=value, allowed=allowed)
+        raise ConfigError(f"is {allowed} (got {shown(value)})", value=value, allowed=allowed)
 
     @field_validator("recompute", mode="before")
     @classmethod

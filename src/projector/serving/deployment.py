@@ -21,7 +21,7 @@ from projector.config.engine import (
 )
 from projector.config.model import ModelConfig, refuse_diffusion
 from projector.config.model_file import load_model
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.fabrics import domain_gpus
 from projector.lower.hardware import native_type
@@ -252,7 +252,7 @@ class Deployment(Config):
         found = CACHE_TYPES.get(value.lower()) if isinstance(value, str) else value
         if isinstance(found, bool) or found not in CACHE_TYPES.values():
             names = ", ".join(CACHE_TYPES)
-            msg = f"a cached element has 2, 1 or 0.5 bytes or is one of {names}, got {value!r}"
+            msg = f"a cached element has 2, 1 or 0.5 bytes or is one of {names}, got {shown(value)}"
             raise ConfigError(msg, value=value, allowed=[2, 1, 0.5, *CACHE_TYPES])
         return float(found)  # type: ignore[arg-type]  # one of the values
 
