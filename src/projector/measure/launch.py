@@ -11,7 +11,9 @@ from typing import NamedTuple, TextIO
 
 from projector.errors import ConfigError, MeasurementError
 from projector.files import made_folder
+from projector.measure.process import INSTALL
 
+_ASK = "import sys, importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
 _RECORDER = "projector.measure.recorder"
 _LAUNCHERS = ("python", "torchrun", "accelerate")
 _LAUNCHING_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -87,6 +89,9 @@ def record_command(
     for path in (*former.traces, *former.samples):
         Path(path).unlink()
     try:
+        if Path(arguments[0]).name.startswith("python") and _run([arguments[0], "-c", _ASK], None):
+            msg = f"recording needs torch where the command runs: {INSTALL}"
+            raise MeasurementError(msg, key="command", value=" ".join(command), allowed=INSTALL)
         code = _run(arguments, output)
     except OSError as error:
         raise _not_recorded(f"{arguments[0]} cannot be run: {error.strerror}", command) from None
