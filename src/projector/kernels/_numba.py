@@ -148,7 +148,10 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
         try:
             found = _rebuilt(pickle.loads(data), target_context)  # noqa: S301  # our own folder
         except Exception:  # a damaged pickle raises anything
-            self._remove(path)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError:
+                self.disable()
             return None
         return found
 
@@ -203,12 +206,6 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
         text = repr((machine, [*map(str, types)])).encode()
         digest = hashlib.sha256(text + (_dumps(cells) if cells else b"")).hexdigest()[:16]
         return folder / f"{self.name}.{digest}{FORM}"
-
-    def _remove(self, path: Path) -> None:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError:
-            self.disable()
 
 
 class _Code:

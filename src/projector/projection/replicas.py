@@ -34,12 +34,17 @@ def find_patterns(
         begin, end = workloads.stage_offset[pipeline[row] :][:2].tolist()
         placement = placements.unique[int(placements.of[row])]
         parts.append(_pattern(placement, tuple(workloads.stage_like[begin:end].tolist())))
-    return _end_to_end(parts), pattern
+    columns: dict[str, Any] = {
+        name: offsets(np.concatenate([np.diff(column) for column in values]))
+        if name.endswith("_first")
+        else np.concatenate(values)
+        for name, values in zip(Patterns._fields, zip(*parts, strict=True), strict=True)
+    }
+    return Patterns(**columns), pattern
 
 
 @lru_cache(maxsize=512)
 def _pattern(placement: Placement, stage_like: tuple[int, ...]) -> Patterns:
-    """Return the pattern of a placement whose stages are like these."""
     like = np.array(stage_like, np.int64)
     is_first = like == np.arange(len(like))
     held = placement.model_stage
@@ -60,17 +65,6 @@ def _pattern(placement: Placement, stage_like: tuple[int, ...]) -> Patterns:
         chunk_first=np.array([0, held.size]),
         chunk_stage=held.ravel(),
     )
-
-
-def _end_to_end(parts: list[Patterns]) -> Patterns:
-    """Put patterns one after the other."""
-    columns: dict[str, Any] = {
-        name: offsets(np.concatenate([np.diff(column) for column in values]))
-        if name.endswith("_first")
-        else np.concatenate(values)
-        for name, values in zip(Patterns._fields, zip(*parts, strict=True), strict=True)
-    }
-    return Patterns(**columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +93,6 @@ class Replicas:
     """int64[replicas]: which of these each has."""
 
     def __len__(self) -> int:
-        """Return the number of replicas."""
         return len(self.pipeline)
 
     @cached_property

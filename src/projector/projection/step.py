@@ -471,7 +471,6 @@ def _replay(
     timing_of_run: Ints,
     batches: Sequence[order_times.Wanted],
 ) -> None:
-    """Replay runs of orders, whose timings ascend; those of a series together."""
     numbers: dict[Series | Order, int] = {}
     group_of_order = np.zeros(len(orders), np.int64)
     for number in np.flatnonzero(np.bincount(order_of_run)).tolist():

@@ -210,7 +210,6 @@ class _Others:
         return len(self._running) < AHEAD * (self._count - len(self._starting))
 
     def submit(self, chunk: int) -> "Future[_Answer]":
-        """Hand out a chunk."""
         future = self._pool.submit(_work, self._task, chunk)
         self._running.add(future)
         return future
@@ -314,8 +313,6 @@ if sys.platform != "win32":
 
 
 class _Context(BaseContext):
-    """Makes workers, and knows them."""
-
     def __init__(self) -> None:
         self.copies = _can_copy()
         self._name = "fork" if self.copies else "spawn"
