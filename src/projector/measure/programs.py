@@ -232,6 +232,6 @@ def benchmark_record(
     if tell is not None:
         for line in reduction.lines():
             tell(line)
-    task = task_of(reduction, device=device)
+    task = task_of(reduction, device, tasks.Pace())
     progress = None if tell is None else tasks.Sparing(tell)
     return record_of(reduction, task, run_task(task, progress=progress))

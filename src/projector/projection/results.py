@@ -62,6 +62,11 @@ class Counts(NamedTuple):
         return ModelCounts(*(column[family].item() for column in self))
 
 
+def _number(which: int) -> Callable[["Results"], Floats]:
+    """Declare one of the numbers that the jobs of a family do not share."""
+    return lambda results: results.number(which)
+
+
 class Results:
     """What scalars of a batch are computed from; what several need is computed once."""
 
@@ -150,20 +155,12 @@ class Results:
         families[kernels.FEW_BELOW] = np.where(degrees.pp > 1, few, 0)
         return families, evaluation.devices, inputs.held
 
-    @property
-    def model_flop(self) -> Floats:
-        """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
-        return self.number(kernels.MODEL_FLOP)
-
-    @property
-    def recompute_flop(self) -> Floats:
-        """Matrix FLOP that recomputation repeats in one step, over all devices."""
-        return self.number(kernels.RECOMPUTE_FLOP)
-
-    @property
-    def mfu(self) -> Floats:
-        """Share of the dense datasheet peak of the training precision."""
-        return self.number(kernels.MFU)
+    model_flop = cached_property(_number(kernels.MODEL_FLOP))
+    """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
+    recompute_flop = cached_property(_number(kernels.RECOMPUTE_FLOP))
+    """Matrix FLOP that recomputation repeats in one step, over all devices."""
+    mfu = cached_property(_number(kernels.MFU))
+    """Share of the dense datasheet peak of the training precision."""
 
     @property
     def schedule(self) -> Coded:
@@ -342,11 +339,6 @@ class Scalar:
 def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column]:
     """Declare what the jobs of a family share."""
     return lambda results: results.of_families(read(results))
-
-
-def _number(which: int) -> Callable[[Results], Floats]:
-    """Declare one of the numbers that the jobs of a family do not share."""
-    return lambda results: results.number(which)
 
 
 T = TypeVar("T")

@@ -207,20 +207,17 @@ class Store:
         """Counts of all finished chunks."""
         self.drafts = path / f"{NEW}{uuid.uuid4().hex}-"
         """How the names of drafts begin."""
-        try:
-            self._open(overwrite=overwrite)
-        except ConfigError:
-            self.close()
-            raise
-        except OSError as error:
-            self.close()
-            raise not_written(path, error) from None
-        except ValueError as error:
-            self.close()
-            raise _refused(path, str(error)) from None
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as undone:
+            undone.callback(self.close)
+            try:
+                self._open(overwrite=overwrite)
+            except ConfigError:
+                raise
+            except OSError as error:
+                raise not_written(path, error) from None
+            except ValueError as error:
+                raise _refused(path, str(error)) from None
+            undone.pop_all()
 
     def todo(self) -> Iterator[int]:
         """Yield the chunks that are not finished, in order."""
@@ -278,14 +275,13 @@ class Store:
             if not overwrite:
                 raise _other(path, manifest, self.plan.manifest())
             manifest = None
-        if manifest is None or overwrite:
-            if read_only is not None:
-                raise read_only
-            self._begin()
-            self._done = bytearray(self.plan.chunks)
-            return
         self._done = bytearray(self.plan.chunks)
-        self._resume(read_only)
+        if manifest is not None and not overwrite:
+            self._resume(read_only)
+        elif read_only is not None:
+            raise read_only
+        else:
+            self._begin()
 
     def _take_lock(self) -> OSError | None:
         """Keep other runs out; return why nothing can be written, where it cannot."""
