@@ -361,7 +361,6 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the processes, whatever they are doing."""
         self._ended = True
         for process in self._processes:
             process.kill()
