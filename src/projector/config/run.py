@@ -383,7 +383,18 @@ class RunConfig(Config):
     @classmethod
     def _switched(cls, value: Any, info: Any) -> Any:
         if info.field_name == "warm_up":
-            return _ramp(value)
+            if value is None or value is False:
+                return {}
+            numbers = value.split() if isinstance(value, str) else value
+            if isinstance(numbers, list | tuple):
+                if len(numbers) != len(WarmUpConfig.model_fields):
+                    msg = f"takes three numbers: first batch, increment, samples (got {value!r})"
+                    raise ConfigError(msg, value=value, allowed="three integers, or a mapping")
+                return dict(zip(WarmUpConfig.model_fields, numbers, strict=True))
+            if value is True:
+                msg = "needs start_batch_size and samples to be switched on"
+                raise ConfigError(msg, value=value, allowed="false, or a mapping")
+            return value
         if info.field_name in SWITCHED_TERMS:
             return switched(value)
         return {} if value is None else value
@@ -410,19 +421,3 @@ def _fields(term: Any) -> Mapping[str, Any]:
     if isinstance(term, bool):
         return {"enabled": term}
     return term if isinstance(term, Mapping) else {}
-
-
-def _ramp(value: Any) -> Any:
-    """Read Megatron's three numbers: first batch, increment, samples."""
-    if value is None or value is False:
-        return {}
-    numbers = value.split() if isinstance(value, str) else value
-    if isinstance(numbers, list | tuple):
-        if len(numbers) != len(WarmUpConfig.model_fields):
-            msg = f"takes three numbers: first batch, increment, samples (got {value!r})"
-            raise ConfigError(msg, value=value, allowed="three integers, or a mapping")
-        return dict(zip(WarmUpConfig.model_fields, numbers, strict=True))
-    if value is True:
-        msg = "needs start_batch_size and samples to be switched on"
-        raise ConfigError(msg, value=value, allowed="false, or a mapping")
-    return value
