@@ -139,7 +139,9 @@ class EnergyConfig(Config):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0.0 <= value <= MOST_G_CO2_PER_KWH):
             allowed = f"grams of CO2 for a kWh, 0 to {MOST_G_CO2_PER_KWH:g}, or a region"
-            raise ConfigError(f"takes {allowed} (got {value!r})", value=str(value), allowed=allowed)
+            raise ConfigError(
+                f"takes {allowed} (got {shown(value)})", value=shown(value), allowed=allowed
+            )
         return value
 
 
@@ -383,18 +385,7 @@ class RunConfig(Config):
     @classmethod
     def _switched(cls, value: Any, info: Any) -> Any:
         if info.field_name == "warm_up":
-            if value is None or value is False:
-                return {}
-            numbers = value.split() if isinstance(value, str) else value
-            if isinstance(numbers, list | tuple):
-                if len(numbers) != len(WarmUpConfig.model_fields):
-                    msg = f"takes three numbers: first batch, increment, samples (got {value!r})"
-                    raise ConfigError(msg, value=value, allowed="three integers, or a mapping")
-                return dict(zip(WarmUpConfig.model_fields, numbers, strict=True))
-            if value is True:
-                msg = "needs start_batch_size and samples to be switched on"
-                raise ConfigError(msg, value=value, allowed="false, or a mapping")
-            return value
+            return _ramp(value)
         if info.field_name in SWITCHED_TERMS:
             return switched(value)
         return {} if value is None else value
@@ -421,3 +412,19 @@ def _fields(term: Any) -> Mapping[str, Any]:
     if isinstance(term, bool):
         return {"enabled": term}
     return term if isinstance(term, Mapping) else {}
+
+
+def _ramp(value: Any) -> Any:
+    """Read Megatron's three numbers: first batch, increment, samples."""
+    if value is None or value is False:
+        return {}
+    numbers = value.split() if isinstance(value, str) else value
+    if isinstance(numbers, list | tuple):
+        if len(numbers) != len(WarmUpConfig.model_fields):
+            msg = f"takes three numbers: first batch, increment, samples (got {shown(value)})"
+            raise ConfigError(msg, value=value, allowed="three integers, or a mapping")
+        return dict(zip(WarmUpConfig.model_fields, numbers, strict=True))
+    if value is True:
+        msg = "needs start_batch_size and samples to be switched on"
+        raise ConfigError(msg, value=value, allowed="false, or a mapping")
+    return value

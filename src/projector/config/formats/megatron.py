@@ -68,7 +68,7 @@ def read_megatron(
             stated[key] = int(most)
         else:
             del stated[key]
-            warnings.append(f"--{key} is {value!r}; give cluster.{field}=N to set it")
+            warnings.append(f"--{key} is {shown(value)}; give cluster.{field}=N to set it")
     spelling = {
         setting: switch for switch, setting in NEGATED.items() if stated.get(setting) is False
     }
