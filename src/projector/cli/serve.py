@@ -1,7 +1,7 @@
 """``projector serve``."""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_options
 from projector.cli.options import command, flag, option
@@ -14,9 +14,6 @@ from projector.cli.output import (
     print_json,
     print_report,
 )
-
-if TYPE_CHECKING:
-    from projector.serving.projection import ServingProjection
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,16 @@ def serve(
     from projector.serving.api import project_case, read_case
 
     result = project_case(read_case(config, changes), front=front, gpus=gpus)
-    _write_files(result, plot, html, printer)
+    if plot is not None:
+        from projector.report.serve import write_front
+
+        write_front(result, plot)
+        printer.wrote(plot)
+    if html is not None:
+        from projector.report.serve import write_serve_page
+
+        write_serve_page(result, html)
+        printer.wrote(html)
     if printer.as_json:
         print_json(result.to_dict())
     else:
@@ -114,19 +120,3 @@ def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) 
         print_report(serve_report(result))
         printer.warn(warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
-
-
-def _write_files(
-    result: "ServingProjection", plot: str | None, html: str | None, printer: Printer
-) -> None:
-    """Draw the front, and write the page."""
-    if plot is not None:
-        from projector.report.serve import write_front
-
-        write_front(result, plot)
-        printer.wrote(plot)
-    if html is not None:
-        from projector.report.serve import write_serve_page
-
-        write_serve_page(result, html)
-        printer.wrote(html)
