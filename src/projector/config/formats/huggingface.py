@@ -130,7 +130,6 @@ _NO_ATTENTION: Final[hf.Fields] = _TIED | {
     "vocab_size": hf.integer("vocab_size"),
     # No layer has an MLP.
     "ffn_hidden_size": lambda config: 4 * config.integer("hidden_size"),
-    "num_attention_heads": 1,
     "position_embedding": "none",
 }
 _MAMBA: Final = _hybrid(_NO_ATTENTION, hybrid.mamba)

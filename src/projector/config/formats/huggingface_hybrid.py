@@ -207,7 +207,9 @@ def _mamba1_of(config: ConfigFile, expand: str, size: str, taps: str, rank: str)
 def mamba(config: ConfigFile) -> dict[str, Any]:
     """Mamba-1 in every layer, and nothing else."""
     names = ("expand", "state_size", "conv_kernel", "time_step_rank")
-    return {"layer_types": ("mamba1",)} | _mamba1_of(config, *names)
+    fields = {"layer_types": ("mamba1",)} | _mamba1_of(config, *names)
+    state = fields["recurrent"]
+    return fields | {"num_attention_heads": state["num_heads"], "kv_channels": state["head_dim"]}
 
 
 def rwkv7(config: ConfigFile) -> dict[str, Any]:
