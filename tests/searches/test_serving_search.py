@@ -67,11 +67,10 @@ def test_a_looser_target_never_serves_less(limit):
 
 
 def test_more_devices_never_serve_fewer():
-    found = searched("qwen3_30b_a3b", gpus=[1, 2, 3, 4, 6, 8, 12], tpot_ms=15.0)
-    rates = [each.tokens_per_s for each in found.by_count]
-    assert np.all(np.diff(rates) >= -1e-9 * np.array(rates[1:]))
-    apart = [served(searched(gpus=count, tpot_ms=6.0)) for count in (1, 2, 4)]
-    assert np.all(np.diff(apart) >= 0.0)
+    for model, counts in (("qwen3_30b_a3b", (1, 2, 3, 4, 6, 8)), ("llama3.1_8b", (1, 2, 4))):
+        rates = [served(searched(model, gpus=count, tpot_ms=8.0)) for count in counts]
+        assert np.all(np.diff(rates) >= -1e-9 * np.array(rates[1:]))
+        assert rates[-1] > 0.0
 
 
 def test_what_is_stated_is_kept():
@@ -150,7 +149,6 @@ def test_what_would_do_does():
         ({"gpus": [4, True]}, "gpus"),
         ({"gpus": 1, "tp": 2}, "tp"),
         ({"top": 0}, "top"),
-        ({"most_seconds": 0}, "most_seconds"),
         ({"ttft_ms": -1.0}, "load.ttft_ms"),
         ({"dtype": ["bf16", "fp9"]}, "dtype"),
         ({"device": ["h100", "h999"]}, "cluster.device"),
@@ -171,7 +169,6 @@ def test_the_command_ranks_draws_and_writes_a_page(capsys, tmp_path):
     assert run([*words, "--plot", str(figure), "--html", str(page)]) == 0
     out = capsys.readouterr().out
     assert "Ranked by throughput of a device" in out
-    assert "By device and number" in out
     assert max(map(len, out.splitlines()[:10])) <= 120
     assert figure.read_text().startswith("<?xml")
     assert "MI300X" in page.read_text()

@@ -7,7 +7,6 @@ from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_opti
 from projector.cli.options import command, flag, option, refuse_idle
 from projector.cli.output import (
     DOES_NOT_FIT,
-    OUT_OF_TIME,
     SUCCESS,
     Printer,
     check_files,
@@ -69,7 +68,6 @@ def serve(
         "What a search ranks by: tokens/s/GPU, USD a token, or GPUs for the rate.",
     ),
     top: int | None = option("N", "Configurations of a search to show; 20 by default."),
-    most_seconds: float | None = option("S", "Search no further device after S seconds."),
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
@@ -91,7 +89,6 @@ def serve(
     names the times and the GPUs that would.
 
     Exit code 3: the batch does not fit; it is projected all the same. Or a search found nothing.
-    Exit code 4: --most-seconds left devices out.
 
     \b
     Examples:
@@ -116,10 +113,9 @@ def serve(
         if front:
             msg = "--search draws the fronts too; leave out --front"
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
-        asked = {"objective": objective, "top": top, "most_seconds": most_seconds}
-        ranking: dict[str, Any] = {**asked, "gpus": _numbers(gpus)}
+        ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
         return _search(config, changes, ranking, (plot, html), printer)
-    refuse_idle("objective", "top", "most_seconds", needs="--search")
+    refuse_idle("objective", "top", needs="--search")
     from projector.serving.api import project_case, read_case
 
     numbers = _numbers(gpus)
@@ -178,8 +174,6 @@ def _search(
     else:
         print_report([report.serve_search_report(result)])
         printer.warn(warnings)
-    if result.left_out:
-        return OUT_OF_TIME
     return SUCCESS if result.configurations else DOES_NOT_FIT
 
 

@@ -1,7 +1,6 @@
 """A search for what serves a load: the ranking, each device by itself, and their fronts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +32,9 @@ def serve_search_report(result: ServingSearch) -> Document:
         f"{_asked(result)}. {result.evaluated:,} points in {result.seconds:.1f} s: "
         f"{result.fitting:,} fit, {result.within:,} do."
     )
-    if result.left_out:
-        lead += f" STOPPED, out of time: {', '.join(result.left_out)} not looked at."
     head: list[RenderableType] = [Text(title, style="bold"), Padding(Text(lead), (0, 0, 0, 2))]
-    sections = [*_ranked(result), *_by_count(result), _picture(result)]
-    if not result.configurations and not result.left_out:
+    sections = [*_ranked(result), _picture(result)]
+    if not result.configurations:
         out = ways_out(result)
         head += [Text(), Text("NOTHING DOES", style="bold red"), *map(Text, out)]
         head += [Pasted(assignments(result.least.overrides))] if result.least else []
@@ -92,13 +89,20 @@ def _degrees(fields: Mapping[str, int]) -> str:
     return " ".join(many) or "TP1"
 
 
-def _table(result: ServingSearch, shown: Sequence[ServingChoice], *lead: Column) -> Table:
-    """Return what configurations are and reach."""
-    types = {each.deployment.dtype for each in shown}
+def _short(device: str) -> str:
+    return device.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").split()[0]
+
+
+def _ranked(result: ServingSearch) -> list[Section]:
+    """Return the best, with groups; a terminal shows the first."""
+    shown = result.configurations[:RANKED]
+    if not shown:
+        return []
+    count, types = len(shown), {each.deployment.dtype for each in shown}
     drafts = [each.deployment.speculative for each in shown]
-    costs = [result.usd_per_million_tokens(each) for each in shown]
     columns = [
-        *lead,
+        Column("#", range(1, count + 1)),
+        Column("group", result.groups[:count], short="gr"),
         words("device", [each.deployment.cluster.device.name for each in shown], write=_short),
         words("type", [each.deployment.dtype if len(types) > 1 else None for each in shown]),
         words("replicas", [f"{each.units} x {each.unit_gpus}" for each in shown]),
@@ -109,35 +113,22 @@ def _table(result: ServingSearch, shown: Sequence[ServingChoice], *lead: Column)
         Column("TPOT ms", [to_ms(each.tpot_s) for each in shown], "{:,.1f}".format, 2),
         Column("tokens/s/GPU", [each.tokens_per_s_per_gpu for each in shown], "{:,.0f}".format,
                short="tok/s/GPU"),
-        Column("USD/M tokens", costs, "{:,.3g}".format, 3, short="USD/M"),
+        Column("USD/M tokens", [result.usd_per_million_tokens(each) for each in shown],
+               "{:,.3g}".format, 3, short="USD/M"),
         words("settings", [assignments(each.overrides) for each in shown], media=Media.PAGE),
     ]  # fmt: skip
-    return Table(columns, {0: "bold"}, gap=1)
-
-
-def _short(device: str) -> str:
-    return device.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").split()[0]
-
-
-def _ranked(result: ServingSearch) -> list[Section]:
-    """Return the best, with groups; a terminal shows the first."""
-    shown = result.configurations[:RANKED]
-    if not shown:
-        return []
-    places = Column("#", range(1, len(shown) + 1))
-    table = _table(result, shown, places, Column("group", result.groups[: len(shown)], short="gr"))
-    table = replace(table, brief=range(min(result.top, len(shown))))
+    table = Table(columns, {0: "bold"}, gap=1, brief=range(min(result.top, count)))
     same = result.groups.count(1)
     told = [f"Group 1: {same:,} that differ from the first by less than a projection can tell."]
     told = [*(told if same > 1 else []), *_simulated(result)]
-    by = BEST_BY.get(result.goal.objective, "throughput of a device")
     closing: list[RenderableType] = [
         Text(),
         *map(Text, told),
         Text("The first as overrides of projector serve:", style="dim"),
         Pasted(assignments(shown[0].overrides)),
     ]
-    text = f"The best batch of each split, {len(shown):,} of {len(result.configurations):,}."
+    by = BEST_BY.get(result.goal.objective, "throughput of a device")
+    text = f"The best batch of each split, {count:,} of {len(result.configurations):,}."
     text = " ".join([text, *told, "A click on a head sorts."])
     note = "replicas x GPUs of each; prefill + decode where these lie apart"
     return [Section(f"Ranked by {by}", text, table, note=note, closing=closing)]
@@ -156,19 +147,6 @@ def _simulated(result: ServingSearch) -> list[str]:
     if best is not None and (bands := bands_text(best)):
         told.append(f"{bands}.")
     return told
-
-
-def _by_count(result: ServingSearch) -> list[Section]:
-    """Return the best of each device for each number of devices."""
-    shown = result.by_count
-    counts = Column("GPUs", [each.count for each in shown], "{:,}".format)
-    whole = Column("tokens/s", [each.tokens_per_s for each in shown], "{:,.0f}".format)
-    text = "The best of each device for each number of devices."
-    table = _table(result, shown, counts, whole)
-    # Their rate is told as a whole.
-    columns = [each for each in table.columns if each.name != "tokens/s/GPU"]
-    table = replace(table, columns=columns, styles={})
-    return [Section("By device and number", text, table)] if len(shown) > 1 else []
 
 
 def ways_out(result: ServingSearch) -> list[str]:

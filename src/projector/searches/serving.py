@@ -24,7 +24,7 @@ from projector.errors import ConfigError, one_of
 from projector.lower.hardware import native_type
 from projector.projection.bands import ratio_band
 from projector.runs.cost import cost_usd, usd_per_million_tokens
-from projector.searches.limits import Watch, check_seconds, check_top
+from projector.searches.limits import Watch, check_top
 from projector.searches.ranking import noise_groups, pair_noise
 from projector.serving.api import LOAD, ServingCase, on_devices, project_case, read_case
 from projector.serving.capacity import Targets
@@ -359,8 +359,6 @@ class ServingSearch:
     """The same: what needs the fewest devices, of those tried."""
     top: int
     seconds: float
-    left_out: tuple[str, ...] = ()
-    """Devices that were not looked at, as the time was over."""
 
     @property
     def evaluated(self) -> int:
@@ -391,7 +389,7 @@ class ServingSearch:
         settings = [
             {f"parallelism.{name}": getattr(each.deployment, name) for name in DEGREES}
             | {"machine": (each.deployment.cluster.device.name, each.deployment.dtype)}
-            | {"batch": each.traffic.batch, "kind": (each.prefill_replicas, each.decode_replicas)}
+            | {"more": (each.traffic.batch, each.prefill_replicas, each.decode_replicas)}
             for each in every
         ]
 
@@ -399,8 +397,7 @@ class ServingSearch:
             if "machine" in names:
                 band = serving_band(every[0].deployment.cluster.device, LATENCY)
                 return (ratio_band(None, band, band).high_68 or 1.0) - 1.0
-            split = [name for name in names if name.startswith("parallelism.")]
-            return pair_noise(split if len(split) == len(names) else SEVERAL)
+            return pair_noise(SEVERAL if "more" in names else names)
 
         return tuple(noise_groups(np.array([e.value for e in every]), settings, noise).tolist())
 
@@ -411,17 +408,6 @@ class ServingSearch:
         for each in self.points:
             found.setdefault(each.device.name, []).append(each)
         return found
-
-    @cached_property
-    def by_count(self) -> tuple[ServingChoice, ...]:
-        """The best of each device for each number of devices."""
-        goals = [replace(self.goal, counts=(count,)) for count in self.goal.counts]
-        found = [
-            goal.first([goal.placed(each.grid, each.rates) for each in points])
-            for points in self.by_device.values()
-            for goal in goals
-        ]
-        return tuple(each for each in found if each is not None)
 
     def usd_per_million_tokens(self, each: ServingChoice) -> float | None:
         """Return the rent over what is generated; None without a price."""
@@ -438,13 +424,13 @@ class ServingSearch:
             for place, each in enumerate(self.configurations[: self.top])
         ]
         return {
-            **told(self, "model evaluated fitting within seconds left_out"),
+            **told(self, "model evaluated fitting within seconds"),
             "objective": self.goal.objective,
             "targets": self.goal.targets.model_dump(),
             "load": self.goal.traffic.model_dump(mode="json"),
             "within_noise": self.groups.count(1),
             "best": best,
-            **told(self, "by_count relaxed least"),
+            **told(self, "relaxed least"),
             "projection": None if self.best is None else self.best.to_dict(),
         }
 
@@ -467,7 +453,6 @@ def search_serving(
     objective: str = THROUGHPUT,
     usd_per_gpu_hour: float | str | None = None,
     top: int = 20,
-    most_seconds: float | None = None,
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> ServingSearch:
@@ -487,8 +472,6 @@ def search_serving(
         Rent, or the dated prices of ``hardware/prices.yaml``.
     top : int
         Configurations to tell.
-    most_seconds : float, optional
-        Begin no further device after so many seconds.
 
     Raises
     ------
@@ -496,7 +479,7 @@ def search_serving(
         If no deployment of the kind can exist, or the words contradict each other.
     """
     check_top(top)
-    watch = Watch(check_seconds(most_seconds))
+    watch = Watch()
     changes = {
         f"{LOAD}.{name}" if name in Traffic.model_fields else name: value
         for name, value in {"model": model, **settings}.items()
@@ -513,12 +496,7 @@ def search_serving(
     devices = [each[0].deployment.cluster.device.name for each in cases]
     goal = _goal(first, objective, gpus, _prices(first.traffic, devices, usd_per_gpu_hour))
     bases = [_with_units([case.deployment for case in each]) for each in cases]
-    found: list[ServingPoints] = []
-    looked_at = 0
-    for each in bases:
-        if not (looked_at and watch.is_over):
-            found += goal.evaluated(each)
-            looked_at += 1
+    found = [points for each in bases for points in goal.evaluated(each)]
     if not found:
         stated = [name for name in DEGREES if name in first.deployment.model_fields_set]
         kept = f" with the stated {', '.join(stated)}" if stated else ""
@@ -528,18 +506,16 @@ def search_serving(
         (each.choice(row, goal.traffic) for each in found for row in each.best.tolist()),
         key=lambda each: (each.value, -each.tokens_per_s_per_gpu),
     )
-    nothing = not ranked and looked_at == len(bases)
     return ServingSearch(
         goal=goal,
         model=first.deployment.model.name,
         points=tuple(found),
         configurations=tuple(ranked),
         best=project_case(ranked[0].case) if ranked else None,
-        relaxed=_relaxed(goal, found) if nothing else (),
-        least=_least(goal, found, bases) if nothing else None,
+        relaxed=() if ranked else _relaxed(goal, found),
+        least=None if ranked else _least(goal, found, bases),
         top=top,
         seconds=watch.seconds,
-        left_out=tuple(devices[looked_at:]),
     )
 
 
