@@ -26,6 +26,11 @@ def test_the_table_of_frameworks_is_current():
     assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
+def test_the_table_of_hybrid_models_is_current_and_their_counts_are_the_published_ones():
+    script = str(ROOT / "docs" / "make_hybrid.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+LONGEST_MESSAGE = 8192
+
 
 class ProjectorError(Exception):
     """Base of every error a user can cause.
@@ -24,6 +26,8 @@ class ProjectorError(Exception):
     def __init__(
         self, message: str, *, key: str = "", value: Any = None, allowed: Any = None
     ) -> None:
+        if len(message) > LONGEST_MESSAGE:  # it repeats what was given
+            message = f"{message[: LONGEST_MESSAGE // 2]} ... {message[-LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
         self.message = message
         self.key = key

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from projector.compiling import background
-from projector.kernels import _interpreted
+from projector.kernels import _cache, _interpreted
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="looks for locks as POSIX does"),
@@ -88,7 +88,7 @@ def test_one_at_a_time_which_takes_over_what_others_want(python, tmp_path):
     folder = tmp_path / "numba"
     folder.mkdir()
     request = folder / "one.wanted"
-    request.write_bytes(pickle.dumps((("builtins", "nothing", ()),)))
+    _cache.write_kept(request, pickle.dumps((("builtins", "nothing", ()),)))
     (folder / "two.wanted").write_text("damaged")
     with (folder / "background.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

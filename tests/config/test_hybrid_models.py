@@ -69,6 +69,51 @@ FILES = {
 }  # fmt: skip
 
 
+FILES |= {
+    "falcon_h1_34b": {
+        **ATTENTION, "model_type": "falcon_h1", "hidden_size": 5120, "num_hidden_layers": 72,
+        "num_attention_heads": 20, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 261120,
+        "intermediate_size": 21504, "mamba_d_ssm": 4096, "mamba_n_heads": 32, "mamba_d_head": 128,
+        "mamba_n_groups": 2, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_rms_norm": False,
+        "mamba_chunk_size": 256, "ssm_multipliers": [0.35, 0.25, 0.17, 0.5, 0.35],
+    },
+    "granite4_h_small": {
+        **ATTENTION, "model_type": "granitemoehybrid", "hidden_size": 4096,
+        "num_hidden_layers": 40, "intermediate_size": 768, "shared_intermediate_size": 1536,
+        "vocab_size": 100352, "num_local_experts": 72, "num_experts_per_tok": 10,
+        "layer_types": ["attention" if i % 10 == 5 else "mamba" for i in range(40)],
+        "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_n_groups": 1, "mamba_d_state": 128,
+        "tie_word_embeddings": True,
+    },
+    "lfm2_1.2b": {
+        "model_type": "lfm2", "hidden_size": 2048, "num_hidden_layers": 16, "vocab_size": 65536,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "block_ff_dim": 12288,
+        "block_auto_adjust_ff_dim": True, "block_multiple_of": 256, "conv_L_cache": 3,
+        "block_ffn_dim_multiplier": 1.0, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "conv_dim": 2048,
+    },
+    "lfm2_8b_a1b": {
+        "model_type": "lfm2_moe", "hidden_size": 2048, "num_hidden_layers": 24,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 7168,
+        "vocab_size": 65536, "num_dense_layers": 2, "num_experts": 32, "num_experts_per_tok": 4,
+        "moe_intermediate_size": 1792, "conv_L_cache": 3, "use_expert_bias": True,
+        "layer_types": [
+            "full_attention" if i in {2, 6, 10, 14, 18, 21} else "conv" for i in range(24)
+        ],
+    },
+    "mamba_2.8b": {
+        "model_type": "mamba", "hidden_size": 2560, "num_hidden_layers": 64, "state_size": 16,
+        "vocab_size": 50280, "conv_kernel": 4, "expand": 2, "time_step_rank": 160,
+    },
+    "rwkv7_2.9b": {
+        "model_type": "rwkv7", "hidden_size": 2560, "num_hidden_layers": 32, "head_dim": 64,
+        "vocab_size": 65536, "hidden_ratio": 4.0, "intermediate_size": None,
+        "decay_low_rank_dim": 96, "a_low_rank_dim": 96, "v_low_rank_dim": 64,
+        "gate_low_rank_dim": 320,
+    },
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_config_json_is_the_shipped_model(name):
     shipped, (model, warnings) = load_model(name), read_huggingface(FILES[name])
@@ -76,6 +121,21 @@ def test_a_config_json_is_the_shipped_model(name):
     assert model.layer_kinds == shipped.layer_kinds
     assert parameters_total(model) == parameters_total(shipped)
     assert parameters_active(model) == parameters_active(shipped)
+
+
+def test_qwen3_5_may_have_no_experts():
+    file = FILES["qwen3_next_80b_a3b"] | {"model_type": "qwen3_5_text"}
+    file = {name: value for name, value in file.items() if "expert" not in name}
+    model, _ = read_huggingface(file)
+    assert model.layer_kinds[:4] == ("gdn_dense", "gdn_dense", "gdn_dense", "dense")
+    assert model.moe is None
+
+
+def test_ranks_of_rwkv_7_follow_from_its_width():
+    file = {name: value for name, value in FILES["rwkv7_2.9b"].items() if "low_rank" not in name}
+    model, _ = read_huggingface(file)
+    # 2.5, 2.5, 1.7 and 5 times the root of 2560, in whole 32s.
+    assert model.recurrent.dt_rank == 128 + 128 + 96 + 256
 
 
 def test_granite_4_has_mamba_2_and_shared_experts():
@@ -96,7 +156,7 @@ def test_granite_4_has_mamba_2_and_shared_experts():
         ("nemotron3_nano_30b_a3b", {"hybrid_override_pattern": "M*"}, "52 layers"),
         ("nemotron3_nano_30b_a3b", {"hybrid_override_pattern": "X" * 52}, "52 layers"),
         ("qwen3_next_80b_a3b", {"layer_types": ["conv"] * 48}, "layer_types"),
-        ("qwen3_next_80b_a3b", {"mamba_d_ssm": 64}, "state-space"),
+        ("qwen3_next_80b_a3b", {"num_mem_blocks": 2}, "state-space"),
         ("kimi_linear_48b_a3b", {"linear_attn_config": None}, "linear_attn_config"),
     ],
 )

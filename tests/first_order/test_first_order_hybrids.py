@@ -90,3 +90,25 @@ def test_rows_and_closed_forms_count_the_same_weights(mixer):
     )  # fmt: skip
     total = count_parameters(model).total
     assert total == count_architecture(model).parameters_total == parameters_total(model)
+
+
+@pytest.mark.parametrize("mixer", WEIGHTS)
+def test_what_a_mixer_keeps_is_what_its_rows_keep(mixer):
+    """But for scores of MLPs and logits, which are none of it."""
+    rank = 64 if mixer in {"mamba1", "rwkv7"} else 0
+    recurrent = {
+        "num_heads": 16, "head_dim": 64, "num_groups": 16, "state_size": 64, "dt_rank": rank,
+        "conv_kernel": 0 if mixer in {"linear", "rwkv7"} else 4,
+    }  # fmt: skip
+    model = {
+        "num_layers": 2, "hidden_size": 1024, "ffn_hidden_size": 1024, "vocab_size": 64,
+        "num_attention_heads": 8, "layer_types": [mixer], "recurrent": recurrent,
+    }  # fmt: skip
+    one, two = (
+        pj.project_memory(pj.load_job(JOB | {"model": model | {"num_layers": layers}}))
+        for layers in (2, 4)
+    )
+    a_layer = (two.stages[0].activations_bytes - one.stages[0].activations_bytes) / 2
+    said = 34 * layer_channels(ModelConfig.parse(model)) * 4096
+    # Mamba-1 keeps a state of each 2048 tokens, Kimi's thin products their inputs.
+    assert said == pytest.approx(a_layer, rel=0.03)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def twice(tmp_path_factory):
             text=True,
             check=False,
         )
-        assert done.stderr == ""
+        call.told = done.stderr
         hits, kept = done.stdout.split()
         return int(hits), kept == "True"
 
@@ -99,22 +100,94 @@ def leftovers():
 def test_a_folder_that_cannot_be_written(twice, environment):
     before = leftovers()
     assert twice(**environment) == (0, False)
+    assert twice.told == ""
     assert leftovers() == before
     assert not list(twice.folder.rglob("*.nb?"))
 
 
 @pytest.mark.thorough
 @compiles
-@pytest.mark.parametrize("content", [b"", b"junk", None])
+@pytest.mark.parametrize("content", [b"", b"junk", "one bit", None])
 def test_a_damaged_file_is_renewed(twice, kept, tmp_path, content):
     folder = str(shutil.copytree(kept, tmp_path / "cache"))
     (file,) = (tmp_path / "cache").rglob("*.nbc")
     if content is None:
         file.unlink()
+    elif content == "one bit":
+        whole = bytearray(file.read_bytes())
+        whole[len(whole) // 2] ^= 1  # in machine code: it would end the process
+        file.write_bytes(whole)
     else:
         file.write_bytes(content)
     assert twice(PROJECTOR_CACHE_DIR=folder) == (0, True)
+    assert twice.told.count("\n") == (content is not None)
+    assert "compiled again" in twice.told or content is None
     assert twice(PROJECTOR_CACHE_DIR=folder) == (1, True)
+    assert twice.told == ""
+
+
+def _planted(folder, makes):
+    """A file of a kernel whose unpickling makes a file."""
+
+    class Plant:
+        def __reduce__(self):
+            return os.mkdir, (str(makes),)
+
+    path = _numba.KernelCache(function)._path((), _Codegen())
+    _cache.write_kept(path, pickle.dumps(Plant()))
+    assert path.parent == folder
+    return path
+
+
+def _is_loaded(makes):
+    _numba.KernelCache(function).load_overload((), TARGET)
+    loaded = makes.exists()
+    if loaded:
+        makes.rmdir()
+    return loaded
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other rights")
+def test_what_others_can_have_written_is_not_loaded(folder, tmp_path, capsys):
+    makes = tmp_path / "made"
+    path = _planted(folder, makes)
+    assert _is_loaded(makes)  # ours
+    _planted(folder, makes).chmod(0o666)
+    assert not _is_loaded(makes)
+    assert "others may write there" in capsys.readouterr().err
+    assert not path.exists()
+    _planted(folder, makes)
+    folder.chmod(0o777)
+    assert not _is_loaded(makes)
+    assert _cache.kernel_files() == set()
+    assert "chmod go-w" in _cache.cache_fault()
+    folder.chmod(0o700)
+    assert path.name in _cache.kernel_files()
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root gives files away")
+def test_what_others_own_is_not_loaded(folder, tmp_path):
+    makes = tmp_path / "made"
+    path = _planted(folder, makes)
+    os.chown(path, 65534, 65534)
+    assert not _is_loaded(makes)
+    _planted(folder, makes)
+    os.chown(folder, 65534, 65534)
+    assert not _is_loaded(makes)
+    assert not _cache.cache_is_writable()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other rights")
+def test_a_new_folder_is_closed_to_others(folder):
+    before = os.umask(0)
+    try:
+        assert _cache.cache_is_writable()
+        _cache.write_kept(folder / "one", b"content")
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "one").stat().st_mode & 0o777 == 0o644
+    assert _cache.read_kept(folder / "one") == b"content"
 
 
 @pytest.mark.thorough

@@ -24,10 +24,10 @@ MODEL = {
 
 
 def job_of(mixer, *, heads=16, width=64, groups=4, size=32, seq=2048, chunk=None, **split):
-    rank = {"dt_rank": 64} if mixer == "mamba1" else {}
+    rank = {"dt_rank": 64} if mixer in {"mamba1", "rwkv7"} else {}
     recurrent = {
         "num_heads": heads, "head_dim": width, "num_groups": groups, "state_size": size,
-        "chunk_size": chunk, "conv_kernel": 0 if mixer == "linear" else 4, **rank,
+        "chunk_size": chunk, "conv_kernel": 0 if mixer in {"linear", "rwkv7"} else 4, **rank,
     }  # fmt: skip
     gpus = split.get("tp", 1) * split.get("cp", 1)
     return load_job(
@@ -53,7 +53,7 @@ def core_flop(job, mixer, phase):
     """Add up the products of the recurrence itself."""
     table = rows_of(job, mixer)
     around = {f"{mixer}.{name}" for name in ("in", "out", "x", "dt")}
-    around |= {f"{mixer}.{a}_{b}" for a in ("decay", "gate") for b in ("up", "down")}
+    around |= {f"{mixer}.{a}_{b}" for a in ("decay", "gate", "low") for b in ("up", "down")}
     inside = np.array([label not in around for label in table.labels])[table.label]
     chosen = inside & (table.kind == GEMM) & (table.phase == phase)
     done = 2.0 * table.m * table.n * table.k * table.batch * table.repeats
@@ -69,6 +69,9 @@ def flop_of_a_token(mixer, heads, width, groups, size, chunk):
         return 4 * size * value + 2 * chunk * size * groups + inside
     if mixer in {"gdn", "kda"}:
         return heads * (6 * size * width + 6 * chunk * size + 4 * chunk * width)
+    if mixer == "rwkv7":
+        # Four matrices of a chunk, w and u, the state three times, and the outputs.
+        return heads * (8 * size * width + 10 * chunk * size + 8 * chunk * width)
     if mixer == "linear":
         return heads * (4 * size * width + 2 * chunk * size + 2 * chunk * width)
     return 0
@@ -85,7 +88,7 @@ def flop_of_a_token(mixer, heads, width, groups, size, chunk):
 def test_products_are_those_of_the_papers(mixer, heads, width, groups, size, chunk):
     job = job_of(mixer, heads=heads, width=width, groups=groups, size=size, chunk=chunk)
     tokens = 2 * 2048
-    length = chunk or (128 if mixer == "mamba2" else 64)
+    length = chunk or {"mamba2": 128, "rwkv7": 16}.get(mixer, 64)
     expected = tokens * flop_of_a_token(mixer, heads, width, groups, size, length)
     assert core_flop(job, mixer, FORWARD) == pytest.approx(expected, rel=1e-12)
     backward = core_flop(job, mixer, BACKWARD)
@@ -99,7 +102,7 @@ def test_tensor_and_context_parallelism_divide_the_work(mixer):
     assert core_flop(job_of(mixer, tp=2), mixer, FORWARD) == pytest.approx(whole / 2)
     assert core_flop(job_of(mixer, cp=2), mixer, FORWARD) == pytest.approx(whole / 2)
     labels = rows_of(job_of(mixer, cp=2), mixer).labels
-    assert f"{mixer}.cp.all_to_all" in labels
+    assert (f"{mixer}.cp.all_to_all" in labels) == (mixer != "conv")
 
 
 def test_a_layer_of_mamba_2_keeps_what_its_fused_function_keeps():
@@ -112,9 +115,44 @@ def test_a_layer_of_mamba_2_keeps_what_its_fused_function_keeps():
     assert table.saved_bytes.sum() == pytest.approx(2.0 * tokens * kept)
 
 
+def test_attention_beside_mamba_2_shares_its_norm():
+    def layer_table(kind):
+        job = job_of("mamba2")
+        job = load_job(job.model_dump() | {"model": job.model.model_dump() | {"layer_types": kind}})
+        batch = JobBatch.of([job])
+        table = emit_operations(build_workloads(batch, job_columns(batch), lay_out(batch)).rows)
+        labels = np.array(table.labels)[table.label]
+        outside = [label.startswith(("embedding", "head", "loss", "final")) for label in labels]
+        rows = np.flatnonzero(~np.array(outside))
+        return {labels[row] for row in rows}, table.take(rows, table.workload[rows])
+
+    (both, together), (_, attends), (_, mixes) = (
+        layer_table([kind]) for kind in ("attention+mamba2_dense", "dense", "mamba2")
+    )
+    assert {"attention.core", "mamba2.scan", "mixers.sum", "attention.norm"} <= both
+    # One norm, whose output both read and one keeps.
+    tokens, hidden = 2 * 2048, MODEL["hidden_size"]
+    apart = attends.parameters.sum() + mixes.parameters.sum() - hidden
+    assert together.parameters.sum() == apart
+    once = 2 * 2.0 * tokens * hidden
+    saved = attends.saved_bytes.sum() + mixes.saved_bytes.sum() - once
+    assert together.saved_bytes.sum() == pytest.approx(saved)
+
+
+def test_a_layer_of_rwkv_7_keeps_six_mixes_and_what_its_kernels_read():
+    table = rows_of(job_of("rwkv7", heads=16, width=64, groups=16, size=64), "rwkv7")
+    value, low, tokens = 16 * 64, 64, 2 * 2048
+    # Six mixes, the thin product, r, k, v, a, b and decays, norm, gate, and the last product.
+    kept = 6 * 1024 + low + 6 * value + 2 * value + value
+    assert table.saved_bytes.sum() == pytest.approx(2.0 * tokens * kept)
+
+
 @pytest.mark.parametrize(
     ("name", "mib"),
     [
+        ("falcon_h1_34b", 4.04),
+        ("lfm2_1.2b", 0.0117),
+        ("rwkv7_2.9b", 0.635),
         ("nemotron_h_8b", 4.08),
         ("nemotron3_nano_30b_a3b", 2.05),
         ("qwen3_next_80b_a3b", 2.06),

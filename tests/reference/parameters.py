@@ -6,17 +6,14 @@ heads, d the width of a head, F the inner width of an MLP and E the number of ex
 The vocabulary is not padded, and multi-token-prediction modules are outside every count.
 """
 
-from projector.config.model import DiffusionConfig, MLAConfig, ModelConfig, MoEConfig
+from projector.config.model import DiffusionConfig, MLAConfig, ModelConfig, MoEConfig, parts_of
 
 
 def parameters_total(model: ModelConfig) -> int:
     """Count every parameter of the model once."""
     if model.diffusion is not None:
         return diffusion_parameters(model, model.diffusion)
-    layers = sum(
-        sublayers_parameters(model, mixer, behind)
-        for mixer, behind in zip(model.mixers, model.feed_forwards, strict=True)
-    )
+    layers = sum(sublayers_parameters(model, *parts_of(kind)) for kind in model.layer_kinds)
     return embedding_parameters(model) + layers + norm_parameters(model) + output_parameters(model)
 
 
@@ -54,17 +51,18 @@ def norm_of_width(model: ModelConfig, width: int) -> int:
     return width if model.normalization == "rmsnorm" else 2 * width
 
 
-def sublayers_parameters(model: ModelConfig, mixer: str | None, behind: str | None) -> int:
-    """Count a layer with a mixer, a feed-forward or both; norms are divided among the two."""
-    if mixer == "attention" and behind is not None:
+def sublayers_parameters(model: ModelConfig, mixers: tuple[str, ...], behind: str | None) -> int:
+    """Count a layer with mixers, a feed-forward or both; norms are divided among the two."""
+    if mixers == ("attention",) and behind is not None:
         return layer_parameters(model, is_moe=behind == "moe")
     norms = model.norms_per_layer // 2 * norm_parameters(model)
     total = 0
-    if mixer is not None:
-        own = (
+    for mixer in mixers:
+        total += (
             attention_parameters(model) if mixer == "attention" else mixer_parameters(model, mixer)
         )
-        total += norms + own
+    if mixers:
+        total += norms
     if behind is not None:
         total += norms
         total += moe_parameters(model) if behind == "moe" else dense_mlp_parameters(model)
@@ -123,13 +121,19 @@ def mixer_parameters(model: ModelConfig, mixer: str) -> int:
         return d * 2 * v + v * (taps + 1) + scan + v * d
     if mixer == "mamba2":
         c = v + 2 * q
-        return d * (2 * v + 2 * q + heads) + c * (taps + 1) + 3 * heads + v + v * d
+        norm = v if r.gated_norm else 0
+        return d * (2 * v + 2 * q + heads) + c * (taps + 1) + 3 * heads + norm + v * d
     if mixer == "gdn":
         return d * (2 * q + 3 * v + 2 * heads) + taps * (2 * q + v) + 2 * heads + width
     if mixer == "kda":
         thin = width * (2 * d + heads * size + v) + v
         own = heads + heads * size + width
         return d * (2 * q + 2 * v + heads) + thin + taps * (2 * q + v) + own
+    if mixer == "rwkv7":
+        # Mixes of six inputs and of the feed-forward's; w0, a0, v0, k_k, k_a, r_k; a group norm.
+        return 4 * d * v + r.dt_rank * (d + v) + 7 * d + 6 * v + 2 * v
+    if mixer == "conv":
+        return d * 3 * v + v * taps + v * d
     assert mixer == "linear"
     return d * (2 * heads * size + 2 * v) + v + v * d
 

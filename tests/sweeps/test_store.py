@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from projector.config.space_file import load_space
-from projector.errors import ConfigError
+from projector.errors import ConfigError, OutOfMemoryError
 from projector.sweeps import journal, store
 from projector.sweeps.engine import sweep
 from sweeps.grid import AXES, BASE, grid
@@ -229,9 +229,53 @@ def test_overwriting_computes_again(copy, whole):
 
 def test_a_name_that_cannot_be_read(copy):
     (copy / "_sweep.json").write_text("{")
+    other = grid(**{"training.seq_length": 4096})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        sweep(other, copy)
+    sweep(other, copy, overwrite=True)
+
+
+def test_every_bit_of_a_name_may_be_wrong(copy, whole):
+    path = copy / "_sweep.json"
+    name = path.read_bytes()
+    for place in range(0, len(name), 97):
+        damaged = bytearray(name)
+        damaged[place] ^= 1 << place % 7
+        path.write_bytes(damaged)
+        result = sweep(grid(), copy, workers=1)
+        assert content(copy) == whole[2]
+        assert result.totals == whole[1].totals
+    path.write_bytes(b"{}")
+    (copy / "part-000001.parquet").write_bytes(b"of nobody")
     with pytest.raises(ConfigError, match="cannot be read"):
         sweep(grid(), copy)
-    sweep(grid(), copy, overwrite=True)
+
+
+def test_pages_are_verified_where_asked(copy, whole):
+    part = copy / "part-000001.parquet"
+    data = bytearray(part.read_bytes())
+    with pq.ParquetFile(part) as file:
+        column = file.metadata.row_group(0).column(3)
+    data[column.data_page_offset + column.total_compressed_size - 2] ^= 1
+    part.write_bytes(data)
+    result = sweep(grid(), copy, workers=1)
+    assert result.warnings == ()
+    with pytest.raises(ConfigError, match="--verify"):
+        result.to_arrow()
+    (warning,) = sweep(grid(), copy, workers=1, verify=True).warnings
+    assert "part-000001.parquet is computed again: it is damaged" in warning
+    assert sweep(grid(), copy, workers=1, verify=True).warnings == ()
+    parts = {name: data for name, data in content(copy).items() if name[0] != "_"}
+    assert parts == {name: data for name, data in whole[2].items() if name[0] != "_"}
+
+
+def test_a_limit_in_which_readers_would_abort_is_refused(tmp_path, monkeypatch):
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = (used + (100 << 20), resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    with pytest.raises(OutOfMemoryError, match=r"ulimit -v.* allow 512 MiB or more"):
+        sweep(grid(), tmp_path / "rows")
+    assert not (tmp_path / "rows").exists()
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

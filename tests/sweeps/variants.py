@@ -233,6 +233,8 @@ VALUES: dict[str, Callable[[Job], Any]] = {
         ("mamba2",),
         ("gdn_moe", "moe"),
         ("linear_dense", "dense"),
+        ("rwkv7_dense", "conv_dense"),
+        ("attention+mamba2_dense",),
         ("single_stream",),
         ("dit",),
         None,

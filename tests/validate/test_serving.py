@@ -16,21 +16,26 @@ def project(**changes):
 
 
 @pytest.mark.parametrize(
-    ("phase", "batch", "eligible"),
+    ("changes", "why"),
     [
-        ("decode", "1", True),
-        ("prefill-dominated", "16", True),
-        ("latency prefill+decode", "128", True),
-        ("offline max load (prefill+decode)", "unbounded", False),
-        ("decode", "", False),
-        ("decode", "max seqs 1500", False),
-        ("offline 1000 requests", "1000", False),
-        ("serving", "16", False),
+        ({}, ""),
+        ({"phase": "prefill-dominated", "batch_or_concurrency": "16"}, ""),
+        ({"phase": "latency prefill+decode"}, ""),
+        ({"phase": "offline max load (prefill+decode)", "batch_or_concurrency": "unbounded"}, ""),
+        ({"phase": "serving (closed loop, max concurrency)"}, ""),
+        ({"batch_or_concurrency": ""}, "no stated batch"),
+        ({"phase": "serving", "batch_or_concurrency": ""}, "no stated batch, concurrency or rate"),
+        ({"phase": "serving", "input_len": ""}, "no stated lengths"),
+        ({"phase": "MLPerf Inference v5.1 Offline", "input_len": ""}, ""),
+        ({"phase": "quality"}, "neither prefill, decode nor a load"),
+        ({"unit": "W whole system"}, "power"),
+        ({"notes": "speculative=MTP3"}, "speculation without its acceptance"),
+        ({"notes": "speculative=MTP3; acceptance=2.8 tokens a step"}, ""),
+        ({"notes": "disaggregated=yes; layout of prefill not stated"}, "no stated layout"),
     ],
 )
-def test_prefill_and_decode_of_a_stated_batch_count(phase, batch, eligible):
-    why = KIND.why_not_eligible({"phase": phase, "batch_or_concurrency": batch})
-    assert (why == "") == eligible
+def test_rows_that_state_what_they_time_count(changes, why):
+    assert KIND.why_not_eligible({**ROW, **changes}) == why
 
 
 def test_units_agree_with_each_other():
@@ -103,6 +108,7 @@ def test_nothing_is_projected_as_nothing():
         ("latency prefill+decode", "latency"),
         ("prefill-dominated", "prefill"),
         ("offline max load (prefill+decode)", "load"),
+        ("serving (closed loop, max concurrency)", "load"),
     ],
 )
 def test_totals_are_kept_by_what_a_row_times(phase, found):
@@ -135,12 +141,71 @@ def test_an_engine_costs_host_time_and_an_eager_one_more():
     assert rates == sorted(rates, reverse=True)
 
 
-def test_a_load_that_does_not_fit_is_served_in_waves():
-    load = {"phase": "offline (prefill+decode)", "input_len": "8192", "output_len": "1024"}
-    one, many = (project(**load, batch_or_concurrency=batch) for batch in ("64", "4096"))
-    assert "sequences at once" not in one.note
-    assert "sequences at once" in many.note
-    assert many.predicted == pytest.approx(one.predicted, rel=0.7)
+LOAD = {"phase": "offline max load (prefill+decode)", "input_len": "1024", "output_len": "256"}
+CLOSED = {**LOAD, "phase": "serving (closed loop, max concurrency)", "unit": "ms mean TPOT"}
+EXPERTS = {
+    "model": "DeepSeek-R1", "gpu": "B200", "n_gpus": "8", "precision": "FP4", "tp": "1",
+    "framework": "TensorRT-LLM",
+}  # fmt: skip
+
+
+def test_a_load_of_many_requests_is_served_as_fast_as_one_of_more():
+    one, more = (project(**LOAD, batch_or_concurrency=many) for many in ("2000", "8000"))
+    assert one.status == more.status == OK
+    assert more.predicted == pytest.approx(one.predicted, rel=0.3)
+
+
+def test_more_in_flight_give_more_tokens_and_slower_ones():
+    rates = [project(**{**CLOSED, "unit": "output tokens/s total"}, batch_or_concurrency=many)
+             for many in ("4", "64")]  # fmt: skip
+    times = [project(**CLOSED, batch_or_concurrency=many) for many in ("4", "64")]
+    assert rates[0].predicted < rates[1].predicted
+    assert times[0].predicted < times[1].predicted
+    share = project(**{**CLOSED, "unit": "output tokens/s/GPU"}, batch_or_concurrency="4")
+    assert share.predicted == pytest.approx(rates[0].predicted / 2)
+
+
+def test_statistics_of_first_tokens_are_ordered():
+    units = ("ms median TTFT", "ms p99 TTFT")
+    first = [project(**{**CLOSED, "unit": unit}, batch_or_concurrency="32") for unit in units]
+    assert 0.0 < first[0].predicted < first[1].predicted
+
+
+def test_arrivals_at_a_rate_are_served_at_that_rate():
+    notes = "arrival=Poisson; rate_per_s=4; mean_output_len=200"
+    load = {**CLOSED, "unit": "output tokens/s", "notes": notes}
+    outcome = project(**load, batch_or_concurrency="Poisson 4 samples/s scheduled")
+    assert outcome.predicted == pytest.approx(800.0, rel=0.1)
+
+
+def test_layouts_of_notes_count():
+    batch = {"phase": "decode", "batch_or_concurrency": "64", "unit": "ms", "input_len": "2048"}
+    groups = project(**EXPERTS, **batch, notes="ep=8; attention_dp=8")
+    implied = project(**EXPERTS, **batch, notes="ep=8")
+    whole = project(**{**EXPERTS, "tp": "8"}, **batch, notes="ep=8; attention_dp=1")
+    assert groups.predicted == implied.predicted != whole.predicted
+
+
+def test_stated_acceptance_makes_tokens_faster():
+    batch = {**EXPERTS, "tp": "8", "phase": "decode", "batch_or_concurrency": "1", "unit": "ms"}
+    plain = project(**batch, notes="speculative=none")
+    drafted = project(**batch, notes="speculative=MTP3; acceptance=2.8 tokens a step")
+    assert plain.predicted / 2.8 < drafted.predicted < plain.predicted
+
+
+def test_prefill_and_decode_apart_share_a_closed_loop():
+    notes = (
+        "disaggregated=yes; prefill_workers=1; prefill_tp=1; prefill_attention_dp=8; prefill_ep=8;"
+        "decode_workers=1; decode_tp=1; decode_attention_dp=8; decode_ep=8; ep=8; attention_dp=8"
+    )
+    load = {**EXPERTS, **CLOSED, "n_gpus": "16", "notes": notes}
+    few, many = (
+        [project(**{**load, "unit": unit}, batch_or_concurrency=count).predicted
+         for unit in ("ms TTFT", "ms TPOT", "output tokens/s total")]
+        for count in ("8", "2048")
+    )  # fmt: skip
+    assert all(one < two for one, two in zip(few, many, strict=True))
+    assert project(**{**load, "unit": "ms end-to-end latency"}).status != OK
 
 
 def test_the_ratio_of_a_rate_is_the_inverse_of_that_of_times():
@@ -148,6 +213,8 @@ def test_the_ratio_of_a_rate_is_the_inverse_of_that_of_times():
     assert outcome.is_inverse
     assert outcome.time_ratio == pytest.approx(1.0 / outcome.ratio)
     assert not project(unit="s").is_inverse
+    assert not project(**CLOSED).is_inverse
+    assert project(**{**CLOSED, "unit": "output tokens/s/GPU"}).is_inverse
 
 
 def test_a_row_is_projected_with_constants_that_have_not_seen_it():

@@ -186,13 +186,13 @@ def _is_compiled(module: str, files: set[str]) -> bool:
 def _announce() -> None:
     from projector.kernels import _cache
 
-    if _cache.cache_is_writable():
-        say("compiling kernels for this machine, once; this takes 15 to 45 seconds ...")
-    else:
+    if fault := _cache.cache_fault():
         say(
-            f"compiling kernels, as in every run while {_cache.cache_dir()} cannot be written; "
+            f"compiling kernels, as in every run while {fault}; "
             "PROJECTOR_CACHE_DIR names another folder ..."
         )
+    else:
+        say("compiling kernels for this machine, once; this takes 15 to 45 seconds ...")
 
 
 @contextmanager

@@ -28,6 +28,9 @@ def sweep(
     ),
     dry_run: bool = flag("Project a sample and estimate the time of the whole sweep."),
     overwrite: bool = flag("Replace an existing sweep at PATH."),
+    verify: bool = flag(
+        "Read the finished parts at PATH whole, and compute again those with a wrong checksum."
+    ),
     allow_risk: bool = output.ALLOW_RISK,
     workers: int | None = option(
         "N",
@@ -58,7 +61,7 @@ def sweep(
       projector sweep space.yaml --plot heatmap:tp,pp=tp_pp.svg --plot heatmap:tp,nodes,mfu=mfu.svg
     """  # noqa: D301  click looks for the backspace
     if out is None:
-        refuse_idle("overwrite", needs="--out PATH")
+        refuse_idle("overwrite", "verify", needs="--out PATH")
     if dry_run and (plots or html is not None):
         msg = "--plot and --html need the rows, of which --dry-run computes none"
         raise ConfigError(msg, key="dry_run", value=True, allowed=False)
@@ -88,6 +91,7 @@ def sweep(
                 job_space,
                 out,
                 overwrite=overwrite,
+                verify=verify,
                 workers=workers,
                 engine=engine,
                 scheduler=scheduler,

@@ -17,13 +17,12 @@ def warmup(*, printer: Printer) -> None:
     announce_compilation(quiet=printer.quiet)
     begin = time.perf_counter()
     from projector.compiling.warmup import compile_kernels
-    from projector.kernels._cache import cache_dir, cache_is_writable
+    from projector.kernels._cache import cache_dir, cache_fault
 
     compile_kernels(None if printer.quiet else lambda part: say(f"kernels of {part} ..."))
     seconds = time.perf_counter() - begin
-    warnings = []
-    if not cache_is_writable():
-        warnings.append(f"the kernels cannot be kept: {cache_dir()} cannot be written")
+    fault = cache_fault()
+    warnings = [f"the kernels cannot be kept: {fault}"] if fault else []
     if printer.as_json:
         print_plain({"warnings": warnings, "cache": str(cache_dir()), "seconds": seconds})
         return

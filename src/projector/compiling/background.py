@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 from projector.compiling.helpers import GC_THRESHOLD
-from projector.kernels._cache import cache_dir, cache_is_writable
+from projector.kernels._cache import cache_dir, cache_is_writable, read_kept, write_kept
 from projector.kernels._interpreted import Wanted, interpret_what_others_compile
 
 if sys.platform != "win32":
@@ -46,9 +46,8 @@ def compile_in_background(wanted: Sequence[Wanted]) -> None:
     paths = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100  # also of archives
     code = f"import sys; sys.path[:] = {paths!r}; import {__name__} as own; own.work()"
     with suppress(OSError):
-        part = cache_dir() / uuid.uuid4().hex
-        part.write_bytes(pickle.dumps(tuple(map(tuple, wanted))))
-        part.replace(part.with_suffix(".wanted"))
+        request = cache_dir() / f"{uuid.uuid4().hex}.wanted"
+        write_kept(request, pickle.dumps(tuple(map(tuple, wanted))))
         process = subprocess.Popen(  # noqa: S603  # this Python, our own code
             [sys.executable, "-c", code],
             cwd=cache_dir(),
@@ -100,9 +99,9 @@ def _only_one() -> Iterator[bool]:
 
 def _serve(request: Path) -> None:
     """Compile what a file lists, and remove the file."""
-    data = request.read_bytes()
+    content = read_kept(request)
     request.unlink()
-    # A damaged pickle raises anything, and a kernel of another version may not exist here.
+    # A kernel of another version may not exist here.
     with suppress(Exception):
-        for module, name, signature in pickle.loads(data):  # noqa: S301  # our own folder
+        for module, name, signature in pickle.loads(content or b""):  # noqa: S301  # our own
             getattr(import_module(module), name).compile(signature)

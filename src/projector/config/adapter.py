@@ -5,9 +5,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import Config
+from projector.config._base import Config, Count, Positive
 from projector.config.model import ModelConfig
 from projector.config.model_file import read_json
 from projector.config.resources import settings_of
@@ -68,10 +68,10 @@ class AdapterConfig(Config):
     """``lora``; ``qlora`` is short for one over a base in ``nf4``, ``canonical_lora`` for one with
     adapters of their own beside Q, K, V, gate and up."""
 
-    rank: PositiveInt = Field(default=32, le=1 << 20)
+    rank: int = Field(default=32, gt=0, le=1 << 20)
     """Width between ``A`` and ``B``; Megatron-Bridge takes 32 where nothing is stated."""
 
-    alpha: PositiveFloat | None = None
+    alpha: Positive | None = None
     """Scale of what an adapter adds, times its rank. Changes no projection."""
 
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -83,7 +83,7 @@ class AdapterConfig(Config):
     targets: tuple[str, ...] = MEGATRON_TARGETS
     """Modules that have an adapter, by the names of Megatron or of Hugging Face."""
 
-    expert_rank: PositiveInt | None = Field(default=None, le=1 << 20)
+    expert_rank: Count | None = Field(default=None, le=1 << 20)
     """Rank beside routed experts; none given means ``rank``."""
 
     expert_adapters: Literal["shared", "each"] = "shared"

@@ -3,16 +3,19 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import OF_STEP, USABLE, Config, Count, CountOrNone, Label, Shares
+from projector.config._base import (
+    OF_STEP,
+    USABLE,
+    Config,
+    Count,
+    CountOrNone,
+    Label,
+    NotNegative,
+    Positive,
+    Shares,
+)
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.network import Network, load_network, renamed
@@ -69,10 +72,10 @@ class FlatShards(Config):
     are copied into one buffer. Counted from the code of PyTorch, not measured.
     """
 
-    gather_passes: NonNegativeFloat = 0.0
+    gather_passes: NotNegative = 0.0
     """Of the gathered weights of a layer."""
 
-    reduce_passes: NonNegativeFloat = 2.0
+    reduce_passes: NotNegative = 2.0
     """Of its gradients before they are reduced."""
 
 
@@ -82,7 +85,7 @@ class ParameterShards(FlatShards):
     Its copies run in the stream of the compute (Chopper sees them there).
     """
 
-    gather_passes: NonNegativeFloat = 2.0
+    gather_passes: NotNegative = 2.0
 
 
 class AllocatorConfig(Config):
@@ -91,12 +94,12 @@ class AllocatorConfig(Config):
     expandable_segments: Annotated[bool, USABLE] = False
     """Whether segments grow in place, so that freed blocks of any size serve again."""
 
-    idle_share: Annotated[NonNegativeFloat, USABLE] = Field(default=0.138, le=4)
+    idle_share: Annotated[float, USABLE] = Field(default=0.138, ge=0, le=4)
     """Of activations and working sets, what lies in freed blocks that serve no later request: a
     block serves only requests that are no larger. Fitted over all published rows of reserved and
     device memory (``validation/fit_memory.py``). It is given back before anything fails."""
 
-    pinned_share: Annotated[NonNegativeFloat, USABLE] = Field(default=0.03, le=4)
+    pinned_share: Annotated[float, USABLE] = Field(default=0.03, ge=0, le=4)
     """Of the same, what cannot be given back: remainders of blocks whose segments are in use.
     Assumed, not verified; published runs whose idle blocks would not fit did run."""
 
@@ -137,32 +140,32 @@ class ExpertCalls(Config):
     two thirds of the operators of its forward.
     """
 
-    call_us: NonNegativeFloat = 25.0
+    call_us: NotNegative = 25.0
     """Host time of one of them, Python around it included. PyTorch's whole round trip of an
     operator was measured at about 20; 25 suits 92 published steps with experts on NVIDIA devices
     best (docs/moe.md). Graphs need none of it."""
 
-    route: tuple[NonNegativeFloat, NonNegativeFloat] = (70, 45)
+    route: tuple[NotNegative, NotNegative] = (70, 45)
     """Router (40 and 25: scores, picks, map, loss of balance) and permutation (30 and 20: masks,
     gathers, scatters)."""
 
-    fused: tuple[NonNegativeFloat, NonNegativeFloat] = (24, 14)
+    fused: tuple[NotNegative, NotNegative] = (24, 14)
     """The same with ``training.moe.permute_fusion``, whose recipes fuse the router as well: 12 and
     6, and 12 and 8."""
 
-    exchange: tuple[NonNegativeFloat, NonNegativeFloat] = (41, 12)
+    exchange: tuple[NotNegative, NotNegative] = (41, 12)
     """Buffers, streams and events around dispatch and combine (16 and 12), and 25 for counts of
     tokens that ranks tell each other and the host reads back."""
 
-    chunk: tuple[NonNegativeFloat, NonNegativeFloat] = (0.2, 0.3)
+    chunk: tuple[NotNegative, NotNegative] = (0.2, 0.3)
     """Of each chunk, one from each rank for each local expert, that is split off and put together
     without ``training.moe.permute_fusion``."""
 
-    expert: tuple[NonNegativeFloat, NonNegativeFloat] = (5, 10)
+    expert: tuple[NotNegative, NotNegative] = (5, 10)
     """Of each local expert: a GEMM apart for each projection, gradient and weight gradient, with
     its description; lists of weights; quantising; hooks of gradients."""
 
-    biased: tuple[NonNegativeFloat, NonNegativeFloat] = (2, 6)
+    biased: tuple[NotNegative, NotNegative] = (2, 6)
     """The same besides, where its bias is an operator of its own."""
 
 
@@ -172,10 +175,10 @@ class SoftwareConfig(Config):
     allocator: AllocatorConfig = AllocatorConfig()
     """The caching allocator of device memory."""
 
-    launch_us: NonNegativeFloat = 4.5
+    launch_us: NotNegative = 4.5
     """Host time to launch one kernel from Python (4-6 us measured on NVIDIA drivers)."""
 
-    operator_us: NonNegativeFloat = 8.0
+    operator_us: NotNegative = 8.0
     """Host time of the framework around one operator (dispatch, autograd), beside the launch;
     PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
 
@@ -183,7 +186,7 @@ class SoftwareConfig(Config):
     """Rate of a GEMM within a training step over that of the same GEMM alone, for all matrix
     types; none given means the device's ``training_gemm_share``."""
 
-    host_sync_us: NonNegativeFloat = 40.0
+    host_sync_us: NotNegative = 40.0
     """A wait of the host for the device, and refilling the queue. Assumed, not verified."""
 
     expert_calls: ExpertCalls = ExpertCalls()
@@ -201,14 +204,14 @@ class SoftwareConfig(Config):
     adds rows up (``index_add_``, ``scatter_add_``). Assumed: each is a transaction of one sector
     of 32 bytes."""
 
-    moe_layer_ms: NonNegativeFloat | None = None
+    moe_layer_ms: NotNegative | None = None
     """Host time of one mixture-of-experts layer and microbatch, both ways, where the host waits
     for token counts; none given means that of its launches and ``expert_calls``."""
 
-    moe_layer_sync_free_ms: NonNegativeFloat | None = None
+    moe_layer_sync_free_ms: NotNegative | None = None
     """The same where nothing is waited for (dropped tokens or a sync-free dispatcher)."""
 
-    moe_layer_parts: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
+    moe_layer_parts: tuple[NotNegative, NotNegative] = (1.0, 2.0)
     """How a stated host time divides into forward and backward. Assumed to be as the work is (the
     backward has two GEMMs for each one of the forward), not verified."""
 
@@ -248,7 +251,7 @@ class SoftwareConfig(Config):
     """The same of K and V, and of attention's output unless the micro-batch is 1: 2 where originals
     stay beside what is copied together or transposed."""
 
-    step_overhead_ms: Annotated[NonNegativeFloat, OF_STEP] = 5.0
+    step_overhead_ms: Annotated[NotNegative, OF_STEP] = 5.0
     """Data loading, logging and gradient-norm bookkeeping of one step."""
 
     @field_validator("moe_layer_parts", mode="after")
@@ -283,19 +286,19 @@ class ClusterConfig(Config):
     device: Device
     """Accelerator: a shipped name, a device file, or a mapping (``extends`` starts from one)."""
 
-    nodes: Annotated[
-        PositiveInt, Shares("replica", "the number of devices is compared beside it")
-    ] = Field(default=1, le=1 << 20)
+    nodes: Annotated[int, Shares("replica", "the number of devices is compared beside it")] = Field(
+        default=1, gt=0, le=1 << 20
+    )
     """Hosts."""
 
-    gpus_per_node: Annotated[PositiveInt, Label("GPUs a node")] = Field(default=8, le=1024)
+    gpus_per_node: Annotated[int, Label("GPUs a node")] = Field(default=8, gt=0, le=1024)
     """Devices of one host; left out, the network's."""
 
     network: Network
     """Interconnect: a name from ``hardware/networks.yaml`` or a mapping; left out, the
     device's usual one."""
 
-    memory_reserve_gib: Annotated[NonNegativeFloat | None, USABLE] = None
+    memory_reserve_gib: Annotated[NotNegative | None, USABLE] = None
     """Device memory that training cannot use: driver context, communicators, libraries. None given
     means what the device and the groups of the job say (``context_gib``, ``communicator_gib``,
     ``exchange_peer_gib`` of the device)."""
@@ -304,7 +307,7 @@ class ClusterConfig(Config):
     """Share of allocated memory that the caching allocator reserves on top. None given means what
     ``software.allocator`` says."""
 
-    gpu_clock_mhz: PositiveFloat | None = None
+    gpu_clock_mhz: Positive | None = None
     """Clock to assume instead of the sustained one, for every type; never above the peak."""
 
     software: SoftwareConfig = SoftwareConfig()

@@ -13,7 +13,7 @@ from typing import Any
 from projector.config import resources
 from projector.config.device import Device
 from projector.config.job import Job
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 FILE = "training.yaml"
 
@@ -47,7 +47,7 @@ class Parameter:
         for part in self.field.split("."):
             value = value.get(part) if isinstance(value, Mapping) else getattr(value, part, None)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            msg = f"{self.name}: {self.field} is {value!r}, not a number"
+            msg = f"{self.name}: {self.field} is {shown(value)}, not a number"
             raise ConfigError(msg, key=self.field, value=value, allowed="a number")
         return float(value)
 

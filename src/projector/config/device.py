@@ -318,7 +318,7 @@ class Device(Sourced):
     """What a collective without flags beside its data (NCCL's Simple protocol) costs on top of one
     with flags (LL). 0 where collective_start_us holds it already."""
 
-    collective_flag_traffic: float = Field(default=2.0, ge=1)
+    collective_flag_traffic: AtLeastOne = 2.0
     """Time on the wire of a byte with flags beside it, over that of one without: LL moves four
     bytes of flags with four of data, and also keeps fewer bytes in flight."""
 

@@ -156,10 +156,10 @@ class Power(Config):
     pj_per_hbm_byte: NotNegative
     """Energy of one byte from memory."""
 
-    loaded_share: float = Field(default=0.97, gt=0)
+    loaded_share: Positive = 0.97
     """Share of the cap that a device holds under a load of a second."""
 
-    short_share: float = Field(default=1.0, gt=0)
+    short_share: Positive = 1.0
     """The same for a few launches, before the controller reacts."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from projector.config._base import Config
 from projector.config.device_file import is_first_order
@@ -20,8 +20,8 @@ class FirstOrderCluster(Config):
     device: FirstOrderDevice
     """Accelerator: a name of ``hardware/first_order``, a file, or a mapping."""
 
-    nodes: PositiveInt = Field(default=1, le=1 << 20)
-    gpus_per_node: PositiveInt = Field(default=8, le=1024)
+    nodes: int = Field(default=1, gt=0, le=1 << 20)
+    gpus_per_node: int = Field(default=8, gt=0, le=1024)
     """Devices of one host; left out, the device's."""
 
     aliases: ClassVar = {"gpu": "device", "nnodes": "nodes", "num_nodes": "nodes"}

@@ -60,7 +60,8 @@ def fit_chunks(
     gains the reason. Returned is a warning where chunks of the file give way.
     """
     overridden = set(stated)
-    training, split = data.get("training"), data.get("parallelism") or {}
+    training, split = data.get("training"), data.get("parallelism")
+    split = {} if split is None else split
     if not isinstance(training, Mapping) or not isinstance(split, Mapping):
         return []
     asked = training.get(_key(training, "schedule", TrainingConfig))

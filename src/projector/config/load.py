@@ -19,7 +19,7 @@ from projector.config.names import aliases_of, in_full, native_names
 from projector.config.network import load_network, renamed
 from projector.config.run import SWITCHED_TERMS
 from projector.config.yaml_file import beside, check_nesting, parse_yaml, read_text
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.units import unwrapped
 
 
@@ -256,7 +256,7 @@ def _is_of(field: str, section: str) -> bool:
 def _check_arguments(source: Any, overrides: Any) -> None:
     if not isinstance(source, str | Path | Mapping | Job):
         allowed = "a file, a mapping or a job"
-        msg = f"a job is {allowed}, got {source!r}"
+        msg = f"a job is {allowed}, got {shown(source)}"
         raise ConfigError(msg, key="config", value=source, allowed=allowed)
     if not isinstance(overrides, Mapping | None):
         msg = f"overrides are a mapping such as {{'parallelism.pp': 8}}, got {overrides!r}"

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import Config
+from projector.config._base import MOST, Config, NotNegative, Positive
 from projector.errors import ConfigError, UnsupportedError
 
 Extent = Annotated[int, Field(gt=0, le=1 << 30)]
@@ -16,20 +17,21 @@ Count = Annotated[int, Field(ge=0, le=1 << 30)]
 """The same, where nothing is legal too."""
 
 Mixer = Literal[
-    "attention", "mamba1", "mamba2", "gdn", "kda", "linear",
+    "attention", "mamba1", "mamba2", "gdn", "kda", "linear", "rwkv7", "conv",
     "double_stream", "single_stream", "dit",
 ]  # fmt: skip
 """What mixes tokens: attention, or a recurrence whose state does not grow. These are Mamba (arXiv
-2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692)
-and linear attention with a fixed decay (Lightning Attention, 2401.04658). The last three are whole
-layers of a diffusion transformer, see `BLOCKS`."""
+2312.00752), Mamba-2 (2405.21060), gated delta net (2412.06464), Kimi delta attention (2510.26692),
+linear attention with a fixed decay (Lightning Attention, 2401.04658), RWKV-7 (2503.14456) and the
+gated short convolution of LFM2 (2511.23404). The last three are whole layers of a diffusion
+transformer, see `BLOCKS`."""
 
 BLOCKS = frozenset(("double_stream", "single_stream", "dit"))
 """Layers of diffusion transformers, with attention and MLP. Text and latents attend to each other,
 with weights of their own (MMDiT, arXiv 2403.03206) or the same ones, beside an MLP that reads what
 attention reads (Flux); or latents alone do, and then to text (DiT, arXiv 2212.09748; Wan)."""
 
-CHUNKS: Mapping[Mixer | None, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64}
+CHUNKS: Mapping[Mixer, int] = {"mamba2": 128, "gdn": 64, "kda": 64, "linear": 64, "rwkv7": 16}
 """Tokens that a mixer works on at once where a model states none: mamba_mixer.py of Megatron-LM,
 and chunk.py of flash-linear-attention."""
 
@@ -40,11 +42,13 @@ LayerType = Literal[
     "dense", "moe", "attention", "mlp", "experts",
     "mamba1", "mamba1_dense", "mamba1_moe", "mamba2", "mamba2_dense", "mamba2_moe",
     "gdn", "gdn_dense", "gdn_moe", "kda", "kda_dense", "kda_moe",
-    "linear", "linear_dense", "linear_moe",
+    "linear", "linear_dense", "linear_moe", "rwkv7", "rwkv7_dense",
+    "conv", "conv_dense", "conv_moe", "attention+mamba2_dense",
     "double_stream", "single_stream", "dit",
 ]  # fmt: skip
 """Kinds of layers. ``dense`` and ``moe`` have attention; ``attention`` and mixers alone have no
-feed-forward, ``mlp`` and ``experts`` no mixer. The last three are whole layers (`BLOCKS`)."""
+feed-forward, ``mlp`` and ``experts`` no mixer. Mixers with a + between them read the same norm and
+are added. The last three are whole layers (`BLOCKS`)."""
 
 
 PATTERN: dict[str, LayerType] = {
@@ -55,20 +59,21 @@ attention."""
 
 
 @lru_cache(maxsize=256)
-def parts_of(layer: LayerType) -> tuple[Mixer | None, FeedForward | None]:
-    """Return the mixer and the feed-forward of a kind of layer."""
-    whole: dict[str, tuple[Mixer | None, FeedForward | None]] = {
-        "dense": ("attention", "dense"),
-        "moe": ("attention", "moe"),
-        "mlp": (None, "dense"),
-        "experts": (None, "moe"),
+def parts_of(layer: LayerType) -> tuple[tuple[Mixer, ...], FeedForward | None]:
+    """Return the mixers and the feed-forward of a kind of layer."""
+    whole: dict[str, tuple[tuple[Mixer, ...], FeedForward | None]] = {
+        "dense": (("attention",), "dense"),
+        "moe": (("attention",), "moe"),
+        "mlp": ((), "dense"),
+        "experts": ((), "moe"),
     }
     if layer in whole:
         return whole[layer]
     if layer in BLOCKS:
-        return cast("Mixer", layer), None
-    mixer, _, behind = layer.partition("_")
-    return cast("Mixer", mixer), cast("FeedForward", behind) if behind else None
+        return (cast("Mixer", layer),), None
+    mixers, _, behind = layer.partition("_")
+    together = cast("tuple[Mixer, ...]", tuple(mixers.split("+")))
+    return together, cast("FeedForward", behind) if behind else None
 
 
 class RopeScaling(Config):
@@ -77,31 +82,31 @@ class RopeScaling(Config):
     kind: Literal["llama3", "yarn", "linear"]
     """Llama 3.1's rule by wavelength, YaRN (arXiv 2309.00071), or all positions divided."""
 
-    factor: float = Field(gt=0)
+    factor: Positive
     """How many times longer sequences are."""
 
     original_max_position_embeddings: Extent | None = None
     """Longest sequence of the first training."""
 
-    low_freq_factor: float = Field(default=1.0, gt=0)
+    low_freq_factor: Positive = 1.0
     """Llama's rule: wavelengths above the original length divided by this are stretched in full."""
 
-    high_freq_factor: float = Field(default=4.0, gt=0)
+    high_freq_factor: Positive = 4.0
     """Llama's rule: wavelengths below the original length divided by this stay."""
 
-    beta_fast: float = Field(default=32.0, gt=0)
+    beta_fast: Positive = 32.0
     """YaRN: what turns more often than this within the original length stays."""
 
-    beta_slow: float = Field(default=1.0, gt=0)
+    beta_slow: Positive = 1.0
     """YaRN: what turns less often than this is stretched in full."""
 
     truncate: bool = True
     """YaRN: whether the bounds between the two are rounded to whole pairs of a head."""
 
-    mscale: float = 1.0
+    mscale: float = Field(default=1.0, ge=-MOST, le=MOST)
     """YaRN's factor of the attention's temperature, for the rotary part of a head."""
 
-    mscale_all_dim: float = 0.0
+    mscale_all_dim: float = Field(default=0.0, ge=-MOST, le=MOST)
     """The same for the whole head."""
 
     aliases: ClassVar = {"rope_type": "kind", "type": "kind"}
@@ -166,7 +171,7 @@ class MoEConfig(Config):
     shared_expert_ffn_hidden_size: Count = 0
     """Inner width of all shared experts together, as in Megatron."""
 
-    num_shared_experts: NonNegativeInt = 0
+    num_shared_experts: Count = 0
     """Shared experts; only names the split of the shared width."""
 
     latent_size: Count = 0
@@ -182,7 +187,7 @@ class MoEConfig(Config):
     Frameworks keep the second, two numbers of FP32 for each expert, outside the optimizer; here it
     is a parameter like others, with at most 10 bytes more for each expert of a layer."""
 
-    layer_freq: PositiveInt | tuple[int, ...] = 1
+    layer_freq: Extent | tuple[Count, ...] = 1
     """Which layers are MoE: ``n`` makes layer i MoE when i % n == 0 (Megatron's rule); a list
     of 0 and 1 says it layer by layer, and a model cut to fewer layers uses its beginning."""
 
@@ -193,13 +198,13 @@ class MoEConfig(Config):
     router_pre_softmax: bool | None = None
     """Whether the softmax runs over all experts, before some of them are chosen."""
 
-    router_scaling_factor: float | None = Field(default=None, gt=0)
+    router_scaling_factor: Positive | None = None
     """Factor of the weights of the chosen experts (``routed_scaling_factor``)."""
 
-    num_groups: NonNegativeInt = 0
+    num_groups: Count = 0
     """Groups of experts for group-limited routing; 0 routes freely."""
 
-    group_topk: NonNegativeInt = 0
+    group_topk: Count = 0
     """Groups each token may visit with group-limited routing."""
 
     aliases: ClassVar = {
@@ -264,7 +269,10 @@ class RecurrentConfig(Config):
     64 of delta rules and linear attention (`CHUNKS`)."""
 
     dt_rank: Count = 0
-    """Rank of the step sizes of Mamba-1."""
+    """Rank of the step sizes of Mamba-1; of RWKV-7 those of decay, rates and gate together."""
+
+    gated_norm: bool = True
+    """Whether Mamba-2 has a norm behind its gate (Falcon-H1 has none)."""
 
     aliases: ClassVar = {
         "mamba_num_heads": "num_heads",
@@ -356,7 +364,7 @@ class ModelConfig(Config):
     name: str = "custom"
     """Name shown in reports."""
 
-    num_layers: PositiveInt = Field(le=10_000)
+    num_layers: int = Field(gt=0, le=10_000)
     """Transformer layers, without multi-token-prediction modules."""
 
     hidden_size: Extent
@@ -386,7 +394,7 @@ class ModelConfig(Config):
     position_embedding: Literal["rope", "learned", "alibi", "none"] = "rope"
     """Kind of position information."""
 
-    rotary_base: float | None = Field(default=None, gt=0)
+    rotary_base: Positive | None = None
     """Base of the rotations' wavelengths (``rope_theta``); none given leaves it to the framework.
     It changes what is trained and no projection."""
 
@@ -396,11 +404,11 @@ class ModelConfig(Config):
     rope_scaling: RopeScaling | None = None
     """How rotations reach longer sequences; it changes no projection."""
 
-    rotary_base_local: float | None = Field(default=None, gt=0)
+    rotary_base_local: Positive | None = None
     """Base in layers with a window, where it is another one or `rope_scaling` leaves them out
     (Gemma 3); it changes no projection."""
 
-    no_rope_freq: PositiveInt | None = None
+    no_rope_freq: Extent | None = None
     """Every so many layers one has no rotations, the last of them (Llama 4); none given rotates in
     all. Projections have the kernel of rotations in every layer."""
 
@@ -413,7 +421,7 @@ class ModelConfig(Config):
     zero_centered_norms: bool = False
     """Whether norms scale by 1 + w (Gemma, Nemotron); it changes no projection."""
 
-    norms_per_layer: PositiveInt = 2
+    norms_per_layer: int = Field(default=2, gt=0, le=64)
     """Norms on the residual path of one layer (4 with sandwich norms)."""
 
     activation: Literal["swiglu", "geglu", "gelu", "relu", "squared_relu"] = "swiglu"
@@ -425,7 +433,7 @@ class ModelConfig(Config):
     mlp_bias: bool = False
     """Whether MLP projections (and experts) carry a bias."""
 
-    activation_clamp: float = Field(default=0.0, ge=0)
+    activation_clamp: NotNegative = 0.0
     """Inputs of the activation are clamped to this (Megatron ``activation_func_clamp_value``);
     0 clamps nothing."""
 
@@ -444,7 +452,7 @@ class ModelConfig(Config):
     sliding_window: Count = 0
     """Keys a windowed layer sees; 0 means full causal attention."""
 
-    sliding_window_layers: NonNegativeInt = 0
+    sliding_window_layers: Count = 0
     """How many of the layers are windowed."""
 
     layer_types: tuple[LayerType, ...] | None = None
@@ -543,7 +551,7 @@ class ModelConfig(Config):
         if kinds is None:
             return
         mixers, feed_forwards = zip(*map(parts_of, kinds), strict=True)
-        recurrent = {*mixers} - {None, "attention", *BLOCKS}
+        recurrent = {*chain(*mixers)} - {"attention", *BLOCKS}
         for key, wanted in (("moe", "moe" in feed_forwards), ("recurrent", recurrent)):
             if wanted and getattr(self, key) is None:
                 msg = f"layer_types has layers that need model.{key}"
@@ -599,9 +607,9 @@ class ModelConfig(Config):
         return tuple(parts_of(kind)[1] for kind in self.layer_kinds)
 
     @property
-    def mixers(self) -> tuple[Mixer | None, ...]:
-        """The mixer of each layer."""
-        return tuple(parts_of(kind)[0] for kind in self.layer_kinds)
+    def mixers(self) -> tuple[Mixer, ...]:
+        """The mixers of all layers, in order; a layer has one, several or none."""
+        return tuple(chain.from_iterable(parts_of(kind)[0] for kind in self.layer_kinds))
 
     @property
     def layer_kinds(self) -> tuple[LayerType, ...]:

@@ -9,7 +9,7 @@ from projector.config import resources
 from projector.config._base import Config, merge
 from projector.config.model import MLAConfig, ModelConfig, MoEConfig
 from projector.config.yaml_file import base_of, check_nesting, extended, read_text, read_yaml
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 
 def load_model(source: str | Path | Mapping[str, Any], *, key: str = "model") -> ModelConfig:
@@ -63,7 +63,7 @@ def model_data(source: Any, *, key: str = "model", chain: tuple[str, ...] = ()) 
         check_nesting(source, name=key)
         return _of_mapping(source, key, chain)
     if not isinstance(source, str | Path):
-        msg = f"{key or 'model'}: a model is a name, a file or a mapping, got {source!r}"
+        msg = f"{key or 'model'}: a model is a name, a file or a mapping, got {shown(source)}"
         raise ConfigError(msg, key=key, value=source, allowed="a name, a file or a mapping")
     text = str(source)
     if text.endswith(".json"):

@@ -32,7 +32,7 @@ class Transport(Sourced):
     nic_flag_latency_us: NotNegative
     """The same with flags (LL), but never more than without."""
 
-    nic_flag_traffic: float = Field(ge=1)
+    nic_flag_traffic: AtLeastOne
     """As collective_flag_traffic of a device, of a collective between nodes."""
 
     collective_start_us: NotNegative
@@ -104,7 +104,7 @@ class Network(Sourced):
     nic_efficiency: float = Field(default=0.9, gt=0, le=1)
     nic_latency_us: NotNegative = 5.0
     nic_flag_latency_us: NotNegative | None = None
-    nic_flag_traffic: float | None = Field(default=None, ge=1)
+    nic_flag_traffic: AtLeastOne | None = None
     """As nic_latency_us, and as collective_flag_traffic of a device, where none is given."""
 
     collective_start_us: NotNegative = 20.0

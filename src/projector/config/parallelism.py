@@ -3,10 +3,21 @@
 import math
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import GATHERS, ORDER, PLACES, REDUCES, SENDS, Config, Label, Shares
-from projector.errors import ConfigError
+from projector.config._base import (
+    GATHERS,
+    ORDER,
+    PLACES,
+    REDUCES,
+    SENDS,
+    Config,
+    Count,
+    CountOrNone,
+    Label,
+    Shares,
+)
+from projector.errors import ConfigError, shown
 
 MAX_DEGREE = 1 << 20
 
@@ -17,28 +28,28 @@ RANK_ORDER = "tp-cp-ep-dp-pp"
 class ParallelismConfig(Config):
     """Degrees of every parallel axis, what is sharded over them, and what overlaps."""
 
-    tp: Annotated[PositiveInt, Label("tensor parallel (TP)")] = Field(default=1, le=MAX_DEGREE)
+    tp: Annotated[int, Label("tensor parallel (TP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
     """Tensor parallelism: devices that share the matrices of one layer."""
 
-    pp: Annotated[PositiveInt, Label("pipeline parallel (PP)")] = Field(default=1, le=1024)
+    pp: Annotated[int, Label("pipeline parallel (PP)")] = Field(default=1, gt=0, le=1024)
     """Pipeline parallelism: devices the layers are cut over."""
 
-    vpp: Annotated[PositiveInt, Label("virtual stages a rank (VPP)")] = Field(default=1, le=64)
+    vpp: Annotated[int, Label("virtual stages a rank (VPP)")] = Field(default=1, gt=0, le=64)
     """Model chunks of one pipeline rank (virtual pipeline size); 1 is not interleaved."""
 
-    cp: Annotated[PositiveInt, Label("context parallel (CP)")] = Field(default=1, le=MAX_DEGREE)
+    cp: Annotated[int, Label("context parallel (CP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
     """Context parallelism: devices that share one sequence."""
 
-    ep: Annotated[PositiveInt, Label("expert parallel (EP)")] = Field(default=1, le=MAX_DEGREE)
+    ep: Annotated[int, Label("expert parallel (EP)")] = Field(default=1, gt=0, le=MAX_DEGREE)
     """Expert parallelism: devices the experts of one layer are spread over."""
 
-    etp: Annotated[PositiveInt | None, Label("expert tensor parallel (ETP)")] = Field(
+    etp: Annotated[Count | None, Label("expert tensor parallel (ETP)")] = Field(
         default=None, le=MAX_DEGREE
     )
     """Tensor parallelism of the experts; none given means tp."""
 
     dp: Annotated[
-        PositiveInt | None,
+        Count | None,
         Label("data parallel (DP)"),
         Shares("replica", "checked against the cluster, which decides it"),
     ] = Field(default=None, le=1 << 24)
@@ -63,13 +74,13 @@ class ParallelismConfig(Config):
     """How ranks are numbered, the fastest degree first: decides which ranks share a node.
     Megatron's ``use_tp_pp_dp_mapping`` is ``tp-cp-ep-pp-dp``."""
 
-    num_distributed_optimizer_instances: Annotated[PositiveInt, GATHERS] = Field(
-        default=1, le=1 << 24
+    num_distributed_optimizer_instances: Annotated[int, GATHERS] = Field(
+        default=1, gt=0, le=1 << 24
     )
     """Copies of what ZeRO or FSDP shard (hybrid sharding): DP times CP ranks divided by it share
     one, and its gradients are summed over the copies."""
 
-    sharding_group_size: Annotated[PositiveInt | None, GATHERS] = Field(default=None, le=1 << 24)
+    sharding_group_size: Annotated[Count | None, GATHERS] = Field(default=None, le=1 << 24)
     """The same by the ranks of a copy, out of DP times CP; none given means by their number."""
 
     fsdp_forward_prefetch: Annotated[int, GATHERS] = Field(default=1, ge=0, le=64)
@@ -83,10 +94,10 @@ class ParallelismConfig(Config):
     cp_comm_type: Literal["p2p", "all_gather", "a2a"] = "p2p"
     """How context parallelism moves keys and values: a ring, one gather, or head exchange."""
 
-    decoder_first_pipeline_num_layers: NonNegativeInt | None = None
+    decoder_first_pipeline_num_layers: CountOrNone | None = None
     """Layers of the first pipeline stage, where the rest is divided evenly."""
 
-    decoder_last_pipeline_num_layers: NonNegativeInt | None = None
+    decoder_last_pipeline_num_layers: CountOrNone | None = None
     """Layers of the last pipeline stage, where the rest is divided evenly."""
 
     pipeline_model_parallel_layout: str | None = None
@@ -108,10 +119,10 @@ class ParallelismConfig(Config):
     overlap_param_gather: Annotated[bool, GATHERS] = True
     """Gather updated parameters beside the first forward instead of before it."""
 
-    ddp_bucket_size: Annotated[PositiveInt | None, REDUCES] = None
+    ddp_bucket_size: Annotated[int | None, REDUCES] = Field(default=None, gt=0, le=1 << 40)
     """Parameters of a gradient bucket; none given means max(40 M, 1 M * ranks), Megatron's."""
 
-    microbatch_group_size_per_vp_stage: Annotated[PositiveInt | None, ORDER] = None
+    microbatch_group_size_per_vp_stage: Annotated[Count | None, ORDER] = None
     """Microbatches that a chunk takes before the next chunk's turn, in the interleaved schedule;
     none given means pp."""
 
@@ -166,7 +177,7 @@ class ParallelismConfig(Config):
     @classmethod
     def _order_is_whole(cls, value: str) -> str:
         if sorted(value.split("-")) != sorted(RANK_ORDER.split("-")):
-            msg = f"rank_order {value!r} should hold each degree of {RANK_ORDER} once"
+            msg = f"rank_order {shown(value)} should hold each degree of {RANK_ORDER} once"
             raise ConfigError(msg, value=value, allowed=f"an order of {RANK_ORDER}")
         return value
 

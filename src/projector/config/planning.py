@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from projector.config._base import MOST, Config, Count, CountOrNone, Positive
+from projector.config._base import MOST, Config, Count, Positive
 
 
 class PlanSettings(Config):
@@ -26,15 +26,15 @@ class PlanSettings(Config):
     longest_sequence: Count = 8192
     """Sequence of a model without a job; shorter where the model's positions end before."""
 
-    sizes: Count = Field(default=7, le=16)
+    sizes: int = Field(default=7, gt=0, le=16)
     """Cluster sizes of a device that are tried where no deadline says which, each twice the one
     before."""
 
-    refinements: CountOrNone = Field(default=2, le=8)
+    refinements: int = Field(default=2, ge=0, le=8)
     """Sizes that are tried between the largest that is too slow (or cheap enough) and the smallest
     that is fast enough (or too expensive)."""
 
-    halvings: CountOrNone = Field(default=4, le=16)
+    halvings: int = Field(default=4, ge=0, le=16)
     """Sizes that are tried between the largest that does not hold a model and the least that does,
     where nothing that was offered holds it."""
 

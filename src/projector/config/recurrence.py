@@ -7,7 +7,7 @@ H are value heads of width P, G key heads (groups) of width N.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from projector.config.model import Mixer
+from projector.config.model import CHUNKS, Mixer
 
 Size: TypeAlias = Any
 """int or int64[workloads]."""
@@ -50,24 +50,34 @@ class Weights(NamedTuple):
     """Parameters that are no product, tap or norm: decays, skips, biases."""
     norm: Size
     """Of the gated norm over values."""
+    state: Size
+    """Numbers that a sequence keeps in FP32, whatever its length."""
+    kept: Size
+    """Elements of 16 bits that the backward needs of a token, beside the input, for closed forms;
+    rows say it kernel by kernel."""
     further: tuple[tuple[str, Size, Size, int], ...] = ()
     """Further projections: name, rows, columns, whether they have a bias."""
 
 
 def _mamba1(w: Widths) -> Weights:
     x, dt = ("x", w.value, w.rank + 2 * w.size, 0), ("dt", w.rank, w.value, 0)
-    return Weights(2 * w.value, w.value, w.value * (w.size + 3), 0, (x, dt))
+    own, kept = w.value * (w.size + 3), 3 * w.value + w.rank + 2 * w.size
+    return Weights(2 * w.value, w.value, own, 0, w.wide_key * w.width, kept, (x, dt))
 
 
 def _mamba2(w: Widths) -> Weights:
     # Bias of the convolution; decay, skip and bias of the step of each head.
     convolved = w.value + 2 * w.key
-    return Weights(w.value + convolved + w.heads, convolved, convolved + 3 * w.heads, w.value)
+    inputs, own = w.value + convolved + w.heads, convolved + 3 * w.heads
+    return Weights(inputs, convolved, own, w.value, w.wide_key * w.width, inputs + 3 * w.value)
 
 
 def _gdn(w: Widths) -> Weights:
     convolved = 2 * w.key + w.value
-    return Weights(convolved + w.value + 2 * w.heads, convolved, 2 * w.heads, w.width)
+    inputs, state = convolved + w.value + 2 * w.heads, w.wide_key * w.width
+    # Keys and queries stand for each head, a triangular matrix for each chunk.
+    kept = convolved + 2 * w.wide_key + 4 * w.value + (CHUNKS["gdn"] + 3) * w.heads
+    return Weights(inputs, convolved, 2 * w.heads, w.width, state, kept)
 
 
 def _kda(w: Widths) -> Weights:
@@ -79,11 +89,28 @@ def _kda(w: Widths) -> Weights:
         ("gate_down", w.hidden, w.width, 0),
         ("gate_up", w.width, w.value, 1),
     )
-    return Weights(convolved + w.heads, convolved, w.heads + w.wide_key, w.width, thin)
+    inputs, state = convolved + w.heads, w.wide_key * w.width
+    kept = convolved + 3 * w.wide_key + 4 * w.value + (2 * CHUNKS["kda"] + 3) * w.heads
+    return Weights(inputs, convolved, w.heads + w.wide_key, w.width, state, kept, thin)
 
 
 def _linear(w: Widths) -> Weights:
-    return Weights(2 * w.wide_key + 2 * w.value, 0, 0, w.value)
+    inputs, kept = 2 * w.wide_key + 2 * w.value, 2 * w.wide_key + 4 * w.value
+    return Weights(inputs, 0, 0, w.value, w.wide_key * w.width, kept)
+
+
+def _rwkv7(w: Widths) -> Weights:
+    # Six mixes with the token before and the one of the feed-forward, three biases, k_k, k_a, r_k
+    # and a group norm (rwkv7.py). What is kept of the last token has 16 bits, twice H wide. The
+    # first layer lacks the projections of the values' rate.
+    low = (("low_down", w.hidden, w.rank, 0), ("low_up", w.rank, w.value, 0))
+    own, state = 7 * w.hidden + 6 * w.value, w.wide_key * w.width + w.hidden
+    kept = 5 * w.hidden + w.rank + 5 * w.wide_key + 4 * w.value
+    return Weights(3 * w.value, 0, own, 2 * w.value, state, kept, low)
+
+
+def _conv(w: Widths) -> Weights:
+    return Weights(3 * w.value, w.value, 0, 0, 0, 6 * w.value)
 
 
 WEIGHTS: dict[Mixer, Callable[[Widths], Weights]] = {
@@ -92,6 +119,8 @@ WEIGHTS: dict[Mixer, Callable[[Widths], Weights]] = {
     "gdn": _gdn,
     "kda": _kda,
     "linear": _linear,
+    "rwkv7": _rwkv7,
+    "conv": _conv,
 }
 """Recurrent mixers, in the order of columns."""
 
@@ -100,7 +129,7 @@ STATE_BYTES, CONV_BYTES = 4.0, 2.0
 inputs."""
 
 
-def held_bytes(w: Widths, taps: Size) -> Any:
+def held_bytes(mixer: Mixer, w: Widths, taps: Size) -> Any:
     """Return what a sequence keeps of a layer, whatever its length."""
-    state = STATE_BYTES * w.wide_key * w.width
-    return state + CONV_BYTES * taps * (w.value + 2 * w.key)
+    own = WEIGHTS[mixer](w)
+    return STATE_BYTES * own.state + CONV_BYTES * taps * own.convolved

@@ -139,7 +139,9 @@ class EnergyConfig(Config):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0.0 <= value <= MOST_G_CO2_PER_KWH):
             allowed = f"grams of CO2 for a kWh, 0 to {MOST_G_CO2_PER_KWH:g}, or a region"
-            raise ConfigError(f"takes {allowed} (got {value!r})", value=str(value), allowed=allowed)
+            raise ConfigError(
+                f"takes {allowed} (got {shown(value)})", value=shown(value), allowed=allowed
+            )
         return value
 
 
@@ -419,7 +421,7 @@ def _ramp(value: Any) -> Any:
     numbers = value.split() if isinstance(value, str) else value
     if isinstance(numbers, list | tuple):
         if len(numbers) != len(WarmUpConfig.model_fields):
-            msg = f"takes three numbers: first batch, increment, samples (got {value!r})"
+            msg = f"takes three numbers: first batch, increment, samples (got {shown(value)})"
             raise ConfigError(msg, value=value, allowed="three integers, or a mapping")
         return dict(zip(WarmUpConfig.model_fields, numbers, strict=True))
     if value is True:

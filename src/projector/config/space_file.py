@@ -69,7 +69,7 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         data = source
         check_nesting(data, name="the space", most=MOST_COLLECTIONS)
     else:
-        msg = f"a space is a file or a mapping, got {source!r}"
+        msg = f"a space is a file or a mapping, got {shown(source)}"
         raise ConfigError(msg, key="space", value=source, allowed="a file or a mapping")
     _check_keys(data)
     base = data["base"]
@@ -105,7 +105,7 @@ def _read_axes(
     axes: list[Axis] = []
     derived: dict[str, Expression] = {}
     if not isinstance(data, Mapping) or not data:
-        msg = f"{key} is a mapping of dotted field -> values, got {data!r}"
+        msg = f"{key} is a mapping of dotted field -> values, got {shown(data)}"
         raise ConfigError(msg, key=key, value=data, allowed="a mapping")
     for name, given in data.items():
         fields = tuple(job_field(part.strip()) for part in str(name).split(","))
@@ -161,7 +161,11 @@ def _points(
                 raise ConfigError(msg, key=key, value=list(point), allowed=f"{len(fields)} values")
     seen = set()
     for point in points:
-        text = json.dumps(point, sort_keys=True, default=str)
+        try:
+            text = json.dumps(point, sort_keys=True, default=str)
+        except (ValueError, RecursionError):
+            msg = f"{key} has a value that is no point: {shown(point)}"
+            raise ConfigError(msg, key=key, value=shown(point), allowed="values") from None
         if text in seen:
             msg = f"{key} has {text} twice; no two points of a space may be equal"
             raise ConfigError(msg, key=key, value=text)
@@ -187,7 +191,7 @@ def _values(fields: tuple[str, ...], given: Any, flat: Mapping[str, Any], key: s
     if kind == "scale":
         value = flat.get(fields[0])
         if len(fields) > 1 or isinstance(value, bool) or not isinstance(value, int | float):
-            msg = f"{key}: scale needs a number in the base job, which has {value!r}"
+            msg = f"{key}: scale needs a number in the base job, which has {shown(value)}"
             raise ConfigError(msg, key=key, value=value, allowed="a number")
         scaled = [value * factor for factor in numbers]
         for factor, product in zip(numbers, scaled, strict=True):

@@ -3,23 +3,25 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from projector.config._base import GATHERS, ORDER, REDUCES, UPDATES, Config, Label, Shares
+from projector.config._base import (
+    GATHERS,
+    ORDER,
+    REDUCES,
+    UPDATES,
+    Config,
+    Count,
+    CountOrNone,
+    Label,
+    Positive,
+    Shares,
+)
 from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.device_kernels import matrix_type_named
 from projector.config.framework import FrameworkConfig
 from projector.config.resources import normalise
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 AUTO, ALL = "auto", "all"
 
@@ -114,10 +116,10 @@ class RecomputeConfig(Config):
     """Full recomputation of all layers in units of num_layers, or of the first num_layers of
     each pipeline chunk."""
 
-    num_layers: NonNegativeInt | None = None
+    num_layers: CountOrNone | None = None
     """Unit length (uniform; default 1) or number of layers a chunk recomputes (block)."""
 
-    layers: tuple[NonNegativeInt, ...] | None = None
+    layers: tuple[CountOrNone, ...] | None = None
     """Full recomputation of exactly these layers, counted from 0 over the whole model."""
 
     modules: tuple[str, ...] = ("core_attn",)
@@ -184,7 +186,7 @@ class MoETrainingConfig(Config):
     """Token dispatcher: all-to-all, gather everything, or a fused exchange that sends a token once
     to each node (``hybridep`` copies by bulk transfers and needs fewer compute units)."""
 
-    dispatcher_sms: PositiveInt | None = Field(default=None, le=1 << 20)
+    dispatcher_sms: Count | None = Field(default=None, le=1 << 20)
     """Compute units that a fused exchange takes; what hides it loses them. None given means
     Megatron's defaults, 20 for ``deepep`` and 16 for ``hybridep``."""
 
@@ -194,7 +196,7 @@ class MoETrainingConfig(Config):
     zipf_exponent: float = Field(default=1.0, ge=0, le=8)
     """Exponent of the Zipf load."""
 
-    capacity_factor: PositiveFloat | None = None
+    capacity_factor: Positive | None = None
     """Tokens kept for each expert over the balanced share; none drops nothing. Without
     ``host_sync`` every expert is padded to it, so that it computes and exchanges as many."""
 
@@ -227,20 +229,20 @@ class MoETrainingConfig(Config):
 class TrainingConfig(Config):
     """One training step."""
 
-    micro_batch_size: Annotated[PositiveInt, Label("micro-batch", "sequences")] = Field(le=1 << 24)
+    micro_batch_size: Annotated[int, Label("micro-batch", "sequences")] = Field(gt=0, le=1 << 24)
     """Sequences of one microbatch on one data-parallel rank."""
 
     global_batch_size: Annotated[
-        PositiveInt,
+        int,
         Label("global batch", "sequences"),
         Shares("family", "decides the number of microbatches, each of which costs the same"),
-    ] = Field(le=1 << 40)
+    ] = Field(gt=0, le=1 << 40)
     """Sequences of one optimizer step over all ranks."""
 
-    seq_length: Annotated[PositiveInt, Label("sequence", "tokens")] = Field(le=1 << 28)
+    seq_length: Annotated[int, Label("sequence", "tokens")] = Field(gt=0, le=1 << 28)
     """Tokens of one sequence."""
 
-    packed_tokens: PositiveInt | None = Field(default=None, le=1 << 28)
+    packed_tokens: Count | None = Field(default=None, le=1 << 28)
     """Mean length of the sequences that are packed into one of ``seq_length``, each of which
     attends to itself alone; none given, or one of at least ``seq_length``, means that one fills
     it."""
@@ -276,7 +278,7 @@ class TrainingConfig(Config):
     """Fused attention computes in FP8 beside narrow linear layers (``fp8_dpa`` of Transformer
     Engine): Q, K, V and the gradient of the output are quantised, and kept so."""
 
-    first_last_layers_bf16: NonNegativeInt = 0
+    first_last_layers_bf16: CountOrNone = 0
     """Layers at each end that stay in BF16 with a narrow precision."""
 
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
@@ -317,7 +319,7 @@ class TrainingConfig(Config):
     """Pipeline schedule, by the name here, in a paper or in Primus; auto is 1F1B, interleaved when
     vpp > 1. One that needs one chunk or two gets them, unless vpp is stated where it is."""
 
-    zero_bubble_max_pending_backward: Annotated[PositiveInt | None, ORDER] = None
+    zero_bubble_max_pending_backward: Annotated[Count | None, ORDER] = None
     """Microbatches whose activations a planned schedule lets a rank hold; by default
     as many as the device has room for."""
 
@@ -327,7 +329,7 @@ class TrainingConfig(Config):
     """Ranks begin the next step without waiting for the others, as the gradient norm is checked
     afterwards (zero bubble); the step is then the longest span of one rank."""
 
-    schedule_solver_work: Annotated[NonNegativeInt, ORDER] = SOLVER_WORK
+    schedule_solver_work: Annotated[CountOrNone, ORDER] = SOLVER_WORK
     """What the integer program of ``seaailab-ilp`` is worth, in units that do not depend on the
     machine. A node of its search over n undecided pairs of operations costs n squared. The default
     is about ten seconds of one core."""
@@ -350,7 +352,7 @@ class TrainingConfig(Config):
     cross_entropy_fusion: bool = True
     """Loss from 16-bit logits in one kernel, without an FP32 copy."""
 
-    loss_chunk_tokens: PositiveInt | None = Field(default=None, le=1 << 40)
+    loss_chunk_tokens: int | None = Field(default=None, gt=0, le=1 << 40)
     """Tokens whose logits exist at a time: the loss and its gradient are made chunk by chunk (TRL's
     ``chunked_nll``, torchtitan's loss chunks); none given means all of a microbatch."""
 
@@ -394,7 +396,7 @@ class TrainingConfig(Config):
         if value is None or isinstance(value, Mapping | FrameworkConfig):
             return value
         allowed = "a name, or a mapping of name and release"
-        raise ConfigError(f"is {allowed} (got {value!r})", value=value, allowed=allowed)
+        raise ConfigError(f"is {allowed} (got {shown(value)})", value=value, allowed=allowed)
 
     @field_validator("recompute", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.files import is_file, read_bounded
 
 MAX_FILE_BYTES = 4 * 1024**2
@@ -191,10 +191,10 @@ def extended(chain: tuple[str, ...], name: Any, *, key: str) -> tuple[str, ...]:
     """Return a chain of what extends what, a name longer; ``key`` is the section, for messages."""
     if isinstance(name, Mapping):
         called = str(name.get("name", "a mapping"))
-    elif str(name).endswith(FILE_SUFFIXES):
-        called = os.path.normpath(name)
+    elif isinstance(name, str | Path):
+        called = os.path.normpath(name) if str(name).endswith(FILE_SUFFIXES) else str(name)
     else:
-        called = str(name)
+        called = shown(name)
     longer = (*chain, called)
     circle = called in chain and not isinstance(name, Mapping)
     if circle or len(chain) > MOST_EXTENDS:

@@ -156,7 +156,8 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
     before, after = (model.norms_per_layer + 1) // 2 * norm, model.norms_per_layer // 2 * norm
     mixers, behind = layer_parts(model)
     total = tables * hidden + norm + (model.num_layers - behind[None]) * after
-    total += sum(count * (_mixer(model, one) + before) for one, count in mixers.items() if one)
+    total += sum(count * _mixer(model, one) for one, count in mixers.items())
+    total += sum(bool(parts_of(kind)[0]) for kind in model.layer_kinds) * before
     total += behind["dense"] * _mlp(model, hidden, model.ffn_hidden_size)
     if model.moe is None:
         return ParameterCounts(total, total, 0)
@@ -169,13 +170,9 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
     return ParameterCounts(total, total - idle, experts)
 
 
-def layer_parts(model: ModelConfig) -> tuple[Counter[Mixer | None], Counter[Any]]:
+def layer_parts(model: ModelConfig) -> tuple[Counter[Mixer], Counter[Any]]:
     """Return how many layers have each mixer and each feed-forward."""
-    found: tuple[Counter[Mixer | None], Counter[Any]] = Counter(), Counter()
-    for kind, count in Counter(model.layer_kinds).items():
-        for part, counter in zip(parts_of(kind), found, strict=True):
-            counter[part] += count
-    return found
+    return Counter(model.mixers), Counter(model.feed_forwards)
 
 
 def _norm(model: ModelConfig, width: int) -> int:
@@ -201,7 +198,8 @@ def _mixer(model: ModelConfig, mixer: Mixer) -> int:
     own = WEIGHTS[mixer](widths)
     further = sum((rows + bias) * columns for _, rows, columns, bias in own.further)
     products = model.hidden_size * (own.inputs + widths.value) + further
-    return int(products + taps * own.convolved + own.own + own.norm)
+    normed = model.recurrent is not None and model.recurrent.gated_norm
+    return int(products + taps * own.convolved + own.own + own.norm * normed)
 
 
 def recurrent_widths(model: ModelConfig) -> tuple[Widths, int]:
@@ -314,9 +312,8 @@ ATTENTION_PER_CHANNEL, MLP_PER_CHANNEL = 13.0, 21.0
 def layer_channels(model: ModelConfig) -> float:
     """Return the channels that the 34 bytes of `activation_bytes` are of, in an average layer.
 
-    A recurrent mixer keeps, in 16 bits, the residual and its norm, the columns of its input
-    projection, and three times its values: out of the recurrence, the norm, and before the output
-    projection. This is our own; the formula has attention and an MLP in each layer.
+    A recurrent mixer keeps, in 16 bits, the residual, its norm, and what its entry of the table
+    says. This is our own; the formula has attention and an MLP in each layer.
     """
     widths, _ = recurrent_widths(model)
     mixers, behind = layer_parts(model)
@@ -324,16 +321,16 @@ def layer_channels(model: ModelConfig) -> float:
     for mixer, count in mixers.items():
         if mixer == "attention":
             kept += ATTENTION_PER_CHANNEL * model.hidden_size * count
-        elif mixer is not None:
-            columns = WEIGHTS[mixer](widths).inputs
-            kept += 2.0 * (2 * model.hidden_size + columns + 3 * widths.value) * count
+        else:
+            kept += 2.0 * (2 * model.hidden_size + WEIGHTS[mixer](widths).kept) * count
     return kept / LINEAR_PER_CHANNEL / model.num_layers
 
 
 def state_bytes(model: ModelConfig) -> float:
     """Return what the recurrent layers keep of a sequence, however long it is."""
     mixers, _ = layer_parts(model)
-    return float(held_bytes(*recurrent_widths(model))) * sum(mixers[mixer] for mixer in WEIGHTS)
+    widths = recurrent_widths(model)
+    return float(sum(mixers[mixer] * held_bytes(mixer, *widths) for mixer in WEIGHTS))
 
 
 def checkpointed_bytes(activations: ArrayLike, constants: Constants) -> Floats:

@@ -19,7 +19,7 @@ from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.yaml_file import beside, read_yaml
 from projector.envelope import envelope, told
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.first_order.equations import (
     Constants,
     arithmetic_intensity,
@@ -246,7 +246,7 @@ def project_serving(
         ("output", output, 0),
     ):
         if type(value) is not int or value < least:
-            msg = f"{key} is an integer of at least {least}, got {value!r}"
+            msg = f"{key} is an integer of at least {least}, got {shown(value)}"
             raise ConfigError(msg, key=key, value=value, allowed=f"an integer >= {least}")
     stored = weights or dtype
     if stored not in TYPE_BYTES:

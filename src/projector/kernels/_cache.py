@@ -6,13 +6,14 @@ not otherwise. What it depends on is in the name of its file; numba keeps a stam
 instead. So versions live side by side, and nothing is read that is not wanted.
 """
 
-# ruff: noqa: PTH100, PTH111, PTH113, PTH118, PTH119, PTH120, PTH123
+# ruff: noqa: PTH100, PTH111, PTH113, PTH116, PTH118, PTH119, PTH120, PTH123
 # Every start of a command comes this way, and `Path` takes three times as long.
 
 import hashlib
 import os
 import re
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,9 @@ KEPT_S = 30 * 24 * 3600.0
 
 FORM, FOLDER = ".nbc", ".plain"
 """Endings of a compiled form, and of a folder in which numba itself keeps those of a kernel."""
+
+_DIGEST_BYTES = 32
+"""Of SHA-256."""
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Folder of the project."""
@@ -45,24 +49,47 @@ def cache_dir() -> Path:
     return Path(root or os.path.expanduser("~/.cache/projector")) / "numba"
 
 
-def cache_is_writable() -> bool:
-    """Whether compiled kernels are kept; creates their folder."""
+def is_ours(path: str | Path) -> bool:
+    """Whether only this user and root can have put there what is read; it may also be free."""
+    try:
+        return _only_we_write(os.stat(path))
+    except FileNotFoundError:
+        return True
+
+
+def _only_we_write(status: os.stat_result) -> bool:
+    # Compiled kernels run as this user does, so nobody else may choose them.
+    if sys.platform == "win32":
+        return True
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
+
+
+def cache_fault() -> str:
+    """Return why compiled kernels are not kept, "" where they are; creates their folder."""
     folder = cache_dir()
     if folder.parts[:1] == ("~",):
-        return False
+        return "there is no home folder"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_ours(folder):
+            return f"{folder} belongs to another user, or others may write there (chmod go-w)"
     except OSError:
-        return False
-    return os.access(folder, os.W_OK)
+        return f"{folder} cannot be made"
+    return "" if os.access(folder, os.W_OK) else f"{folder} cannot be written"
+
+
+def cache_is_writable() -> bool:
+    """Whether compiled kernels are kept; creates their folder."""
+    return not cache_fault()
 
 
 def kernel_files() -> set[str]:
     """Return the names of what holds compiled kernels, of all versions."""
+    folder = cache_dir()
     try:
         return {
             path.name
-            for path in cache_dir().iterdir()
+            for path in (folder.iterdir() if is_ours(folder) else ())
             if path.suffix == FORM or (path.suffix == FOLDER and any(path.rglob(f"*{FORM}")))
         }
     except OSError:
@@ -99,16 +126,30 @@ def remove_old(function: Callable[..., Any]) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that appears whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file that appears whole and that nobody else may change."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
-        part.write_bytes(content)
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o644)) as file:
+            file.write(content)
         part.replace(path)
     except OSError:
         with suppress(OSError):
             part.unlink()
         raise
+
+
+def write_kept(path: Path, content: bytes) -> None:
+    """Write a file that `read_kept` can tell from one that is damaged."""
+    write_whole(path, hashlib.sha256(content).digest() + content)
+
+
+def read_kept(path: Path) -> bytes | None:
+    """Return what `write_kept` wrote, None where it is damaged or others can have written it."""
+    with open(path, "rb") as file:
+        ours, data = _only_we_write(os.fstat(file.fileno())), file.read()
+    content = data[_DIGEST_BYTES:]
+    return content if ours and hashlib.sha256(content).digest() == data[:_DIGEST_BYTES] else None
 
 
 def sources_digest(path: str) -> str:

@@ -21,6 +21,7 @@ from projector.kernels._cache import (
     FOLDER,
     cache_dir,
     cache_is_writable,
+    is_ours,
     kernel_name,
     remove_old,
     sources_digest,
@@ -65,7 +66,7 @@ def _passes(path: str) -> bool:
     """Whether `_numba` passes its check, which is made once on a machine."""
     with suppress(OSError):
         known = cache_dir() / f"{numba.__version__}-{sources_digest(path)}.checked"
-        if known.exists():
+        if known.exists() and is_ours(cache_dir()):
             return known.read_bytes() == b"passed"
         if cache_is_writable():
             passed = _check()
@@ -144,6 +145,8 @@ def _kept_by_numba(function: Callable[..., Any]) -> Any:
     with suppress(OSError, RuntimeError):
         if cache_is_writable():
             folder = cache_dir() / (kernel_name(function) + FOLDER)
+            if not is_ours(folder):
+                return _njit(function, **_OPTIONS)
             if not folder.exists():
                 remove_old(function)
             _config.CACHE_DIR = str(folder)

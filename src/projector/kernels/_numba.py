@@ -34,7 +34,15 @@ from numba.core.registry import CPUDispatcher
 from numba.core.runtime import nrt
 
 from projector.arrays import Floats
-from projector.kernels._cache import FORM, cache_dir, kernel_name, remove_old, write_whole
+from projector.kernels._cache import (
+    FORM,
+    cache_dir,
+    is_ours,
+    kernel_name,
+    read_kept,
+    remove_old,
+    write_kept,
+)
 from projector.kernels._interpreted import Interpreted, Waiting
 
 if sys.platform != "win32":
@@ -142,22 +150,25 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
             return None
         try:
             path = self._path(sig, target_context.codegen())
-            data = path.read_bytes()
+            content = read_kept(path)
         except OSError:
             return None
-        try:
-            found = _rebuilt(pickle.loads(data), target_context)  # noqa: S301  # our own folder
-        except Exception:  # a damaged pickle raises anything
-            self._remove(path)
-            return None
-        return found
+        if content is not None:
+            with suppress(Exception):  # numba may have changed under us
+                return _rebuilt(pickle.loads(content), target_context)  # noqa: S301  # our own
+        print(  # noqa: T201
+            f"notice: a kernel is compiled again: {path} is damaged, or others may write there",
+            file=sys.stderr,
+        )
+        self._remove(path)
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled form, unless the folder is read-only or full."""
         if not self._enabled or data.lifted or data.library.has_dynamic_globals:
             return
         try:
-            write_whole(self._path(sig, data.codegen), _dumps(_reduced(data)))
+            write_kept(self._path(sig, data.codegen), _dumps(_reduced(data)))
             remove_old(self._function)
         except OSError:
             self.disable()
@@ -175,7 +186,7 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
         with suppress(OSError), global_compiler_lock:
             path = self._path(sig, target_context.codegen())
             if self._enabled and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 lock = path.with_suffix(".lock").open("w")
         if lock is None:
             yield True
@@ -193,7 +204,7 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
     def _path(self, sig: Any, codegen: Any) -> Path:
         """Return the file of one compiled form."""
         folder = cache_dir()
-        if folder.parts[:1] == ("~",):
+        if folder.parts[:1] == ("~",) or not is_ours(folder):
             raise FileNotFoundError(folder)
         types, _ = _normalize_signature(sig)
         settings = [getattr(_config, each, None) for each in SETTINGS]

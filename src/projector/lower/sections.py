@@ -132,6 +132,7 @@ class ModelColumns(SectionColumns[ModelConfig]):
     # 0 is what the kernels take. [tokens]
     state_chunk = _model.ints(lambda m: (m.recurrent.chunk_size or 0) if m.recurrent else 0)
     state_rank = _model.ints("recurrent.dt_rank", none=0)
+    state_norm = _model.ints("recurrent.gated_norm", none=0)
     experts = _model.ints("moe.num_experts", none=0)
     topk = _model.ints("moe.router_topk", none=0)
     # Width of what experts read. [elements]

@@ -48,6 +48,12 @@ class Kind(IntEnum):
     LINEAR = "linear_layer", "linear"
     LINEAR_DENSE = "linear_dense_layer", "linear_dense"
     LINEAR_MOE = "linear_moe_layer", "linear_moe"
+    RWKV7 = "rwkv7_layer", "rwkv7"
+    RWKV7_DENSE = "rwkv7_dense_layer", "rwkv7_dense"
+    CONV = "conv_layer", "conv"
+    CONV_DENSE = "conv_dense_layer", "conv_dense"
+    CONV_MOE = "conv_moe_layer", "conv_moe"
+    ATTENTION_MAMBA2_DENSE = "attention+mamba2_dense_layer", "attention+mamba2_dense"
     DOUBLE_STREAM = "double_stream_layer", "double_stream"
     SINGLE_STREAM = "single_stream_layer", "single_stream"
     DIT = "dit_layer", "dit"
@@ -69,7 +75,9 @@ KINDS = tuple(Kind)
 KIND_OF_LAYER: dict[LayerType, Kind] = {kind.layer: kind for kind in KINDS if kind.layer}
 """The kind of each layer of a model."""
 
-_PARTS = [parts_of(kind.layer) if kind.layer else (None, None) for kind in KINDS]
+_PARTS: list[tuple[tuple[str, ...], str | None]] = [
+    parts_of(kind.layer) if kind.layer else ((), None) for kind in KINDS
+]
 _IS_LAYER = np.array([kind.layer is not None for kind in KINDS])
 
 
@@ -80,7 +88,7 @@ def is_layer(kinds: Ints) -> Flags:
 
 def has_part(kinds: Ints, *parts: str) -> Flags:
     """Return which of some kinds have one of some mixers or feed-forwards."""
-    has = [mixer in parts or behind in parts for mixer, behind in _PARTS]
+    has = [not {*mixers, behind}.isdisjoint(parts) for mixers, behind in _PARTS]
     return np.asarray(np.array(has)[kinds])
 
 
@@ -219,7 +227,7 @@ def _is_windowed(layer: int, model: ModelConfig) -> bool:
     count, total = model.sliding_window_layers, model.num_layers
     if model.layer_types is not None:
         # Only attention has a window.
-        attends = [mixer == "attention" for mixer in model.mixers]
+        attends = ["attention" in parts_of(kind)[0] for kind in model.layer_kinds]
         if not attends[layer]:
             return False
         layer, total = sum(attends[:layer]), sum(attends)

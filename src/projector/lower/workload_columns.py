@@ -380,6 +380,7 @@ class WorkloadColumns:
     state_conv = _state("model.state_conv")
     state_chunk = _state("model.state_chunk")
     state_rank = _state("model.state_rank")
+    state_norm = _state("model.state_norm")
     experts = _experts("model.experts")
     topk = _experts("model.topk")
     expert_hidden = _experts("model.expert_hidden")

@@ -72,6 +72,8 @@ def emit_operations(rows: Records) -> OperationTable:
         fed = shapes.where(has_part(kind, "dense", "moe"))
         emit_norm(table, shapes, mixed, "attention.norm", count=before)
         _emit_parts(table, shapes, _MIXERS)
+        both = mixed[has_part(kind[mixed], "attention") & has_part(kind[mixed], *RECURRENT)]
+        emit_residual(table, shapes, both, "mixers.sum")
         emit_residual(table, shapes, mixed, "attention.residual")
         emit_norm(table, shapes, fed, "mlp.norm", count=after)
         _emit_parts(table, shapes, _FEED_FORWARDS)

@@ -1,10 +1,11 @@
-"""Mixers with a state of fixed size: Mamba-1 and -2, delta rules, linear attention.
+"""Mixers with a state of fixed size: Mamba-1 and -2, delta rules, linear attention, convolution.
 
 Each projects its input, runs a causal convolution, a recurrence and a gated norm, and projects
 back. All but Mamba-1 cut the sequence into chunks: matrix products inside a chunk, and a state that
-goes from chunk to chunk. Operations, saved tensors and traffic are those of mamba-ssm
-(state-spaces/mamba@e9594ce1c7) and flash-linear-attention (fla-org@bc3b101dcb), read from their
-code. Nobody has timed the kernels for this model, so that no measurement stands behind their time.
+goes from chunk to chunk. A short convolution has no recurrence and no norm. Operations, saved
+tensors and traffic are those of mamba-ssm (state-spaces/mamba@e9594ce1c7) and
+flash-linear-attention (fla-org@bc3b101dcb), read from their code. Nobody has timed the kernels for
+this model, so that no measurement stands behind their time.
 
 H are value heads of width P, G key heads (groups) of width N, all of one tensor-parallel rank.
 """
@@ -85,7 +86,7 @@ def emit_cached_recurrent(
     fused_recurrent): no matrix unit has a part in it.
     """
     core = Core(steps.chunks * steps.chunk_tokens, steps.chunks, steps.chunk_tokens)
-    widths, held = _widths(shapes), state_bytes(shapes)
+    widths = _widths(shapes)
     for number, mixer in enumerate(RECURRENT):
         count = steps.state_layers[:, number]
         chosen = where[count[where] > 0]
@@ -95,13 +96,15 @@ def emit_cached_recurrent(
         _EMITTERS[mixer](layers, shapes, chosen, widths, core)
         emit_memory(
             layers, chosen[steps.sequences[chosen] > 0], f"{mixer}.state.update",
-            forward_bytes=2.0 * held * steps.sequences, backward_bytes=0.0, launches=2.0,
+            forward_bytes=2.0 * state_bytes(shapes, mixer) * steps.sequences, backward_bytes=0.0,
+            launches=2.0,
         )  # fmt: skip
 
 
-def state_bytes(shapes: Shapes) -> Floats:
+def state_bytes(shapes: Shapes, mixer: Mixer) -> Floats:
     """Return what a sequence keeps of one recurrent layer on a rank, float64[workloads]."""
-    return np.asarray(held_bytes(_widths(shapes), shapes.state_conv))
+    held = held_bytes(mixer, _widths(shapes), shapes.state_conv)
+    return np.broadcast_to(np.asarray(held, np.float64), len(shapes))
 
 
 def _emit_in(
@@ -120,6 +123,8 @@ def _emit_in(
         Linear(
             tokens=shapes.tokens, n_in=shapes.hidden, n_out=weights.inputs,
             saved_tokens=shapes.kept_tokens, segment=SEGMENT_QKV,
+            # Attention beside it keeps what both read.
+            saves_input=~has_part(shapes.kind, "attention"),
         ),
     )  # fmt: skip
     has_taps = np.asarray(taps) > 0
@@ -224,7 +229,8 @@ def _emit_mamba2(
         backward_launches=15.0, exponentials=decays, backward_exponentials=2.0 * decays,
         saved_bytes=2.0 * tokens * (2 * value + heads), transient_bytes=8.0 * states,
     )  # fmt: skip
-    _emit_norm(table, shapes, where, label, value, weights.norm, has_gate=False)
+    normed = where[shapes.state_norm[where] == 1]
+    _emit_norm(table, shapes, normed, label, value, weights.norm, has_gate=False)
     _emit_out(table, shapes, where, label, value)
 
 
@@ -337,12 +343,75 @@ def _emit_mamba1(
     _emit_out(table, shapes, where, label, value)
 
 
+def _emit_rwkv7(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: Widths, core: Core
+) -> None:
+    """Emit RWKV-7: a delta rule with a decay and a rate of each channel of a key (dplr/chunk.py).
+
+    Its input is mixed with the token before, six times. No one published the traffic of its gates;
+    it is taken to be that of Kimi's, whose decays are of each channel too.
+    """
+    _, heads, width, size, value, _, wide_key, _ = widths
+    label, chunk, weights = "rwkv7", _chunk(shapes, "rwkv7", core), WEIGHTS["rwkv7"](widths)
+    mixed = 2.0 * shapes.tokens.astype(np.float64) * shapes.hidden
+    # The input projection keeps one of the six.
+    emit_memory(
+        table, where, f"{label}.shift", forward_bytes=7.0 * mixed, backward_bytes=9.0 * mixed,
+        saved_bytes=5.0 * mixed,
+    )  # fmt: skip
+    _emit_in(table, shapes, where, label, weights, 0)
+    for name, n_in, n_out, _ in weights.further:
+        low = Linear(shapes.tokens, n_in, n_out, saves_input=name == "low_up")
+        emit_linear(table, shapes, where, f"{label}.{name}", low)
+    _emit_context(table, shapes, where, label, 4 * wide_key + 2 * value, value)
+    tokens = core.tokens.astype(np.float64)
+    chunks = ceil_div(core.tokens, chunk) * heads
+    within = where[core.tokens[where] > 0]
+    products = partial(_emit_products, table, shapes, within, backward=2.5)
+    sequences = ceil_div(core.sequences * heads, shapes.cp)
+    products(f"{label}.scores", chunks, (chunk, 4 * chunk, size))
+    products(f"{label}.corrections", chunks, (chunk, size + width, chunk))
+    products(f"{label}.state", sequences, (width, size, 3 * core.seq))
+    products(f"{label}.outputs", chunks, (chunk, width, size + 3 * chunk))
+    states = tokens / chunk * value * size
+    emit_memory(
+        table, within, f"{label}.gates", forward_bytes=28.0 * tokens * wide_key + 4.0 * states,
+        backward_bytes=56.0 * tokens * wide_key + 12.0 * states, launches=8.0,
+        backward_launches=14.0, saved_bytes=2.0 * tokens * (5 * wide_key + value),
+        transient_bytes=4.0 * states, exponentials=tokens * wide_key,
+    )  # fmt: skip
+    _emit_norm(table, shapes, where, label, value, weights.norm, has_gate=True)
+    _emit_out(table, shapes, where, label, value)
+
+
+def _emit_short_convolution(
+    table: TableBuilder, shapes: Shapes, where: Ints, widths: Widths, core: Core
+) -> None:
+    """Emit a short convolution with a gate before and one behind (modeling_lfm2.py).
+
+    A gate reads two tensors and writes one. What ranks of CP tell their neighbours, the last tokens
+    of a part, is not counted.
+    """
+    del core
+    label, weights, value = "conv", WEIGHTS["conv"](widths), widths.value
+    _emit_in(table, shapes, where, label, weights, shapes.state_conv)
+    elements = 2.0 * shapes.tokens.astype(np.float64) * value
+    # Gates keep the projection's output and the convolution's.
+    emit_memory(
+        table, where, f"{label}.gates", forward_bytes=6.0 * elements,
+        backward_bytes=10.0 * elements, launches=2.0, saved_bytes=4.0 * elements,
+    )  # fmt: skip
+    _emit_out(table, shapes, where, label, value)
+
+
 _EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, Widths, Core], None]] = {
     "mamba1": _emit_mamba1,
     "mamba2": _emit_mamba2,
     "gdn": partial(_emit_delta, label="gdn"),
     "kda": partial(_emit_delta, label="kda"),
     "linear": _emit_linear_attention,
+    "rwkv7": _emit_rwkv7,
+    "conv": _emit_short_convolution,
 }
 """What emits each recurrent mixer."""
 

@@ -111,6 +111,8 @@ class StepShapes:
     layers: Ints
     windowed: Ints
     """Layers whose attention has a window."""
+    mixed_layers: Ints
+    """Layers with a mixer, of attention or another."""
     attention_layers: Ints
     dense_layers: Ints
     """Layers with one MLP."""
@@ -164,12 +166,6 @@ class StepShapes:
     """float64[steps]: distinct parts on which a token's experts lie."""
     domains_reached: Floats
     """float64[steps]: distinct scale-up domains on which they lie."""
-
-    @property
-    def mixed_layers(self) -> Ints:
-        """Layers with a mixer, of attention or another."""
-        mixed: Ints = self.attention_layers + self.state_layers.sum(axis=1)
-        return mixed
 
     @property
     def fed_layers(self) -> Ints:

@@ -11,7 +11,7 @@ from projector.config.first_order_job import FirstOrderJob, load_first_order_job
 from projector.config.formats.emit.emitted import Emitted, write_job
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.errors import ConfigError, ProjectorError
+from projector.errors import ConfigError, ProjectorError, shown
 from projector.first_order import results as first_order
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance
 from projector.measure.options import AUTO, BOTH, SIMULATE
@@ -197,7 +197,7 @@ def project_jobs(
 ) -> list[PerformanceProjection]:
     """Project a batch of jobs; each result equals that of the job alone, bit for bit."""
     if isinstance(jobs, Job | Mapping | str | bytes | Path) or not _iterable(jobs):
-        msg = f"jobs are a sequence of jobs, got {jobs!r}"
+        msg = f"jobs are a sequence of jobs, got {shown(jobs)}"
         raise ConfigError(msg, key="jobs", value=jobs, allowed="a list of jobs")
     overrides = _overrides(target_nodes, schedule)
     loaded = [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from projector.arrays import Ints
 from projector.config.training import AUTO, chunks_of, schedule_name, spellings
-from projector.errors import ScheduleError
+from projector.errors import ScheduleError, shown
 from projector.schedule.order import (
     Order,
     Placement,
@@ -219,10 +219,10 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
     sizes = {"pp": pp, "vpp": vpp, "microbatches": microbatches}
     for key, value in sizes.items():
         if not _is_count(value):
-            msg = f"{key} must be an integer >= 1, not {value!r}"
+            msg = f"{key} must be an integer >= 1, not {shown(value)}"
             raise ScheduleError(msg, key=key, value=value, allowed="an integer >= 1")
         if key in MOST and value > MOST[key]:
-            msg = f"{key} must be at most {MOST[key]}, not {value}"
+            msg = f"{key} must be at most {MOST[key]}, not {shown(value)}"
             raise ScheduleError(msg, key=key, value=value, allowed=MOST[key])
     if 3 * pp * vpp * microbatches > MAX_OPERATIONS:
         msg = (

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats, Ints
-from projector.errors import NumericError, ScheduleError
+from projector.errors import NumericError, ScheduleError, shown
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, Placement
 from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
 from projector.schedule.registry import SCHEDULES, build, check, check_sizes
@@ -126,7 +126,7 @@ def pipeline_run(
 ) -> PipelineRun:
     """Return the replay of :func:`simulate_schedule`; a chunk holds 1 / ``vpp`` of a microbatch."""
     if not isinstance(name, str):
-        msg = f"a schedule is named by text, not {name!r}"
+        msg = f"a schedule is named by text, not {shown(name)}"
         raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])
     entry = check(name, pp, vpp, microbatches, group_size)
     stages = pp * vpp
@@ -196,7 +196,7 @@ def _objective(value: Any) -> Objective:
     for known in OBJECTIVES:
         if value == known:
             return known
-    msg = f"objective must be one of {', '.join(OBJECTIVES)}, not {value!r}"
+    msg = f"objective must be one of {', '.join(OBJECTIVES)}, not {shown(value)}"
     raise ScheduleError(msg, key="objective", value=str(value), allowed=OBJECTIVES)
 
 
@@ -205,7 +205,7 @@ def _limit(value: Any) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        msg = f"memory_limit must be a number of microbatches above 0, not {value!r}"
+        msg = f"memory_limit must be a number of microbatches above 0, not {shown(value)}"
         raise ScheduleError(msg, key="memory_limit", value=str(value), allowed="> 0")
     return float(value)
 
@@ -236,6 +236,6 @@ def _times(key: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:
     # NaN compares false, so it is refused as well.
     if not np.all((seconds >= 0) & (seconds <= MAX_TIME_S)):
         rule = f"between 0 and {MAX_TIME_S:g} seconds"
-        msg = f"{key} must lie {rule}, not {value!r}"
+        msg = f"{key} must lie {rule}, not {shown(value)}"
         raise ScheduleError(msg, key=key, value=str(value), allowed=rule)
     return np.broadcast_to(seconds, shape)

@@ -10,7 +10,7 @@ from projector.config.job import Job
 from projector.config.load import Variants
 from projector.config.names import job_field
 from projector.config.space import flat_fields
-from projector.errors import ConfigError, ProjectorError
+from projector.errors import ConfigError, ProjectorError, shown
 from projector.lower.hardware import attention_name
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.units import unwrapped
@@ -156,7 +156,7 @@ def check_factor(name: str, value: Any, most: float, least: float = 0.0) -> floa
     value = unwrapped(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not least < value <= most:
-        msg = f"{name} is a number above {least:g}, at most {most:g}, got {value!r}"
+        msg = f"{name} is a number above {least:g}, at most {most:g}, got {shown(value)}"
         allowed = f"{least:g} < {name} <= {most:g}"
         raise ConfigError(msg, key=name, value=value, allowed=allowed)
     return float(value)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from projector.config.formats.emit.emitted import FORMATS
 from projector.config.training import schedule_name
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.schedule import registry
 from projector.units import unwrapped
 
@@ -81,7 +81,7 @@ class Limits:
         ):
             for value in getattr(self, name):
                 if value not in known:
-                    msg = f"{name} must be among {', '.join(known)}, got {value!r}"
+                    msg = f"{name} must be among {', '.join(known)}, got {shown(value)}"
                     raise ConfigError(msg, key=name, value=value, allowed=list(known))
         for name in ("recompute", "micro_batch_sizes", "zero_stages", "schedules"):
             if not getattr(self, name):

@@ -12,7 +12,7 @@ from typing import Any
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.envelope import told
-from projector.errors import ConfigError, ProjectorError
+from projector.errors import ConfigError, ProjectorError, shown
 from projector.projection.evaluate import Evaluation, evaluate
 from projector.searches.bottleneck import class_seconds, class_shares
 from projector.searches.fields import Lever, Number, check_factor, levers_of, project
@@ -448,6 +448,6 @@ def _weight(value: Any) -> float:
     value = unwrapped(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0.0:
-        msg = f"weight: a weight is a number above 0, got {value!r}"
+        msg = f"weight: a weight is a number above 0, got {shown(value)}"
         raise ConfigError(msg, key="weight", value=value, allowed="above 0")
     return float(value)

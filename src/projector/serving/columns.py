@@ -10,7 +10,7 @@ from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.cluster import ClusterConfig
 from projector.config.device_kernels import MatrixType
 from projector.config.engine import dequantising, weight_formats
-from projector.config.model import ModelConfig
+from projector.config.model import ModelConfig, parts_of
 from projector.errors import ConfigError
 from projector.kernels.collectives import FABRIC, algorithm_mask
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
@@ -210,7 +210,7 @@ OF_MODEL = (
     "q_lora", "kv_lora", "d_nope", "d_rope", "index_heads", "index_width", "index_topk",
     "output_gate", "experts", "topk", "expert_hidden",
     "expert_ffn", "shared_ffn", "vocab", "state_heads", "state_width", "state_groups", "state_size",
-    "state_conv", "state_chunk", "state_rank",
+    "state_conv", "state_chunk", "state_rank", "state_norm",
 )  # fmt: skip
 """Columns of a workload that are those of its model."""
 
@@ -241,6 +241,9 @@ def _step_shapes(
     return StepShapes(
         layers=column(model.num_layers for model in models),
         windowed=column(model.sliding_window_layers for model in models),
+        mixed_layers=column(
+            sum(bool(parts_of(kind)[0]) for kind in model.layer_kinds) for model in models
+        ),
         attention_layers=column(model.mixers.count("attention") for model in models),
         dense_layers=column(model.feed_forwards.count("dense") for model in models),
         moe_layers=column(sum(model.moe_layers) for model in models),

@@ -6,9 +6,9 @@ Tokens may be proposed before the model verifies several of them in one step.
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import Config
+from projector.config._base import Config, Count, NotNegative
 from projector.config.cluster import ClusterConfig
 from projector.config.device_kernels import MatrixType, SpelledMatrixType
 from projector.config.engine import (
@@ -21,7 +21,7 @@ from projector.config.engine import (
 )
 from projector.config.model import ModelConfig, refuse_diffusion
 from projector.config.model_file import load_model
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.fabrics import domain_gpus
 from projector.lower.hardware import native_type
@@ -33,7 +33,7 @@ MTP = "mtp"
 class SpeculativeConfig(Config):
     """Speculative decoding (Leviathan et al., arXiv 2211.17192)."""
 
-    tokens: PositiveInt = Field(le=64)
+    tokens: int = Field(gt=0, le=64)
     """Tokens that are proposed for a sequence and verified together."""
 
     acceptance: float = Field(ge=0, le=1)
@@ -43,10 +43,10 @@ class SpeculativeConfig(Config):
     draft: ModelConfig | Literal["mtp"] | None = None
     """What proposes them: a small model (a shipped name, a file, or a mapping), or ``mtp``."""
 
-    draft_tp: PositiveInt | None = None
+    draft_tp: Count | None = None
     """Tensor-parallel devices of a small model; none given means those of the deployment."""
 
-    draft_share: NonNegativeFloat | None = Field(default=None, le=1024)
+    draft_share: NotNegative | None = Field(default=None, le=1024)
     """Instead of ``draft``: time to propose all tokens over that of a decode step without
     speculation. 0 where looking them up costs nothing (n-grams)."""
 
@@ -124,7 +124,7 @@ class DisaggregatedConfig(Config):
     """Fields of `Deployment` in which what prefills differs; with ``cluster`` on machines of its
     own, otherwise on as many of the same kind as it needs. Model and cache are the same."""
 
-    batch: PositiveInt | None = None
+    batch: Count | None = None
     """Prompts of a prefill step; none given means one in each attention group."""
 
     layerwise: bool = True
@@ -144,17 +144,17 @@ class Deployment(Config):
     cluster: ClusterConfig
     """Machines and host software, as in a job."""
 
-    tp: PositiveInt = 1
+    tp: Count = 1
     """Tensor-parallel devices of attention, dense layers, embedding and head."""
 
-    pp: PositiveInt = 1
+    pp: Count = 1
     """Pipeline stages."""
 
-    attention_dp: PositiveInt = 1
+    attention_dp: Count = 1
     """Groups of ``tp`` devices in a stage, each with its own sequences and their cache. All but
     the routed experts is replicated on them."""
 
-    ep: PositiveInt = 1
+    ep: Count = 1
     """Parts that the routed experts of a layer are divided into. The ``tp * attention_dp`` devices
     of a stage hold them, and each expert is split over ``tp * attention_dp / ep`` of these."""
 
@@ -164,7 +164,7 @@ class Deployment(Config):
     last for decode and the second for steps with prompts, and the gather where an expert is split
     over several devices."""
 
-    dispatcher_sms: PositiveInt = Field(default=20, le=1 << 20)
+    dispatcher_sms: int = Field(default=20, gt=0, le=1 << 20)
     """Compute units of DeepEP's kernels for many tokens; its default."""
 
     expert_load: float = Field(default=1.0, ge=1, le=1024)
@@ -179,7 +179,7 @@ class Deployment(Config):
     than ``dtype``, in which they are multiplied; none given means as ``dtype``. ``weight_bits`` 8
     and 4 mean ``int8`` and ``int4``."""
 
-    weight_group: PositiveInt | None = None
+    weight_group: Count | None = None
     """Weights that share a scale; none given means what is usual for ``weights``."""
 
     widening_share: float | None = Field(default=None, ge=0, le=10)
@@ -193,7 +193,7 @@ class Deployment(Config):
     """Bytes of a cached element without scales: 2, 1 (FP8, INT8) or 0.5 (FP4, on devices that
     multiply in it); or the name of its type."""
 
-    page_tokens: PositiveInt = Field(default=16, le=1 << 20)
+    page_tokens: int = Field(default=16, gt=0, le=1 << 20)
     """Tokens of a page of the cache: a sequence holds whole pages. 16 is vLLM's default on GPUs
     (``block_size`` of its engine arguments)."""
 
@@ -201,16 +201,16 @@ class Deployment(Config):
     """Share of the device's memory that an engine takes: weights, activations, cache, and what
     driver and libraries take. 0.9 is vLLM's default (its engine arguments)."""
 
-    max_step_tokens: PositiveInt = Field(default=8192, le=1 << 24)
+    max_step_tokens: int = Field(default=8192, gt=0, le=1 << 24)
     """New tokens of the largest step of one attention group, for which an engine keeps room beside
     its cache (vLLM ``max_num_batched_tokens``, whose default on large devices this is; recalled,
     not verified)."""
 
-    max_sequences: PositiveInt = Field(default=256, le=1 << 20)
+    max_sequences: int = Field(default=256, gt=0, le=1 << 20)
     """Sequences whose logits lie in memory together in such a step (vLLM ``max_num_seqs``; the
     default is recalled, not verified). It limits no batch."""
 
-    exchange_buffer_gib: NonNegativeFloat = 2.0
+    exchange_buffer_gib: NotNegative = 2.0
     """Buffers of the kernels that send tokens to experts of other devices. Assumed: the order of
     DeepEP's buffers for 128 tokens a rank and 256 experts of DeepSeek-V3; not measured."""
 
@@ -232,11 +232,11 @@ class Deployment(Config):
     decode_graph: bool | None = None
     """The same for decode."""
 
-    step_overhead_us: NonNegativeFloat | None = None
+    step_overhead_us: NotNegative | None = None
     """Time between two steps in which the device waits for the host: scheduling, sampling on the
     host, detokenising; none given means that of ``engine``."""
 
-    sequence_overhead_us: NonNegativeFloat | None = None
+    sequence_overhead_us: NotNegative | None = None
     """The same for each sequence of the step."""
 
     aliases: ClassVar = {
@@ -252,7 +252,7 @@ class Deployment(Config):
         found = CACHE_TYPES.get(value.lower()) if isinstance(value, str) else value
         if isinstance(found, bool) or found not in CACHE_TYPES.values():
             names = ", ".join(CACHE_TYPES)
-            msg = f"a cached element has 2, 1 or 0.5 bytes or is one of {names}, got {value!r}"
+            msg = f"a cached element has 2, 1 or 0.5 bytes or is one of {names}, got {shown(value)}"
             raise ConfigError(msg, value=value, allowed=[2, 1, 0.5, *CACHE_TYPES])
         return float(found)  # type: ignore[arg-type]  # one of the values
 

@@ -4,10 +4,10 @@ import csv
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from projector.arrays import Floats, Ints
-from projector.config._base import Config, NotNegative, Positive
+from projector.config._base import Config, Count, NotNegative, Positive
 from projector.errors import ConfigError
 from projector.files import open_table
 
@@ -88,7 +88,7 @@ class Load(Config):
     cv: float = Field(default=1.0, gt=0, le=100)
     """Standard deviation of the gaps over their mean, of ``gamma``; above 1 they come in bursts."""
 
-    concurrency: PositiveInt | None = Field(default=None, le=MAX_REQUESTS)
+    concurrency: Count | None = Field(default=None, le=MAX_REQUESTS)
     """Requests in flight, of ``closed``."""
 
     input_tokens: Lengths = Lengths(mean=1024)
@@ -101,7 +101,7 @@ class Load(Config):
     """A CSV file with the columns ``input_tokens`` and ``output_tokens``: pairs are drawn from its
     rows with equal chances. It replaces both distributions."""
 
-    requests: PositiveInt = Field(default=1000, le=MAX_REQUESTS)
+    requests: int = Field(default=1000, gt=0, le=MAX_REQUESTS)
     """Requests that are simulated."""
 
     duration_s: Positive | None = None
@@ -204,15 +204,15 @@ class Scheduler(Config):
     (``EngineArgs.get_batch_defaults``, and vLLM's page on optimisation and tuning).
     """
 
-    max_num_seqs: PositiveInt = Field(default=1024, le=1 << 16)
+    max_num_seqs: int = Field(default=1024, gt=0, le=1 << 16)
     """Most sequences of a step, for each attention group. vLLM: 1024; 256 on devices below 70 GiB
     and on A100."""
 
-    max_num_batched_tokens: PositiveInt = Field(default=8192, le=MAX_TOKENS)
+    max_num_batched_tokens: int = Field(default=8192, gt=0, le=MAX_TOKENS)
     """Most new tokens of a step, for each attention group. vLLM: 8192 as a server and 16384
     offline; 2048 and 8192 on smaller devices. TensorRT-LLM (``max_num_tokens``): 8192."""
 
-    chunk_tokens: PositiveInt | None = Field(default=None, le=MAX_TOKENS)
+    chunk_tokens: Count | None = Field(default=None, le=MAX_TOKENS)
     """Most tokens of one prompt in a step; none: what the step has room for (vLLM's default)."""
 
     prompts: Literal["chunked", "whole", "first"] = "chunked"
@@ -225,7 +225,7 @@ class Scheduler(Config):
     out of pages and are preempted (vLLM); or those of its whole length, so that none is (the
     ``GUARANTEED_NO_EVICT`` of TensorRT-LLM)."""
 
-    page_tokens: PositiveInt | None = Field(default=None, le=1 << 20)
+    page_tokens: Count | None = Field(default=None, le=1 << 20)
     """Tokens of a page; none: the deployment's."""
 
     aliases: ClassVar = {
@@ -302,28 +302,28 @@ _OF_RATE = ("percentile", "requests")
 class Traffic(Config):
     """Requests of equal length, as many at once as the batch says."""
 
-    batch: PositiveInt | None = Field(default=None, le=MAX_BATCH)
+    batch: Count | None = Field(default=None, le=MAX_BATCH)
     """Sequences that the replica generates tokens for at once. None given: the knee of
     throughput against speed among the batches that fit."""
 
-    context: PositiveInt = Field(default=2048, le=MAX_LENGTH)
+    context: int = Field(default=2048, gt=0, le=MAX_LENGTH)
     """Tokens of a prompt, which are cached when the first token is generated."""
 
-    output: PositiveInt | None = Field(default=None, le=MAX_LENGTH)
+    output: Count | None = Field(default=None, le=MAX_LENGTH)
     """Tokens that are generated for a prompt. None given: a step is timed at ``context`` cached
     tokens, and prompts take no part of the throughput."""
 
-    prompts: PositiveInt | None = Field(default=None, le=MAX_BATCH)
+    prompts: Count | None = Field(default=None, le=MAX_BATCH)
     """Prompts that go through the model together. None given: one in each attention group."""
 
-    chunk_tokens: PositiveInt | None = Field(default=None, le=MAX_LENGTH)
+    chunk_tokens: Count | None = Field(default=None, le=MAX_LENGTH)
     """Most new tokens of a step of prompts, for each attention group. None given: whole prompts."""
 
     rate_per_s: Positive | None = None
     """Requests that arrive a second, independently of each other. With it the load is simulated
     request by request."""
 
-    requests: PositiveInt = Field(default=1000, le=MAX_REQUESTS)
+    requests: int = Field(default=1000, gt=0, le=MAX_REQUESTS)
     """Requests that are simulated."""
 
     ttft_ms: Positive | None = None

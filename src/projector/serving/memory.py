@@ -135,13 +135,14 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
     reserve = columns.context_bytes + communicators * columns.communicator_bytes
     stated = columns.stated_reserve_bytes
     reserve = np.where(np.isnan(stated), reserve, stated)
-    states = state_bytes(Shapes(layer_rows(deployments)))
+    shapes = Shapes(layer_rows(deployments))
+    states = np.stack([state_bytes(shapes, mixer) for mixer in RECURRENT], axis=1)
     return [
         _of_deployment(deployment, *of_row)
         for deployment, *of_row in zip(
             deployments,
             weights,
-            states.tolist(),
+            states,
             workspace.tolist(),
             reserve.tolist(),
             columns.memory_bytes.tolist(),
@@ -153,7 +154,7 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
 def _of_deployment(
     deployment: Deployment,
     kind_bytes: Floats,
-    state_bytes: float,
+    state_bytes: Floats,
     workspace_bytes: float,
     reserve_bytes: float,
     memory_bytes: float,
@@ -163,6 +164,7 @@ def _of_deployment(
     weights = np.array([kind_bytes[stage].sum() for stage in stages])
     weights[0] += kind_bytes[Kind.EMBEDDING]
     weights[-1] += kind_bytes[Kind.HEAD]
+    kept = [*zip(RECURRENT, state_bytes.tolist(), strict=True)]
     draft = draft_deployment(deployment)
     drafting = None if draft is None else serving_memory(draft)
     if deployment.speculative and deployment.speculative.draft == MTP:
@@ -175,7 +177,8 @@ def _of_deployment(
         stage_weights_bytes=weights,
         stage_layers=np.array([has_part(stage, "attention").sum() for stage in stages]),
         stage_state_bytes=np.array(
-            [has_part(stage, *RECURRENT).sum() * state_bytes for stage in stages], np.float64
+            [sum(has_part(stage, mixer).sum() * held for mixer, held in kept) for stage in stages],
+            np.float64,
         ),
         workspace_bytes=workspace_bytes
         + deployment.exchanges * deployment.exchange_buffer_gib * GIB,

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.config.space import Space
-from projector.errors import ConfigError, UnsupportedError, check_working_folder
+from projector.errors import (
+    ConfigError,
+    OutOfMemoryError,
+    UnsupportedError,
+    check_working_folder,
+)
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
 from projector.sweeps.rows import Projector, column_kinds
@@ -36,6 +41,9 @@ before anything is computed."""
 ENDLESS_POINTS = 100_000_000
 """From here on it is estimated of any space. Points of the shipped spaces take 1 to 30 microseconds
 each: those of a smaller space would have to take a thousand times as long to be refused."""
+
+LEAST_ROOM_BYTES = 512 << 20
+"""Address space that reading and writing of small sweeps takes."""
 
 LONGEST_DAYS = 30.0
 """A sweep that takes longer is refused: it would outlive most machines' next restart, and is more
@@ -79,6 +87,7 @@ def sweep(
     out: str | Path | None = None,
     *,
     overwrite: bool = False,
+    verify: bool = False,
     workers: int | None = None,
     engine: str = LOCAL,
     scheduler: "str | Path | Client | None" = None,
@@ -96,6 +105,8 @@ def sweep(
         finished one as it is. Without, the rows stay in memory.
     overwrite : bool
         Whether a sweep that is at ``out`` goes first.
+    verify : bool
+        Whether finished parts are read whole, and computed again where a checksum is wrong.
     workers : int, optional
         Processes, this one included; one for each processor when left out. Rows do not depend on
         it.
@@ -118,21 +129,47 @@ def sweep(
         else, a worker dies, or the cluster does not exist. Finished chunks are kept.
     """
     check_working_folder()
+    _check_room()
     loaded = read_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
-        result = _sweep(loaded, out, overwrite, _workers(workers), cluster, progress)
+        result = _sweep(
+            loaded,
+            out,
+            _workers(workers),
+            cluster,
+            progress,
+            {"overwrite": overwrite, "verify": verify},
+        )
     result.allow_risk = allow_risk
     result.warnings = (*loaded.notes, *result.warnings)
     return result
 
 
+def _check_room() -> None:
+    """Refuse a limit of address space in which Arrow would end the process, not raise an error."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):
+        return
+    left = limit - pages * resource.getpagesize()
+    if limit != resource.RLIM_INFINITY and left < LEAST_ROOM_BYTES:
+        msg = (
+            f"the limit of address space (ulimit -v) leaves {max(left, 0) // 2**20} MiB for a sweep"
+        )
+        allowed = f"{LEAST_ROOM_BYTES // 2**20} MiB or more"
+        raise OutOfMemoryError(f"{msg}; allow {allowed}", key="memory", allowed=allowed)
+
+
 def _sweep(
     space: Space,
     out: str | Path | None,
-    overwrite: bool,
     crew: int,
     cluster: "Cluster | None",
     progress: Progress | None,
+    of_store: Mapping[str, bool],
 ) -> SweepResult:
     if cluster is not None:
         crew = cluster.workers
@@ -151,9 +188,9 @@ def _sweep(
     if not isinstance(out, str | Path):
         raise ConfigError(f"out is a folder, got {out!r}", key="out", value=out, allowed="a path")
     target = Path(out)
-    if overwrite or not is_begun(target):
+    if of_store["overwrite"] or not is_begun(target):
         _refuse_endless(space, plan, crew, local=cluster is None)
-    with closing(Store(target, plan, overwrite=overwrite)) as store:
+    with closing(Store(target, plan, **of_store)) as store:
         before = store.totals.rows
         seconds = 0.0
         if not store.finished:

@@ -107,8 +107,13 @@ def totals_of(entry: Mapping[str, Any]) -> Totals:
     return Totals(*counts)
 
 
-def damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
-    """Say what is wrong with a part, as far as its size and its footer tell."""
+def damage(
+    folder: Path, entry: Mapping[str, Any], schema: "pa.Schema", *, verify: bool = False
+) -> str:
+    """Say what is wrong with a part, as far as its size and its footer tell.
+
+    ``verify`` also compares the checksums of its pages, which reads all of it.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -122,8 +127,10 @@ def damage(folder: Path, entry: Mapping[str, Any], schema: "pa.Schema") -> str:
     if size != entry["bytes"]:
         return f"it has {size:,} bytes, not {entry['bytes']:,}"
     try:
-        with pq.ParquetFile(path) as part:
+        with pq.ParquetFile(path, page_checksum_verification=verify) as part:
             rows, columns = part.metadata.num_rows, part.schema_arrow
+            for group in range(part.num_row_groups if verify else 0):
+                part.read_row_group(group)
     except (MemoryError, OSError, pa.ArrowException) as error:
         if is_of_memory(error):
             raise no_memory(path) from None

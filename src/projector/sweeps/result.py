@@ -352,7 +352,10 @@ def standings(table: "pa.Table") -> Ints:
 
 
 def _changed(path: Path, why: str) -> ConfigError:
-    msg = f"{path} has changed since it was swept: {why}; delete it and sweep again"
+    msg = (
+        f"{path} has changed since it was swept: {why}; the same sweep with --verify computes "
+        "parts that are damaged again, and keeps the others"
+    )
     return ConfigError(msg, key="out", value=str(path), allowed="the files of a sweep")
 
 

@@ -195,9 +195,14 @@ def encode(table: "pa.Table", schema: "pa.Schema") -> memoryview:
 
 
 class Store:
-    """The folder of one sweep, open for writing; ``overwrite``: another one there may go."""
+    """The folder of one sweep, open for writing.
 
-    def __init__(self, path: Path, plan: Plan, *, overwrite: bool = False) -> None:
+    ``overwrite``: another one there may go; ``verify``: all that parts hold is looked at.
+    """
+
+    def __init__(
+        self, path: Path, plan: Plan, *, overwrite: bool = False, verify: bool = False
+    ) -> None:
         self.path, self.plan = path, plan
         self.warnings: list[str] = []
         self._journal: BinaryIO | None = None
@@ -208,7 +213,7 @@ class Store:
         self.drafts = path / f"{NEW}{uuid.uuid4().hex}-"
         """How the names of drafts begin."""
         try:
-            self._open(overwrite=overwrite)
+            self._open(overwrite=overwrite, verify=verify)
         except ConfigError:
             self.close()
             raise
@@ -259,7 +264,7 @@ class Store:
                 stream.close()
         self._journal = self._lock = None
 
-    def _open(self, *, overwrite: bool) -> None:
+    def _open(self, *, overwrite: bool, verify: bool) -> None:
         path = self.path
         if path.exists() and not path.is_dir():
             raise _refused(path, "it is a file; a sweep is a folder")
@@ -275,9 +280,11 @@ class Store:
         read_only = self._take_lock()
         manifest = journal.read_manifest(path)
         if manifest is not None and manifest != json.loads(_json(self.plan.manifest())):
-            if not overwrite:
+            if not overwrite and not self._holds_our_parts():
                 raise _other(path, manifest, self.plan.manifest())
-            manifest = None
+            if not overwrite and read_only is None:
+                self.warnings.append(f"{path / journal.MANIFEST} was damaged; the parts say it all")
+                self._write_manifest()
         if manifest is None or overwrite:
             if read_only is not None:
                 raise read_only
@@ -285,7 +292,18 @@ class Store:
             self._done = bytearray(self.plan.chunks)
             return
         self._done = bytearray(self.plan.chunks)
-        self._resume(read_only)
+        self._resume(read_only, verify=verify)
+
+    def _holds_our_parts(self) -> bool:
+        """Whether there are parts, and all are of this sweep."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        paths, wanted = [*self.path.glob("part-*.parquet")], self.plan.schema().metadata
+        try:
+            return bool(paths) and all(pq.read_schema(path).metadata == wanted for path in paths)
+        except (OSError, pa.ArrowException):
+            return False
 
     def _take_lock(self) -> OSError | None:
         """Keep other runs out; return why nothing can be written, where it cannot."""
@@ -311,10 +329,13 @@ class Store:
         for old in [*self.path.glob("part-*.parquet"), *self.path.glob(f"{NEW}*")]:
             old.unlink()
         (self.path / journal.JOURNAL).unlink(missing_ok=True)
+        self._write_manifest()
+
+    def _write_manifest(self) -> None:
         content = json.dumps(json.loads(_json(self.plan.manifest())), indent=1, ensure_ascii=False)
         _write_whole(self.path / journal.MANIFEST, f"{content}\n".encode())
 
-    def _resume(self, read_only: OSError | None) -> None:
+    def _resume(self, read_only: OSError | None, *, verify: bool) -> None:
         """Find out which chunks are finished and whole."""
         schema = self.plan.schema()
         all_good = True
@@ -322,7 +343,7 @@ class Store:
             if entry is None or entry["chunk"] >= len(self._done) or self._done[entry["chunk"]]:
                 all_good = False
                 continue
-            wrong = journal.damage(self.path, entry, schema)
+            wrong = journal.damage(self.path, entry, schema, verify=verify)
             if wrong:
                 all_good = False
                 name = journal.part_path(self.path, entry["chunk"])

@@ -19,7 +19,7 @@ import numpy as np
 from projector.arrays import Array, Flags, Ints, Ints32
 from projector.config.space import Space
 from projector.config.space_file import load_space
-from projector.errors import ConfigError, ProjectorError
+from projector.errors import ConfigError, ProjectorError, shown
 from projector.projection.results import BOOL, FLOAT, INT, RESULTS, TEXT, Coded, Column
 from projector.projection.run import RUN_SCALARS
 
@@ -130,7 +130,7 @@ def cell(field: str, kind: str, value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if value_kind == kind:
         return bool(value)
-    msg = f"{field}: {value!r} differs in kind from the other values of its axis ({kind})"
+    msg = f"{field}: {shown(value)} differs in kind from the other values of its axis ({kind})"
     raise ConfigError(msg, key=field, value=value, allowed=f"values of one kind ({kind})")
 
 

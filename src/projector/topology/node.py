@@ -189,7 +189,7 @@ class Switch(Config):
     @classmethod
     def _name_is_free(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z]\w*", value) or re.fullmatch(r"(numa|port|nic)\d+", value):
-            msg = f"a switch has a name of letters and digits that no other part has, not {value!r}"
+            msg = f"a name of letters and digits that no other part has, not {shown(value)}"
             raise ConfigError(msg, key="", value=value, allowed="a name such as nvswitch")
         return value
 

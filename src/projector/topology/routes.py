@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.topology.build import Directed, Net, Topology, node_net
 from projector.topology.node import End
 
@@ -58,7 +58,7 @@ def find_routes(
     """
     if source not in net.kinds:
         known = [str(end) for end in net.kinds]
-        msg = f"there is no {source!r} in the node; there are {', '.join(known[:24])}"
+        msg = f"there is no {shown(source)} in the node; there are {', '.join(known[:24])}"
         raise ConfigError(msg, key="source", value=source, allowed=known)
     fewest = {end: len(path) for end, path in _least(net, source, through, 0.0).items()}
     routes = {source: _route(net, (source,))}
@@ -81,7 +81,7 @@ def find_route(
     if target not in net.kinds:
         find_routes(net, target, choice, through)
     if target not in routes:
-        msg = f"nothing leads from {source!r} to {target!r}"
+        msg = f"nothing leads from {shown(source)} to {target!r}"
         raise ConfigError(msg, key="target", value=target, allowed=[str(end) for end in routes])
     return routes[target]
 

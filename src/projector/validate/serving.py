@@ -1,24 +1,35 @@
-"""Rows that time prefill and decode of a stated batch.
+"""Rows of serving: prefill and decode of a stated batch, loads, prefill and decode apart.
 
 Units, as printed: ``s end-to-end`` is prompt to last token of the whole batch; ``tokens/s`` counts
 the generated tokens of the batch over that time (of prefill alone the tokens of the prompts), with
 ``/GPU`` each device's share; ``ms`` is one decode step, or the time to the first token of a prefill
-row. A stated batch is that of all devices; replicas share it.
+row. A stated batch is that of all devices; replicas share it. Loads are simulated
+(`projector.validate.serving_loads`).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 from projector.config import bands
 from projector.config.bands import Band
 from projector.config.cluster import ClusterConfig
 from projector.config.device_file import load_device
-from projector.config.engine import GENERIC
-from projector.serving.deployment import Deployment
-from projector.serving.generation import Generation, generation_times
+from projector.config.engine import GENERIC, engines
+from projector.config.model import ModelConfig
+from projector.config.model_file import load_model
+from projector.errors import ProjectorError
+from projector.serving.deployment import MTP, Deployment, SpeculativeConfig
+from projector.serving.generation import Generation, GenerationTimes, generation_times
+from projector.serving.load import Load, Scheduler
 from projector.serving.memory import serving_memory
+from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
 from projector.validate import kind as kinds
+from projector.validate import serving_loads as loads
 from projector.validate.kind import Kind, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import number_said, said
@@ -26,6 +37,10 @@ from projector.validate.words import number_said, said
 NARROW_CACHE = ("vllm", "tensorrt_llm")
 """Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
 use it: AMD's FP8-KV checkpoints, TensorRT-LLM's ``quantize.py --kv_cache_dtype fp8``."""
+
+BLOCK_SCALED = ("DeepSeek-V3", "Kimi-K2", "MiniMax-M2", "GLM-5", "Qwen3")
+"""Begins of names of models whose published FP8 checkpoints have a scale for each 128 x 128 weights
+(``weight_block_size`` of their config.json). TensorRT-LLM runs checkpoints of its own of Qwen3."""
 
 WIDENING = "widening_share"
 
@@ -41,6 +56,9 @@ FITTED_ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
 MOST_SHARE = 0.9999
 """All of a prompt but its last page."""
+
+TRT_MEMORY = 0.95
+"""Share of the memory that TensorRT-LLM's benchmarks take (perf-overview.md: "in many cases")."""
 
 PROMPT_TOKENS, NEW_TOKENS = 5, 200
 """Lengths of a decode row that states none: the defaults of the gpt-fast script, a short prompt.
@@ -63,17 +81,17 @@ _MAX_LENGTH = 1 << 27
 class _Case:
     """One row, read."""
 
-    generation: Generation
+    work: Generation | Load | loads.Pools
     measured: float
     unit: str
+    """Of a batch ``s``, ``ms`` or ``tokens/s``; of a load that of the row (`loads.reported`)."""
     replicas: int
     per: int
     """Devices that a rate is divided by."""
-    batch: int
-    """Sequences of all waves."""
-    waves: int
-    """Batches one after the other, where the cache does not hold all sequences at once."""
     note: str
+    deployment: Deployment
+    scheduler: Scheduler = Scheduler()  # noqa: RUF009  # immutable
+    is_decode_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +100,50 @@ class _Shared:
 
     clusters: dict[tuple[str, int], ClusterConfig]
     deployments: dict[tuple[object, ...], Deployment]
+    replicas: dict[tuple[int, Scheduler, int], Replica]
+
+
+@cache
+def _model(name: str) -> ModelConfig:
+    return load_model(name)
+
+
+def _model_name(row: kinds.Row) -> str:
+    try:
+        return _model((row.get("model") or "").strip()).name
+    except ProjectorError:
+        return ""
 
 
 def why_not_eligible(row: kinds.Row) -> str:
-    """Only prefill and decode of a stated batch count."""
+    """Return what a row does not state, or measures beside time."""
+    notes = loads.stated(row)
+    if (row.get("unit") or "").strip().startswith("W "):
+        return "power"
+    drafts = notes.get("speculative", "none")
+    if drafts != "none" and not loads.number_in(notes.get("acceptance")):
+        return "speculation without its acceptance"
+    apart = "disaggregated" in notes
+    if apart and not (row.get("n_gpus") or "").strip():
+        return "no stated layout"
+    if re.search(r"layout[\w ]* not stated", row.get("notes") or ""):
+        return "no stated layout"
+    if loads.is_under_load(row):
+        return loads.why_no_load(row, _model_name(row))
     phase = (row.get("phase") or "").lower()
     if "prefill" not in phase and "decode" not in phase:
-        return "neither prefill nor decode"
-    if not re.fullmatch(r"\d+(\.0+)?", (row.get("batch_or_concurrency") or "").strip()):
+        return "neither prefill, decode nor a load"
+    if not loads.number_in(row.get("batch_or_concurrency")):
         return "no stated batch"
     return ""
 
 
 def phase_of(row: kinds.Row) -> str:
-    """Return what a row times: a batch to its last token, its parts, or as much load as fits."""
+    """Return what a row times: a batch to its last token, its parts, or a load."""
     phase = (row.get("phase") or "").lower()
-    if "offline" in phase:
-        return bands.LOAD
+    if loads.is_under_load(row):
+        first = re.search("ttft|first token", (row.get("unit") or "").lower())
+        return bands.PREFILL if first else bands.LOAD
     if "decode" not in phase:
         return bands.PREFILL
     return bands.LATENCY if "prefill" in phase else bands.DECODE
@@ -119,36 +164,74 @@ def project_without(
     rows: Sequence[kinds.Row], constants: Sequence[kinds.Without]
 ) -> list[kinds.Outcome]:
     """Project rows, each with the constants beside it in place of those that ship."""
-    shared = _Shared({}, {})
+    shared = _Shared({}, {}, {})
     pairs = list(zip(rows, constants, strict=True))
     read = kinds.read_cases(pairs, lambda pair: _read(pair[0], shared, pair[1]))
     cases = [case for case in read if not isinstance(case, str)]
     if not cases:
         return [kinds.failed(str(why)) for why in read]
-    found = generation_times([case.generation for case in cases])
-    times_s = zip(found.prefill_s, found.decode_s, strict=True)
+    values = iter(_values(cases, shared))
     outcomes = []
     for (row, without), case in zip(pairs, read, strict=True):
-        if isinstance(case, str):
-            outcomes.append(kinds.failed(case))
+        predicted = case if isinstance(case, str) else next(values)
+        if isinstance(case, str) or isinstance(predicted, str):
+            outcomes.append(kinds.failed(str(predicted)))
             continue
-        predicted = _in_unit(case, *(float(time_s) * case.waves for time_s in next(times_s)))
         band, classes = _band(row, case, without.source)
         outcomes.append(kinds.Outcome(
             kinds.OK, predicted, case.measured, predicted / case.measured,
             mark=kinds.FROM_RULE if case.note else kinds.FROM_ROW, note=case.note,
-            is_inverse=case.unit == "tokens/s", band=band, classes=classes,
+            is_inverse=_is_rate(case.unit), band=band, classes=classes,
         ))  # fmt: skip
     return outcomes
 
 
-def _in_unit(case: _Case, prefill_s: float, decode_s: float) -> float:
-    item = case.generation
+def _is_rate(unit: str) -> bool:
+    return unit != "s" and not unit.strip().lower().startswith("ms")
+
+
+def _values(cases: Sequence[_Case], shared: _Shared) -> list[float | str]:
+    """Return the projected value of each case in the unit of its row, or why there is none."""
+    batches = [case.work for case in cases if isinstance(case.work, Generation)]
+    found = generation_times(batches) if batches else GenerationTimes(np.zeros(0), np.zeros(0))
+    times_s = zip(found.prefill_s.tolist(), found.decode_s.tolist(), strict=True)
+    results: dict[tuple[object, ...], LoadResult] = {}
+    values: list[float | str] = []
+    for case in cases:
+        try:
+            if isinstance(case.work, Generation):
+                values.append(_in_unit(case, case.work, *next(times_s)))
+                continue
+            what = loads.reported(case.unit)
+            if isinstance(case.work, loads.Pools):
+                values.append(loads.pools_value(what, case.work))
+                continue
+            key = (id(case.deployment), case.scheduler, case.work)
+            if key not in results:
+                results[key] = _served(case, case.work, shared)
+            values.append(loads.value_of(what, results[key], case.replicas))
+        except (ValueError, ProjectorError) as error:
+            values.append(str(error))
+    return values
+
+
+def _served(case: _Case, load: Load, shared: _Shared) -> LoadResult:
+    drawn = load.draw()
+    longest = longest_of(drawn)
+    key = (id(case.deployment), case.scheduler, longest)
+    if key not in shared.replicas:
+        shared.replicas[key] = replica_of(case.deployment, case.scheduler, longest)
+    return serve_all([(shared.replicas[key], load, drawn)], threads=1)[0]
+
+
+def _in_unit(case: _Case, item: Generation, prefill_s: float, decode_s: float) -> float:
+    if case.is_decode_alone:
+        prefill_s = 0.0
     if case.unit == "s":
         return prefill_s + decode_s
     if case.unit == "tokens/s":
         tokens = item.output_len if item.output_len > 1 else item.input_len
-        return case.batch * case.replicas * tokens / (prefill_s + decode_s) / case.per
+        return item.batch * case.replicas * tokens / (prefill_s + decode_s) / case.per
     if item.output_len < 2:
         return prefill_s * 1e3
     return decode_s / (item.output_len - 1) * 1e3
@@ -156,72 +239,166 @@ def _in_unit(case: _Case, prefill_s: float, decode_s: float) -> float:
 
 def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     notes: list[str] = []
-    unit = _unit(row.get("unit") or "")
+    says = loads.stated(row)
     measured = kinds.above_zero(row, "value")
-    tp, pp = whole(row, "tp", _MAX_LENGTH, 1), whole(row, "pp", _MAX_LENGTH, 1)
-    gpus = whole(row, "n_gpus", _MAX_LENGTH, tp * pp)
-    replicas = gpus // (tp * pp)
-    if replicas * tp * pp != gpus:
-        raise ValueError(f"{gpus} GPUs are not a whole number of replicas of tp {tp} x pp {pp}")
-    deployment = _deployment(row, tp, pp, shared, without, notes)
-    batch = -(-whole(row, "batch_or_concurrency", _MAX_LENGTH) // replicas)
+    layout = _layout(row, says, notes)
+    of_replica = layout["tp"] * layout["pp"] * layout["attention_dp"]
+    gpus = whole(row, "n_gpus", _MAX_LENGTH, of_replica)
+    apart = says.get("disaggregated", "")
+    pools = _pools(says) if apart and loads.is_under_load(row) else None
+    replicas = gpus // of_replica
+    if replicas * of_replica != gpus and pools is None:
+        names = "tp x pp" if layout["attention_dp"] == 1 else "tp x attention_dp x pp"
+        raise ValueError(f"{gpus} GPUs are not a whole number of replicas of {names} {of_replica}")
+    engine = said(row, "engine") or GENERIC
+    device = load_device(_device(row.get("gpu") or "", []))
+    scheduler = loads.scheduler_of(row, engine, device)
+    under_load = loads.is_under_load(row)
+    limits: dict[str, Any] = {"max_step_tokens": scheduler.max_num_batched_tokens,
+              "max_sequences": scheduler.max_num_seqs} if under_load else {}  # fmt: skip
+    if pools is not None:
+        limits = {"disaggregated": {"prefill": pools[1]}}
+        layout = pools[0]
+    deployment = _deployment(row, layout | limits, shared, without, notes)
+    if pools is not None:
+        output = loads.number_in(says.get("mean_output_len")) or whole(row, "output_len", 1 << 24)
+        many = int(loads.number_in(row.get("batch_or_concurrency")))
+        lengths = whole(row, "input_len", _MAX_LENGTH), max(2, round(output))
+        work: Any = loads.Pools(deployment, *pools[2], many, *lengths)
+        return _Case(work, measured, row.get("unit") or "", 1, 1, "; ".join(notes), deployment)
+    if under_load:
+        longest = sum(int(loads.number_in(row.get(name))) for name in ("input_len", "output_len"))
+        most = int(serving_memory(deployment).max_batch(longest or 1024))
+        largest = max(1, min(scheduler.max_num_seqs * deployment.attention_dp, most))
+        work = loads.load_of(row, _model_name(row), replicas, largest)
+        unit = row.get("unit") or ""
+        loads.reported(unit)
+        if not whole(row, "input_len", _MAX_LENGTH, 1) > 1:
+            notes.append("lengths of the MLPerf data set")
+        return _Case(work, measured, unit, replicas, 1, "; ".join(notes), deployment, scheduler)
+    text = (row.get("batch_or_concurrency") or "").strip()
+    total = int(loads.number_in(text)) * (gpus if "per gpu" in text.lower() else 1)
+    if total > _MAX_LENGTH:
+        raise ValueError(f"batch_or_concurrency is {text!r}, not a count")
+    batch = -(-total // replicas)
     given_in, given_out = kinds.integer(row, "input_len"), kinds.integer(row, "output_len")
     input_len = whole(row, "input_len", _MAX_LENGTH, PROMPT_TOKENS)
     prefill_only = "decode" not in (row.get("phase") or "").lower() and given_out is None
     output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else NEW_TOKENS)
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
-    waves = _waves(row, deployment, batch, input_len + output_len, notes)
     per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
     return _Case(
-        Generation(deployment, -(-batch // waves), input_len, output_len), measured, unit,
-        replicas, per, batch, waves, "; ".join(notes),
+        Generation(deployment, batch, input_len, output_len), measured,
+        _unit(row.get("unit") or ""), replicas, per, "; ".join(notes), deployment,
+        is_decode_alone=loads.is_decode_alone(row),
     )  # fmt: skip
 
 
+def _layout(row: kinds.Row, says: Mapping[str, str], notes: list[str]) -> dict[str, int]:
+    """Return how a replica is split; ``tp`` is that of attention.
+
+    Experts divided over more devices than that take attention groups along. TensorRT-LLM's page of
+    maximum loads runs mixtures of experts with attention data parallelism (its llm_options.yml); we
+    take experts as divided over all.
+    """
+    tp, pp = whole(row, "tp", _MAX_LENGTH, 1), whole(row, "pp", _MAX_LENGTH, 1)
+    ep = max(1, int(loads.number_in(says.get("ep"))))
+    groups = int(loads.number_in(says.get("attention_dp"))) or max(1, ep // tp)
+    unsaid = "ep" not in says or not re.match(r"\d", says["ep"])
+    tables = said(row, "engine") == "tensorrt_llm" and "PyTorch" in (row.get("framework") or "")
+    unsaid &= "attention_dp" not in says and tables and loads.is_under_load(row)
+    if unsaid and tp > 1 and _model((row.get("model") or "").strip()).moe is not None:
+        notes.append(f"attention groups and experts over all {tp} devices")
+        return {"tp": 1, "pp": pp, "attention_dp": tp, "ep": tp}
+    return {"tp": tp, "pp": pp, "attention_dp": groups, "ep": ep}
+
+
+def _pools(says: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int], tuple[int, int]]:
+    """Return the split of a decode and of a prefill replica, and how many there are of both."""
+    counts = re.search(r"(\d+) prefill \+ (\d+) decode", says["disaggregated"])
+    sides, many = [], []
+    for side in ("decode", "prefill"):
+        split = {
+            name: int(loads.number_in(says.get(f"{side}_{name}"), 1.0))
+            for name in ("tp", "attention_dp", "ep", "workers")
+        }
+        many.append(split.pop("workers"))
+        sides.append({**split, "pp": 1})
+    if "decode_tp" not in says:
+        raise ValueError("the layouts of prefill and decode are not stated")
+    workers = (int(counts[1]), int(counts[2])) if counts else (many[1], many[0])
+    return sides[0], sides[1], workers
+
+
 def _deployment(
-    row: kinds.Row, tp: int, pp: int, shared: _Shared, without: kinds.Without, notes: list[str]
+    row: kinds.Row,
+    layout: Mapping[str, Any],
+    shared: _Shared,
+    without: kinds.Without,
+    notes: list[str],
 ) -> Deployment:
     """Return what serves; rows that agree share it, so that it is read once."""
     name = _device(row.get("gpu") or "", notes)
     precision = (row.get("precision") or "").strip().lower()
-    key = (name, tp * pp)
+    gpus = layout["tp"] * layout["pp"] * layout["attention_dp"]
+    key = (name, gpus)
     if key not in shared.clusters:
         device = load_device(name)
-        nodes = -(-tp * pp // ClusterConfig.parse({"device": device}).gpus_per_node)
+        nodes = -(-gpus // ClusterConfig.parse({"device": device}).gpus_per_node)
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(row, precision, notes)
+    says = loads.stated(row)
     engine = said(row, "engine") or GENERIC
     settings |= {"engine": engine, "prefix_share": _prefix_share(row, notes)}
-    if engine in NARROW_CACHE and settings["dtype"] == "fp8":
+    stated = says.get("kv_cache", "")
+    if re.match("fp8|bf16|fp16", stated):
+        settings["kv_cache_bytes"] = 1 if stated.startswith("fp8") else 2
+    elif engine in NARROW_CACHE and str(settings["dtype"]).startswith("fp8"):
         settings["kv_cache_bytes"] = 1
         notes.append("8-bit cache, as FP8 checkpoints of the engine have")
+    if engine == "tensorrt_llm" and loads.is_under_load(row):
+        settings["gpu_memory_utilization"] = TRT_MEMORY
+    if says.get("graphs", "").startswith("off"):
+        settings["decode_graph"] = False
     settings |= _constants(engine, without)
-    identity = (row.get("model"), key, tp, pp, *settings.items())
+    if steps := loads.number_in(says.get("num_scheduler_steps")):
+        # The host schedules so many steps at once.
+        usual = engines()[engine].step_us if "step_us" not in without.values else 0.0
+        settings["step_overhead_us"] = without.values.get("step_us", usual) / steps
+    drafts = _speculative(says)
+    identity = (row.get("model"), key, *sorted(layout.items(), key=str), *settings.items(), drafts)
+    identity = tuple(str(each) for each in identity)
     if identity not in shared.deployments:
+        model = _model((row.get("model") or "").strip())
+        if drafts is not None:
+            model = model.model_copy(update={"mtp_num_layers": 1})
         shared.deployments[identity] = Deployment.parse(
             {
-                "model": (row.get("model") or "").strip(),
+                "model": model,
                 "cluster": shared.clusters[key],
-                "tp": tp,
-                "pp": pp,
+                "speculative": drafts,
+                **layout,
                 **settings,
             }
         )
     return shared.deployments[identity]
 
 
-def _waves(
-    row: kinds.Row, deployment: Deployment, batch: int, context: int, notes: list[str]
-) -> int:
-    """Return the batches after one another in which as many sequences as fit are served."""
-    if phase_of(row) != bands.LOAD:
-        return 1
-    most = int(serving_memory(deployment).max_batch(context))
-    if not 0 < most < batch:
-        return 1
-    notes.append(f"the cache holds {most} sequences at once")
-    return -(-batch // most)
+def _speculative(says: Mapping[str, str]) -> SpeculativeConfig | None:
+    """Return the drafts of the model's own module, with the acceptance that yields what is stated.
+
+    A stated number above 1 is that of the tokens of a step.
+    """
+    drafts = says.get("speculative", "none")
+    if drafts == "none":
+        return None
+    count = int(loads.number_in(drafts, 1.0))
+    gained = loads.number_in(says.get("acceptance"))
+    share = np.linspace(0.0, 1.0, 1001)
+    tokens = np.array([sum(each**power for power in range(count + 1)) for each in share])
+    found = gained if gained < 1.0 else float(np.interp(gained, tokens, share))
+    return SpeculativeConfig(tokens=count, acceptance=found, draft=MTP)
 
 
 def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
@@ -235,7 +412,7 @@ def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
 
 def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
     """Return the band of a row and the classes that it is looked for in."""
-    device = case.generation.deployment.cluster.device
+    device = case.deployment.cluster.device
     classes = bands.serving_classes(device, phase_of(row))
     return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
 
@@ -290,7 +467,11 @@ def _settings(row: kinds.Row, precision: str, notes: list[str]) -> dict[str, obj
             "weight_group": number_said(row, "weight_group") or None,
             "kv_cache_bytes": 2,
         }
-    dtype = precision_of(precision)
+    dtype: str = precision_of(precision)
+    name = _model_name(row)
+    of_library = said(row, "engine") == "tensorrt_llm" and name.startswith("Qwen3")
+    if dtype == "fp8" and name.startswith(BLOCK_SCALED) and not of_library:
+        dtype = "fp8_block"
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"
     return {"dtype": dtype, "kv_cache_bytes": 1 if narrow_cache else 2}

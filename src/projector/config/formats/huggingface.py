@@ -113,6 +113,28 @@ _ONE_BIAS: Final = {
 }
 _LATENT_MOE: Final = (parts.latent_attention, parts.deepseek("noaux_tc"), parts.token_prediction)
 
+_QWEN3_NEXT: Final = _hybrid(
+    _QWEN3 | _ONE_PLUS,
+    parts.QWEN2,
+    hybrid.qwen3_next,
+    kv_channels=hf.optional("head_dim", 256),
+    attention_output_gate=True,
+)
+_LFM2: Final = _hybrid(
+    {name: value for name, value in _ROPE.items() if name != "ffn_hidden_size"} | _TIED | _NORMED,
+    hybrid.lfm2,
+)
+_NO_ATTENTION: Final[hf.Fields] = _TIED | {
+    "num_layers": hf.integer("num_hidden_layers", most=hf.MAX_LAYERS),
+    "hidden_size": hf.integer("hidden_size"),
+    "vocab_size": hf.integer("vocab_size"),
+    # No layer has an MLP.
+    "ffn_hidden_size": lambda config: 4 * config.integer("hidden_size"),
+    "num_attention_heads": 1,
+    "position_embedding": "none",
+}
+_MAMBA: Final = _hybrid(_NO_ATTENTION, hybrid.mamba)
+
 FAMILIES: Final[Mapping[str, Family]] = {
     "llama": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
     "mistral": _family(_LLAMA, parts.every_layer_windowed(4096)),
@@ -335,13 +357,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         hybrid.nemotron_h,
         position_embedding="none",
     ),
-    "qwen3_next": _hybrid(
-        _QWEN3 | _ONE_PLUS,
-        parts.QWEN2,
-        hybrid.qwen3_next,
-        kv_channels=hf.optional("head_dim", 256),
-        attention_output_gate=True,
-    ),
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5_moe_text": _QWEN3_NEXT,
+    "qwen3_5_text": _hybrid(_QWEN3_NEXT.fields, hybrid.qwen3_next),
     "deepseek_v32": _hybrid(
         _LATENT, hybrid.chosen_keys, parts.deepseek("noaux_tc"), parts.token_prediction
     ),
@@ -349,21 +367,27 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _LATENT, parts.latent_attention, hybrid.kimi_linear, position_embedding="none"
     ),
     "jamba": _hybrid(_LLAMA, hybrid.jamba, position_embedding="none"),
+    "falcon_h1": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.falcon_h1),
     "bamba": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.bamba),
     "granitemoehybrid": _hybrid(_LLAMA | _BIAS, hybrid.granite_hybrid),
     "minimax": _hybrid(_LLAMA, hybrid.minimax),
+    "mamba": _MAMBA,
+    "falcon_mamba": _MAMBA,
     "mamba2": _hybrid(
-        _TIED,
+        _NO_ATTENTION,
         hybrid.mamba2,
-        num_layers=hf.integer("num_hidden_layers", most=hf.MAX_LAYERS),
-        hidden_size=hf.integer("hidden_size"),
-        # No layer has attention or an MLP; heads are those of the mixers.
+        # Heads are those of the mixers.
         num_attention_heads=hf.integer("num_heads", most=hf.MAX_HEADS),
         kv_channels=hf.integer("head_dim"),
-        ffn_hidden_size=lambda config: 4 * config.integer("hidden_size"),
-        vocab_size=hf.integer("vocab_size"),
-        position_embedding="none",
     ),
+    "rwkv7": _hybrid(
+        _NO_ATTENTION | _LAYERNORM,
+        hybrid.rwkv7,
+        activation=_plain("relu2"),
+        tied_embeddings=hf.switch("tie_word_embeddings", default=False),
+    ),
+    "lfm2": _LFM2,
+    "lfm2_moe": _LFM2,
     "mpt": _family(
         _TIED | _widths("n_layers", "d_model", "n_heads"),
         parts.mpt,

@@ -54,7 +54,9 @@ def qwen3_next(config: ConfigFile) -> dict[str, Any]:
         "conv_kernel": config.integer("linear_conv_kernel_dim", 4),
     }
     mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
-    return _kinds(mixers, sparse_step(config)) | {"recurrent": recurrent}
+    # Qwen3.5 has models without experts.
+    has_experts = sparse_step(config) if config.has("num_experts") else [False] * len(mixers)
+    return _kinds(mixers, has_experts) | {"recurrent": recurrent}
 
 
 def chosen_keys(config: ConfigFile) -> dict[str, Any]:
@@ -131,6 +133,7 @@ def _unless_auto(config: ConfigFile, name: str, otherwise: int) -> int:
 def _mamba2_of(config: ConfigFile) -> dict[str, Any]:
     heads = config.integer("mamba_n_heads", 128, most=MAX_HEADS)
     inner = config.integer("mamba_expand", 2) * config.integer("hidden_size")
+    inner = config.optional_integer("mamba_d_ssm") or inner
     return {
         "recurrent": {
             "num_heads": heads,
@@ -148,6 +151,13 @@ def bamba(config: ConfigFile) -> dict[str, Any]:
     attends = set(config.sequence("attn_layer_indices", int))
     mixers = ["attention" if i in attends else "mamba2" for i in range(num_layers(config))]
     return _kinds(mixers, [False] * len(mixers)) | _mamba2_of(config)
+
+
+def falcon_h1(config: ConfigFile) -> dict[str, Any]:
+    """Falcon-H1: attention and Mamba-2 side by side in each layer, and an MLP."""
+    recurrent = _mamba2_of(config)["recurrent"]
+    recurrent["gated_norm"] = config.flag("mamba_rms_norm", default=False)
+    return {"layer_types": ("attention+mamba2_dense",), "recurrent": recurrent}
 
 
 def granite_hybrid(config: ConfigFile) -> dict[str, Any]:
@@ -169,23 +179,86 @@ def jamba(config: ConfigFile) -> dict[str, Any]:
         return [i % every == first for i in range(num_layers(config))]
 
     mixers = ["attention" if attends else "mamba1" for attends in periodic("attn", 8, 4)]
-    hidden = config.integer("hidden_size")
-    inner = config.integer("mamba_expand", 2) * hidden
-    recurrent = {
-        # Channels alone count; heads are what tensor parallelism divides.
-        "num_heads": inner // math.gcd(inner, 64),
-        "head_dim": math.gcd(inner, 64),
-        "num_groups": 1,
-        "state_size": config.integer("mamba_d_state", 16),
-        "conv_kernel": config.integer("mamba_d_conv", 4),
-        "dt_rank": _unless_auto(config, "mamba_dt_rank", -(-hidden // 16)),
-    }
+    names = ("mamba_expand", "mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
     moe = {
         "num_experts": config.integer("num_experts", 16),
         "router_topk": config.integer("num_experts_per_tok", 2),
         "ffn_hidden_size": config.integer("intermediate_size"),
     }
-    return _kinds(mixers, periodic("expert", 2, 1)) | {"recurrent": recurrent, "moe": moe}
+    return _kinds(mixers, periodic("expert", 2, 1)) | _mamba1_of(config, *names) | {"moe": moe}
+
+
+def _mamba1_of(config: ConfigFile, expand: str, size: str, taps: str, rank: str) -> dict[str, Any]:
+    hidden = config.integer("hidden_size")
+    inner = config.integer(expand, 2) * hidden
+    return {
+        "recurrent": {
+            # Channels alone count; heads are what tensor parallelism divides.
+            "num_heads": inner // math.gcd(inner, 64),
+            "head_dim": math.gcd(inner, 64),
+            "num_groups": 1,
+            "state_size": config.integer(size, 16),
+            "conv_kernel": config.integer(taps, 4),
+            "dt_rank": _unless_auto(config, rank, -(-hidden // 16)),
+        }
+    }
+
+
+def mamba(config: ConfigFile) -> dict[str, Any]:
+    """Mamba-1 in every layer, and nothing else."""
+    names = ("expand", "state_size", "conv_kernel", "time_step_rank")
+    return {"layer_types": ("mamba1",)} | _mamba1_of(config, *names)
+
+
+def rwkv7(config: ConfigFile) -> dict[str, Any]:
+    """RWKV-7, with flash-linear-attention's ranks where a file states none."""
+    hidden, width = config.integer("hidden_size"), config.integer("head_dim", 64)
+    ranks = {"decay": 2.5 * width / 64, "a": 2.5 * width / 64, "v": 1.7 * width / 64, "gate": 5.0}
+    rank = sum(
+        config.optional_integer(f"{name}_low_rank_dim")
+        or max(32, 32 * round(share * hidden**0.5 / 32))
+        for name, share in ranks.items()
+    )
+    heads = hidden // width
+    state = {"num_heads": heads, "head_dim": width, "num_groups": heads, "state_size": width}
+    ratio = config.number("hidden_ratio", 4.0)
+    wide = config.optional_integer("intermediate_size") or -(-int(hidden * ratio) // 32) * 32
+    return {
+        "layer_types": ("rwkv7_dense",),
+        "recurrent": state | {"conv_kernel": 0, "dt_rank": rank},
+        "num_attention_heads": heads,
+        "ffn_hidden_size": wide,
+    }
+
+
+def lfm2(config: ConfigFile) -> dict[str, Any]:
+    """LFM2: short convolutions and attention, with experts behind the first layers or none."""
+    attends = set(config.sequence("full_attn_idxs", int))
+    words = {"conv": "conv", "full_attention": "attention"}
+    mixers = ["attention" if i in attends else "conv" for i in range(num_layers(config))]
+    mixers = mixers if attends else _listed(config, "conv", words)
+    dense, width = len(mixers), config.integer(config.first("block_ff_dim", "intermediate_size"))
+    fields: dict[str, Any] = {}
+    if config.has("num_experts"):
+        dense = config.integer("num_dense_layers", 2, least=0)
+        fields["moe"] = {
+            "num_experts": config.integer("num_experts"),
+            "router_topk": config.integer("num_experts_per_tok", 4),
+            "ffn_hidden_size": config.integer("moe_intermediate_size"),
+            "router_score_function": "sigmoid",
+            "router_bias": config.flag("use_expert_bias", default=True),
+        }
+    elif config.flag("block_auto_adjust_ff_dim", default=True):
+        every = config.integer("block_multiple_of", 256)
+        scaled = int(config.number("block_ffn_dim_multiplier", 1.0) * (2 * width // 3))
+        width = -(-scaled // every) * every
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
+    head = config.integer("hidden_size") // heads
+    # A convolution has no state; heads are what tensor parallelism divides.
+    sizes = {"num_heads": heads, "head_dim": head, "num_groups": heads, "state_size": head}
+    taps = config.integer("conv_L_cache", 3)
+    kinds = _kinds(mixers, [i >= dense for i in range(len(mixers))])
+    return kinds | fields | {"recurrent": sizes | {"conv_kernel": taps}, "ffn_hidden_size": width}
 
 
 def minimax(config: ConfigFile) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def _resolve_world(stated: dict[str, Any], warnings: list[str]) -> None:
             stated[key] = int(most)
         else:
             del stated[key]
-            warnings.append(f"--{key} is {value!r}; give cluster.{field}=N to set it")
+            warnings.append(f"--{key} is {shown(value)}; give cluster.{field}=N to set it")
 
 
 # Turning settings by their names in code into a native job: the rules in their order.

@@ -17,7 +17,7 @@ from projector.config.formats.megatron_settings.fields import MEGATRON_DEFAULTS
 from projector.config.model_file import model_data
 from projector.config.network import Network
 from projector.config.yaml_file import beside, parse_yaml, read_yaml
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.files import is_file
 
 _PLACEHOLDER = re.compile(r"\$\{([A-Za-z_]\w*)(?::-?([^{}]*))?\}")
@@ -63,7 +63,7 @@ class Surroundings:
             return value
         text = _PLACEHOLDER.sub(lambda match: self._fill(match, value, name), value)
         if "${" in text:
-            msg = f"{name}: {value!r} is not of the form ${{VARIABLE:default}}"
+            msg = f"{name}: {shown(value)} is not of the form ${{VARIABLE:default}}"
             raise ConfigError(msg, key=name, value=value, allowed="${VARIABLE:default}")
         try:
             return parse_yaml(text, name=name)
@@ -104,7 +104,7 @@ def _parents(data: dict[str, Any], path: Path) -> list[str]:
         given = data.pop(key, None) or []
         names = [given] if isinstance(given, str) else given
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            msg = f"{path.name}: {key} should list the names of files (got {given!r})"
+            msg = f"{path.name}: {key} should list the names of files (got {shown(given)})"
             raise ConfigError(msg, key=key, value=given, allowed="names of files")
         parents += names
     return parents
@@ -375,7 +375,7 @@ def _partial(value: Any, section: str, owner: type[Config]) -> dict[str, Any]:
     if isinstance(value, str):
         return {f"cluster.{section}": value}
     if not isinstance(value, Mapping):
-        msg = f"{section} should be a name or a mapping (got {value!r})"
+        msg = f"{section} should be a name or a mapping (got {shown(value)})"
         raise ConfigError(msg, key=section, value=value, allowed="a name or a mapping")
     if "extends" in value:
         return {f"cluster.{section}": dict(value)}
@@ -409,7 +409,7 @@ def _number(key: str, value: Any) -> float:
         number = math.nan
     legal = math.isfinite(number) and (number > 0 if strict else number >= 0)
     if not legal or (share and number > 1):
-        msg = f"{key} should be {allowed} (got {value!r})"
+        msg = f"{key} should be {allowed} (got {shown(value)})"
         raise ConfigError(msg, key=key, value=value, allowed=allowed)
     return number
 
@@ -417,6 +417,6 @@ def _number(key: str, value: Any) -> float:
 def _count(key: str, value: Any) -> int:
     number = _number(key, value)
     if number < 1 or number != int(number):
-        msg = f"{key} should be an integer >= 1 (got {value!r})"
+        msg = f"{key} should be an integer >= 1 (got {shown(value)})"
         raise ConfigError(msg, key=key, value=value, allowed="an integer >= 1")
     return int(number)

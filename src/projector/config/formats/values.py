@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 _ALPHABET = re.compile(r"[0-9\s,\[\]()+*/%-]*")
 _MAX_TEXT = 8192
@@ -145,7 +145,7 @@ def not_set(value: Any) -> str:
 
 def bad(name: str, value: Any, allowed: str) -> ConfigError:
     """Return the error of a value that is not ``allowed``."""
-    msg = f"{name} should be {allowed} (got {value!r})"
+    msg = f"{name} should be {allowed} (got {shown(value)})"
     if value is True:
         return ConfigError(f"{name} needs a value: {allowed}", key=name, allowed=allowed)
     if is_unresolved(value):
@@ -206,7 +206,7 @@ def one_of(meanings: Mapping[str, Any]) -> Converter:
     def convert(name: str, value: Any) -> Any:
         text = word(name, value).lower().replace("-", "_")
         if text not in meanings:
-            msg = f"{name} should be one of {', '.join(meanings)} (got {value!r})"
+            msg = f"{name} should be one of {', '.join(meanings)} (got {shown(value)})"
             raise ConfigError(msg, key=name, value=value, allowed=list(meanings))
         return meanings[text]
 

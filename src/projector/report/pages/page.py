@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from projector.distribution import install_command, package_version
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 from projector.files import check_place, write_whole
 from projector.report.document import Document, Figure, Media, Table
 from projector.report.figures.figure import short_number
@@ -116,7 +116,7 @@ def _table(table: Table) -> str:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if number:
                 text = f"{value:,.{column.digits}f}"
-                cells.append(f'<td class="number" data-value="{value!r}">{text}</td>')
+                cells.append(f'<td class="number" data-value="{shown(value)}">{text}</td>')
             else:
                 text = "" if value is None else escape(str(value))
                 long = ' class="long"' if len(text) > LONG else ""

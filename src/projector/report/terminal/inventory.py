@@ -48,7 +48,7 @@ def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
             moe.ffn_hidden_size if moe else model.ffn_hidden_size,
             str(moe.num_experts) if moe else "",
             str(moe.router_topk) if moe else "",
-            model.vocab_size,
+            model.vocab_size or "",
         )
     return section("Models", "`projector models NAME` shows one in full", table)
 

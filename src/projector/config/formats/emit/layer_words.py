@@ -37,7 +37,7 @@ def layer_words(model: ModelConfig) -> dict[str, Any]:
         settings["apply_rope_fusion"] = False
     if model.recurrent is not None and "mamba2" in model.mixers:
         settings |= _named(STATES, model.recurrent)
-    if model.recurrent is not None and {*model.mixers} - {"mamba2", "attention", None}:
+    if model.recurrent is not None and {*model.mixers} - {"mamba2", "attention"}:
         settings |= _named(LINEAR, model.recurrent)
     if "gdn" in model.mixers and not has_pattern(model):
         whole = [int(mixer == "attention") for mixer in model.mixers]

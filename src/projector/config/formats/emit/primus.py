@@ -34,7 +34,7 @@ _SOFTMAX: Final = "mamba2 with softmax attention"
 
 def _mixer(model: ModelConfig) -> str:
     """Return what M stands for in a model."""
-    mixer = next((each for each in model.mixers if each not in {"attention", None}), "mamba2")
+    mixer = next((each for each in model.mixers if each != "attention"), "mamba2")
     softmax = mixer == "mamba2" and model.mla is None and "attention" in model.mixers
     return _SOFTMAX if softmax else str(mixer)
 

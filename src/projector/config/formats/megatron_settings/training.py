@@ -7,7 +7,7 @@ from projector.config.adapter import AdapterConfig
 from projector.config.formats.megatron_settings.fields import CHOICES, MOMENT_BYTES, Settings
 from projector.config.formats.values import flag, integer, integers, number, words
 from projector.config.training import FUSED_UNITS
-from projector.errors import ConfigError
+from projector.errors import ConfigError, shown
 
 
 def precision(settings: Settings) -> None:
@@ -25,7 +25,7 @@ def precision(settings: Settings) -> None:
         backward = "mxfp4_backward_precision"
         if settings.has(backward) and settings.word(backward) != "mxfp4":
             given = settings.word(backward)
-            text = f" {given!r} is not supported; both directions are projected in MXFP4"
+            text = f" {shown(given)} is not supported; both directions are projected in MXFP4"
             settings.refuse(backward, text, value=given, allowed=["mxfp4"])
     settings.put("training.precision", narrow, *names)
     if narrow != base and settings.on("first_last_layers_bf16"):

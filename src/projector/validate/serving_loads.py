@@ -1,0 +1,303 @@
+"""Loads that published rows of serving state: requests, their lengths, and what is reported.
+
+What a row does not say follows from its benchmark or its engine, as the constants here say.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from projector.config.device import Device
+from projector.serving.deployment import Deployment
+from projector.serving.generation import Generation, disaggregated_times
+from projector.serving.load import Load, Scheduler
+from projector.serving.simulation import LoadResult
+from projector.validate.kind import Row
+from projector.validate.words import said
+
+TRT_REQUESTS = {
+    (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (1000, 2000): 1500,
+    (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (1000, 1000): 3000,
+    (500, 2000): 3000, (20000, 2000): 1000,
+}  # fmt: skip
+"""Requests by input and output length (TensorRT-LLM v1.0, docs/source/performance/perf-overview.md,
+"Preparing a Dataset")."""
+
+REQUESTS_OF_CONCURRENCY = 10
+"""Requests of a closed loop over its concurrency (InferenceMAX README: ``--num-prompts``)."""
+
+INFERENCEX = ({(1024, 1024), (1024, 8192), (8192, 1024)}, 0.8)
+"""Pairs of lengths of InferenceX, and the share of each that its uniform lengths begin at (README:
+``RANDOM_RANGE_RATIO``)."""
+
+POISSON_REQUESTS = 8000
+WAVES = 8
+"""Largest batches that an unbounded load without a stated number of requests is made of."""
+
+MLPERF = {
+    "Llama-2-70B": (225, 274, 1024),
+    "Mixtral-8x7B": (150, 145, 1024),
+    "Llama-3.1-405B": (9400, 680, 2000),
+    "Llama-3.1-8B": (778, 73, 128),
+    "DeepSeek-V3": (800, 3880, 20000),
+}
+"""Model -> mean tokens of prompts and of outputs of its MLPerf data set, and the most of an output.
+405B, 8B and DeepSeek-R1: MLCommons' announcements of rounds 5.0 and 5.1; prompts of the other two
+are recalled, not verified."""
+
+MLPERF_CV = 0.8
+"""Standard deviation of those lengths over their mean; assumed."""
+
+_NUMBER = r"\d[\d,]*\.?\d*"
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the value of a row is."""
+
+    quantity: str
+    """``ttft``, ``tpot``, ``e2e`` [ms]; ``output``, ``input``, ``all`` [tokens/s], ``requests``
+    [1/s]; ``user`` [tokens/s of one]."""
+    percentile: float | None
+    """None: the mean."""
+    per_gpu: bool
+
+
+def reported(text: str) -> Reported:
+    """Return what a unit means. A time without a statistic is a median, as InferenceX plots."""
+    plain = text.strip().lower()
+    found = re.search(r"p(\d\d)", plain)
+    percentile = float(found[1]) if found else None if re.search("mean|average", plain) else 50.0
+    quantity = next((name for words, name in _QUANTITIES.items() if re.search(words, plain)), "")
+    if not quantity:
+        raise ValueError(f"unknown unit {text!r}")
+    return Reported(quantity, percentile, "gpu" in plain)
+
+
+_QUANTITIES = {
+    r"^ms.*(ttft|first token)": "ttft",
+    r"^ms.*(tpot|itl|inter.token)": "tpot",
+    r"^ms.*latency": "e2e",
+    r"tok\w*/s/user": "user",
+    r"^(input|prefill|prompt) tok\w*/s": "input",
+    r"tok\w*/s.*input and output": "all",
+    r"tok\w*/s": "output",
+    r"^(requests|samples|queries)/s": "requests",
+}
+
+
+def stated(row: Row) -> dict[str, str]:
+    """Return what the notes of a row state as ``key=value``, apart by semicolons."""
+    parts = (part.partition("=") for part in (row.get("notes") or "").split(";"))
+    return {key.strip(): value.strip() for key, sign, value in parts if sign}
+
+
+def number_in(text: str | None, default: float = 0.0) -> float:
+    """Return the first number of a text."""
+    found = re.search(_NUMBER, text or "")
+    return float(found[0].replace(",", "")) if found else default
+
+
+def is_decode_alone(row: Row) -> bool:
+    """Whether a decode replica is timed by itself, its cache filled."""
+    return "decode alone" in f"{stated(row).get('disaggregated')} {row.get('phase')}".lower()
+
+
+def is_under_load(row: Row) -> bool:
+    """Whether requests come and go; otherwise a batch starts and ends together."""
+    phase = (row.get("phase") or "").lower()
+    if is_decode_alone(row):
+        return False
+    return bool(re.search("offline|serving|online|mlperf|server", phase))
+
+
+def why_no_load(row: Row, model: str) -> str:
+    """Return what a row under a load leaves out, by rule."""
+    notes, phase = stated(row), (row.get("phase") or "").lower()
+    if not (row.get("input_len") or "").strip() and not ("mlperf" in phase and model in MLPERF):
+        return "no stated lengths"
+    parallel = (row.get("batch_or_concurrency") or "").strip().lower()
+    if "offline" in phase or parallel == "unbounded":
+        return ""
+    if not re.search(_NUMBER, parallel + notes.get("rate_per_s", "")):
+        return "no stated batch, concurrency or rate"
+    return ""
+
+
+def load_of(row: Row, model: str, replicas: int, largest: int) -> Load:
+    """Return the requests of one of the replicas, which holds at most ``largest`` at once."""
+    notes, phase = stated(row), (row.get("phase") or "").lower()
+    settings = _lengths(row, notes, model)
+    parallel = (row.get("batch_or_concurrency") or "").strip().lower()
+    many = number_in(parallel)
+    requests = number_in(notes.get("requests")) or number_in(
+        _first(r"(\d+) prompts", row.get("notes") or "")
+    )
+    if "poisson" in parallel or notes.get("arrival") == "Poisson":
+        rate = number_in(notes.get("rate_per_s")) or many
+        settings |= {"rate_per_s": rate / replicas, "requests": POISSON_REQUESTS, "warm_up": 0.2}
+        return Load.parse(settings)
+    if "offline" in phase or "at once" in parallel or not many:
+        if parallel == "unbounded" or not many:
+            pair = (_whole(row, "input_len"), _whole(row, "output_len"))
+            usual = TRT_REQUESTS.get(pair) if said(row, "engine") == "tensorrt_llm" else None
+            many = requests or usual or WAVES * largest * replicas
+        elif requests and not notes.get("requests", "").startswith("at once"):
+            # A concurrency beside a number of requests is a closed loop.
+            return _closed(settings, many / replicas, requests / replicas)
+        settings |= {"arrival": "offline", "requests": math.ceil(many / replicas)}
+        return Load.parse(settings)
+    return _closed(settings, many / replicas, requests / replicas)
+
+
+def _closed(settings: Mapping[str, Any], concurrency: float, requests: float) -> Load:
+    many = max(1, math.ceil(concurrency))
+    count = math.ceil(requests) or REQUESTS_OF_CONCURRENCY * many
+    closed = {"arrival": "closed", "concurrency": many, "requests": max(count, many), "warm_up": 0}
+    return Load.parse({**settings, **closed})
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found[1] if found else ""
+
+
+def _whole(row: Row, column: str) -> int:
+    return int(number_in(row.get(column)))
+
+
+def _lengths(row: Row, notes: Mapping[str, str], model: str) -> dict[str, Any]:
+    prompt, output = _whole(row, "input_len"), _whole(row, "output_len")
+    mean = number_in(notes.get("mean_output_len"))
+    if not prompt:
+        usual_in, usual_out, most = MLPERF[model]
+        spread = {"kind": "lognormal", "cv": MLPERF_CV}
+        return {
+            "input_tokens": {**spread, "mean": usual_in, "high": 8 * usual_in},
+            "output_tokens": {**spread, "mean": mean or usual_out, "high": most},
+        }
+    if "without --random-range-ratio" in (row.get("notes") or ""):
+        return {"input_tokens": _from(1, prompt), "output_tokens": _from(1, output)}
+    pairs, share = INFERENCEX
+    published = re.search("inferencex|inferencemax|aiconfigurator", (row["source"] or "").lower())
+    if published and (prompt, output) in pairs and "requests" not in notes:
+        each = (_from(int(share * tokens), tokens) for tokens in (prompt, output))
+        return dict(zip(("input_tokens", "output_tokens"), each, strict=True))
+    return {"input_tokens": prompt, "output_tokens": mean or max(1, output)}
+
+
+def _from(low: int, high: int) -> dict[str, Any]:
+    return {"kind": "uniform", "low": max(1, low), "high": max(1, high)}
+
+
+def scheduler_of(row: Row, engine: str, device: Device) -> Scheduler:
+    """Return how the engine fills its steps, from what a row states and its defaults.
+
+    vLLM: 16,384 tokens offline and 8,192 as a server, 1,024 sequences (256 on A100); prompts first
+    where they are not chunked. SGLang: prompts first, 8,192 tokens, 16,384 on devices of 160 GiB;
+    2,048 requests. TensorRT-LLM: 2,048 sequences, 8,192 tokens, prompts whole and beside decode
+    unless chunking is on, and only what can finish is admitted (engine arguments of the three).
+    """
+    notes, phase = stated(row), (row.get("phase") or "").lower()
+    parallel = (row.get("batch_or_concurrency") or "").lower()
+    chunked = notes.get("chunked", "")
+    most = number_in(notes.get("max_batch"))
+    tokens = number_in(notes.get("max_num_tokens")) or number_in(chunked)
+    settings: dict[str, Any] = {}
+    if engine == "tensorrt_llm":
+        on = chunked == "on" or "enable_chunked_prefill" in (row.get("notes") or "")
+        settings = {"max_num_seqs": 2048, "max_num_batched_tokens": 8192, "page_tokens": 32}
+        settings |= {"prompts": "chunked" if on else "whole", "admission": "whole_sequence"}
+    elif engine == "sglang":
+        large = device.hbm_gib >= 160
+        settings = {"max_num_seqs": 2048, "max_num_batched_tokens": 16384 if large else 8192}
+        settings["prompts"] = "first"
+    elif engine == "vllm":
+        few = device.hbm_gib < 70 or "A100" in device.name
+        settings = {"max_num_seqs": 256 if few else 1024}
+        settings["max_num_batched_tokens"] = 16384 if "offline" in phase else 8192
+        if chunked == "off":
+            settings["prompts"] = "first"
+        if "max seqs" in parallel or "max num seqs" in (row.get("notes") or ""):
+            most = max(1024, number_in(parallel))
+    settings |= {"max_num_seqs": int(most)} if most else {}
+    settings |= {"max_num_batched_tokens": int(tokens)} if tokens else {}
+    return Scheduler.parse(settings)
+
+
+def value_of(what: Reported, result: LoadResult, replicas: int) -> float:
+    """Return what a row reports of a load on one of its replicas."""
+    if what.quantity in ("ttft", "tpot", "e2e"):
+        return _statistic(getattr(result, f"{what.quantity}_s"), what.percentile) * 1e3
+    drawn = result.load.draw()
+    if what.quantity == "user":
+        rates = drawn.output_tokens[: len(result.e2e_s)].mean() / result.e2e_s
+        return _statistic(rates, what.percentile)
+    rated = result.load.rate_per_s is not None
+    seconds = result.requests / result.requests_per_s if rated else result.makespan_s
+    counts = {
+        "output": drawn.output_tokens.sum(),
+        "input": drawn.input_tokens.sum(),
+        "all": drawn.input_tokens.sum() + drawn.output_tokens.sum(),
+        "requests": result.requests,
+    }
+    rate = float(counts[what.quantity]) / seconds * replicas
+    return rate / (result.deployment.gpus * replicas) if what.per_gpu else rate
+
+
+def _statistic(values: np.ndarray, percentile: float | None) -> float:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return math.nan
+    return float(known.mean() if percentile is None else np.percentile(known, percentile))
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Prefill and decode replicas that share a closed loop."""
+
+    deployment: Deployment
+    """A decode replica, with what prefills for it."""
+    prefill: int
+    decode: int
+    concurrency: int
+    input_len: int
+    output_len: int
+
+
+def pools_value(what: Reported, pools: Pools) -> float:
+    """Return what a row reports of a closed loop through prefill and decode.
+
+    So many requests decode that those and the ones that wait or prefill add up to the concurrency
+    (Little's law); the rate is at most that of the prefill replicas.
+    """
+    most = max(1, math.ceil(pools.concurrency / pools.decode))
+    batch = np.unique(np.geomspace(1, most, 16).round().astype(np.int64))
+    sizes = (int(each) for each in batch)
+    times = disaggregated_times([
+        Generation(pools.deployment, size, pools.input_len, pools.output_len) for size in sizes
+    ])  # fmt: skip
+    limit = float(pools.prefill * times.prefill_requests_per_s[0])
+    ttft_s = float(times.ttft_s[0])
+    decoding = np.linspace(0.0, pools.concurrency, 1001)[1:]
+    token_s = np.interp(decoding / pools.decode, batch, times.token_s)
+    rate = decoding / (token_s * (pools.output_len - 1))
+    # Beyond the rate of prefill, further requests wait for it.
+    fits = (decoding + rate * ttft_s <= pools.concurrency) & (rate <= limit)
+    row = int(np.flatnonzero(fits)[-1]) if fits.any() else 0
+    requests_per_s = float(rate[row])
+    if what.quantity == "tpot":
+        return float(token_s[row]) * 1e3
+    if what.quantity == "ttft":
+        waiting = max(ttft_s, float(pools.concurrency - decoding[row]) / requests_per_s)
+        return waiting * 1e3
+    counts = {"output": pools.output_len, "input": pools.input_len, "requests": 1}
+    if what.quantity not in counts:
+        raise ValueError(f"{what.quantity} of prefill and decode apart is not projected")
+    gpus = pools.prefill * pools.deployment.prefill_side.gpus + pools.decode * pools.deployment.gpus
+    total = requests_per_s * counts[what.quantity]
+    return total / gpus if what.per_gpu else total
