@@ -14,6 +14,7 @@ from projector.operations.embedding_and_head import (
     emit_embedding,
     emit_head,
     emit_mtp,
+    emit_projector,
     emit_sampling_head,
 )
 from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
@@ -21,7 +22,13 @@ from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.recurrent import RECURRENT, emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
-from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
+from projector.operations.table import (
+    COMPUTE_OTHER,
+    FORWARD,
+    MEMORY,
+    OperationTable,
+    TableBuilder,
+)
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
 """Writes the rows of the workloads at some indices."""
@@ -65,6 +72,7 @@ def emit_operations(rows: Records) -> OperationTable:
     emit_embedding(table, shapes, shapes.where((kind == Kind.EMBEDDING) & ~denoises))
     emit_conditions(table, shapes, shapes.where((kind == Kind.EMBEDDING) & denoises))
     emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
+    emit_projector(table, shapes, shapes.where(kind == Kind.PROJECTOR))
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
@@ -80,7 +88,14 @@ def emit_operations(rows: Records) -> OperationTable:
         emit_residual(table, shapes, fed, "mlp.residual")
     emit_head(table, shapes, shapes.where((kind == Kind.HEAD) & ~denoises))
     emit_denoised(table, shapes, shapes.where((kind == Kind.HEAD) & denoises))
-    return table.build()
+    built = table.build()
+    # Nothing goes back through a frozen tower, nor is anything kept for it.
+    still = ((kind == Kind.VISION) & (shapes.frozen == 1))[built.workload]
+    if still.any():
+        built.saved_bytes[still] = 0.0
+        kept = np.flatnonzero(~(still & (built.phase != FORWARD)))
+        built = built.take(kept, built.workload[kept])
+    return built
 
 
 def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
