@@ -13,11 +13,14 @@ from projector.cli.output import (
     interpret_at_first,
     print_json,
     print_report,
+    write,
 )
 from projector.envelope import envelope
-from projector.errors import ConfigError
+from projector.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
+    from projector.serving.deployment import Deployment
+    from projector.serving.load import Traffic
     from projector.serving.projection import ServingProjection
 
 
@@ -71,6 +74,11 @@ def serve(
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
+    emit: str | None = option(
+        "vllm|sglang|trtllm[=FOLDER]",
+        "Write what starts the deployment, or the first of a search, in an engine: to a folder, or "
+        "to standard output in place of the report.",
+    ),
     fidelity: str = FIDELITY,
     printer: Printer,
 ) -> int:
@@ -105,16 +113,18 @@ def serve(
     changes |= dict(parse_override(text) for text in assignments)
     if is_first_order(fidelity):
         own = {"front": front or None, "search": search or None, "gpus": gpus, "plot": plot}
+        own["emit"] = emit
         refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html)
+    launch = _Launcher.of(emit)
     interpret_at_first(quiet=printer.quiet)
     if search:
         if front:
             msg = "--search draws the fronts too; leave out --front"
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
         ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
-        return _search(config, changes, ranking, (plot, html), printer)
+        return _search(config, changes, ranking, (plot, html), launch, printer)
     refuse_idle("objective", "top", needs="--search")
     from projector.serving.api import project_case, read_case
 
@@ -126,14 +136,58 @@ def serve(
         read_case(config, changes), front=front, gpus=numbers[0] if numbers else None
     )
     _write_files(result, plot, html, printer)
+    traffic = result.traffic.model_copy(update={"batch": result.batch})
+    emitted = launch.write(result.deployment, traffic, printer)
     if printer.as_json:
-        print_json(result.to_dict())
-    else:
+        print_json({**result.to_dict(), **emitted})
+    elif not (emitted and launch.on_output):
         from projector.report.serve import serve_report
 
         print_report([serve_report(result)])
         printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """What ``--emit`` asks for: an engine, and a folder or none for standard output."""
+
+    engine: str
+    folder: str | None
+
+    @classmethod
+    def of(cls, text: str | None) -> "_Launcher":
+        from projector.serving.launch import ENGINES
+
+        engine, equals, folder = (text or "").partition("=")
+        if text is not None:
+            one_of("emit", engine, ENGINES)
+        return cls(engine, folder if equals else None)
+
+    @property
+    def on_output(self) -> bool:
+        return self.folder is None
+
+    def write(
+        self, deployment: "Deployment", traffic: "Traffic", printer: Printer
+    ) -> dict[str, Any]:
+        """Write the files; return what JSON has of them, nothing where nothing is asked for."""
+        if not self.engine:
+            return {}
+        from projector.files import made_folder, write_whole
+        from projector.serving.launch import launches
+
+        found = launches(self.engine, deployment, traffic)
+        for each in found:
+            for name, text in each.files.items():
+                if self.folder is not None:
+                    path = made_folder(self.folder, key="emit") / name
+                    write_whole(path, text.encode(), key="emit")
+                    printer.wrote(str(path))
+                elif not printer.as_json:
+                    write(text if name.endswith(".sh") else f"# {name}\n{text}")
+            printer.warn_beside_report(f"{each.role} leaves unsaid {what}" for what in each.unsaid)
+        return {"launch": [{**each._asdict(), "engine": self.engine} for each in found]}
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -152,6 +206,7 @@ def _search(
     changes: dict[str, Any],
     ranking: dict[str, Any],
     files: tuple[str | None, str | None],
+    launch: "_Launcher",
     printer: Printer,
 ) -> int:
     """Search, and print and write what was found."""
@@ -164,14 +219,16 @@ def _search(
     stated = {name: value for name, value in ranking.items() if value is not None}
     result = search_serving(deployment=config, overrides=changes, **stated)
     writers = (report.write_fronts, report.write_serve_search_page)
-    for path, write in zip(files, writers, strict=True):
+    for path, written in zip(files, writers, strict=True):
         if path is not None:
-            write(result, path)
+            written(result, path)
             printer.wrote(path)
     warnings = result.best.warnings if result.best else ()
+    first = result.configurations[0] if result.configurations else None
+    emitted = launch.write(first.deployment, first.traffic, printer) if first else {}
     if printer.as_json:
-        print_json({**envelope(warnings, result.uncertainty), **result.to_dict()})
-    else:
+        print_json({**envelope(warnings, result.uncertainty), **result.to_dict(), **emitted})
+    elif not (emitted and launch.on_output):
         print_report([report.serve_search_report(result)])
         printer.warn(warnings)
     return SUCCESS if result.configurations else DOES_NOT_FIT
