@@ -117,14 +117,17 @@ def serve(
         refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html)
-    launch = _Launcher.of(emit)
+    if emit is not None:
+        from projector.serving.launch import ENGINES
+
+        one_of("emit", emit.partition("=")[0], ENGINES)
     interpret_at_first(quiet=printer.quiet)
     if search:
         if front:
             msg = "--search draws the fronts too; leave out --front"
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
         ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
-        return _search(config, changes, ranking, (plot, html), launch, printer)
+        return _search(config, changes, ranking, (plot, html), emit, printer)
     refuse_idle("objective", "top", needs="--search")
     from projector.serving.api import project_case, read_case
 
@@ -137,10 +140,10 @@ def serve(
     )
     _write_files(result, plot, html, printer)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
-    emitted = launch.write(result.deployment, traffic, printer)
+    launched = _launched(emit, result.deployment, traffic, printer)
     if printer.as_json:
-        print_json({**result.to_dict(), **emitted})
-    elif not (emitted and launch.on_output):
+        print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
+    elif not launched or (emit and "=" in emit):
         from projector.report.serve import serve_report
 
         print_report([serve_report(result)])
@@ -148,46 +151,27 @@ def serve(
     return SUCCESS if result.fits else DOES_NOT_FIT
 
 
-@dataclass(frozen=True)
-class _Launcher:
-    """What ``--emit`` asks for: an engine, and a folder or none for standard output."""
+def _launched(
+    emit: str | None, deployment: "Deployment", traffic: "Traffic", printer: Printer
+) -> list[dict[str, Any]]:
+    """Write what starts a deployment, if that is asked for; return what JSON has of it."""
+    if emit is None:
+        return []
+    from projector.files import made_folder, write_whole
+    from projector.serving.launch import launches
 
-    engine: str
-    folder: str | None
-
-    @classmethod
-    def of(cls, text: str | None) -> "_Launcher":
-        from projector.serving.launch import ENGINES
-
-        engine, equals, folder = (text or "").partition("=")
-        if text is not None:
-            one_of("emit", engine, ENGINES)
-        return cls(engine, folder if equals else None)
-
-    @property
-    def on_output(self) -> bool:
-        return self.folder is None
-
-    def write(
-        self, deployment: "Deployment", traffic: "Traffic", printer: Printer
-    ) -> dict[str, Any]:
-        """Write the files; return what JSON has of them, nothing where nothing is asked for."""
-        if not self.engine:
-            return {}
-        from projector.files import made_folder, write_whole
-        from projector.serving.launch import launches
-
-        found = launches(self.engine, deployment, traffic)
-        for each in found:
-            for name, text in each.files.items():
-                if self.folder is not None:
-                    path = made_folder(self.folder, key="emit") / name
-                    write_whole(path, text.encode(), key="emit")
-                    printer.wrote(str(path))
-                elif not printer.as_json:
-                    write(text if name.endswith(".sh") else f"# {name}\n{text}")
-            printer.warn_beside_report(f"{each.role} leaves unsaid {what}" for what in each.unsaid)
-        return {"launch": [{**each._asdict(), "engine": self.engine} for each in found]}
+    engine, equals, folder = emit.partition("=")
+    found = launches(engine, deployment, traffic)
+    for each in found:
+        for name, text in each.files.items():
+            if equals:
+                path = made_folder(folder, key="emit") / name
+                write_whole(path, text.encode(), key="emit")
+                printer.wrote(str(path))
+            elif not printer.as_json:
+                write(text if name.endswith(".sh") else f"# {name}\n{text}")
+        printer.warn_beside_report(f"{each.role} leaves unsaid {what}" for what in each.unsaid)
+    return [{"engine": engine, **each._asdict()} for each in found]
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -206,7 +190,7 @@ def _search(
     changes: dict[str, Any],
     ranking: dict[str, Any],
     files: tuple[str | None, str | None],
-    launch: "_Launcher",
+    emit: str | None,
     printer: Printer,
 ) -> int:
     """Search, and print and write what was found."""
@@ -225,10 +209,11 @@ def _search(
             printer.wrote(path)
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
-    emitted = launch.write(first.deployment, first.traffic, printer) if first else {}
+    launched = _launched(emit, first.deployment, first.traffic, printer) if first else []
     if printer.as_json:
-        print_json({**envelope(warnings, result.uncertainty), **result.to_dict(), **emitted})
-    elif not (emitted and launch.on_output):
+        whole = {**envelope(warnings, result.uncertainty), **result.to_dict()}
+        print_json(whole if emit is None else {**whole, "launch": launched})
+    elif not launched or (emit and "=" in emit):
         print_report([report.serve_search_report(result)])
         printer.warn(warnings)
     return SUCCESS if result.configurations else DOES_NOT_FIT

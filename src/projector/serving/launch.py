@@ -1,7 +1,7 @@
 """Command lines that start a deployment in an inference engine, and what they leave unsaid.
 
-``hardware/settings/launch.yaml`` has the options of each engine's release. A command line is read again
-before it is returned: it says the same split and limits, or what it cannot say is refused.
+``hardware/settings/launch.yaml`` has the options of each engine's release. A command line is read
+again before it is returned: it says the same split and limits, or what it cannot say is refused.
 """
 
 import shlex
