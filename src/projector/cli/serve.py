@@ -21,7 +21,6 @@ from projector.errors import ConfigError, one_of
 if TYPE_CHECKING:
     from projector.serving.deployment import Deployment
     from projector.serving.load import Traffic
-    from projector.serving.projection import ServingProjection
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,16 @@ def serve(
     result = project_case(
         read_case(config, changes), front=front, gpus=numbers[0] if numbers else None
     )
-    _write_files(result, plot, html, printer)
+    if plot is not None:
+        from projector.report.serve import write_front
+
+        write_front(result, plot)
+        printer.wrote(plot)
+    if html is not None:
+        from projector.report.serve import write_serve_page
+
+        write_serve_page(result, html)
+        printer.wrote(html)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
     launched = _launched(emit, result.deployment, traffic, printer)
     if printer.as_json:
@@ -231,19 +239,3 @@ def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) 
         print_report(serve_report(result))
         printer.warn(warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
-
-
-def _write_files(
-    result: "ServingProjection", plot: str | None, html: str | None, printer: Printer
-) -> None:
-    """Draw the front, and write the page."""
-    if plot is not None:
-        from projector.report.serve import write_front
-
-        write_front(result, plot)
-        printer.wrote(plot)
-    if html is not None:
-        from projector.report.serve import write_serve_page
-
-        write_serve_page(result, html)
-        printer.wrote(html)

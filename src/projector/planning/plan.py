@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from projector.config.bands import NOTHING
@@ -179,20 +180,15 @@ def _changed(question: Question, choice: Choice, changes: Mapping[str, Any]) -> 
         return None
 
 
-def _up(value: float) -> float:
-    return _rounded(value, up=True)
-
-
-def _down(value: float) -> float:
-    return _rounded(value, up=False)
-
-
 def _rounded(value: float, *, up: bool) -> float:
     """Round to `DIGITS` digits, upwards or downwards; nothing above 0 becomes 0 or less."""
     unit = 10.0 ** (math.floor(math.log10(value)) - DIGITS + 1)
     count = value / unit
     whole = math.ceil(count - 1e-9) if up else math.floor(count + 1e-9)
     return float(f"{whole * unit:.{DIGITS}e}")
+
+
+_up, _down = partial(_rounded, up=True), partial(_rounded, up=False)
 
 
 STEPS_ALONE = (

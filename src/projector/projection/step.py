@@ -70,6 +70,14 @@ class StepInputs:
         return self.replicas.per_rank(self.times.gather_after_s.take(self.replicas.stage_kind))
 
 
+def _number(column: int) -> cached_property[Floats]:
+    return cached_property(lambda steps: np.ascontiguousarray(steps.outputs.number[:, column]))
+
+
+def _rank(column: int) -> cached_property[Ints]:
+    return cached_property(lambda steps: np.ascontiguousarray(steps.outputs.rank[:, column]))
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Columns of the steps of a batch, one entry for each job."""
@@ -104,10 +112,8 @@ class Steps:
             end_steps(runs, rated, kernels.StepOutputs.empty(0), columns)
         return columns
 
-    @property
-    def iteration_s(self) -> Floats:
-        """How long a step takes."""
-        return self._number(kernels.STEP)
+    iteration_s = _number(kernels.STEP)
+    """How long a step takes."""
 
     @property
     def breakdown_s(self) -> Floats:
@@ -115,49 +121,22 @@ class Steps:
         breakdown_s: Floats = self.outputs.number[:, : len(BREAKDOWN)]
         return breakdown_s
 
-    @property
-    def pipeline_s(self) -> Floats:
-        """Until the last operation of any rank, gradients and optimizer left out.
+    pipeline_s = _number(kernels.LAST_OPERATION)
+    """Until the last operation of any rank, gradients and optimizer left out.
 
-        The longest span of one rank where ranks do not wait for each other between steps.
-        """
-        return self._number(kernels.LAST_OPERATION)
-
-    @property
-    def busiest_s(self) -> Floats:
-        """Work of the busiest pipeline rank, sends left out."""
-        return self._number(kernels.BUSIEST)
-
-    @property
-    def ending_s(self) -> Floats:
-        """The same for the rank that ends the step."""
-        return self._number(kernels.ENDING)
-
-    @property
-    def ending_rank(self) -> Ints:
-        """Pipeline rank that ends the last backward and its gradients."""
-        return self._rank(kernels.ENDING_RANK)
-
-    @property
-    def busiest_rank(self) -> Ints:
-        """Pipeline rank that works the longest."""
-        return self._rank(kernels.BUSIEST_RANK)
-
-    @property
-    def peak_bytes(self) -> Floats:
-        """Allocated peak of the fullest rank."""
-        return self._number(kernels.PEAK)
-
-    @property
-    def peak_rank(self) -> Ints:
-        """Pipeline rank that has it, the first of several."""
-        return self._rank(kernels.PEAK_RANK)
-
-    def _number(self, column: int) -> Floats:
-        return np.ascontiguousarray(self.outputs.number[:, column])
-
-    def _rank(self, column: int) -> Ints:
-        return np.ascontiguousarray(self.outputs.rank[:, column])
+    The longest span of one rank where ranks do not wait for each other between steps."""
+    busiest_s = _number(kernels.BUSIEST)
+    """Work of the busiest pipeline rank, sends left out."""
+    ending_s = _number(kernels.ENDING)
+    """The same for the rank that ends the step."""
+    ending_rank = _rank(kernels.ENDING_RANK)
+    """Pipeline rank that ends the last backward and its gradients."""
+    busiest_rank = _rank(kernels.BUSIEST_RANK)
+    """Pipeline rank that works the longest."""
+    peak_bytes = _number(kernels.PEAK)
+    """Allocated peak of the fullest rank."""
+    peak_rank = _rank(kernels.PEAK_RANK)
+    """Pipeline rank that has it, the first of several."""
 
 
 def _runs_of(runs: kernels.StepRuns, row: Ints) -> kernels.StepRuns:
@@ -471,7 +450,6 @@ def _replay(
     timing_of_run: Ints,
     batches: Sequence[order_times.Wanted],
 ) -> None:
-    """Replay runs of orders, whose timings ascend; those of a series together."""
     numbers: dict[Series | Order, int] = {}
     group_of_order = np.zeros(len(orders), np.int64)
     for number in np.flatnonzero(np.bincount(order_of_run)).tolist():

@@ -195,7 +195,7 @@ def _sweep(
         seconds = 0.0
         if not store.finished:
             begun = time.perf_counter()
-            todo = _Todo(store)
+            todo = list(store.todo())
             made = _parts(space, axes, plan, todo, crew, cluster, progress, store.drafts)
             with closing(made):
                 for part in made:
@@ -226,16 +226,6 @@ def estimate(
     with _cluster(engine, scheduler, workers) as cluster:
         crew = _workers(workers) if cluster is None else cluster.workers
     return _estimate(loaded, crew, _SAMPLE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Todo:
-    """The chunks that a store does not have, as it was when asked."""
-
-    store: Store
-
-    def __iter__(self) -> Iterator[int]:
-        return self.store.todo()
 
 
 def _parts(

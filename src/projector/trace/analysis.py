@@ -17,19 +17,13 @@ from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
 from projector.trace.counters import counters_of_details
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
+from projector.trace.measures import iterations as per_iteration
 from projector.trace.measures.breakdown import Part, breakdown
 from projector.trace.measures.collectives import (
     communication_rows,
     rank_spreads,
     sharding_times,
     stragglers,
-)
-from projector.trace.measures.iterations import (
-    IterationTimes,
-    idle_times,
-    iteration_times,
-    rank_summaries,
-    throughput,
 )
 from projector.trace.measures.links import link_times
 from projector.trace.measures.overlap import operation_overlaps
@@ -46,7 +40,6 @@ from projector.trace.work import Works, works_of
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
 
 TOGETHER = {"operation": ("operation", "phase", "type", "recompute"), "layer": ("layer", "phase")}
 """What a granularity by itself is broken down by further."""
@@ -391,11 +384,11 @@ def overview(
     activities of the chosen ranks and iterations. `tokens` are those of one iteration of the whole
     job.
     """
-    iterations = iteration_times(everything, times, where)
+    iterations = per_iteration.iteration_times(everything, times, where)
     alone = on_own_clocks(in_time)
-    rate = None if tokens is None else throughput(iterations, tokens)
+    rate = None if tokens is None else per_iteration.throughput(iterations, tokens)
     return {
-        "ranks": [each.to_dict() for each in rank_summaries(alone)],
+        "ranks": [each.to_dict() for each in per_iteration.rank_summaries(alone)],
         "phases": [
             each.to_dict() for each in breakdown(everything, ("phase", "type"), times, where)
         ],
@@ -405,7 +398,7 @@ def overview(
         "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
         "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
         "links": [each.to_dict() for each in link_times(everything, times, where)],
-        "gaps": [each.to_dict() for each in idle_times(alone)],
+        "gaps": [each.to_dict() for each in per_iteration.idle_times(alone)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),
     }
@@ -424,7 +417,7 @@ def on_own_clocks(activities: Activities) -> Activities:
 
 
 def _beside(
-    trace: Trace, in_time: Activities, iterations: list[IterationTimes]
+    trace: Trace, in_time: Activities, iterations: list[per_iteration.IterationTimes]
 ) -> dict[str, list[Any]]:
     """Return what was sampled beside the run, while the chosen activities ran."""
     if not trace.samples or not len(in_time):

@@ -24,13 +24,7 @@ from projector.trace.groups import group
 from projector.trace.measures.gap import Needed, OperationGap, operation_gaps
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, TERA
-from projector.validate.traces.compare import (
-    Compared,
-    by_operation,
-    compare_run,
-    compare_runs,
-    whole_steps,
-)
+from projector.validate.traces import compare
 from projector.validate.traces.result import TraceComparison
 from projector.validate.traces.sides import clock_of, counted_kernels
 
@@ -78,12 +72,12 @@ def gap_of(
     profile = _profile(analysis, job, device)
     warnings = list(analysis.warnings)
     if job is not None:
-        compared = Compared(analysis, job)
+        compared = compare.Compared(analysis, job)
         activities, works, steps = compared.activities, compared.works, compared.steps
         needed, of = _of_job(compared, profile)
         warnings += compared.warnings
     else:
-        activities = whole_steps(analysis.in_time)
+        activities = compare.whole_steps(analysis.in_time)
         works = works_of(activities)
         steps = group(activities.rank, activities.iteration).count
         needed, of = _of_trace(activities, works, steps, profile, dtype)
@@ -119,7 +113,7 @@ def _peak(profile: Device | None, dtype: str) -> float:
     return profile.peak_tflops(named[0]) * TERA if profile is not None and named else 0.0
 
 
-def _of_job(compared: Compared, profile: Device | None) -> tuple[list[Needed], Ints]:
+def _of_job(compared: compare.Compared, profile: Device | None) -> tuple[list[Needed], Ints]:
     """Return the products and attention of the job, and which each activity is."""
     flop: dict[int, float] = defaultdict(float)
     kinds: dict[int, tuple[str, str]] = {}
@@ -153,7 +147,7 @@ def _of_trace(
     # Transposes around a convolution and the like have no theory.
     chosen = np.isin(activities.type, (GEMM, ATTENTION)) | works.main
     rows = np.flatnonzero(chosen)
-    same, keys = by_operation(activities, rows)
+    same, keys = compare.by_operation(activities, rows)
     of = np.full(len(activities), -1, np.int64)
     of[rows] = same.of
     flop = np.bincount(of[rows], works.flop()[rows], same.count) / steps
@@ -207,7 +201,7 @@ def compare_trace(run: RunLike, job: JobLike) -> TraceComparison:
     ProjectorError
         If the trace holds nothing, or the job cannot exist.
     """
-    return compare_run(_loaded(run), load_job(job))
+    return compare.compare_run(_loaded(run), load_job(job))
 
 
 def compare_traces(first: RunLike, second: RunLike) -> TraceComparison:
@@ -223,7 +217,7 @@ def compare_traces(first: RunLike, second: RunLike) -> TraceComparison:
     ConfigError
         If a trace holds nothing.
     """
-    return compare_runs(_loaded(first), _loaded(second))
+    return compare.compare_runs(_loaded(first), _loaded(second))
 
 
 def trace_gap(
