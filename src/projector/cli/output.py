@@ -113,8 +113,10 @@ def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) 
         print_json(record)
 
 
-def check_files(plot: str | None = None, html: str | None = None) -> None:
-    """Refuse a figure and a page that could not be written, before anything is computed."""
+def check_files(
+    plot: str | None = None, html: str | None = None, **files: str | Path | None
+) -> None:
+    """Refuse files of options that could not be written, before anything is computed."""
     if plot is not None:
         from projector.report.figures.figure import check_figure
 
@@ -123,6 +125,11 @@ def check_files(plot: str | None = None, html: str | None = None) -> None:
         from projector.report.pages.page import check_page
 
         check_page(html)
+    for option, path in files.items():
+        if path is not None:
+            from projector.files import check_place
+
+            check_place(path, key=option)
 
 
 def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":

@@ -62,10 +62,7 @@ def plan(
     days, usd_per_gpu_hour = _deadline(deadline_days, deadline), _prices(prices)
     output.check_files(plot, html)
     emission = Emission.of(emit)
-    if job_out is not None:
-        from projector.files import check_place
-
-        check_place(job_out, key="job_out")
+    output.check_files(job_out=job_out)
     if fidelity == "first-order":
         refuse_options(emit=emit or None)
     else:

@@ -57,10 +57,7 @@ class StepFiles:
             from projector.report.exports import check_step_timeline
 
             check_step_timeline(self.timeline)
-        if self.memory_snapshot is not None:
-            from projector.report.memory_snapshot import check_memory_snapshot
-
-            check_memory_snapshot(self.memory_snapshot)
+        output.check_files(memory_snapshot=self.memory_snapshot)
         if self.timeline is not None and self.timeline == self.memory_snapshot:
             msg = f"memory_snapshot: {self.timeline} is the file of --timeline; name another one"
             raise ConfigError(

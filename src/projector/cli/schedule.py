@@ -106,11 +106,7 @@ def schedule(
       projector schedule --config job.yaml parallelism.vpp=1 --timeline trace.json.gz
     """  # noqa: D301  click looks for the backspace
     _check_input(numbers, config, request)
-    output.check_files(plot)
-    if timeline is not None:
-        from projector.report.timeline import check_timeline
-
-        check_timeline(timeline)
+    output.check_files(plot, timeline=timeline)
     job = None
     if config is not None:
         job = replace(request, config=config).load()

@@ -74,10 +74,7 @@ class TraceRequest:
         from projector.trace.analysis import load_trace
         from projector.trace.select import Selection, numbers
 
-        if self.parquet is not None:
-            from projector.files import check_place
-
-            check_place(self.parquet, key="parquet")
+        check_files(parquet=self.parquet)
         selection = Selection(
             ranks=None if self.ranks is None else numbers(self.ranks, "ranks"),
             iterations=None if self.iterations is None else numbers(self.iterations, "iterations"),

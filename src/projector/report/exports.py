@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.files import not_written, umask, write_whole
+from projector.files import check_place, not_written, umask, write_whole
 from projector.lower.placement import ORDERS, strides
 from projector.projection.performance import PerformanceProjection
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import Timeline
-from projector.report.memory_snapshot import check_memory_snapshot, save_snapshot, step_snapshot
+from projector.report.memory_snapshot import save_snapshot, step_snapshot
 from projector.report.step_trace import Head, Member, rank_lines, step_lines
 from projector.report.terminal.job import short_title
-from projector.report.timeline import KEY, check_timeline
+from projector.report.timeline import KEY
 
 DETAIL = Detail(most=100_000)
 """What a file tells operation by operation: some 85 MB of text, 6 MB compressed. Viewers take much
@@ -82,9 +82,9 @@ def check_step_timeline(path: str | Path) -> None:
     """Refuse a place where a timeline could not be written, before anything is projected for it."""
     folder = Path(path)
     if not _is_folder(path):
-        check_timeline(path)
+        check_place(path, key=KEY)
     elif not folder.is_dir():
-        check_timeline(folder.absolute())
+        check_place(folder.absolute(), key=KEY)
         if folder.exists():
             raise not_written(folder, "it is a file, not a folder", key=KEY)
     else:
@@ -155,7 +155,7 @@ def write_memory_snapshot(
     ConfigError
         If the file cannot be written.
     """
-    check_memory_snapshot(path)
+    check_place(path, key="memory_snapshot")
     found = build_timeline(result, DETAIL) if timeline is None else timeline
     save_snapshot(step_snapshot(result, found), path)
 

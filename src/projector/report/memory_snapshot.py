@@ -84,14 +84,9 @@ class Allocation(NamedTuple):
     """From the operation outwards."""
 
 
-def check_memory_snapshot(path: str | Path) -> None:
-    """Refuse a snapshot that could not be written, before anything is projected for it."""
-    check_place(path, key=KEY)
-
-
 def save_snapshot(snapshot: dict[str, Any], path: str | Path) -> None:
     """Write a snapshot, whole or not at all."""
-    check_memory_snapshot(path)
+    check_place(path, key=KEY)
     write_whole(Path(path), pickle.dumps(snapshot, protocol=PROTOCOL), key=KEY)
 
 

@@ -311,7 +311,7 @@ def _samples(found: Runs) -> list[Section]:
         words("sampled", [SAMPLED[what] for what, _ in known]),
         words("run", [run.name for _, run in known]),
         *(
-            Column(name, [getattr(each, key) for each in spreads], _short, digits=1)
+            Column(name, [getattr(each, key) for each in spreads], "{:,.0f}".format, digits=1)
             for name, key in _SPREAD
         ),
     ])  # fmt: skip
@@ -327,10 +327,6 @@ _SPREAD = (
     ("least", "min"),
     ("most", "max"),
 )
-
-
-def _short(value: float) -> str:
-    return f"{value:,.0f}"
 
 
 # The page.

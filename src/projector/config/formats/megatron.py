@@ -49,7 +49,12 @@ def read_megatron(
         warnings, launch = _script_notes(script), script.launch
     else:
         launcher, program, words = _divide([str(word) for word in text])
-    _check_program(program)
+    # The name of a program is all that tells what it trains.
+    stem = program.removesuffix(".py").replace(".", "/").rpartition("/")[2].lower()
+    for part in re.split(r"[^a-z0-9]+", stem):
+        if part in _PROGRAMS:
+            msg = f"{program}: {_PROGRAMS[part]}"
+            raise UnsupportedError(msg, key="config", value=program, allowed="pretrain_gpt.py")
     stated = _settings(words)
     for key, value in _settings(launcher).items():
         if key in {"nnodes", "nproc_per_node"}:
@@ -158,15 +163,6 @@ def _program_at(words: Sequence[str]) -> int:
         if module and _MODULE.fullmatch(word) and not word.startswith("torch."):
             return place
     return -1
-
-
-def _check_program(program: str) -> None:
-    """Refuse a program that trains what is not supported: its name is all that tells."""
-    stem = program.removesuffix(".py").replace(".", "/").rpartition("/")[2].lower()
-    for part in re.split(r"[^a-z0-9]+", stem):
-        if part in _PROGRAMS:
-            msg = f"{program}: {_PROGRAMS[part]}"
-            raise UnsupportedError(msg, key="config", value=program, allowed="pretrain_gpt.py")
 
 
 def _settings(words: Sequence[str]) -> dict[str, Any]:

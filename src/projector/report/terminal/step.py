@@ -62,13 +62,15 @@ def both_report(
 
 
 def _head(result: PerformanceProjection) -> list[RenderableType]:
+    unknown = result.band.unknown
+    words = "one of yours narrows it (calibrate --from-run)"
     return [
         title(result.job),
         configuration(result.job, result.schedule),
         Text(),
         verdict(result.memory),
         headline(result),
-        *wide_band(result),
+        *([Text(f"wide: hardly any published run has {unknown}; {words}")] if unknown else []),
         limit(result),
     ]
 
@@ -100,13 +102,6 @@ def headline(result: PerformanceProjection) -> grid.Entries:
         f"HFU {grid.percent(result.hfu)}",
     )
     return entries(figures, "bold")
-
-
-def wide_band(result: PerformanceProjection) -> list[Text]:
-    """Say why the band is wide, and what narrows it."""
-    unknown = result.band.unknown
-    words = "one of yours narrows it (calibrate --from-run)"
-    return [Text(f"wide: hardly any published run has {unknown}; {words}")] if unknown else []
 
 
 def limit(result: PerformanceProjection) -> Text:
