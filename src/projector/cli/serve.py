@@ -178,7 +178,7 @@ def _launched(
                 printer.wrote(str(path))
             elif not printer.as_json:
                 write(text if name.endswith(".sh") else f"# {name}\n{text}")
-        printer.warn_beside_report(f"{each.role} leaves unsaid {what}" for what in each.unsaid)
+        printer.warn_beside_report(f"{each.role}.sh does not say {what}" for what in each.unsaid)
     return [{"engine": engine, **each._asdict()} for each in found]
 
 
