@@ -109,3 +109,7 @@ def test_the_command_writes_the_first_of_a_search(capsys, tmp_path):
     assert capsys.readouterr().out.startswith("#!/bin/sh\n# vLLM")
     assert run([*plain, "--emit", "dynamo"]) == 2
     assert "vllm, sglang, trtllm" in capsys.readouterr().err
+    assert run([*plain, "--emit", "vllm="]) == 2
+    assert "names no folder" in capsys.readouterr().err
+    assert run([*words, "--tpot-ms", "0.01", "--emit", "vllm"]) == 3
+    assert "--emit wrote nothing" in capsys.readouterr().err

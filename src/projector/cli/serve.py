@@ -120,6 +120,9 @@ def serve(
         from projector.serving.launch import ENGINES
 
         one_of("emit", emit.partition("=")[0], ENGINES)
+        if emit.endswith("="):
+            msg = f"emit: {emit} names no folder"
+            raise ConfigError(msg, key="emit", value=emit, allowed="ENGINE=FOLDER, or ENGINE")
     interpret_at_first(quiet=printer.quiet)
     if search:
         if front:
@@ -178,7 +181,7 @@ def _launched(
                 printer.wrote(str(path))
             elif not printer.as_json:
                 write(text if name.endswith(".sh") else f"# {name}\n{text}")
-        printer.warn_beside_report(f"{each.role} leaves unsaid {what}" for what in each.unsaid)
+        printer.warn_beside_report(f"{each.role}.sh does not say {what}" for what in each.unsaid)
     return [{"engine": engine, **each._asdict()} for each in found]
 
 
@@ -218,6 +221,8 @@ def _search(
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
     launched = _launched(emit, first.deployment, first.traffic, printer) if first else []
+    if emit and not first:
+        printer.say("--emit wrote nothing: no deployment keeps what is promised")
     if printer.as_json:
         whole = {**envelope(warnings, result.uncertainty), **result.to_dict()}
         print_json(whole if emit is None else {**whole, "launch": launched})

@@ -207,7 +207,7 @@ class ServingGoal:
     counts: tuple[int, ...]
     """Devices, the fewest first."""
     prices: Mapping[str, float]
-    """USD an hour of each device, where one is known."""
+    """USD an hour of each device, NaN where none is known."""
 
     def limit_s(self, name: str) -> float:
         """Return a target in seconds; infinite without one."""
@@ -215,7 +215,7 @@ class ServingGoal:
 
     def usd_per_million_tokens(self, device: Device, per_gpu: Floats) -> Floats:
         """Return the rent of a device over what it generates; NaN without a price."""
-        price = np.array([self.prices.get(device.name, np.nan)])
+        price = np.array([self.prices[device.name]])
         return usd_per_million_tokens(cost_usd(np.ones(1), price), HOUR * per_gpu)
 
     def evaluated(self, bases: Sequence[Deployment]) -> list[ServingPoints]:
@@ -413,9 +413,8 @@ class ServingSearch:
     def usd_per_million_tokens(self, each: ServingChoice) -> float | None:
         """Return the rent over what is generated; None without a price."""
         device, rate = each.deployment.cluster.device, np.array([each.tokens_per_s_per_gpu])
-        if device.name not in self.goal.prices:
-            return None
-        return float(self.goal.usd_per_million_tokens(device, rate)[0])
+        price = float(self.goal.usd_per_million_tokens(device, rate)[0])
+        return None if np.isnan(price) else price
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector serve --search --json`` prints, without envelope."""
@@ -535,17 +534,14 @@ def _goal(
     if objective == GPUS and traffic.rate_per_s is None:
         msg = "objective gpus counts the devices for a rate; give rate_per_s (--rate)"
         raise ConfigError(msg, key="objective", value=objective, allowed=[THROUGHPUT, COST])
-    for name, price in prices.items() if objective == COST else ():
-        if np.isnan(price):
+    for name in prices if objective == COST else ():
+        if np.isnan(prices[name]):
             msg = (
-                f"objective cost needs a price of {name}; give usd_per_gpu_hour, if not {LISTED!r}"
+                f"objective cost needs a price of {name}; give usd_per_gpu_hour, a number or listed"
             )
             raise ConfigError(msg, key=f"{LOAD}.usd_per_gpu_hour", allowed="USD an hour")
-    targets = {name: getattr(traffic, name) for name in (*PROMISES, "percentile")}
-    known = {name: price for name, price in prices.items() if not np.isnan(price)}
-    return ServingGoal(
-        traffic, Targets.parse(targets), objective, tuple(sorted(set(counts))), known
-    )
+    targets = Targets.parse({name: getattr(traffic, name) for name in (*PROMISES, "percentile")})
+    return ServingGoal(traffic, targets, objective, tuple(sorted(set(counts))), prices)
 
 
 def _prices(

@@ -70,7 +70,7 @@ def _launch(engine: str, role: str, deployment: Deployment, traffic: Traffic) ->
         unsaid.append("speculative: name the checkpoint that drafts")
     if deployment.weights or deployment.dtype not in {"bf16", "fp16"}:
         unsaid.append("dtype, weights: those of the checkpoint")
-    if words["is_chunked"] and not traffic.chunk_tokens:
+    if words["is_chunked"] and not traffic.chunk_tokens and role != "decode":
         unsaid.append("load.chunk_tokens: prompts go through in chunks, and were projected whole")
     if deployment.gpus > deployment.cluster.gpus_per_node:
         unsaid.append("cluster.nodes: how the engine's processes on several hosts find each other")
