@@ -49,8 +49,7 @@ def parameter_bytes(training: TrainingConfig) -> float:
 
 def _held_weight_bytes(training: TrainingConfig) -> float:
     """Bytes of a weight as a rank stores it, which may be wider than what it gathers."""
-    shared = training.optimizer.master_weights == "shared"
-    return 4.0 if shared else parameter_bytes(training)
+    return 4.0 if training.optimizer.master_weights == "shared" else parameter_bytes(training)
 
 
 def _state_bytes(training: TrainingConfig) -> float:

@@ -101,10 +101,6 @@ def zero(stated: Stated) -> None:
     name = f"{section}mics_shard_size"
     if stated.get(name, integer, -1) > 0:
         stated.put("parallelism.sharding_group_size", stated.integer(name, 1), name)
-    _offload(stated, section)
-
-
-def _offload(stated: Stated, section: str) -> None:
     name, ratio = f"{section}offload_optimizer.device", f"{section}offload_optimizer.ratio"
     if stated.word(name, "none") != "none" or stated.on(f"{section}cpu_offload"):
         share = stated.get(ratio, number, 1.0)

@@ -59,7 +59,16 @@ def read_megatron(
         raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
     for key, count in launch.items():
         stated.setdefault(key, count)
-    _resolve_world(stated, warnings)
+    for key, field in (("nnodes", "nodes"), ("nproc_per_node", "gpus_per_node")):
+        value = stated.get(key)
+        if value is None:
+            continue
+        most = str(value).rpartition(":")[2]
+        if most.isdigit():
+            stated[key] = int(most)
+        else:
+            del stated[key]
+            warnings.append(f"--{key} is {shown(value)}; give cluster.{field}=N to set it")
     spelling = {
         setting: switch for switch, setting in NEGATED.items() if stated.get(setting) is False
     }
@@ -187,20 +196,6 @@ def _setting(argument: str) -> tuple[str, bool]:
     """Return the setting of an argument, and whether the argument switches it on."""
     setting = argument.replace("-", "_")
     return (NEGATED[setting], False) if setting in NEGATED else (setting, True)
-
-
-def _resolve_world(stated: dict[str, Any], warnings: list[str]) -> None:
-    """Turn torchrun's node counts into numbers, or leave them to the user."""
-    for key, field in (("nnodes", "nodes"), ("nproc_per_node", "gpus_per_node")):
-        value = stated.get(key)
-        if value is None:
-            continue
-        most = str(value).rpartition(":")[2]
-        if most.isdigit():
-            stated[key] = int(most)
-        else:
-            del stated[key]
-            warnings.append(f"--{key} is {shown(value)}; give cluster.{field}=N to set it")
 
 
 # Turning settings by their names in code into a native job: the rules in their order.

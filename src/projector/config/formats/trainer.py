@@ -322,8 +322,7 @@ def _recompute(stated: Stated) -> None:
     if stated.has(name) and stated.values[name] in ("unsloth", "offload"):
         on = True
     stated.put("training.recompute", "full" if on else "none", name, off)
-    inner = "gradient_checkpointing_kwargs.use_reentrant"
-    names = (inner, "use_reentrant_gc")
+    names = ("gradient_checkpointing_kwargs.use_reentrant", "use_reentrant_gc")
     if any(stated.has(each) and not stated.on(each) for each in names):
         stated.put("training.recompute_early_stop", True, *names)
 
