@@ -126,9 +126,9 @@ class ModelColumns(SectionColumns[ModelConfig]):
     vision_hidden = _model.ints("vision.hidden_size", none=0)
     vision_ffn = _model.ints("vision.ffn_hidden_size", none=0)
     vision_heads = _model.ints("vision.num_attention_heads", none=0)
-    vision_patch = _model.ints("vision.patch_size", none=0)  # Of a patch. [numbers]
-    vision_patches = _model.ints("vision.patches", none=0)  # Of an image. [patches]
-    vision_images = _model.ints("vision.images", none=0)  # In a sequence. [images]
+    vision_patch = _model.ints("vision.patch_size", none=0)
+    vision_patches = _model.ints("vision.patches", none=0)
+    vision_images = _model.ints("vision.images", none=0)
     vision_merge = _model.ints("vision.merge", none=0)
     vision_inner = _model.ints("vision.inner_size", none=0)
     vision_gated = _model.ints("vision.gated", none=0)
