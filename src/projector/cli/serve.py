@@ -1,7 +1,7 @@
 """``projector serve``."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_options
 from projector.cli.options import command, flag, option, refuse_idle
@@ -13,9 +13,14 @@ from projector.cli.output import (
     interpret_at_first,
     print_json,
     print_report,
+    write,
 )
 from projector.envelope import envelope
-from projector.errors import ConfigError
+from projector.errors import ConfigError, one_of
+
+if TYPE_CHECKING:
+    from projector.serving.deployment import Deployment
+    from projector.serving.load import Traffic
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,11 @@ def serve(
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
+    emit: str | None = option(
+        "vllm|sglang|trtllm[=FOLDER]",
+        "Write what starts the deployment, or the first of a search, in an engine: to a folder, or "
+        "to standard output in place of the report.",
+    ),
     fidelity: str = FIDELITY,
     printer: Printer,
 ) -> int:
@@ -102,16 +112,21 @@ def serve(
     changes |= dict(parse_override(text) for text in assignments)
     if is_first_order(fidelity):
         own = {"front": front or None, "search": search or None, "gpus": gpus, "plot": plot}
+        own["emit"] = emit
         refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html)
+    if emit is not None:
+        from projector.serving.launch import ENGINES
+
+        one_of("emit", emit.partition("=")[0], ENGINES)
     interpret_at_first(quiet=printer.quiet)
     if search:
         if front:
             msg = "--search draws the fronts too; leave out --front"
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
         ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
-        return _search(config, changes, ranking, (plot, html), printer)
+        return _search(config, changes, ranking, (plot, html), emit, printer)
     refuse_idle("objective", "top", needs="--search")
     from projector.serving.api import project_case, read_case
 
@@ -132,14 +147,39 @@ def serve(
 
         write_serve_page(result, html)
         printer.wrote(html)
+    traffic = result.traffic.model_copy(update={"batch": result.batch})
+    launched = _launched(emit, result.deployment, traffic, printer)
     if printer.as_json:
-        print_json(result.to_dict())
-    else:
+        print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
+    elif not launched or (emit and "=" in emit):
         from projector.report.serve import serve_report
 
         print_report([serve_report(result)])
         printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
+
+
+def _launched(
+    emit: str | None, deployment: "Deployment", traffic: "Traffic", printer: Printer
+) -> list[dict[str, Any]]:
+    """Write what starts a deployment, if that is asked for; return what JSON has of it."""
+    if emit is None:
+        return []
+    from projector.files import made_folder, write_whole
+    from projector.serving.launch import launches
+
+    engine, equals, folder = emit.partition("=")
+    found = launches(engine, deployment, traffic)
+    for each in found:
+        for name, text in each.files.items():
+            if equals:
+                path = made_folder(folder, key="emit") / name
+                write_whole(path, text.encode(), key="emit")
+                printer.wrote(str(path))
+            elif not printer.as_json:
+                write(text if name.endswith(".sh") else f"# {name}\n{text}")
+        printer.warn_beside_report(f"{each.role} leaves unsaid {what}" for what in each.unsaid)
+    return [{"engine": engine, **each._asdict()} for each in found]
 
 
 def _numbers(text: str | None) -> list[int] | None:
@@ -158,6 +198,7 @@ def _search(
     changes: dict[str, Any],
     ranking: dict[str, Any],
     files: tuple[str | None, str | None],
+    emit: str | None,
     printer: Printer,
 ) -> int:
     """Search, and print and write what was found."""
@@ -170,14 +211,17 @@ def _search(
     stated = {name: value for name, value in ranking.items() if value is not None}
     result = search_serving(deployment=config, overrides=changes, **stated)
     writers = (report.write_fronts, report.write_serve_search_page)
-    for path, write in zip(files, writers, strict=True):
+    for path, written in zip(files, writers, strict=True):
         if path is not None:
-            write(result, path)
+            written(result, path)
             printer.wrote(path)
     warnings = result.best.warnings if result.best else ()
+    first = result.configurations[0] if result.configurations else None
+    launched = _launched(emit, first.deployment, first.traffic, printer) if first else []
     if printer.as_json:
-        print_json({**envelope(warnings, result.uncertainty), **result.to_dict()})
-    else:
+        whole = {**envelope(warnings, result.uncertainty), **result.to_dict()}
+        print_json(whole if emit is None else {**whole, "launch": launched})
+    elif not launched or (emit and "=" in emit):
         print_report([report.serve_search_report(result)])
         printer.warn(warnings)
     return SUCCESS if result.configurations else DOES_NOT_FIT

@@ -57,6 +57,8 @@ class Kind(IntEnum):
     DOUBLE_STREAM = "double_stream_layer", "double_stream"
     SINGLE_STREAM = "single_stream_layer", "single_stream"
     DIT = "dit_layer", "dit"
+    VISION = "vision_layer", None
+    PROJECTOR = "vision_projector", None
 
     def __new__(cls, shown: str, layer: LayerType | None) -> Self:
         """Give the kind the number of its row."""
@@ -76,9 +78,12 @@ KIND_OF_LAYER: dict[LayerType, Kind] = {kind.layer: kind for kind in KINDS if ki
 """The kind of each layer of a model."""
 
 _PARTS: list[tuple[tuple[str, ...], str | None]] = [
-    parts_of(kind.layer) if kind.layer else ((), None) for kind in KINDS
+    parts_of("dense" if kind is Kind.VISION else kind.layer)
+    if kind.layer or kind is Kind.VISION
+    else ((), None)
+    for kind in KINDS
 ]
-_IS_LAYER = np.array([kind.layer is not None for kind in KINDS])
+_IS_LAYER = np.array([kind.layer is not None or kind is Kind.VISION for kind in KINDS])
 
 
 def is_layer(kinds: Ints) -> Flags:

@@ -113,5 +113,6 @@ def _count_uncached(model: ModelConfig, step: _Counted, cluster: ClusterConfig) 
     experts = float(np.sum(parameters[table.expert == 1]))
     total = float(np.sum(parameters))
     share = model.moe.router_topk / model.moe.num_experts if model.moe else 1.0
-    trained = total if step.adapter is None else adapters
+    frozen = workloads.columns.frozen[table.workload] == 1
+    trained = float(np.sum(parameters[~frozen])) if step.adapter is None else adapters
     return ModelCounts(round(total), round(total - experts + experts * share), round(trained), flop)

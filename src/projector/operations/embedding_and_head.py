@@ -39,6 +39,31 @@ def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         )  # fmt: skip
 
 
+def emit_projector(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit what stands before and behind a vision tower: patches, positions, norm and projector.
+
+    The projector is two linear layers, the first over the patches that become a token; each rank of
+    tensor parallelism has all of it.
+    """
+    if len(where) == 0:
+        return
+    patches, merged = shapes.tokens, np.maximum(1, shapes.text_width)
+    wide = shapes.hidden * merged
+    positions = shapes.positions * shapes.hidden
+    embed = Linear(
+        tokens=patches, n_in=shapes.latent_size, n_out=shapes.hidden, wide=True,
+        parameters=(shapes.latent_size + 1) * shapes.hidden + positions,
+    )  # fmt: skip
+    emit_linear(table, shapes, where, "vision.patches", embed)
+    emit_norm(table, shapes, where, "vision.norm")
+    for name, n_in, n_out in (
+        ("fc1", wide, shapes.condition_width),
+        ("fc2", shapes.condition_width, shapes.latent_out),
+    ):
+        layer = Linear(tokens=patches // merged, n_in=n_in, n_out=n_out, bias=1, wide=True)
+        emit_linear(table, shapes, where, f"vision.{name}", layer)
+
+
 def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit final norm, output layer and cross-entropy over a vocabulary divided by TP."""
     if len(where) == 0:

@@ -16,7 +16,13 @@ from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.recurrent import RECURRENT, emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
-from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
+from projector.operations.table import (
+    COMPUTE_OTHER,
+    FORWARD,
+    MEMORY,
+    OperationTable,
+    TableBuilder,
+)
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
 """Writes the rows of the workloads at some indices."""
@@ -60,6 +66,7 @@ def emit_operations(rows: Records) -> OperationTable:
     ends.emit_embedding(table, shapes, shapes.where((kind == Kind.EMBEDDING) & ~denoises))
     emit_conditions(table, shapes, shapes.where((kind == Kind.EMBEDDING) & denoises))
     ends.emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
+    ends.emit_projector(table, shapes, shapes.where(kind == Kind.PROJECTOR))
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
@@ -75,7 +82,14 @@ def emit_operations(rows: Records) -> OperationTable:
         emit_residual(table, shapes, fed, "mlp.residual")
     ends.emit_head(table, shapes, shapes.where((kind == Kind.HEAD) & ~denoises))
     emit_denoised(table, shapes, shapes.where((kind == Kind.HEAD) & denoises))
-    return table.build()
+    built = table.build()
+    # Nothing goes back through a frozen tower, nor is anything kept for it.
+    still = ((kind == Kind.VISION) & (shapes.frozen == 1))[built.workload]
+    if still.any():
+        built.saved_bytes[still] = 0.0
+        kept = np.flatnonzero(~(still & (built.phase != FORWARD)))
+        built = built.take(kept, built.workload[kept])
+    return built
 
 
 def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:

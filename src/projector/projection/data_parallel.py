@@ -11,7 +11,7 @@ from projector.kernels import stage_times as kernels
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows
-from projector.lower.placement import Place
+from projector.lower.placement import Blocks, Place, place_pairs
 from projector.operations.cost import WorkloadCosts, share_leaving
 from projector.operations.linear import NF4_BYTES
 from projector.projection.pipeline_costs import PipelineCosts
@@ -174,13 +174,19 @@ def _groups(replicas: Replicas) -> _Groups:
     columns, directions = replicas.columns, replicas.directions
     ranks = columns.dp * columns.cp // columns.copies
     expert_ranks = columns.edp // columns.copies
+    # Where no rank leaves its domain for the one that holds its stages' other copy, domains hold
+    # both. Elsewhere they are counted once.
+    blocks = Blocks(columns.domain, columns.pod, columns.zone, columns.gpus)
+    last = columns.pp - 1
+    both = place_pairs(np.zeros_like(last), last, columns.stage_stride, columns.pp, blocks).local
+    together = np.where(directions > 1, both, 1)
     return (
         (
-            Place(ranks * directions, columns.shard_local, columns.shard_span),
+            Place(ranks * directions, columns.shard_local * together, columns.shard_span),
             Place(columns.copies, columns.copies_local, columns.copies_span),
         ),
         (
-            Place(expert_ranks * directions, columns.edp_local, columns.edp_span),
+            Place(expert_ranks * directions, columns.edp_local * together, columns.edp_span),
             Place(columns.copies, columns.expert_copies_local, columns.expert_copies_span),
         ),
     )

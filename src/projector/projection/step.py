@@ -9,20 +9,13 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
+from projector.kernels import timings as timing_kernels
 from projector.kernels.columns import as_compiled
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.memory import RankBytes
 from projector.kernels.pipeline import LAST, MIDDLE, Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
-from projector.kernels.timings import (
-    KIND_TIMES,
-    StageDurations,
-    TimingColumns,
-    distinct_timings,
-    round_times,
-    write_timings,
-)
 from projector.projection.memory_columns import StateMemory, rank_bytes
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
@@ -206,9 +199,9 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    kind_ps = np.empty((len(times.forward_s), KIND_TIMES), np.int64)
+    kind_ps = np.empty((len(times.forward_s), timing_kernels.KIND_TIMES), np.int64)
     own_s = times.forward_s, times.backward_s, times.last_backward_s
-    if not round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
+    if not timing_kernels.round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
         raise order_times.bad_time()
     return StepInputs(
         replicas=replicas,
@@ -258,7 +251,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
-    stages = StageDurations(
+    stages = timing_kernels.StageDurations(
         replicas.pattern,
         replicas.first_kind,
         inputs.times.first_row,
@@ -268,7 +261,9 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
         inputs.kind_ps,
         order.splits_backward,
     )
-    first, timing = distinct_timings(chosen, placement.num_stages, 2 * sends + blocks, stages)
+    first, timing = timing_kernels.distinct_timings(
+        chosen, placement.num_stages, 2 * sends + blocks, stages
+    )
     sent_ps, sends, blocks = placement.sent_ps(latency_ps), sends.take(first), blocks.take(first)
     latency_ps = latency_ps.take(sends, axis=0)
     waits = bool(latency_ps.any() and blocks.any())
@@ -276,8 +271,8 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     alone_ps = np.empty((len(first), *shape), np.int64)
     duration_ps = np.empty((len(first) if waits else 0, *shape), np.int64)
     work_ps = np.empty((len(first), 2, len(placement.model_stage)), np.int64)
-    columns = TimingColumns(alone_ps, duration_ps, work_ps)
-    write_timings(
+    columns = timing_kernels.TimingColumns(alone_ps, duration_ps, work_ps)
+    timing_kernels.write_timings(
         chosen.take(first), placement.model_stage, stages, blocks, sends, sent_ps, columns
     )
     if waits:

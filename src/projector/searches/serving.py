@@ -72,7 +72,7 @@ class ServingChoice:
     traffic: Traffic
     """The requests, with the batch and the chunks of their prompts."""
     count: int
-    """Devices that were asked for."""
+    """Devices that were asked for, or that the rate needs."""
     units: int
     """Copies of a replica, or of replicas that prefill and decode together."""
     prefill_replicas: int
@@ -279,7 +279,8 @@ class ServingGoal:
             if self.objective == COST:
                 value = self.usd_per_million_tokens(every[0].cluster.device, per_gpu)
         if self.objective == GPUS:
-            units, per_gpu, value = needed + 0.0 * units, tokens / unit, needed * unit
+            units, per_gpu, value = needed, tokens / unit, needed * unit
+            count = value
         key = np.where(enough, value, np.inf).reshape(-1, size)
         chosen = np.argmax(key <= key.min(axis=0) * (1.0 + 1e-9), axis=0), np.arange(size)
         shape = (len(self.counts), *unit.shape)
@@ -458,20 +459,10 @@ def search_serving(
 ) -> ServingSearch:
     """Rank the ways to serve a load within targets.
 
-    Parameters
-    ----------
-    model, device, deployment, overrides, **settings
-        As in `project_serving`, fields of the load such as ``ttft_ms`` included; what they state is
-        kept and not searched. ``device`` and ``dtype`` may be several, all of which are tried; a
-        type that a device has no units for is left out.
-    gpus : int or several, optional
-        Devices to use, replicas included; those of a node when left out.
-    objective : str
-        ``throughput`` of a device, ``cost`` of a token, or ``gpus`` for the rate.
-    usd_per_gpu_hour : float or "listed", optional
-        Rent, or the dated prices of ``hardware/prices.yaml``.
-    top : int
-        Configurations to tell.
+    Words are those of `project_serving`, fields of the load such as ``ttft_ms`` included; what they
+    state is kept and not searched. ``device``, ``dtype`` and ``gpus`` may be several, all of which
+    are tried; a type that a device has no units for is left out. ``objective`` is one of
+    `OBJECTIVES`, ``usd_per_gpu_hour`` a number or ``listed``; ``top`` are told.
 
     Raises
     ------
