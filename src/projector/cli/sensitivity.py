@@ -126,18 +126,14 @@ class Answer:
 
     def draw(self, kind: str, path: str, top: int) -> None:
         """Write one figure."""
+        from projector.report.figures import sensitivity
+
         if kind == "map":
-            from projector.report.figures.sensitivity import write_maps
-
-            write_maps(self.maps, path)
+            sensitivity.write_maps(self.maps, path)
         elif kind == "sobol" and self.indices is not None:
-            from projector.report.figures.sensitivity import write_sobol
-
-            write_sobol(self.indices, path)
+            sensitivity.write_sobol(self.indices, path)
         else:
-            from projector.report.figures.sensitivity import write_tornado
-
-            write_tornado(self.sensitivity, path, top)
+            sensitivity.write_tornado(self.sensitivity, path, top)
 
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
         """Return the object of ``--json``; values of one of several jobs are under its workload."""
@@ -165,18 +161,12 @@ class Answer:
 
     def report(self, top: int) -> "list[RenderableType]":
         """Return the parts of the report, in the order of printing."""
-        from projector.report.terminal.sensitivity import sensitivity_report
+        from projector.report.terminal import sensitivity
 
-        parts = sensitivity_report(self.sensitivity, top)
+        parts = sensitivity.sensitivity_report(self.sensitivity, top)
         if self.indices is not None:
-            from projector.report.terminal.sensitivity import sobol_report
-
-            parts += sobol_report(self.indices)
-        if self.maps:
-            from projector.report.terminal.sensitivity import map_report
-
-            parts += [part for job_map in self.maps for part in map_report(job_map)]
-        return parts
+            parts += sensitivity.sobol_report(self.indices)
+        return parts + [part for each in self.maps for part in sensitivity.map_report(each)]
 
 
 def _figures(plots: Sequence[str], asked: Mapping[str, bool]) -> list[tuple[str, str]]:

@@ -30,10 +30,9 @@ def validate(
     """
     if normalise is not None:
         refuse_idle("out", "plot", "by", needs="a command without --normalise")
-        from projector.files import check_place
+        output.check_files(normalise=normalise)
         from projector.validate.totals import write_normalised
 
-        check_place(normalise, key="normalise")
         written = write_normalised(kind, file, normalise)
         if printer.as_json:
             output.print_plain(written)
