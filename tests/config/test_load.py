@@ -163,7 +163,7 @@ def test_an_architecture_is_no_job(tmp_path):
 
 def test_hybrid_models_are_refused(tmp_path):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "falcon_h1", "hidden_size": 4096}))
+    path.write_text(json.dumps({"model_type": "zamba2", "hidden_size": 4096}))
     with pytest.raises(UnsupportedError, match="not modelled"):
         load_model(path)
     error = fails({**BASE, "model": str(path)}, kind=ProjectorError)
