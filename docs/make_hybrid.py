@@ -37,6 +37,7 @@ MODELS = (
     Published("nemotron3_ultra_550b_a55b", "550", "55", "name"),
     Published("qwen3_next_80b_a3b", "80", source="name"),
     Published("qwen3.5_35b_a3b", "35", "3", "name"),
+    Published("olmo_hybrid_7b", "7", source="name"),
     Published("kimi_linear_48b_a3b", "49", "3", f"{CARD}, recalled; the name says 48"),
     Published("minimax_text_01", "456", source=CARD),
     Published("jamba_v0.1", "52", "12", "arXiv 2403.19887"),

@@ -20,11 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from projector.arrays import Flags, Floats
+from projector.arrays import Flags, Floats, Ints, Records
+from projector.config.network import Network
 from projector.units import MICROSECOND
 from projector.validate import collectives
 from projector.validate.collectives import is_exchange
-from projector.validate.kind import Row
+from projector.validate.kind import Row, read_cases
 
 TABLE = Path(__file__).parent / "data" / "collectives_measured.csv"
 SCALE = 0.12
@@ -161,10 +162,39 @@ def source_of(row: Row) -> str:
     return (row["source"] or " ").split(" ")[0]
 
 
-def _read() -> tuple[collectives.Joined, list[Row], np.ndarray, Flags]:
+class Joined(NamedTuple):
+    """Rows read once, so that they can be timed with other records of their links."""
+
+    positions: tuple[int, ...]
+    """Positions of the rows that could be read."""
+    measured_s: Floats
+    fabric: Ints
+    """Each row's record among `fabrics`."""
+    fabrics: Records
+    networks: tuple[Network, ...]
+    times_s: Callable[[Records], Floats]
+    """Projected times with changed records."""
+
+
+def read_joined(rows: Sequence[Row]) -> Joined:
+    """Read rows, to be timed with other constants of a network."""
+    parsed = read_cases(rows, collectives.read_case)
+    cases = [case for case in parsed if not isinstance(case, str)]
+    clusters, fabric = collectives.clusters_of(cases)
+    return Joined(
+        tuple(i for i, case in enumerate(parsed) if not isinstance(case, str)),
+        np.array([case.measured for case in cases]) * MICROSECOND,
+        fabric,
+        collectives.fabrics_of(clusters),
+        tuple(cluster.network for cluster in clusters.values()),
+        lambda fabrics: collectives.times_s(cases, fabrics=fabrics),
+    )
+
+
+def _read() -> tuple[Joined, list[Row], np.ndarray, Flags]:
     """Return the rows of several nodes, their transports, and which of them count."""
     rows = _rows()
-    read = collectives.read_joined(rows)
+    read = read_joined(rows)
     rows = [rows[position] for position in read.positions]
     transports = np.array([read.networks[record].transport for record in read.fabric])
     return read, rows, transports, np.array([_counts(row) for row in rows]) & (transports != "")
@@ -193,7 +223,7 @@ def _weights(sources: Sequence[str], counts: Flags) -> Floats:
     return np.where(counts, share, 0.0)
 
 
-def _fit(read: collectives.Joined, weight: Floats, steps: int = 25) -> Floats:
+def _fit(read: Joined, weight: Floats, steps: int = 25) -> Floats:
     """Return the point of least loss; a transport without a row stays at its prior."""
     counts = weight > 0.0
     used = {read.networks[record].transport for record in read.fabric[counts]}
@@ -228,7 +258,7 @@ def _constants(point: Floats) -> dict[str, Floats]:
     return found
 
 
-def _predict(read: collectives.Joined, point: Floats) -> Floats:
+def _predict(read: Joined, point: Floats) -> Floats:
     constants = _constants(point)
     fabrics = read.fabrics.copy()
     for record, network in zip(fabrics, read.networks, strict=True):

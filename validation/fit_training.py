@@ -24,8 +24,8 @@ import numpy as np
 import yaml
 
 from projector.arrays import Flags, Floats
-from projector.calibrate.runs import NOISE, Parameter, Run, Slopes, run_weights, slopes_of
-from projector.config.constants import training_parameters
+from projector.calibrate.runs import NOISE, Run, Slopes, run_weights, slopes_of
+from projector.config.constants import Parameter, training_parameters
 from projector.config.load import load_job
 from projector.errors import ProjectorError
 from projector.validate import training

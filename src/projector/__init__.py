@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from projector.schedule.simulate import simulate_schedule as simulate_schedule
     from projector.searches.configurations import search as search
     from projector.searches.result import SearchResult as SearchResult
+    from projector.searches.serving import ServingSearch as ServingSearch
+    from projector.searches.serving import search_serving as search_serving
     from projector.serving.api import project_serving as project_serving
     from projector.serving.projection import ServingProjection as ServingProjection
     from projector.single.attention import attention_time as attention_time
@@ -64,6 +66,7 @@ _PUBLIC = {
     "projector.schedule.simulate": "ScheduleResult simulate_schedule",
     "projector.searches.configurations": "search",
     "projector.searches.result": "SearchResult",
+    "projector.searches.serving": "ServingSearch search_serving",
     "projector.serving.api": "project_serving",
     "projector.serving.projection": "ServingProjection",
     "projector.single.attention": "attention_time",

@@ -13,7 +13,7 @@ from typing import BinaryIO, NoReturn
 from projector.errors import ConfigError, shown
 
 PIPE_S = 30.0
-"""Seconds that a pipe may say nothing; then nobody writes into it."""
+"""Seconds that a pipe, or a file of the kernel, may say nothing; then nobody writes into it."""
 
 MOST_TABLE_BYTES = 64 * 1024**2
 
@@ -72,10 +72,12 @@ def read_bounded(path: str | Path, most_bytes: int, *, key: str, allowed: str) -
         raise ConfigError(f"{path} {why}", key=key, value=str(path), allowed=allowed) from None
 
     try:
-        kind = stat.S_IFMT(Path(path).stat().st_mode)
+        status = Path(path).stat()
+        kind = stat.S_IFMT(status.st_mode)
         if kind in _NOT_FILES:
             no(_NOT_FILES[kind])
-        is_pipe = stat.S_ISFIFO(kind)
+        # Files of the kernel have no size, and some of them wait for what comes, as pipes do.
+        is_pipe = stat.S_ISFIFO(kind) or (status.st_size == 0 and bool(_AT_ONCE))
         # Else a pipe without a writer would be waited for when it is opened.
         handle = os.open(path, os.O_RDONLY | _BINARY | (_AT_ONCE if is_pipe else 0))
         with os.fdopen(handle, "rb", buffering=0) as stream:
@@ -118,7 +120,7 @@ def _some(stream: FileIO, most_bytes: int, *, is_pipe: bool) -> bytes:
     parts, size = [], 0
     while size < most_bytes:
         if is_pipe and not select.select([stream], [], [], PIPE_S)[0]:
-            raise OSError(f"nothing came out of this pipe for {PIPE_S:g} s")
+            raise OSError(f"nothing came out of it for {PIPE_S:g} s")
         part = stream.read(min(_BLOCK_BYTES, most_bytes - size))
         if part is None:
             continue

@@ -187,7 +187,7 @@ def test_mpt_key_value_heads() -> None:
     assert error.value.key == "model.attn_config.kv_n_heads"
 
 
-HYBRIDS = ["zamba2", "olmo_hybrid", "recurrent_gemma", "rwkv"]
+HYBRIDS = ["zamba2", "recurrent_gemma", "rwkv"]
 
 
 @pytest.mark.parametrize("model_type", HYBRIDS)

@@ -101,6 +101,11 @@ FILES |= {
             "full_attention" if i in {2, 6, 10, 14, 18, 21} else "conv" for i in range(24)
         ],
     },
+    "olmo_hybrid_7b": {
+        "model_type": "olmo_hybrid", "hidden_size": 3840, "num_hidden_layers": 32,
+        "num_attention_heads": 30, "intermediate_size": 11008, "vocab_size": 100352,
+        "linear_allow_neg_eigval": True, "rope_parameters": None,
+    },
     "mamba_2.8b": {
         "model_type": "mamba", "hidden_size": 2560, "num_hidden_layers": 64, "state_size": 16,
         "vocab_size": 50280, "conv_kernel": 4, "expand": 2, "time_step_rank": 160,

@@ -146,7 +146,7 @@ def test_pipes(tmp_path, monkeypatch):
     pipe = tmp_path / "pipe.yaml"
     os.mkfifo(pipe)
     monkeypatch.setattr("projector.files.PIPE_S", 0.05)
-    with pytest.raises(ConfigError, match=r"cannot be read: nothing came out of this pipe"):
+    with pytest.raises(ConfigError, match=r"cannot be read: nothing came out of it"):
         read_text(pipe)
     monkeypatch.setattr("projector.files.PIPE_S", 60.0)
 

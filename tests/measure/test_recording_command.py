@@ -96,3 +96,12 @@ def test_a_command_that_is_interrupted_is_waited_for(number):
             process.send_signal(number)
             assert process.stdout.read() == ""
         process.wait()
+
+
+def test_a_python_without_torch_is_told_how_to_get_it(tmp_path, monkeypatch, capfd):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None\n")
+    (tmp_path / "train.py").write_text("print('trains')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(MeasurementError, match=r"needs torch .*projector\[torch\]"):
+        record_command([str(tmp_path / "train.py")], tmp_path / "out")
+    assert capfd.readouterr() == ("", "")

@@ -447,6 +447,7 @@ def test_every_kind_of_layer_has_a_row_and_emitters():
         assert all(
             has_part(np.array([kind]), part).item() for part in (*parts[0], parts[1]) if part
         )
+    layers.add(Kind.VISION)
     assert is_layer(np.array(list(Kind))).tolist() == [kind in layers for kind in Kind]
     assert [int(kind) for kind in Kind] == list(range(len(Kind)))
 

@@ -124,3 +124,27 @@ def test_nothing_is_sent_where_a_rank_holds_both_stages(name):
     run = step.pipeline
     latency = run.p2p_ps[:, run.order.stage_of]  # [2, pp, chunks]
     assert (latency > 0).sum(axis=(0, 2)).tolist() == leaving
+
+
+@pytest.mark.parametrize("nodes", [8, 16])
+def test_both_copies_of_dualpipe_sum_gradients_within_their_domain(nodes):
+    """All ranks lie in one domain, so no gradient takes a slower link than those of 1F1B."""
+
+    def bytes_per_s(schedule, **split):
+        job = load_job(
+            {
+                "model": "deepseek_v3",
+                "training": {
+                    "micro_batch_size": 1,
+                    "global_batch_size": 128 * nodes,
+                    "seq_length": 4096,
+                    "schedule": schedule,
+                },
+                "parallelism": {"pp": 8, "ep": nodes // 2, **split},
+                "cluster": {"device": "gb200", "nodes": nodes, "gpus_per_node": 4},
+            }
+        )
+        found = project_performance(job).to_dict()["communication"]["dp:grad_reduce"]
+        return found["bytes"] / found["time_ms"]
+
+    assert bytes_per_s("dualpipe") > 0.9 * bytes_per_s("interleaved", vpp=2)

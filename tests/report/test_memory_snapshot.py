@@ -12,7 +12,6 @@ from projector.report.memory_snapshot import (
     ROUNDING,
     SEGMENT_ROUNDING,
     Allocation,
-    Device,
     Frame,
     save_snapshot,
     snapshot_of,
@@ -72,7 +71,7 @@ def test_events_tell_what_is_held(rows):
     rows = [row._replace(start_ps=row.start_ps * 10**6,
                          end_ps=None if row.end_ps is None else row.end_ps * 10**6)
             for row in rows]  # fmt: skip
-    snapshot = snapshot_of(rows, [Device(), Device(10**7)])
+    snapshot = snapshot_of(rows, [0, 10**7])
     for device in range(2):
         mine = [row for row in rows if row.device == device]
         after, live = replayed(snapshot, device)
@@ -102,7 +101,7 @@ def test_events_tell_what_is_held(rows):
 def test_the_viewer_reads_the_pickle(tmp_path):
     rows = [allocation(3 << 30, i, None if i % 2 else i + 2) for i in range(3000)]
     path = tmp_path / "s.pickle"
-    save_snapshot(snapshot_of(rows, [Device()]), path)
+    save_snapshot(snapshot_of(rows, [0]), path)
     content = path.read_bytes()
     assert {operation.name for operation, _, _ in pickletools.genops(content)} <= VIEWER_READS
     # Its numbers are floats of 64 bits.
@@ -116,14 +115,14 @@ def test_the_viewer_reads_the_pickle(tmp_path):
 
 def test_room_is_used_again():
     rows = [allocation(1 << 20, i, i + 1) for i in range(50)]
-    snapshot = snapshot_of(rows, [Device()])
+    snapshot = snapshot_of(rows, [0])
     assert snapshot["segments"][0]["total_size"] == SEGMENT_ROUNDING
     assert {e["addr"] for e in snapshot["device_traces"][0]} == {snapshot["segments"][0]["address"]}
 
 
 def test_what_ends_before_it_starts_is_refused():
     with pytest.raises(ConfigError, match="ends before it starts"):
-        snapshot_of([allocation(1, 2, 1)], [Device()])
+        snapshot_of([allocation(1, 2, 1)], [0])
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

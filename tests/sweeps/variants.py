@@ -150,6 +150,24 @@ BASES: dict[str, dict[str, Any]] = {
         "training": {**_STEP, "recompute": {"granularity": "selective", "modules": ["layernorm"]}},
         "cluster": _NODES,
     },
+    "images": {
+        "model": {
+            "extends": "llama3.2_1b",
+            "num_layers": 4,
+            "vision": {
+                "num_layers": 2,
+                "hidden_size": 1024,
+                "ffn_hidden_size": 4096,
+                "num_attention_heads": 16,
+                "patch_size": 588,
+                "patches": 512,
+                "projector_size": 2048,
+            },
+        },
+        "parallelism": {"tp": 2, "pp": 2},
+        "training": _STEP,
+        "cluster": _NODES,
+    },
     "latents": {
         "model": {"extends": "wan2.1_t2v_1.3b", "num_layers": 4},
         "parallelism": {"tp": 2, "cp": 2},
@@ -239,6 +257,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
         ("dit",),
         None,
     ],
+    "model.vision": lambda _: [None],
     "model.recurrent": lambda _: [load_model("qwen3_next_80b_a3b").recurrent],
     "model.moe.layer_freq": lambda job: [2, (0,) + (1,) * job.model.num_layers],
     "parallelism.pipeline_model_parallel_layout": _layouts,

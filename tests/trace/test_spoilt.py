@@ -229,3 +229,25 @@ def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
 def test_a_trace_without_anything_left_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="without a phase"):
         read_text(tmp_path / "t.json", '{"traceEvents": [{"ts": 1}]}')
+
+
+@pytest.mark.parametrize("filler", [b" ", b'{"ph": "X", "name": "' + b"x" * 1000])
+def test_a_gap_that_never_ends_is_not_read_to_its_end(
+    filler: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1 << 16)
+    monkeypatch.setattr(pieces, "LONGEST_GAP", 1 << 20)
+    events = b",".join(json.dumps(span(ts=10 * k)).encode() for k in range(20))
+    gap = filler * ((1 << 24) // len(filler)) if len(filler) == 1 else filler + b"x" * (1 << 24)
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents":[' + events + b"," + gap + b"]}"))
+    read: list[int] = []
+    unpatched = pieces.cut
+    monkeypatch.setattr(
+        "projector.trace.kineto.cut",
+        lambda *given: (read.append(len(each.data)) or each for each in unpatched(*given)),
+    )
+    trace = load_trace(path)
+    assert len(trace.ranks[0].events.start_ps) == 20
+    assert sum(read) < 1 << 22
+    assert "breaks off" in texts(trace) or "is no event" in texts(trace)

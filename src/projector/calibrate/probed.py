@@ -23,17 +23,10 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.kernels.gemm import gemm_time_columns
 from projector.lower.hardware import device_record
 from projector.lower.workloads import Workloads
+from projector.measure import task
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.probe import FITTED, SWEPT, Probe, number, read_off, seconds_of
 from projector.measure.programs import layers_of
-from projector.measure.task import (
-    Answer,
-    LayerProgram,
-    LayerSpec,
-    OperationProgram,
-    Outcome,
-    StepProgram,
-)
 from projector.operations.cost import cost_rows
 from projector.operations.table import MEMORY
 from projector.projection.evaluate import Evaluation, evaluate
@@ -141,7 +134,7 @@ class Probed:
         return "".join(f"# {line}\n" for line in lines) + body
 
 
-def fit_probe(probe: Probe, answer: Answer) -> Probed:
+def fit_probe(probe: Probe, answer: task.Answer) -> Probed:
     """Return the profile that what was measured asks for."""
     data = read_off(probe, answer)
     device = load_device(data)
@@ -198,19 +191,19 @@ class ProbeModel:
         self._swept = [
             program.key
             for program in probe.task.programs
-            if isinstance(program, OperationProgram) and program.key.label == SWEPT
+            if isinstance(program, task.OperationProgram) and program.key.label == SWEPT
         ]
 
-    def sights(self, outcomes: Sequence[Outcome]) -> Iterator[Sight]:
+    def sights(self, outcomes: Sequence[task.Outcome]) -> Iterator[Sight]:
         """Yield every time that was measured and that the model has a number for."""
         jobs = iter(range(len(self._probe.jobs)))
         for program, outcome in zip(self._probe.task.programs, outcomes, strict=True):
             match program:
-                case OperationProgram(key=key):
+                case task.OperationProgram(key=key):
                     found = self._operation(key, outcome)
-                case LayerProgram(layer=layer):
+                case task.LayerProgram(layer=layer):
                     found = self._layer(layer, outcome)
-                case StepProgram():
+                case task.StepProgram():
                     found = self._step(next(jobs), outcome)
                 case _:
                     found = ()
@@ -269,7 +262,7 @@ class ProbeModel:
             ]
         )
 
-    def _operation(self, key: OperationKey, outcome: Outcome) -> tuple[Sight, ...]:
+    def _operation(self, key: OperationKey, outcome: task.Outcome) -> tuple[Sight, ...]:
         measured_s = seconds_of(outcome)
         if key.label == SWEPT:
             name = f"{key.dtype} {key.m}x{key.n}x{key.k}"
@@ -277,7 +270,7 @@ class ProbeModel:
         name = f"{key.label} {_extents(key)}"
         return (Sight(key.kind, name, key.phase, self._row_of[key], measured_s),)
 
-    def _layer(self, layer: LayerSpec, outcome: Outcome) -> tuple[Sight, ...]:
+    def _layer(self, layer: task.LayerSpec, outcome: task.Outcome) -> tuple[Sight, ...]:
         index = self._layers.index(layer)
         name = f"{layer.kind} {layer.columns['hidden']}"
         return tuple(
@@ -285,7 +278,7 @@ class ProbeModel:
             for part in ("forward", "backward")
         )
 
-    def _step(self, job: int, outcome: Outcome) -> tuple[Sight, ...]:
+    def _step(self, job: int, outcome: task.Outcome) -> tuple[Sight, ...]:
         name = self._probe.jobs[job].model.name
         return tuple(
             Sight("step", name, part, job, seconds_of(outcome, part))
@@ -367,9 +360,9 @@ def _extents(key: OperationKey) -> str:
 
 def _name(program: Any) -> str:
     match program:
-        case OperationProgram(key=key):
+        case task.OperationProgram(key=key):
             return f"{key.label} {key.phase} {_extents(key)}"
-        case LayerProgram(layer=layer):
+        case task.LayerProgram(layer=layer):
             return f"layer {layer.kind} {layer.columns.get('hidden', 0)}"
         case _:
             return str(program.program)

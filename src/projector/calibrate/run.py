@@ -29,8 +29,6 @@ ANOTHER_DEVICE = "another device"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How one kind of table is calibrated."""
-
     group: Callable[[Row], str]
     """Rows of one group are held out together, so that no shape is both fitted and judged."""
     fields: Callable[[Device, Sequence[Row]], tuple[str, ...]]
@@ -175,7 +173,6 @@ _KINDS = {
         _one_node_rule,
     ),
 }
-
 
 FOLDS = 5
 """Parts of a cross-validation, where there are as many groups."""

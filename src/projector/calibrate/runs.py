@@ -17,24 +17,9 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Flags, Floats
+from projector.calibrate import profile
 from projector.calibrate.fit import changed
-from projector.calibrate.profile import (
-    FURTHEST,
-    UNEXPLAINED,
-    Base,
-    Moved,
-    OwnCalibration,
-    OwnRun,
-    load_base,
-)
-from projector.config import resources
-from projector.config.constants import (
-    Changes,
-    Parameter,
-    own_run_noise,
-    own_run_parameters,
-    training_parameters,
-)
+from projector.config import constants, resources
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.job import Job
@@ -44,7 +29,7 @@ from projector.files import open_table
 from projector.projection.bands import run_class
 from projector.projection.evaluate import evaluate
 
-__all__ = ["Parameter", "Run", "RunFit", "Slopes", "fit_runs", "slopes_of", "training_parameters"]
+__all__ = ["Run", "RunFit", "Slopes", "fit_runs", "slopes_of"]
 
 NOISE = 0.08
 """Error of the logarithm of a group of published runs, beyond which it counts less than
@@ -87,7 +72,7 @@ class Run:
 class Slopes:
     """Log times of runs, linear about the values that their jobs have."""
 
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[constants.Parameter, ...]
     start: Floats
     """float64[parameters]: logarithm of the present value over the prior's centre; 0 where no run
     has the parameter."""
@@ -116,7 +101,19 @@ class Slopes:
         run stands for as many independent observations as its weight, 0 leaves it out; beyond an
         error of the logarithm of ``noise`` the loss is linear.
         """
-        prior = np.linalg.inv(_covariance(self.parameters))
+        # The covariance of the priors: what is alike is unknown together.
+        shared = np.array(
+            [
+                [
+                    a.alike_log_width * b.alike_log_width * (a.alike == b.alike != "")
+                    for b in self.parameters
+                ]
+                for a in self.parameters
+            ]
+        )
+        own: Floats = np.diag([each.log_width**2 for each in self.parameters])
+        total: Floats = own + shared
+        prior = np.linalg.inv(total)
         lower, upper = np.array([_bounds(each) for each in self.parameters]).T
         point, matrix = self.start, self.slopes
         for _ in range(ROUNDS):
@@ -163,7 +160,7 @@ class RunFit:
 
 def fit_runs(
     runs: Sequence[Run],
-    parameters: Sequence[Parameter] | None = None,
+    parameters: Sequence[constants.Parameter] | None = None,
     *,
     noise: float = NOISE,
     source_weight: float = 4.0,
@@ -176,9 +173,9 @@ def fit_runs(
     if not runs:
         msg = "runs: there is none to fit to"
         raise ConfigError(msg, key="runs", value=0, allowed="at least one run")
-    chosen = tuple(training_parameters() if parameters is None else parameters)
+    chosen = tuple(constants.training_parameters() if parameters is None else parameters)
     weights = run_weights(runs, source_weight)
-    changes = Changes(chosen)
+    changes = constants.Changes(chosen)
     there, moved = list(runs), dict[str, float]()
     at_start = linear = slopes_of(runs, chosen)
     point, seen = linear.start, linear.seen(weights)
@@ -218,7 +215,7 @@ def run_weights(runs: Sequence[Run], source_weight: float) -> Floats:
     )
 
 
-def slopes_of(runs: Sequence[Run], parameters: Sequence[Parameter]) -> Slopes:
+def slopes_of(runs: Sequence[Run], parameters: Sequence[constants.Parameter]) -> Slopes:
     """Project runs, and again with each parameter moved."""
     for run in runs:
         if not (math.isfinite(run.measured_s) and run.measured_s > 0.0):
@@ -226,7 +223,7 @@ def slopes_of(runs: Sequence[Run], parameters: Sequence[Parameter]) -> Slopes:
             raise ConfigError(msg, key="measured_s", value=run.measured_s, allowed="> 0")
     jobs = [run.loaded() for run in runs]
     base = _log_ratios(runs, jobs)
-    changes = Changes(tuple(parameters))
+    changes = constants.Changes(tuple(parameters))
     start = np.zeros(len(parameters))
     slopes = np.zeros((len(jobs), len(parameters)))
     for column, parameter in enumerate(parameters):
@@ -261,21 +258,7 @@ def times_s(jobs: Sequence[Job]) -> Floats:
     return times
 
 
-def _covariance(parameters: Sequence[Parameter]) -> Floats:
-    """Return the covariance of the priors: what is alike is unknown together."""
-    shared = np.array(
-        [
-            [a.alike_log_width * b.alike_log_width * (a.alike == b.alike != "") for b in parameters]
-            for a in parameters
-        ]
-    )
-    own: Floats = np.diag([each.log_width**2 for each in parameters])
-    total: Floats = own + shared
-    return total
-
-
-def _bounds(parameter: Parameter) -> tuple[float, float]:
-    """Return the bounds of a coordinate."""
+def _bounds(parameter: constants.Parameter) -> tuple[float, float]:
     lower = math.log(parameter.lower / parameter.prior) if parameter.lower > 0.0 else -math.inf
     return lower, math.log(parameter.upper / parameter.prior)
 
@@ -314,7 +297,7 @@ def load_runs(
     measured_ms: Sequence[float],
     overrides: dict[str, Any] | None = None,
     device: str | None = None,
-) -> tuple[Base, list[Run]]:
+) -> tuple[profile.Base, list[Run]]:
     """Read job files, their measured step times and the device that they share.
 
     ``device``, a shipped one or a profile that extends one, replaces that of the jobs.
@@ -325,7 +308,11 @@ def load_runs(
             raise ConfigError(msg, key="measured-ms", value=str(each), allowed="> 0")
     changes = {**({"cluster.device": device} if device else {}), **(overrides or {})}
     jobs = [load_job(path, changes) for path in paths]
-    base = load_base(device) if device else load_base(_shipped_as(jobs[0].cluster.device))
+    base = (
+        profile.load_base(device)
+        if device
+        else profile.load_base(_shipped_as(jobs[0].cluster.device))
+    )
     for path, job in zip(paths, jobs, strict=True):
         if job.cluster.device != base.profile:
             msg = (
@@ -340,13 +327,13 @@ def load_runs(
     return base, runs
 
 
-def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
+def calibrate_to_runs(base: profile.Base, runs: Sequence[Run]) -> profile.OwnCalibration:
     """Move the constants of a device within their priors until its jobs take what was measured.
 
     Runs are told apart by the path of their files.
     """
-    parameters = own_run_parameters(base.profile)
-    noise = own_run_noise()
+    parameters = constants.own_run_parameters(base.profile)
+    noise = constants.own_run_noise()
     fitted = fit_runs(runs, parameters, noise=noise, source_weight=float(len(runs)))
     slopes = fitted.at_start.slopes
     widths = np.array([each.log_width for each in parameters])
@@ -363,10 +350,10 @@ def calibrate_to_runs(base: Base, runs: Sequence[Run]) -> OwnCalibration:
     before_s, after_s = measured_s * np.exp(fitted.before), times_s(jobs)
     reach = np.sqrt(((slopes * widths) ** 2).sum(axis=1))
     needed = np.abs(fitted.before) / np.maximum(reach, 1e-6)
-    return OwnCalibration(
+    return profile.OwnCalibration(
         base=base,
         runs=tuple(
-            OwnRun(run.configuration, run.measured_s, float(before), float(after))
+            profile.OwnRun(run.configuration, run.measured_s, float(before), float(after))
             for run, before, after in zip(runs, before_s, after_s, strict=True)
         ),
         fields=fields,
@@ -381,15 +368,15 @@ def _explained(runs: Sequence[Run], needed: Floats, after_s: Floats) -> tuple[st
     for run, widths, after in zip(runs, needed, after_s, strict=True):
         rest = abs(math.log(after / run.measured_s))
         name = run_class(run.loaded())
-        is_explained = bool(widths <= FURTHEST and rest <= UNEXPLAINED)
+        is_explained = bool(widths <= profile.FURTHEST and rest <= profile.UNEXPLAINED)
         explained[name] = explained.get(name, True) and is_explained
     return tuple(name for name, is_explained in explained.items() if is_explained)
 
 
-def _moved(parameter: Parameter, fitted: RunFit, width_left: float) -> Moved:
+def _moved(parameter: constants.Parameter, fitted: RunFit, width_left: float) -> profile.Moved:
     seen = parameter.name not in fitted.unseen
     value = float(f"{fitted.values[parameter.name]:.{DIGITS}g}") if seen else parameter.prior
-    return Moved(
+    return profile.Moved(
         field=parameter.field.removeprefix("cluster.device."),
         prior=parameter.prior,
         value=value,

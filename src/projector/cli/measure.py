@@ -244,8 +244,7 @@ def _run(
 
         write_benchmark_figure(benchmark, common.plot)
         printer.wrote(common.plot)
-    if common.out is not None:
-        printer.wrote(common.out)
+    printer.wrote(common.out)
     if printer.as_json:
         print_plain({**benchmark.to_dict(), "warnings": session.warnings})
         return
@@ -312,8 +311,7 @@ def record(
         print_report(record_report(summary))
     print_report(tables_report(found))
     printer.warn(warnings)
-    for path in written:
-        printer.wrote(path)
+    printer.wrote(*written)
 
 
 def _check(records: "list[Record]", config: str) -> list[str]:

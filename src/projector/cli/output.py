@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,14 +44,25 @@ class Printer:
         """What tells of progress, if anything does."""
         return None if self.quiet else say
 
-    def wrote(self, path: str) -> None:
-        """Name a written file."""
-        self.say(f"wrote {path}")
+    def wrote(self, *paths: str | Path | None) -> None:
+        """Name written files, those that were asked for."""
+        for path in paths:
+            if path is not None:
+                self.say(f"wrote {path}")
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Write warnings."""
         for warning in warnings:
             self.say(f"warning: {warning}")
+
+    def show(
+        self, result: Mapping[str, Any], report: "Callable[[dict[str, Any]], list[RenderableType]]"
+    ) -> None:
+        """Write what is no projection: its JSON object, or the report of it."""
+        if self.as_json:
+            print_plain(result)
+        else:
+            print_report(report(dict(result)))
 
     def warn_beside_report(self, warnings: Iterable[str]) -> None:
         """Write warnings, unless the JSON object has them."""
@@ -101,8 +113,10 @@ def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) 
         print_json(record)
 
 
-def check_files(plot: str | None = None, html: str | None = None) -> None:
-    """Refuse a figure and a page that could not be written, before anything is computed."""
+def check_files(
+    plot: str | None = None, html: str | None = None, **files: str | Path | None
+) -> None:
+    """Refuse files of options that could not be written, before anything is computed."""
     if plot is not None:
         from projector.report.figures.figure import check_figure
 
@@ -111,6 +125,11 @@ def check_files(plot: str | None = None, html: str | None = None) -> None:
         from projector.report.pages.page import check_page
 
         check_page(html)
+    for option, path in files.items():
+        if path is not None:
+            from projector.files import check_place
+
+            check_place(path, key=option)
 
 
 def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":

@@ -2,23 +2,11 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
+from projector.cli import output
 from projector.cli.job import ASSIGNMENTS, EMIT, Emission, refuse_options
 from projector.cli.options import command, option
-from projector.cli.output import (
-    DOES_NOT_FIT,
-    SUCCESS,
-    Printer,
-    announce_compilation,
-    check_files,
-    print_json,
-    print_report,
-)
 from projector.errors import ConfigError
-
-if TYPE_CHECKING:
-    from projector.planning.plan import PlanResult
 
 
 @command()
@@ -50,7 +38,7 @@ def plan(
     html: str | None = option("FILE.html", "Write one page for the person who decides."),
     job_out: str | None = option("FILE", "Write the first choice as a job file."),
     emit: tuple[str, ...] = EMIT,
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Rank clusters and layouts for a training run: days, GPU-hours, money, energy.
 
@@ -72,16 +60,13 @@ def plan(
       projector plan --config job.yaml --tokens 300B --emit megatron=run.sh
     """  # noqa: D301  click looks for the backspace
     days, usd_per_gpu_hour = _deadline(deadline_days, deadline), _prices(prices)
-    check_files(plot, html)
+    output.check_files(plot, html)
     emission = Emission.of(emit)
-    if job_out is not None:
-        from projector.files import check_place
-
-        check_place(job_out, key="job_out")
+    output.check_files(job_out=job_out)
     if fidelity == "first-order":
         refuse_options(emit=emit or None)
     else:
-        announce_compilation(quiet=printer.quiet)
+        output.announce_compilation(quiet=printer.quiet)
     from projector.config.job import Job
     from projector.config.load import parse_override
     from projector.planning.plan import project_plan
@@ -105,19 +90,33 @@ def plan(
         )
     first = result.choices[0].job if result.choices else None
     emitted = emission.of_job(first) if isinstance(first, Job) else []
-    _write_files(result, plot, html, job_out, printer)
+    if plot is not None:
+        from projector.report.plan import write_plan_figure
+
+        write_plan_figure(result, plot)
+    if html is not None:
+        from projector.report.plan import write_plan_page
+
+        write_plan_page(result, html)
+    if job_out is not None and result.choices:
+        from projector.report.job_file import write_job
+
+        write_job(result.choices[0].job, job_out, result.answer)
+    elif job_out is not None:
+        printer.warn([f"there is no choice: {job_out} is not written"])
+    printer.wrote(plot, html, job_out if result.choices else None)
     if printer.as_json:
-        print_json(emission.add_to(result.to_dict(), emitted))
+        output.print_json(emission.add_to(result.to_dict(), emitted))
     elif not (emission.on_output and emitted):
         from projector.report.plan import plan_document
 
-        print_report([plan_document(result)])
+        output.print_report([plan_document(result)])
     printer.warn_beside_report(result.warnings)
     if not emitted:
         emission.refuse("there is no choice")
     elif isinstance(first, Job) and not printer.as_json:
         emission.show(emitted, first, printer)
-    return SUCCESS if result.met else DOES_NOT_FIT
+    return output.SUCCESS if result.met else output.DOES_NOT_FIT
 
 
 def _deadline(days: float | None, deadline: str | None) -> float | None:
@@ -154,25 +153,3 @@ def _prices(texts: Sequence[str]) -> float | dict[str, float] | None:
         msg = "usd_per_gpu_hour: one price for all devices, or NAME=X for each, not both"
         raise ConfigError(msg, key="usd_per_gpu_hour", value=list(texts), allowed="X or NAME=X")
     return found[""]
-
-
-def _write_files(
-    result: "PlanResult", plot: str | None, html: str | None, job_out: str | None, printer: Printer
-) -> None:
-    if plot is not None:
-        from projector.report.plan import write_plan_figure
-
-        write_plan_figure(result, plot)
-    if html is not None:
-        from projector.report.plan import write_plan_page
-
-        write_plan_page(result, html)
-    if job_out is not None and result.choices:
-        from projector.report.job_file import write_job
-
-        write_job(result.choices[0].job, job_out, result.answer)
-    elif job_out is not None:
-        printer.warn([f"there is no choice: {job_out} is not written"])
-    for path in (plot, html, job_out if result.choices else None):
-        if path is not None:
-            printer.wrote(path)

@@ -10,7 +10,6 @@ from projector.cli.output import Printer, announce_compilation, print_plain, pri
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
-    from projector.calibrate.probed import Probed
     from projector.calibrate.profile import Calibration, OwnCalibration
 
 SUFFIXES = (".yaml", ".yml")
@@ -63,10 +62,40 @@ def calibrate(
                 msg = f"{name}: --{name} is for tables; runs move the constants of training"
                 raise ConfigError(msg, key=name, value=value, allowed="without --from-run")
         paths, times_ms = _runs(from_run, measured_ms, from_runs)
-        calibration = _from_runs(paths, times_ms, arguments, device, out, printer, force=force)
+        from projector.calibrate.profile import check_target, write_own_profile
+        from projector.calibrate.runs import calibrate_to_runs, load_runs
+        from projector.config.load import parse_override
+
+        overrides = dict(parse_override(text) for text in arguments)
+        base, runs = load_runs(paths, times_ms, overrides, device)
+        if out is not None:
+            check_target(out, base, paths, force=force)
+        announce_compilation(quiet=printer.quiet)
+        calibration = calibrate_to_runs(base, runs)
+        if out is not None:
+            write_own_profile(calibration, out, force=force)
     else:
         names = [name.strip() for name in fields.split(",") if name.strip()]
-        calibration = _from_table(arguments, device, names, holdout, out, printer, force=force)
+        from projector.calibrate.profile import check_target, load_base, write_profile
+        from projector.calibrate.run import calibrate
+
+        if len(arguments) != 2:
+            msg = "calibrate needs KIND and FILE.csv, or --from-run with --measured-ms"
+            raise ConfigError(msg, key="arguments", value=list(arguments), allowed="KIND FILE.csv")
+        if device is None:
+            msg = "device: --device names the device whose rows of the table count"
+            raise ConfigError(
+                msg, key="device", value=None, allowed="a shipped device or a profile"
+            )
+        kind, file = arguments
+        if out is not None:
+            check_target(out, load_base(device), [file], force=force)
+        announce_compilation(quiet=printer.quiet)
+        calibration = calibrate(
+            kind, file, device, fields=names, holdout=holdout, say=printer.progress
+        )
+        if out is not None:
+            write_profile(calibration, out, table=file, force=force)
     if printer.as_json:
         told = {"output": out, "warnings": calibration.warnings}
         print_plain({**calibration.to_dict(), **told})
@@ -75,64 +104,7 @@ def calibrate(
 
     print_report(report_of(calibration))
     printer.warn(calibration.warnings)
-    if out is not None:
-        printer.wrote(out)
-
-
-def _from_table(
-    arguments: tuple[str, ...],
-    device: str | None,
-    fields: list[str],
-    holdout: float,
-    out: str | None,
-    printer: Printer,
-    *,
-    force: bool,
-) -> "Calibration":
-    from projector.calibrate.profile import check_target, load_base, write_profile
-    from projector.calibrate.run import calibrate
-
-    if len(arguments) != 2:
-        msg = "calibrate needs KIND and FILE.csv, or --from-run with --measured-ms"
-        raise ConfigError(msg, key="arguments", value=list(arguments), allowed="KIND FILE.csv")
-    if device is None:
-        msg = "device: --device names the device whose rows of the table count"
-        raise ConfigError(msg, key="device", value=None, allowed="a shipped device or a profile")
-    kind, file = arguments
-    if out is not None:
-        check_target(out, load_base(device), [file], force=force)
-    announce_compilation(quiet=printer.quiet)
-    calibration = calibrate(
-        kind, file, device, fields=fields, holdout=holdout, say=printer.progress
-    )
-    if out is not None:
-        write_profile(calibration, out, table=file, force=force)
-    return calibration
-
-
-def _from_runs(
-    paths: list[str],
-    times_ms: list[float],
-    assignments: tuple[str, ...],
-    device: str | None,
-    out: str | None,
-    printer: Printer,
-    *,
-    force: bool,
-) -> "OwnCalibration":
-    from projector.calibrate.profile import check_target, write_own_profile
-    from projector.calibrate.runs import calibrate_to_runs, load_runs
-    from projector.config.load import parse_override
-
-    overrides = dict(parse_override(text) for text in assignments)
-    base, runs = load_runs(paths, times_ms, overrides, device)
-    if out is not None:
-        check_target(out, base, paths, force=force)
-    announce_compilation(quiet=printer.quiet)
-    calibration = calibrate_to_runs(base, runs)
-    if out is not None:
-        write_own_profile(calibration, out, force=force)
-    return calibration
+    printer.wrote(out)
 
 
 def _runs(
@@ -192,32 +164,17 @@ def probe(
     if out is None:
         refuse_idle("force", needs="--out FILE.yaml")
     else:
-        _check_place(out, force=force)
+        from projector.files import check_place
+
+        target = Path(out)
+        if target.suffix not in SUFFIXES:
+            msg = f"out: the name of a profile must end in {' or '.join(SUFFIXES)}"
+            raise ConfigError(msg, key="out", value=out, allowed=list(SUFFIXES))
+        check_place(target, key="out")
+        if target.exists() and not force:
+            msg = f"out: {target} exists; choose another file, or overwrite it with --force"
+            raise ConfigError(msg, key="out", value=out, allowed="a new file")
     announce_compilation(quiet=printer.quiet)
-    probed = _probe(device, threads, base, timeout_s, printer)
-    warnings = _warnings(probed)
-    if out is not None:
-        from projector.files import write_whole
-
-        write_whole(Path(out), probed.text().encode(), key="out")
-    if printer.as_json:
-        print_plain({**probed.to_dict(), "output": out, "warnings": warnings})
-        return
-    from projector.report.terminal.measure import probe_report
-
-    print_report(probe_report(probed))
-    printer.warn(warnings)
-    if out is not None:
-        printer.wrote(out)
-
-
-def _probe(
-    device: Literal["auto", "cpu", "cuda"],
-    threads: int | None,
-    base: str | None,
-    timeout_s: float,
-    printer: Printer,
-) -> "Probed":
     from projector.calibrate.probed import fit_probe
     from projector.measure.probe import identify, plan_probe
     from projector.measure.process import run_task
@@ -229,23 +186,7 @@ def _probe(
     progress = None if printer.quiet else Sparing(say)
     answer = run_task(probe.task, timeout_s=timeout_s, progress=progress)
     printer.say(f"fitting {len(probe.settings.fields)} numbers of the profile ...")
-    return fit_probe(probe, answer)
-
-
-def _check_place(out: str, *, force: bool) -> None:
-    from projector.files import check_place
-
-    target = Path(out)
-    if target.suffix not in SUFFIXES:
-        msg = f"out: the name of a profile must end in {' or '.join(SUFFIXES)}"
-        raise ConfigError(msg, key="out", value=out, allowed=list(SUFFIXES))
-    check_place(target, key="out")
-    if target.exists() and not force:
-        msg = f"out: {target} exists; choose another file, or overwrite it with --force"
-        raise ConfigError(msg, key="out", value=out, allowed="a new file")
-
-
-def _warnings(probed: "Probed") -> list[str]:
+    probed = fit_probe(probe, answer)
     warnings = []
     if probed.missing:
         name, why = next(iter(probed.missing.items()))
@@ -257,4 +198,15 @@ def _warnings(probed: "Probed") -> list[str]:
         warnings.append(
             f"{probed.unsettled} programs did not settle: the machine was busy, or its clock moved"
         )
-    return warnings
+    if out is not None:
+        from projector.files import write_whole
+
+        write_whole(Path(out), probed.text().encode(), key="out")
+    if printer.as_json:
+        print_plain({**probed.to_dict(), "output": out, "warnings": warnings})
+        return
+    from projector.report.terminal.measure import probe_report
+
+    print_report(probe_report(probed))
+    printer.warn(warnings)
+    printer.wrote(out)

@@ -57,10 +57,7 @@ class StepFiles:
             from projector.report.exports import check_step_timeline
 
             check_step_timeline(self.timeline)
-        if self.memory_snapshot is not None:
-            from projector.report.memory_snapshot import check_memory_snapshot
-
-            check_memory_snapshot(self.memory_snapshot)
+        output.check_files(memory_snapshot=self.memory_snapshot)
         if self.timeline is not None and self.timeline == self.memory_snapshot:
             msg = f"memory_snapshot: {self.timeline} is the file of --timeline; name another one"
             raise ConfigError(
@@ -83,8 +80,7 @@ class StepFiles:
     def tell(self, printer: output.Printer) -> None:
         """Say what was written."""
         if self.timeline is not None:
-            several = Path(self.timeline).is_dir()
-            what = "a file a rank" if several else "ui.perfetto.dev opens it"
+            what = "a file a rank" if Path(self.timeline).is_dir() else "ui.perfetto.dev opens it"
             printer.say(f"wrote {self.timeline}; {what}")
         if self.memory_snapshot is not None:
             printer.say(f"wrote {self.memory_snapshot}; pytorch.org/memory_viz opens it")
@@ -185,8 +181,7 @@ def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
     from projector.projection.provenance import envelope
 
     parts = {"memory": step.memory.to_dict(), "performance": step.to_dict()}
-    head = envelope(step.provenance, step.uncertainty)
-    return {**head, "warnings": list(step.warnings), **parts}
+    return {**envelope(step.provenance, step.uncertainty), "warnings": list(step.warnings), **parts}
 
 
 def _report(
@@ -281,7 +276,6 @@ def _naming(path: str) -> Iterator[None]:
     except ProjectorError as error:
         if path in error.message:
             raise
-        message = f"{path}: {error.message}"
         raise type(error)(
-            message, key=error.key, value=error.value, allowed=error.allowed
+            f"{path}: {error.message}", key=error.key, value=error.value, allowed=error.allowed
         ) from None

@@ -106,11 +106,7 @@ def schedule(
       projector schedule --config job.yaml parallelism.vpp=1 --timeline trace.json.gz
     """  # noqa: D301  click looks for the backspace
     _check_input(numbers, config, request)
-    output.check_files(plot)
-    if timeline is not None:
-        from projector.report.timeline import check_timeline
-
-        check_timeline(timeline)
+    output.check_files(plot, timeline=timeline)
     job = None
     if config is not None:
         job = replace(request, config=config).load()
@@ -119,7 +115,24 @@ def schedule(
 
         comparison = compare_job_schedules(job, algorithm)
     else:
-        comparison = _compare(numbers, algorithm, printer)
+        times = {name: _seconds(name, getattr(numbers, name)) for name in ("f", "b", "w")}
+        output.interpret_at_first(quiet=printer.quiet)
+        from projector.schedule.compare import compare_schedules
+
+        assert numbers.pp is not None
+        assert numbers.microbatches is not None
+        comparison = compare_schedules(
+            numbers.pp,
+            1 if numbers.vpp is None else numbers.vpp,
+            numbers.microbatches,
+            **times,
+            p2p=numbers.p2p or 0.0,
+            memory_limit=numbers.memory_limit,
+            algorithm=algorithm,
+            group_size=numbers.group_size,
+            overlap_p2p=not numbers.blocking_p2p,
+            objective=numbers.objective or "makespan",  # type: ignore[arg-type]  # checked there
+        )
     # First, so that standard output has the result or the error of a file, never both.
     _write(comparison, job, plot, timeline, printer)
     _print(comparison, job, printer)
@@ -147,27 +160,6 @@ def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> 
         if name not in given:
             msg = f"{_option(name)} is missing; give --pp and --microbatches, or a job by --config"
             raise ConfigError(msg, key=name, allowed="an integer >= 1")
-
-
-def _compare(numbers: _Numbers, algorithm: str, printer: output.Printer) -> "ScheduleComparison":
-    times = {name: _seconds(name, getattr(numbers, name)) for name in ("f", "b", "w")}
-    output.interpret_at_first(quiet=printer.quiet)
-    from projector.schedule.compare import compare_schedules
-
-    assert numbers.pp is not None
-    assert numbers.microbatches is not None
-    return compare_schedules(
-        numbers.pp,
-        1 if numbers.vpp is None else numbers.vpp,
-        numbers.microbatches,
-        **times,
-        p2p=numbers.p2p or 0.0,
-        memory_limit=numbers.memory_limit,
-        algorithm=algorithm,
-        group_size=numbers.group_size,
-        overlap_p2p=not numbers.blocking_p2p,
-        objective=numbers.objective or "makespan",  # type: ignore[arg-type]  # checked there
-    )
 
 
 def _seconds(name: str, text: str | None) -> float | list[float]:

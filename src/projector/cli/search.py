@@ -9,7 +9,6 @@ from projector.cli.options import command, flag, group, option
 from projector.errors import ConfigError, shown
 
 if TYPE_CHECKING:
-    from projector.config.formats.emit.emitted import Emitted
     from projector.searches.result import SearchResult
 
 
@@ -103,15 +102,6 @@ def search(
 
         write_search_page(result, html)
         printer.wrote(html)
-    _print(result, emission, emitted, printer)
-    if not emitted:
-        emission.refuse("no configuration is within the limits")
-    return _exit_code(result)
-
-
-def _print(
-    result: "SearchResult", emission: Emission, emitted: "list[Emitted]", printer: output.Printer
-) -> None:
     from projector.projection.provenance import envelope, provenance_of
 
     provenance = provenance_of(result.job)
@@ -125,6 +115,9 @@ def _print(
     printer.warn_beside_report(provenance.warnings)
     if not printer.as_json and emitted:
         emission.show(emitted, result.best[0].job, printer)
+    if not emitted:
+        emission.refuse("no configuration is within the limits")
+    return _exit_code(result)
 
 
 def _exit_code(result: "SearchResult") -> int:

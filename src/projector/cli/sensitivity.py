@@ -111,8 +111,7 @@ def sensitivity(
     output.print_report(answer.report(top))
     from projector.projection.provenance import provenance_of
 
-    warnings = dict.fromkeys(warning for job in jobs for warning in provenance_of(job).warnings)
-    printer.warn(warnings)
+    printer.warn(dict.fromkeys(warning for job in jobs for warning in provenance_of(job).warnings))
     return output.SUCCESS
 
 

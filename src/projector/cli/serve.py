@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_options
-from projector.cli.options import command, flag, option
+from projector.cli.options import command, flag, option, refuse_idle
 from projector.cli.output import (
     DOES_NOT_FIT,
     SUCCESS,
@@ -13,10 +13,14 @@ from projector.cli.output import (
     interpret_at_first,
     print_json,
     print_report,
+    write,
 )
+from projector.envelope import envelope
+from projector.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
-    from projector.serving.projection import ServingProjection
+    from projector.serving.deployment import Deployment
+    from projector.serving.load import Traffic
 
 
 @dataclass(frozen=True)
@@ -24,10 +28,10 @@ class _Deployment:
     """Fields of a deployment."""
 
     model: str | None = option("NAME", "Model: a shipped name or a file.")
-    device: str | None = option("D", "Device: a shipped name or a file.")
+    device: str | None = option("D[,D..]", "Device: a shipped name or a file; several to search.")
     tp: int | None = option("N", "Tensor-parallel devices.")
     pp: int | None = option("N", "Pipeline stages.")
-    dtype: str | None = option("TYPE", "Type of the linear layers' operands.")
+    dtype: str | None = option("TYPE[,..]", "Type of the linear layers' operands; or several.")
     weights: str | None = option("TYPE", "Type that weights are stored in.")
 
 
@@ -40,10 +44,16 @@ class _Load:
     output: int | None = option("N", "Tokens that are generated for a prompt.")
     rate_per_s: float | None = option("R", "Requests a second: simulate.", names="--rate")
     requests: int | None = option("N", "Requests to simulate; 1000 by default.")
-    ttft_ms: float | None = option("T", "Promised time to the first token.")
-    tpot_ms: float | None = option("T", "Promised time of a further token.")
+    ttft_ms: float | None = option(
+        "T", "Promised time to the first token.", names=("--ttft-ms", "--max-ttft-ms")
+    )
+    tpot_ms: float | None = option(
+        "T", "Promised time of a further token.", names=("--tpot-ms", "--max-tpot-ms")
+    )
     percentile: float | None = option("P", "Users it holds for; 99 by default.")
-    usd_per_gpu_hour: float | None = option("X", "Rent: cost of generated tokens.")
+    usd_per_gpu_hour: str | None = option(
+        "X|listed", "Rent: cost of generated tokens; a search takes listed ones too."
+    )
 
 
 @command()
@@ -54,9 +64,20 @@ def serve(
     deployment: _Deployment,
     load: _Load,
     front: bool = flag("Try every split and batch, up to --gpus devices."),
-    gpus: int | None = option("N", "Most devices of a front; default: a node."),
+    search: bool = flag("Rank all deployments on --gpus devices that keep what is promised."),
+    objective: str | None = option(
+        "throughput|cost|gpus",
+        "What a search ranks by: tokens/s/GPU, USD a token, or GPUs for the rate.",
+    ),
+    top: int | None = option("N", "Configurations of a search to show; 20 by default."),
+    gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
+    emit: str | None = option(
+        "vllm|sglang|trtllm[=FOLDER]",
+        "Write what starts the deployment, or the first of a search, in an engine: to a folder, or "
+        "to standard output in place of the report.",
+    ),
     fidelity: str = FIDELITY,
     printer: Printer,
 ) -> int:
@@ -69,7 +90,12 @@ def serve(
     give the replicas that keep them. KEY=VALUE sets a field of the deployment or of its load, for
     example kv_cache_bytes=1 or load.prompts=4.
 
-    Exit code 3: the batch does not fit; it is projected all the same.
+    With --search deployments are ranked that keep the promised times: every split, batch, limit of
+    a step's tokens and number of drafts, of each --device and --dtype, with prefill and decode on
+    the same devices or apart. What is stated, as --tp 8, is kept. Where nothing does, the report
+    names the times and the GPUs that would.
+
+    Exit code 3: the batch does not fit; it is projected all the same. Or a search found nothing.
 
     \b
     Examples:
@@ -77,6 +103,7 @@ def serve(
       projector serve --model deepseek_v3 --device h200 --front --gpus 32 --dtype fp8 --html f.html
       projector serve --model llama3.1_8b --device h100 --output 256 --rate 20 --ttft-ms 500
       projector serve --config examples/serve_llama70b.yaml --output 512
+      projector serve --search --model llama3.1_70b --device h100,mi300x --gpus 8,16 --tpot-ms 40
     """  # noqa: D301  click looks for the backspace
     from projector.config.load import parse_override
 
@@ -84,22 +111,125 @@ def serve(
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= dict(parse_override(text) for text in assignments)
     if is_first_order(fidelity):
-        refuse_options(front=front or None, gpus=gpus, plot=plot, html=html)
+        own = {"front": front or None, "search": search or None, "gpus": gpus, "plot": plot}
+        own["emit"] = emit
+        refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html)
+    if emit is not None:
+        from projector.serving.launch import ENGINES
+
+        one_of("emit", emit.partition("=")[0], ENGINES)
+        if emit.endswith("="):
+            msg = f"emit: {emit} names no folder"
+            raise ConfigError(msg, key="emit", value=emit, allowed="ENGINE=FOLDER, or ENGINE")
     interpret_at_first(quiet=printer.quiet)
+    if search:
+        if front:
+            msg = "--search draws the fronts too; leave out --front"
+            raise ConfigError(msg, key="front", value=True, allowed="without --search")
+        ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
+        return _search(config, changes, ranking, (plot, html), emit, printer)
+    refuse_idle("objective", "top", needs="--search")
     from projector.serving.api import project_case, read_case
 
-    result = project_case(read_case(config, changes), front=front, gpus=gpus)
-    _write_files(result, plot, html, printer)
+    numbers = _numbers(gpus)
+    if numbers is not None and len(numbers) > 1:
+        msg = "several numbers of GPUs belong to a search; give --search too, or one number"
+        raise ConfigError(msg, key="gpus", value=gpus, allowed="one number")
+    result = project_case(
+        read_case(config, changes), front=front, gpus=numbers[0] if numbers else None
+    )
+    if plot is not None:
+        from projector.report.serve import write_front
+
+        write_front(result, plot)
+        printer.wrote(plot)
+    if html is not None:
+        from projector.report.serve import write_serve_page
+
+        write_serve_page(result, html)
+        printer.wrote(html)
+    traffic = result.traffic.model_copy(update={"batch": result.batch})
+    launched = _launched(emit, result.deployment, traffic, printer)
     if printer.as_json:
-        print_json(result.to_dict())
-    else:
+        print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
+    elif not launched or (emit and "=" in emit):
         from projector.report.serve import serve_report
 
         print_report([serve_report(result)])
         printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
+
+
+def _launched(
+    emit: str | None, deployment: "Deployment", traffic: "Traffic", printer: Printer
+) -> list[dict[str, Any]]:
+    """Write what starts a deployment, if that is asked for; return what JSON has of it."""
+    if emit is None:
+        return []
+    from projector.files import made_folder, write_whole
+    from projector.serving.launch import launches
+
+    engine, equals, folder = emit.partition("=")
+    found = launches(engine, deployment, traffic)
+    for each in found:
+        for name, text in each.files.items():
+            if equals:
+                path = made_folder(folder, key="emit") / name
+                write_whole(path, text.encode(), key="emit")
+                printer.wrote(str(path))
+            elif not printer.as_json:
+                write(text if name.endswith(".sh") else f"# {name}\n{text}")
+        printer.warn_beside_report(f"{each.role}.sh does not say {what}" for what in each.unsaid)
+    return [{"engine": engine, **each._asdict()} for each in found]
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    """Read numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        msg = f"gpus: whole numbers with commas between them, as 8,16, got {text!r}"
+        raise ConfigError(msg, key="gpus", value=text, allowed="N[,N..]") from None
+
+
+def _search(
+    config: str | None,
+    changes: dict[str, Any],
+    ranking: dict[str, Any],
+    files: tuple[str | None, str | None],
+    emit: str | None,
+    printer: Printer,
+) -> int:
+    """Search, and print and write what was found."""
+    from projector.report import serve_search as report
+    from projector.searches.serving import search_serving
+
+    for name in {"device", "dtype"} & set(changes):
+        ranking[name] = str(changes.pop(name)).split(",")
+    ranking["usd_per_gpu_hour"] = changes.pop("load.usd_per_gpu_hour", None)
+    stated = {name: value for name, value in ranking.items() if value is not None}
+    result = search_serving(deployment=config, overrides=changes, **stated)
+    writers = (report.write_fronts, report.write_serve_search_page)
+    for path, written in zip(files, writers, strict=True):
+        if path is not None:
+            written(result, path)
+            printer.wrote(path)
+    warnings = result.best.warnings if result.best else ()
+    first = result.configurations[0] if result.configurations else None
+    launched = _launched(emit, first.deployment, first.traffic, printer) if first else []
+    if emit and not first:
+        printer.say("--emit wrote nothing: no deployment keeps what is promised")
+    if printer.as_json:
+        whole = {**envelope(warnings, result.uncertainty), **result.to_dict()}
+        print_json(whole if emit is None else {**whole, "launch": launched})
+    elif not launched or (emit and "=" in emit):
+        print_report([report.serve_search_report(result)])
+        printer.warn(warnings)
+    return SUCCESS if result.configurations else DOES_NOT_FIT
 
 
 def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) -> int:
@@ -114,19 +244,3 @@ def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) 
         print_report(serve_report(result))
         printer.warn(warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
-
-
-def _write_files(
-    result: "ServingProjection", plot: str | None, html: str | None, printer: Printer
-) -> None:
-    """Draw the front, and write the page."""
-    if plot is not None:
-        from projector.report.serve import write_front
-
-        write_front(result, plot)
-        printer.wrote(plot)
-    if html is not None:
-        from projector.report.serve import write_serve_page
-
-        write_serve_page(result, html)
-        printer.wrote(html)

@@ -6,7 +6,7 @@ import click
 
 from projector.cli.job import ASSIGNMENTS
 from projector.cli.options import argument, command, flag, option, refuse_idle
-from projector.cli.output import Printer, print_plain, print_report
+from projector.cli.output import Printer, print_plain
 
 _NODE = argument("NODE")
 _NODES = option("N", "A cluster of N nodes (hosts) instead of one.")
@@ -37,17 +37,15 @@ def show(
     KEY=VALUE changes a number of the device or network: device.scale_up_peer_gb_per_s=40,
     network.pod_nodes=32, network.pod_oversubscription=2.
     """
+    from projector.report.terminal.network import cluster_report, node_report
     from projector.topology.cluster import build_cluster, load_node
     from projector.topology.shown import show_cluster, show_node
 
     graph = load_node(node, assignments, network)
-    shown = show_node(graph) if nodes is None else show_cluster(build_cluster(graph, nodes))
-    if printer.as_json:
-        print_plain(shown)
-        return
-    from projector.report.terminal.network import cluster_report, node_report
-
-    print_report(node_report(shown) if nodes is None else cluster_report(shown))
+    if nodes is None:
+        printer.show(show_node(graph), node_report)
+    else:
+        printer.show(show_cluster(build_cluster(graph, nodes)), cluster_report)
 
 
 @command(topology)
@@ -64,16 +62,11 @@ def matrix(
     the shortest with --route shortest. The bandwidth is that of the links, or with --engine what
     an engine reaches over them.
     """
+    from projector.report.terminal.network import matrix_report
     from projector.topology.build import load_topology
     from projector.topology.shown import show_matrix
 
-    shown = show_matrix(load_topology(node), route, engine)
-    if printer.as_json:
-        print_plain(shown)
-        return
-    from projector.report.terminal.network import matrix_report
-
-    print_report(matrix_report(shown))
+    printer.show(show_matrix(load_topology(node), route, engine), matrix_report)
 
 
 @command(topology)
@@ -94,21 +87,16 @@ def routes(
     A and B are numbers of devices, or names such as numa0 and nic3. Flows that share a link share
     its rate in the max-min fair way; they take the route of --route.
     """
+    from projector.report.terminal.network import flow_report, route_report
     from projector.topology.build import load_topology
     from projector.topology.shown import show_flows, show_routes
 
     if flows:
         refuse_idle("ends", needs="to be given without --flow")
+        printer.show(show_flows(load_topology(node), flows, route), flow_report)
     else:
         refuse_idle("route", needs="--flow")
-    graph = load_topology(node)
-    shown = show_flows(graph, flows, route) if flows else show_routes(graph, ends)
-    if printer.as_json:
-        print_plain(shown)
-        return
-    from projector.report.terminal.network import flow_report, route_report
-
-    print_report(flow_report(shown) if flows else route_report(shown))
+        printer.show(show_routes(load_topology(node), ends), route_report)
 
 
 @command(topology)
@@ -144,6 +132,7 @@ def transfer(
         refuse_idle("size", "accesses", "sweep", "route", needs="one --to alone")
         flows = [(source, target) for target in targets]
         shown = show_sharing(graph, flows, engine=engine, both_directions=both_directions)
+        printer.show(shown, sharing_report)
     else:
         shown = show_transfer(
             graph,
@@ -156,10 +145,7 @@ def transfer(
             accesses=accesses,
             sweep=sweep,
         )
-    if printer.as_json:
-        print_plain(shown)
-        return
-    print_report(sharing_report(shown) if len(targets) > 1 else transfer_report(shown))
+        printer.show(shown, transfer_report)
 
 
 @command(topology)

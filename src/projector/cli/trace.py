@@ -74,10 +74,7 @@ class TraceRequest:
         from projector.trace.analysis import load_trace
         from projector.trace.select import Selection, numbers
 
-        if self.parquet is not None:
-            from projector.files import check_place
-
-            check_place(self.parquet, key="parquet")
+        check_files(parquet=self.parquet)
         selection = Selection(
             ranks=None if self.ranks is None else numbers(self.ranks, "ranks"),
             iterations=None if self.iterations is None else numbers(self.iterations, "iterations"),
@@ -183,8 +180,7 @@ def operations(*, by: str = _BY, request: TraceRequest, printer: Printer) -> Non
     """
     from projector.report.terminal.trace import operations_report
 
-    result = request.load(printer).operations(by)
-    request.show(result, operations_report, printer)
+    request.show(request.load(printer).operations(by), operations_report, printer)
 
 
 @command(trace, short_help="Show how much communication covers operations.")
@@ -201,8 +197,7 @@ def overlap(
     """
     from projector.report.terminal.trace import overlap_report
 
-    result = request.load(printer).overlap(cdf=cdf)
-    request.show(result, overlap_report, printer)
+    request.show(request.load(printer).overlap(cdf=cdf), overlap_report, printer)
 
 
 @command(trace, short_help="Show what launching kernels costs.")
@@ -214,8 +209,7 @@ def launch(*, by: str = _BY, request: TraceRequest, printer: Printer) -> None:
     """
     from projector.report.terminal.trace import launch_report
 
-    result = request.load(printer).launch(by)
-    request.show(result, launch_report, printer)
+    request.show(request.load(printer).launch(by), launch_report, printer)
 
 
 @command(trace)
@@ -276,8 +270,7 @@ def plot(
         return
     for why in left_out.values():
         printer.say(why)
-    for path in written:
-        printer.wrote(path)
+    printer.wrote(*written)
     printer.warn(analysis.warnings)
 
 
@@ -385,9 +378,7 @@ def _with_job(
     if tables is not None:
         found = tables_of_run(analysis, job.cluster.device.name)
         step_s = comparison.step["total"].measured_s
-        written = write_run(found, tables, config, step_s)
-        for path in written:
-            printer.wrote(str(path))
+        printer.wrote(*write_run(found, tables, config, step_s))
         for why, count in found.left_out.items():
             printer.say(f"left out: {count:,} x {why}")
     return comparison
@@ -531,8 +522,7 @@ def record(
     if printer.as_json:
         print_plain(left._asdict())
         return
-    for path in (*left.traces, *left.samples):
-        printer.wrote(str(path))
+    printer.wrote(*left.traces, *left.samples)
     if left.counters is not None:
         printer.say(f"{left.counters} collects hardware counters in a second run")
     printer.say(f"projector trace summary {out} shows what is in them")

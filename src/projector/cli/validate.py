@@ -1,13 +1,7 @@
 """``projector validate``."""
 
+from projector.cli import output
 from projector.cli.options import argument, command, option, refuse_idle
-from projector.cli.output import (
-    Printer,
-    announce_compilation,
-    check_files,
-    print_plain,
-    print_report,
-)
 
 
 @command()
@@ -25,7 +19,7 @@ def validate(
     normalise: str | None = option(
         "OUT.csv", "Only write the table with columns for what its words say, once for all."
     ),
-    printer: Printer,
+    printer: output.Printer,
 ) -> None:
     """Project every row of a measurement table and compare.
 
@@ -42,12 +36,12 @@ def validate(
         check_place(normalise, key="normalise")
         written = write_normalised(kind, file, normalise)
         if printer.as_json:
-            print_plain(written)
+            output.print_plain(written)
         added, rows = len(written["columns"]), written["rows"]
         printer.say(f"wrote {normalise}: {rows:,} rows, {added} new columns")
         return
-    check_files(plot)
-    announce_compilation(quiet=printer.quiet)
+    output.check_files(plot)
+    output.announce_compilation(quiet=printer.quiet)
     from projector.validate.totals import results_object, summary, write_results
 
     columns = [name.strip() for name in by.split(",") if name.strip()]
@@ -58,8 +52,8 @@ def validate(
         write_figure(validation, plot)
     totals = summary(validation)
     if printer.as_json:
-        print_plain(results_object(validation, totals))
+        output.print_plain(results_object(validation, totals))
         return
     from projector.report.terminal.validate import validation_report
 
-    print_report(validation_report(validation, totals))
+    output.print_report(validation_report(validation, totals))

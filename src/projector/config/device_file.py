@@ -79,8 +79,7 @@ def _device_data(
     name: str | Path | Mapping[str, Any], key: str, chain: tuple[str, ...]
 ) -> dict[str, Any]:
     # What a mapping extends is looked at next.
-    own = not isinstance(name, Mapping) or "kind" in name
-    if own and is_first_order(name, key):
+    if (not isinstance(name, Mapping) or "kind" in name) and is_first_order(name, key):
         called = name.get("name", "this device") if isinstance(name, Mapping) else name
         refuse_first_order(str(called), key)
     if not isinstance(name, str | Path | Mapping):

@@ -112,9 +112,9 @@ class Profile(Config):
         known = [*self.releases]
         if release is None:
             return len(known) - 1
-        given = _parts(release)
+        given = _NUMBER.findall(release)
         for place in reversed(range(len(known))):
-            numbers = _parts(known[place])
+            numbers = _NUMBER.findall(known[place])
             later = _MONTH.fullmatch(release) and _MONTH.fullmatch(known[place])
             if given and (numbers == given[: len(numbers)] or (later and numbers < given)):
                 return place
@@ -132,7 +132,7 @@ class Profile(Config):
         Releases that are no months come every two, as Megatron Core's do.
         """
         both = release or "", [*self.releases][-1]
-        given, newest = ([*map(int, _parts(each))][:2] for each in both)
+        given, newest = ([*map(int, _NUMBER.findall(each))][:2] for each in both)
         if len(given) < len(newest) or len(newest) < 2 or given <= newest:
             return 0
         years, numbers = (there - here for there, here in zip(given, newest, strict=True))
@@ -189,11 +189,6 @@ def _plain(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum())
 
 
-def _parts(release: str) -> list[str]:
-    """Return the numbers of a release as written: 24.1 and 24.01 are two."""
-    return _NUMBER.findall(release)
-
-
 def profile_named(name: str) -> Profile:
     """Return the profile of a framework."""
     found = profiles()
@@ -225,9 +220,7 @@ def defaults_of(
     framework: FrameworkConfig | None, architecture: str
 ) -> Mapping[str, Mapping[str, Any]]:
     """Return for each section: field below it -> default of a framework (or the classes' own)."""
-    if framework is None:
-        return {}
-    return _defaults(framework.name, framework.release, architecture)
+    return {} if framework is None else _defaults(framework.name, framework.release, architecture)
 
 
 @lru_cache(maxsize=1024)
@@ -324,6 +317,4 @@ def framework_origins(job: Any) -> Iterator[tuple[str, str]]:
 
 def _is_set(section: BaseModel, dotted: str) -> bool:
     first, _, rest = dotted.partition(".")
-    if not rest:
-        return first in section.model_fields_set
-    return _is_set(getattr(section, first), rest)
+    return first in section.model_fields_set if not rest else _is_set(getattr(section, first), rest)

@@ -49,7 +49,13 @@ def job_data(
     source: str | Path | Mapping[str, Any] | Job, overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Return what `load_job` parses: the native layout, with overrides, notes and origins."""
-    _check_arguments(source, overrides)
+    if not isinstance(source, str | Path | Mapping | Job):
+        allowed = "a file, a mapping or a job"
+        msg = f"a job is {allowed}, got {shown(source)}"
+        raise ConfigError(msg, key="config", value=source, allowed=allowed)
+    if not isinstance(overrides, Mapping | None):
+        msg = f"overrides are a mapping such as {{'parallelism.pp': 8}}, got {overrides!r}"
+        raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
     overrides = {key: unwrapped(value) for key, value in (overrides or {}).items()}
     check_nesting(overrides, name="the overrides")
     overrides = in_full(overrides)
@@ -251,16 +257,6 @@ def _identity(value: Any) -> str:
 
 def _is_of(field: str, section: str) -> bool:
     return field.partition(".")[0] == section
-
-
-def _check_arguments(source: Any, overrides: Any) -> None:
-    if not isinstance(source, str | Path | Mapping | Job):
-        allowed = "a file, a mapping or a job"
-        msg = f"a job is {allowed}, got {shown(source)}"
-        raise ConfigError(msg, key="config", value=source, allowed=allowed)
-    if not isinstance(overrides, Mapping | None):
-        msg = f"overrides are a mapping such as {{'parallelism.pp': 8}}, got {overrides!r}"
-        raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -358,6 +358,74 @@ class DiffusionConfig(Config):
         return 1 + text + 2 * pairs + 6 * (self.modulation == "shared")
 
 
+class VisionConfig(Config):
+    """A vision transformer whose tokens a language model reads among its own (arXiv 2010.11929).
+
+    Its layers have full attention over the patches of one image, with biases, and an MLP. A
+    projector of two linear layers makes tokens of them. It stands on the first pipeline stage.
+    """
+
+    num_layers: int = Field(gt=0, le=1000)
+    """Layers of the tower."""
+
+    hidden_size: Extent
+    """Width of a patch's embedding."""
+
+    ffn_hidden_size: Extent
+    """Inner width of its MLP."""
+
+    num_attention_heads: Extent
+    """Heads of its attention."""
+
+    patch_size: Extent
+    """Numbers of a patch: channels times pixels, times frames (588 of 14 x 14 pixels in colour)."""
+
+    patches: Extent
+    """Patches of an image."""
+
+    images: Extent = 1
+    """Images in a sequence, whose tokens are part of its length."""
+
+    merge: Extent = 1
+    """Neighbouring patches that become one token (4 in Qwen2-VL)."""
+
+    projector_size: Extent | None = None
+    """Inner width of the projector; none given is that of the merged patches."""
+
+    gated: bool = False
+    """Whether its MLP has a gate projection (Qwen2.5-VL)."""
+
+    normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
+    """RMSNorm has one vector, LayerNorm two."""
+
+    learned_positions: bool = True
+    """Whether each patch has a learned position; rotations change no projection here."""
+
+    frozen: bool = False
+    """Whether the tower stays as it is: no backward, no gradients, no optimizer states. The
+    projector is trained."""
+
+    @model_validator(mode="after")
+    def _heads_and_tokens_are_whole(self) -> Self:
+        for key, whole, part in (
+            ("num_attention_heads", self.hidden_size, self.num_attention_heads),
+            ("merge", self.patches, self.merge),
+        ):
+            if whole % part:
+                raise ValueError(f"{key} ({part}) must divide {whole}")
+        return self
+
+    @property
+    def inner_size(self) -> int:
+        """Inner width of the projector."""
+        return self.projector_size or self.merge * self.hidden_size
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all images of a sequence, for the language model."""
+        return self.images * self.patches // self.merge
+
+
 class ModelConfig(Config):
     """Everything about the architecture that changes parameters, work or memory."""
 
@@ -472,6 +540,9 @@ class ModelConfig(Config):
     moe: MoEConfig | None = None
     """Mixture-of-experts layers, if there are any."""
 
+    vision: VisionConfig | None = None
+    """What turns images into tokens; none given has text alone."""
+
     mtp_num_layers: int = Field(default=0, ge=0, le=64)
     """Multi-token-prediction modules that are trained along."""
 
@@ -566,7 +637,7 @@ class ModelConfig(Config):
             msg = "layers of double_stream need text"
             raise ConfigError(msg, key="diffusion.text_tokens", value=0, allowed="an integer >= 1")
         for key, other in (
-            ("mla", None), ("moe", None), ("recurrent", None), ("vocab_size", 0),
+            ("mla", None), ("moe", None), ("recurrent", None), ("vision", None), ("vocab_size", 0),
             ("mtp_num_layers", 0), ("sliding_window", 0), ("tied_embeddings", False),
             ("attention_output_gate", False), ("attention_sinks", False),
         ):  # fmt: skip
@@ -633,7 +704,8 @@ class ModelConfig(Config):
     def has_unfamiliar_layers(self) -> bool:
         """Whether hardly any published run has its kinds of layers."""
         sparse = self.mla is not None and self.mla.index_heads > 0
-        return sparse or self.recurrent is not None or self.diffusion is not None
+        further = (self.recurrent, self.diffusion, self.vision)
+        return sparse or any(part is not None for part in further)
 
     def layers_by_work(self, stages: int) -> list[int]:
         """Return the layers of stages that take layers until they have more than their share.
@@ -661,6 +733,9 @@ def refuse_diffusion(model: ModelConfig, what: str) -> None:
     if model.diffusion is not None:
         msg = f"{model.name} is a diffusion transformer: {what}; its training is projected"
         raise UnsupportedError(msg, key="model.diffusion", allowed="a language model")
+    if model.vision is not None:
+        msg = f"{model.name} sees images: {what}; its training is projected"
+        raise UnsupportedError(msg, key="model.vision", allowed="a model of text")
 
 
 def refuse_hybrid(model: ModelConfig, why: str) -> None:

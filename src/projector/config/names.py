@@ -26,8 +26,7 @@ def shortened(fields: Iterable[str]) -> dict[str, str]:
     names = {}
     for name, dotted in short.items():
         near = [field for field in dotted if field.count(".") == 1]
-        first = [field for field in near if field.startswith(FIRST)]
-        for candidates in (dotted, near, first):
+        for candidates in (dotted, near, [field for field in near if field.startswith(FIRST)]):
             if len(candidates) == 1:
                 names[name] = candidates[0]
     return names

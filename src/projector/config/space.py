@@ -300,7 +300,7 @@ class Space:
                     axes.add(number)
             if any(name.startswith(f"{field}.") for field in self.fields):
                 further.add(section)
-            if self._is_of_framework(name):
+            if name in self._of_frameworks:
                 further |= {field for field in self.fields if decides_defaults(field)}
             wanted += further - seen
             seen |= further
@@ -322,7 +322,7 @@ class Space:
         return (
             field in self._base
             and field not in self.fields
-            and not self._is_of_framework(field)
+            and field not in self._of_frameworks
             and not _around(field, self.fields)
         )
 
@@ -355,7 +355,7 @@ class Space:
     def _value(self, field: str, overrides: Mapping[str, Any]) -> Any:
         if field in overrides:
             return overrides[field]
-        decided = self._is_of_framework(field)
+        decided = field in self._of_frameworks
         if decided or any(changed in overrides for changed in _around(field, self.fields)):
             # Another model, device or framework brings its own fields along.
             section = field.partition(".")[0]
@@ -366,10 +366,6 @@ class Space:
             }
             return flat_fields(load_job(self.base, of_section))[field]
         return self._base[field]
-
-    def _is_of_framework(self, field: str) -> bool:
-        """Whether points may differ in the default that a framework gives a field."""
-        return field in self._of_frameworks
 
     @cached_property
     def _of_frameworks(self) -> frozenset[str]:

@@ -7,18 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from projector.config import space
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.names import is_field, job_field
-from projector.config.space import (
-    DERIVED,
-    DERIVED_FROM,
-    Axis,
-    Expression,
-    Space,
-    flat_fields,
-    readable_names,
-)
 from projector.config.yaml_file import check_nesting, read_yaml
 from projector.errors import ConfigError, shown
 from projector.units import unwrapped
@@ -39,7 +31,7 @@ MOST_CHOICES = 1 << 17
 """Combinations of which the best is kept; they are evaluated together."""
 
 
-def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
+def load_space(source: str | Path | Mapping[str, Any] | space.Space) -> space.Space:
     """Read a space of jobs.
 
     Parameters
@@ -58,7 +50,7 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     ConfigError
         For anything that does not describe a space; the message names key and remedy.
     """
-    if isinstance(source, Space):
+    if isinstance(source, space.Space):
         return source
     folder = Path()
     if isinstance(source, str | Path):
@@ -71,12 +63,18 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
     else:
         msg = f"a space is a file or a mapping, got {shown(source)}"
         raise ConfigError(msg, key="space", value=source, allowed="a file or a mapping")
-    _check_keys(data)
+    for key in data:
+        if key not in KEYS:
+            msg = f"a space has {', '.join(KEYS)}, not {key!r}"
+            raise ConfigError(msg, key=str(key), allowed=list(KEYS))
+    if "base" not in data:
+        msg = "a space needs a base: a job file or a mapping"
+        raise ConfigError(msg, key="base", allowed="a job file or a mapping")
     base = data["base"]
     base = load_job(folder / base if isinstance(base, str | Path) else base)
-    flat = flat_fields(base)
+    flat = space.flat_fields(base)
     axes, derived = _read_axes(data.get("axes"), "axes", flat, base)
-    fields, searched = list(derived), list[Axis]()
+    fields, searched = list(derived), list[space.Axis]()
     if data.get("best_of") is not None:
         searched, computed = _read_axes(data["best_of"], "best_of", flat, base)
         fields += computed
@@ -88,22 +86,22 @@ def load_space(source: str | Path | Mapping[str, Any] | Space) -> Space:
         raise ConfigError(msg, key="best_of", value=choices, allowed=f"<= {MOST_CHOICES}")
     _check_once([*itertools.chain.from_iterable(a.fields for a in axes), *fields])
     constraints = [
-        Expression(text, f"constraints[{number}]")
+        space.Expression(text, f"constraints[{number}]")
         for number, text in enumerate(_list(data.get("constraints") or [], "constraints"))
     ]
-    known = {*readable_names(flat), *flat, *DERIVED}
+    known = {*space.readable_names(flat), *flat, *space.DERIVED}
     for expression in (*derived.values(), *constraints):
         expression.check_names(known)
-    _check_order(derived, readable_names(flat))
-    return Space(base, axes, derived, constraints, len(searched))
+    _check_order(derived, space.readable_names(flat))
+    return space.Space(base, axes, derived, constraints, len(searched))
 
 
 def _read_axes(
     data: Any, key: str, flat: Mapping[str, Any], base: Job
-) -> tuple[list[Axis], dict[str, Expression]]:
+) -> tuple[list[space.Axis], dict[str, space.Expression]]:
     """Return axes with their points, and fields that are computed."""
-    axes: list[Axis] = []
-    derived: dict[str, Expression] = {}
+    axes: list[space.Axis] = []
+    derived: dict[str, space.Expression] = {}
     if not isinstance(data, Mapping) or not data:
         msg = f"{key} is a mapping of dotted field -> values, got {shown(data)}"
         raise ConfigError(msg, key=key, value=data, allowed="a mapping")
@@ -113,18 +111,8 @@ def _read_axes(
         if isinstance(given, Mapping) and "expression" in given:
             derived[fields[0]] = _derived(fields, given, key)
         else:
-            axes.append(Axis(fields, _points(fields, given, flat, key)))
+            axes.append(space.Axis(fields, _points(fields, given, flat, key)))
     return axes, derived
-
-
-def _check_keys(data: Mapping[str, Any]) -> None:
-    for key in data:
-        if key not in KEYS:
-            msg = f"a space has {', '.join(KEYS)}, not {key!r}"
-            raise ConfigError(msg, key=str(key), allowed=list(KEYS))
-    if "base" not in data:
-        msg = "a space needs a base: a job file or a mapping"
-        raise ConfigError(msg, key="base", allowed="a job file or a mapping")
 
 
 def _list(value: Any, key: str) -> list[Any]:
@@ -135,12 +123,12 @@ def _list(value: Any, key: str) -> list[Any]:
     return list(map(unwrapped, value))
 
 
-def _derived(fields: tuple[str, ...], given: Mapping[str, Any], where: str) -> Expression:
+def _derived(fields: tuple[str, ...], given: Mapping[str, Any], where: str) -> space.Expression:
     key = f"{where}.{fields[0]}"
     if len(fields) > 1 or len(given) > 1:
         msg = f"{key}: an expression computes one field and must be the only key"
         raise ConfigError(msg, key=key, value=dict(given))
-    return Expression(given["expression"], key)
+    return space.Expression(given["expression"], key)
 
 
 def _points(
@@ -233,18 +221,17 @@ def _progression(kind: str, numbers: list[Any], key: str) -> list[Any]:
         msg = f"{key}: {last} is too many times {first} for a float"
         raise ConfigError(msg, key=key, value=numbers, allowed="ends that are closer")
     # The ends exactly, whatever the rounding between them.
-    inner = [first * ratio ** (step / (count - 1)) for step in range(1, count - 1)]
-    return [first, *inner, last]
+    return [first, *[first * ratio ** (step / (count - 1)) for step in range(1, count - 1)], last]
 
 
-def _check_order(derived: Mapping[str, Expression], names: Mapping[str, str]) -> None:
+def _check_order(derived: Mapping[str, space.Expression], names: Mapping[str, str]) -> None:
     """Refuse a computed field that reads one which is computed after it."""
     done: set[str] = set()
     for field, expression in derived.items():
         read = {
             source
             for name in expression.names
-            for source in DERIVED_FROM.get(name, (names.get(name, name),))
+            for source in space.DERIVED_FROM.get(name, (names.get(name, name),))
         }
         for late in sorted(read & derived.keys() - done):
             msg = f"axes: {field} reads {late}, which is computed after it; put {late} before it"
@@ -264,7 +251,7 @@ def _check_known(fields: tuple[str, ...], base: Job) -> None:
     for field in fields:
         if _has_field(base, field):
             continue
-        flat = flat_fields(base)
+        flat = space.flat_fields(base)
         section, _, name = field.rpartition(".")
         if is_field(field) and section in flat and flat[section] is None:
             whole = f"{section}: {{{name}: ...}}"

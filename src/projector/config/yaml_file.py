@@ -120,7 +120,17 @@ def parse_yaml(text: str, *, name: str = "<text>") -> Any:
     """Parse one YAML document."""
     try:
         if len(text) > MAX_NODES or _most_depth(text) > SHALLOW:
-            _check_events(text, name)
+            depth = nodes = 0
+            for event in yaml.parse(text, Loader=_Loader):
+                if isinstance(event, yaml.CollectionEndEvent):
+                    depth -= 1
+                elif isinstance(event, yaml.NodeEvent):
+                    nodes += 1
+                    depth += isinstance(event, yaml.CollectionStartEvent)
+                if depth > MAX_DEPTH:
+                    raise _too_deep(name)
+                if nodes > MAX_NODES:
+                    raise _too_many(name)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -227,21 +237,6 @@ def _most_depth(text: str) -> int:
     """Return a bound on the nesting of a text: blocks stand further right, but for lists."""
     longest = max(map(len, text.splitlines()), default=0)
     return text.count("[") + text.count("{") + 2 * (longest + 1)
-
-
-def _check_events(text: str, name: str) -> None:
-    """Refuse a document that is too deep or too long to be put together."""
-    depth = nodes = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        elif isinstance(event, yaml.NodeEvent):
-            nodes += 1
-            depth += isinstance(event, yaml.CollectionStartEvent)
-        if depth > MAX_DEPTH:
-            raise _too_deep(name)
-        if nodes > MAX_NODES:
-            raise _too_many(name)
 
 
 def _check_nodes(root: yaml.Node, name: str) -> None:

@@ -17,7 +17,6 @@ from projector.config.model import (
     Mixer,
     MLAConfig,
     ModelConfig,
-    MoEConfig,
     parts_of,
     refuse_diffusion,
 )
@@ -165,7 +164,12 @@ def count_parameters(model: ModelConfig) -> ParameterCounts:
     expert = _mlp(model, model.moe.latent_size or hidden, model.moe.ffn_hidden_size)
     total += moe_layers * 2 * hidden * model.moe.latent_size
     experts = moe_layers * model.moe.num_experts * expert
-    total += experts + moe_layers * _router_and_shared(model, model.moe)
+    router = model.moe.num_experts * (model.hidden_size + model.moe.router_bias)
+    width = model.moe.shared_expert_ffn_hidden_size
+    gate = model.hidden_size if model.moe.shared_expert_gate else 0
+    total += experts + moe_layers * (
+        router + (_mlp(model, model.hidden_size, width) + gate if width else 0)
+    )
     idle = moe_layers * (model.moe.num_experts - model.moe.router_topk) * expert
     return ParameterCounts(total, total - idle, experts)
 
@@ -182,13 +186,6 @@ def _norm(model: ModelConfig, width: int) -> int:
 def _mlp(model: ModelConfig, hidden: int, width: int) -> int:
     inputs = 2 if model.gated else 1
     return (inputs + 1) * hidden * width + (inputs * width + hidden if model.mlp_bias else 0)
-
-
-def _router_and_shared(model: ModelConfig, moe: MoEConfig) -> int:
-    router = moe.num_experts * (model.hidden_size + moe.router_bias)
-    width = moe.shared_expert_ffn_hidden_size
-    gate = model.hidden_size if moe.shared_expert_gate else 0
-    return router + (_mlp(model, model.hidden_size, width) + gate if width else 0)
 
 
 def _mixer(model: ModelConfig, mixer: Mixer) -> int:

@@ -205,7 +205,6 @@ class FirstOrderMemory(FirstOrderProjection):
         )
 
     def __repr__(self) -> str:
-        """Say whether it fits, in one line."""
         return (
             f"FirstOrderMemory({_short(self.job)}: {'fits' if self.fits else 'does not fit'}, "
             f"{to_gib(self.peak_bytes):.2f} of {to_gib(self.device_memory_bytes):.2f} GiB)"
@@ -309,7 +308,6 @@ class FirstOrderPerformance(FirstOrderProjection):
         return {**head, "memory": self.memory.to_dict(), "performance": self.to_dict()}
 
     def __repr__(self) -> str:
-        """Give the step in one line."""
         return (
             f"FirstOrderPerformance({_short(self.job)}: {to_ms(self.iteration_time_s):,.1f} ms a "
             f"step, {self.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, MFU {self.mfu:.1%}, limited by "

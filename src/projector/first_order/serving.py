@@ -211,7 +211,6 @@ class FirstOrderServing:
         }
 
     def __repr__(self) -> str:
-        """Give the load in one line."""
         return (
             f"FirstOrderServing({self.model.name} on {self.gpus} x {self.device.name}, batch "
             f"{int(self.columns.batch[0])}: TTFT {to_ms(self.ttft_s):,.1f} ms, TPOT "

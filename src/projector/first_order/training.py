@@ -233,10 +233,13 @@ def train_columns(columns: TrainingColumns, constants: equations.Constants) -> T
     held = np.asarray((dense / columns.tp + experts) / columns.pp)
     flop = equations.training_flop(columns.tokens_per_step, columns.active_parameters)
     near = np.floor(columns.scale_up_domain / columns.tp)
+    each = equations.bytes_per_parameter(constants, accumulates_beside=columns.accumulates_beside)
+    gradients = np.where(columns.narrow_gradients, NARROW_GRADIENT_BYTES, each.gradients)
+    whole = equations.StateBytes(held * each.weights, held * gradients, held * each.optimizer)
     return TrainingResults(
         columns=columns,
         constants=constants,
-        states=_states(columns, constants, held, replicas),
+        states=equations.sharded_states(whole, replicas, columns.sharding_stage),
         activations=_activations(columns, constants),
         compute_s=compute_s(flop, columns.gpus, constants.training_mfu, columns.peak_flop_per_s),
         all_reduce_s=all_reduce_s(
@@ -249,15 +252,6 @@ def train_columns(columns: TrainingColumns, constants: equations.Constants) -> T
         bubble_fraction=bubble_fraction(columns.pp, columns.microbatches, columns.vpp),
         crossing=equations.crossing_factor(columns.tp, columns.scale_up_domain, constants),
     )
-
-
-def _states(
-    columns: TrainingColumns, constants: equations.Constants, held: Floats, replicas: Floats
-) -> equations.StateBytes:
-    each = equations.bytes_per_parameter(constants, accumulates_beside=columns.accumulates_beside)
-    gradients = np.where(columns.narrow_gradients, NARROW_GRADIENT_BYTES, each.gradients)
-    whole = equations.StateBytes(held * each.weights, held * gradients, held * each.optimizer)
-    return equations.sharded_states(whole, replicas, columns.sharding_stage)
 
 
 def _activations(columns: TrainingColumns, constants: equations.Constants) -> Floats:

@@ -70,13 +70,10 @@ def wanted_kernels() -> tuple[Wanted, ...]:
 class Interpreted:
     """One kernel as Python.
 
-    Parameters
-    ----------
-    function : callable
-        What is compiled otherwise.
-    python_us : float
-        About what an element of the arguments takes, infinity where they do not tell. It is an
-        estimate, which decides nothing but whether a call compiles: a wrong one costs seconds.
+    function : callable. What is compiled otherwise.
+    python_us : float. About what an element of the arguments takes, infinity where they do not
+        tell. It is an estimate, which decides nothing but whether a call compiles: a wrong one
+        costs seconds.
     """
 
     def __init__(self, function: Callable[..., Any], python_us: float) -> None:
@@ -90,14 +87,9 @@ class Interpreted:
     ) -> Callable[..., Any] | None:
         """Return what to call for a form that is not compiled, None where it has to be.
 
-        Parameters
-        ----------
-        signature
-            Types of the arguments.
-        is_kept : callable
-            Whether this form is on disk.
-        compiled : callable
-            Compiles it, for arguments with which Python would take too long.
+        signature. Types of the arguments.
+        is_kept : callable. Whether this form is on disk.
+        compiled : callable. Compiles it, for arguments with which Python would take too long.
         """
         if not _is_on.get():
             return None

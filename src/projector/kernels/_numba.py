@@ -160,7 +160,10 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
             f"notice: a kernel is compiled again: {path} is damaged, or others may write there",
             file=sys.stderr,
         )
-        self._remove(path)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:
+            self.disable()
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -214,12 +217,6 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
         text = repr((machine, [*map(str, types)])).encode()
         digest = hashlib.sha256(text + (_dumps(cells) if cells else b"")).hexdigest()[:16]
         return folder / f"{self.name}.{digest}{FORM}"
-
-    def _remove(self, path: Path) -> None:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError:
-            self.disable()
 
 
 class _Code:

@@ -10,8 +10,7 @@ range falls to 0 over the search (threshold accepting: Dueck and Scheuer, J. Com
 Shapes
     pp, microbatches  stages, each on a rank of its own, and microbatches
     each              operations of a rank, 3 * microbatches
-Units
-    times int64 picoseconds; memory in any one unit, float64.
+Units: times int64 picoseconds; memory in any one unit, float64.
 """
 
 import math
@@ -184,27 +183,15 @@ def anneal(
 ) -> int:
     """Improve the order of every rank.
 
-    Parameters
-    ----------
-    kind : int8[pp, each]
-        Operations of the rank of each stage; replaced by the best that was found.
-    times : StageTimes
-        What the operations take.
-    memory : StageMemory
-        What the ranks hold, and may hold.
-    least_ps : int
-        A bound; the search ends where it is met.
-    threshold_ps : float
-        The most that a step may make worse, at first.
-    moves : int
-        Steps.
-    seed : int
-        Of the random numbers, 1 to 2**32 - 1.
-
-    Returns
-    -------
-    int
-        The objective of the best, ``NONE`` where the order to begin with is not legal.
+    kind : int8[pp, each]. Operations of the rank of each stage; replaced by the best that was
+        found.
+    times : StageTimes. What the operations take.
+    memory : StageMemory. What the ranks hold, and may hold.
+    least_ps : int. A bound; the search ends where it is met.
+    threshold_ps : float. The most that a step may make worse, at first.
+    moves : int. Steps.
+    seed : int. Of the random numbers, 1 to 2**32 - 1.
+    Returns the objective of the best, ``NONE`` where the order to begin with is not legal.
     """
     duration_ps, to_next_ps, to_previous_ps, since_ps = times
     activation, w_share, limit = memory

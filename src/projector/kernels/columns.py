@@ -22,10 +22,7 @@ def broadcast_columns(values: tuple[ArrayLike, ...], dtypes: tuple[type, ...]) -
 def raise_first_invalid(what: str, time_s: Floats, **columns: Any) -> None:
     """Raise with the values of the first row whose time is NaN.
 
-    Raises
-    ------
-    ValueError
-        Always; a caller asks only where a kernel reported a bad row.
+    Raises `ValueError` always; a caller asks only where a kernel reported a bad row.
     """
     row = int(np.flatnonzero(np.isnan(time_s))[0])
     values = ", ".join(f"{name} {column[row]}" for name, column in columns.items())

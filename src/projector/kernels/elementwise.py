@@ -3,8 +3,7 @@
 Shape suffixes
     G   operators in the batch
     D   devices
-Units
-    time s, traffic bytes, rates bytes/s and FLOP/s; float64.
+Units: time s, traffic bytes, rates bytes/s and FLOP/s; float64.
 """
 
 import math
@@ -28,20 +27,11 @@ def elementwise_times(
 ) -> int:
     """Time of each operator on the whole device; what surrounds a kernel is the caller's.
 
-    Parameters
-    ----------
-    bytes_G, flop_G, exponentials_G : float64[G]
-        Memory traffic, FP32 vector FLOP and exponentials.
-    device_G : int64[G]
-        Row of ``devices_D``.
+    bytes_G, flop_G, exponentials_G : float64[G]. Memory traffic, FP32 vector FLOP and exponentials.
+    device_G : int64[G]. Row of ``devices_D``.
     devices_D : DEVICE[D]
-    time_s_G : float64[G]
-        Output, seconds.
-
-    Returns
-    -------
-    int
-        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
+    time_s_G : float64[G]. Output, seconds.
+    Returns ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
     """
     status = OK
     for g in range(bytes_G.shape[0]):
@@ -61,18 +51,11 @@ def elementwise_times(
 
 
 def elementwise_time_column(
-    bytes_G: Floats,
-    flop_G: Floats,
-    exponentials_G: Floats,
-    device_G: Ints,
-    devices_D: Records,
+    bytes_G: Floats, flop_G: Floats, exponentials_G: Floats, device_G: Ints, devices_D: Records
 ) -> Floats:
     """Return the column ``time_s`` of `elementwise_times`.
 
-    Raises
-    ------
-    ValueError
-        If a time is no finite, non-negative number.
+    Raises `ValueError` if a time is no finite, non-negative number.
     """
     time_s_G = np.empty(len(bytes_G))
     status = elementwise_times(

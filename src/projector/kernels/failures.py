@@ -3,8 +3,7 @@
 Shape suffixes
     R   runs
     S   samples of each run
-Units
-    time s, rates 1/s; float64.
+Units: time s, rates 1/s; float64.
 """
 
 import math
@@ -61,23 +60,14 @@ def simulate_failures(
     ``restart_s``, in which it may fail again. Sample ``s`` of every run has the same random
     numbers, so that what a batch holds changes nothing and two runs compare without their noise.
 
-    Parameters
-    ----------
-    work_s_R, interval_s_R, stall_s_R, write_s_R, restart_s_R : float64[R]
-        Intervals of work are positive.
-    rate_R : float64[R]
-        Failures a second.
-    slower_RS, more_RS : float64[R, S]
-        Factors of the work and of the rate.
+    work_s_R, interval_s_R, stall_s_R, write_s_R, restart_s_R : float64[R]. Intervals of work are
+        positive.
+    rate_R : float64[R]. Failures a second.
+    slower_RS, more_RS : float64[R, S]. Factors of the work and of the rate.
     seed : int
-    total_s_RS, failures_RS : float64[R, S]
-        Outputs: wall clock and failures.
-
-    Returns
-    -------
-    int
-        ``OK``, ``INVALID`` where an input is negative or no number, ``ENDLESS`` where a sample has
-        more than `MOST_FAILURES`; such samples are NaN.
+    total_s_RS, failures_RS : float64[R, S]. Outputs: wall clock and failures.
+    Returns ``OK``, ``INVALID`` where an input is negative or no number, ``ENDLESS`` where a sample
+        has more than `MOST_FAILURES`; such samples are NaN.
     """
     status = OK
     for r in range(work_s_R.shape[0]):

@@ -6,8 +6,7 @@ Shape suffixes
     B1  one more than the sets (CSR offsets)
     L   launches
     K   kernel classes of devices
-Units
-    time s, rates FLOP/s and bytes/s. Floats are float64, loads and extents int64.
+Units: time s, rates FLOP/s and bytes/s. Floats are float64, loads and extents int64.
 """
 
 import math
@@ -115,33 +114,19 @@ def grouped_gemm_times(
 ) -> int:
     """Time of each launch ``C_g[load_g, n] = A_g[load_g, k] @ W_g[k, n]`` over all its groups g.
 
-    Parameters
-    ----------
-    offset_B1 : int64[B + 1]
-        Where each set of loads begins in ``load_R``; a group is an expert.
-    load_R : int64[R]
-        Rows of each group. A group without rows costs nothing.
-    set_L : int64[L]
-        The set of loads that a launch works on; several launches may share one.
-    extent_L2 : int64[L, 2]
-        (n, k), the same for all groups.
-    tuned_L : int64[L]
-        Rows of every group that the tile was tuned for; 0 where it is picked for the loads.
-    class_L : int64[L]
-        Row of ``classes_K``.
+    offset_B1 : int64[B + 1]. Where each set of loads begins in ``load_R``; a group is an expert.
+    load_R : int64[R]. Rows of each group. A group without rows costs nothing.
+    set_L : int64[L]. The set of loads that a launch works on; several launches may share one.
+    extent_L2 : int64[L, 2]. (n, k), the same for all groups.
+    tuned_L : int64[L]. Rows of every group that the tile was tuned for; 0 where it is picked for
+        the loads.
+    class_L : int64[L]. Row of ``classes_K``.
     classes_K : GROUPED[K]
-    time_s_L, tile_L : float64[L], int64[L]
-        Outputs: seconds without the start of the kernel, and ``row tile * MAX_COLUMN_TILES +
-        column tile`` of the choice, -1 where no group has rows.
-
-    Returns
-    -------
-    int
-        ``OK``, or ``INVALID`` where an index is out of range or a launch has no finite,
+    time_s_L, tile_L : float64[L], int64[L]. Outputs: seconds without the start of the kernel, and
+        ``row tile * MAX_COLUMN_TILES + column tile`` of the choice, -1 where no group has rows.
+    Returns ``OK``, or ``INVALID`` where an index is out of range or a launch has no finite,
         non-negative time.
 
-    Notes
-    -----
     Every group is padded to whole tiles by itself; the tiles of all groups then go through the
     compute units together, in ``ceil(tiles / units)`` waves. A wave lasts as long as one tile's
     ``max(matrix pipe, L2 into the unit)`` and its start and end; all waves last at least as long as
@@ -204,10 +189,7 @@ def grouped_gemm_time_columns(
 ) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, tile)`` of `grouped_gemm_times`.
 
-    Raises
-    ------
-    ValueError
-        If a launch has no finite, non-negative time.
+    Raises `ValueError` if a launch has no finite, non-negative time.
     """
     time_s_L, tile_L = np.empty(len(set_L)), np.empty(len(set_L), np.int64)
     status = grouped_gemm_times(

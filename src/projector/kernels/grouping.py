@@ -45,28 +45,15 @@ def _hash(key_NK: Ints, row: int) -> np.uint64:
 
 
 @kernel
-def number_distinct(
-    key_NK: Ints,
-    slot: Ints32,
-    group_N: Ints,
-    first_N: Ints,
-) -> int:
+def number_distinct(key_NK: Ints, slot: Ints32, group_N: Ints, first_N: Ints) -> int:
     """Give each distinct row a number, in the order in which they first appear.
 
-    Parameters
-    ----------
     key_NK : int64[N, K]
-    slot : int32[size]
-        Scratch, all -1; ``size`` is a power of two of at least 2 N.
-    group_N : int64[N]
-        Output: number of each row.
-    first_N : int64[N]
-        Output: first row of each number; beyond the returned count it means nothing.
-
-    Returns
-    -------
-    int
-        Distinct rows.
+    slot : int32[size]. Scratch, all -1; ``size`` is a power of two of at least 2 N.
+    group_N : int64[N]. Output: number of each row.
+    first_N : int64[N]. Output: first row of each number; beyond the returned count it means
+        nothing.
+    Returns how many distinct rows there are.
     """
     last = np.uint64(slot.shape[0] - 1)
     count = 0
@@ -93,32 +80,17 @@ def number_distinct(
 
 @kernel
 def number_pairs(
-    major_N: Ints,
-    minor_N: Ints,
-    seen: Ints,
-    number: Ints,
-    pair_N: Ints,
-    first_N: Ints,
+    major_N: Ints, minor_N: Ints, seen: Ints, number: Ints, pair_N: Ints, first_N: Ints
 ) -> int:
     """Give each distinct pair a number, those with one ``major`` one after the other.
 
-    Parameters
-    ----------
-    major_N : int64[N]
-        From 0 on; equal ones follow one another.
-    minor_N : int64[N]
-        From 0 on.
-    seen, number : int64[larger than any of ``minor_N``]
-        Scratch; ``seen`` all -1.
-    pair_N : int64[N]
-        Output: number of each pair.
-    first_N : int64[N]
-        Output: first row of each number; beyond the returned count it means nothing.
-
-    Returns
-    -------
-    int
-        Distinct pairs.
+    major_N : int64[N]. From 0 on; equal ones follow one another.
+    minor_N : int64[N]. From 0 on.
+    seen, number : int64[larger than any of ``minor_N``]. Scratch; ``seen`` all -1.
+    pair_N : int64[N]. Output: number of each pair.
+    first_N : int64[N]. Output: first row of each number; beyond the returned count it means
+        nothing.
+    Returns how many distinct pairs there are.
     """
     count = 0
     for row in range(major_N.shape[0]):
@@ -136,13 +108,10 @@ def number_pairs(
 def sort_by_number(number_N: Ints, place: Ints, row_N: Ints) -> None:
     """Sort rows by their numbers; those with one number stay in their order.
 
-    Parameters
-    ----------
     number_N : int64[N]
-    place : int64[numbers]
-        Where the first row of each number goes; afterwards, where the next one would.
-    row_N : int64[N]
-        Output.
+    place : int64[numbers]. Where the first row of each number goes; afterwards, where the next one
+        would.
+    row_N : int64[N]. Output.
     """
     for row in range(number_N.shape[0]):
         number = number_N[row]
@@ -154,21 +123,12 @@ def sort_by_number(number_N: Ints, place: Ints, row_N: Ints) -> None:
 def number_slots(code_N: Ints, slot: Ints32, group_N: Ints, first_N: Ints) -> int:
     """Give each distinct code a number, in the order in which they first appear.
 
-    Parameters
-    ----------
-    code_N : int64[N]
-        From 0 on.
-    slot : int32[larger than any code]
-        Scratch, all -1.
-    group_N : int64[N]
-        Output: number of each row.
-    first_N : int64[N]
-        Output: first row of each number; beyond the returned count it means nothing.
-
-    Returns
-    -------
-    int
-        Distinct codes.
+    code_N : int64[N]. From 0 on.
+    slot : int32[larger than any code]. Scratch, all -1.
+    group_N : int64[N]. Output: number of each row.
+    first_N : int64[N]. Output: first row of each number; beyond the returned count it means
+        nothing.
+    Returns how many distinct codes there are.
     """
     count = 0
     for row in range(code_N.shape[0]):
@@ -186,13 +146,9 @@ def number_slots(code_N: Ints, slot: Ints32, group_N: Ints, first_N: Ints) -> in
 def sum_segments(offset: Ints, value_N: Floats, sum_S: Floats) -> None:
     """Add the values of each segment up, one after the other.
 
-    Parameters
-    ----------
-    offset : int64[S + 1]
-        First row of each segment.
+    offset : int64[S + 1]. First row of each segment.
     value_N : float64[N]
-    sum_S : float64[S]
-        Output: 0 for a segment without rows.
+    sum_S : float64[S]. Output: 0 for a segment without rows.
     """
     for segment in range(offset.shape[0] - 1):
         total = 0.0
@@ -207,18 +163,11 @@ def sum_looked_up(
 ) -> None:
     """Add up, part by part, what the entries of each segment look up.
 
-    Parameters
-    ----------
-    offset : int64[S + 1]
-        First entry of each segment.
-    row_N : int64[N]
-        Row of ``value_RPK`` that each entry looks up.
-    times_N : float64[N]
-        How often it counts.
-    value_RPK : float64[R, P, K]
-        P parts of K numbers.
-    sum_SK : float64[S, K]
-        Output: the sums of each part, added up.
+    offset : int64[S + 1]. First entry of each segment.
+    row_N : int64[N]. Row of ``value_RPK`` that each entry looks up.
+    times_N : float64[N]. How often it counts.
+    value_RPK : float64[R, P, K]. P parts of K numbers.
+    sum_SK : float64[S, K]. Output: the sums of each part, added up.
     """
     parts, width = value_RPK.shape[1], value_RPK.shape[2]
     of_part = np.empty(width)
@@ -240,13 +189,9 @@ def sum_looked_up(
 def largest_of_segments(offset: Ints, value_N: Floats, largest_S: Floats) -> None:
     """Find the largest value of each segment, 0 where none is larger.
 
-    Parameters
-    ----------
-    offset : int64[S + 1]
-        First row of each segment.
+    offset : int64[S + 1]. First row of each segment.
     value_N : float64[N]
-    largest_S : float64[S]
-        Output.
+    largest_S : float64[S]. Output.
     """
     for segment in range(offset.shape[0] - 1):
         most = 0.0
@@ -263,16 +208,8 @@ def free_slots(rows: int) -> Ints32:
 def group_rows(*columns: Ints) -> tuple[Ints, Ints]:
     """Return the first row of each distinct combination, and the number of that of each row.
 
-    Parameters
-    ----------
-    *columns : int64[N] or int64[N, K]
-        What rows are compared by.
-
-    Returns
-    -------
-    first : int64[groups]
-        Ascending.
-    group : int64[N]
+    *columns : int64[N] or int64[N, K]. What rows are compared by.
+    Returns first, int64[groups], ascending, and group, int64[N].
     """
     if all(column.ndim == 1 for column in columns):
         # Stacked as they are and turned: written row by row they would take twice as long.
@@ -301,11 +238,9 @@ def group_numbers(code_N: Ints, size: int) -> tuple[Ints, Ints]:
 def group_looked_up(rows: Sequence[Ints], tables: Sequence[Ints | None]) -> tuple[Ints, Ints]:
     """Return the same as ``group_rows(tables[0][rows[0]], tables[1][rows[1]], ...)``.
 
-    Parameters
-    ----------
     rows : sequence of int64[N]
-    tables : sequence of int64[any]
-        Numbers from 0 on, not much larger than N; None for the rows themselves.
+    tables : sequence of int64[any]. Numbers from 0 on, not much larger than N; None for the rows
+        themselves.
     """
     size, code_N = 1, np.zeros(len(rows[0]), np.int64)
     for row_N, table in zip(rows, tables, strict=True):
@@ -337,18 +272,9 @@ def group_looked_up(rows: Sequence[Ints], tables: Sequence[Ints | None]) -> tupl
 def distinct_pairs(major: Ints, minor: Ints) -> tuple[Ints, Ints]:
     """Return the first row of each distinct pair, and the number of the pair of each row.
 
-    Parameters
-    ----------
-    major : int64[N]
-        From 0 on; equal ones follow one another.
-    minor : int64[N]
-        From 0 on, and not much larger than N: there is a place for every number.
-
-    Returns
-    -------
-    first : int64[pairs]
-        Ascending.
-    pair : int64[N]
+    major : int64[N]. From 0 on; equal ones follow one another.
+    minor : int64[N]. From 0 on, and not much larger than N: there is a place for every number.
+    Returns first, int64[pairs], ascending, and pair, int64[N].
     """
     size = int(minor.max(initial=-1)) + 1
     pair_N, first_N = np.empty(len(major), np.int64), np.empty(len(major), np.int64)
@@ -361,11 +287,7 @@ def distinct_pairs(major: Ints, minor: Ints) -> tuple[Ints, Ints]:
 def rows_by_number(number: Ints, size: int) -> tuple[Ints, Ints]:
     """Sort rows by numbers below ``size``, those with one number in their order.
 
-    Returns
-    -------
-    row : int64[N]
-    begin : int64[size + 1]
-        Where the rows of each number begin.
+    Returns row, int64[N], and begin, int64[size + 1]: where the rows of each number begin.
     """
     begin, row = offsets(np.bincount(number, minlength=size)), np.empty(len(number), np.int64)
     sort_by_number(number, begin.copy(), row)
@@ -423,19 +345,12 @@ def best_of_groups(
     What fits goes before what does not, and of these what is safe before what is not. Then the
     highest rate of rows that fit, the lowest peak of others; then the lowest peak.
 
-    Parameters
-    ----------
-    group_N : int64[N]
-        Equal ones follow one another.
+    group_N : int64[N]. Equal ones follow one another.
     fits_N, safe_N : bool[N]
     rate_N, peak_N : float64[N]
-    best_G : int64[N]
-        Output: row of each group, in their order; beyond the returned count it means nothing.
-
-    Returns
-    -------
-    int
-        Groups.
+    best_G : int64[N]. Output: row of each group, in their order; beyond the returned count it means
+        nothing.
+    Returns how many groups there are.
     """
     count = 0
     for row in range(group_N.shape[0]):

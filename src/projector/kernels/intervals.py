@@ -2,8 +2,7 @@
 
 A disjoint set is two columns whose intervals ascend, do not meet and are not empty.
 
-Units
-    Times are int64 picoseconds. Counts and places are int64.
+Units: Times are int64 picoseconds. Counts and places are int64.
 """
 
 from projector.arrays import Ints
@@ -17,19 +16,12 @@ UNSORTED = -1
 def union(start: Ints, end: Ints, segment: Ints, out: Ints, open_at: Ints) -> int:
     """Unite intervals within segments.
 
-    Parameters
-    ----------
-    start, end, segment : int64[n]
-        Starts ascend within each segment; segments may take turns. Empty intervals cover nothing.
-    out : int64[n, 3]
-        Output: starts, ends and segments of the disjoint sets; ascending within each segment.
-    open_at : int64[segments]
-        Scratch, overwritten.
-
-    Returns
-    -------
-    int
-        Rows written, or `UNSORTED`.
+    start, end, segment : int64[n]. Starts ascend within each segment; segments may take turns.
+        Empty intervals cover nothing.
+    out : int64[n, 3]. Output: starts, ends and segments of the disjoint sets; ascending within each
+        segment.
+    open_at : int64[segments]. Scratch, overwritten.
+    Returns how many rows were written, or `UNSORTED`.
     """
     open_at[:] = -1
     count = 0
@@ -87,16 +79,10 @@ def _before(by_start: Ints, by_end: Ints, total: Ints, time: int, behind: int) -
 def cover(start: Ints, end: Ints, by_start: Ints, by_end: Ints, total: Ints, out: Ints) -> None:
     """Measure how much of each interval a disjoint set covers.
 
-    Parameters
-    ----------
-    start, end : int64[n]
-        In any order; fastest where starts ascend.
-    by_start, by_end : int64[m]
-        The disjoint set.
-    total : int64[m]
-        Scratch, overwritten with what the set covers before each of its intervals.
-    out : int64[n]
-        Output, in picoseconds. 0 for intervals that are empty.
+    start, end : int64[n]. In any order; fastest where starts ascend.
+    by_start, by_end : int64[m]. The disjoint set.
+    total : int64[m]. Scratch, overwritten with what the set covers before each of its intervals.
+    out : int64[n]. Output, in picoseconds. 0 for intervals that are empty.
     """
     so_far = 0
     for i in range(len(by_start)):
@@ -117,17 +103,10 @@ def cover(start: Ints, end: Ints, by_start: Ints, by_end: Ints, total: Ints, out
 def intersection(a_start: Ints, a_end: Ints, b_start: Ints, b_end: Ints, out: Ints) -> int:
     """Find what two disjoint sets share.
 
-    Parameters
-    ----------
     a_start, a_end : int64[n]
     b_start, b_end : int64[m]
-    out : int64[n + m, 2]
-        Output: a disjoint set.
-
-    Returns
-    -------
-    int
-        Rows written.
+    out : int64[n + m, 2]. Output: a disjoint set.
+    Returns how many rows were written.
     """
     i = j = count = 0
     while i < len(a_start) and j < len(b_start):

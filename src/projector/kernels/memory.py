@@ -13,8 +13,7 @@ Shape suffixes
     F   families of jobs
     R   pipeline ranks of all replicas
     N   peaks, each of one rank of one family
-Units
-    bytes and parameters, float64.
+Units: bytes and parameters, float64.
 """
 
 import math
@@ -188,12 +187,7 @@ def _gathered(
 
 @inlined
 def _both_gathered(
-    replica: int,
-    own: Floats,
-    zero: int,
-    weight_bytes: float,
-    total: Floats,
-    most: Floats,
+    replica: int, own: Floats, zero: int, weight_bytes: float, total: Floats, most: Floats
 ) -> float:
     """Return what is gathered of dense parameters and of experts.
 
@@ -301,20 +295,14 @@ def hold_state(
 ) -> None:
     """Find what each kind of rank of each replica holds, whatever the order of the schedule.
 
-    Parameters
-    ----------
     pattern_of : int64[replicas]
-    row_first : int64[replicas]
-        Row of its first stage.
+    row_first : int64[replicas]. Row of its first stage.
     own : float64[len(OWN), replicas]
     patterns : Patterns
-    sums : float64[len(SUM), rows]
-        Of the stages of the pipelines.
+    sums : float64[len(SUM), rows]. Of the stages of the pipelines.
     maxima : float64[len(MOST), rows]
-    nf4 : float
-        Bytes of a parameter that lies in 4 bits.
-    found : float64[len(FOUND), kinds of ranks]
-        Output: replica after replica.
+    nf4 : float. Bytes of a parameter that lies in 4 bits.
+    found : float64[len(FOUND), kinds of ranks]. Output: replica after replica.
     """
     rank_kind_first, joins_ends = patterns.rank_kind_first, patterns.joins_ends
     held_first, held_stage = patterns.held_first, patterns.held_stage
@@ -412,16 +400,10 @@ def allocator_columns(
 ) -> None:
     """Return what allocators hold at N peaks.
 
-    Parameters
-    ----------
-    activations_N : float64[N]
-        At the peak.
-    rank_N, family_N : int64[N]
-        Where each is.
-    ranks, devices
-        Of all ranks and families.
-    pinned_N, idle_N, usable_N : float64[N]
-        Outputs: see `AllocatorBytes`.
+    activations_N : float64[N]. At the peak.
+    rank_N, family_N : int64[N]. Where each is.
+    ranks, devices. Of all ranks and families.
+    pinned_N, idle_N, usable_N : float64[N]. Outputs: see `AllocatorBytes`.
     """
     for n in range(activations_N.shape[0]):
         held = allocator_bytes(activations_N[n], rank_N[n], ranks, family_N[n], devices)

@@ -6,9 +6,8 @@ often than the links. ``docs/moe.md`` derives the terms and names their sources.
 Shape suffixes
     G   exchanges in the batch
     2   ranks and domains that a token reaches
-Units
-    time s, buffers bytes, rates bytes/s per device and direction. Floats are float64, counts and
-    codes int64.
+Units: time s, buffers bytes, rates bytes/s per device and direction. Floats are float64, counts and
+codes int64.
 """
 
 import math
@@ -205,42 +204,26 @@ def moe_exchange_times(
 ) -> int:
     """Time of each dispatch or combine of a mixture of experts by a fused exchange kernel.
 
-    Parameters
-    ----------
-    op_G : int64[G]
-        ``DISPATCH`` to ``LOW_LATENCY``.
-    tokens_G : float64[G]
-        Tokens that a rank sends, times the load of the fullest rank over the average one.
-    message_bytes_G : float64[G]
-        One token on its way, scales included.
-    reached_G2 : float64[G, 2]
-        Ranks that a token reaches, its own included: distinct ones, but the low-latency kernel
-        sends a copy to every expert. Then the distinct scale-up domains, its own included.
-    ranks_G : int64[G]
-        Members of the group.
-    local_G : int64[G]
-        Most members that share a scale-up domain.
-    span_G : int64[G]
-        How the group lies beyond that domain, from ``span_codes``.
-    channels_G : float64[G]
-        Pairs of compute units that copy; the low-latency kernel takes all of them.
-    fabric_G : int64[G]
-        Rows of ``fabrics`` and of ``exchanges``.
-    fabrics : FABRIC[F]
-        Link rates.
-    exchanges : EXCHANGE[F]
-        Costs of the kernels on the device of each fabric.
-    time_s_G : float64[G]
-        Output, overwritten; NaN in an invalid row, 0 where n is 1 or nothing is sent.
-
-    Returns
-    -------
-    int
-        0, or 1 if some row is invalid: a code, count or size out of range, more local members
+    op_G : int64[G]. ``DISPATCH`` to ``LOW_LATENCY``.
+    tokens_G : float64[G]. Tokens that a rank sends, times the load of the fullest rank over the
+        average one.
+    message_bytes_G : float64[G]. One token on its way, scales included.
+    reached_G2 : float64[G, 2]. Ranks that a token reaches, its own included: distinct ones, but the
+        low-latency kernel sends a copy to every expert. Then the distinct scale-up domains, its own
+        included.
+    ranks_G : int64[G]. Members of the group.
+    local_G : int64[G]. Most members that share a scale-up domain.
+    span_G : int64[G]. How the group lies beyond that domain, from ``span_codes``.
+    channels_G : float64[G]. Pairs of compute units that copy; the low-latency kernel takes all of
+        them.
+    fabric_G : int64[G]. Rows of ``fabrics`` and of ``exchanges``.
+    fabrics : FABRIC[F]. Link rates.
+    exchanges : EXCHANGE[F]. Costs of the kernels on the device of each fabric.
+    time_s_G : float64[G]. Output, overwritten; NaN in an invalid row, 0 where n is 1 or nothing is
+        sent.
+    Returns 0, or 1 if some row is invalid: a code, count or size out of range, more local members
         than the domain has devices, a rate of 0 that is needed, or a time that is not finite.
 
-    Notes
-    -----
     With n ranks, L of them in each of D domains, t tokens that reach r ranks and d domains each, C
     channels, b bytes and the adapter rate N, in one pod and with full domains::
 
@@ -253,7 +236,6 @@ def moe_exchange_times(
         low latency: start + log2(D) doubling + max(t r b L/n / (efficiency links), t r b (n-L)/n
                   / N), where r counts every copy
     """
-    status = 0
     for g in range(op_G.shape[0]):
         op, tokens, size = int(op_G[g]), float(tokens_G[g]), float(message_bytes_G[g])
         copies, reached = float(reached_G2[g, 0]), float(reached_G2[g, 1])
@@ -261,20 +243,16 @@ def moe_exchange_times(
         channels, code = float(channels_G[g]), int(span_G[g])
         time_s_G[g] = math.nan
         if not _is_valid(op, tokens, size, copies, reached, ranks, local, code, channels):
-            status = 1
             continue
         if not 0 <= fabric < fabrics.shape[0] or fabric >= exchanges.shape[0]:
-            status = 1
             continue
         links, costs = fabrics[fabric], exchanges[fabric]
         if local > links["domain_gpus"]:
-            status = 1
             continue
         if ranks == 1 or tokens == 0.0 or size == 0.0 or copies == 0.0:
             time_s_G[g] = 0.0
             continue
         if not _has_rates(op, ranks, local, links, costs):
-            status = 1
             continue
         span = span_of(code, ranks, local)
         if op == LOW_LATENCY:
@@ -283,11 +261,9 @@ def moe_exchange_times(
             time_s = _fused_s(
                 op, tokens, size, copies, reached, ranks, local, span, channels, links, costs
             )
-        if not 0.0 <= time_s < math.inf:
-            status = 1
-            continue
-        time_s_G[g] = time_s
-    return status
+        if 0.0 <= time_s < math.inf:
+            time_s_G[g] = time_s
+    return int(np.isnan(time_s_G).any())
 
 
 def moe_exchange_time_column(
@@ -306,10 +282,7 @@ def moe_exchange_time_column(
 ) -> Floats:
     """Return the column ``time_s`` of ``moe_exchange_times``; scalars broadcast.
 
-    Raises
-    ------
-    ValueError
-        Where a row has no valid time, with the values of the first such row.
+    Raises `ValueError` where a row has no valid time, with the values of the first such row.
     """
     columns = broadcast_columns(
         (

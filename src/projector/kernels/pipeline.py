@@ -13,8 +13,7 @@ Shapes
     ops      operations of all ranks, rank by rank
     used     durations that some operation has
     3, 3     kind (F, B, W) and class (first, middle, last microbatch)
-Units
-    times int64 picoseconds, memory bytes in float64.
+Units: times int64 picoseconds, memory bytes in float64.
 """
 
 from typing import NamedTuple
@@ -168,31 +167,18 @@ def compile_line(
     Ranks take turns with one operation each, so that neighbours in the line rarely wait for one
     another and the processor can overlap them.
 
-    Parameters
-    ----------
-    rank_offset : int64[pp + 1]
-        Where the operations of a rank begin in the three columns below.
-    kind : int8[ops]
-        ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
-    chunk, microbatch : int64[ops]
-        What the operation works on.
-    stage_of : int64[pp, vpp]
-        Virtual stage, in model order, that a chunk of a rank holds.
-    num_stages : int
-        Virtual stages of one copy of the model; every ``num_stages`` the next copy begins.
-    microbatches : int
-        Microbatches that pass through each virtual stage.
-    line : int32[ops, 4]
-        Output. Slots of the previous operation of the rank and of the dependency (0: none), index
-        of the latency (0: none, ``1 + s`` from stage s to the next, ``1 + stages + s`` to the
-        one before), index into the flattened durations.
-    slot : int64[ops]
-        Output. Slot of each operation: its position in the line plus one.
-
-    Returns
-    -------
-    int
-        ``OK``, or ``DEADLOCK`` where some operation waits for ever.
+    rank_offset : int64[pp + 1]. Where the operations of a rank begin in the three columns below.
+    kind : int8[ops]. ``FORWARD``, ``BACKWARD`` or ``WEIGHT``.
+    chunk, microbatch : int64[ops]. What the operation works on.
+    stage_of : int64[pp, vpp]. Virtual stage, in model order, that a chunk of a rank holds.
+    num_stages : int. Virtual stages of one copy of the model; every ``num_stages`` the next copy
+        begins.
+    microbatches : int. Microbatches that pass through each virtual stage.
+    line : int32[ops, 4]. Output. Slots of the previous operation of the rank and of the dependency
+        (0: none), index of the latency (0: none, ``1 + s`` from stage s to the next, ``1 + stages +
+        s`` to the one before), index into the flattened durations.
+    slot : int64[ops]. Output. Slot of each operation: its position in the line plus one.
+    Returns ``OK``, or ``DEADLOCK`` where some operation waits for ever.
     """
     num_ranks, num_chunks = stage_of.shape
     stages = num_ranks * num_chunks
@@ -273,12 +259,7 @@ def load_latencies(p2p_ps: Ints, config: int, latency_ps: Ints) -> bool:
 
 @helper
 def total_ps(
-    duration_ps: Ints,
-    config: int,
-    used: Ints,
-    uses: Ints,
-    latency_ps: Ints,
-    latency_uses: Ints,
+    duration_ps: Ints, config: int, used: Ints, uses: Ints, latency_ps: Ints, latency_uses: Ints
 ) -> float:
     """Sum all operations and latencies of one configuration; -1 where one is out of range.
 
@@ -324,21 +305,11 @@ def replay_batch(line: Line, times: OperationTimes, end_ps: Ints, replays: Repla
     for B of the stage behind (in the last stage for its own F), W for its own B. A transfer is
     pure latency, it occupies nobody.
 
-    Parameters
-    ----------
-    line : Line
-        From :func:`compile_line`.
-    times : OperationTimes
-        Of n configurations.
-    end_ps : int64[ops + 1]
-        Scratch; afterwards the end of each slot in the last configuration.
-    replays : Replays
-        Output.
-
-    Returns
-    -------
-    int
-        ``OK``, or ``OUT_OF_RANGE`` where a time is negative or too long; outputs then mean
+    line : Line. From :func:`compile_line`.
+    times : OperationTimes. Of n configurations.
+    end_ps : int64[ops + 1]. Scratch; afterwards the end of each slot in the last configuration.
+    replays : Replays. Output.
+    Returns ``OK``, or ``OUT_OF_RANGE`` where a time is negative or too long; outputs then mean
         nothing.
     """
     columns, used, uses, latency_uses = line.line, line.used, line.uses, line.latency_uses
@@ -431,21 +402,12 @@ def compile_peaks(
     Memory grows at F alone, so the candidates are the states after an F that no F follows; one
     that another dominates in every count can never be larger.
 
-    Parameters
-    ----------
-    rank_offset, kind, chunk
-        As in :func:`compile_line`.
-    num_chunks : int
-        Chunks of a rank.
-    splits_backward : bool
-        Whether W stands alone; otherwise B frees everything.
-    peak_offset : int64[pp + 1]
-        Output. Where the states of a rank begin.
-
-    Returns
-    -------
-    int64[states, 2 * vpp]
-        Activations of each chunk that wait for B, then those that wait for W only.
+    rank_offset, kind, chunk. As in :func:`compile_line`.
+    num_chunks : int. Chunks of a rank.
+    splits_backward : bool. Whether W stands alone; otherwise B frees everything.
+    peak_offset : int64[pp + 1]. Output. Where the states of a rank begin.
+    Returns int64[states, 2 * vpp]: activations of each chunk that wait for B, then those that wait
+        for W only.
     """
     width = 2 * num_chunks
     # Row 0 is the state at hand.
@@ -502,18 +464,13 @@ def peak_bytes(
 ) -> None:
     """Largest memory of activations that each rank holds at one time.
 
-    Parameters
-    ----------
-    peak_offset, peak_state : int64[pp + 1], int64[states, 2 * vpp]
-        From :func:`compile_peaks`.
-    activation_bytes : float64[n, pp, vpp]
-        Bytes that one microbatch leaves in one chunk between its F and its B.
-    w_share : float64[n]
-        Share of those bytes that stays until W where W stands alone.
-    peak : float64[n, pp]
-        Output.
-    in_flight : int64[n, pp, 2, vpp]
-        Output. Activations of each chunk at the peak: before B, and between B and W.
+    peak_offset, peak_state : int64[pp + 1], int64[states, 2 * vpp]. From :func:`compile_peaks`.
+    activation_bytes : float64[n, pp, vpp]. Bytes that one microbatch leaves in one chunk between
+        its F and its B.
+    w_share : float64[n]. Share of those bytes that stays until W where W stands alone.
+    peak : float64[n, pp]. Output.
+    in_flight : int64[n, pp, 2, vpp]. Output. Activations of each chunk at the peak: before B, and
+        between B and W.
     """
     num_chunks = activation_bytes.shape[2]
     for config in range(activation_bytes.shape[0]):

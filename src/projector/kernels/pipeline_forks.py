@@ -15,8 +15,7 @@ Shapes
     n        configurations, R runs of them, each with a number of periods of its own
     pp, vpp  ranks, and chunks (virtual stages) of a rank
     live     ends of a state
-Units
-    times int64 picoseconds.
+Units: times int64 picoseconds.
 """
 
 from typing import NamedTuple
@@ -327,21 +326,11 @@ def _begin_lanes(forks: Forks, begin: int, runs: _Runs, waiting: _Waiting) -> in
 def replay_forks(program: PeriodicProgram, times: OperationTimes, forks: Forks, ends: Ends) -> int:
     """Run orders of several lengths with the durations of each configuration.
 
-    Parameters
-    ----------
-    program : PeriodicProgram
-        What the orders have in common.
-    times : OperationTimes
-        Of n configurations.
-    forks : Forks
-        The R runs of them.
-    ends : Ends
-        Output. A run has its own row, or that of an earlier run of its configuration.
-
-    Returns
-    -------
-    int
-        ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
+    program : PeriodicProgram. What the orders have in common.
+    times : OperationTimes. Of n configurations.
+    forks : Forks. The R runs of them.
+    ends : Ends. Output. A run has its own row, or that of an earlier run of its configuration.
+    Returns ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
     prologue, period, epilogue = program.prologue, program.period, program.epilogue

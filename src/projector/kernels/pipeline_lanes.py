@@ -5,14 +5,8 @@ vectors. Ends live in *places* of 16 lanes that are taken again as soon as nobod
 more: the few that are live stay in the nearest cache, however long the order is. Times are
 integers, so that each lane gives what a replay of its own gives, bit for bit.
 
-Shapes
-    n        configurations that share one order
-    pp, vpp  ranks, and chunks (virtual stages) of a rank
-    ops      operations of all ranks
-    places   most ends that are live at one time
-    used     durations that some operation has
-Units
-    times int64 picoseconds.
+Shapes and units are those of `projector.kernels.pipeline`; ``places`` are the most ends that are
+live at one time.
 """
 
 import math
@@ -68,19 +62,10 @@ class LaneProgram(NamedTuple):
 def allocate(program: Ints32, place_of: Ints, begin: int) -> int:
     """Give each end of a program a row that is free while the end is live.
 
-    Parameters
-    ----------
-    program : int32[ops, 5]
-        Its columns hold ends where they should hold rows, and are overwritten.
-    place_of : int64[ends]
-        Row of ends that have one already, -1 of the others; overwritten.
-    begin : int
-        First row to give.
-
-    Returns
-    -------
-    int
-        Behind the last row.
+    program : int32[ops, 5]. Its columns hold ends where they should hold rows, and are overwritten.
+    place_of : int64[ends]. Row of ends that have one already, -1 of the others; overwritten.
+    begin : int. First row to give.
+    Returns behind the last row.
     """
     given = place_of >= 0
     last_use = np.full(place_of.shape[0], -1, np.int64)
@@ -128,21 +113,12 @@ def load_times(
 ) -> int:
     """Bring the times of a block into lanes; lanes beyond the last configuration repeat it.
 
-    Parameters
-    ----------
-    times : OperationTimes
-        Of n configurations; ``begin`` is the first one of the block.
-    used : int64[used]
-        Durations to load.
-    operations : int
-        How many are run.
-    latency_ps, duration_ps : int64[1 + 2 * stages, LANES], int64[used, LANES]
-        Output. Row 0 of the latencies is left alone.
-
-    Returns
-    -------
-    int
-        ``OK``, ``OUT_OF_RANGE`` or ``UNSURE``.
+    times : OperationTimes. Of n configurations; ``begin`` is the first one of the block.
+    used : int64[used]. Durations to load.
+    operations : int. How many are run.
+    latency_ps, duration_ps : int64[1 + 2 * stages, LANES], int64[used, LANES]. Output. Row 0 of the
+        latencies is left alone.
+    Returns ``OK``, ``OUT_OF_RANGE`` or ``UNSURE``.
     """
     given_ps, p2p_ps, which = times
     values, sends = given_ps.reshape(given_ps.size), p2p_ps.reshape(p2p_ps.size)
@@ -231,7 +207,6 @@ def _write_lanes(
 
 @helper
 def _sum_work(program: LaneProgram, duration_ps: Ints, busy_ps: Ints) -> None:
-    """Sum what each rank works."""
     used, uses = program.used, program.uses
     num_chunks = program.last_backward.shape[1]
     busy_ps[:] = 0
@@ -245,21 +220,12 @@ def _sum_work(program: LaneProgram, duration_ps: Ints, busy_ps: Ints) -> None:
 def replay_lanes(program: LaneProgram, times: OperationTimes, row: Ints, replays: Replays) -> int:
     """Run one order with the durations of each configuration, 16 at a time.
 
-    Parameters
-    ----------
-    program : LaneProgram
-        The order.
-    times : OperationTimes
-        Of n configurations.
-    row : int64[n]
-        Where each of them is written.
-    replays : Replays
-        Output. Starts, work and last backwards are left out where there are no rows for them.
-
-    Returns
-    -------
-    int
-        ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
+    program : LaneProgram. The order.
+    times : OperationTimes. Of n configurations.
+    row : int64[n]. Where each of them is written.
+    replays : Replays. Output. Starts, work and last backwards are left out where there are no rows
+        for them.
+    Returns ``OK``; ``OUT_OF_RANGE`` where a time is negative or too long; ``UNSURE`` where an end
         might be. Unless ``OK``, outputs mean nothing.
     """
     columns, used, which = program.program, program.used, times.which

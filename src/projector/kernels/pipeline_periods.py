@@ -24,12 +24,8 @@ waits for the same predecessor and ends k slopes later, and by (3) that is where
 begins. What stands between the periods of the cycle is k slopes later as well. Nothing is assumed
 about how a schedule behaves: where (2) or (3) fails, the periods have been run as they are.
 
-Shapes
-    pp, vpp  ranks, and chunks (virtual stages) of a rank
-    used     durations that some operation has
-    LANES    configurations side by side
-Units
-    times int64 picoseconds.
+Shapes and units are those of `projector.kernels.pipeline`; ``LANES`` are configurations side by
+side.
 """
 
 from typing import NamedTuple

@@ -19,8 +19,7 @@ Shapes
     n            candidates
     pp, vpp      ranks, and chunks (virtual stages) of a rank
     stages       pp * vpp virtual stages in model order
-Units
-    times int64 picoseconds, memory in any one unit in float64.
+Units: times int64 picoseconds, memory in any one unit in float64.
 """
 
 import math
@@ -130,12 +129,7 @@ def _earliest(clock: Ints) -> int:
 
 @helper
 def _next_in_sequence(
-    rank: int,
-    stage_of: Ints,
-    offset: Ints,
-    shape: Ints,
-    count: Ints,
-    microbatches: int,
+    rank: int, stage_of: Ints, offset: Ints, shape: Ints, count: Ints, microbatches: int
 ) -> tuple[int, int]:
     """Return kind and chunk of the rank's next F or B; kind -1 when there is none.
 
@@ -194,45 +188,6 @@ def _new_clock(num_ranks: int) -> Ints:
     for rank in range(num_ranks):
         _decide_at(clock, rank, 0)
     return clock
-
-
-@helper
-def _arrival(
-    kind: int,
-    stage: int,
-    count: Ints,
-    ready: Ints,
-    has_room: bool,
-) -> int:
-    """Return when the next F or B of a stage can run; an F without room waits for a W."""
-    if kind == FORWARD and not has_room:
-        return NEVER
-    return int(ready[kind, stage, count[kind, stage]])
-
-
-@helper
-def _append(
-    rank: int,
-    k: int,
-    c: int,
-    m: int,
-    now: int,
-    end: int,
-    kind: Ints8,
-    chunk: Ints,
-    microbatch: Ints,
-    position: Ints,
-    span: Ints,
-) -> None:
-    """Let a rank run an operation from ``now`` to ``end``."""
-    place = position[rank]
-    if place == 0:
-        span[0, rank] = now
-    span[1, rank] = end
-    kind[rank, place] = k
-    chunk[rank, place] = c
-    microbatch[rank, place] = m
-    position[rank] += 1
 
 
 @helper
@@ -299,8 +254,9 @@ def _plan(
         arrives = NEVER
         if k >= 0:
             stage = stage_of[rank, c]
-            has_room = held[rank] + activation[stage] <= limit[rank] * ROUNDING
-            arrives = _arrival(k, stage, count, ready, has_room)
+            # An F without room waits for a W.
+            if k != FORWARD or held[rank] + activation[stage] <= limit[rank] * ROUNDING:
+                arrives = ready[k, stage, count[k, stage]]
         if arrives > now:
             c = _waiting_weight(rank, stage_of, count)
             patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]] if c >= 0 else 0
@@ -314,7 +270,12 @@ def _plan(
         stage = stage_of[rank, c]
         m = count[k, stage]
         end = now + duration_ps[k, stage]
-        _append(rank, k, c, m, now, end, kind, chunk, microbatch, position, span)
+        place = position[rank]
+        if place == 0:
+            span[0, rank] = now
+        span[1, rank] = end
+        kind[rank, place], chunk[rank, place], microbatch[rank, place] = k, c, m
+        position[rank] += 1
         left_ps[rank] -= duration_ps[k, stage]
         if end + left_ps[rank] - (span[0, rank] if apart else 0) > most_ps:
             return False
@@ -370,25 +331,17 @@ def plan_candidates(
 ) -> None:
     """Lay out candidates and time the best of them.
 
-    Parameters
-    ----------
-    stage_of : int64[pp, vpp]
-        Virtual stage, in model order, that a chunk of a rank holds.
-    candidates : Candidates
-        The n sequences.
-    costs : StageCosts
-        What they are laid out with.
-    kept : int
-        How many of the best are timed; others are given up once so many are better.
-    apart : bool
-        Whether the best are those of the least period, not of the least makespan.
-    ready : int64[2, stages, microbatches]
-        Scratch.
-    order : OrderColumns
-        Output: the operations of each rank in the last candidate, unless that was given up.
-    makespan_ps, period_ps : int64[n]
-        Output: last end minus first start, and the longest span of one rank; ``NEVER`` where the
-        memory does not suffice for the sequence, or ``kept`` others are better.
+    stage_of : int64[pp, vpp]. Virtual stage, in model order, that a chunk of a rank holds.
+    candidates : Candidates. The n sequences.
+    costs : StageCosts. What they are laid out with.
+    kept : int. How many of the best are timed; others are given up once so many are better.
+    apart : bool. Whether the best are those of the least period, not of the least makespan.
+    ready : int64[2, stages, microbatches]. Scratch.
+    order : OrderColumns. Output: the operations of each rank in the last candidate, unless that was
+        given up.
+    makespan_ps, period_ps : int64[n]. Output: last end minus first start, and the longest span of
+        one rank; ``NEVER`` where the memory does not suffice for the sequence, or ``kept`` others
+        are better.
     """
     span = np.empty((2, stage_of.shape[0]), np.int64)
     best_ps = np.full(kept, NEVER)

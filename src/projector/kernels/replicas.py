@@ -47,17 +47,11 @@ class Patterns(NamedTuple):
 def spread(first: Ints, values: Ints, of_N: Ints, more_N: Ints, out: Ints) -> None:
     """Write the values of one segment after the other, each a little larger.
 
-    Parameters
-    ----------
-    first : int64[segments + 1]
-        First value of each segment.
+    first : int64[segments + 1]. First value of each segment.
     values : int64[any]
-    of_N : int64[N]
-        Segment of each part of the output.
-    more_N : int64[N]
-        What is added to its values.
-    out : int64[values of all parts]
-        Output.
+    of_N : int64[N]. Segment of each part of the output.
+    more_N : int64[N]. What is added to its values.
+    out : int64[values of all parts]. Output.
     """
     place = 0
     for part in range(of_N.shape[0]):

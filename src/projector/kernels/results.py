@@ -3,8 +3,7 @@
 Shape suffixes
     F   families of jobs
     N   jobs
-Units
-    seconds and bytes in, float64; milliseconds and GiB out.
+Units: seconds and bytes in, float64; milliseconds and GiB out.
 """
 
 from typing import NamedTuple
@@ -202,7 +201,6 @@ def _write_memory(
 def _write_tokens(
     first: int, stop: int, jobs: Ints, block: StepBlock, rated: Rated, result: Floats
 ) -> None:
-    """Write the tokens per second and device of some jobs."""
     global_batch, families = rated.global_batch, rated.families
     number, step_of = block.number, block.of_job
     for place in range(first, stop):
@@ -270,14 +268,9 @@ def _copy_steps(first: int, stop: int, jobs: Ints, block: StepBlock, outputs: St
 def end_steps(runs: StepRuns, rated: Rated, outputs: StepOutputs, columns: ResultColumns) -> None:
     """End the steps of n jobs, and turn them into results: what is between them stays at hand.
 
-    Parameters
-    ----------
-    runs : StepRuns
-        Of the jobs.
-    rated : Rated
-        Of all jobs of the batch; nothing where ``columns`` are not asked for.
-    outputs, columns
-        Outputs, of all jobs; what has no rows is not asked for.
+    runs : StepRuns. Of the jobs.
+    rated : Rated. Of all jobs of the batch; nothing where ``columns`` are not asked for.
+    outputs, columns. Outputs, of all jobs; what has no rows is not asked for.
     """
     begin, jobs, result = runs.begin, runs.jobs, columns.number
     replicas = begin.shape[0] - 1

@@ -179,19 +179,11 @@ def choose_points(
 ) -> tuple[int, int]:
     """Find the points that no look-up refuses, and count the others by the first that does.
 
-    Parameters
-    ----------
-    point_N : int64[N]
-        From 0 to the product of the sizes.
+    point_N : int64[N]. From 0 to the product of the sizes.
     axes : Axes
     lookups : LookupColumns
-    found : Found
-        Output.
-
-    Returns
-    -------
-    tuple of int
-        Legal points, and entries that are wanted. Only where none are is the rest complete.
+    found : Found. Output.
+    Returns legal points, and entries that are wanted. Only where none are is the rest complete.
     """
     num_axes, num_lookups = lookups.stride.shape
     num_outer = num_axes - axes.inner_place.shape[0]

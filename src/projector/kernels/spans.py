@@ -4,8 +4,7 @@ A code of 0 is a group in one pod that fills its domains one after the other: ``
 of them, the last with the rest. A job's groups are whole numbers in records that compare exactly,
 so that a span is one as well.
 
-Units
-    time s, rates bytes/s per device and direction. Counts are int64.
+Units: time s, rates bytes/s per device and direction. Counts are int64.
 """
 
 import math
@@ -63,10 +62,7 @@ def span_codes(
 ) -> Ints:
     """Pack what `Span` holds of each group; what exceeds its bits is kept as the most they hold.
 
-    Returns
-    -------
-    int64[groups]
-        0 where a group fills its domains one after the other in one pod.
+    Returns int64[groups]: 0 where a group fills its domains one after the other in one pod.
     """
     n, most = np.asarray(ranks, np.int64), np.maximum(np.asarray(local, np.int64), 1)
     in_order = -(-n // most)

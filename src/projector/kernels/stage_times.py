@@ -3,8 +3,7 @@
 Shapes
     replicas; kinds of their stages, and stages, replica after replica (see `kernels.replicas`)
     rows    stages of the pipelines, their runs of equal layers cut by ``run_offset`` (CSR)
-Units
-    seconds, float64.
+Units: seconds, float64.
 """
 
 from typing import NamedTuple
@@ -51,27 +50,14 @@ def run_layers(
     at most; with 0 that of the next layer is asked for when this one has computed. A layer's
     gradients are reduced once it has computed. The channel serves what is asked for in order.
 
-    Parameters
-    ----------
-    begin, end : int
-        Runs of the stage.
-    count : int64[runs]
-        Layers of each run.
-    runs : float64[runs, PASS]
-        What one of them takes.
-    backward : bool
-        Walk from the last layer to the first.
-    ahead : int
-        Layers whose weights are gathered ahead of the one that computes.
-    run_of_layer, gathered : int64[layers], float64[layers]
-        Scratch.
-
-    Returns
-    -------
-    duration_s : float
-        Until the last layer has computed.
-    tail_s : float
-        How much longer the channel is busy after that.
+    begin, end : int. Runs of the stage.
+    count : int64[runs]. Layers of each run.
+    runs : float64[runs, PASS]. What one of them takes.
+    backward : bool. Walk from the last layer to the first.
+    ahead : int. Layers whose weights are gathered ahead of the one that computes.
+    run_of_layer, gathered : int64[layers], float64[layers]. Scratch.
+    Returns duration_s, until the last layer has computed, and tail_s, how much longer the channel
+        is busy after that.
     """
     layers = _list_layers(begin, end, count, backward, run_of_layer)
     computed = 0.0
@@ -117,26 +103,6 @@ def reduce_layers(
 
 
 @inlined
-def _silent_at(
-    begin: int,
-    end: int,
-    stage_rank: Ints,
-    stage_kind: Ints,
-    run_offset: Ints,
-    count: Ints,
-    runs: Floats,
-    silent_s: Floats,
-) -> None:
-    """Write when each rank of some stages has gathered all that it holds of them."""
-    for stage in range(begin, end):
-        silent_s[stage_rank[stage]] = 0.0
-    for stage in range(begin, end):
-        rank, kind = stage_rank[stage], stage_kind[stage]
-        for run in range(run_offset[kind], run_offset[kind + 1]):
-            silent_s[rank] += count[run] * runs[run, GATHERING]
-
-
-@inlined
 def first_forwards(
     begin: int,
     end: int,
@@ -157,27 +123,23 @@ def first_forwards(
     late the first microbatch arrives; a layer computes once its weights are there. What a rank
     computes while its own gathers still run takes longer by the share ``slowdown``.
 
-    Parameters
-    ----------
-    begin, end : int
-        Virtual stages, in model order.
-    stage_rank, stage_kind : int64[stages]
-        Pipeline rank of each, and the kind that says its runs.
-    run_offset : int64[kinds + 1]
-        First run of each kind.
-    count, runs
-        As of `run_layers`, of all kinds.
+    begin, end : int. Virtual stages, in model order.
+    stage_rank, stage_kind : int64[stages]. Pipeline rank of each, and the kind that says its runs.
+    run_offset : int64[kinds + 1]. First run of each kind.
+    count, runs. As of `run_layers`, of all kinds.
     slowdown : float
-    channel_s, silent_s : float64[ranks]
-        Scratch.
-    place : int
-        Row of the first of them in ``duration_s``.
-    duration_s : float64[any]
-        Output: from the arrival of the microbatch at a stage until its last layer has computed.
+    channel_s, silent_s : float64[ranks]. Scratch.
+    place : int. Row of the first of them in ``duration_s``.
+    duration_s : float64[any]. Output: from the arrival of the microbatch at a stage until its last
+        layer has computed.
     """
-    _silent_at(begin, end, stage_rank, stage_kind, run_offset, count, runs, silent_s)
+    # When each rank has gathered all that it holds of them.
     for stage in range(begin, end):
-        channel_s[stage_rank[stage]] = 0.0
+        channel_s[stage_rank[stage]] = silent_s[stage_rank[stage]] = 0.0
+    for stage in range(begin, end):
+        rank, kind = stage_rank[stage], stage_kind[stage]
+        for run in range(run_offset[kind], run_offset[kind + 1]):
+            silent_s[rank] += count[run] * runs[run, GATHERING]
     arrival = 0.0
     for stage in range(begin, end):
         rank, kind = stage_rank[stage], stage_kind[stage]
@@ -329,12 +291,8 @@ def _time_kind(
     ZeRO 3 and FSDP gather in every forward and backward and reduce in every backward, ZeRO 2
     reduces in every backward. Below ZeRO 2 only the last backward sends gradients. The loops over
     passes and runs are not functions of their own: to hand on an array counts a reference.
-
-    Returns
-    -------
-    forward_s, backward_s, last_backward_s : float
-    tail_s : float
-        Gradients that the last backward leaves.
+    Returns forward_s, backward_s, last_backward_s, and tail_s: gradients that the last backward
+        leaves.
     """
     every_gather, every_reduce = flags & EVERY_GATHER != 0, flags & EVERY_REDUCE != 0
     regathers = flags & REGATHERS != 0
@@ -414,73 +372,6 @@ def _write_kind(
 
 
 @inlined
-def _read_runs(
-    begin: int,
-    row: int,
-    share: int,
-    sent_row: Ints,
-    run_offset: Ints,
-    count_of: Ints,
-    layer_of: Ints,
-    forward_s: Floats,
-    backward_s: Floats,
-    gather_s: Floats,
-    reduce_s: Floats,
-    gather_copy_s: Floats,
-    reduce_copy_s: Floats,
-    count: Ints,
-    own: Floats,
-) -> int:
-    """Write what the layers of one stage take, from run ``begin`` on; return where they end."""
-    end = begin
-    for run in range(run_offset[row], run_offset[row + 1]):
-        sent = sent_row[share, layer_of[run]]
-        count[end] = count_of[run]
-        own[end, FORWARD], own[end, BACKWARD] = forward_s[run], backward_s[run]
-        own[end, GATHER], own[end, REDUCE] = gather_s[sent], reduce_s[sent]
-        own[end, GATHER_COPY], own[end, REDUCE_COPY] = gather_copy_s[sent], reduce_copy_s[sent]
-        end += 1
-    return end
-
-
-@inlined
-def _time_first(
-    begin: int,
-    end: int,
-    stage_rank: Ints,
-    stage_kind: Ints,
-    first_run: Ints,
-    count: Ints,
-    own: Floats,
-    slowdown: float,
-    longer: float,
-    runs: Floats,
-    channel_s: Floats,
-    silent_s: Floats,
-    place: int,
-    first_s: Floats,
-    exposed_s: Floats,
-) -> None:
-    """Write the first forwards of the stages of a replica, and what is exposed of each."""
-    for stage in range(begin, end):
-        for run in range(first_run[stage_kind[stage]], first_run[stage_kind[stage] + 1]):
-            runs[run, COMPUTE] = own[run, FORWARD]
-            runs[run, GATHERING] = own[run, GATHER] * longer
-    first_forwards(
-        begin, end, stage_rank, stage_kind, first_run, count, runs, slowdown, channel_s, silent_s,
-        place, first_s,
-    )  # fmt: skip
-    for stage in range(begin, end):
-        begin_run, end_run = first_run[stage_kind[stage]], first_run[stage_kind[stage] + 1]
-        plain = _total(begin_run, end_run, count, own, FORWARD)
-        row = place + stage - begin
-        # Where nothing is gathered nothing is added, whatever the rounding.
-        if not _total(begin_run, end_run, count, own, GATHER) > 0.0 or first_s[row] < plain:
-            first_s[row] = plain
-        exposed_s[row] = first_s[row] - plain
-
-
-@inlined
 def _gathers_alike(
     one: int,
     other: int,
@@ -503,28 +394,6 @@ def _gathers_alike(
     return True
 
 
-@inlined
-def _scratch(
-    kind_stage: Ints, stage_rank: Ints, count_of: Ints
-) -> tuple[Ints, Ints, Floats, Floats, Ints, Floats, Floats, Floats]:
-    """Return places for the kinds, runs, layers and ranks of one replica."""
-    runs, ranks, layers = len(count_of), 0, 0
-    for rank in stage_rank:
-        ranks = max(ranks, rank + 1)
-    for num_layers in count_of:
-        layers += num_layers
-    return (
-        np.empty(len(kind_stage) + 1, np.int64),
-        np.empty(runs, np.int64),
-        np.empty((runs, OWN)),
-        np.empty((runs, PASS)),
-        np.empty(layers, np.int64),
-        np.empty(layers),
-        np.empty(ranks),
-        np.empty(ranks),
-    )
-
-
 @kernel
 def time_stages(
     replicas: PassReplicas,
@@ -542,26 +411,17 @@ def time_stages(
     Below ZeRO 3 only the first forward waits for parameters, which all ranks gather from the start
     of the step on. Replicas of one pipeline that gather alike have the same first forwards.
 
-    Parameters
-    ----------
     replicas : PassReplicas
     patterns : Patterns
-    layers : PassLayers
-        Of the pipelines.
+    layers : PassLayers. Of the pipelines.
     sent : SentLayers
-    known : int64[pipelines]
-        Scratch, all -1: the newest replica of each pipeline that has rows of its own.
-    kind_s : float64[KIND_TIMES, kinds]
-        Output.
-    first_s, exposed_s : float64[at least rows]
-        Outputs: ``first_forward_s`` and ``exposed_first_s`` of `StageTimes`.
-    first_row : int64[replicas]
-        Output; see `StageTimes`.
-
-    Returns
-    -------
-    int
-        ``rows`` of `StageTimes`.
+    known : int64[pipelines]. Scratch, all -1: the newest replica of each pipeline that has rows of
+        its own.
+    kind_s : float64[KIND_TIMES, kinds]. Output.
+    first_s, exposed_s : float64[at least rows]. Outputs: ``first_forward_s`` and
+        ``exposed_first_s`` of `StageTimes`.
+    first_row : int64[replicas]. Output; see `StageTimes`.
+    Returns ``rows`` of `StageTimes`.
     """
     # To take an array out of a tuple counts a reference, so each is taken out once.
     pattern_of, pipeline_of, row_first, sharing, flags_of = replicas[:5]
@@ -569,9 +429,16 @@ def time_stages(
     stage_first, stage_kind, stage_rank, kind_first, kind_stage = patterns[:5]
     run_offset, count_of, layer_of, forward_s, backward_s = layers
     sent_row, gather_s, reduce_s, gather_copy_s, reduce_copy_s = sent
-    first_run, count, own, runs, run_of_layer, gathered, channel_s, silent_s = _scratch(
-        kind_stage, stage_rank, count_of
-    )
+    # Places for the kinds, runs, layers and ranks of one replica.
+    num_runs, ranks, num_layers = len(count_of), 0, 0
+    for rank in stage_rank:
+        ranks = max(ranks, rank + 1)
+    for run in range(num_runs):
+        num_layers += count_of[run]
+    first_run, count = np.empty(len(kind_stage) + 1, np.int64), np.empty(num_runs, np.int64)
+    own, runs = np.empty((num_runs, OWN)), np.empty((num_runs, PASS))
+    run_of_layer, gathered = np.empty(num_layers, np.int64), np.empty(num_layers)
+    channel_s, silent_s = np.empty(ranks), np.empty(ranks)
     at, place = 0, int(kind_s.shape[1])
     for replica in range(len(pattern_of)):
         pattern, row, flags = pattern_of[replica], row_first[replica], flags_of[replica]
@@ -579,12 +446,19 @@ def time_stages(
         begin_kind, end_kind = kind_first[pattern], kind_first[pattern + 1]
         gathers, first_run[0] = False, 0
         for kind in range(end_kind - begin_kind):
-            begin = first_run[kind]
-            end = first_run[kind + 1] = _read_runs(
-                begin, row + kind_stage[begin_kind + kind], share, sent_row, run_offset, count_of,
-                layer_of, forward_s, backward_s, gather_s, reduce_s, gather_copy_s, reduce_copy_s,
-                count, own,
-            )  # fmt: skip
+            begin = end = first_run[kind]
+            stage = row + kind_stage[begin_kind + kind]
+            for run in range(run_offset[stage], run_offset[stage + 1]):
+                one = sent_row[share, layer_of[run]]
+                count[end] = count_of[run]
+                own[end, FORWARD], own[end, BACKWARD] = forward_s[run], backward_s[run]
+                own[end, GATHER], own[end, REDUCE] = gather_s[one], reduce_s[one]
+                own[end, GATHER_COPY], own[end, REDUCE_COPY] = (
+                    gather_copy_s[one],
+                    reduce_copy_s[one],
+                )
+                end += 1
+            first_run[kind + 1] = end
             timed = _time_kind(
                 begin, end, count, own, flags, forward_ahead[replica], backward_ahead[replica],
                 slowdown, longer, runs, run_of_layer, gathered,
@@ -611,9 +485,19 @@ def time_stages(
             first_row[replica] = first_row[other]
             continue
         known[pipeline_of[replica]], first_row[replica] = replica, place
-        _time_first(
-            stage_first[pattern], stage_first[pattern + 1], stage_rank, stage_kind, first_run,
-            count, own, slowdown, longer, runs, channel_s, silent_s, place, first_s, exposed_s,
+        begin, end = stage_first[pattern], stage_first[pattern + 1]
+        for run in range(first_run[end_kind - begin_kind]):
+            runs[run, COMPUTE], runs[run, GATHERING] = own[run, FORWARD], own[run, GATHER] * longer
+        first_forwards(
+            begin, end, stage_rank, stage_kind, first_run, count, runs, slowdown, channel_s,
+            silent_s, place, first_s,
         )  # fmt: skip
-        place += stage_first[pattern + 1] - stage_first[pattern]
+        for stage in range(begin, end):
+            begin_run, end_run = first_run[stage_kind[stage]], first_run[stage_kind[stage] + 1]
+            plain = _total(begin_run, end_run, count, own, FORWARD)
+            # Where nothing is gathered nothing is added, whatever the rounding.
+            if not _total(begin_run, end_run, count, own, GATHER) > 0.0 or first_s[place] < plain:
+                first_s[place] = plain
+            exposed_s[place] = first_s[place] - plain
+            place += 1
     return place

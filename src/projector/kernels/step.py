@@ -16,8 +16,7 @@ ended once for jobs that follow one another, and `StepBlock.of_job` says which s
 block holds the steps of some replicas: `end_replicas` calls one function for each part, which
 writes its columns for all of them.
 
-Units
-    seconds, float64, and of replays picoseconds, int64 (``_ps``).
+Units: seconds, float64, and of replays picoseconds, int64 (``_ps``).
 """
 
 import math
@@ -301,13 +300,7 @@ def _late_ranks(
 
 @inlined
 def _sent_s(
-    row: int,
-    later_ps: int,
-    rank: int,
-    last_ps: Ints,
-    own: int,
-    tail_s: Floats,
-    waiting: Ints,
+    row: int, later_ps: int, rank: int, last_ps: Ints, own: int, tail_s: Floats, waiting: Ints
 ) -> float:
     """Return when a rank has sent the gradients of its chunks, which share one channel.
 
@@ -544,18 +537,10 @@ def _write_peaks(
 def end_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> int:
     """End the steps of some replicas; the docstring of the module says how.
 
-    Parameters
-    ----------
-    some, stop : int
-        First of the replicas, and the one behind the last.
+    some, stop : int. First of the replicas, and the one behind the last.
     runs : StepRuns
-    block : StepBlock
-        Output.
-
-    Returns
-    -------
-    int
-        Distinct steps.
+    block : StepBlock. Output.
+    Returns how many distinct steps there are.
     """
     # A function takes a tuple where it reads most of it: each array of one takes time to compile.
     jobs, replicas = runs.jobs, runs.replicas

@@ -5,8 +5,7 @@ Shapes
     K       kinds of the stages of all replicas
     pp, C   ranks, and chunks of a rank
     3, 3    kind (F, B, W) and class (first, middle, last microbatch)
-Units
-    int64 picoseconds.
+Units: int64 picoseconds.
 """
 
 from typing import NamedTuple
@@ -93,16 +92,10 @@ def round_times(
 
     Whatever data parallelism adds to a backward stays with it where it is split.
 
-    Parameters
-    ----------
-    forward_s, backward_s, last_backward_s : float64[K]
-        Backwards are unsplit.
-    weight_s : float64[rows]
-        Gradient of the weights alone.
-    row : int64[K]
-        Which of these each kind has.
-    kind_ps : int64[K, KIND_TIMES]
-        Output: -1 where a replay could not count it.
+    forward_s, backward_s, last_backward_s : float64[K]. Backwards are unsplit.
+    weight_s : float64[rows]. Gradient of the weights alone.
+    row : int64[K]. Which of these each kind has.
+    kind_ps : int64[K, KIND_TIMES]. Output: -1 where a replay could not count it.
     """
     valid = True
     for kind in range(row.shape[0]):
@@ -169,26 +162,15 @@ def number_timings(
 ) -> int:
     """Give each distinct timing a number, in the order in which they first appear.
 
-    Parameters
-    ----------
-    chosen : int64[n]
-        Replicas.
-    num_stages : int
-        Stages of each.
-    sends : int64[n]
-        Equal numbers where messages are alike.
+    chosen : int64[n]. Replicas.
+    num_stages : int. Stages of each.
+    sends : int64[n]. Equal numbers where messages are alike.
     stages : StageDurations
-    slot : int32[size]
-        Scratch, all -1; ``size`` is a power of two of at least 2 n.
-    timing : int64[n]
-        Output: number of each replica.
-    first : int64[n]
-        Output: first replica of each number; beyond the returned count it means nothing.
-
-    Returns
-    -------
-    int
-        Distinct timings.
+    slot : int32[size]. Scratch, all -1; ``size`` is a power of two of at least 2 n.
+    timing : int64[n]. Output: number of each replica.
+    first : int64[n]. Output: first replica of each number; beyond the returned count it means
+        nothing.
+    Returns how many distinct timings there are.
     """
     last = np.uint64(slot.shape[0] - 1)
     count = 0
@@ -225,21 +207,14 @@ def write_timings(
 ) -> None:
     """Write the durations of T timings, and the work of their ranks.
 
-    Parameters
-    ----------
-    chosen : int64[T]
-        A replica that has each.
-    held : int64[pp, C]
-        Stage of the model that each chunk of each rank holds.
+    chosen : int64[T]. A replica that has each.
+    held : int64[pp, C]. Stage of the model that each chunk of each rank holds.
     stages : StageDurations
-    waits : bool[T]
-        Whether ranks wait until what they send has arrived.
-    sends : int64[T]
-        Row of what each sends.
-    sent_ps : int64[rows, 2, pp, C]
-        What each chunk waits for then, behind a forward and behind a backward.
-    columns : TimingColumns
-        Output.
+    waits : bool[T]. Whether ranks wait until what they send has arrived.
+    sends : int64[T]. Row of what each sends.
+    sent_ps : int64[rows, 2, pp, C]. What each chunk waits for then, behind a forward and behind a
+        backward.
+    columns : TimingColumns. Output.
     """
     alone_ps, duration_ps, work_ps = columns
     pattern_of, kind_first, first_row, pattern_first, stage_kind, first_ps, kind_ps, splits = stages

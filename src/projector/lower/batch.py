@@ -5,7 +5,7 @@ the number of microbatches is the same for it: its degrees, where its groups lie
 layers, its memory besides activations. A job is a family and a global batch.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -224,7 +224,13 @@ def _places(batch: JobBatch) -> JobColumns:
         "copies": across,
         "expert_copies": expert_across,
     }
-    columns = _placed(groups, blocks)
+    runs = Runs(*map(np.concatenate, zip(*groups.values(), strict=True)))
+    found = place(runs, Blocks(*(np.tile(column, len(groups)) for column in blocks)))
+    local, span = (np.split(column, len(groups)) for column in (found.local, found.span))
+    columns = {
+        **{f"{name}_local": column for name, column in zip(groups, local, strict=True)},
+        **{f"{name}_span": column for name, column in zip(groups, span, strict=True)},
+    }
     _, placed = group_rows(
         *(columns[f"{name}_{of}"] for name in PLACED for of in ("local", "span"))
     )
@@ -245,17 +251,6 @@ def _places(batch: JobBatch) -> JobColumns:
         stage_stride=of_dense["pp"],
         **columns,
     )
-
-
-def _placed(groups: Mapping[str, Runs], blocks: Blocks) -> dict[str, Ints]:
-    """Return ``*_local`` and ``*_span`` of groups of some jobs, given the blocks of the jobs."""
-    runs = Runs(*map(np.concatenate, zip(*groups.values(), strict=True)))
-    found = place(runs, Blocks(*(np.tile(column, len(groups)) for column in blocks)))
-    local, span = (np.split(column, len(groups)) for column in (found.local, found.span))
-    return {
-        **{f"{name}_local": column for name, column in zip(groups, local, strict=True)},
-        **{f"{name}_span": column for name, column in zip(groups, span, strict=True)},
-    }
 
 
 def data_parallel(job: Job) -> int:

@@ -386,8 +386,7 @@ def _attention(row: np.void, device: Device, clock_mhz: float | None, name: str,
         row["attention_flop_per_s"][code] = rate * device.compute_units * clock
     row["attention_exp_per_s"] = device.transcendental_per_clk_per_cu * device.compute_units * clock
     # A fused multiply-add counts as two FLOP; the vector peak is quoted at the boost clock.
-    vector_share = clock / (boost_mhz * MEGA)
-    row["attention_vector_per_s"] = 0.5 * device.vector_tflops * TERA * vector_share
+    row["attention_vector_per_s"] = 0.5 * device.vector_tflops * TERA * (clock / (boost_mhz * MEGA))
     set_attention_kernel(row, device, device.attention_kernels.get(name, device.attention))
 
 

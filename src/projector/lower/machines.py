@@ -95,22 +95,17 @@ class Machines:
 
         def number() -> int:
             sustained = under_fsdp1(device) if fsdp1 else device
-            return self._number(sustained, clock_mhz, shares, attention_kernel)
+            record = within_a_step(device_record(sustained, clock_mhz, attention_kernel), sustained)
+            # The record leaves out what collectives and compute cost each other, and what a GEMM
+            # loses within a step.
+            key = (record.tobytes(), slowdowns(sustained), shares)
+            if key not in self._devices:
+                self._devices[key] = len(self._devices)
+                self._device_records.add(record)
+            return self._devices[key]
 
         asked = clock_mhz, shares, attention_kernel, fsdp1
         return self._once((self._content(sharing.DEVICE_KEY, device), *asked), number, device)
-
-    def _number(
-        self, device: Device, clock_mhz: float | None, shares: Shares, attention_kernel: str
-    ) -> int:
-        record = within_a_step(device_record(device, clock_mhz, attention_kernel), device)
-        # The record leaves out what collectives and compute cost each other, and what a GEMM
-        # loses within a step.
-        key = (record.tobytes(), slowdowns(device), shares)
-        if key not in self._devices:
-            self._devices[key] = len(self._devices)
-            self._device_records.add(record)
-        return self._devices[key]
 
     def _fabric(self, cluster: ClusterConfig) -> int:
         device, network = cluster.device, cluster.network

@@ -155,7 +155,13 @@ def spread(runs: Runs, block: Ints, world: Ints) -> Spread:
     found = Spread(most, rest, blocks, strays)
     uneven = np.flatnonzero(~even & (ranks > 1))
     if len(uneven):
-        _count_uneven(found, uneven, runs, block, world)
+        columns = [column[uneven] for column in (*runs, block, world)]
+        first, of_row = group_rows(*columns)
+        for number, row in enumerate(first.tolist()):
+            counted = _counted(*(int(column[row]) for column in columns))
+            where = uneven[of_row == number]
+            for column, value in zip(found, counted, strict=True):
+                column[where] = value
     return found
 
 
@@ -164,16 +170,6 @@ def _chosen(cases: Sequence[Flags], values: Sequence[Any], other: Array) -> Arra
     for case, value in zip(reversed(cases), reversed(values), strict=True):
         other = np.where(case, value, other)
     return other
-
-
-def _count_uneven(found: Spread, rows: Ints, runs: Runs, block: Ints, world: Ints) -> None:
-    columns = [column[rows] for column in (*runs, block, world)]
-    first, of_row = group_rows(*columns)
-    for number, row in enumerate(first.tolist()):
-        counted = _counted(*(int(column[row]) for column in columns))
-        where = rows[of_row == number]
-        for column, value in zip(found, counted, strict=True):
-            column[where] = value
 
 
 @lru_cache(maxsize=1 << 16)
@@ -241,8 +237,7 @@ def _in_blocks(begins: Ints, members: Ints, block: int) -> tuple[Ints, Ints, Int
     of_member = (begins[:, None] + members) // block
     new = np.ones(of_member.shape, np.bool_)
     new[:, 1:] = np.diff(of_member, axis=1) > 0
-    starts = np.flatnonzero(new.ravel())
-    counts = np.diff(np.append(starts, new.size))
+    counts = np.diff(np.append(np.flatnonzero(new.ravel()), new.size))
     first = np.cumsum(np.append(0, new.sum(axis=1)))[:-1]
     return new.sum(axis=1), np.minimum.reduceat(counts, first), np.maximum.reduceat(counts, first)
 

@@ -247,6 +247,18 @@ def _exchanged_states(job: Job) -> ConfigError:
     return _error("parallelism.cp", split.cp, text, divisors(heads))
 
 
+@_rule(
+    lambda b, c: (
+        b.model.vision_images * b.model.vision_patches > c.seq * np.maximum(1, b.model.vision_merge)
+    )
+)
+def _images(job: Job) -> ConfigError:
+    assert job.model.vision is not None
+    seq, tokens = job.training.seq_length, job.model.vision.tokens
+    text = f"seq_length ({seq}) does not hold the {tokens} tokens of images"
+    return _error("training.seq_length", seq, text, f"at least {tokens}")
+
+
 @_rule(lambda b, c: (b.model.joined_tokens >= c.seq) | (b.model.joined_tokens % c.cp != 0))
 def _streams(job: Job) -> ConfigError:
     assert job.model.diffusion is not None
@@ -435,6 +447,9 @@ RULES: tuple[Rule, ...] = (
         where=lambda batch: batch.model.has_mlp == 1,
         legal=lambda job, value: job.model.num_attention_heads % value == 0,
     ),
+    _divides("tp", "vision_heads", "the heads of the vision tower"),
+    _divides("tp", "vision_ffn", "the vision tower's MLP"),
+    _images,
     _divides("tp", "state_heads", "the heads of the recurrent layers"),
     _divides("tp", "state_groups", "the groups of the recurrent layers"),
     _dense_experts,

@@ -49,8 +49,7 @@ def parameter_bytes(training: TrainingConfig) -> float:
 
 def _held_weight_bytes(training: TrainingConfig) -> float:
     """Bytes of a weight as a rank stores it, which may be wider than what it gathers."""
-    shared = training.optimizer.master_weights == "shared"
-    return 4.0 if shared else parameter_bytes(training)
+    return 4.0 if training.optimizer.master_weights == "shared" else parameter_bytes(training)
 
 
 def _state_bytes(training: TrainingConfig) -> float:
@@ -124,6 +123,21 @@ class ModelColumns(SectionColumns[ModelConfig]):
     is_moe = _model.ints(lambda m: m.moe is not None)  # Has mixture-of-experts layers. [flag]
     # Has a dense MLP. [flag]
     has_mlp = _model.ints(lambda m: m.diffusion is not None or "dense" in m.feed_forwards)
+    vision_hidden = _model.ints("vision.hidden_size", none=0)
+    vision_ffn = _model.ints("vision.ffn_hidden_size", none=0)
+    vision_heads = _model.ints("vision.num_attention_heads", none=0)
+    vision_patch = _model.ints("vision.patch_size", none=0)
+    vision_patches = _model.ints("vision.patches", none=0)
+    vision_images = _model.ints("vision.images", none=0)
+    vision_merge = _model.ints("vision.merge", none=0)
+    vision_inner = _model.ints("vision.inner_size", none=0)
+    vision_gated = _model.ints("vision.gated", none=0)
+    # Scale, and shift. [vectors]
+    vision_norm = _model.ints(
+        lambda m: 1 + (m.vision.normalization == "layernorm") if m.vision else 0
+    )
+    vision_learned = _model.ints("vision.learned_positions", none=0)
+    vision_frozen = _model.ints("vision.frozen", none=0)
     state_heads = _model.ints("recurrent.num_heads", none=0)
     state_width = _model.ints("recurrent.head_dim", none=0)
     state_groups = _model.ints("recurrent.num_groups", none=0)

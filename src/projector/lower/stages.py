@@ -57,6 +57,8 @@ class Kind(IntEnum):
     DOUBLE_STREAM = "double_stream_layer", "double_stream"
     SINGLE_STREAM = "single_stream_layer", "single_stream"
     DIT = "dit_layer", "dit"
+    VISION = "vision_layer", None
+    PROJECTOR = "vision_projector", None
 
     def __new__(cls, shown: str, layer: LayerType | None) -> Self:
         """Give the kind the number of its row."""
@@ -76,9 +78,12 @@ KIND_OF_LAYER: dict[LayerType, Kind] = {kind.layer: kind for kind in KINDS if ki
 """The kind of each layer of a model."""
 
 _PARTS: list[tuple[tuple[str, ...], str | None]] = [
-    parts_of(kind.layer) if kind.layer else ((), None) for kind in KINDS
+    parts_of("dense" if kind is Kind.VISION else kind.layer)
+    if kind.layer or kind is Kind.VISION
+    else ((), None)
+    for kind in KINDS
 ]
-_IS_LAYER = np.array([kind.layer is not None for kind in KINDS])
+_IS_LAYER = np.array([kind.layer is not None or kind is Kind.VISION for kind in KINDS])
 
 
 def is_layer(kinds: Ints) -> Flags:
@@ -251,7 +256,22 @@ def _recompute_mode(layer: int, position: int, recompute: RecomputeConfig) -> in
 def _slots(model: ModelConfig, split: LayerSplit, mtp: int) -> list[_Slot]:
     if split.pipeline_model_parallel_layout:
         slots = parse_layout(split.pipeline_model_parallel_layout)
-        _check_layout(slots, model.num_layers, split, mtp)
+        text = split.pipeline_model_parallel_layout or ""
+        stages = split.pp * split.vpp
+        if len(slots) != stages:
+            _refuse_layout(
+                f"has {len(slots)} stages, but pp ({split.pp}) * vpp ({split.vpp}) = {stages}", text
+            )
+        placed = sum(slot.layers for slot in slots)
+        if placed != model.num_layers:
+            _refuse_layout(f"places {placed} layers, the model has {model.num_layers}", text)
+        for name, where, end_name in (("E", 0, "first"), ("L", -1, "last")):
+            flags = [slot.embedding if name == "E" else slot.head for slot in slots]
+            if sum(flags) != 1 or not flags[where]:
+                _refuse_layout(f"must have exactly one {name}, on the {end_name} stage", text)
+        modules = sum(slot.mtp for slot in slots)
+        if modules != mtp:
+            _refuse_layout(f"places {modules} MTP modules, the model trains {mtp}", text)
         return slots
     counts = _layer_counts(model, split)
     last = len(counts) - 1
@@ -362,25 +382,6 @@ def _expand(text: str, whole: str) -> str:
     if stack:
         _refuse_layout("has '(' without ')'", whole)
     return "".join(out)
-
-
-def _check_layout(slots: list[_Slot], num_layers: int, split: LayerSplit, mtp: int) -> None:
-    text = split.pipeline_model_parallel_layout or ""
-    stages = split.pp * split.vpp
-    if len(slots) != stages:
-        _refuse_layout(
-            f"has {len(slots)} stages, but pp ({split.pp}) * vpp ({split.vpp}) = {stages}", text
-        )
-    placed = sum(slot.layers for slot in slots)
-    if placed != num_layers:
-        _refuse_layout(f"places {placed} layers, the model has {num_layers}", text)
-    for name, where, end_name in (("E", 0, "first"), ("L", -1, "last")):
-        flags = [slot.embedding if name == "E" else slot.head for slot in slots]
-        if sum(flags) != 1 or not flags[where]:
-            _refuse_layout(f"must have exactly one {name}, on the {end_name} stage", text)
-    modules = sum(slot.mtp for slot in slots)
-    if modules != mtp:
-        _refuse_layout(f"places {modules} MTP modules, the model trains {mtp}", text)
 
 
 def _refuse_layout(problem: str, text: str) -> NoReturn:

@@ -4,7 +4,7 @@ A workload is one layer of one kind, an embedding, a head or an MTP projection. 
 whole numbers, so that records compare exactly; what does not matter to a kind stays 0.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from math import comb
 from operator import attrgetter
@@ -516,9 +516,54 @@ WORKLOAD = np.dtype([(column.name, np.int64) for column in COLUMNS])
 """All columns of one workload."""
 
 
+VISION: Mapping[str, Callable[[Pieces], Array]] = {
+    "hidden": lambda p: p.model.vision_hidden,
+    "ffn": lambda p: p.model.vision_ffn,
+    "gated": lambda p: p.model.vision_gated,
+    "heads": lambda p: p.model.vision_heads,
+    "key_heads": lambda p: p.model.vision_heads,
+    "d_qk": lambda p: p.model.vision_hidden // np.maximum(1, p.model.vision_heads),
+    "d_v": lambda p: p.model.vision_hidden // np.maximum(1, p.model.vision_heads),
+    "norm_parameters": lambda p: p.model.vision_norm,
+    "rope": lambda p: 1 - p.model.vision_learned,
+    "seq": lambda p: p.model.vision_patches,
+    "micro_batch": lambda p: p.jobs.micro_batch * p.model.vision_images,
+    "positions": lambda p: p.model.vision_patches * p.model.vision_learned,
+    # Numbers of a patch, width of a token, inner width of the projector, patches of a token.
+    "latent_size": lambda p: p.model.vision_patch,
+    "latent_out": lambda p: p.model.hidden,
+    "condition_width": lambda p: p.model.vision_inner,
+    "text_width": lambda p: p.model.vision_merge,
+    "frozen": lambda p: np.where(
+        p.kinds["kind"] == Kind.VISION, p.model.vision_frozen | p.training.adapted,
+        p.training.adapted,
+    ),
+    **{name: lambda p: np.full(len(p.kinds), 2) for name in ("norms", "attention_bias")},
+    **{name: lambda p: np.ones(len(p.kinds), np.int64) for name in ("cp", "cp_local", "mlp_bias")},
+    **{
+        name: lambda p: np.zeros(len(p.kinds), np.int64)
+        for name in (
+            "mla", "index_heads", "qk_norm", "output_gate", "sinks", "window", "adapter_sites",
+            "packed_base", "joined_tokens", "text_tokens",
+        )
+    },
+}  # fmt: skip
+"""What a tower and its projector have of a layer's columns: their own widths and tokens. Each rank
+of context parallelism has all images."""
+
+
+def _see(pieces: Pieces, records: Records) -> None:
+    """Give towers and projectors their own columns."""
+    seen = np.isin(pieces.kinds["kind"], (Kind.VISION, Kind.PROJECTOR))
+    if seen.any():
+        for name, read in VISION.items():
+            records[name] = np.where(seen, read(pieces), records[name])
+
+
 def workload_records(pieces: Pieces) -> Records:
     """Return WORKLOAD[n] of one kind of layer of each of n jobs, device and fabric left 0."""
     records = np.zeros(len(pieces.kinds), WORKLOAD)
     for column in COLUMNS:
         records[column.name] = column.values(pieces)
+    _see(pieces, records)
     return records

@@ -446,6 +446,10 @@ def _runs(stage: Stage, model: ModelConfig) -> list[tuple[LayerKind | Kind, int,
     runs: list[tuple[LayerKind | Kind, int, int]] = []
     if stage.embedding:
         runs.append((Kind.EMBEDDING, 1, 1))
+    if stage.embedding and model.vision is not None:
+        tower = LayerKind(Kind.VISION, windowed=False, recompute=RECOMPUTE_NONE, narrow=False)
+        layers = model.vision.num_layers
+        runs.extend([(Kind.PROJECTOR, 1, 1), (tower, layers, layers)])
     runs.extend((kind, count, count) for kind, count in stage.layers)
     if stage.mtp:
         # An MTP module is a projection, a layer and the shared head once more.

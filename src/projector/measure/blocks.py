@@ -2,17 +2,9 @@
 
 from functools import cached_property
 
+from projector.measure import narrow as narrow_types
 from projector.measure import parts
 from projector.measure.comm import Comm
-from projector.measure.narrow import (
-    NARROW,
-    RECIPES,
-    Format,
-    NarrowExperts,
-    NarrowLinear,
-    check_extents,
-    format_of,
-)
 from projector.measure.parts import Kit, Tensor, UnsupportedError
 from projector.measure.task import LayerSpec
 
@@ -63,7 +55,7 @@ class Builder:
         self.dtype = kit.wide_type(spec.dtype)
         self.weights: list[Tensor] = []
         self.notes: list[str] = []
-        self.narrow_experts: list[NarrowExperts] = []
+        self.narrow_experts: list[narrow_types.NarrowExperts] = []
 
     def weight(self, *shape: int) -> Tensor:
         """Return a new weight."""
@@ -79,18 +71,20 @@ class Builder:
     @property
     def is_narrow(self) -> bool:
         """Whether linear layers compute in fewer than 16 bits."""
-        return self.spec.dtype in NARROW
+        return self.spec.dtype in narrow_types.NARROW
 
     @cached_property
-    def narrow_format(self) -> Format:
+    def narrow_format(self) -> narrow_types.Format:
         """How the narrow type is quantised; refused where the device has none."""
-        return format_of(self.kit, self.spec.dtype, RECIPES[self.columns.fp8_recipe])
+        return narrow_types.format_of(
+            self.kit, self.spec.dtype, narrow_types.RECIPES[self.columns.fp8_recipe]
+        )
 
     @cached_property
-    def narrow(self) -> NarrowLinear:
+    def narrow(self) -> narrow_types.NarrowLinear:
         """The linear layer of the narrow type."""
         self.note(f"torch._scaled_mm, {self.narrow_format.name}")
-        return NarrowLinear(self.narrow_format)
+        return narrow_types.NarrowLinear(self.narrow_format)
 
     def refresh(self) -> None:
         """Quantise weights anew, as after a step of the optimizer."""
@@ -104,7 +98,6 @@ class Norm:
     """One norm over rows of some width."""
 
     def __init__(self, builder: Builder, width: int) -> None:
-        """Make scale and, for layer norms, shift."""
         self.torch, self.eager = builder.torch, builder.columns.eager == 1
         self.scale = builder.weight(width)
         self.shift = builder.weight(width) if builder.columns.norm_parameters == 2 else None
@@ -120,14 +113,13 @@ class Linear:
     def __init__(
         self, builder: Builder, n_in: int, n_out: int, *, bias: bool = False, narrow: bool = False
     ) -> None:
-        """Make weights [n_out, n_in]."""
         if min(n_in, n_out) < 1:
             msg = f"a linear layer of {n_in} x {n_out} has no elements on this rank"
             raise UnsupportedError(msg)
         self.wide = builder.torch.nn.functional.linear
         self.narrow = builder.narrow if narrow and builder.is_narrow else None
         if self.narrow is not None:
-            check_extents(n_in, n_out, builder.columns.outer_tokens)
+            narrow_types.check_extents(n_in, n_out, builder.columns.outer_tokens)
         self.weight = builder.weight(n_out, n_in)
         self.bias = builder.weight(n_out) if bias else None
 

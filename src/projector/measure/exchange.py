@@ -473,7 +473,6 @@ def _take_gpu(torch: Torch, local: int, count: int) -> None:
 MOST_PARTS = 8
 """Parts that one runner times at most, such as forward and backward."""
 
-
 UNDIVIDED = ("all_reduce", "broadcast", "reduce", "send_recv")
 """Operations whose buffer need not be divided by the ranks."""
 

@@ -80,7 +80,6 @@ class Routing:
     """Which token goes to which expert, balanced, and what of it a forward computes."""
 
     def __init__(self, kit: Kit, columns: Columns) -> None:
-        """Lay the tokens out."""
         torch, c = kit.torch, columns
         self.torch, self.topk = torch, max(1, c.topk)
         self.experts = max(1, c.experts)
@@ -170,7 +169,6 @@ class Experts:
     """The feed-forward part of a layer with experts."""
 
     def __init__(self, builder: Builder) -> None:
-        """Make router, routed and shared experts of the rank."""
         c = builder.columns
         self.builder, self.columns, self.torch = builder, c, builder.torch
         self.routing = Routing(builder.kit, c)

@@ -3,15 +3,16 @@
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from projector.errors import ConfigError, MeasurementError
 from projector.files import made_folder
+from projector.measure.process import INSTALL
+from projector.measure.vendor import signals_to
 
+_ASK = "import sys, importlib.util; sys.exit(importlib.util.find_spec('torch') is None)"
 _RECORDER = "projector.measure.recorder"
 _LAUNCHERS = ("python", "torchrun", "accelerate")
 _LAUNCHING_MODULES = ("torch.distributed.run", "torch.distributed.launch")
@@ -87,6 +88,9 @@ def record_command(
     for path in (*former.traces, *former.samples):
         Path(path).unlink()
     try:
+        if Path(arguments[0]).name.startswith("python") and _run([arguments[0], "-c", _ASK], None):
+            msg = f"recording needs torch where the command runs: {INSTALL}"
+            raise MeasurementError(msg, key="command", value=" ".join(command), allowed=INSTALL)
         code = _run(arguments, output)
     except OSError as error:
         raise _not_recorded(f"{arguments[0]} cannot be run: {error.strerror}", command) from None
@@ -106,7 +110,11 @@ def record_command(
 
 def _run(arguments: Sequence[str], output: TextIO | None) -> int:
     """Run a command and return its exit code; the first Ctrl-C is its own, and is waited for."""
-    with subprocess.Popen(arguments, stdout=output) as process, _passed_on(process):  # noqa: S603
+    with (
+        subprocess.Popen(arguments, stdout=output) as process,  # noqa: S603
+        # SIGTERM is passed on, so that the command does not outlive this process.
+        signals_to(lambda *_: process.terminate(), signal.SIGTERM),
+    ):
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -116,19 +124,6 @@ def _run(arguments: Sequence[str], output: TextIO | None) -> int:
         except KeyboardInterrupt:
             process.kill()
             raise
-
-
-@contextmanager
-def _passed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Pass SIGTERM on to a command, so that it does not outlive this process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, former)
 
 
 def _left(folder: Path) -> Recorded:

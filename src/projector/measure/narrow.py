@@ -115,7 +115,6 @@ class NarrowLinear:
     """A linear layer of which all three GEMMs are narrow: rows [t, n_in], weight [n_out, n_in]."""
 
     def __init__(self, fmt: Format) -> None:
-        """Begin without quantised weights."""
         self.format = fmt
         self._kept: dict[int, tuple[Tensor, Quantised, Quantised]] = {}
         self._apply = _function(fmt.torch, self)

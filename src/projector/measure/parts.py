@@ -17,7 +17,6 @@ WIDE = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat
 NORM_EPSILON = 1e-6
 ROPE_BASE = 10_000.0
 
-
 DRAWN = 1 << 20
 """Numbers that are drawn for a large tensor; it repeats them."""
 

@@ -127,8 +127,6 @@ class _Limits:
 
 @dataclass
 class _Ended:
-    """How a worker ended."""
-
     code: int = 0
     late: MeasurementError | None = None
     """Set where it was ended because of a time limit."""

@@ -14,16 +14,10 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.lower.batch import JobBatch, job_columns
 from projector.lower.stages import KINDS, Kind
 from projector.lower.workloads import Workloads, build_workloads, lay_out
+from projector.measure import record
 from projector.measure import task as tasks
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.process import run_task
-from projector.measure.record import (
-    MeasuredLayer,
-    MeasuredOperation,
-    MeasuredOther,
-    MeasuredStep,
-    Record,
-)
 from projector.measure.reduction import Reduction, reduce_job
 from projector.operations.cost import cost_rows
 from projector.operations.emit import emit_operations
@@ -121,29 +115,29 @@ def task_of(
     )
 
 
-def record_of(reduction: Reduction, task: tasks.Task, answer: tasks.Answer) -> Record:
+def record_of(reduction: Reduction, task: tasks.Task, answer: tasks.Answer) -> record.Record:
     """Return the record of what a worker answered."""
     job = reduction.job
     operations, layers, others = [], [], []
-    step: MeasuredStep | None = None
+    step: record.MeasuredStep | None = None
     for program, outcome in zip(task.programs, answer.outcomes, strict=True):
         match program:
             case tasks.OperationProgram():
-                operations.append(MeasuredOperation(key=program.key, outcome=outcome))
+                operations.append(record.MeasuredOperation(key=program.key, outcome=outcome))
             case tasks.LayerProgram():
-                layers.append(MeasuredLayer(layer=program.layer, outcome=outcome))
+                layers.append(record.MeasuredLayer(layer=program.layer, outcome=outcome))
             case tasks.StepProgram():
-                step = MeasuredStep(
+                step = record.MeasuredStep(
                     layers=program.layers, optimizer=program.optimizer, outcome=outcome
                 )
             case _:
-                others.append(MeasuredOther(program=program, outcome=outcome))
+                others.append(record.MeasuredOther(program=program, outcome=outcome))
     sections = {
         name: getattr(job, name).model_dump(mode="json", exclude_unset=True)
         for name in ("model", "parallelism", "training")
     }
     machines = {"nodes": job.cluster.nodes, "gpus_per_node": job.cluster.gpus_per_node}
-    return Record(
+    return record.Record(
         environment=answer.environment,
         device=job.cluster.device.name,
         precision=job.training.precision,
@@ -224,16 +218,13 @@ def benchmark_record(
     benchmark_gpus: int | None = None,
     *,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    pace: tasks.Pace | None = None,
-    threads: int | None = None,
-    timeout_s: float | None = None,
     tell: Tell | None = None,
-) -> Record:
+) -> record.Record:
     """Measure the layers of a job, however many devices it takes, on as many as there are.
 
     ``benchmark_gpus`` are by default those of a node of the job. ``device`` is ``cpu``, ``cuda``
-    for GPUs of either vendor, or ``auto``. A processor uses all of its cores unless ``threads`` are
-    given. ``timeout_s`` is the longest time of all; ``tell`` is called with each line of progress.
+    for GPUs of either vendor, or ``auto``. A processor uses all of its cores. ``tell`` is called
+    with each line of progress.
     """
     refuse_diffusion(job.model, "its layers are not measured")
     refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
@@ -241,7 +232,6 @@ def benchmark_record(
     if tell is not None:
         for line in reduction.lines():
             tell(line)
-    task = task_of(reduction, device=device, pace=pace or tasks.Pace())
-    task = task.model_copy(update={"threads": threads})
+    task = task_of(reduction, device, tasks.Pace())
     progress = None if tell is None else tasks.Sparing(tell)
-    return record_of(reduction, task, run_task(task, timeout_s=timeout_s, progress=progress))
+    return record_of(reduction, task, run_task(task, progress=progress))

@@ -38,7 +38,6 @@ AS_MEASURED: dict[str, Any] = {
 """PyTorch's own kernels, one after the other. What the target does instead is scaled by the model,
 so that no time of another kernel is taken for that of a fused one."""
 
-
 Dimension = Literal["pp", "ep", "etp", "tp"]
 
 
@@ -418,17 +417,13 @@ def _about_experts(job: Job, reduced: Job) -> str:
     ep = reduced.parallelism.ep
     exchange = f"measured among {ep}, the rest is modelled" if ep > 1 else "modelled"
     if now == each:
-        kept = f"{count}, so that a rank keeps {each}; their exchange is {exchange}."
+        kept = f", so that a rank keeps {each}"
     elif each * ep >= before.router_topk:
-        kept = (
-            f"{count}: a rank had {now} where it has {each} now, and their layer is scaled; their "
-            f"exchange is {exchange}."
-        )
+        kept = f": a rank had {now} where it has {each} now, and their layer is scaled"
     else:
-        kept = (
-            f"{count}: a token visits {before.router_topk}, so a rank has {now} instead of {each} "
-            f"and their layer is scaled; their exchange is {exchange}."
-        )
+        kept = f": a token visits {before.router_topk}, so a rank has {now} instead of {each} "
+        kept += "and their layer is scaled"
+    kept = f"{count}{kept}; their exchange is {exchange}."
     if after.num_groups == before.num_groups:
         return kept
     groups = f"Groups {before.num_groups} -> {after.num_groups}"

@@ -17,17 +17,8 @@ from projector.errors import ConfigError
 from projector.kernels.collective_algorithms import ALL_TO_ALL
 from projector.lower.workloads import Workloads
 from projector.measure.keys import OperationKey, keys_of
+from projector.operations import table as ops
 from projector.operations.cost import ANALYTIC, MEASURED, NUM_PHASES, SCALED, MeasuredRows
-from projector.operations.table import (
-    BACKWARD,
-    COLLECTIVE,
-    EP_COMM,
-    EXCHANGE,
-    FORWARD,
-    MEMORY,
-    TP_COMM,
-    OperationTable,
-)
 from projector.operations.work import repeated_rows
 
 TpRule = Literal["ratio", "linear"]
@@ -35,7 +26,6 @@ TpRule = Literal["ratio", "linear"]
 both shapes, or in proportion to their ranks (Primus)."""
 
 TP_RULES: tuple[TpRule, ...] = get_args(TpRule)
-
 
 HIDING = ("segment", "exposed_share", "partner_share")
 """Columns that say what hides a collective."""
@@ -60,7 +50,7 @@ class _Counterparts(NamedTuple):
 class Restoration:
     """What a record says of a benchmark job: `RowTimes` of any job with the same model."""
 
-    table: OperationTable
+    table: ops.OperationTable
     """Rows of the benchmark job."""
     workloads: Workloads
     modelled_s: Floats
@@ -82,7 +72,7 @@ class Restoration:
     @classmethod
     def of_rows(
         cls,
-        table: OperationTable,
+        table: ops.OperationTable,
         workloads: Workloads,
         time_s: Floats,
         times: Mapping[OperationKey, float],
@@ -121,7 +111,7 @@ class Restoration:
     def _row_of(self) -> dict[tuple[int, str, int, int], int]:
         return {name: row for row, name in enumerate(_names(self.table, self.table.workload))}
 
-    def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
+    def rows(self, table: ops.OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
         """Replace what is known of the modelled seconds of all repeats, float64[rows]."""
         found = self._counterparts(table, workloads)
         once_s, origin = self._once(
@@ -136,7 +126,7 @@ class Restoration:
         restored_s = np.where(origin == ANALYTIC, time_s, once_s * table.repeats)
         return self._within_layers(table, workloads, restored_s, origin, found)
 
-    def _counterparts(self, table: OperationTable, workloads: Workloads) -> _Counterparts:
+    def _counterparts(self, table: ops.OperationTable, workloads: Workloads) -> _Counterparts:
         here, there = self.workloads.columns, workloads.columns
         known: dict[tuple[int, ...], int] = {}
         for row, kind in enumerate(zip(here.kind, here.window, here.dtype, strict=True)):
@@ -160,7 +150,11 @@ class Restoration:
         return _Counterparts(workload, row_of, keys, others.reshape(-1, NUM_PHASES) == 0)
 
     def _once(
-        self, table: OperationTable, workloads: Workloads, modelled_s: Floats, found: _Counterparts
+        self,
+        table: ops.OperationTable,
+        workloads: Workloads,
+        modelled_s: Floats,
+        found: _Counterparts,
     ) -> tuple[Floats, Ints]:
         """Return seconds of one run of each row, and where they come from."""
         once_s, origin = modelled_s.copy(), np.full(len(table), ANALYTIC)
@@ -169,9 +163,9 @@ class Restoration:
         measured, modelled = self.measured_s[other], self.modelled_s[other]
         known = ~np.isnan(measured)
         rows, measured, modelled = rows[known], measured[known], modelled[known]
-        exchanged = (table.category[rows] == EP_COMM) & (
-            (table.kind[rows] == EXCHANGE)
-            | ((table.kind[rows] == COLLECTIVE) & (table.operation[rows] == ALL_TO_ALL))
+        exchanged = (table.category[rows] == ops.EP_COMM) & (
+            (table.kind[rows] == ops.EXCHANGE)
+            | ((table.kind[rows] == ops.COLLECTIVE) & (table.operation[rows] == ALL_TO_ALL))
         )
         share = modelled_s[rows] / np.where(modelled > 0.0, modelled, 1.0)
         by_ratio = np.where(modelled > 0.0, measured * share, modelled_s[rows])
@@ -185,8 +179,8 @@ class Restoration:
             shares = self._tp_shares(workloads, found.workload)[table.workload[rows]]
             # Another kernel is no matter of ranks: it stays scaled by the model.
             alike = self._fused_alike(workloads, found.workload)[table.workload[rows]]
-            linear = (shares != 1.0) & (table.category[rows] < TP_COMM)
-            linear &= alike | (table.kind[rows] != MEMORY)
+            linear = (shares != 1.0) & (table.category[rows] < ops.TP_COMM)
+            linear &= alike | (table.kind[rows] != ops.MEMORY)
             once_s[rows[linear]] = (measured * shares)[linear]
             origin[rows[linear]] = SCALED
         return once_s, origin
@@ -205,7 +199,7 @@ class Restoration:
         return alike
 
     def _within_layers(
-        self, table: OperationTable, workloads: Workloads, time_s: Floats, origin: Ints,
+        self, table: ops.OperationTable, workloads: Workloads, time_s: Floats, origin: Ints,
         found: _Counterparts,
     ) -> MeasuredRows:  # fmt: skip
         """Say what layers take besides their rows, recomputation included.
@@ -223,11 +217,13 @@ class Restoration:
             extra_s *= self._tp_shares(workloads, counterpart)[:, None]
         # Which share of each workload's forward recomputation repeats, float64[workloads].
         num = len(workloads.rows)
-        forward = table.phase == FORWARD
+        forward = table.phase == ops.FORWARD
         again = repeated_rows(table, workloads)
         total = np.bincount(table.workload[forward], time_s[forward], num)
         repeated = np.bincount(table.workload[again], time_s[again], num)
-        extra_s[:, BACKWARD] += extra_s[:, FORWARD] * (repeated / np.where(total > 0.0, total, 1.0))
+        extra_s[:, ops.BACKWARD] += extra_s[:, ops.FORWARD] * (
+            repeated / np.where(total > 0.0, total, 1.0)
+        )
         same = found.same & (there == here[counterpart])
         whole = has[:, None] & self.whole[counterpart]
         return MeasuredRows(
@@ -239,15 +235,15 @@ class Restoration:
         )
 
 
-def _launches(table: OperationTable, num_workloads: int) -> Floats:
+def _launches(table: ops.OperationTable, num_workloads: int) -> Floats:
     """Return the kernels of each workload, float64[workloads, phases], without recomputation."""
     slot = table.workload * NUM_PHASES + table.phase
-    kernels = np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats
+    kernels = np.where(table.category < ops.TP_COMM, table.launches, 1.0) * table.repeats
     total = np.bincount(slot, kernels, num_workloads * NUM_PHASES).astype(np.float64, copy=False)
     return total.reshape(-1, NUM_PHASES)
 
 
-def _names(table: OperationTable, workload: Ints) -> list[tuple[int, str, int, int]]:
+def _names(table: ops.OperationTable, workload: Ints) -> list[tuple[int, str, int, int]]:
     """Name each row: its workload, what it is, its phase, and which of several alike it is."""
     seen: dict[tuple[int, int, int], int] = {}
     names = []

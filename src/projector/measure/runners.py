@@ -79,7 +79,7 @@ def _of_tensors(torch: Torch) -> Meter:
         def __enter__(self) -> Any:
             self.live: dict[int, int] = {}
             self.held = self.peak = 0
-            self.resident_before = _resident(reset=True)
+            self.resident_before = _resident()
             return super().__enter__()
 
         def __exit__(self, *error: object) -> None:
@@ -122,13 +122,12 @@ def _of_tensors(torch: Torch) -> Meter:
     return made
 
 
-def _resident(*, reset: bool) -> int | None:
-    """Return resident memory; ``reset`` lets its peak begin anew."""
-    if reset:
-        try:
-            Path("/proc/self/clear_refs").write_text("5", "utf-8")
-        except OSError:
-            return None
+def _resident() -> int | None:
+    """Return resident memory, whose peak begins anew; None where it cannot."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", "utf-8")
+    except OSError:
+        return None
     return status_bytes("VmRSS")
 
 
@@ -200,7 +199,6 @@ class MainGradients:
     """
 
     def __init__(self, torch: Any, layers: Sequence[Layer]) -> None:
-        """Make a main gradient for each weight of each layer."""
         self.torch = torch
         self.of_weight: list[tuple[Tensor, Tensor]] = []
         self._hooks = []
@@ -241,7 +239,6 @@ class LayerRunner:
     """
 
     def __init__(self, bench: Bench, layer: Layer) -> None:
-        """Make input, gradient of the output and main gradients."""
         self.torch, self.layer = bench.kit.torch, layer
         self.x = layer.inputs()
         self.out: Tensor = None
@@ -329,7 +326,6 @@ class StepRunner:
     """
 
     def __init__(self, bench: Bench, program: StepProgram) -> None:
-        """Make layers, masters and the optimizer."""
         torch = self.torch = bench.kit.torch
         self.layers = build_model(bench.kit, bench.comm_of, program.layers)
         self.x = self.layers[0].inputs()

@@ -117,7 +117,11 @@ class Session:
         for number, program in enumerate(programs):
             if isinstance(program, task.ClockProgram):
                 self._tell(number)
-                self._run_clock(number, program)
+                try:
+                    self.outcomes[number] = measure_clock(self.bench, program, self.sampler)
+                except FAILURES as error:
+                    self._fail(number, error)
+                self._clean()
         for program, outcome in zip(programs, self._ordered(), strict=True):
             if isinstance(program, task.StepProgram) and outcome.status == "ok":
                 outcome.numbers.update(self._sum_of_layers(program))
@@ -238,15 +242,6 @@ class Session:
                 backend=each.prepared.backend,
             )
         return True
-
-    def _run_clock(self, number: int, program: task.ClockProgram) -> None:
-        try:
-            outcome = measure_clock(self.bench, program, self.sampler)
-        except FAILURES as error:
-            self._fail(number, error)
-        else:
-            self.outcomes[number] = outcome
-        self._clean()
 
     def _sum_of_layers(self, step: task.StepProgram) -> dict[str, float]:
         """Return the time of a step's layers, and of the step beyond them: framework, allocator."""

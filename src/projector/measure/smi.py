@@ -54,7 +54,6 @@ _MOST_FREQUENCIES = 33
 _BUFFER_BYTES = 1024
 _PLAUSIBLE_HZ = (1e6, 1e10)
 
-
 Reading = Literal["clock_mhz", "memory_clock_mhz", "power_w", "power_limit_w", "temperature_c"]
 """What is read of a device: clocks of compute units and memory, the power that it draws and that
 beyond which it lowers its clock, heat of the die."""

@@ -144,7 +144,8 @@ def locked_clock(
         msg = "no library of a GPU's vendor is there, so no clock can be locked"
         raise MeasurementError(msg, key="lock_clocks", value=clock_mhz, allowed="no locked clock")
     try:
-        with _ended_by_signals():
+        # Signals that would end the process at once raise `SystemExit`, so that it cleans up.
+        with signals_to(_leave, signal.SIGTERM, signal.SIGHUP):
             library.lock(clock_mhz)
             try:
                 yield
@@ -155,18 +156,18 @@ def locked_clock(
 
 
 @contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Make signals that would end the process at once raise `SystemExit`, so that it cleans up."""
+def signals_to(handler: Callable[[int, FrameType | None], object], *numbers: int) -> Iterator[None]:
+    """Give signals to a handler for a while, where this is entered in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    former = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    former = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in former.items():
+        for number, before in former.items():
             # None is a handler that is not Python's.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.signal(number, signal.SIG_DFL if before is None else before)
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:

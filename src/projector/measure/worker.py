@@ -13,13 +13,7 @@ from typing import Any, Literal
 import torch
 
 from projector.errors import ProjectorError
-from projector.measure.devices import (
-    cpu_name,
-    driver_at_hand,
-    gpus_at_hand,
-    limit_memory,
-    memory_bytes,
-)
+from projector.measure import devices
 from projector.measure.exchange import LostRankError, Ranks, join, kind_of_device
 from projector.measure.guard import end_with_parent
 from projector.measure.pace import Stopwatch
@@ -36,9 +30,9 @@ def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
     end_with_parent()
     task = Task.model_validate_json(Path(task_path).read_text("utf-8"))
     try:
-        kind = kind_of_device(torch, task.device, gpus_at_hand())
+        kind = kind_of_device(torch, task.device, devices.gpus_at_hand())
         if kind == "cpu" and limited:
-            limit_memory()
+            devices.limit_memory()
         ranks = join(torch, task, kind)
         answer = measure(task.model_copy(update={"device": kind}), ranks)
         if ranks.rank == 0:
@@ -86,16 +80,16 @@ def environment(device: Any, task: Task) -> Environment:
         runtime = torch.version.hip or torch.version.cuda or ""
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         # Some builds for ROCm know no names; the kernel has the device.
-        hand = None if properties.name else gpus_at_hand()
+        hand = None if properties.name else devices.gpus_at_hand()
         name, memory = hand.name if hand else properties.name, properties.total_memory
     else:
-        name, memory = cpu_name(), memory_bytes().total
+        name, memory = devices.cpu_name(), devices.memory_bytes().total
     return Environment(
         device=name, backend=backend, memory_bytes=memory, ranks=task.ranks,
         threads=torch.get_num_threads() if backend == "cpu" else None,
         torch=torch.__version__, runtime=runtime, libraries=_libraries(backend),
-        driver=driver_at_hand() if backend != "cpu" else "",
-        system=f"{platform.platform()}, {cpu_name()}",
+        driver=devices.driver_at_hand() if backend != "cpu" else "",
+        system=f"{platform.platform()}, {devices.cpu_name()}",
     )  # fmt: skip
 
 

@@ -13,24 +13,12 @@ from projector.kernels.collective_algorithms import (
     SEND_RECV,
 )
 from projector.kernels.spans import pair_codes
+from projector.operations import linear
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
     emit_region_exit,
     group_row,
-)
-from projector.operations.linear import (
-    BITS,
-    COLUMN,
-    FP8,
-    ROW,
-    ROWWISE,
-    TENSORWISE,
-    WHOLE,
-    Linear,
-    emit_adapted,
-    emit_linear,
-    emit_memory,
 )
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
 from projector.operations.table import (
@@ -76,19 +64,18 @@ def emit_cached_attention(
     emit_projections(layers, shapes, where[shapes.mla[where] == 0])
     _emit_absorbed_projections(layers, shapes, steps, where[shapes.mla[where] == 1])
     tokens = shapes.tokens.astype(np.float64)
-    emit_memory(
+    linear.emit_memory(
         layers,
         where,
         "attention.cache",
         backward_bytes=0.0,
         forward_bytes=tokens * (2.0 * steps.cached + steps.cache_bytes),
     )
-    inner = local_heads(shapes)[0] * shapes.d_v
-    emit_memory(
+    linear.emit_memory(
         layers,
         where[shapes.operand_bytes[where] < 2.0],
         "attention.quantise",
-        forward_bytes=tokens * inner * (2.0 + shapes.operand_bytes),
+        forward_bytes=tokens * (local_heads(shapes)[0] * shapes.d_v) * (2.0 + shapes.operand_bytes),
         backward_bytes=0.0,
     )
     emit_output(layers, shapes, where)
@@ -102,9 +89,9 @@ def local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
 def emit_output(table: TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0) -> None:
     """Emit the output projection, also of inputs ``beside``, and the sum of its parts."""
     heads, _ = local_heads(shapes)
-    emit_adapted(
-        table, shapes, where, "attention.proj", {"proj": shapes.hidden}, ROW,
-        Linear(
+    linear.emit_adapted(
+        table, shapes, where, "attention.proj", {"proj": shapes.hidden}, linear.ROW,
+        linear.Linear(
             tokens=shapes.tokens, n_in=heads * shapes.d_v + beside, n_out=shapes.hidden,
             bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=AGAIN,
             # Gradients of what is beside attention, before and behind its activation.
@@ -136,9 +123,9 @@ def emit_projections(
     for label, n_out, bit in (
         ("attention.qkv", whole - apart, DROPS), ("attention.k", apart, AGAIN),
     ):  # fmt: skip
-        emit_adapted(
-            table, shapes, where[n_out[where] > 0], label, outputs, COLUMN,
-            Linear(
+        linear.emit_adapted(
+            table, shapes, where[n_out[where] > 0], label, outputs, linear.COLUMN,
+            linear.Linear(
                 tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, recompute_bit=bit,
                 saved_tokens=shapes.kept_tokens, bias=shapes.attention_bias >= 1,
                 segment=SEGMENT_QKV, saves_input=bit == DROPS,
@@ -146,7 +133,7 @@ def emit_projections(
         )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
     rotation = np.where(shapes.eager == 1, EAGER_ROTATION, 4.0) * rotated
-    emit_memory(
+    linear.emit_memory(
         table,
         where[shapes.rope[where] == 1],
         "attention.rope",
@@ -156,19 +143,19 @@ def emit_projections(
         recompute_bit=AGAIN,
     )
     gated = shapes.tokens * gate.astype(np.float64)
-    emit_memory(
+    linear.emit_memory(
         table, where[shapes.output_gate[where] == 1], "attention.gate", forward_bytes=6.0 * gated,
         backward_bytes=10.0 * gated, saved_bytes=4.0 * gated,
     )  # fmt: skip
     eager = where[shapes.eager[where] == 1]
     projected = shapes.tokens * (query + key + value).astype(np.float64)
-    emit_memory(
+    linear.emit_memory(
         table, eager, "attention.qkv.join", forward_bytes=0.0, backward_bytes=4.0 * projected,
         launches=0.0, backward_launches=1.0,
     )  # fmt: skip
     normed = where[shapes.qk_norm[where] > 0]
     width = np.where(shapes.qk_norm == 1, shapes.d_qk * 2.0, query + key)
-    emit_memory(
+    linear.emit_memory(
         table, normed, "attention.qk_norm", forward_bytes=4.0 * rotated,
         backward_bytes=6.0 * rotated, launches=2.0, saved_bytes=2.0 * rotated, parameters=width,
         recompute_bit=AGAIN | DROPS,
@@ -184,7 +171,7 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
     _emit_latent_keys(table, shapes, where, "attention.kv_up", shapes.tokens)
     # Rotation touches the rope parts; assembling K copies the shared part to every head.
     moved = shapes.tokens * heads * (2.0 * shapes.d_rope + shapes.d_nope)
-    emit_memory(
+    linear.emit_memory(
         table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved,
         launches=3.0, recompute_bit=MLA_MADE_AGAIN,
     )  # fmt: skip
@@ -203,22 +190,24 @@ def _emit_absorbed_projections(
     heads, _ = local_heads(shapes)
     emit_latents(table, shapes, where)
     moved = shapes.tokens.astype(np.float64) * (heads + 1) * shapes.d_rope
-    emit_memory(table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0)
+    linear.emit_memory(
+        table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=0.0
+    )
     sparse = shapes.index_heads > 0
     chunks = where[(steps.chunks[where] > 0) & ~sparse[where]]
     _emit_latent_keys(table, shapes, chunks, "attention.kv_up", steps.chunks * steps.chunk_tokens)
     absorbed = np.where(sparse, shapes.tokens, steps.decode_tokens)
     decode = where[absorbed[where] > 0]
-    emit_linear(
+    linear.emit_linear(
         table, shapes, decode, "attention.absorb_k",
-        Linear(
+        linear.Linear(
             tokens=absorbed, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
             wide=True,
         ),
     )  # fmt: skip
-    emit_linear(
+    linear.emit_linear(
         table, shapes, decode, "attention.absorb_v",
-        Linear(
+        linear.Linear(
             tokens=absorbed, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
             wide=True,
         ),
@@ -241,31 +230,31 @@ def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope
     )
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
-    down = partial(Linear, tokens=outer, n_in=shapes.hidden, recompute_bit=DROPS)
-    emit_adapted(
-        table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, WHOLE,
+    down = partial(linear.Linear, tokens=outer, n_in=shapes.hidden, recompute_bit=DROPS)
+    linear.emit_adapted(
+        table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, linear.WHOLE,
         down(n_out=shapes.q_lora),
     )  # fmt: skip
     latent = shapes.kv_lora + shapes.d_rope
-    emit_adapted(
-        table, shapes, where, "attention.kv_down", {"kv_down": latent}, WHOLE,
+    linear.emit_adapted(
+        table, shapes, where, "attention.kv_down", {"kv_down": latent}, linear.WHOLE,
         # The queries' down-projection already keeps this input, where there is one.
         down(n_out=latent, saves_input=shapes.q_lora == 0),
-        keeps_input=shapes.adapter_sites & BITS["q_down"] == 0,
+        keeps_input=shapes.adapter_sites & linear.BITS["q_down"] == 0,
     )  # fmt: skip
     normed = (shapes.q_lora + shapes.kv_lora) * outer.astype(np.float64)
-    emit_memory(
+    linear.emit_memory(
         table, where, "attention.latent_norm", forward_bytes=4.0 * normed,
         backward_bytes=6.0 * normed, launches=2.0, saved_bytes=2.0 * normed,
         parameters=shapes.q_lora + shapes.kv_lora,
     )  # fmt: skip
-    up = partial(Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_MADE_AGAIN)
-    emit_adapted(
-        table, shapes, compressed, "attention.q_up", {"q_up": query_width}, COLUMN,
+    up = partial(linear.Linear, tokens=tokens, segment=SEGMENT_QKV, recompute_bit=MLA_MADE_AGAIN)
+    linear.emit_adapted(
+        table, shapes, compressed, "attention.q_up", {"q_up": query_width}, linear.COLUMN,
         up(n_in=shapes.q_lora, n_out=query_width),
     )  # fmt: skip
-    emit_adapted(
-        table, shapes, direct, "attention.q", {"q": query_width}, COLUMN,
+    linear.emit_adapted(
+        table, shapes, direct, "attention.q", {"q": query_width}, linear.COLUMN,
         up(n_in=shapes.hidden, n_out=query_width),
     )  # fmt: skip
 
@@ -276,9 +265,9 @@ def _emit_latent_keys(
     """Emit the up-projection of keys and values."""
     heads, _ = local_heads(shapes)
     n_out = heads * (shapes.d_nope + shapes.d_v)
-    emit_adapted(
-        table, shapes, where, label, {"kv_up": n_out}, COLUMN,
-        Linear(
+    linear.emit_adapted(
+        table, shapes, where, label, {"kv_up": n_out}, linear.COLUMN,
+        linear.Linear(
             tokens=tokens, n_in=shapes.kv_lora, n_out=n_out, segment=SEGMENT_QKV,
             recompute_bit=MLA_MADE_AGAIN,
         ),
@@ -340,8 +329,7 @@ def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     queries = np.where(divided, shapes.seq // shapes.cp, shapes.seq)
     half = np.where(full, shapes.seq, ceil_div(shapes.seq, 2))
     windowed = shapes.window > 0
-    seen = np.where(windowed, np.minimum(half, shapes.window), half)
-    keys = np.where(divided, seen, shapes.seq)
+    keys = np.where(divided, np.where(windowed, np.minimum(half, shapes.window), half), shapes.seq)
     causal = (~divided & ~full).astype(np.int64)
     window = np.where(divided, 0, shapes.window)
     # Every pair of a query and a key it may see, on average over the sequence.
@@ -366,7 +354,7 @@ def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         kind=ATTENTION,
         category=COMPUTE_ATTENTION,
         segment=SEGMENT_CORE,
-        dtype=np.where(shapes.fp8_attention == 1, FP8, shapes.wide_dtype),
+        dtype=np.where(shapes.fp8_attention == 1, linear.FP8, shapes.wide_dtype),
         batch=shapes.micro_batch,
         heads=own_heads,
         key_heads=local_key_heads,
@@ -387,7 +375,7 @@ def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         parameters=shapes.sinks * heads,
     )
     core(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0)
-    emit_memory(
+    linear.emit_memory(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
         saved_bytes=query_bytes + key_bytes + output_bytes
         + shapes.attention_copy_bytes * tokens * copied,
@@ -406,11 +394,12 @@ def _emit_narrow_operands(
 
     Each is read in 16 bits and written in 8; scales of a whole tensor cost one more read.
     """
-    one_more_read = np.isin(shapes.fp8_recipe, (TENSORWISE, ROWWISE)) & (shapes.dtype == FP8)
+    scaled_first = np.isin(shapes.fp8_recipe, (linear.TENSORWISE, linear.ROWWISE))
+    one_more_read = scaled_first & (shapes.dtype == linear.FP8)
     per_element = 3.0 + 2.0 * one_more_read
     tokens = shapes.tokens.astype(np.float64)
     inputs = heads * shapes.d_qk + key_heads * (shapes.d_qk + shapes.d_v)
-    emit_memory(
+    linear.emit_memory(
         table, where, "attention.quantise", forward_bytes=tokens * inputs * per_element,
         backward_bytes=tokens * heads * shapes.d_v * per_element,
         launches=3.0 * (1.0 + one_more_read), backward_launches=1.0 + one_more_read,

@@ -4,7 +4,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from projector.arrays import Array, Floats, Ints
+from projector.arrays import Array, Ints
 from projector.kernels.collective_algorithms import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -137,7 +137,11 @@ def _emit_region(
     split: tuple[_Step, ...], whole: tuple[_Step, ...],
 ) -> None:  # fmt: skip
     """Emit one end of a region, with (``split``) and without sequence parallelism."""
-    gathered_bytes = num_bytes * _gathered_share(shapes)
+    # Layers in a narrow type quantise inputs and gradients first and gather the result (Transformer
+    # Engine's `gather_along_first_dim` with a quantizer; torchao for tensor-wise scales alone: a
+    # row of a gathered tensor has its own scale on each rank). Sums are in 16 bits.
+    quantised = shapes.narrow & (shapes.fp8_recipe != ROWWISE)
+    gathered_bytes = num_bytes * np.where(quantised, shapes.operand_bytes / SIXTEEN_BIT_BYTES, 1.0)
     parallel = where[shapes.tp[where] > 1]
     divided = shapes.sequence_parallel[parallel] == 1
     for workloads, steps in ((parallel[divided], split), (parallel[~divided], whole)):
@@ -147,17 +151,6 @@ def _emit_region(
                 num_bytes=gathered_bytes if operation == ALL_GATHER else num_bytes,
                 category=TP_COMM, operation=operation, **group_row(shapes, "tp"), **shares,
             )  # fmt: skip
-
-
-def _gathered_share(shapes: Shapes) -> Floats:
-    """Return the bytes that an all-gather sends over those of 16-bit activations.
-
-    Layers in a narrow type quantise their inputs and gradients first and gather the result
-    (Transformer Engine's `gather_along_first_dim` with a quantizer; torchao for tensor-wise scales
-    alone: a row of a gathered tensor has its own scale on each rank). Sums are in 16 bits.
-    """
-    quantised = shapes.narrow & (shapes.fp8_recipe != ROWWISE)
-    return np.where(quantised, shapes.operand_bytes / SIXTEEN_BIT_BYTES, 1.0)
 
 
 def _pieces(shapes: Shapes) -> Row:

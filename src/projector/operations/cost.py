@@ -197,21 +197,17 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
             workloads.fabrics, workloads.exchanges, table.span[rows],
         )  # fmt: skip
         if workloads.exchanges["exchange_wait_s"].any():
-            _add_waits(table, workloads, fabric, time_s)
+            # Exchanges beyond the domain wait: all-to-alls and fused ones alike.
+            rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
+            # Of two microbatches whose layers run beside each other, the exchanges wait at once.
+            beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
+            wait_s = workloads.exchanges["exchange_wait_s"][fabric[rows]]
+            time_s[rows] += np.where(beside, 0.5 * wait_s, wait_s)
     time_s *= table.repeats
     if not np.all(np.isfinite(time_s)):
         msg = "the time of an operation is not finite; an extent exceeds the range of the models"
         raise NumericError(msg)
     return time_s, detail
-
-
-def _add_waits(table: OperationTable, workloads: Workloads, fabric: Ints, time_s: Floats) -> None:
-    """Add what exchanges beyond the domain wait for: all-to-alls and fused ones alike."""
-    rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
-    # Of two microbatches whose layers run beside each other, the exchanges wait at once.
-    beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
-    wait_s = workloads.exchanges["exchange_wait_s"][fabric[rows]]
-    time_s[rows] += np.where(beside, 0.5 * wait_s, wait_s)
 
 
 class HidingRows(NamedTuple):
@@ -301,9 +297,9 @@ def _cost_attention(
         ],
         axis=1,
     )  # fmt: skip
-    backward = (table.phase[rows] == BACKWARD).astype(np.int64)
     time_s[rows], detail[rows] = attention_time_columns(
-        extents, table.causal[rows], table.window[rows], backward, table.dtype[rows], device[rows],
+        extents, table.causal[rows], table.window[rows],
+        (table.phase[rows] == BACKWARD).astype(np.int64), table.dtype[rows], device[rows],
         workloads.devices,
     )  # fmt: skip
 
@@ -350,8 +346,7 @@ def hidden_times(
     the share of hops that leave the domain (``slowdown``, of `hiding_slowdowns`). The shares of one
     segment add up to at most one, so faster compute never makes a step slower.
     """
-    direction = (table.phase != FORWARD).astype(np.int64)
-    slot = (table.workload * 2 + direction) * NUM_SEGMENTS
+    slot = (table.workload * 2 + (table.phase != FORWARD).astype(np.int64)) * NUM_SEGMENTS
     size = num_workloads * 2 * NUM_SEGMENTS
     compute, rows = np.flatnonzero(table.category < TP_COMM), hiding_rows(table)
     segment_s = np.bincount(slot[compute] + table.segment[compute], time_s[compute], size)

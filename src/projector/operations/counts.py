@@ -12,7 +12,7 @@ from projector.config.model import ModelConfig
 from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.lower.batch import JobBatch, job_columns
-from projector.lower.workloads import Workloads, build_workloads, lay_out
+from projector.lower.workloads import build_workloads, lay_out
 from projector.operations.emit import emit_operations
 
 
@@ -98,7 +98,8 @@ def _count_uncached(model: ModelConfig, step: _Counted, cluster: ClusterConfig) 
     batch = JobBatch.of([unsplit])
     workloads = build_workloads(batch, job_columns(batch), lay_out(batch))
     table = emit_operations(workloads.rows)
-    layers = _layers(workloads)
+    count = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
+    layers = np.asarray(count, np.float64)
     flop = float(np.sum(table.flop * layers[table.workload]))
     mtp = model.mtp_num_layers if step.mtp_loss else 0
     if mtp:
@@ -112,10 +113,6 @@ def _count_uncached(model: ModelConfig, step: _Counted, cluster: ClusterConfig) 
     experts = float(np.sum(parameters[table.expert == 1]))
     total = float(np.sum(parameters))
     share = model.moe.router_topk / model.moe.num_experts if model.moe else 1.0
-    trained = total if step.adapter is None else adapters
+    frozen = workloads.columns.frozen[table.workload] == 1
+    trained = float(np.sum(parameters[~frozen])) if step.adapter is None else adapters
     return ModelCounts(round(total), round(total - experts + experts * share), round(trained), flop)
-
-
-def _layers(workloads: Workloads) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    count = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
-    return np.asarray(count, np.float64)

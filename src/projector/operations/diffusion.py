@@ -17,25 +17,9 @@ from projector.arrays import Floats, Ints
 from projector.config.model import BLOCKS, Mixer
 from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
 from projector.lower.stages import has_part
-from projector.operations.attention import (
-    CORE_ATTN_BIT,
-    SEGMENT_CORE,
-    SEGMENT_QKV,
-    emit_core,
-    emit_output,
-    emit_projections,
-    emit_unfused_core,
-    local_heads,
-)
+from projector.operations import attention, mlp
 from projector.operations.communication import emit_collective, emit_region_entry, group_row
 from projector.operations.linear import Linear, emit_linear, emit_memory
-from projector.operations.mlp import (
-    LAYERNORM_BIT,
-    emit_activation,
-    emit_mlp,
-    emit_norm,
-    emit_residual,
-)
 from projector.operations.shapes import Shapes, ceil_div
 from projector.operations.table import (
     AGAIN,
@@ -89,10 +73,10 @@ def _emit_double_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> Non
     for builder, stream in streams:
         _emit_modulation(builder, stream, where, 6)
         _emit_modulated_norm(builder, stream, where, "attention.norm")
-        emit_projections(builder, stream, where)
-    emit_core(table, shapes, where)
+        attention.emit_projections(builder, stream, where)
+    attention.emit_core(table, shapes, where)
     for builder, stream in streams:
-        emit_output(builder, stream, where)
+        attention.emit_output(builder, stream, where)
         _emit_gate(builder, stream, where, "attention.residual")
         _emit_modulated_mlp(builder, stream, where)
 
@@ -105,11 +89,11 @@ def _emit_single_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> Non
     inner = ceil_div(shapes.ffn, shapes.tp)
     _emit_modulation(table, shapes, where, 3)
     _emit_modulated_norm(table, shapes, where, "attention.norm")
-    emit_projections(table, shapes, where, inner * (1 + shapes.gated))
-    emit_core(table, shapes, where)
+    attention.emit_projections(table, shapes, where, inner * (1 + shapes.gated))
+    attention.emit_core(table, shapes, where)
     elements = shapes.tokens * inner.astype(np.float64)
-    emit_activation(table, shapes, where, "mlp.act", elements, AGAIN)
-    emit_output(table, shapes, where, inner)
+    mlp.emit_activation(table, shapes, where, "mlp.act", elements, AGAIN)
+    attention.emit_output(table, shapes, where, inner)
     _emit_gate(table, shapes, where, "attention.residual")
 
 
@@ -117,9 +101,9 @@ def _emit_dit(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit a layer whose latents attend to each other, and then to text that stays as it is."""
     _emit_modulation(table, shapes, where, 6)
     _emit_modulated_norm(table, shapes, where, "attention.norm")
-    emit_projections(table, shapes, where)
-    emit_core(table, shapes, where)
-    emit_output(table, shapes, where)
+    attention.emit_projections(table, shapes, where)
+    attention.emit_core(table, shapes, where)
+    attention.emit_output(table, shapes, where)
     _emit_gate(table, shapes, where, "attention.residual")
     _emit_cross(table.under("text."), shapes, where[shapes.text_tokens[where] > 0])
     _emit_modulated_mlp(table, shapes, where)
@@ -127,7 +111,7 @@ def _emit_dit(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 def _emit_modulated_mlp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_modulated_norm(table, shapes, where, "mlp.norm")
-    emit_mlp(table, shapes, where, "mlp", shapes.ffn)
+    mlp.emit_mlp(table, shapes, where, "mlp", shapes.ffn)
     _emit_gate(table, shapes, where, "mlp.residual")
 
 
@@ -164,7 +148,7 @@ def _emit_modulated_norm(table: TableBuilder, shapes: Shapes, where: Ints, label
     kernels = _by_mode(shapes, NORM_KERNELS)
     emit_memory(
         table, where, label, forward_bytes=forward * elements, backward_bytes=backward * elements,
-        launches=kernels, backward_launches=2.0 * kernels, recompute_bit=LAYERNORM_BIT,
+        launches=kernels, backward_launches=2.0 * kernels, recompute_bit=mlp.LAYERNORM_BIT,
         saved_bytes=np.where(shapes.compiled == 1, 2.0, 4.0) * elements,
     )  # fmt: skip
 
@@ -187,15 +171,15 @@ def _emit_cross(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """
     if len(where) == 0:
         return
-    heads, key_heads = local_heads(shapes)
+    heads, key_heads = attention.local_heads(shapes)
     query, key = heads * shapes.d_qk, key_heads * shapes.d_qk
     tokens, text = shapes.tokens, shapes.micro_batch * shapes.text_tokens
-    emit_norm(table, shapes, where, "attention.norm")
+    mlp.emit_norm(table, shapes, where, "attention.norm")
     emit_region_entry(
-        table, shapes, where, "attention.tp", 2.0 * tokens * shapes.hidden, SEGMENT_QKV
+        table, shapes, where, "attention.tp", 2.0 * tokens * shapes.hidden, attention.SEGMENT_QKV
     )
     linear = partial(
-        Linear, n_in=shapes.hidden, bias=shapes.attention_bias >= 1, segment=SEGMENT_QKV
+        Linear, n_in=shapes.hidden, bias=shapes.attention_bias >= 1, segment=attention.SEGMENT_QKV
     )
     emit_linear(
         table, shapes, where, "attention.q",
@@ -216,24 +200,24 @@ def _emit_cross(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     fused = where[shapes.flash[where] == 1]
     core = partial(
         table.add, fused, "attention.core", kind=ATTENTION, category=COMPUTE_ATTENTION,
-        segment=SEGMENT_CORE, dtype=shapes.wide_dtype, batch=shapes.micro_batch, heads=heads,
-        key_heads=key_heads, m=queries, n=shapes.text_tokens, k=shapes.d_qk, d_v=shapes.d_v,
-        causal=0,
+        segment=attention.SEGMENT_CORE, dtype=shapes.wide_dtype, batch=shapes.micro_batch,
+        heads=heads, key_heads=key_heads, m=queries, n=shapes.text_tokens, k=shapes.d_qk,
+        d_v=shapes.d_v, causal=0,
     )  # fmt: skip
     core(
-        phase=FORWARD, flop=flop, recompute_bit=CORE_ATTN_BIT,
+        phase=FORWARD, flop=flop, recompute_bit=attention.CORE_ATTN_BIT,
         saved_bytes=4.0 * tokens * heads.astype(np.float64),
     )  # fmt: skip
     core(phase=BACKWARD, flop=2.0 * flop, launches=3.0)
     unfused = where[shapes.flash[where] == 0]
-    emit_unfused_core(table, shapes, unfused, heads, queries, shapes.text_tokens, flop)
+    attention.emit_unfused_core(table, shapes, unfused, heads, queries, shapes.text_tokens, flop)
     emit_memory(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
         saved_bytes=2.0 * (elements + text * key_heads * shapes.d_v),
         transient_bytes=2.0 * tokens * heads * (shapes.d_qk + 2.0 * shapes.d_v),
     )  # fmt: skip
-    emit_output(table, shapes, where)
-    emit_residual(table, shapes, where, "attention.residual")
+    attention.emit_output(table, shapes, where)
+    mlp.emit_residual(table, shapes, where, "attention.residual")
 
 
 def emit_conditions(table: TableBuilder, shapes: Shapes, where: Ints) -> None:

@@ -6,12 +6,7 @@ from projector.arrays import Ints
 from projector.config.engine import inference_operators
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE
 from projector.lower.workload_columns import ADDS_NOTHING
-from projector.operations.communication import (
-    emit_collective,
-    emit_region_entry,
-    emit_region_exit,
-    group_row,
-)
+from projector.operations import communication
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.mlp import emit_norm
 from projector.operations.shapes import InferenceShapes, Shapes, ceil_div
@@ -38,10 +33,35 @@ def emit_embedding(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         saved_bytes=8.0 * shapes.tokens,
     )
     for flag in (0, 1):
-        emit_region_exit(
+        communication.emit_region_exit(
             table, shapes, where[shapes.frozen[where] == flag], "embedding.tp", 2.0 * elements, 0,
             has_backward=flag == 0,
         )  # fmt: skip
+
+
+def emit_projector(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+    """Emit what stands before and behind a vision tower: patches, positions, norm and projector.
+
+    The projector is two linear layers, the first over the patches that become a token; each rank of
+    tensor parallelism has all of it.
+    """
+    if len(where) == 0:
+        return
+    patches, merged = shapes.tokens, np.maximum(1, shapes.text_width)
+    wide = shapes.hidden * merged
+    positions = shapes.positions * shapes.hidden
+    embed = Linear(
+        tokens=patches, n_in=shapes.latent_size, n_out=shapes.hidden, wide=True,
+        parameters=(shapes.latent_size + 1) * shapes.hidden + positions,
+    )  # fmt: skip
+    emit_linear(table, shapes, where, "vision.patches", embed)
+    emit_norm(table, shapes, where, "vision.norm")
+    for name, n_in, n_out in (
+        ("fc1", wide, shapes.condition_width),
+        ("fc2", shapes.condition_width, shapes.latent_out),
+    ):
+        layer = Linear(tokens=patches // merged, n_in=n_in, n_out=n_out, bias=1, wide=True)
+        emit_linear(table, shapes, where, f"vision.{name}", layer)
 
 
 def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -52,7 +72,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     activations = 2.0 * shapes.tokens * shapes.hidden
     columns = ceil_div(shapes.vocab, shapes.tp)
     logits = shapes.tokens * columns.astype(np.float64)
-    emit_region_entry(table, shapes, where, "head.tp", activations, SEGMENT_HEAD)
+    communication.emit_region_entry(table, shapes, where, "head.tp", activations, SEGMENT_HEAD)
     # Its weight gradient in 16 bits, even where the GEMM adds to the main one (Megatron-LM hands
     # autograd an empty tensor), the gathered input and its gradient; FSDP counts its own.
     has_gradient = (shapes.accumulation != ADDS_NOTHING) & (shapes.frozen == 0)
@@ -83,7 +103,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         transient_bytes=np.where(chunked, (saved + transient) / chunks, transient),
     )
     # Maximum, sum of exponentials and the target's logit of each token.
-    emit_collective(
+    communication.emit_collective(
         table, np.intersect1d(where, shapes.where(shapes.tp > 1)), "head.tp.all_reduce",
         phase=FORWARD, category=TP_COMM, operation=ALL_REDUCE, num_bytes=4.0 * shapes.tokens,
         ranks=shapes.tp, local=shapes.tp_local, span=shapes.tp_span, repeats=3.0,
@@ -100,9 +120,9 @@ def emit_sampling_head(table: TableBuilder, shapes: InferenceShapes, where: Ints
         Linear(tokens=last.tokens, n_in=shapes.hidden, n_out=columns, wide=True),
     )  # fmt: skip
     logits = last.tokens * columns * shapes.tp.astype(np.float64)
-    emit_collective(
+    communication.emit_collective(
         table, where[shapes.tp[where] > 1], "head.tp.all_gather", phase=FORWARD, category=TP_COMM,
-        operation=ALL_GATHER, num_bytes=2.0 * logits, **group_row(shapes, "tp"),
+        operation=ALL_GATHER, num_bytes=2.0 * logits, **communication.group_row(shapes, "tp"),
     )  # fmt: skip
     costs = inference_operators()
     emit_memory(

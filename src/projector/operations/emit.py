@@ -7,21 +7,22 @@ import numpy as np
 from projector.arrays import Ints, Records
 from projector.config.model import BLOCKS
 from projector.lower.stages import Kind, has_part, is_layer
+from projector.operations import embedding_and_head as ends
 from projector.operations.attention import emit_attention, emit_cached_attention, emit_cached_core
 from projector.operations.communication import emit_stage_sends
 from projector.operations.diffusion import emit_block, emit_conditions, emit_denoised
-from projector.operations.embedding_and_head import (
-    emit_embedding,
-    emit_head,
-    emit_mtp,
-    emit_sampling_head,
-)
 from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
 from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.recurrent import RECURRENT, emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
-from projector.operations.table import COMPUTE_OTHER, MEMORY, OperationTable, TableBuilder
+from projector.operations.table import (
+    COMPUTE_OTHER,
+    FORWARD,
+    MEMORY,
+    OperationTable,
+    TableBuilder,
+)
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
 """Writes the rows of the workloads at some indices."""
@@ -62,9 +63,10 @@ def emit_operations(rows: Records) -> OperationTable:
     kind = shapes.kind
     layers = shapes.where(is_layer(kind))
     denoises = shapes.latent_size > 0
-    emit_embedding(table, shapes, shapes.where((kind == Kind.EMBEDDING) & ~denoises))
+    ends.emit_embedding(table, shapes, shapes.where((kind == Kind.EMBEDDING) & ~denoises))
     emit_conditions(table, shapes, shapes.where((kind == Kind.EMBEDDING) & denoises))
-    emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
+    ends.emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
+    ends.emit_projector(table, shapes, shapes.where(kind == Kind.PROJECTOR))
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
@@ -78,9 +80,16 @@ def emit_operations(rows: Records) -> OperationTable:
         emit_norm(table, shapes, fed, "mlp.norm", count=after)
         _emit_parts(table, shapes, _FEED_FORWARDS)
         emit_residual(table, shapes, fed, "mlp.residual")
-    emit_head(table, shapes, shapes.where((kind == Kind.HEAD) & ~denoises))
+    ends.emit_head(table, shapes, shapes.where((kind == Kind.HEAD) & ~denoises))
     emit_denoised(table, shapes, shapes.where((kind == Kind.HEAD) & denoises))
-    return table.build()
+    built = table.build()
+    # Nothing goes back through a frozen tower, nor is anything kept for it.
+    still = ((kind == Kind.VISION) & (shapes.frozen == 1))[built.workload]
+    if still.any():
+        built.saved_bytes[still] = 0.0
+        kept = np.flatnonzero(~(still & (built.phase != FORWARD)))
+        built = built.take(kept, built.workload[kept])
+    return built
 
 
 def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
@@ -126,7 +135,7 @@ def _emit_core(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) 
 
 def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
     rows = np.arange(len(shapes))
-    emit_mtp(table, shapes, rows[steps.joins == 1])
+    ends.emit_mtp(table, shapes, rows[steps.joins == 1])
     eager = shapes.eager == 1
     emit_fused_norm(table.repeated(_norms(shapes, steps)), shapes, rows[~eager], "norm")
     _emit_unfused(table.repeated(steps.layers), shapes, steps, rows[eager])
@@ -135,8 +144,8 @@ def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) 
     dense = table.repeated(steps.dense_layers)
     emit_mlp(dense, shapes, rows[steps.dense_layers > 0], "mlp", shapes.ffn)
     emit_served_experts(table, shapes, steps, rows[steps.moe_layers > 0])
-    emit_embedding(table, shapes, rows)
-    emit_sampling_head(table, shapes, rows)
+    ends.emit_embedding(table, shapes, rows)
+    ends.emit_sampling_head(table, shapes, rows)
     emit_stage_sends(table, shapes, steps, rows)
 
 

@@ -16,18 +16,7 @@ from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.machines import Machines
 from projector.lower.workload_columns import WORKLOAD
 from projector.lower.workloads import Workloads
-from projector.operations.cost import (
-    HidingRows,
-    SummedTimes,
-    TimeSlots,
-    WorkloadCosts,
-    count_workloads,
-    exposed_times,
-    hiding_slowdowns,
-    sum_times,
-    time_rows,
-    time_slots,
-)
+from projector.operations import cost
 from projector.operations.emit import emit_operations
 from projector.operations.table import COLLECTIVE, EXCHANGE, TP_COMM, OperationTable, TableBuilder
 from projector.operations.work import with_seconds
@@ -141,14 +130,16 @@ class KnownCosts:
             self._keys.add(key[new])
         return self._keys.rows(key)
 
-    def take(self, number: Ints) -> tuple[KnownWorkloads, WorkloadCosts]:
+    def take(self, number: Ints) -> tuple[KnownWorkloads, cost.WorkloadCosts]:
         """Return some workloads by their numbers, and what they cost."""
         shape, on_device, on_fabric = unpacked(self._times.take("key", number), 3)
-        times = SummedTimes(*(self._times.take(name, number) for name in SummedTimes._fields))
+        times = cost.SummedTimes(
+            *(self._times.take(name, number) for name in cost.SummedTimes._fields)
+        )
         counted = {name: each.take(shape, axis=0) for name, each in self._shapes.counts.items()}
         counted["work"] = with_seconds(counted["work"], times.seconds)
         known = KnownWorkloads(self._shapes.records, shape, on_device, on_fabric)
-        return known, WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
+        return known, cost.WorkloadCosts(exposed_s=times.exposed_s, measured=None, **counted)
 
 
 class _Rows(NamedTuple):
@@ -182,7 +173,7 @@ class _Shapes:
         """Columns of `WorkloadCosts` that no time enters, one row a shape."""
         self._table = TableBuilder(0).build()
         nothing = np.zeros(0, np.int64)
-        self._slots = TimeSlots(nothing, nothing, nothing == 1)
+        self._slots = cost.TimeSlots(nothing, nothing, nothing == 1)
 
     def __len__(self) -> int:
         return len(self._number)
@@ -210,7 +201,7 @@ class _Shapes:
         emitted = emit_operations(records)
         order = np.argsort(emitted.workload, kind="stable")
         table = emitted.take(order, emitted.workload[order])
-        counts, slots = count_workloads(table, shapes), time_slots(table, shapes)
+        counts, slots = cost.count_workloads(table, shapes), cost.time_slots(table, shapes)
         for name in _COUNTED:
             more = getattr(counts, name)
             known = self.counts.get(name)
@@ -232,7 +223,7 @@ class _Shapes:
         for rows in (self._of_fabric, self._of_device):
             shape = table.workload[rows.row]
             self._place[rows.row] = np.arange(len(shape)) - rows.first[shape]
-        self._hiding = HidingRows.of(table)
+        self._hiding = cost.HidingRows.of(table)
         hiding = (table.category >= TP_COMM) & (table.exposed_share < 1.0)
         self._hides = np.bincount(table.workload[hiding], minlength=num) > 0
 
@@ -240,7 +231,7 @@ class _Shapes:
         """Return workloads that have these shapes."""
         return replace(like, shapes=self.records, shape=shape, on_device=device, on_fabric=fabric)
 
-    def times(self, placed: Workloads) -> SummedTimes:
+    def times(self, placed: Workloads) -> cost.SummedTimes:
         """Return the times of workloads that have these shapes."""
         nowhere = np.zeros(len(placed), np.int64)
         of_device, begin = self._timed(placed, self._of_device, placed.on_device, nowhere)
@@ -253,10 +244,10 @@ class _Shapes:
         hiding = np.flatnonzero(self._hides[placed.shape][owner])
         if len(hiding):
             table = self._hiding.take(row[hiding], owner[hiding])
-            slowdown = hiding_slowdowns(table, placed)
+            slowdown = cost.hiding_slowdowns(table, placed)
             exposed_s = time_s.copy()
-            exposed_s[hiding] = exposed_times(table, time_s[hiding], slowdown, len(placed))
-        return sum_times(self._slots.take(row), owner, exposed_s, time_s, len(placed))
+            exposed_s[hiding] = cost.exposed_times(table, time_s[hiding], slowdown, len(placed))
+        return cost.sum_times(self._slots.take(row), owner, exposed_s, time_s, len(placed))
 
     def _timed(
         self, placed: Workloads, rows: _Rows, device: Ints, fabric: Ints
@@ -268,10 +259,12 @@ class _Shapes:
         first, like = group_rows(placed.shape, device, fabric)
         parts = self.placed(placed, placed.shape[first], device[first], fabric[first])
         row, owner, begin = rows.of_shapes(parts.shape)
-        time_s, _ = time_rows(self._table.take(row, owner), parts)
+        time_s, _ = cost.time_rows(self._table.take(row, owner), parts)
         return time_s, begin[like]
 
 
 _COUNTED = tuple(
-    field.name for field in fields(WorkloadCosts) if field.name not in ("exposed_s", "measured")
+    field.name
+    for field in fields(cost.WorkloadCosts)
+    if field.name not in ("exposed_s", "measured")
 )

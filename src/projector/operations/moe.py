@@ -100,10 +100,15 @@ def emit_moe(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     arriving_f = arriving.astype(np.float64)
     _emit_latent(table, shapes, where, shapes.outer_tokens)
     _emit_padding(table, shapes, where, arriving_f * shapes.expert_hidden)
-    _emit_host(table, shapes, where)
+    host = partial(table.add, where, "moe.host", kind=MEMORY, category=COMPUTE_OTHER, launches=0.0)
+    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MADE_AGAIN)
+    host(phase=BACKWARD, calls=shapes.calls_backward.astype(np.float64))
     _emit_permutation(table, shapes, where, sent.astype(np.float64), arriving_f)
     _emit_exchange(table, shapes, where)
-    _emit_expert_tp(table, shapes, where, arriving_f)
+    split = where[shapes.etp[where] > 1]
+    num_bytes = 2.0 * arriving_f * shapes.expert_hidden
+    labels = ("moe.etp.all_gather", "moe.etp.reduce_scatter")
+    emit_gather_and_scatter(table, shapes, split, labels, TP_COMM, "etp", num_bytes, MOE_BIT)
     alone = shapes.ep == 1  # Recomputation by operators keeps what exchanges bring, both ways.
     expert = partial(
         Linear, tokens=per_expert, groups=local_experts, bias=shapes.mlp_bias, expert=1,
@@ -151,19 +156,11 @@ def _emit_router(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
             bias=shapes.router_bias, wide=True, recompute_bit=MADE_AGAIN | DROPS,
         ),
     )  # fmt: skip
-    fused = shapes.permute_fusion == 1
     emit_memory(
         table, where, "moe.router.topk", forward_bytes=20.0 * scores, backward_bytes=12.0 * scores,
-        exponentials=scores, launches=np.where(fused, 4.0, 10.0), saved_bytes=8.0 * scores,
-        recompute_bit=MADE_AGAIN,
+        exponentials=scores, launches=np.where(shapes.permute_fusion == 1, 4.0, 10.0),
+        saved_bytes=8.0 * scores, recompute_bit=MADE_AGAIN,
     )  # fmt: skip
-
-
-def _emit_host(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit the operators that keep the host busy beside the kernels of other rows."""
-    host = partial(table.add, where, "moe.host", kind=MEMORY, category=COMPUTE_OTHER, launches=0.0)
-    host(phase=FORWARD, calls=shapes.calls_forward.astype(np.float64), recompute_bit=MADE_AGAIN)
-    host(phase=BACKWARD, calls=shapes.calls_backward.astype(np.float64))
 
 
 def _emit_padding(table: TableBuilder, shapes: Shapes, where: Ints, elements: Floats) -> None:
@@ -266,9 +263,8 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     tokens = shapes.outer_tokens * (shapes.load_2e20 / LOAD_ONE)
     # The ranks that a fused exchange sends a token to already tell what capacity leaves of it.
     fullest = shapes.outer_tokens * (shapes.load_2e20 / np.maximum(1, shapes.kept_2e20))
-    narrow = np.where(shapes.dispatch_bytes == 1, FP8_BYTES, 2.0)
     for label, phase, element, op in (
-        ("moe.dispatch", FORWARD, narrow, DISPATCH),
+        ("moe.dispatch", FORWARD, np.where(shapes.dispatch_bytes == 1, FP8_BYTES, 2.0), DISPATCH),
         ("moe.combine", FORWARD, 2.0, COMBINE),
         # The backward of a combine is a dispatch of gradients, and the reverse.
         ("moe.combine", BACKWARD, 2.0, DISPATCH),
@@ -329,14 +325,6 @@ def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.expert_hidden * shapes.ep
     labels = ("moe.dispatch", "moe.combine")
     emit_gather_and_scatter(table, shapes, where, labels, EP_COMM, "ep", everything, MOE_BIT)
-
-
-def _emit_expert_tp(table: TableBuilder, shapes: Shapes, where: Ints, arriving: Floats) -> None:
-    """Emit expert tensor parallelism: tokens gathered before, partial sums scattered after."""
-    split = where[shapes.etp[where] > 1]
-    num_bytes = 2.0 * arriving * shapes.expert_hidden
-    labels = ("moe.etp.all_gather", "moe.etp.reduce_scatter")
-    emit_gather_and_scatter(table, shapes, split, labels, TP_COMM, "etp", num_bytes, MOE_BIT)
 
 
 NO_EXCHANGE = -1

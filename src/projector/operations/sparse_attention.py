@@ -13,13 +13,7 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
-from projector.operations.attention import (
-    MLA_UP_BIT,
-    SEGMENT_CORE,
-    emit_latents,
-    emit_output,
-    local_heads,
-)
+from projector.operations import attention
 from projector.operations.communication import emit_collective, group_row
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
@@ -38,9 +32,9 @@ def emit_sparse_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> N
     """Emit the sparse attention of the layers in ``where``."""
     if len(where) == 0:
         return
-    heads, _ = local_heads(shapes)
+    heads, _ = attention.local_heads(shapes)
     tokens = shapes.tokens.astype(np.float64)
-    emit_latents(table, shapes, where)
+    attention.emit_latents(table, shapes, where)
     moved = tokens * heads * 2.0 * shapes.d_rope
     emit_memory(
         table, where, "attention.rope", forward_bytes=4.0 * moved, backward_bytes=4.0 * moved
@@ -50,22 +44,24 @@ def emit_sparse_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> N
     # A causal query sees half of the sequence on average, whatever rank has it.
     _emit_choice(table, shapes, where, shapes.tokens, ceil_div(shapes.seq, 2), shapes.micro_batch)
     by_head = partial(
-        Linear, tokens=shapes.tokens, groups=heads, wide=True, recompute_bit=MLA_UP_BIT
+        Linear, tokens=shapes.tokens, groups=heads, wide=True, recompute_bit=attention.MLA_UP_BIT
     )
     absorb = partial(emit_linear, table, shapes, where)
     absorb("attention.absorb_k", by_head(n_in=shapes.d_nope, n_out=shapes.kv_lora))
     width = shapes.kv_lora + shapes.d_rope
-    seen = _seen(shapes, shapes.seq)
+    # A query sees all keys before it, up to those that are chosen.
+    most = np.minimum(shapes.index_topk, shapes.seq).astype(np.float64)
+    seen = np.maximum(1, np.rint(most - most * most / (2.0 * shapes.seq))).astype(np.int64)
     flop = 2.0 * tokens * heads * seen * (width + shapes.kv_lora)
     core = partial(
         table.add, where, "attention.core", kind=ATTENTION, category=COMPUTE_ATTENTION,
-        segment=SEGMENT_CORE, dtype=shapes.wide_dtype, batch=shapes.tokens, heads=1, key_heads=1,
-        m=heads, n=seen, k=width, d_v=shapes.kv_lora, causal=0,
+        segment=attention.SEGMENT_CORE, dtype=shapes.wide_dtype, batch=shapes.tokens, heads=1,
+        key_heads=1, m=heads, n=seen, k=width, d_v=shapes.kv_lora, causal=0,
     )  # fmt: skip
     core(phase=FORWARD, flop=flop, saved_bytes=tokens * heads * (2.0 * width + 4.0))
     core(phase=BACKWARD, flop=2.0 * flop, launches=3.0)
     absorb("attention.absorb_v", by_head(n_in=shapes.kv_lora, n_out=shapes.d_v))
-    emit_output(table, shapes, where)
+    attention.emit_output(table, shapes, where)
 
 
 def emit_cached_indexer(
@@ -91,7 +87,7 @@ def emit_cached_indexer(
     tokens = steps.chunks * steps.chunk_tokens
     visible = np.maximum(1, steps.chunk_context + ceil_div(steps.chunk_tokens, 2))
     _emit_choice(layers, shapes, prompts, tokens, visible, steps.chunks)
-    heads, _ = local_heads(shapes)
+    heads, _ = attention.local_heads(shapes)
     layers.add(
         prompts, "attention.core", kind=ATTENTION, category=COMPUTE_ATTENTION,
         dtype=shapes.wide_dtype, batch=tokens, heads=1, key_heads=1, m=heads,
@@ -100,19 +96,12 @@ def emit_cached_indexer(
     )  # fmt: skip
 
 
-def _seen(shapes: Shapes, seq: Ints) -> Ints:
-    """Return the keys that a query sees on average: all before it, up to those that are chosen."""
-    most = np.minimum(shapes.index_topk, seq).astype(np.float64)
-    return np.maximum(1, np.rint(most - most * most / (2.0 * seq))).astype(np.int64)
-
-
 def _emit_indexer(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the projections of the indexer, which every tensor-parallel rank has whole."""
     linear = partial(Linear, tokens=shapes.tokens, saves_input=False)
     inner = shapes.index_heads * shapes.index_width
-    rank = np.where(shapes.q_lora > 0, shapes.q_lora, shapes.hidden)
     for name, n_in, n_out in (
-        ("queries", rank, inner),
+        ("queries", np.where(shapes.q_lora > 0, shapes.q_lora, shapes.hidden), inner),
         ("keys", shapes.hidden, shapes.index_width),
         ("weights", shapes.hidden, shapes.index_heads),
     ):

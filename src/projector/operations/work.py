@@ -48,7 +48,16 @@ def work_of_workloads(table: OperationTable, again: Flags, workloads: Workloads)
     num, kinds = len(workloads), kinds_of_rows(table, workloads)
     work = np.zeros((num, len(KINDS), 3))
     repeated = np.flatnonzero(again)
-    for column, values in ((FLOP, _flop(table)), (BYTES, _bytes(table))):
+    num_bytes = np.where(table.kind == MEMORY, 1.0, PASSES_OF_A_BUFFER) * table.bytes
+    rows = np.flatnonzero(table.kind == GEMM)
+    m, n, k = (extent[rows].astype(np.float64) for extent in (table.m, table.n, table.k))
+    operands = (m * k + k * n) * OPERAND_BYTES[table.dtype[rows]]
+    num_bytes[rows] = (operands + m * n * table.out_bytes[rows]) * table.batch[rows]
+    rows = np.flatnonzero(table.kind == ATTENTION)
+    widths = (table.k[rows] + table.d_v[rows]) * OPERAND_BYTES[table.dtype[rows]]
+    elements = table.m[rows] * table.heads[rows] + table.n[rows] * table.key_heads[rows]
+    num_bytes[rows] = elements * widths * table.batch[rows]
+    for column, values in ((FLOP, _flop(table)), (BYTES, num_bytes)):
         work[:, :, column] = sum_kinds(table.workload, kinds, repeated, values * table.repeats, num)
     return work
 
@@ -78,19 +87,6 @@ def _flop(table: OperationTable) -> Floats:
     return table.flop * np.where(again, EXECUTED_BACKWARD, 1.0)
 
 
-def _bytes(table: OperationTable) -> Floats:
-    num_bytes = np.where(table.kind == MEMORY, 1.0, PASSES_OF_A_BUFFER) * table.bytes
-    rows = np.flatnonzero(table.kind == GEMM)
-    m, n, k = (extent[rows].astype(np.float64) for extent in (table.m, table.n, table.k))
-    operands = (m * k + k * n) * OPERAND_BYTES[table.dtype[rows]]
-    num_bytes[rows] = (operands + m * n * table.out_bytes[rows]) * table.batch[rows]
-    rows = np.flatnonzero(table.kind == ATTENTION)
-    widths = (table.k[rows] + table.d_v[rows]) * OPERAND_BYTES[table.dtype[rows]]
-    elements = table.m[rows] * table.heads[rows] + table.n[rows] * table.key_heads[rows]
-    num_bytes[rows] = elements * widths * table.batch[rows]
-    return num_bytes
-
-
 def dropped_rows(table: OperationTable, workloads: Workloads) -> Flags:
     """Return the rows whose activations selective recomputation drops, bool[rows]."""
     columns = workloads.columns
@@ -108,9 +104,8 @@ def repeated_rows(table: OperationTable, workloads: Workloads) -> Flags:
     """
     columns = workloads.columns
     full = columns.recompute[table.workload] == RECOMPUTE_FULL
-    dense = columns.experts[table.workload] == 0
     is_last = ((table.kind == GEMM) & (table.recompute_bit & MLP_BIT > 0)) | (
-        (table.kind == COLLECTIVE) & dense
+        (table.kind == COLLECTIVE) & (columns.experts[table.workload] == 0)
     )
     is_last &= (table.segment == SEGMENT_FC2) & (columns.stops_early[table.workload] == 1)
     # What an adapter beside it keeps is made behind it.

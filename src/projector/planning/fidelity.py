@@ -10,13 +10,8 @@ from projector.config.formats.emit.emitted import check_model
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.errors import ConfigError
+from projector.first_order import results
 from projector.first_order.layouts import UNSPLIT, fastest_layout, legal_layouts
-from projector.first_order.results import (
-    FirstOrderPerformance,
-    FirstOrderRun,
-    project_performance,
-    run_of_steps,
-)
 from projector.operations.counts import count_model
 from projector.planning.choice import Choice, RunFigures, first_order_figures, run_figures
 from projector.projection import api
@@ -111,7 +106,7 @@ def _tiled_choice(layout: Configuration, step: PerformanceProjection) -> Choice:
 
 
 def _choice(
-    step: PerformanceProjection | FirstOrderPerformance,
+    step: PerformanceProjection | results.FirstOrderPerformance,
     overrides: Mapping[str, Any],
     run: RunFigures,
     peaks: tuple[float, float, float],
@@ -185,20 +180,20 @@ class FirstOrder:
 
     def run(self, job: AnyJob) -> RunFigures:
         """Return what the run of a job takes."""
-        return first_order_figures(_run_of(project_performance([job])[0]))
+        return first_order_figures(_run_of(results.project_performance([job])[0]))
 
-    def _sharded(self, job: AnyJob) -> FirstOrderPerformance:
-        return project_performance([self.load(job, SHARDED)])[0]
+    def _sharded(self, job: AnyJob) -> results.FirstOrderPerformance:
+        return results.project_performance([self.load(job, SHARDED)])[0]
 
 
 NO_BAND = Band(None, None, None, None, 0, "the first-order model, which has no band")
 
 
-def _run_of(step: FirstOrderPerformance) -> FirstOrderRun:
-    return run_of_steps(step.job, step.iteration_time_s)
+def _run_of(step: results.FirstOrderPerformance) -> results.FirstOrderRun:
+    return results.run_of_steps(step.job, step.iteration_time_s)
 
 
-def _closed_choice(step: FirstOrderPerformance) -> Choice:
+def _closed_choice(step: results.FirstOrderPerformance) -> Choice:
     peak_bytes, split = step.memory.peak_bytes, step.job.parallelism
     overrides = {
         **UNSPLIT,

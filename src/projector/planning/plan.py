@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from projector.config.bands import NOTHING
@@ -179,20 +180,15 @@ def _changed(question: Question, choice: Choice, changes: Mapping[str, Any]) -> 
         return None
 
 
-def _up(value: float) -> float:
-    return _rounded(value, up=True)
-
-
-def _down(value: float) -> float:
-    return _rounded(value, up=False)
-
-
 def _rounded(value: float, *, up: bool) -> float:
     """Round to `DIGITS` digits, upwards or downwards; nothing above 0 becomes 0 or less."""
     unit = 10.0 ** (math.floor(math.log10(value)) - DIGITS + 1)
     count = value / unit
     whole = math.ceil(count - 1e-9) if up else math.floor(count + 1e-9)
     return float(f"{whole * unit:.{DIGITS}e}")
+
+
+_up, _down = partial(_rounded, up=True), partial(_rounded, up=False)
 
 
 STEPS_ALONE = (
@@ -337,45 +333,30 @@ def project_plan(
     Every size of every kind of cluster is searched for its fastest layout, and its run projected.
     Model, global batch and sequence are the same everywhere, so that every row trains the same.
 
-    Parameters
-    ----------
-    model : str, mapping or ModelConfig, optional
-        An architecture; sequence and global batch follow rules of `PlanSettings` unless
-        ``overrides`` state them.
-    tokens : float or str, optional
-        Tokens to train: a number, or a text such as ``15.6T``. Left out, the job states them.
-    job : Job, mapping, str or Path, optional
-        Instead of a model: anything that `load_job` reads.
-    devices : str or sequence, optional
-        What to choose from: names, files or mappings of devices; ``NAME@NETWORK`` sets another
-        network. By default the device of the job, or those of `PlanSettings`.
-    gpus : int or sequence of int, optional
-        Sizes to choose from, each whole nodes; chosen by the question when left out.
-    deadline_days : float, optional
-        Days that the run may take.
-    budget_usd : float, optional
-        USD that it may cost; needs prices.
-    usd_per_gpu_hour : float or mapping, optional
-        Price of an hour of a GPU: one for all, or by name as in ``devices``.
-    overrides : mapping, optional
-        Dotted field of the job -> value.
-    top : int
-        Choices that reports show; the result has all.
-    fidelity : str
-        ``tiles``, or ``first-order`` for closed forms, which also take devices without compute
-        units; these know neither bands nor failures.
-    settings : PlanSettings, optional
-        Defaults to use instead of the shipped ones.
-    formats : sequence of str
-        Formats of `emit_job`: only what their frameworks can run is offered.
-    progress : callable, optional
-        Called after each size with sizes done, sizes expected and layouts projected.
-
-    Raises
-    ------
-    ConfigError
-        For anything that describes no question: the message names key and remedy. A question
-        without an answer raises nothing: `PlanResult.met` is false.
+    model : str, mapping or ModelConfig, optional. An architecture; sequence and global batch follow
+        rules of `PlanSettings` unless ``overrides`` state them.
+    tokens : float or str, optional. Tokens to train: a number, or a text such as ``15.6T``. Left
+        out, the job states them.
+    job : Job, mapping, str or Path, optional. Instead of a model: anything that `load_job` reads.
+    devices : str or sequence, optional. What to choose from: names, files or mappings of devices;
+        ``NAME@NETWORK`` sets another network. By default the device of the job, or those of
+        `PlanSettings`.
+    gpus : int or sequence of int, optional. Sizes to choose from, each whole nodes; chosen by the
+        question when left out.
+    deadline_days : float, optional. Days that the run may take.
+    budget_usd : float, optional. USD that it may cost; needs prices.
+    usd_per_gpu_hour : float or mapping, optional. Price of an hour of a GPU: one for all, or by
+        name as in ``devices``.
+    overrides : mapping, optional. Dotted field of the job -> value.
+    top : int. Choices that reports show; the result has all.
+    fidelity : str. ``tiles``, or ``first-order`` for closed forms, which also take devices without
+        compute units; these know neither bands nor failures.
+    settings : PlanSettings, optional. Defaults to use instead of the shipped ones.
+    formats : sequence of str. Formats of `emit_job`: only what their frameworks can run is offered.
+    progress : callable, optional. Called after each size with sizes done, sizes expected and
+        layouts projected.
+    Raises `ConfigError` for anything that describes no question: the message names key and remedy.
+        A question without an answer raises nothing: `PlanResult.met` is false.
     """
     began = time.perf_counter()
     check_top(top)

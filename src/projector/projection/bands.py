@@ -284,7 +284,6 @@ _FOLLOWS = {
 _DERIVED = ("parallelism.dp", "model.max_position_embeddings")
 """Fields that follow from others, or that hardly change a step."""
 
-
 _NETWORK = "cluster.network."
 _EXCHANGE = _NETWORK + "exchange_"
 """What a dispatcher's library makes of a network."""

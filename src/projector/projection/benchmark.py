@@ -1,6 +1,5 @@
 """The benchmark job of a record beside the model: what its layers take of both."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,7 +10,6 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.kernels.collective_algorithms import OPERATIONS, SEND_RECV
 from projector.kernels.collectives import collective_time_columns
-from projector.measure.keys import OperationKey
 from projector.measure.record import MeasuredLayer, Record
 from projector.measure.restore import Restoration
 from projector.measure.task import LayerSpec
@@ -78,7 +76,6 @@ class Benchmark:
     """The benchmark job of a record, lowered again beside what was measured of it."""
 
     def __init__(self, job: Job, record: Record) -> None:
-        """Lower the record's job on the device of ``job``."""
         self.record = record
         self.job = benchmark_of(job, record)
 
@@ -98,10 +95,15 @@ class Benchmark:
         rows = Restoration.of_rows(
             evaluation.table, evaluation.workloads, evaluation.rows.time_s, times, tp_rule
         )
+        shares = [
+            seconds / self.send_s(key.bytes)
+            for key, seconds in times.items()
+            if key.operation == SEND and key.bytes > 0.0
+        ]
         return replace(
             self._within_layers(rows),
             optimizer_share=self.optimizer_share,
-            send_share=self._send_share(times),
+            send_share=float(np.median(shares)) if shares else None,
         )
 
     def layer_times(self, measured: RowTimes | None = None) -> LayerTimes:
@@ -160,15 +162,6 @@ class Benchmark:
                 SEND_RECV, size, two, two, fabric, self.evaluation.workloads.fabrics, flat
             )
         return float(seconds[0])
-
-    def _send_share(self, times: Mapping[OperationKey, float]) -> float | None:
-        """Return the measured time of a message between stages over the modelled one."""
-        shares = [
-            seconds / self.send_s(key.bytes)
-            for key, seconds in times.items()
-            if key.operation == SEND and key.bytes > 0.0
-        ]
-        return float(np.median(shares)) if shares else None
 
     @cached_property
     def optimizer_share(self) -> float | None:

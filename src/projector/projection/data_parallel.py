@@ -7,18 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, bits
+from projector.kernels import stage_times as kernels
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows
-from projector.kernels.stage_times import (
-    KIND_TIMES,
-    PassLayers,
-    PassReplicas,
-    SentLayers,
-    StageTimes,
-    time_stages,
-)
-from projector.lower.placement import Place
+from projector.lower.placement import Blocks, Place, place_pairs
 from projector.operations.cost import WorkloadCosts, share_leaving
 from projector.operations.linear import NF4_BYTES
 from projector.projection.pipeline_costs import PipelineCosts
@@ -34,7 +27,7 @@ class DataParallelCosts:
     """int64[replicas]: equal where they send equal layers alike."""
     layer: Ints
     """int64[runs of pipelines]: equal where layers have as much to send."""
-    sent: SentLayers
+    sent: kernels.SentLayers
     gather_bytes: Floats
     """float64[sent]: what one layer's gather moves into each rank."""
     reduce_bytes: Floats
@@ -108,7 +101,7 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
         if position == 0:
             algorithms = gather_algorithm, reduce_algorithm
     rate, passes = found.rate[owner], found.copy_passes[owner]
-    sent = SentLayers(
+    sent = kernels.SentLayers(
         row=found.row,
         gather_s=gather_all_s,
         reduce_s=reduce_all_s,
@@ -181,13 +174,19 @@ def _groups(replicas: Replicas) -> _Groups:
     columns, directions = replicas.columns, replicas.directions
     ranks = columns.dp * columns.cp // columns.copies
     expert_ranks = columns.edp // columns.copies
+    # Where no rank leaves its domain for the one that holds its stages' other copy, domains hold
+    # both. Elsewhere they are counted once.
+    blocks = Blocks(columns.domain, columns.pod, columns.zone, columns.gpus)
+    last = columns.pp - 1
+    both = place_pairs(np.zeros_like(last), last, columns.stage_stride, columns.pp, blocks).local
+    together = np.where(directions > 1, both, 1)
     return (
         (
-            Place(ranks * directions, columns.shard_local, columns.shard_span),
+            Place(ranks * directions, columns.shard_local * together, columns.shard_span),
             Place(columns.copies, columns.copies_local, columns.copies_span),
         ),
         (
-            Place(expert_ranks * directions, columns.edp_local, columns.edp_span),
+            Place(expert_ranks * directions, columns.edp_local * together, columns.edp_span),
             Place(columns.copies, columns.expert_copies_local, columns.expert_copies_span),
         ),
     )
@@ -195,7 +194,7 @@ def _groups(replicas: Replicas) -> _Groups:
 
 def stage_times(
     replicas: Replicas, costs: PipelineCosts, parallel: DataParallelCosts
-) -> StageTimes:
+) -> kernels.StageTimes:
     """Put compute and data-parallel traffic of each stage beside each other.
 
     What overlaps slows the compute beside it by the device's ``comm_compute_slowdown``, and takes
@@ -203,11 +202,11 @@ def stage_times(
     """
     split, flags, beside = replicas.jobs.parallelism, pass_flags(replicas), slowdowns(replicas)
     kinds, stages = int(replicas.first_kind[-1]), int(replicas.stage_offset[-1])
-    kind_s, first_row = np.empty((KIND_TIMES, kinds)), np.empty(len(replicas), np.int64)
+    kind_s, first_row = np.empty((kernels.KIND_TIMES, kinds)), np.empty(len(replicas), np.int64)
     first_s, exposed_s = np.empty((2, kinds + stages))
     workloads = replicas.workloads
-    rows = time_stages(
-        PassReplicas(
+    rows = kernels.time_stages(
+        kernels.PassReplicas(
             pattern=replicas.pattern,
             pipeline=replicas.pipeline,
             row_first=replicas.row_first,
@@ -219,7 +218,7 @@ def stage_times(
             longer=beside.collectives,
         ),
         replicas.patterns,
-        PassLayers(
+        kernels.PassLayers(
             workloads.run_offset,
             workloads.run_count,
             parallel.layer,
@@ -233,7 +232,7 @@ def stage_times(
         exposed_s,
         first_row,
     )
-    return StageTimes._make([*kind_s, first_s[:rows], exposed_s[:rows], first_row])
+    return kernels.StageTimes._make([*kind_s, first_s[:rows], exposed_s[:rows], first_row])
 
 
 class PassFlags(NamedTuple):

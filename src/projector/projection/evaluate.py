@@ -20,24 +20,10 @@ from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
 from projector.kernels.memory import Devices
 from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, WEIGHT_ALONE
+from projector.lower import workloads as lowering
 from projector.lower.batch import Families, JobBatch, JobColumns, StepSizes, job_columns, step_sizes
 from projector.lower.rules import EVEN_STEP, RULES, broken_rules, first_broken
-from projector.lower.workloads import (
-    LayoutRuns,
-    Layouts,
-    Workloads,
-    build_workloads,
-    lay_out,
-    layout_of,
-)
-from projector.operations.cost import (
-    RowCosts,
-    RowTimes,
-    WorkloadCosts,
-    cost_rows,
-    numbers_in_range,
-    sum_workloads,
-)
+from projector.operations import cost
 from projector.operations.emit import emit_operations
 from projector.operations.table import OperationTable
 from projector.projection import step
@@ -79,8 +65,8 @@ class Evaluation:
     batch: JobBatch
     families: Families
     """What the jobs are of; ``workloads`` and the replicas of ``inputs`` are theirs."""
-    workloads: Workloads
-    costs: WorkloadCosts
+    workloads: lowering.Workloads
+    costs: cost.WorkloadCosts
     parallel: DataParallelCosts
     inputs: step.StepInputs
     settings: list[Setting]
@@ -88,15 +74,15 @@ class Evaluation:
     orders: list[ChosenOrder]
     order_of_job: Ints
     steps: step.Steps
-    details: tuple[OperationTable, RowCosts] | None = None
+    details: tuple[OperationTable, cost.RowCosts] | None = None
     """Every operation, where they were all costed for this batch."""
 
     @cached_property
-    def _operations(self) -> tuple[OperationTable, RowCosts]:
+    def _operations(self) -> tuple[OperationTable, cost.RowCosts]:
         if self.details is not None:
             return self.details
         table = emit_operations(self.workloads.rows)
-        return table, cost_rows(table, self.workloads)
+        return table, cost.cost_rows(table, self.workloads)
 
     @property
     def table(self) -> OperationTable:
@@ -104,7 +90,7 @@ class Evaluation:
         return self._operations[0]
 
     @property
-    def rows(self) -> RowCosts:
+    def rows(self) -> cost.RowCosts:
         """Device time of each of them."""
         return self._operations[1]
 
@@ -234,7 +220,7 @@ class Legal(NamedTuple):
     families: Families
     columns: JobColumns
     """Of the families."""
-    layouts: Layouts
+    layouts: lowering.Layouts
     """Of the families."""
     schedules: Schedules
     refused: Ints
@@ -248,7 +234,7 @@ class Legal(NamedTuple):
         return Legal(
             families,
             self.columns.take(kept),
-            Layouts(*_only_used(layouts.of_job[kept], layouts.outcomes)),
+            lowering.Layouts(*_only_used(layouts.of_job[kept], layouts.outcomes)),
             Schedules(
                 *_only_used(schedules.of_job[rows], schedules.outcomes), schedules.name[kept]
             ),
@@ -272,7 +258,7 @@ def find_legal(batch: JobBatch) -> Legal:
     kind = schedule_kinds(families)
     sizes = step_sizes(batch, families, columns.micro_batch * columns.dp, kind)
     refused, errors = _broken(batch, families, columns, sizes)
-    layouts = lay_out(families.batch)
+    layouts = lowering.lay_out(families.batch)
     schedules = choose_schedules(families, kind, sizes)
     if any(isinstance(outcome, ProjectorError) for outcome in layouts.outcomes):
         _refuse(refused, errors, layouts.of_job.take(families.of_job), layouts.outcomes)
@@ -309,7 +295,7 @@ def _refuse(
     refused: Ints,
     errors: list[ProjectorError],
     of_job: Ints,
-    outcomes: Sequence[LayoutRuns | Setting | ProjectorError],
+    outcomes: Sequence[lowering.LayoutRuns | Setting | ProjectorError],
 ) -> None:
     """Refuse jobs whose layout or schedule is an error, unless they are refused already."""
     for number, outcome in enumerate(outcomes):
@@ -330,10 +316,10 @@ def check_placed(job: Job) -> None:
     broken = first_broken(job)
     if broken is not None:
         raise broken
-    layout_of(job.model, job.parallelism, job.training)
+    lowering.layout_of(job.model, job.parallelism, job.training)
 
 
-def evaluate(jobs: Sequence[Job], measured: RowTimes | None = None) -> Evaluation:
+def evaluate(jobs: Sequence[Job], measured: cost.RowTimes | None = None) -> Evaluation:
     """Project memory and time of ``jobs``, from measurements where there are any."""
     batch = JobBatch.of(jobs)
     legal = find_legal(batch)
@@ -351,7 +337,7 @@ def evaluate_legal(
     batch: JobBatch,
     legal: Legal,
     known: KnownPipelines | None = None,
-    measured: RowTimes | None = None,
+    measured: cost.RowTimes | None = None,
 ) -> Evaluation:
     """Project memory and time of at least one job; `find_legal` has refused none of them.
 
@@ -389,27 +375,27 @@ def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors
 class _Lowered(NamedTuple):
     """What is known of jobs before their orders."""
 
-    workloads: Workloads
-    costs: WorkloadCosts
-    details: tuple[OperationTable, RowCosts] | None
+    workloads: lowering.Workloads
+    costs: cost.WorkloadCosts
+    details: tuple[OperationTable, cost.RowCosts] | None
     parallel: DataParallelCosts
     inputs: step.StepInputs
 
 
-def _lower(legal: Legal, known: KnownPipelines | None, measured: RowTimes | None) -> _Lowered:
+def _lower(legal: Legal, known: KnownPipelines | None, measured: cost.RowTimes | None) -> _Lowered:
     """Cost everything that steps are put together from."""
     families = legal.families
     details = None
     if known is None:
-        workloads = build_workloads(families.batch, legal.columns, legal.layouts)
+        workloads = lowering.build_workloads(families.batch, legal.columns, legal.layouts)
         table = emit_operations(workloads.rows)
-        details = table, cost_rows(table, workloads, measured)
-        costs = sum_workloads(*details, workloads)
+        details = table, cost.cost_rows(table, workloads, measured)
+        costs = cost.sum_workloads(*details, workloads)
         pipelines = cost_pipelines(workloads, costs)
     else:
         workloads, costs, pipelines = known.of(families.batch, legal.columns, legal.layouts)
     replicas = find_replicas(workloads, legal.schedules.name, families.of_job)
-    with numbers_in_range():
+    with cost.numbers_in_range():
         parallel, p2p = cost_data_parallel(replicas, costs), cost_p2p(replicas)
         tied_s = cost_tied_embeddings(replicas)
     if measured is not None and measured.send_share is not None:

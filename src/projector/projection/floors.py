@@ -22,8 +22,7 @@ Shape suffixes
     N   jobs whose stages are placed alike
     S   virtual stages of one copy of the model
     pp  ranks
-Units
-    int64 picoseconds where names say so, else seconds and bytes in float64.
+Units: int64 picoseconds where names say so, else seconds and bytes in float64.
 """
 
 from collections.abc import Sequence
@@ -144,7 +143,6 @@ def _memory(inputs: StepInputs, room: Room) -> tuple[Floats, Floats]:
 
 
 def _times(inputs: StepInputs, replica: Ints, microbatches: Ints, stages: int) -> _Times:
-    """Return the times of the stages of jobs with these replicas."""
     stage = inputs.replicas.stage_offset[replica][:, None] + np.arange(stages)
     kind = inputs.replicas.stage_kind[stage]
     row = inputs.times.first_row[replica][:, None]

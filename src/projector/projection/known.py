@@ -8,15 +8,8 @@ import numpy as np
 
 from projector.arrays import Array, Ints, KnownKeys, bytes_of_rows
 from projector.kernels.grouping import concatenated_ranges, group_numbers, group_rows, offsets
+from projector.lower import workloads as lowering
 from projector.lower.batch import JobBatch, JobColumns
-from projector.lower.workloads import (
-    Layouts,
-    PipelineKeys,
-    Workloads,
-    build_workloads,
-    find_pipelines,
-    structures_of,
-)
 from projector.operations.cost import WorkloadCosts
 from projector.operations.known import GrowingColumns, KnownCosts, packed
 from projector.projection.pipeline_costs import PipelineCosts, cost_pipelines
@@ -35,7 +28,6 @@ class KnownPipelines:
     """Pipelines and workloads of all batches with sections in the same tables, up to a bound."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._workloads = KnownCosts()
         self._tables: tuple[Any, ...] = ()
         self._forget()
@@ -53,28 +45,28 @@ class KnownPipelines:
             self._forget()
 
     def of(
-        self, batch: JobBatch, columns: JobColumns, layouts: Layouts
-    ) -> tuple[Workloads, WorkloadCosts, PipelineCosts]:
+        self, batch: JobBatch, columns: JobColumns, layouts: lowering.Layouts
+    ) -> tuple[lowering.Workloads, WorkloadCosts, PipelineCosts]:
         """Return what legal jobs are made of and what it costs; only what is new is computed."""
         tables = batch.sections[:4]
         if not (self._tables and all(map(is_, tables, self._tables))):
             self._forget()
             self._tables = tables
         machines = self._workloads.machines
-        first, pipeline, fabric, keys = find_pipelines(batch, columns, machines)
+        first, pipeline, fabric, keys = lowering.find_pipelines(batch, columns, machines)
         layout = layouts.of_job.take(first)
         numbers = self._numbers(keys, batch, columns, layouts, first)
         rows = _Rows.of(self._columns, numbers)
         of_run = self._columns.take("run_workload", rows.run)
         first_run, run_workload = group_numbers(of_run, len(self._workloads))
         known, costs = self._workloads.take(of_run.take(first_run))
-        workloads = Workloads(
+        workloads = lowering.Workloads(
             batch=batch,
             jobs=columns,
             pipeline=pipeline,
             first=first,
             layout=layout,
-            structure=structures_of(batch.take(first), keys, layout)[1],
+            structure=lowering.structures_of(batch.take(first), keys, layout)[1],
             **known._asdict(),
             **machines.records(),
             device=self._columns.take("device", numbers),
@@ -92,10 +84,10 @@ class KnownPipelines:
 
     def _numbers(
         self,
-        keys: PipelineKeys,
+        keys: lowering.PipelineKeys,
         batch: JobBatch,
         columns: JobColumns,
-        layouts: Layouts,
+        layouts: lowering.Layouts,
         first: Ints,
     ) -> Ints:
         """Return the number of each pipeline, given what tells it apart and a job that has it."""
@@ -111,17 +103,17 @@ class KnownPipelines:
         if len(new):
             jobs = first[new]
             self._add(
-                build_workloads(
+                lowering.build_workloads(
                     batch.take(jobs),
                     columns.take(jobs),
-                    Layouts(layouts.of_job.take(jobs), layouts.outcomes),
+                    lowering.Layouts(layouts.of_job.take(jobs), layouts.outcomes),
                     self._workloads.machines,
                 )
             )
             self._pipelines.add(code[new])
         return self._pipelines.rows(code)
 
-    def _add(self, workloads: Workloads) -> None:
+    def _add(self, workloads: lowering.Workloads) -> None:
         """Cost some pipelines and keep them behind those that are there."""
         number = self._workloads.numbers(workloads)
         costs = cost_pipelines(workloads, self._workloads.take(number)[1])

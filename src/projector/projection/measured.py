@@ -207,8 +207,6 @@ def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[Compared
 
 
 class _Modelled(NamedTuple):
-    """What the models say of a kernel."""
-
     layer: LayerKind
     """The first that has it."""
     once_s: float

@@ -11,15 +11,9 @@ from projector.config.job import Job
 from projector.envelope import told
 from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
+from projector.projection import provenance as origins
 from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
 from projector.projection.evaluate import Evaluation
-from projector.projection.provenance import (
-    DocumentedMemory,
-    Provenance,
-    documented_components,
-    envelope,
-    provenance_of,
-)
 from projector.projection.results import MEMORY_SCALARS, Results, Told, from_gib, json_object
 from projector.projection.terms import MEMORY_TERMS, MemoryTerms
 from projector.units import to_gib
@@ -114,7 +108,7 @@ class MemoryProjection:
     counts: ModelCounts
     stages: tuple[StageMemoryProjection, ...]
     components: tuple[Component, ...]
-    provenance: Provenance
+    provenance: origins.Provenance
     scalars: Mapping[str, Any] = field(repr=False)
     """Every scalar of `SCALARS`, under the name of its column."""
     sharding_excess_bytes: float = 0.0
@@ -128,10 +122,12 @@ class MemoryProjection:
     schedule = Told(str)
 
     @property
-    def documented(self) -> DocumentedMemory:
+    def documented(self) -> origins.DocumentedMemory:
         """The closed forms that Primus documents, kept for comparison."""
         totals = json_object(self.scalars, MEMORY_SCALARS)["documented"]
-        return DocumentedMemory(**totals, components=documented_components(self.job))
+        return origins.DocumentedMemory(
+            **totals, components=origins.documented_components(self.job)
+        )
 
     device_memory_bytes = Told(from_gib, "device_memory_gib")
     """Memory of the device as its driver reports it."""
@@ -197,27 +193,22 @@ class MemoryProjection:
         """Return exactly the object that ``projector memory --json`` prints."""
         scalars = json_object(self.scalars, MEMORY_SCALARS)
         del scalars["documented"]
-        return {
-            **envelope(self.provenance, self.uncertainty),
-            "warnings": list(self.warnings),
-            "ignored_settings": list(self.job.ignored),
-            **scalars,
-            **told(self, "schedule stages components documented"),
-            **self.measured,
-            **self._of_record(),
-        }
-
-    def _of_record(self) -> dict[str, Any]:
-        """Return what ``memory --json`` says of measurements besides, where there were any."""
         times, found = self.provenance.times, {}
         if times is not None:
             found["provenance"] = {"record": times.record}
         if self.comparison is not None:
             found["comparison"] = self.comparison.to_dict()
-        return found
+        return {
+            **origins.envelope(self.provenance, self.uncertainty),
+            "warnings": list(self.warnings),
+            "ignored_settings": list(self.job.ignored),
+            **scalars,
+            **told(self, "schedule stages components documented"),
+            **self.measured,
+            **found,
+        }
 
     def __repr__(self) -> str:
-        """Say whether it fits, in one line."""
         return (
             f"MemoryProjection({self.job.model.name} on {self.job.cluster.gpus} x "
             f"{self.job.cluster.device.name}: {WORDS[self.verdict]}, peak "
@@ -250,7 +241,7 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
         counts=results.counts.of(evaluation.family(row)),
         stages=stages,
         components=_components(evaluation, row),
-        provenance=provenance_of(job),
+        provenance=origins.provenance_of(job),
         scalars=results.row(row),
         sharding_excess_bytes=evaluation.sharding_excess_bytes(row),
     )

@@ -56,26 +56,22 @@ class RankMemory(MemoryTerms[Floats, Floats]):
 def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     """Compute everything that does not depend on the schedule's order."""
     alike = replicas.alike(bits(replicas.jobs.cluster.workspace_bytes))
-    state = _state_memory(alike.replicas, costs)
-    if alike.replicas is replicas:
-        return state
-    columns = {name: getattr(state, name).take(alike.of_rank_kind) for name in State._fields}
-    return StateMemory(activations_bytes=None, **columns)
-
-
-def _state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
-    found = np.empty((len(State._fields), int(replicas.first_rank_kind[-1])))
+    found = np.empty((len(State._fields), int(alike.replicas.first_rank_kind[-1])))
     hold_state(
-        replicas.pattern,
-        replicas.row_first,
-        _of_replicas(replicas),
-        replicas.patterns,
+        alike.replicas.pattern,
+        alike.replicas.row_first,
+        _of_replicas(alike.replicas),
+        alike.replicas.patterns,
         np.stack([getattr(costs, name) for name in Sums._fields]),
         np.stack([getattr(costs, name) for name in Maxima._fields]),
         NF4_BYTES,
         found,
     )
-    return StateMemory(activations_bytes=None, **dict(zip(State._fields, found, strict=True)))
+    state = StateMemory(activations_bytes=None, **dict(zip(State._fields, found, strict=True)))
+    if alike.replicas is replicas:
+        return state
+    columns = {name: getattr(state, name).take(alike.of_rank_kind) for name in State._fields}
+    return StateMemory(activations_bytes=None, **columns)
 
 
 def _of_replicas(replicas: Replicas) -> Floats:

@@ -223,7 +223,6 @@ class PerformanceProjection:
         return result
 
     def __repr__(self) -> str:
-        """Give the step in one line."""
         return (
             f"PerformanceProjection({self.job.model.name} on {self.gpus} x "
             f"{self.job.cluster.device.name}: {to_ms(self.iteration_time_s):,.1f} ms a step, "

@@ -259,7 +259,6 @@ def _collect(
 
 ELEMENT_BYTES = 2
 
-
 Whole = TypeVar("Whole")
 Real = TypeVar("Real")
 

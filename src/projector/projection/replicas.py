@@ -34,12 +34,17 @@ def find_patterns(
         begin, end = workloads.stage_offset[pipeline[row] :][:2].tolist()
         placement = placements.unique[int(placements.of[row])]
         parts.append(_pattern(placement, tuple(workloads.stage_like[begin:end].tolist())))
-    return _end_to_end(parts), pattern
+    columns: dict[str, Any] = {
+        name: offsets(np.concatenate([np.diff(column) for column in values]))
+        if name.endswith("_first")
+        else np.concatenate(values)
+        for name, values in zip(Patterns._fields, zip(*parts, strict=True), strict=True)
+    }
+    return Patterns(**columns), pattern
 
 
 @lru_cache(maxsize=512)
 def _pattern(placement: Placement, stage_like: tuple[int, ...]) -> Patterns:
-    """Return the pattern of a placement whose stages are like these."""
     like = np.array(stage_like, np.int64)
     is_first = like == np.arange(len(like))
     held = placement.model_stage
@@ -62,15 +67,14 @@ def _pattern(placement: Placement, stage_like: tuple[int, ...]) -> Patterns:
     )
 
 
-def _end_to_end(parts: list[Patterns]) -> Patterns:
-    """Put patterns one after the other."""
-    columns: dict[str, Any] = {
-        name: offsets(np.concatenate([np.diff(column) for column in values]))
-        if name.endswith("_first")
-        else np.concatenate(values)
-        for name, values in zip(Patterns._fields, zip(*parts, strict=True), strict=True)
-    }
-    return Patterns(**columns)
+def _first(of_pattern: str) -> cached_property[Ints]:
+    """Declare where what patterns have begins in replicas, int64[replicas + 1]."""
+
+    def first(replicas: "Replicas") -> Ints:
+        begins: Ints = getattr(replicas.patterns, of_pattern)
+        return offsets(np.diff(begins).take(replicas.pattern))
+
+    return cached_property(first)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +103,6 @@ class Replicas:
     """int64[replicas]: which of these each has."""
 
     def __len__(self) -> int:
-        """Return the number of replicas."""
         return len(self.pipeline)
 
     @cached_property
@@ -107,34 +110,16 @@ class Replicas:
         """int64[replicas]: first stage of the pipeline of each."""
         return self.workloads.stage_offset.take(self.pipeline)
 
-    def _first(self, of_pattern: Ints) -> Ints:
-        """Return where what patterns have begins in replicas, int64[replicas + 1]."""
-        return offsets(np.diff(of_pattern).take(self.pattern))
-
-    @cached_property
-    def stage_offset(self) -> Ints:
-        """int64[replicas + 1]: first stage of each replica, of one copy of its model."""
-        return self._first(self.patterns.stage_first)
-
-    @cached_property
-    def rank_offset(self) -> Ints:
-        """int64[replicas + 1]: first rank of each replica."""
-        return self._first(self.patterns.rank_first)
-
-    @cached_property
-    def chunk_first(self) -> Ints:
-        """int64[replicas + 1]: first chunk of each replica."""
-        return self._first(self.patterns.chunk_first)
-
-    @cached_property
-    def first_kind(self) -> Ints:
-        """int64[replicas + 1]: first kind of stage of each replica."""
-        return self._first(self.patterns.kind_first)
-
-    @cached_property
-    def first_rank_kind(self) -> Ints:
-        """int64[replicas + 1]: first kind of rank of each replica."""
-        return self._first(self.patterns.rank_kind_first)
+    stage_offset = _first("stage_first")
+    """int64[replicas + 1]: first stage of each replica, of one copy of its model."""
+    rank_offset = _first("rank_first")
+    """int64[replicas + 1]: first rank of each replica."""
+    chunk_first = _first("chunk_first")
+    """int64[replicas + 1]: first chunk of each replica."""
+    first_kind = _first("kind_first")
+    """int64[replicas + 1]: first kind of stage of each replica."""
+    first_rank_kind = _first("rank_kind_first")
+    """int64[replicas + 1]: first kind of rank of each replica."""
 
     def _spread(self, first: Ints, values: Ints, more: Ints) -> Ints:
         """Return what patterns have, replica after replica, counted from ``more``."""

@@ -14,14 +14,9 @@ from projector.kernels.memory import Devices, RankBytes
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.stages import LayerSettings, LayerSplit
 from projector.operations.counts import ModelCounts, count_model
+from projector.projection import provenance
 from projector.projection.bands import VERDICTS, memory_factors, verdict_codes
 from projector.projection.evaluate import Evaluation
-from projector.projection.provenance import (
-    DocumentedTotals,
-    documented_forms,
-    documented_microbatches,
-    documented_states_gib,
-)
 from projector.projection.terms import BREAKDOWN, LIMITS
 from projector.units import GIB, to_gib
 
@@ -67,11 +62,15 @@ class Counts(NamedTuple):
         return ModelCounts(*(column[family].item() for column in self))
 
 
+def _number(which: int) -> Callable[["Results"], Floats]:
+    """Declare one of the numbers that the jobs of a family do not share."""
+    return lambda results: results.number(which)
+
+
 class Results:
     """What scalars of a batch are computed from; what several need is computed once."""
 
     def __init__(self, evaluation: Evaluation) -> None:
-        """Compute nothing yet."""
         self.evaluation = evaluation
         self.steps = evaluation.steps
         self.jobs = evaluation.jobs
@@ -156,20 +155,12 @@ class Results:
         families[kernels.FEW_BELOW] = np.where(degrees.pp > 1, few, 0)
         return families, evaluation.devices, inputs.held
 
-    @property
-    def model_flop(self) -> Floats:
-        """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
-        return self.number(kernels.MODEL_FLOP)
-
-    @property
-    def recompute_flop(self) -> Floats:
-        """Matrix FLOP that recomputation repeats in one step, over all devices."""
-        return self.number(kernels.RECOMPUTE_FLOP)
-
-    @property
-    def mfu(self) -> Floats:
-        """Share of the dense datasheet peak of the training precision."""
-        return self.number(kernels.MFU)
+    model_flop = cached_property(_number(kernels.MODEL_FLOP))
+    """Matrix FLOP the model needs for one step, no recomputation, causal attention halved."""
+    recompute_flop = cached_property(_number(kernels.RECOMPUTE_FLOP))
+    """Matrix FLOP that recomputation repeats in one step, over all devices."""
+    mfu = cached_property(_number(kernels.MFU))
+    """Share of the dense datasheet peak of the training precision."""
 
     @property
     def schedule(self) -> Coded:
@@ -247,18 +238,20 @@ class Results:
         )
 
     @cached_property
-    def documented(self) -> DocumentedTotals[Column, Column]:
+    def documented(self) -> provenance.DocumentedTotals[Column, Column]:
         """The closed forms that Primus documents."""
         evaluation, degrees = self.evaluation, self.degrees
         total, per_rank, bytes_per_token = self._documented_forms()
-        states_gib = documented_states_gib(per_rank, degrees.gpus, degrees.ep, degrees.pp)
+        states_gib = provenance.documented_states_gib(
+            per_rank, degrees.gpus, degrees.ep, degrees.pp
+        )
         tokens = degrees.micro_batch * degrees.seq // degrees.tp // degrees.cp
         sizes = [(each.pp, each.vpp, each.microbatches) for each in evaluation.settings]
-        counted = documented_microbatches(*np.array(sizes, np.int64).reshape(-1, 3).T)
+        counted = provenance.documented_microbatches(*np.array(sizes, np.int64).reshape(-1, 3).T)
         of_job = evaluation.families.of_job
         microbatch_bytes = (tokens * bytes_per_token).take(of_job)
         activation_gib = to_gib(microbatch_bytes * counted.take(evaluation.setting_of_job))
-        return DocumentedTotals(
+        return provenance.DocumentedTotals(
             parameters_total=self.of_families(total),
             parameters_per_rank=self.of_families(per_rank),
             param_optimizer_gib=self.of_families(states_gib),
@@ -275,7 +268,7 @@ class Results:
             model.index, split.layout_key, training.layout_key, columns.tp, columns.ep
         )
         forms = [
-            documented_forms(
+            provenance.documented_forms(
                 model.of(row),
                 int(columns.tp[row]),
                 int(columns.ep[row]),
@@ -325,7 +318,6 @@ class _Row(Mapping[str, Any]):
         return repr(self._values())
 
     def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
-        """Write plain values."""
         return dict, (self._values(),)
 
 
@@ -347,11 +339,6 @@ class Scalar:
 def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column]:
     """Declare what the jobs of a family share."""
     return lambda results: results.of_families(read(results))
-
-
-def _number(which: int) -> Callable[[Results], Floats]:
-    """Declare one of the numbers that the jobs of a family do not share."""
-    return lambda results: results.number(which)
 
 
 T = TypeVar("T")

@@ -111,11 +111,9 @@ class RunProjections:
     """The runs of a batch: columns of all jobs, and the run of one."""
 
     def __init__(self, results: Results, inputs: runtime.RunInputs) -> None:
-        """Compute nothing yet."""
         self.results, self.inputs = results, inputs
 
     def __len__(self) -> int:
-        """Return the number of jobs."""
         return len(self.inputs.step_s)
 
     @cached_property
@@ -320,7 +318,6 @@ class RunProjection:
         }
 
     def __repr__(self) -> str:
-        """Give the run in one line."""
         band = ""
         if self.days_low is not None and self.days_high is not None:
             band = f" ({self.days_low:,.3g} to {self.days_high:,.3g})"

@@ -9,20 +9,13 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.kernels import step as kernels
+from projector.kernels import timings as timing_kernels
 from projector.kernels.columns import as_compiled
 from projector.kernels.grouping import distinct_pairs, group_rows, rows_by_number
 from projector.kernels.memory import RankBytes
 from projector.kernels.pipeline import LAST, MIDDLE, Ends, Replays
 from projector.kernels.results import Rated, ResultColumns, end_steps
 from projector.kernels.stage_times import StageTimes
-from projector.kernels.timings import (
-    KIND_TIMES,
-    StageDurations,
-    TimingColumns,
-    distinct_timings,
-    round_times,
-    write_timings,
-)
 from projector.projection.memory_columns import StateMemory, rank_bytes
 from projector.projection.pipeline_costs import PipelineCosts
 from projector.projection.replicas import PointToPoint, Replicas
@@ -70,6 +63,14 @@ class StepInputs:
         return self.replicas.per_rank(self.times.gather_after_s.take(self.replicas.stage_kind))
 
 
+def _number(column: int) -> cached_property[Floats]:
+    return cached_property(lambda steps: np.ascontiguousarray(steps.outputs.number[:, column]))
+
+
+def _rank(column: int) -> cached_property[Ints]:
+    return cached_property(lambda steps: np.ascontiguousarray(steps.outputs.rank[:, column]))
+
+
 @dataclass(frozen=True, eq=False)
 class Steps:
     """Columns of the steps of a batch, one entry for each job."""
@@ -104,10 +105,8 @@ class Steps:
             end_steps(runs, rated, kernels.StepOutputs.empty(0), columns)
         return columns
 
-    @property
-    def iteration_s(self) -> Floats:
-        """How long a step takes."""
-        return self._number(kernels.STEP)
+    iteration_s = _number(kernels.STEP)
+    """How long a step takes."""
 
     @property
     def breakdown_s(self) -> Floats:
@@ -115,49 +114,22 @@ class Steps:
         breakdown_s: Floats = self.outputs.number[:, : len(BREAKDOWN)]
         return breakdown_s
 
-    @property
-    def pipeline_s(self) -> Floats:
-        """Until the last operation of any rank, gradients and optimizer left out.
+    pipeline_s = _number(kernels.LAST_OPERATION)
+    """Until the last operation of any rank, gradients and optimizer left out.
 
-        The longest span of one rank where ranks do not wait for each other between steps.
-        """
-        return self._number(kernels.LAST_OPERATION)
-
-    @property
-    def busiest_s(self) -> Floats:
-        """Work of the busiest pipeline rank, sends left out."""
-        return self._number(kernels.BUSIEST)
-
-    @property
-    def ending_s(self) -> Floats:
-        """The same for the rank that ends the step."""
-        return self._number(kernels.ENDING)
-
-    @property
-    def ending_rank(self) -> Ints:
-        """Pipeline rank that ends the last backward and its gradients."""
-        return self._rank(kernels.ENDING_RANK)
-
-    @property
-    def busiest_rank(self) -> Ints:
-        """Pipeline rank that works the longest."""
-        return self._rank(kernels.BUSIEST_RANK)
-
-    @property
-    def peak_bytes(self) -> Floats:
-        """Allocated peak of the fullest rank."""
-        return self._number(kernels.PEAK)
-
-    @property
-    def peak_rank(self) -> Ints:
-        """Pipeline rank that has it, the first of several."""
-        return self._rank(kernels.PEAK_RANK)
-
-    def _number(self, column: int) -> Floats:
-        return np.ascontiguousarray(self.outputs.number[:, column])
-
-    def _rank(self, column: int) -> Ints:
-        return np.ascontiguousarray(self.outputs.rank[:, column])
+    The longest span of one rank where ranks do not wait for each other between steps."""
+    busiest_s = _number(kernels.BUSIEST)
+    """Work of the busiest pipeline rank, sends left out."""
+    ending_s = _number(kernels.ENDING)
+    """The same for the rank that ends the step."""
+    ending_rank = _rank(kernels.ENDING_RANK)
+    """Pipeline rank that ends the last backward and its gradients."""
+    busiest_rank = _rank(kernels.BUSIEST_RANK)
+    """Pipeline rank that works the longest."""
+    peak_bytes = _number(kernels.PEAK)
+    """Allocated peak of the fullest rank."""
+    peak_rank = _rank(kernels.PEAK_RANK)
+    """Pipeline rank that has it, the first of several."""
 
 
 def _runs_of(runs: kernels.StepRuns, row: Ints) -> kernels.StepRuns:
@@ -227,9 +199,9 @@ def step_inputs(
     tied_s: Floats,
 ) -> StepInputs:
     """Convert the times of the stages for the replay, and gather what follows it."""
-    kind_ps = np.empty((len(times.forward_s), KIND_TIMES), np.int64)
+    kind_ps = np.empty((len(times.forward_s), timing_kernels.KIND_TIMES), np.int64)
     own_s = times.forward_s, times.backward_s, times.last_backward_s
-    if not round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
+    if not timing_kernels.round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
         raise order_times.bad_time()
     return StepInputs(
         replicas=replicas,
@@ -279,7 +251,7 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     # Megatron's default is by schedule.
     default = order.vpp == 1 and not order.splits_backward
     blocks = np.where(asked < 0, default, asked == 0)
-    stages = StageDurations(
+    stages = timing_kernels.StageDurations(
         replicas.pattern,
         replicas.first_kind,
         inputs.times.first_row,
@@ -289,7 +261,9 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
         inputs.kind_ps,
         order.splits_backward,
     )
-    first, timing = distinct_timings(chosen, placement.num_stages, 2 * sends + blocks, stages)
+    first, timing = timing_kernels.distinct_timings(
+        chosen, placement.num_stages, 2 * sends + blocks, stages
+    )
     sent_ps, sends, blocks = placement.sent_ps(latency_ps), sends.take(first), blocks.take(first)
     latency_ps = latency_ps.take(sends, axis=0)
     waits = bool(latency_ps.any() and blocks.any())
@@ -297,8 +271,8 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
     alone_ps = np.empty((len(first), *shape), np.int64)
     duration_ps = np.empty((len(first) if waits else 0, *shape), np.int64)
     work_ps = np.empty((len(first), 2, len(placement.model_stage)), np.int64)
-    columns = TimingColumns(alone_ps, duration_ps, work_ps)
-    write_timings(
+    columns = timing_kernels.TimingColumns(alone_ps, duration_ps, work_ps)
+    timing_kernels.write_timings(
         chosen.take(first), placement.model_stage, stages, blocks, sends, sent_ps, columns
     )
     if waits:
@@ -471,7 +445,6 @@ def _replay(
     timing_of_run: Ints,
     batches: Sequence[order_times.Wanted],
 ) -> None:
-    """Replay runs of orders, whose timings ascend; those of a series together."""
     numbers: dict[Series | Order, int] = {}
     group_of_order = np.zeros(len(orders), np.int64)
     for number in np.flatnonzero(np.bincount(order_of_run)).tolist():

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.files import not_written, umask, write_whole
+from projector.files import check_place, not_written, umask, write_whole
 from projector.lower.placement import ORDERS, strides
 from projector.projection.performance import PerformanceProjection
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.build import Detail, build_timeline
 from projector.projection.timeline.columns import Timeline
-from projector.report.memory_snapshot import check_memory_snapshot, save_snapshot, step_snapshot
+from projector.report.memory_snapshot import save_snapshot, step_snapshot
 from projector.report.step_trace import Head, Member, rank_lines, step_lines
 from projector.report.terminal.job import short_title
-from projector.report.timeline import KEY, check_timeline
+from projector.report.timeline import KEY
 
 DETAIL = Detail(most=100_000)
 """What a file tells operation by operation: some 85 MB of text, 6 MB compressed. Viewers take much
@@ -61,8 +61,7 @@ def write_timeline(
     """
     check_step_timeline(path)
     target, in_files = Path(path), _is_folder(path)
-    detail = step_detail(result, path)
-    found = build_timeline(result, detail) if timeline is None else timeline
+    found = build_timeline(result, step_detail(result, path)) if timeline is None else timeline
     head = head_of(result, found)
     if in_files:
         files = ((f"rank{rank}.json.gz", "".join(text)) for rank, text in rank_lines(found, head))
@@ -76,17 +75,16 @@ def step_detail(result: PerformanceProjection, path: str | Path | None) -> Detai
     """Return what the files at a place tell operation by operation."""
     if path is None or not _is_folder(path):
         return DETAIL
-    most = min(DETAIL.most * result.pipeline.order.pp, MOST_IN_FILES)
-    return replace(DETAIL, most=most)
+    return replace(DETAIL, most=min(DETAIL.most * result.pipeline.order.pp, MOST_IN_FILES))
 
 
 def check_step_timeline(path: str | Path) -> None:
     """Refuse a place where a timeline could not be written, before anything is projected for it."""
     folder = Path(path)
     if not _is_folder(path):
-        check_timeline(path)
+        check_place(path, key=KEY)
     elif not folder.is_dir():
-        check_timeline(folder.absolute())
+        check_place(folder.absolute(), key=KEY)
         if folder.exists():
             raise not_written(folder, "it is a file, not a folder", key=KEY)
     else:
@@ -157,24 +155,16 @@ def write_memory_snapshot(
     ConfigError
         If the file cannot be written.
     """
-    check_memory_snapshot(path)
+    check_place(path, key="memory_snapshot")
     found = build_timeline(result, DETAIL) if timeline is None else timeline
     save_snapshot(step_snapshot(result, found), path)
-
-
-def _told(timeline: Timeline) -> dict[str, int]:
-    """Return how many blocks are there, and how many are told operation by operation."""
-    place = np.column_stack([timeline.rank, timeline.chunk, timeline.microbatch])
-    block = timeline.microbatch >= 0
-    return {
-        "blocks": len(np.unique(place[block], axis=0)),
-        "blocks_in_detail": len(np.unique(place[block & (timeline.row >= 0)], axis=0)),
-    }
 
 
 def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
     """Return what a file says of the job."""
     order, device = result.pipeline.order, result.job.cluster.device
+    place = np.column_stack([timeline.rank, timeline.chunk, timeline.microbatch])
+    block = timeline.microbatch >= 0
     other: dict[str, Any] = {
         "producer": f"{_PRODUCER} {package_version()}",
         "schedule": result.schedule,
@@ -186,7 +176,8 @@ def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
         "bubble_fraction": result.bubble_fraction,
         "iteration_time_ms": result.iteration_time_s * 1e3,
         "ending_rank": timeline.ending_rank,
-        **_told(timeline),
+        "blocks": len(np.unique(place[block], axis=0)),
+        "blocks_in_detail": len(np.unique(place[block & (timeline.row >= 0)], axis=0)),
         "breakdown_ps": dict(zip(BREAKDOWN, timeline.terms_ps.tolist(), strict=True)),
     }
     return Head(
@@ -203,8 +194,7 @@ def head_of(result: PerformanceProjection, timeline: Timeline) -> Head:
 def _members(result: PerformanceProjection) -> tuple[Member, ...]:
     """Return the first device of each pipeline rank, with the groups that it is in."""
     job, split = result.job, result.degrees
-    moe = job.model.moe is not None
-    etp, ep = (split["etp"], split["ep"]) if moe else (1, 1)
+    etp, ep = (split["etp"], split["ep"]) if job.model.moe is not None else (1, 1)
     edp = result.gpus // (etp * ep * split["pp"])
     dense = _strides(job.parallelism.rank_order, {**split, "ep": 1})
     expert = _strides(

@@ -73,8 +73,7 @@ def fitting_job_file(
     ``nodes`` it is one where a layout fits on one, else the least hosts on which one does.
     """
     job = load_job(_stated(model, device, 1 if nodes is None else nodes))
-    memory = project_memory(job)
-    if memory.verdict == FITS:
+    if project_memory(job).verdict == FITS:
         return JobFile(job_file(model, device, job.cluster.nodes))
     found = fitting_overrides(job)
     needed = None if found is None else found.get("cluster.nodes")
@@ -122,17 +121,15 @@ def job_file(
     sections = [
         _HEADER,
         _line("model", model, _comment(_MODEL, "")),
-        "parallelism:\n" + _note_on_dp(cluster.gpus) + _layout(stated),
+        "parallelism:\n"
+        + _note_on_dp(cluster.gpus)
+        + _fields(ParallelismConfig, stated.get("parallelism", {}), {}),
         "training:\n" + _fields(TrainingConfig, stated["training"], {}),
         "cluster:\n" + _fields(ClusterConfig, stated["cluster"], filled),
         "run:\n" + _fields(RunConfig, {}, {}),
         "first_order:\n" + _fields(FirstOrderConfig, {}, {}),
     ]
     return "\n".join(sections)
-
-
-def _layout(stated: Mapping[str, Any]) -> str:
-    return _fields(ParallelismConfig, stated.get("parallelism", {}), {})
 
 
 def _note_on_dp(gpus: int) -> str:
@@ -176,8 +173,7 @@ def _line(name: str, value: Any, comment: str = "") -> str:
 
 def _comment(text: str, indent: str) -> str:
     plain = text.replace("``", "")
-    lines = textwrap.wrap(plain, WIDTH - len(indent) - 2)
-    return "".join(f"{indent}# {line}\n" for line in lines)
+    return "".join(f"{indent}# {line}\n" for line in textwrap.wrap(plain, WIDTH - len(indent) - 2))
 
 
 def _scalar(value: Any) -> str:

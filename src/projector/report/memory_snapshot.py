@@ -84,36 +84,27 @@ class Allocation(NamedTuple):
     """From the operation outwards."""
 
 
-class Device(NamedTuple):
-    """What is known of one device besides its allocations."""
-
-    reserved_bytes: int = 0
-    """Size of its segment, where that is larger than what the allocations take."""
-
-
-def check_memory_snapshot(path: str | Path) -> None:
-    """Refuse a snapshot that could not be written, before anything is projected for it."""
-    check_place(path, key=KEY)
-
-
 def save_snapshot(snapshot: dict[str, Any], path: str | Path) -> None:
     """Write a snapshot, whole or not at all."""
-    check_memory_snapshot(path)
+    check_place(path, key=KEY)
     write_whole(Path(path), pickle.dumps(snapshot, protocol=PROTOCOL), key=KEY)
 
 
 def snapshot_of(
-    allocations: Iterable[Allocation], devices: Sequence[Device], **settings: Any
+    allocations: Iterable[Allocation], reserved_bytes: Sequence[int], **settings: Any
 ) -> dict[str, Any]:
-    """Return a snapshot as torch makes it, of allocations in any order, with further settings."""
-    of_device: list[list[Allocation]] = [[] for _ in devices]
+    """Return a snapshot as torch makes it, of allocations in any order, with further settings.
+
+    ``reserved_bytes`` is the size of each device's segment, if larger than what allocations take.
+    """
+    of_device: list[list[Allocation]] = [[] for _ in reserved_bytes]
     for allocation in allocations:
         if allocation.end_ps is not None and allocation.end_ps < allocation.start_ps:
             raise ConfigError(f"an allocation ends before it starts: {allocation}", key=KEY)
         of_device[allocation.device].append(allocation)
     parts = [
-        _device(number, mine, device)
-        for number, (mine, device) in enumerate(zip(of_device, devices, strict=True))
+        _device(number, mine, reserved)
+        for number, (mine, reserved) in enumerate(zip(of_device, reserved_bytes, strict=True))
     ]
     return {
         "segments": [segment for segment, _ in parts],
@@ -124,12 +115,12 @@ def snapshot_of(
 
 
 def _device(
-    number: int, allocations: list[Allocation], device: Device
+    number: int, allocations: list[Allocation], reserved_bytes: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the segment of a device as it is at the end, and what happened on the way."""
     rows = [allocation for allocation in allocations if allocation.num_bytes > 0]
     offset, top = place(rows)
-    total = max(top, device.reserved_bytes, SEGMENT_ROUNDING)
+    total = max(top, reserved_bytes, SEGMENT_ROUNDING)
     total = -(-total // SEGMENT_ROUNDING) * SEGMENT_ROUNDING
     base = FIRST_ADDRESS + number * (1 << 42)
     events = _events(rows, offset, base)
@@ -140,7 +131,7 @@ def _device(
     }  # fmt: skip
     kept = sorted((offset[i], row) for i, row in enumerate(rows) if row.end_ps is None)
     held = sum(row.num_bytes for _, row in kept)
-    segment = {
+    return {
         "device": number,
         "address": base,
         "total_size": total,
@@ -153,8 +144,7 @@ def _device(
         "is_expandable": False,
         "frames": [],
         "blocks": _blocks(kept, base, total),
-    }
-    return segment, [opened, *events]
+    }, [opened, *events]
 
 
 def place(rows: Sequence[Allocation]) -> tuple[list[int], int]:
@@ -189,8 +179,7 @@ def _changes(rows: Sequence[Allocation]) -> list[tuple[int, bool]]:
     empty[len(rows) :] = ends == starts[which[len(rows) :]]
     rank = np.concatenate([np.ones(len(rows), np.int64), np.zeros(len(ends), np.int64)])
     rank[empty] = 2
-    order = np.lexsort([rank, time])
-    return [(int(which[i]), bool(i < len(rows))) for i in order]
+    return [(int(which[i]), bool(i < len(rows))) for i in np.lexsort([rank, time])]
 
 
 def _lowest_gap(live: list[tuple[int, int]], size: int) -> int:
@@ -252,12 +241,10 @@ def _blocks(kept: list[tuple[int, Allocation]], base: int, total: int) -> list[d
 
 def step_snapshot(result: PerformanceProjection, timeline: Timeline) -> dict[str, Any]:
     """Return the snapshot of a step and its timeline, each pipeline rank a device."""
-    allocations = [
-        *_always(result), *_working(timeline), *_activations(result, timeline)
-    ]  # fmt: skip
+    allocations = [*_always(result), *_working(timeline), *_activations(result, timeline)]
     idle = round(result.memory.allocator_bytes)
-    devices = [Device(round(stage.peak_bytes) + idle) for stage in result.memory.stages]
-    return snapshot_of(allocations, devices, projected=result.job.model.name)
+    reserved_bytes = [round(stage.peak_bytes) + idle for stage in result.memory.stages]
+    return snapshot_of(allocations, reserved_bytes, projected=result.job.model.name)
 
 
 def _always(result: PerformanceProjection) -> Iterator[Allocation]:
@@ -274,8 +261,7 @@ def _working(timeline: Timeline) -> Iterator[Allocation]:
     ranges = timeline.ranges
     for rank, held in enumerate(timeline.memory):
         layers = np.flatnonzero((ranges.level == columns.LAYER) & (ranges.rank == rank))
-        starts = ranges.start_ps[layers].tolist()
-        begun = dict(zip(starts, layers.tolist(), strict=True))
+        begun = dict(zip(ranges.start_ps[layers].tolist(), layers.tolist(), strict=True))
         whole = np.rint(held.transient_bytes).astype(np.int64)
         stack: list[tuple[int, int, tuple[Frame, ...]]] = []
         changes = np.diff(whole, prepend=0).tolist()
@@ -299,10 +285,9 @@ def _working_frames(timeline: Timeline, layer: int | None) -> tuple[Frame, ...]:
         return (Frame("step", 0, "gathered weights, or the update"),)
     ranges = timeline.ranges
     label, number = timeline.labels[int(ranges.label[layer])], int(ranges.layer[layer])
-    name = f"layers.{number} {label}" if number >= 0 else label
     return (
         Frame(columns.PHASES[int(ranges.phase[layer])], 0, "working set"),
-        Frame("layer", max(0, number), name),
+        Frame("layer", max(0, number), f"layers.{number} {label}" if number >= 0 else label),
         Frame("microbatch", int(ranges.microbatch[layer]), f"stage {int(ranges.stage[layer])}"),
     )
 
@@ -320,12 +305,28 @@ def _activations(result: PerformanceProjection, timeline: Timeline) -> Iterator[
     """Yield what forwards keep, block by block."""
     ranges, held = timeline.ranges, result.pipeline.activation_bytes
     kept = kept_bytes(result)
-    activities = _kept_activities(timeline, kept)
+    of_forward = (timeline.phase == columns.FORWARD) & ~timeline.recompute & (timeline.row >= 0)
+    activities = np.flatnonzero(of_forward)
+    activities = activities[kept[timeline.row[activities]] > 0.0]
     weight = kept[timeline.row[activities]]
     of_block: dict[tuple[int, ...], list[int]] = {}
     for at, key in enumerate(map(tuple, _keys(timeline, activities, _BLOCK).tolist())):
         of_block.setdefault(key, []).append(at)
-    shares = _freed(result, timeline, activities)
+    # With a backward that is split, a share of what is kept stays until W.
+    run, named = result.pipeline, (*_LAYER, "label")
+    parts: tuple[tuple[float, tuple[int, ...], tuple[str, ...]], ...]
+    parts = ((1.0, (columns.BACKWARD, columns.WEIGHT), named),)
+    if run.order.splits_backward:
+        now = (1.0 - run.w_share, (columns.BACKWARD,), named)
+        parts = (now, (run.w_share, (columns.WEIGHT,), _LAYER))
+    shares = tuple(
+        _Freed(
+            share,
+            _freed_ps(timeline, activities, phases, names),
+            _block_ends_ps(timeline, phases),
+        )
+        for share, phases, names in parts
+    )
     blocks = (ranges.level == columns.BLOCK) & (ranges.phase == columns.FORWARD)
     for block in np.flatnonzero(blocks).tolist():
         key = tuple(int(getattr(ranges, name)[block]) for name in _BLOCK)
@@ -360,30 +361,6 @@ def _frames(timeline: Timeline, activity: int) -> tuple[Frame, ...]:
     return frames if layer < 0 else (*frames, Frame("layer", layer, f"layers.{layer}"))
 
 
-def _freed(
-    result: PerformanceProjection, timeline: Timeline, activities: Ints
-) -> tuple[_Freed, ...]:
-    """Say when what is kept is freed: with a backward that is split, a share stays until W."""
-    both = (columns.BACKWARD, columns.WEIGHT)
-    run = result.pipeline
-    if not run.order.splits_backward:
-        ends = _freed_ps(timeline, activities, both, (*_LAYER, "label"))
-        return (_Freed(1.0, ends, _block_ends_ps(timeline, both)),)
-    now, later = both
-    return (
-        _Freed(
-            1.0 - run.w_share,
-            _freed_ps(timeline, activities, (now,), (*_LAYER, "label")),
-            _block_ends_ps(timeline, (now,)),
-        ),
-        _Freed(
-            run.w_share,
-            _freed_ps(timeline, activities, (later,), _LAYER),
-            _block_ends_ps(timeline, (later,)),
-        ),
-    )
-
-
 def kept_bytes(result: PerformanceProjection) -> Floats:
     """Return what each row of the operation table keeps for the backward, in bytes.
 
@@ -392,19 +369,11 @@ def kept_bytes(result: PerformanceProjection) -> Floats:
     evaluation = evaluate([result.job])
     table, workloads = evaluation.table, evaluation.workloads
     full = workloads.columns.recompute == RECOMPUTE_FULL
-    dropped = dropped_rows(table, workloads) | full[table.workload]
-    kept = np.where(dropped, 0.0, table.saved_bytes)
+    kept = np.where(dropped_rows(table, workloads) | full[table.workload], 0.0, table.saved_bytes)
     rows = np.flatnonzero((table.phase == columns.FORWARD) & full[table.workload])
     workload, first = np.unique(table.workload[rows], return_index=True)
     kept[rows[first]] = evaluation.costs.saved_bytes[workload]
     return kept
-
-
-def _kept_activities(timeline: Timeline, kept: Floats) -> Ints:
-    """Return the activities of forwards that keep something."""
-    of_forward = (timeline.phase == columns.FORWARD) & ~timeline.recompute & (timeline.row >= 0)
-    rows = np.flatnonzero(of_forward)
-    return rows[kept[timeline.row[rows]] > 0.0]
 
 
 def _keys(timeline: Timeline, rows: Ints, names: tuple[str, ...]) -> Ints:
@@ -430,8 +399,7 @@ def _freed_ps(
 def _block_ends_ps(timeline: Timeline, phases: tuple[int, ...]) -> dict[tuple[int, ...], int]:
     """Return when the last of some phases of each block ends."""
     ranges = timeline.ranges
-    later = np.isin(ranges.phase, phases)
-    rows = np.flatnonzero((ranges.level == columns.BLOCK) & later)
+    rows = np.flatnonzero((ranges.level == columns.BLOCK) & np.isin(ranges.phase, phases))
     ends: dict[tuple[int, ...], int] = {}
     keys = zip(*(getattr(ranges, name)[rows].tolist() for name in _BLOCK), strict=True)
     for key, end in zip(keys, (ranges.start_ps + ranges.duration_ps)[rows].tolist(), strict=True):

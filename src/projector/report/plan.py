@@ -16,7 +16,6 @@ from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.figures.figure import Axes, Figure
 from projector.report.pages.page import band, plain_layout, round_ticks, scatter, write_page
 from projector.units import GIB
 
@@ -53,7 +52,15 @@ def plan_document(result: PlanResult) -> Document:
         sections.append(Section("Not among the choices", table=Table([clusters, why])))
     changes = changes_of(question, result.choices)
     sections += _listed("What would change the answer", changes, media=Media.PAGE)
-    sections += _assumptions(result)
+    of_run = result.choices[0].run.assumptions if result.choices else ()
+    shown = [text for text in result.assumptions if not text.startswith(OF_RUN)]
+    if of_run:
+        short = "; ".join(text.removeprefix("run.").partition(":")[0] for text in of_run)
+        shown.append(f"{OF_RUN} {short} (sources: --json, --html).")
+    sections += [
+        Section("Assumed", items=shown, media=Media.TERMINAL),
+        *_listed("What the figures rest on", result.assumptions, media=Media.PAGE),
+    ]
     if choices:
         overrides = " ".join(f"{key}={_text(value)}" for key, value in choices[0].overrides.items())
         name = "The first choice as overrides of the job"
@@ -97,7 +104,7 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
     runs = [each.run for each in choices]
     limited = bool(limits_text(result.question))
     columns = [
-        _places(choices),
+        Column("#", range(1, len(choices) + 1)),
         Column("group", [each.group for each in choices]),
         Column("GPUs", [each.gpus for each in choices], "{:,}".format),
         words("device", [each.label for each in choices]),
@@ -131,22 +138,17 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
     return Section("Choices", text, Table(columns, {0: "bold"}, gap=1), note=note)
 
 
-def _places(choices: Sequence[Choice]) -> Column:
-    return Column("#", range(1, len(choices) + 1))
-
-
 def _reached(choices: Sequence[Choice], media: Media, high: Media) -> list[Column]:
     """Return goodput, rate and memory of each choice, and where the band of memory ends."""
     percent, gib = "{:.1f} %".format, "{:,.2f}".format
     goodput = [None if each.run.goodput is None else 100.0 * each.run.goodput for each in choices]
     peaks = [each.peak_bytes / GIB for each in choices]
-    ends = [each.peak_high_bytes / GIB for each in choices]
     return [
         Column("goodput %", goodput, percent, 1, short="goodput", media=media),
         Column("MFU %", [100.0 * each.mfu for each in choices], percent, 1, short="MFU",
                media=media),
         Column("peak GiB", peaks, gib, 1, short="GiB", media=media),
-        Column("to GiB", ends, gib, 1, media=high),
+        Column("to GiB", [each.peak_high_bytes / GIB for each in choices], gib, 1, media=high),
     ]  # fmt: skip
 
 
@@ -158,13 +160,12 @@ def _layouts(result: PlanResult, choices: Sequence[Choice]) -> Section:
     """Return what lies behind the choices."""
     failures = [each.run.failures for each in choices]
     usable = [each.usable_bytes / GIB for each in choices]
-    rates = [each.tokens_per_s_per_gpu for each in choices]
     columns = [
-        _places(choices),
+        Column("#", range(1, len(choices) + 1)),
         words("cluster", [each.name for each in choices], media=Media.PAGE),
         prose("layout", [each.layout for each in choices]),
         prose("why it is there", [each.remark for each in choices], media=Media.TERMINAL),
-        Column("tokens/s/GPU", rates, media=Media.PAGE),
+        Column("tokens/s/GPU", [each.tokens_per_s_per_gpu for each in choices], media=Media.PAGE),
         Column("failures", failures, digits=1, media=Media.PAGE),
         *_reached(choices, Media.PAGE, Media.PAGE),
         Column("usable GiB", usable, digits=1, media=Media.PAGE),
@@ -183,19 +184,6 @@ def _layouts(result: PlanResult, choices: Sequence[Choice]) -> Section:
         closing.append(Text(told))
     note = "the fastest of each cluster"
     return Section("Layouts", text, Table(columns), note=note, closing=closing)
-
-
-def _assumptions(result: PlanResult) -> list[Section]:
-    """Say what a plan rests on: a terminal has what runs assume by name and value only."""
-    of_run = result.choices[0].run.assumptions if result.choices else ()
-    shown = [text for text in result.assumptions if not text.startswith(OF_RUN)]
-    if of_run:
-        short = "; ".join(text.removeprefix("run.").partition(":")[0] for text in of_run)
-        shown.append(f"{OF_RUN} {short} (sources: --json, --html).")
-    return [
-        Section("Assumed", items=shown, media=Media.TERMINAL),
-        *_listed("What the figures rest on", result.assumptions, media=Media.PAGE),
-    ]
 
 
 def _text(value: Any) -> str:
@@ -269,7 +257,7 @@ def write_plan_figure(result: PlanResult, path: str | Path) -> None:
     fig.save_figure(path, lambda: plan_figure(result))
 
 
-def plan_figure(result: PlanResult) -> Figure:
+def plan_figure(result: PlanResult) -> fig.Figure:
     """Draw the choices with their bands, the front, the knee, and the limits."""
     figure = fig.new_figure(*fig.WIDE)
     fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
@@ -297,15 +285,14 @@ def plan_figure(result: PlanResult) -> Figure:
             linewidths=1.3, zorder=7, label="knee",
         )  # fmt: skip
     shown = result.choices[:LISTED]
-    points = np.array(_points(result, shown)).T
-    fig.number_points(axes, points, np.full(len(shown), 5.0))
+    fig.number_points(axes, np.array(_points(result, shown)).T, np.full(len(shown), 5.0))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     _draw_names(side, result, shown)
     return figure
 
 
 def _draw_kind(
-    axes: Axes, result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
+    axes: fig.Axes, result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
 ) -> None:
     """Draw the choices of one kind of cluster; those at risk are hollow."""
     for each in members:
@@ -324,7 +311,7 @@ def _draw_kind(
             )  # fmt: skip
 
 
-def _draw_names(side: Axes, result: PlanResult, shown: Sequence[Choice]) -> None:
+def _draw_names(side: fig.Axes, result: PlanResult, shown: Sequence[Choice]) -> None:
     write = usd if result.spend == COST else number
     rows = [
         (
@@ -377,20 +364,15 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
             "tickvals": ticks,
             "ticktext": [write(tick) for tick in ticks],
         }
-    return {"data": data, "layout": {**layout, "shapes": _limit_lines(result)}}
-
-
-def _limit_lines(result: PlanResult) -> list[dict[str, Any]]:
-    """Return a dashed line across the figure for each limit."""
     lines = []
     for axis, place, text in _limits(result):
         across = "y" if axis == "x" else "x"
-        label: dict[str, Any] = {"text": text, "textposition": "end"}
+        told: dict[str, Any] = {"text": text, "textposition": "end"}
         if axis == "x":
-            label |= {"textangle": 0, "xanchor": "left"}
+            told |= {"textangle": 0, "xanchor": "left"}
         lines.append({
             "type": "line", f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1,
-            f"{axis}0": place, f"{axis}1": place, "label": label,
+            f"{axis}0": place, f"{axis}1": place, "label": told,
             "line": {"color": fig.INK, "width": 1, "dash": "dash"},
         })  # fmt: skip
-    return lines
+    return {"data": data, "layout": {**layout, "shapes": lines}}

@@ -74,8 +74,7 @@ def search_report(result: SearchResult) -> Document:
         head += [text.append(f"  {nothing_ranked(result)}", style="not bold default"), Text()]
         for sentence, overrides in ways_out(result):
             head += [Text(sentence), *([Pasted(overrides)] if overrides else []), Text()]
-    sections = [*_best(result), *_pareto(result), *_illegal(result)]
-    return Document(title, counts, sections, head)
+    return Document(title, counts, [*_best(result), *_pareto(result), *_illegal(result)], head)
 
 
 def write_search_page(result: SearchResult, path: str | Path) -> None:
@@ -90,8 +89,7 @@ def write_search_page(result: SearchResult, path: str | Path) -> None:
     band = result.uncertainty
     if band["relative"] is not None:
         lead += f" Times to ±{100.0 * band['relative']:.0f} %: {band['basis']}."
-    sections = [_ranked(result), _picture(result), *_illegal(result)]
-    write_page(path, Document(title, lead, sections))
+    write_page(path, Document(title, lead, [_ranked(result), _picture(result), *_illegal(result)]))
 
 
 def counts_of(result: SearchResult) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -15,7 +14,8 @@ from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import band, log_ticks, plain_layout, scatter, write_page
+from projector.report.pages.page import write_page
+from projector.report.speed_front import Curve, chart, draw
 from projector.report.terminal.grid import DIM, entries, gib, milliseconds, pairs, percent, plain
 from projector.serving.deployment import degrees
 from projector.serving.projection import ServingProjection
@@ -27,8 +27,6 @@ TERMS: Mapping[str, str] = hardware_table("report_words.yaml")["serving_terms"]
 
 MOST_SHOWN = 12
 """Points of a front that a terminal lists; a page and ``--json`` have all."""
-
-USER, GPU = "speed of one user, tokens/s", "throughput of one GPU, tokens/s"
 
 
 def serve_report(result: ServingProjection) -> Document:
@@ -188,7 +186,7 @@ def _front(result: ServingProjection) -> list[Section]:
             text,
             Table(columns, brief=shown.tolist()),
             note=f"{front.fitting:,} of {len(front.grid):,} points fit{more}",
-            figures=[("", lambda: _figure(result, front))],
+            figures=[("", lambda: chart([_curve(result, front)]))],
         )
     ]
 
@@ -323,7 +321,7 @@ def write_front(result: ServingProjection, path: str | Path) -> None:
     """Draw throughput against speed; the file appears whole or not at all."""
     fig.check_figure(path)
     front = front_of(result)
-    fig.save_figure(path, lambda: front_figure(result, front))
+    fig.save_figure(path, lambda: draw(*titles(result), [_curve(result, front)]))
 
 
 def front_of(result: ServingProjection) -> ServingFront:
@@ -365,83 +363,22 @@ def speed_band(result: ServingProjection, user: Floats) -> tuple[Floats, Floats]
     return user / band.high_68, user / band.low_68
 
 
-def front_figure(result: ServingProjection, front: ServingFront) -> fig.Figure:
-    """Draw the points that fit, the front over them, and its knee."""
-    figure = fig.new_figure(9.0, 5.6)
-    fig.head(figure, f"Throughput against speed: {titles(result)[0]}", titles(result)[1])
-    axes = figure.subplots()
-    axes.set_xlabel(USER)
-    axes.set_ylabel(GPU)
-    axes.set(xscale="log", yscale="log")
-    axes.grid(color=fig.FAINT, lw=0.6)
-    rates = front.rates
-    fits = np.flatnonzero(rates.fits)
-    if not len(fits):
-        axes.text(0.5, 0.5, "nothing fits", ha="center", color=fig.SOFT, transform=axes.transAxes)
-        return figure
-    user, device = rates.tokens_per_s_per_user, rates.tokens_per_s_per_gpu
-    axes.plot(
-        user[fits], device[fits], "o", ms=3.5, color=fig.SOFT, alpha=0.35, mew=0, label="fits"
+def _curve(result: ServingProjection, front: ServingFront) -> Curve:
+    """Return what the chart shows."""
+    rates, rows = front.rates, front.rows
+
+    def hover(row: int) -> str:
+        return f"TTFT {to_ms(rates.ttft_s[row]):,.1f} ms, TPOT {to_ms(rates.tpot_s[row]):,.2f} ms"
+
+    return Curve(
+        name=result.deployment.cluster.device.name,
+        user=rates.tokens_per_s_per_user,
+        gpu=rates.tokens_per_s_per_gpu,
+        shown=np.flatnonzero(rates.fits),
+        front=rows,
+        mark=int(rows[front.knee]) if len(rows) else None,
+        mark_name="knee",
+        label=lambda row: split_name(front, row),
+        hover=hover,
+        ends=speed_band(result, rates.tokens_per_s_per_user[rows]),
     )
-    rows = front.rows
-    axes.plot(
-        user[rows],
-        device[rows],
-        "-o",
-        color=fig.PALETTE[0],
-        lw=1.4,
-        ms=5.5,
-        label="no other is better",
-    )
-    if (ends := speed_band(result, user[rows])) is not None:
-        axes.hlines(
-            device[rows], *ends, color=fig.PALETTE[0], lw=1.0, alpha=0.4, zorder=1.5,
-            label="68 % of measured speeds",
-        )  # fmt: skip
-    knee = int(rows[front.knee])
-    axes.plot(user[knee], device[knee], "D", color=fig.PALETTE[3], ms=9, label="knee")
-    for row, place in ((int(rows[0]), (6, 6)), (knee, (8, 8)), (int(rows[-1]), (4, 14))):
-        side = "center" if row == rows[-1] else "left"
-        axes.annotate(
-            split_name(front, row), (user[row], device[row]), place, textcoords="offset points",
-            ha=side, fontsize=8.5, color=fig.INK,
-            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.0},
-        )  # fmt: skip
-    for axis, values in ((axes.xaxis, user[fits]), (axes.yaxis, device[fits])):
-        fig.number_ticks(axis, float(values.min()), float(values.max()) * 1.001)
-    axes.margins(0.14, 0.12)
-    axes.legend(loc="lower left", frameon=False)
-    return figure
-
-
-def _figure(result: ServingProjection, front: ServingFront) -> Any:
-    rates = front.rates
-    user, device = rates.tokens_per_s_per_user, rates.tokens_per_s_per_gpu
-    fits = np.flatnonzero(rates.fits)
-    knee = front.rows[front.knee : front.knee + 1]
-
-    def points(mode: str, name: str, rows: Any, **style: Any) -> dict[str, Any]:
-        texts = [
-            f"{split_name(front, row)}<br>TTFT {to_ms(rates.ttft_s[row]):,.1f} ms, "
-            f"TPOT {to_ms(rates.tpot_s[row]):,.2f} ms"
-            for row in rows.tolist()
-        ]
-        hover = "%{x:,.1f} tokens/s/user, %{y:,.0f} tokens/s/GPU<br>%{text}<extra></extra>"
-        told = {"text": texts, "hovertemplate": hover}
-        return scatter(mode, name, user[rows], device[rows], **told, **style)
-
-    style: dict[str, Any] = {"line": {"color": fig.PALETTE[0]}, "marker": {"size": 8}}
-    if (ends := speed_band(result, user[front.rows])) is not None:
-        style["error_x"] = band(user[front.rows], *ends)
-    rhomb = {"color": fig.PALETTE[3], "size": 13, "symbol": "diamond"}
-    data = [
-        points("markers", "fits", fits, marker={"color": fig.SOFT, "size": 4, "opacity": 0.4}),
-        points("lines+markers", "no other is better", front.rows, **style),
-        points("markers", "knee", knee, marker=rhomb),
-    ]
-    layout = plain_layout(USER, GPU)
-    ranges = {"xaxis": np.concatenate([user[fits], *(ends or ())]), "yaxis": device[fits]}
-    for axis, values in ranges.items():
-        if len(fits):
-            layout[axis] |= log_ticks(float(values.min()), float(values.max()))
-    return {"data": data, "layout": layout}

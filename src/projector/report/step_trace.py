@@ -202,8 +202,7 @@ def rank_lines(timeline: Timeline, head: Head) -> Iterator[tuple[int, Iterator[s
             },
         }
         own = head._replace(other={**head.other, "pipeline_rank": rank})
-        drawn = {rank: Drawn(member.rank, member.device)}
-        writer = _Writer(timeline, mine, own, zero_ps, drawn)
+        writer = _Writer(timeline, mine, own, zero_ps, {rank: Drawn(member.rank, member.device)})
         yield member.rank, writer.lines(about)
 
 
@@ -310,9 +309,6 @@ class _Writer:
                 yield about("thread_name", process, thread, "name", name)
                 yield about("thread_sort_index", process, thread, "sort_index", thread)
 
-    def _span(self, start_ps: int, duration_ps: int) -> tuple[int, int]:
-        return (self.zero_ps + start_ps, duration_ps)
-
     def _cut(self, start_ps: int, end_ps: int) -> tuple[int, int]:
         """Return the start and length of what stands around something, or in it."""
         begin = whole_ns(self.zero_ps + start_ps)
@@ -339,8 +335,8 @@ class _Writer:
             yield complete("gpu_user_annotation", name, where, span, _known(facts))
 
     def _wait(self, work: Work) -> str:
-        span = self._span(work.start_ps, work.duration_ps)
-        return complete("gpu_user_annotation", work.label, self._place(work), span, _facts(work))
+        where = self._place(work)
+        return complete("gpu_user_annotation", work.label, where, self._of(work), _facts(work))
 
     def _kernel(self, work: Work) -> str:
         where = self._place(work)
@@ -370,7 +366,7 @@ class _Writer:
         return complete("kernel", name, where, self._of(work), args)
 
     def _of(self, work: Work) -> tuple[int, int]:
-        return self._span(work.start_ps, work.duration_ps)
+        return (self.zero_ps + work.start_ps, work.duration_ps)
 
     def _host(self, rank: int, works: Sequence[Work]) -> Iterator[str]:
         """Yield the launches of a rank with their operators, ranges and arrows."""
@@ -398,8 +394,7 @@ class _Writer:
 
         def line(category: str, name: str, rows: Iterable[Work], facts: str = "") -> str:
             spans = [(work.prepare_ps, work.launch_end_ps) for work in rows]
-            span = self._cut(spans[0][0], spans[-1][1])
-            return complete(category, name, where, span, facts)
+            return complete(category, name, where, self._cut(spans[0][0], spans[-1][1]), facts)
 
         for (name, microbatch, stage), group in groupby(
             works, lambda work: (work.surrounding, work.microbatch, work.stage)
@@ -433,8 +428,7 @@ class _Writer:
             yield complete("cpu_op", inner[0], where, whole, f'"Input Dims": {inner[1]}')
         call = self._cut(work.launch_ps, work.launch_end_ps)
         args = f'"External id": {work.number}, "correlation": {work.number}'
-        name = self.names.launches[self.head.vendor]
-        yield complete("cuda_runtime", name, where, call, args)
+        yield complete("cuda_runtime", self.names.launches[self.head.vendor], where, call, args)
         start_ps = self.zero_ps + work.start_ps
         yield arrow("ac2g", work.number, where, call[0], ends=False)
         yield arrow("ac2g", work.number, self._place(work), start_ps, ends=True)
@@ -444,12 +438,8 @@ class _Writer:
         begun: dict[int, Work] = {}
         for work in works:
             sequence = self.sequence.get(work.key)
-            if (
-                sequence is None
-                or work.recompute
-                or work.thread == UNTOLD
-                or work.track == columns.WAIT
-            ):
+            launched = work.thread != UNTOLD and work.track != columns.WAIT
+            if sequence is None or work.recompute or not launched:
                 continue
             if work.thread == MAIN:
                 begun.setdefault(sequence, work)
@@ -623,8 +613,7 @@ class TimelineNames(Config):
     def collective(self, label: str) -> CollectiveNames:
         """Return the collective that a label of a projection ends with."""
         last = label.rpartition(".")[2]
-        name = self.labels.get(last, last)
-        return self.collectives.get(name, self.collectives[self.otherwise])
+        return self.collectives.get(self.labels.get(last, last), self.collectives[self.otherwise])
 
 
 @cache
@@ -646,15 +635,12 @@ def operators_of(table: OperationTable) -> list[tuple[str, str] | None]:
             dims = [[*several, m, k], [*several, k, n]]
             found.append((names["gemms" if several else "gemm"], json.dumps(dims)))
         elif kind == ATTENTION:
-            query, key, value = (
-                [batch, m, heads, k],
-                [batch, n, key_heads, k],
-                [batch, n, key_heads, d_v],
-            )
+            query, key = [batch, m, heads, k], [batch, n, key_heads, k]
             back = phase != FORWARD
             # The gradient of the output comes first in the backward.
             gradient = [[batch, m, heads, d_v]] if back else []
             name = names["attention_backward" if back else "attention"]
+            value = [batch, n, key_heads, d_v]
             found.append((name, json.dumps([*gradient, query, key, value])))
         else:
             found.append(None)

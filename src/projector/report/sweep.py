@@ -125,8 +125,8 @@ def write_sweep_page(result: SweepResult, path: str | Path) -> None:
         lead += f" They are of {len(workloads)} workloads: compare rows of the same one."
         if len(workloads) > len(shown):
             lead += f" The first {len(shown)} have pictures of their own."
-    fields = swept.axes_of(result.columns)
-    text = f"Axes: {', '.join(fields)}. Digest of the space: {result.plan.digest[:16]}."
+    text = f"Axes: {', '.join(swept.axes_of(result.columns))}. "
+    text += f"Digest of the space: {result.plan.digest[:16]}."
     if result.output is not None:
         text += f" Rows: {result.output}."
     warnings = "".join(f" Warning: {warning}." for warning in result.warnings)

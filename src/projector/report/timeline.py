@@ -32,14 +32,9 @@ nanoseconds for a grid."""
 _KINDS = ("F", "B", "W")
 
 
-def check_timeline(path: str | Path) -> None:
-    """Refuse a trace that could not be written, before anything is projected for it."""
-    check_place(path, key=KEY)
-
-
 def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Write the trace of a run, whole, compressed for ``.gz``, titled by the name of a job."""
-    check_timeline(path)
+    check_place(path, key=KEY)
     target = Path(path)
     content = timeline_text(run, title).encode()
     if target.suffix == ".gz":

@@ -20,15 +20,7 @@ from projector.report.document import Column, Document, Figure, Media, Section, 
 from projector.report.figures import figure as fig
 from projector.report.figures import trace
 from projector.report.figures.figure import Axes
-from projector.report.pages.page import (
-    check_page,
-    named_axis,
-    plain_layout,
-    said,
-    scatter,
-    stacked_bars,
-    write_page,
-)
+from projector.report.pages import page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.sampled import within
 from projector.trace.measures.statistics import Band, band
@@ -240,8 +232,7 @@ def runs_document(found: Runs) -> Document:
     lead = "Medians over iterations and devices; the others are compared with the first run."
     sections = [_times(found), *_by_phase(found), *_overlaps(found), *_samples(found)]
     if found.warnings:
-        mind = Section("Mind this", items=found.warnings, media=Media.PAGE)
-        sections.append(mind)
+        sections.append(Section("Mind this", items=found.warnings, media=Media.PAGE))
     return Document(title, lead, sections)
 
 
@@ -320,7 +311,7 @@ def _samples(found: Runs) -> list[Section]:
         words("sampled", [SAMPLED[what] for what, _ in known]),
         words("run", [run.name for _, run in known]),
         *(
-            Column(name, [getattr(each, key) for each in spreads], _short, digits=1)
+            Column(name, [getattr(each, key) for each in spreads], "{:,.0f}".format, digits=1)
             for name, key in _SPREAD
         ),
     ])  # fmt: skip
@@ -338,41 +329,37 @@ _SPREAD = (
 )
 
 
-def _short(value: float) -> str:
-    return f"{value:,.0f}"
-
-
 # The page.
 
 
 def write_runs_page(found: Runs, path: str | Path) -> None:
     """Write the runs as one page that works offline; it appears whole or not at all."""
-    check_page(path)
-    write_page(path, runs_document(found))
+    page.check_page(path)
+    page.write_page(path, runs_document(found))
 
 
 def _phase_page(found: Runs, phase: str) -> Figure:
     parts, talks = found.bars(phase)
     data = [
-        *stacked_bars(found.names, parts, trace.COLOURS),
-        *stacked_bars(found.names, talks, trace.TRAFFIC, "communication"),
+        *page.stacked_bars(found.names, parts, trace.COLOURS),
+        *page.stacked_bars(found.names, talks, trace.TRAFFIC, "communication"),
     ]
-    layout = plain_layout("", f"{phase}, over an iteration of {said(found.names[0])}")
-    named_axis(layout, "xaxis")
+    layout = page.plain_layout("", f"{phase}, over an iteration of {page.said(found.names[0])}")
+    page.named_axis(layout, "xaxis")
     return {"data": data, "layout": layout | {"barmode": "stack"}}
 
 
 def _overlap_page(found: Runs, operation: Operation) -> Figure:
     data = [
-        scatter(
-            "markers", said(run.name), _some(run.panels[operation].overlap),
+        page.scatter(
+            "markers", page.said(run.name), _some(run.panels[operation].overlap),
             _some(run.panels[operation].duration),
             marker={"color": colour, "size": 6, "opacity": 0.6},
         )
         for run, colour in zip(found.runs, RUN_COLOURS, strict=False)
         if operation in run.panels
     ]  # fmt: skip
-    layout = plain_layout("overlap ratio", "duration over the shortest like it")
+    layout = page.plain_layout("overlap ratio", "duration over the shortest like it")
     layout["xaxis"]["range"] = [-0.03, 1.03]
     return {"data": data, "layout": layout}
 
@@ -388,7 +375,7 @@ def _samples_page(found: Runs, what: str) -> Figure:
     box = {
         "type": "box",
         "name": "",
-        "x": [said(run.name) for run in known],
+        "x": [page.said(run.name) for run in known],
         "showlegend": False,
     } | {
         "lowerfence": [each.min for each in spreads],
@@ -398,8 +385,8 @@ def _samples_page(found: Runs, what: str) -> Figure:
         "upperfence": [each.max for each in spreads],
         "marker": {"color": fig.PALETTE[0]},
     }
-    layout = plain_layout("", SAMPLED[what])
-    named_axis(layout, "xaxis")
+    layout = page.plain_layout("", SAMPLED[what])
+    page.named_axis(layout, "xaxis")
     return {"data": [box], "layout": layout}
 
 
@@ -429,8 +416,7 @@ def runs_picture(found: Runs) -> "Picture":
         f"Runs side by side: {fig.one_line(', '.join(found.names), 80)}",
         "bars: medians over iterations and devices, over all compute and launches of the first run",
     )
-    panels = figure.subplots(len(rows), across, squeeze=False)
-    for row, line in zip(rows, panels, strict=True):
+    for row, line in zip(rows, figure.subplots(len(rows), across, squeeze=False), strict=True):
         for axes in line[len(row) :]:
             axes.set_visible(False)
         for draw, axes in zip(row, line, strict=False):

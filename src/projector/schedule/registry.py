@@ -10,17 +10,7 @@ from typing import Any, NamedTuple
 from projector.arrays import Ints
 from projector.config.training import AUTO, chunks_of, schedule_name, spellings
 from projector.errors import ScheduleError, shown
-from projector.schedule.order import (
-    Order,
-    Placement,
-    Series,
-    kept_by_operations,
-    microbatches_held,
-    one_chunk_of_any,
-    round_robin_stages,
-    two_chunks,
-    v_shape,
-)
+from projector.schedule import order as orders
 from projector.schedule.orders import dualpipe, forward_backward, zerobubble
 from projector.schedule.planning.costs import Costs, uniform_costs
 
@@ -47,7 +37,7 @@ def _each_later(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
 
 
 def _v_stages(pp: int, vpp: int) -> Ints:  # noqa: ARG001
-    return v_shape(pp)
+    return orders.v_shape(pp)
 
 
 class Entry(NamedTuple):
@@ -57,16 +47,16 @@ class Entry(NamedTuple):
     description: str
     check: Callable[..., None]
     """Raises :class:`ScheduleError` where the schedule cannot run."""
-    order: Callable[..., Order] | None = None
+    order: Callable[..., orders.Order] | None = None
     """The order, where it is the same for all times and memories."""
-    plan: Callable[[int, int, int, Costs], Order] | None = None
+    plan: Callable[[int, int, int, Costs], orders.Order] | None = None
     """The order that suits some times and memories; raises where the memory is too small."""
     most_held: Callable[[int], int] | None = None
     """Microbatches, of all chunks, that a planned order lets each of ``pp`` ranks hold at most,
     where the room for them is not the only limit."""
     chunks: Callable[[int], int] = lambda vpp: vpp
     """Chunks a rank for this schedule, from those that another schedule uses for the same work."""
-    stages: Callable[[int, int], Ints] = round_robin_stages
+    stages: Callable[[int, int], Ints] = orders.round_robin_stages
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
@@ -84,13 +74,13 @@ class Entry(NamedTuple):
         return self.plan is not None
 
 
-def _planner(where: str, *arguments: Any) -> Callable[[int, int, int, Costs], Order]:
+def _planner(where: str, *arguments: Any) -> Callable[[int, int, int, Costs], orders.Order]:
     """Return a function of a module of orders, imported when it is called: it loads numba."""
 
-    def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> Order:
+    def plan(pp: int, vpp: int, microbatches: int, costs: Costs) -> orders.Order:
         module, name = where.split(".")
         planner = getattr(import_module(f"projector.schedule.orders.{module}"), name)
-        order: Order = planner(*arguments, pp, vpp, microbatches, costs)
+        order: orders.Order = planner(*arguments, pp, vpp, microbatches, costs)
         return order
 
     return plan
@@ -102,13 +92,13 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "gpipe",
             "all forwards, then all backwards",
-            partial(one_chunk_of_any, "gpipe"),
+            partial(orders.one_chunk_of_any, "gpipe"),
             forward_backward.gpipe,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
-            partial(one_chunk_of_any, "1f1b"),
+            partial(orders.one_chunk_of_any, "1f1b"),
             forward_backward.one_f_one_b,
             repeats=_each,
         ),
@@ -123,21 +113,21 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "zerobubble",
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
-            partial(one_chunk_of_any, "zerobubble"),
+            partial(orders.one_chunk_of_any, "zerobubble"),
             zerobubble.order,
             repeats=_each,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
-            partial(one_chunk_of_any, "zerobubble-h2"),
+            partial(orders.one_chunk_of_any, "zerobubble-h2"),
             zerobubble.order_h2,
             repeats=_each_later,
         ),
         Entry(
             "zbv-formatted",
             "ZB-V: two chunks a rank in a V, handcrafted, memory of 1F1B",
-            partial(two_chunks, "zbv-formatted"),
+            partial(orders.two_chunks, "zbv-formatted"),
             zerobubble.order_v,
             stages=_v_stages,
             repeats=_each_later,
@@ -146,9 +136,9 @@ SCHEDULES: dict[str, Entry] = {
             Entry(
                 f"zbv-greedy-{mode}",
                 f"two chunks a rank in a V, W where it fits, {memory}",
-                partial(two_chunks, f"zbv-greedy-{mode}"),
+                partial(orders.two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy.plan", mode),
-                most_held=partial(microbatches_held, mode),
+                most_held=partial(orders.microbatches_held, mode),
                 stages=_v_stages,
             )
             for mode, memory in (
@@ -169,13 +159,13 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "seaailab",
             "zero bubble planned with the times and memory at hand",
-            partial(one_chunk_of_any, "seaailab"),
+            partial(orders.one_chunk_of_any, "seaailab"),
             plan=_planner("seaailab.plan"),
         ),
         Entry(
             "seaailab-ilp",
             "the same, made better by an integer linear program in limited time",
-            partial(one_chunk_of_any, "seaailab-ilp"),
+            partial(orders.one_chunk_of_any, "seaailab-ilp"),
             plan=_planner("seaailab.plan_searched"),
             on_request=True,
         ),
@@ -248,7 +238,7 @@ def build(
     microbatches: int,
     costs: Costs | None = None,
     group_size: int | None = None,
-) -> Order:
+) -> orders.Order:
     """Return the order of a schedule; the same arguments give the same object.
 
     Only planned schedules look at ``costs``, those of the ``pp * vpp`` virtual stages; without, all
@@ -265,10 +255,10 @@ def build(
     return _build(entry.name, *sizes, costs, *_group(entry, group_size))
 
 
-@kept_by_operations(lambda order, *_: len(order.kind))
+@orders.kept_by_operations(lambda order, *_: len(order.kind))
 def _build(
     name: str, pp: int, vpp: int, microbatches: int, costs: Costs | None, *group: int
-) -> Order:
+) -> orders.Order:
     entry = SCHEDULES[name]
     if costs is not None and entry.plan is not None:
         return entry.plan(pp, vpp, microbatches, costs)
@@ -277,23 +267,23 @@ def _build(
 
 
 @lru_cache(maxsize=512)
-def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> Series:
+def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> orders.Series:
     """Return the orders of a schedule that is not planned; the same arguments give the same."""
     entry = SCHEDULES[name]
     every, least = entry.repeats(pp, vpp, *_group(entry, group_size))
     order = partial(_series_order, name, pp, vpp, group_size)
-    return Series(pp, vpp * entry.directions, order, every, least)
+    return orders.Series(pp, vpp * entry.directions, order, every, least)
 
 
-def _series_order(name: str, pp: int, vpp: int, group_size: int | None, count: int) -> Order:
+def _series_order(name: str, pp: int, vpp: int, group_size: int | None, count: int) -> orders.Order:
     return build(name, pp, vpp, count, None, group_size)
 
 
 @lru_cache(maxsize=512)
-def placement(name: str, pp: int, vpp: int) -> Placement:
+def placement(name: str, pp: int, vpp: int) -> orders.Placement:
     """Return where the stages of a schedule live; the same arguments give the same object."""
     entry = SCHEDULES[name]
-    return Placement(entry.stages(pp, vpp), entry.directions)
+    return orders.Placement(entry.stages(pp, vpp), entry.directions)
 
 
 def _is_count(value: Any) -> bool:

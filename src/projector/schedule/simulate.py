@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Floats, Ints
+from projector.arrays import Floats
 from projector.errors import NumericError, ScheduleError, shown
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, Placement
+from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Placement
 from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
 from projector.schedule.registry import SCHEDULES, build, check, check_sizes
 from projector.schedule.replay.order_times import to_ps
@@ -67,33 +67,21 @@ def simulate_schedule(
 ) -> ScheduleResult:
     """Simulate one step of a pipeline.
 
-    Parameters
-    ----------
-    name : str
-        Name of the schedule; ``auto`` is 1f1b, or interleaved with virtual stages.
-    pp, vpp, microbatches : int
-        Ranks, chunks (virtual stages) of a rank, microbatches of the step.
-    f, b, w : float or float[pp * vpp]
-        Seconds of the forward, of the gradient of the input and of the gradient of the weights,
-        for one chunk and one microbatch; arrays are in model order. A schedule that does not
-        split the backward runs ``b + w`` as one.
-    p2p : float
-        Seconds from the end of an operation to its arrival on another rank.
-    memory_limit : float, optional
-        Most microbatches whose activations one rank may hold, all its chunks together. Schedules
-        that are planned keep to it; the others run as they are and say whether they fit.
-    group_size : int, optional
-        Microbatches that a chunk takes before the next chunk's turn, where the schedule is
-        interleaved; ``pp`` unless given.
-    overlap_p2p : bool
-        Whether a rank works on while it sends; otherwise its operation lasts ``p2p`` longer.
-    objective : {"makespan", "period"}
-        What planned schedules make short.
-
-    Raises
-    ------
-    ScheduleError
-        Where the schedule cannot run or an argument is out of range.
+    name : str. Name of the schedule; ``auto`` is 1f1b, or interleaved with virtual stages.
+    pp, vpp, microbatches : int. Ranks, chunks (virtual stages) of a rank, microbatches of the step.
+    f, b, w : float or float[pp * vpp]. Seconds of the forward, of the gradient of the input and of
+        the gradient of the weights, for one chunk and one microbatch; arrays are in model order. A
+        schedule that does not split the backward runs ``b + w`` as one.
+    p2p : float. Seconds from the end of an operation to its arrival on another rank.
+    memory_limit : float, optional. Most microbatches whose activations one rank may hold, all its
+        chunks together. Schedules that are planned keep to it; the others run as they are and say
+        whether they fit.
+    group_size : int, optional. Microbatches that a chunk takes before the next chunk's turn, where
+        the schedule is interleaved; ``pp`` unless given.
+    overlap_p2p : bool. Whether a rank works on while it sends; otherwise its operation lasts
+        ``p2p`` longer.
+    objective : {"makespan", "period"}. What planned schedules make short.
+    Raises `ScheduleError` where the schedule cannot run or an argument is out of range.
     """
     further = (memory_limit, group_size, overlap_p2p, objective)
     run = pipeline_run(name, pp, vpp, microbatches, f, b, w, p2p, *further)
@@ -149,7 +137,14 @@ def pipeline_run(
         )
     order = build(name, pp, vpp, microbatches, costs, group_size)
 
-    duration_ps = _durations_ps(order, forward_s, input_s, weight_s)
+    if order.splits_backward:
+        times = {FORWARD: forward_s, BACKWARD: input_s, WEIGHT: weight_s}
+    else:
+        times = {FORWARD: forward_s, BACKWARD: input_s + weight_s}
+    duration_ps = np.zeros((order.pp, order.vpp, 3, 3), np.int64)
+    model_stage = order.stage_of % order.num_stages
+    for kind, seconds in times.items():
+        duration_ps[:, :, kind, :] = to_ps(seconds)[model_stage][:, :, np.newaxis]
     p2p_ps = np.tile(latency_ps, order.directions)
     sends_ps = None
     if not overlap_p2p:
@@ -208,19 +203,6 @@ def _limit(value: Any) -> float | None:
         msg = f"memory_limit must be a number of microbatches above 0, not {shown(value)}"
         raise ScheduleError(msg, key="memory_limit", value=str(value), allowed="> 0")
     return float(value)
-
-
-def _durations_ps(order: Order, forward_s: Floats, input_s: Floats, weight_s: Floats) -> Ints:
-    """Return int64[pp, vpp, 3, 3], from times in model order; the same for every class."""
-    if order.splits_backward:
-        times = {FORWARD: forward_s, BACKWARD: input_s, WEIGHT: weight_s}
-    else:
-        times = {FORWARD: forward_s, BACKWARD: input_s + weight_s}
-    duration_ps = np.zeros((order.pp, order.vpp, 3, 3), np.int64)
-    model_stage = order.stage_of % order.num_stages
-    for kind, seconds in times.items():
-        duration_ps[:, :, kind, :] = to_ps(seconds)[model_stage][:, :, np.newaxis]
-    return duration_ps
 
 
 def _times(key: str, value: ArrayLike, shape: tuple[int, ...]) -> Floats:

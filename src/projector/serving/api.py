@@ -22,7 +22,7 @@ from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import StepColumns
 from projector.serving.deployment import DEGREES, Deployment
 from projector.serving.generation import Generation, disaggregated_times
-from projector.serving.load import MAX_LENGTH, Load, Scheduler, Traffic
+from projector.serving.load import MAX_LENGTH, PROMISES, Load, Scheduler, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
 from projector.serving.simulation import simulate_load
@@ -232,6 +232,10 @@ def project_case(
     ``gpus`` devices, those of the cluster when left out.
     """
     found: rates.ServingFront | None = None
+    for name in PROMISES:
+        if case.traffic.rate_per_s is None and (value := getattr(case.traffic, name)) is not None:
+            msg = f"{name} belongs to a load with a rate; give rate_per_s (--rate), or search"
+            raise ConfigError(msg, key=f"{LOAD}.{name}", value=value)
     if gpus is not None and not front:
         msg = "gpus belongs to a front; give front too, or state the split"
         raise ConfigError(msg, key="gpus", value=gpus, allowed="with front")
@@ -246,8 +250,10 @@ def project_case(
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
     point = rates.load_point(deployment, traffic, batch)
-    steps = [rates.prefill_grid(point).step(0), rates.decode_grid(point).step(0)]
-    prefill, decode = _projected(costed_steps(steps))
+    chunks, _ = rates.chunk_grid(point)
+    steps = [*map(chunks.step, range(len(chunks))), rates.decode_grid(point).step(0)]
+    *prefills, decode = _projected(costed_steps(steps))
+    prefill = _together(prefills)
     disaggregated = None
     if deployment.disaggregated is not None and (traffic.output or 1) > 1:
         load = Generation(deployment, batch, traffic.context, traffic.output or 1)
@@ -353,11 +359,13 @@ def _knee(case: ServingCase, gpus: int | None) -> tuple[ServingCase, rates.Servi
         msg = f"a front tries every split and batch, and {key} is stated; leave one out"
         raise ConfigError(msg, key=key, value=value, allowed="not stated")
     count = deployment.cluster.gpus if gpus is None else gpus
-    front = rates.serving_front(rates.legal_deployments(_on(deployment, count), count), traffic)
+    front = rates.serving_front(
+        rates.legal_deployments(on_devices(deployment, count), count), traffic
+    )
     return _at_knee(case, front), front
 
 
-def _on(deployment: Deployment, gpus: int) -> Deployment:
+def on_devices(deployment: Deployment, gpus: int) -> Deployment:
     """Return a deployment whose cluster has at least ``gpus`` devices."""
     cluster = deployment.cluster
     nodes = -(-gpus // cluster.gpus_per_node)
@@ -385,6 +393,23 @@ def _projected(costed: CostedSteps) -> list[StepProjection]:
         )
         for row, step in enumerate(costed.steps)
     ]
+
+
+def _together(chunks: list[StepProjection]) -> StepProjection:
+    """Return the chunks of one prefill as one step."""
+
+    def added(name: str) -> dict[str, float]:
+        every = [getattr(each, name) for each in chunks]
+        return {term: sum(each[term] for each in every) for term in every[0]}
+
+    return replace(
+        chunks[0],
+        new_tokens=sum(each.new_tokens for each in chunks),
+        time_s=sum(each.time_s for each in chunks),
+        interval_s=sum(each.interval_s for each in chunks),
+        breakdown_s=added("breakdown_s"),
+        limits_s=added("limits_s"),
+    )
 
 
 def longest_prompt(memory: ServingMemory, batch: int, output: int) -> int:

@@ -293,7 +293,10 @@ MAX_LENGTH = 1 << 27
 MAX_BATCH = 1 << 20
 
 
-_OF_RATE = ("ttft_ms", "tpot_ms", "percentile", "requests")
+PROMISES = ("ttft_ms", "tpot_ms")
+"""Fields that are the targets of a search, or of a load with a rate."""
+
+_OF_RATE = ("percentile", "requests")
 
 
 class Traffic(Config):
@@ -312,6 +315,9 @@ class Traffic(Config):
 
     prompts: Count | None = Field(default=None, le=MAX_BATCH)
     """Prompts that go through the model together. None given: one in each attention group."""
+
+    chunk_tokens: Count | None = Field(default=None, le=MAX_LENGTH)
+    """Most new tokens of a step of prompts, for each attention group. None given: whole prompts."""
 
     rate_per_s: Positive | None = None
     """Requests that arrive a second, independently of each other. With it the load is simulated

@@ -3,7 +3,7 @@
 A front has the splits and batches that no other beats in both throughput and speed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
@@ -24,7 +24,6 @@ from projector.serving.points import (
     grid_times,
     speculated_grid_times,
 )
-from projector.serving.step import StepTimes
 from projector.units import to_ms
 
 
@@ -38,8 +37,12 @@ class LoadGrid(Grid):
     """Tokens that are generated for it; 0 where prompts take no part of the throughput."""
     prompts: Ints
     """Prompts that go through the model together; 0 means one in each attention group."""
+    chunk: Ints
+    """Most new tokens of a step of prompts, for each attention group; 0 means whole prompts."""
 
-    usual: ClassVar = {"deployment": 0, "batch": 1, "context": 2048, "output": 0, "prompts": 0}
+    usual: ClassVar = {
+        "deployment": 0, "batch": 1, "context": 2048, "output": 0, "prompts": 0, "chunk": 0,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,9 @@ def load_rates(grid: LoadGrid) -> Rates:
     has devices of its own, prompts hold no token up, and the cache is sent before the first one.
     """
     _check(grid)
-    prefill, of_load = _prefill(grid)
     prompts = _prompts(grid)
-    ttft_s, each_s = prefill.latency_s[of_load], prefill.interval_s[of_load] / prompts
+    ttft_s, interval_s = _prefill(grid)
+    each_s = interval_s / prompts
     apart = np.flatnonzero(
         _of_deployment(grid, [each.disaggregated is not None for each in grid.deployments])
     )
@@ -99,7 +102,7 @@ def load_rates(grid: LoadGrid) -> Rates:
     requests = np.where(replaced, grid.batch * user / np.maximum(1, grid.output), 0.0)
     beside = _of_deployment(grid, [each.prefill_side.gpus for each in grid.deployments])
     gpus[apart] += (requests * each_s * beside)[apart]
-    most = _max_batch(grid)
+    most = largest_batches(grid)
     return Rates(
         ttft_s=ttft_s,
         tpot_s=tpot_s,
@@ -144,7 +147,7 @@ def _sent(
 
 
 def prefill_grid(grid: LoadGrid) -> StepGrid:
-    """Return the prefill of each load, without what a cached prefix spares."""
+    """Return the prefill of each load in one step, without what a cached prefix spares."""
     prompts = _prompts(grid)
     grid = replace(grid, deployments=tuple(each.prefill_side for each in grid.deployments))
     share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
@@ -182,15 +185,39 @@ def decode_times(grid: LoadGrid) -> SpeculatedTimes:
     return speculated_grid_times(decode_grid(grid))
 
 
-def _prefill(grid: LoadGrid) -> tuple[StepTimes, Ints]:
-    """Return the distinct prefills, and which of them each load has."""
+def chunk_grid(grid: LoadGrid) -> tuple[StepGrid, Ints]:
+    """Return the steps that prefill each load, and the first of each load.
+
+    Each chunk reads what was cached before it, as in `prompt_steps`.
+    """
+    whole = prefill_grid(grid)
+    groups = _of_deployment(grid, [each.prefill_side.attention_dp for each in grid.deployments])
+    size = np.maximum(1, grid.chunk // -(-whole.prefill_batch // groups))
+    size = np.where(grid.chunk > 0, size, whole.prefill_tokens)
+    count = -(-whole.prefill_tokens // size)
+    first = np.cumsum(count) - count
+    load = np.repeat(np.arange(len(grid)), count)
+    done = (np.arange(len(load)) - first[load]) * size[load]
+    steps = whole.take(load)
+    left = np.minimum(size[load], steps.prefill_tokens - done)
+    cached = steps.prefill_context + done
+    return replace(steps, prefill_tokens=left, prefill_context=cached), first
+
+
+def _prefill(grid: LoadGrid) -> tuple[Floats, Floats]:
+    """Return the latency of each load's prefill, and the time between two; timed once if equal."""
     if len(grid) == 0:
-        return grid_times(prefill_grid(grid)), np.zeros(0, np.int64)
-    first, of_load = group_rows(grid.deployment, grid.context, grid.prompts)
-    return grid_times(prefill_grid(grid.take(first))), of_load
+        return np.zeros(0), np.zeros(0)
+    rows, of_load = group_rows(grid.deployment, grid.context, grid.prompts, grid.chunk)
+    steps, first = chunk_grid(grid.take(rows))
+    times = grid_times(steps)
+    latency_s, interval_s = (
+        np.add.reduceat(each, first)[of_load] for each in (times.latency_s, times.interval_s)
+    )
+    return latency_s, interval_s
 
 
-def _max_batch(grid: LoadGrid) -> Ints:
+def largest_batches(grid: LoadGrid) -> Ints:
     """Return the largest batch that fits, once for each distinct deployment and length."""
     longest = grid.context + grid.output
     if len(grid) == 0:
@@ -286,22 +313,24 @@ def batches_up_to(most: int) -> Ints:
 
 def load_point(deployment: Deployment, traffic: Traffic, batch: int) -> LoadGrid:
     """Return one deployment with one batch."""
-    return LoadGrid.of([deployment], batch=batch, **_columns(traffic))
+    return LoadGrid.of([deployment], batch=batch, **load_columns(traffic))
 
 
-def _columns(traffic: Traffic) -> dict[str, int]:
+def load_columns(traffic: Traffic) -> dict[str, int]:
+    """Return the columns of `LoadGrid` that the requests decide."""
     return {
         "context": traffic.context,
         "output": traffic.output or 0,
         "prompts": traffic.prompts or 0,
+        "chunk": traffic.chunk_tokens or 0,
     }
 
 
 def _grid(deployments: Sequence[Deployment], traffic: Traffic) -> LoadGrid:
     """Return each deployment with its batches; one of 1 where nothing fits."""
     owners = np.arange(len(deployments))
-    load = _columns(traffic)
-    largest = load_rates(LoadGrid.of(deployments, deployment=owners, **load)).max_batch
+    load = load_columns(traffic)
+    largest = largest_batches(LoadGrid.of(deployments, deployment=owners, **load))
     if traffic.batch is not None:
         return LoadGrid.of(deployments, deployment=owners, batch=traffic.batch, **load)
     batches = [batches_up_to(min(int(most), LARGEST_BATCH)) for most in largest]
@@ -318,23 +347,28 @@ def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:
 
     Tensor and pipeline split are those that divide heads and stay within the layers. Models with
     routed experts are also split over ``ep`` and ``attention_dp`` of the devices of a stage.
-    Replicas of other sizes than a power of two are left out.
+    Replicas of other sizes than a power of two are left out. Degrees that the base states are kept.
     """
     if gpus < 1:
         msg = f"gpus must be at least 1, got {gpus}"
         raise ConfigError(msg, key="gpus", value=gpus, allowed=">= 1")
     sizes = [1 << power for power in range(gpus.bit_length()) if 1 << power <= gpus]
-    groups = sizes if base.model.moe is not None else [1]
     stated = {name: getattr(base, name) for name in base.model_fields_set}
+
+    def tried(name: str, values: Iterable[int]) -> Iterable[int]:
+        return [stated[name]] if name in stated else values
+
+    groups = sizes if base.model.moe is not None else [1]
     found = []
-    for tp in sizes:
-        for pp in sizes:
-            for attention_dp in groups:
+    for tp in tried("tp", sizes):
+        for pp in tried("pp", sizes):
+            for attention_dp in tried("attention_dp", groups):
                 if tp * pp * attention_dp > gpus:
                     continue
                 # Experts are whole on a device, or divided over those of a stage.
                 stage = tp * attention_dp
-                for ep in dict.fromkeys((1, stage)) if base.model.moe is not None else (1,):
+                parts = dict.fromkeys((1, stage)) if base.model.moe is not None else (1,)
+                for ep in tried("ep", parts):
                     split = {"tp": tp, "pp": pp, "attention_dp": attention_dp, "ep": ep}
                     with suppress(ConfigError):
                         found.append(Deployment.parse({**stated, **split}))

@@ -12,13 +12,7 @@ from projector.config.device import Device
 from projector.config.device_file import attention_band
 from projector.config.device_kernels import AttentionKernel, Evidence, MatrixType
 from projector.errors import ConfigError
-from projector.kernels.attention import (
-    BOUNDS,
-    HIDDEN_LOSS,
-    TERMS,
-    attention_term_columns,
-    attention_time_columns,
-)
+from projector.kernels import attention
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.hardware import device_record
 from projector.single import inputs
@@ -118,18 +112,7 @@ class AttentionProjection:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, one object for each row."""
-        names = [name for name in TERMS if name != "time_s"]
-        rows = [
-            {
-                **dict(zip(EXTENTS, (int(value) for value in self.extents[row]), strict=True)),
-                "window": int(self.window[row]),
-                "time_ms": float(self.time_s[row]) * 1e3,
-                "tflops": float(self.flop_per_s[row]) * 1e-12,
-                "bound": self.bound[row],
-                "terms": {name: float(self.terms[name][row]) for name in names},
-            }
-            for row in range(len(self))
-        ]
+        names = [name for name in attention.TERMS if name != "time_s"]
         return {
             "device": self.device.name,
             "impl": self.impl,
@@ -139,7 +122,17 @@ class AttentionProjection:
             "clock_mhz": self.clock_mhz,
             "peak_tflops": self.peak_flop_per_s * 1e-12,
             "time_ms": float(self.time_s.sum()) * 1e3,
-            "rows": rows,
+            "rows": [
+                {
+                    **dict(zip(EXTENTS, (int(value) for value in self.extents[row]), strict=True)),
+                    "window": int(self.window[row]),
+                    "time_ms": float(self.time_s[row]) * 1e3,
+                    "tflops": float(self.flop_per_s[row]) * 1e-12,
+                    "bound": self.bound[row],
+                    "terms": {name: float(self.terms[name][row]) for name in names},
+                }
+                for row in range(len(self))
+            ],
         }
 
 
@@ -202,7 +195,7 @@ def attention_time(
     _, _, columns, shape = _prepared(
         sizes, device, dtype, impl, clock_mhz, run, causal=causal, backward=backward
     )
-    return inputs.shaped(attention_time_columns(*columns)[0], shape)
+    return inputs.shaped(attention.attention_time_columns(*columns)[0], shape)
 
 
 def project_attention(
@@ -228,8 +221,8 @@ def project_attention(
     profile, kind, columns, _ = _prepared(
         sizes, device, dtype, impl, clock_mhz, run, causal=causal, backward=backward
     )
-    _, bound = attention_time_columns(*columns)
-    terms = attention_term_columns(*columns)
+    _, bound = attention.attention_time_columns(*columns)
+    terms = attention.attention_term_columns(*columns)
     rate = float(columns[-1]["attention_flop_per_s"][0][MATRIX_TYPES.index(kind)])
     per_clk = profile.matrix_flop_per_clk_per_cu[kind] * profile.compute_units
     return AttentionProjection(
@@ -242,7 +235,7 @@ def project_attention(
         bool(causal),
         columns[2],
         terms,
-        tuple(BOUNDS[limiter] for limiter in bound),
+        tuple(attention.BOUNDS[limiter] for limiter in bound),
         rate,
     )
 
@@ -304,7 +297,7 @@ def packed_time_s(documents: AttentionProjection) -> float:
     busy_s = float(np.sum(terms["compute_s"] - terms["idle_s"]) + np.max(terms["idle_s"]))
     busy_s = max(busy_s, float(np.sum(terms["atomics_s"])))
     memory_s = float(np.sum(terms["memory_s"]))
-    overlapped_s = max(busy_s, memory_s) + HIDDEN_LOSS * min(busy_s, memory_s)
+    overlapped_s = max(busy_s, memory_s) + attention.HIDDEN_LOSS * min(busy_s, memory_s)
     return overlapped_s + float(np.sum(terms["passes_s"]) + np.max(terms["start_s"]))
 
 

@@ -178,10 +178,9 @@ class CollectiveCase:
         """Return where groups lie whose ranks are ``stride`` devices apart, beside others."""
         each, row = np.unique(ranks, return_inverse=True)
         stride = self._least_stride()
-        worlds = each * stride
         blocks = [
             (job_domain_gpus(self.cluster, world), *tier_gpus(self.cluster, world), world)
-            for world in worlds.tolist()
+            for world in (each * stride).tolist()
         ]
         columns = np.array(blocks, np.int64).reshape(-1, len(Blocks._fields)).T
         places = place(one_run(each, np.full_like(each, stride)), Blocks(*columns))
@@ -286,8 +285,7 @@ class CollectiveCase:
             if serves.any():
                 each[name] = np.where(serves, seconds[1 + code], np.inf)
         if algorithm is not None:
-            wanted = algorithm_named(algorithm)
-            best_s, best = self._chosen(sizes, np.full(columns, ranks), wanted)
+            best_s, best = self._chosen(sizes, np.full(columns, ranks), algorithm_named(algorithm))
         else:
             best_s, best = seconds[0], codes[0]
         names = tuple(None if code == NO_ALGORITHM else ALGORITHMS[code] for code in best)

@@ -163,15 +163,14 @@ def _headline(gemm: ExplainedGemm) -> str:
 
 
 def _why(gemm: ExplainedGemm) -> str:
-    explain = {
+    return {
         "compute": _why_compute,
         "memory": _why_memory,
         "l2": _why_l2,
         "l2_fill": _why_fill,
         "issue": _why_issue,
         "epilogue": _why_epilogue,
-    }
-    return explain.get(gemm.report.bound, _why_overhead)(gemm)
+    }.get(gemm.report.bound, _why_overhead)(gemm)
 
 
 def _why_compute(gemm: ExplainedGemm) -> str:

@@ -80,7 +80,6 @@ class Cluster:
             raise ConfigError(msg, key=KEY, value=scheduler, allowed=ALLOWED)
 
     def __enter__(self) -> Self:
-        """Connect to a cluster that is there."""
         if self._address:
             try:
                 # In a thread, as this one may run a loop of its own, such as that of a notebook.
@@ -96,7 +95,6 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End what was started."""
         self._open.close()
 
     @property
@@ -177,7 +175,6 @@ class TaskCrew:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Cancel what is not done."""
         futures = [future for _, future in self._waiting]
         self._waiting.clear()
         if self._client.status == "running":

@@ -241,8 +241,6 @@ def _either(left: Values, right: Values) -> Values:
 
 
 class _Reader:
-    """Reads one expression."""
-
     def __init__(self, names: Mapping[str, Values]) -> None:
         self._names = names
 

@@ -50,7 +50,8 @@ class Lookup:
             self.stride[axis] = self.combinations
             self.combinations *= size
         self.is_dense = self.combinations <= DENSE_TABLE
-        self._dense = np.zeros(0, np.int32)
+        self.dense = np.zeros(0, np.int32)
+        """int32[combinations]: entries, part of the table of several look-ups."""
         self._begin()
 
     def _begin(self) -> None:
@@ -62,35 +63,24 @@ class Lookup:
     def clear(self) -> None:
         """Begin anew."""
         self._begin()
-        self._dense[:] = space_index.UNKNOWN
+        self.dense[:] = space_index.UNKNOWN
 
     @property
     def is_full(self) -> bool:
         """Whether no more values should be kept."""
         return max(len(self.values), len(self._sparse)) > MOST_VALUES
 
-    def keep_in(self, table: Ints32) -> None:
-        """Keep entries in int32[combinations], part of the table of several look-ups."""
-        self._dense = table
-
-    def forget(self, keys: Ints) -> None:
-        """Have entries unknown again, of combinations with these numbers."""
-        if self.is_dense:
-            self._dense[keys] = space_index.UNKNOWN
-
     def learn(self, keys: Ints) -> None:
         """Compute what combinations with distinct numbers have."""
-        if self.combinations <= MOST_AT_ONCE and self.is_dense and self._is_cheap():
+        is_cheap = isinstance(self._compute, Computed) and self._compute.in_columns
+        if self.combinations <= MOST_AT_ONCE and self.is_dense and is_cheap:
             keys = np.arange(self.combinations)
         values, numbers = self._compute(decoded(keys, self.axes, self._sizes))
         entries = np.array([self._entry(value) for value in values], np.int32)[numbers]
         if self.is_dense:
-            self._dense[keys] = entries
+            self.dense[keys] = entries
         else:
             self._sparse.update(zip(keys.tolist(), entries.tolist(), strict=True))
-
-    def _is_cheap(self) -> bool:
-        return isinstance(self._compute, Computed) and self._compute.in_columns
 
     def entries(self, keys: Ints) -> Ints32:
         """Return the entries of a look-up without a table, int32[combinations]."""
@@ -148,7 +138,7 @@ class Lookups:
         table = np.zeros(sum(dense), np.int32)
         for lookup, first, count in zip(lookups, first_entry.tolist(), dense, strict=True):
             if lookup.is_dense:
-                lookup.keep_in(table[first : first + count])
+                lookup.dense = table[first : first + count]
         self._sparse = [lookup for lookup in lookups if not lookup.is_dense]
         self._known = space_index.LookupColumns(
             stride=strides,
@@ -199,7 +189,8 @@ class Lookups:
             rows = wanted[wanted[:, 0] == number, 1]
             new.append(np.unique(_combined(lookup, points[rows], self._sizes)))
             # A mistake on the way must not leave its mark.
-            lookup.forget(new[-1])
+            if lookup.is_dense:
+                lookup.dense[new[-1]] = space_index.UNKNOWN
         for lookup, keys in zip(self._lookups, new, strict=True):
             if len(keys):
                 lookup.learn(keys)

@@ -44,7 +44,6 @@ from projector.sweeps.table import Tables, arrow_column, count_text, sample, sta
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 _DEVICE, _NETWORK = "cluster.device.", "cluster.network."
 
 READ_OF_DEVICE = ("network", "architecture", "peak_clock_mhz")
@@ -68,7 +67,6 @@ class PointReader:
     """Reads points of one space."""
 
     def __init__(self, space: Space) -> None:
-        """Find out what depends on which axes."""
         self.space = space
         self._variants = Variants(space.base)
         self._devices: dict[tuple[tuple[str, str], ...], Device] = {}

@@ -212,20 +212,17 @@ class Store:
         """Counts of all finished chunks."""
         self.drafts = path / f"{NEW}{uuid.uuid4().hex}-"
         """How the names of drafts begin."""
-        try:
-            self._open(overwrite=overwrite, verify=verify)
-        except ConfigError:
-            self.close()
-            raise
-        except OSError as error:
-            self.close()
-            raise not_written(path, error) from None
-        except ValueError as error:
-            self.close()
-            raise _refused(path, str(error)) from None
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as undone:
+            undone.callback(self.close)
+            try:
+                self._open(overwrite=overwrite, verify=verify)
+            except ConfigError:
+                raise
+            except OSError as error:
+                raise not_written(path, error) from None
+            except ValueError as error:
+                raise _refused(path, str(error)) from None
+            undone.pop_all()
 
     def todo(self) -> Iterator[int]:
         """Yield the chunks that are not finished, in order."""
@@ -285,14 +282,13 @@ class Store:
             if not overwrite and read_only is None:
                 self.warnings.append(f"{path / journal.MANIFEST} was damaged; the parts say it all")
                 self._write_manifest()
-        if manifest is None or overwrite:
-            if read_only is not None:
-                raise read_only
-            self._begin()
-            self._done = bytearray(self.plan.chunks)
-            return
         self._done = bytearray(self.plan.chunks)
-        self._resume(read_only, verify=verify)
+        if manifest is not None and not overwrite:
+            self._resume(read_only, verify=verify)
+        elif read_only is not None:
+            raise read_only
+        else:
+            self._begin()
 
     def _holds_our_parts(self) -> bool:
         """Whether there are parts, and all are of this sweep."""

@@ -26,14 +26,12 @@ from projector.projection.run import RUN_SCALARS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 PROBES = 2048
 """Points looked at for the kinds of computed fields: the first ones, evenly spaced ones and random
 ones, this many each. Looking computes nothing."""
 
 LARGEST = 2**62
 """Most points of a space; an index is an int64."""
-
 
 SpaceLike = Space | Mapping[str, Any] | str | Path
 
@@ -209,7 +207,6 @@ class Tables:
     """Makes tables of one space."""
 
     def __init__(self, kinds: Mapping[str, str]) -> None:
-        """Keep the columns, name -> kind, in their order."""
         self._kinds = kinds
         self._cells: dict[str, tuple[list[Any], int, _Cells]] = {}
 

@@ -73,6 +73,8 @@ ENDINGS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform != "win32":
     ENDINGS.append(signal.SIGHUP)
 
+_FEWER = "give it fewer workers (what an output already holds is kept)"
+
 NOT_STARTED = 70
 """Exit code of a process that could not become a worker."""
 
@@ -210,7 +212,6 @@ class _Others:
         return len(self._running) < AHEAD * (self._count - len(self._starting))
 
     def submit(self, chunk: int) -> "Future[_Answer]":
-        """Hand out a chunk."""
         future = self._pool.submit(_work, self._task, chunk)
         self._running.add(future)
         return future
@@ -231,10 +232,7 @@ def answer(project: "Callable[[], Part]") -> _Answer:
     except ProjectorError as error:
         return error
     except MemoryError:
-        msg = (
-            "workers: memory ran out in a worker of the sweep; give it fewer workers (what an "
-            "output already holds is kept)"
-        )
+        msg = f"workers: memory ran out in a worker of the sweep; {_FEWER}"
         return OutOfMemoryError(msg, key="workers", allowed="fewer workers")
     except Exception:  # noqa: BLE001, RUF100  # told to the caller
         return traceback.format_exc()
@@ -314,8 +312,6 @@ if sys.platform != "win32":
 
 
 class _Context(BaseContext):
-    """Makes workers, and knows them."""
-
     def __init__(self) -> None:
         self.copies = _can_copy()
         self._name = "fork" if self.copies else "spawn"
@@ -379,8 +375,7 @@ class _Pool(ProcessPoolExecutor):
         code = next((code for code in codes if code not in {0, -signal.SIGTERM}), -signal.SIGTERM)
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
         msg = (
-            f"workers: a worker of the sweep {how}, perhaps because it ran out of memory; "
-            "give it fewer workers (what an output already holds is kept)"
+            f"workers: a worker of the sweep {how}, perhaps because it ran out of memory; {_FEWER}"
         )
         return ProjectorError(msg, key="workers", allowed="fewer workers")
 

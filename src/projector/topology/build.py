@@ -103,7 +103,22 @@ def _resolve(node: Node, device: Device | None, network: Network | None, key: st
     vertices = tuple(resolver.vertices())
     links = tuple(resolver.links())
     topology = Topology(node, device, network, resolver.packages(), vertices, links)
-    _check_reach(topology, key)
+    devices = [vertex.end for vertex in topology.vertices if vertex.kind == "device"]
+    for ends, links, what in (
+        (devices, topology.device_links(), "over links between devices"),
+        ([vertex.end for vertex in topology.vertices], topology.links, "over any link"),
+    ):
+        reached = _reached(links)
+        lost = [end for end in ends if end not in reached]
+        if lost:
+            vertex = f"device {lost[0]}" if isinstance(lost[0], int) else str(lost[0])
+            msg = f"{key}.links: disconnected: {vertex} cannot be reached from device 0 {what}"
+            raise ConfigError(msg, key=f"{key}.links", value=lost[0], allowed="a connected graph")
+    slow = [link for link in topology.links if not (math.isfinite(link.gb_per_s) and link.gb_per_s)]
+    if slow:
+        link = slow[0]
+        msg = f"{key}.tiers.{link.tier}: the link {link.a}-{link.b} has no bandwidth"
+        raise ConfigError(msg, key=f"{key}.tiers.{link.tier}", value=link.gb_per_s, allowed="> 0")
     return topology
 
 
@@ -302,26 +317,6 @@ class _Resolver:
         return ConfigError(
             f"{self.key}.{message}", key=f"{self.key}.{place}", value=value, allowed=allowed
         )
-
-
-def _check_reach(topology: Topology, key: str) -> None:
-    """Refuse a node with devices or other vertices that traffic cannot reach."""
-    devices = [vertex.end for vertex in topology.vertices if vertex.kind == "device"]
-    for ends, links, what in (
-        (devices, topology.device_links(), "over links between devices"),
-        ([vertex.end for vertex in topology.vertices], topology.links, "over any link"),
-    ):
-        reached = _reached(links)
-        lost = [end for end in ends if end not in reached]
-        if lost:
-            vertex = f"device {lost[0]}" if isinstance(lost[0], int) else str(lost[0])
-            msg = f"{key}.links: disconnected: {vertex} cannot be reached from device 0 {what}"
-            raise ConfigError(msg, key=f"{key}.links", value=lost[0], allowed="a connected graph")
-    slow = [link for link in topology.links if not (math.isfinite(link.gb_per_s) and link.gb_per_s)]
-    if slow:
-        link = slow[0]
-        msg = f"{key}.tiers.{link.tier}: the link {link.a}-{link.b} has no bandwidth"
-        raise ConfigError(msg, key=f"{key}.tiers.{link.tier}", value=link.gb_per_s, allowed="> 0")
 
 
 def _reached(links: Iterable[Link]) -> set[End]:

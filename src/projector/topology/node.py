@@ -118,10 +118,9 @@ class Transfers(Config):
         given = {field: getattr(engine, field) for field in engine.model_fields_set}
         most = None if base.most_gb_per_s is None else base.most_gb_per_s * engine.share
         both = base.share if base.share_both is None else base.share_both
-        own_both = engine.share if engine.share_both is None else engine.share_both
         scaled = {
             "share": base.share * engine.share,
-            "share_both": both * own_both,
+            "share_both": both * (engine.share if engine.share_both is None else engine.share_both),
             "most_gb_per_s": engine.most_gb_per_s or most,
         }
         return base.model_copy(update=given | scaled)

@@ -208,8 +208,7 @@ def _rings(
     rings: list[Ring] = []
     for order, steps in zip(orders, forwarded, strict=True):
         if steps == fewest:
-            mixes = product(*(ways[step] for step in _steps(order)))
-            rings += islice(mixes, MOST_RINGS)
+            rings += islice(product(*(ways[step] for step in _steps(order))), MOST_RINGS)
         if len(rings) > MOST_RINGS:
             break
     return rings[:MOST_RINGS]

@@ -130,12 +130,11 @@ def _least(
 
 def _route(net: Net, path: tuple[End, ...]) -> Route:
     links = [net.near[a][b] for a, b in pairwise(path)]
-    stops = sum(net.kinds[end] not in {"switch", "port"} for end in path[1:])
     return Route(
         path,
         min((link.gb_per_s for link in links), default=float("inf")),
         sum(link.latency_us for link in links),
-        stops,
+        sum(net.kinds[end] not in {"switch", "port"} for end in path[1:]),
     )
 
 

@@ -1,6 +1,6 @@
 """What the command line says about a node, a cluster and transfers, as plain values for JSON."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -11,26 +11,17 @@ from projector.arrays import Floats
 from projector.envelope import told
 from projector.errors import ConfigError
 from projector.topology import routes as paths
+from projector.topology import transfers
 from projector.topology.build import Link, Topology, Vertex, cut_rates, node_net
 from projector.topology.cluster import Cluster, find_reaches
 from projector.topology.node import End
 from projector.topology.rates import is_regular, local_rates
-from projector.topology.transfers import (
-    SWEEP_BYTES,
-    Way,
-    check_accesses,
-    engine_matrices,
-    find_way,
-    serving_engines,
-    shared_rates,
-)
 from projector.units import GB, MICROSECOND
 
 
 def show_node(topology: Topology) -> dict[str, Any]:
     """Return the parts of a node: devices, vertices, tiers, links."""
     node = topology.node
-    used = {link.tier: link for link in topology.links}
     return {
         "node": node.name,
         "device": topology.device.name,
@@ -46,7 +37,7 @@ def show_node(topology: Topology) -> dict[str, Any]:
                 "latency_us": link.latency_us,
                 "bundles": sum(other.tier == name for other in topology.links),
             }
-            for name, link in used.items()
+            for name, link in {link.tier: link for link in topology.links}.items()
         ],
         "links": _links(topology.links),
         "rates": _rates(topology),
@@ -93,7 +84,7 @@ def show_matrix(
     if engine is None:
         matrices = paths.find_matrices(topology, checked)
     else:
-        matrices = engine_matrices(topology, engine, choice=checked)
+        matrices = transfers.engine_matrices(topology, engine, choice=checked)
     return {
         "node": topology.node.name,
         "route": checked,
@@ -235,14 +226,16 @@ def show_transfer(
     An end is the number of a device, ``host``, or the name of a NUMA domain. ``sweep`` adds other
     sizes, and the sizes at which the fastest engine changes.
     """
-    check_accesses(accesses)
+    transfers.check_accesses(accesses)
     first, last = end_named(source), end_named(target)
-    names = [engine] if engine is not None else serving_engines(topology, first, last)
+    names = [engine] if engine is not None else transfers.serving_engines(topology, first, last)
     if not names:
         msg = f"{topology.node.name} describes no engine between {source} and {target}"
         raise ConfigError(msg, key="engine", value=None, allowed="an engine of the node file")
     ways = [
-        find_way(topology, first, last, name, both_directions=both_directions, choice=choice)
+        transfers.find_way(
+            topology, first, last, name, both_directions=both_directions, choice=choice
+        )
         for name in names
     ]
     shows = partial(_row, both_directions=both_directions, accesses=accesses)
@@ -258,7 +251,16 @@ def show_transfer(
         "engines": rows,
     }
     if sweep:
-        shown |= {"sizes": _swept(ways, shows), "crossovers": _crossovers(ways, accesses)}
+        sizes = []
+        for size in transfers.SWEEP_BYTES:
+            rows = [shows(way, float(size)) for way in ways]
+            fastest = min(rows, key=lambda row: float(row["time_us"]))
+            times = {
+                row["engine"]: {key: row[key] for key in ("time_us", "gb_per_s")} for row in rows
+            }
+            told = {key: fastest[key] for key in ("engine", "time_us", "gb_per_s")}
+            sizes.append({"bytes": int(size), **told, "engines": times})
+        shown |= {"sizes": sizes, "crossovers": _crossovers(ways, accesses)}
     return shown
 
 
@@ -271,7 +273,7 @@ def show_sharing(
 ) -> dict[str, Any]:
     """Return the rates of large messages that move at the same time, for one engine or all."""
     ends = [(end_named(first), end_named(last)) for first, last in flows]
-    serving = [serving_engines(topology, *flow) for flow in ends]
+    serving = [transfers.serving_engines(topology, *flow) for flow in ends]
     common = [name for name in serving[0] if all(name in each for each in serving)]
     names = [engine] if engine is not None else common
     if not names:
@@ -280,9 +282,9 @@ def show_sharing(
         raise ConfigError(msg, key="to", value=between, allowed="flows of one engine")
     found = []
     for name in names:
-        rates = shared_rates(topology, ends, engine=name, both_directions=both_directions)
+        rates = transfers.shared_rates(topology, ends, engine=name, both_directions=both_directions)
         alone = [
-            find_way(topology, *flow, name, both_directions=both_directions).gb_per_s
+            transfers.find_way(topology, *flow, name, both_directions=both_directions).gb_per_s
             for flow in ends
         ]
         total = sum(rates) * (2.0 if both_directions else 1.0)
@@ -299,17 +301,18 @@ def end_named(text: str) -> End:
     return int(text) if text.isascii() and text.isdigit() else text
 
 
-def _row(way: Way, num_bytes: float, *, both_directions: bool, accesses: int) -> dict[str, Any]:
+def _row(
+    way: transfers.Way, num_bytes: float, *, both_directions: bool, accesses: int
+) -> dict[str, Any]:
     seconds = float(way.seconds(num_bytes, accesses=accesses))
     rate = num_bytes / seconds / GB if seconds else 0.0
     # A copy within a device reads and writes the same memory.
-    directions = 2.0 if both_directions or way.place == "local" else 1.0
     return {
         "engine": way.engine,
         "what": way.numbers.what,
         "time_us": seconds / MICROSECOND,
         "gb_per_s": rate,
-        "total_gb_per_s": rate * directions,
+        "total_gb_per_s": rate * (2.0 if both_directions or way.place == "local" else 1.0),
         "peak_gb_per_s": way.gb_per_s,
         "low_gb_per_s": way.low_gb_per_s,
         "high_gb_per_s": way.high_gb_per_s,
@@ -321,20 +324,7 @@ def _row(way: Way, num_bytes: float, *, both_directions: bool, accesses: int) ->
     }
 
 
-def _swept(
-    ways: Sequence[Way], shows: Callable[[Way, float], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    sizes = []
-    for size in SWEEP_BYTES:
-        rows = [shows(way, float(size)) for way in ways]
-        fastest = min(rows, key=lambda row: float(row["time_us"]))
-        times = {row["engine"]: {key: row[key] for key in ("time_us", "gb_per_s")} for row in rows}
-        told = {key: fastest[key] for key in ("engine", "time_us", "gb_per_s")}
-        sizes.append({"bytes": int(size), **told, "engines": times})
-    return sizes
-
-
-def _crossovers(ways: Sequence[Way], accesses: int) -> list[dict[str, Any]]:
+def _crossovers(ways: Sequence[transfers.Way], accesses: int) -> list[dict[str, Any]]:
     """Return the sizes at which the fastest engine changes; equal engines do not change."""
     fine = 2.0 ** np.arange(8.0, 33.001, 1.0 / 64.0)
     times: Floats = np.stack([way.seconds(fine, accesses=accesses) for way in ways])

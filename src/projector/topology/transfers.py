@@ -128,7 +128,6 @@ def find_way(
     else:
         rate = _reached(numbers, route.gb_per_s, both_directions=both_directions)
     cached = route.gb_per_s * numbers.cached_share if numbers.cached_share else rate
-    start_us = _start_us(topology, numbers)
     return Way(
         engine,
         numbers,
@@ -136,7 +135,7 @@ def find_way(
         route,
         rate,
         min(cached, most or np.inf),
-        start_us + route.latency_us,
+        _start_us(topology, numbers) + route.latency_us,
         topology.device.l2_mib * MIB,
     )
 
@@ -184,7 +183,15 @@ def transfer_time(
     Ends and bytes are broadcast like numpy; ``accesses`` is how often a kernel reads the data.
     """
     topology = topology_of(node)
-    sizes = _sizes(num_bytes)
+    try:
+        sizes = np.asarray(num_bytes, np.float64)
+    except (TypeError, ValueError) as error:
+        msg = f"num_bytes must be a number or an array of numbers: {error}"
+        raise ConfigError(msg, key="num_bytes", value=num_bytes, allowed="numbers") from None
+    wrong = sizes[~((sizes >= 0.0) & np.isfinite(sizes))]
+    if wrong.size:
+        msg = f"num_bytes must not be negative, got {wrong.flat[0]:g}"
+        raise ConfigError(msg, key="num_bytes", value=float(wrong.flat[0]), allowed=">= 0")
     check_accesses(accesses)
     try:
         ends = np.broadcast(
@@ -311,16 +318,3 @@ def _place(topology: Topology, source: End, target: End) -> Place:
     if source == target:
         return "local"
     return "devices" if kinds[source] == kinds[target] == "device" else "host"
-
-
-def _sizes(num_bytes: ArrayLike) -> Floats:
-    try:
-        sizes = np.asarray(num_bytes, np.float64)
-    except (TypeError, ValueError) as error:
-        msg = f"num_bytes must be a number or an array of numbers: {error}"
-        raise ConfigError(msg, key="num_bytes", value=num_bytes, allowed="numbers") from None
-    wrong = sizes[~((sizes >= 0.0) & np.isfinite(sizes))]
-    if wrong.size:
-        msg = f"num_bytes must not be negative, got {wrong.flat[0]:g}"
-        raise ConfigError(msg, key="num_bytes", value=float(wrong.flat[0]), allowed=">= 0")
-    return sizes

@@ -36,7 +36,6 @@ def align(trace: Trace) -> Activities:
 def _columns(
     parts: Sequence[RankActivities], clocks: Sequence[Clock]
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the columns of all ranks one after the other, and the tables that they point into."""
     names, name_rows = _join([part.trace.names for part in parts])
     operations, operation_rows = _join([part.operations for part in parts])
     groups, group_rows = _join([part.groups for part in parts])

@@ -17,19 +17,13 @@ from projector.trace.activity import COMPUTE, Activities
 from projector.trace.alignment import align
 from projector.trace.counters import counters_of_details
 from projector.trace.events import NONE, ON_DEVICE, RankTrace, Trace
+from projector.trace.measures import iterations as per_iteration
 from projector.trace.measures.breakdown import Part, breakdown
 from projector.trace.measures.collectives import (
     communication_rows,
     rank_spreads,
     sharding_times,
     stragglers,
-)
-from projector.trace.measures.iterations import (
-    IterationTimes,
-    idle_times,
-    iteration_times,
-    rank_summaries,
-    throughput,
 )
 from projector.trace.measures.links import link_times
 from projector.trace.measures.overlap import operation_overlaps
@@ -46,7 +40,6 @@ from projector.trace.work import Works, works_of
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
-
 
 TOGETHER = {"operation": ("operation", "phase", "type", "recompute"), "layer": ("layer", "phase")}
 """What a granularity by itself is broken down by further."""
@@ -102,13 +95,9 @@ class TraceResult:
 class TraceAnalysis:
     """The traces of a run, aligned when first asked for.
 
-    Parameters
-    ----------
-    trace : Trace
-        What was read.
-    selection : Selection
-        What the questions are about. What depends on neighbours, such as overlap and launch
-        overhead, is measured before anything is left out.
+    trace : Trace. What was read.
+    selection : Selection. What the questions are about. What depends on neighbours, such as overlap
+        and launch overhead, is measured before anything is left out.
     """
 
     trace: Trace
@@ -137,16 +126,9 @@ class TraceAnalysis:
     def select(self, **choices: Any) -> "TraceAnalysis":
         """Return the same trace with another selection.
 
-        Parameters
-        ----------
-        **choices
-            Fields of `projector.trace.select.Selection`: ``ranks``, ``iterations``,
+        **choices. Fields of `projector.trace.select.Selection`: ``ranks``, ``iterations``,
             ``skip_warmup``, ``phases``, ``types``; those left out stay as they are.
-
-        Raises
-        ------
-        ConfigError
-            If a phase or type does not exist.
+        Raises `ConfigError` if a phase or type does not exist.
         """
         # Sequences of any kind are taken, so that range(3, 6) and [0] may be written.
         plain: dict[str, Any] = {
@@ -165,15 +147,9 @@ class TraceAnalysis:
     def summary(self, tokens: float | None = None) -> TraceResult:
         """Return where the time went: ranks to the nanosecond, iterations, phases, collectives.
 
-        Parameters
-        ----------
-        tokens : float, optional
-            Tokens of one iteration of the whole job, for the throughput by the slowest rank.
-
-        Raises
-        ------
-        ConfigError
-            If the tokens are not positive.
+        tokens : float, optional. Tokens of one iteration of the whole job, for the throughput by
+            the slowest rank.
+        Raises `ConfigError` if the tokens are not positive.
         """
         found = overview(
             self.trace, self.everything, self.in_time, self._times, self._in_iterations, tokens
@@ -183,17 +159,10 @@ class TraceAnalysis:
     def operations(self, by: str | Sequence[str] = "operation") -> TraceResult:
         """Return count, durations, launch overhead and overlap of every operation.
 
-        Parameters
-        ----------
-        by : str or sequence of str
-            ``operation``, ``layer``, ``phase``, ``type``, ``kernel``, ``iteration`` or another name
-            of `projector.trace.measures.breakdown.GRANULARITIES`; several together, as a sequence
-            or with commas, go by each combination.
-
-        Raises
-        ------
-        ConfigError
-            If there is no such granularity.
+        by : str or sequence of str. ``operation``, ``layer``, ``phase``, ``type``, ``kernel``,
+            ``iteration`` or another name of `projector.trace.measures.breakdown.GRANULARITIES`;
+            several together, as a sequence or with commas, go by each combination.
+        Raises `ConfigError` if there is no such granularity.
         """
         names = _granularities(by)
         parts = self._breakdown(names)
@@ -223,11 +192,8 @@ class TraceAnalysis:
         Section V-C and equation 9 of Chopper: overlap ratios, their correlation with the duration,
         and D50 over D0.
 
-        Parameters
-        ----------
-        cdf : bool
-            Whether each row has the curve that D50 is read from: ``duration``, over the shortest of
-            its kind, and ``cumulative`` overlap from 0 to 1.
+        cdf : bool. Whether each row has the curve that D50 is read from: ``duration``, over the
+            shortest of its kind, and ``cumulative`` overlap from 0 to 1.
         """
         found = [
             row.to_dict() | ({"cdf": row.curve.to_dict()} if cdf else {})
@@ -324,28 +290,18 @@ def load_trace(
 ) -> TraceAnalysis:
     """Read the traces of a run.
 
-    Parameters
-    ----------
-    *paths : str or Path
-        Files, folders or patterns: Kineto (Chrome) JSON, rocprofv3 and rocprof JSON and CSV, plain
-        or compressed with gzip. One file a rank.
-    counters : sequence of str or Path
-        Tables of hardware counters, of serialised runs of the same program.
-    samples : sequence of str or Path
-        What was sampled beside the run: utilisation of cores, clocks, power.
-    ranks : iterable of int, optional
-        Ranks to keep; others are left out as soon as they are read.
-    progress : callable, optional
-        Called with the bytes read, the bytes to read and the events found.
-
-    Returns
-    -------
-    TraceAnalysis
-
-    Raises
-    ------
-    ConfigError
-        If a file does not exist, or holds nothing that is known, or a rank has no file.
+    *paths : str or Path. Files, folders or patterns: Kineto (Chrome) JSON, rocprofv3 and rocprof
+        JSON and CSV, plain or compressed with gzip. One file a rank.
+    counters : sequence of str or Path. Tables of hardware counters, of serialised runs of the same
+        program.
+    samples : sequence of str or Path. What was sampled beside the run: utilisation of cores,
+        clocks, power.
+    ranks : iterable of int, optional. Ranks to keep; others are left out as soon as they are read.
+    progress : callable, optional. Called with the bytes read, the bytes to read and the events
+        found.
+    Returns TraceAnalysis.
+    Raises `ConfigError` if a file does not exist, or holds nothing that is known, or a rank has no
+        file.
     """
     only = None if ranks is None else tuple(ranks)
     trace = read_trace(*paths, counters=counters, samples=samples, progress=progress, only=only)
@@ -391,11 +347,11 @@ def overview(
     activities of the chosen ranks and iterations. `tokens` are those of one iteration of the whole
     job.
     """
-    iterations = iteration_times(everything, times, where)
+    iterations = per_iteration.iteration_times(everything, times, where)
     alone = on_own_clocks(in_time)
-    rate = None if tokens is None else throughput(iterations, tokens)
+    rate = None if tokens is None else per_iteration.throughput(iterations, tokens)
     return {
-        "ranks": [each.to_dict() for each in rank_summaries(alone)],
+        "ranks": [each.to_dict() for each in per_iteration.rank_summaries(alone)],
         "phases": [
             each.to_dict() for each in breakdown(everything, ("phase", "type"), times, where)
         ],
@@ -405,7 +361,7 @@ def overview(
         "stragglers": [each.to_dict() for each in stragglers(everything, times, where, iterations)],
         "rank_spreads": [each.to_dict() for each in rank_spreads(everything, times, where)],
         "links": [each.to_dict() for each in link_times(everything, times, where)],
-        "gaps": [each.to_dict() for each in idle_times(alone)],
+        "gaps": [each.to_dict() for each in per_iteration.idle_times(alone)],
         "sharding": [each.to_dict() for each in sharding_times(everything, where)],
         **_beside(trace, in_time, iterations),
     }
@@ -424,7 +380,7 @@ def on_own_clocks(activities: Activities) -> Activities:
 
 
 def _beside(
-    trace: Trace, in_time: Activities, iterations: list[IterationTimes]
+    trace: Trace, in_time: Activities, iterations: list[per_iteration.IterationTimes]
 ) -> dict[str, list[Any]]:
     """Return what was sampled beside the run, while the chosen activities ran."""
     if not trace.samples or not len(in_time):

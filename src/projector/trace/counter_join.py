@@ -31,7 +31,6 @@ from projector.trace.measures.statistics import Measured
 MOST_NAMES = 20
 """Names of kernels that a report lists."""
 
-
 LEAST_GRIDS = 0.5
 """Share of the kernels of a name whose grid the other run must have too."""
 
@@ -223,36 +222,21 @@ def _join(
     )
     tokens = _tokens(here[first], _grids(activities, kernels), there[second], run.grid[rows])
     result = match(*tokens, iterations_of(activities.iteration[kernels]))
-    found = np.where(result.row == NONE, NONE, rows[result.row])
-    report = _report(
-        run, lane, level, result, (names[0], first), (names[1], second)
-    )  # fmt: skip
-    return found, report
-
-
-Named = tuple[Sequence[str], Ints]
-"""Distinct names, and the row of each kernel among them."""
-
-
-def _report(
-    run: Counters, lane: Lane, level: int, result: Match, timed: Named, counted: Named
-) -> JoinedRun:
     given = result.row != NONE
-    used = np.zeros(len(counted[1]), bool)
+    used = np.zeros(len(rows), bool)
     used[result.row[given]] = True
     used[result.repeats] = True
-    return JoinedRun(
+    return np.where(given, rows[result.row], NONE), JoinedRun(
         path=run.path, rank=lane[0], device=lane[1], names=LEVELS[level], kernels=len(given),
         counted=len(used), joined=int(given.sum()), uncertain=int(result.uncertain.sum()),
         iterations=result.iterations, counted_iterations=result.counted_iterations,
-        missing=_most(timed, ~given), unused=_most(counted, ~used),
+        missing=_most(names[0], first[~given]), unused=_most(names[1], second[~used]),
     )  # fmt: skip
 
 
-def _most(named: Named, rows: Flags) -> dict[str, int]:
+def _most(names: Sequence[str], of: Ints) -> dict[str, int]:
     """Return the names of some kernels, the most frequent first."""
-    names, of = named
-    counts = np.bincount(of[rows], minlength=len(names))
+    counts = np.bincount(of, minlength=len(names))
     order = np.argsort(-counts, kind="stable")[:MOST_NAMES]
     return {names[row]: int(counts[row]) for row in order.tolist() if counts[row]}
 

@@ -7,10 +7,11 @@ equations of metrics are data, in ``hardware/trace_counters.yaml``, each with it
 """
 
 import ast
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,12 @@ from projector.config import resources
 from projector.config._base import Config
 from projector.config.device import Device
 from projector.errors import ConfigError
+from projector.trace import profiler_tables as tables
 from projector.trace import rocprof
 from projector.trace.events import NONE, NS_PS, Counters, Problem, RankTrace
 from projector.trace.groups import group
 from projector.trace.kineto_events import load_event_names
 from projector.trace.names import Cited
-from projector.trace.profiler_tables import (
-    Table,
-    load_formats,
-    numbers,
-    plain,
-    quantity_of,
-    read_table,
-    whole_numbers,
-)
 from projector.trace.sources import named_files, rank_in
 
 _MERGED = "pmc_perf"
@@ -70,10 +63,10 @@ def _holds_counters(path: Path) -> bool:
 
 def _is_heading(line: str) -> bool:
     fields = [field.strip(' "') for field in line.split(",")]
-    known = {quantity_of(field) for field in fields}
+    known = {tables.quantity_of(field) for field in fields}
     if "kernel" not in known or "function" in known:
         return False
-    return "counter" in known or any(field and not quantity_of(field) for field in fields)
+    return "counter" in known or any(field and not tables.quantity_of(field) for field in fields)
 
 
 def read_counters(path: Path) -> list[Counters]:
@@ -86,10 +79,16 @@ def read_counters(path: Path) -> list[Counters]:
         processes = rocprof.read_processes(path, problems)
         told = tuple(problems)
         return [_of_process(path, rank, process, told) for process in processes]
-    table = read_table(path, heading=("kernel",))
+    table = tables.read_table(path, heading=("kernel",))
     if not table.has("kernel"):
-        text = "no kernels with counters in it, nothing read"
-        return [_nothing(path, rank, (*table.problems, Problem(str(path), "", text)))]
+        problem = Problem(str(path), "", "no kernels with counters in it, nothing read")
+        none = np.zeros(0, np.int64)
+        return [
+            Counters(
+                path=str(path), kernel=(), device=none, grid=none, duration_ps=none, values={},
+                rank=rank, problems=(*table.problems, problem),
+            )
+        ]  # fmt: skip
     if table.has("counter", "counter_value"):
         return [_of_long(table, rank)]
     return [_of_wide(table, rank)]
@@ -124,15 +123,7 @@ def counters_of_trace(trace: RankTrace) -> Counters | None:
     )
 
 
-def _nothing(path: Path, rank: int, problems: tuple[Problem, ...]) -> Counters:
-    none = np.zeros(0, np.int64)
-    return Counters(
-        path=str(path), kernel=(), device=none, grid=none, duration_ps=none, values={},
-        rank=rank, problems=problems,
-    )  # fmt: skip
-
-
-def _of_long(table: Table, rank: int) -> Counters:
+def _of_long(table: tables.Table, rank: int) -> Counters:
     """Put together the rows of each dispatch.
 
     Rows of one counter add up, as instances of it on several dies do; Nsight Compute repeats a
@@ -142,7 +133,7 @@ def _of_long(table: Table, rank: int) -> Counters:
     same = group(table.ints("device"), table.ints("process"), order)
     first, dispatch = same.first, same.of
     column = table.column("counter_value")
-    amounts = numbers([] if column is None else column)
+    amounts = tables.numbers([] if column is None else column)
     units = table.text("counter_unit")
     if units is not None:
         amounts = amounts * _factors(units)
@@ -161,7 +152,7 @@ def _of_long(table: Table, rank: int) -> Counters:
     return _counters(table.take(first), rank, values)
 
 
-def _of_wide(table: Table, rank: int) -> Counters:
+def _of_wide(table: tables.Table, rank: int) -> Counters:
     """Take each column that describes nothing as a counter."""
     units: Mapping[str, str] = {}
     dispatch = table.column("dispatch")
@@ -173,27 +164,28 @@ def _of_wide(table: Table, rank: int) -> Counters:
         table = table.take(np.arange(1, len(table)))
     order = np.lexsort((table.ints("dispatch"), table.ints("device")))
     table = table.take(order)
-    factors = load_formats().units
+    factors = tables.load_formats().units
     values: dict[str, Floats] = {}
     for heading, column in zip(table.headings, table.columns, strict=True):
-        if not heading or quantity_of(heading):
+        if not heading or tables.quantity_of(heading):
             continue
-        amounts = numbers(column)
+        amounts = tables.numbers(column)
         if np.isfinite(amounts).any():
-            unit = factors.get(plain(units.get(heading, "")))
+            unit = factors.get(tables.plain(units.get(heading, "")))
             values[heading] = amounts * unit.value if unit else amounts
     return _counters(table, rank, values)
 
 
 def _factors(units: Sequence[str]) -> Floats:
-    known = load_formats().units
+    known = tables.load_formats().units
     factors = {
-        unit: known[plain(unit)].value if plain(unit) in known else 1.0 for unit in set(units)
+        unit: known[tables.plain(unit)].value if tables.plain(unit) in known else 1.0
+        for unit in set(units)
     }
     return np.array([factors[unit] for unit in units], np.float64)
 
 
-def _counters(table: Table, rank: int, values: Mapping[str, Floats]) -> Counters:
+def _counters(table: tables.Table, rank: int, values: Mapping[str, Floats]) -> Counters:
     return Counters(
         path=table.path,
         kernel=[name.removesuffix(".kd") for name in table.text("kernel") or ()],
@@ -206,7 +198,7 @@ def _counters(table: Table, rank: int, values: Mapping[str, Floats]) -> Counters
     )
 
 
-def _threads(table: Table) -> Ints:
+def _threads(table: tables.Table) -> Ints:
     """Return the work items of each dispatch: AMD's number, or groups ``(108, 1, 1)`` of NVIDIA."""
     grid, block = table.column("grid"), table.text("block")
     if grid is None:
@@ -214,23 +206,17 @@ def _threads(table: Table) -> Ints:
     if isinstance(grid, np.ndarray):
         return grid
     if block is None or not any("(" in text for text in grid):
-        return whole_numbers(grid)
-    known: dict[str, int] = {}
-    threads = (_product(g, known) * _product(b, known) for g, b in zip(grid, block, strict=True))
+        return tables.whole_numbers(grid)
+    threads = (_product(g) * _product(b) for g, b in zip(grid, block, strict=True))
     return np.array([n if n < 1 << 63 else NONE for n in threads], np.int64)
 
 
-def _product(text: str, known: dict[str, int]) -> int:
-    found = known.get(text)
-    if found is None:
-        product = 1
-        for extent in _EXTENTS.findall(text):
-            product *= int(extent)
-        found = known[text] = product
-    return found
+@lru_cache(maxsize=4096)
+def _product(text: str) -> int:
+    return math.prod(map(int, _EXTENTS.findall(text)))
 
 
-def _durations(table: Table, values: Mapping[str, Floats]) -> Ints:
+def _durations(table: tables.Table, values: Mapping[str, Floats]) -> Ints:
     if table.has("start_ns", "end_ns"):
         duration_ns = table.ints("end_ns") - table.ints("start_ns")
     elif table.has("duration_ns"):
@@ -350,12 +336,9 @@ def derive(
         }  # fmt: skip
     if duration_ps is not None:
         known["duration_ns"] = np.where(duration_ps == NONE, np.nan, duration_ps / NS_PS)
-    found = {}
-    for name, metric in load_metrics().metrics.items():
-        derived = _derived(metric, known)
-        if derived is not None:
-            found[name] = derived
-    return found
+    metrics = load_metrics().metrics
+    found = {name: _derived(metric, known) for name, metric in metrics.items()}
+    return {name: derived for name, derived in found.items() if derived is not None}
 
 
 def _derived(metric: Metric, known: Mapping[str, Any]) -> Derived | None:

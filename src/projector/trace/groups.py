@@ -73,7 +73,6 @@ def _numbered(column: Array) -> tuple[Ints, int]:
 
 
 def _ranked(code: Ints, radix: int) -> tuple[Ints, Ints]:
-    """Return codes as 0, 1, 2 in their order, and a row of each."""
     if radix > _MOST_BINS:
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
         return code, first

@@ -346,13 +346,11 @@ def annotated_iterations(events: Events, names: Sequence[str]) -> tuple[Ints, In
 
 def within(times: Ints, start: Ints, end: Ints, number: Ints) -> Ints:
     """Return the number of the ordered range around each time, -1 outside and at ends."""
-    found = np.full(len(times), NONE, np.int64)
     if len(start) == 0:
-        return found
+        return np.full(len(times), NONE, np.int64)
     place = np.searchsorted(start, times, "right") - 1
     inside = (place >= 0) & (times < end[np.maximum(place, 0)])
-    found[inside] = number[place[inside]]
-    return found
+    return np.where(inside, number[place], NONE)
 
 
 def steps_as_iterations(optimizer_ends: Ints, forwards: Ints) -> tuple[Ints, Ints, Ints]:

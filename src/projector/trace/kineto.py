@@ -43,7 +43,6 @@ AROUND = (
 Told = Callable[[int, int], None]
 """Called with the bytes read of a file and the events found in it."""
 
-
 _KIND, _NAME, _PROCESS, _THREAD, _DETAIL = (
     COLUMNS.index(name) for name in ("kind", "name", "process", "thread", "detail")
 )
@@ -87,34 +86,27 @@ def _read_events(
     source: Source, opening: Opening, found: "Found", scanner: Scanner, workers: Workers, told: Told
 ) -> bytes:
     """Take all events, and return what stands behind them."""
-    waiting: deque[tuple[Piece, Future[Batch | None]]] = deque()
+    waiting: deque[tuple[Piece, Future[Batch | None] | None]] = deque()
     pieces = cut(source, opening)
     behind = b""
     while True:
         while len(waiting) <= workers.ahead and (piece := next(pieces, None)) is not None:
-            waiting.append((piece, _submit(piece, found.plan, workers)))
+            # The last holds more than events, and is scanned.
+            future = None if piece.last else workers.submit(piece.data, found.plan)
+            waiting.append((piece, future))
         if not waiting:
             return behind
         piece, future = waiting.popleft()
         if scanner.ended:
             behind += b", " * bool(behind) + piece.data
             continue
-        batch = None if scanner.waits else future.result()
+        batch = None if scanner.waits or future is None else future.result()
         if batch is None:
-            found.scan(piece, scanner)
+            found.add(found.collect(scanner.feed(piece)))
             behind = scanner.behind.encode("utf-8", "replace")
         else:
             found.add(batch)
         told(source.read_bytes, found.events)
-
-
-def _submit(piece: Piece, plan: Plan, workers: Workers) -> "Future[Batch | None]":
-    """Have a piece parsed, but for the last: it holds more than events, and is scanned."""
-    if not piece.last:
-        return workers.submit(piece.data, plan)
-    future: Future[Batch | None] = Future()
-    future.set_result(None)
-    return future
 
 
 class Found(Batch):
@@ -125,11 +117,8 @@ class Found(Batch):
         self.plan, self.notes = plan, notes
         self.batches: list[Batch] = []
 
-    def scan(self, piece: Piece, scanner: Scanner) -> None:
-        """Take the events of a piece that cannot be parsed as a whole."""
-        self.add(self._collect(scanner.feed(piece)))
-
-    def _collect(self, events: list[Any]) -> Batch:
+    def collect(self, events: list[Any]) -> Batch:
+        """Return what is found in events that were parsed one by one."""
         try:
             return collect(events, self.plan)
         except Inexact:
@@ -143,7 +132,7 @@ class Found(Batch):
             last = f"event {self.events + events[-1]:,}" if events else ""
             self.notes.add(text, last, times - len(events) + 1)
         names = [self.names.setdefault(name, len(self.names)) for name in batch.names]
-        details = [self._detail(*pair) for pair in zip(batch.keys, batch.facts, strict=True)]
+        details = [self.row_of(*pair) for pair in zip(batch.keys, batch.facts, strict=True)]
         if len(batch.rows):
             batch.rows[:, _NAME] = np.array(names, np.int64)[batch.rows[:, _NAME]]
             # The last entry serves those without details, whose row is -1.
@@ -156,12 +145,6 @@ class Found(Batch):
         self.tracks += batch.tracks
         self.edges += batch.edges
         self.labels |= batch.labels
-
-    def _detail(self, key: bytes, facts: list[Any]) -> int:
-        row = self.keys.setdefault(key, len(self.facts))
-        if row == len(self.facts):
-            self.facts.append(facts)
-        return row
 
     def join_edges(self) -> None:
         """Take what begins and ends as two events (``B`` and ``E``) as one."""
@@ -185,7 +168,7 @@ class Found(Batch):
             self.notes.add("something begins (B) that does not end and is left out", "", left)
         self.edges = []
         if whole:
-            self.add(self._collect(whole))
+            self.add(self.collect(whole))
 
     def tell_kinds(self) -> None:
         """Find the kinds of events without category by their processes; leave out the others."""
@@ -221,7 +204,7 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     distributed = _mapping(around.get("distributedInfo"))
     batches = _near(found.batches, found.notes)
     told = _mapping(around.get("otherData"))
-    blocks, detail = (_or(_whole(told.get(key)), 0) for key in ("blocks", "blocks_in_detail"))
+    blocks, detail = (_whole(told.get(key), 0) for key in ("blocks", "blocks_in_detail"))
     if _is_own(around) and detail < blocks:
         found.notes.add(
             f"the timeline tells {detail:,} of {blocks:,} blocks operation by operation: times and "
@@ -230,7 +213,7 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
         )
     # The zero is a whole number of microseconds, so that it is one of nanoseconds, too.
     zero_us = min((b.zero_us + int(b.start_ps.min()) // US_PS for b in batches), default=0)
-    zero_ns = _or(_whole(around.get("baseTimeNanoseconds")), 0) + zero_us * NS_PS
+    zero_ns = _whole(around.get("baseTimeNanoseconds"), 0) + zero_us * NS_PS
     names = tuple(map(printable, found.names))
     clock = _Clock(found.plan.grid_ps, zero_us)
     events, details = _columns(batches, zero_us), tuple(map(plain_detail, found.facts))
@@ -246,8 +229,8 @@ def make_trace(path: Path, around: Mapping[str, Any], found: Found) -> Reading:
     rank = RankTrace(
         path=str(path),
         format="projector" if _is_own(around) else "kineto",
-        rank=_or(_whole(distributed.get("rank")), -1),
-        world_size=_or(_whole(distributed.get("world_size")), 0),
+        rank=_whole(distributed.get("rank"), -1),
+        world_size=_whole(distributed.get("world_size"), 0),
         zero_ns=zero_ns if abs(zero_ns) < 1 << 62 else 0,
         names=names,
         events=events,
@@ -274,7 +257,6 @@ def _serialised(
 
 
 def _is_own(around: Mapping[str, Any]) -> bool:
-    """Whether a file is the timeline of a projection."""
     return str(_mapping(around.get("otherData")).get("producer", "")).startswith("projector")
 
 
@@ -362,20 +344,15 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _whole(value: Any) -> int | None:
-    """Return a number without fraction that int64 holds, or None."""
+def _whole(value: Any, other: int) -> int:
+    """Return a number without fraction that int64 holds, or the other."""
     found = number(value) if not isinstance(value, int) else value
     if found is None or isinstance(found, bool) or not -(1 << 62) < found < 1 << 62:
-        return None
+        return other
     return int(found)
 
 
-def _or(value: int | None, other: int) -> int:
-    return other if value is None else value
-
-
 def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each process group, by its name."""
     groups = {}
     listed = distributed.get("pg_config")
     for group in listed if isinstance(listed, list) else ():
@@ -391,7 +368,7 @@ def _devices(around: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of the devices by their numbers."""
     listed = around.get("deviceProperties")
     found = [_mapping(device) for device in listed] if isinstance(listed, list) else []
-    named = [(_or(_whole(d.get("id")), i), str(d.get("name", ""))) for i, d in enumerate(found)]
+    named = [(_whole(d.get("id"), i), str(d.get("name", ""))) for i, d in enumerate(found)]
     return tuple(printable(name) for _, name in sorted(named))
 
 

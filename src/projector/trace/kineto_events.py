@@ -133,6 +133,13 @@ class Batch:
     problems: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     """Text -> times and first events."""
 
+    def row_of(self, key: bytes, facts: list[Any]) -> int:
+        """Return the row of facts by their key, a new one where they have none."""
+        row = self.keys.setdefault(key, len(self.facts))
+        if row == len(self.facts):
+            self.facts.append(facts)
+        return row
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -234,11 +241,7 @@ class Collector(Batch):
         if not facts:
             return -1
         # Version 2 of the format holds no references, so equal values have equal bytes.
-        key = marshal.dumps(facts, 2)
-        row = self.keys.setdefault(key, len(self.facts))
-        if row == len(self.facts):
-            self.facts.append(facts)
-        return row
+        return self.row_of(marshal.dumps(facts, 2), facts)
 
     def _take_other(self, event: Mapping[str, Any]) -> None:
         phase, category = event["ph"], event.get("cat")
@@ -250,32 +253,26 @@ class Collector(Batch):
         elif phase in ("B", "E"):
             self.edges.append(event)
         elif phase in ("i", "I") and event.get("name") in self._memory_names:
-            self._take_memory(event)
+            args = event["args"]
+            # Kinds of devices are those of PyTorch's c10::DeviceType, 0 the host.
+            device = "host" if args["Device Type"] == 0 else f"device {int(args['Device Id'])}"
+            use = MemoryUse(
+                _number(event["ts"]), device,
+                float(args["Total Allocated"]), float(args.get("Total Reserved", 0)),
+            )  # fmt: skip
+            self.memory.append(use)
         elif not isinstance(phase, str):
             raise TypeError(phase)
         elif phase == "M":
-            self._take_label(event)
+            own = {"process_name": -1, "thread_name": event.get("tid")}.get(str(event.get("name")))
+            args = event.get("args")
+            if own is not None and isinstance(args, dict):
+                line = identity(event.get("pid", -1)), identity(own)
+                self.labels[line] = printable(str(args.get("name")))
         elif phase == "C":
             stamp, track = _number(event["ts"]), str(event["name"])
             values = {str(series): float(value) for series, value in event["args"].items()}
             self.tracks.append(TrackValue(stamp, track, values))
-
-    def _take_label(self, event: Mapping[str, Any]) -> None:
-        thread = {"process_name": -1, "thread_name": event.get("tid")}.get(str(event.get("name")))
-        args = event.get("args")
-        if thread is not None and isinstance(args, dict):
-            line = identity(event.get("pid", -1)), identity(thread)
-            self.labels[line] = printable(str(args.get("name")))
-
-    def _take_memory(self, event: Mapping[str, Any]) -> None:
-        args = event["args"]
-        # Kinds of devices are those of PyTorch's c10::DeviceType, 0 the host.
-        device = "host" if args["Device Type"] == 0 else f"device {int(args['Device Id'])}"
-        use = MemoryUse(
-            _number(event["ts"]), device,
-            float(args["Total Allocated"]), float(args.get("Total Reserved", 0)),
-        )  # fmt: skip
-        self.memory.append(use)
 
     def _take_mended(self, event: Any) -> None:
         """Take an event in which something is not as it should be, as far as that is possible."""
@@ -287,8 +284,12 @@ class Collector(Batch):
             event = mend_event(event, problems)
             if event["ph"] != "X":
                 self._take_other(event)
+            elif event["cat"] is not None:
+                self._take(event)
+            elif (kind := self._of_process.get(str(event["process"]))) is not None:
+                self._keep(kind, event["name"], event)
             else:
-                self._take_without_category(event)
+                self._keep(ev.UNTOLD, event["name"], event)
         except Unusable as error:
             self._note(str(error))
         except MALFORMED:
@@ -300,14 +301,6 @@ class Collector(Batch):
     def _forget_half_rows(self) -> None:
         del self._rows[len(self._numbers) * len(COLUMNS) :]
         del self._times[len(self._numbers) * 2 :]
-
-    def _take_without_category(self, event: Mapping[str, Any]) -> None:
-        if event["cat"] is not None:
-            self._take(event)
-        elif (kind := self._of_process.get(str(event["process"]))) is not None:
-            self._keep(kind, event["name"], event)
-        else:
-            self._keep(ev.UNTOLD, event["name"], event)
 
     def _note(self, text: str) -> None:
         times, events = self.problems.get(text, (0, []))
@@ -330,30 +323,32 @@ class Collector(Batch):
         middle = float(np.median(rough[finite, 0])) if finite.any() else 0.0
         near = finite & (np.abs(rough[:, 0] - middle) < FAR_US)
         sound = (rough[:, 1] >= 0) & (rough[:, 1] < FAR_US)
-        self._note_stamps(near, sound)
+        for fine, text in (
+            (near, "an event has a stamp far from the others and is left out"),
+            (sound | ~near, "an event has a duration that cannot be; it counts as of no length"),
+        ):
+            if len(bad := np.flatnonzero(~fine)):
+                self.problems[text] = len(bad), [self._numbers[int(i)] for i in bad[:3]]
         good = None if near.all() else near
         rough = rough if good is None else rough[good]
         sound = sound if good is None else sound[good]
         zero_us = int(np.floor(rough[:, 0].min())) if len(rough) else 0
         if not self.plan.exact:
-            check_exact(rough[:, 0], self.plan.grid_ps)
+            # Does float64 tell stamps of the grid apart? Neighbours must lie closer than the steps:
+            # below 2^e they lie 2^(e - 53) apart.
+            limit_us = 2.0 ** (53 + np.floor(np.log2(self.plan.grid_ps / US_PS)))
+            large = rough[np.abs(rough[:, 0]) >= limit_us, 0]
+            if np.any(large != np.floor(large)) or np.any(np.abs(large) >= 2.0**51):
+                raise Inexact
             starts = stamps_ps(rough[:, 0], self.plan.grid_ps, zero_us)
             durations = stamps_ps(np.where(sound, rough[:, 1], 0.0), self.plan.grid_ps)
             return zero_us, starts, durations, good
-        times = [t for t, is_good in zip(_pairs(self._times), near, strict=True) if is_good]
+        pairs = zip(self._times[::2], self._times[1::2], strict=True)
+        times = [pair for pair, is_good in zip(pairs, near, strict=True) if is_good]
         grid_ps = self.plan.grid_ps
         starts = np.array([_ps(t[0] - zero_us, grid_ps) for t in times], np.int64)
         lengths = [_ps(t[1], grid_ps) if s else 0 for t, s in zip(times, sound, strict=True)]
         return zero_us, starts, np.array(lengths, np.int64), good
-
-    def _note_stamps(self, near: Any, sound: Any) -> None:
-        for good, text in (
-            (near, "an event has a stamp far from the others and is left out"),
-            (sound | ~near, "an event has a duration that cannot be; it counts as of no length"),
-        ):
-            bad = np.flatnonzero(~good)
-            if len(bad):
-                self.problems[text] = len(bad), [self._numbers[int(i)] for i in bad[:3]]
 
 
 def collect(events: Iterable[Any], plan: Plan) -> Batch:
@@ -364,10 +359,6 @@ def collect(events: Iterable[Any], plan: Plan) -> Batch:
 
 
 _NOTHING: Mapping[str, Any] = {}
-
-
-def _pairs(times: list[Any]) -> Iterable[tuple[Any, Any]]:
-    return zip(times[::2], times[1::2], strict=True)
 
 
 def _number(value: Any) -> Any:
@@ -382,15 +373,6 @@ def _ps(us: Any, grid_ps: int) -> int:
     """Return a number of microseconds, decimal or whole, in ps on a grid."""
     steps: int = round(us * US_PS / grid_ps)
     return steps * grid_ps
-
-
-def check_exact(times_us: Floats, grid_ps: int) -> None:
-    """Raise `Inexact` if float64 does not tell stamps of the grid apart."""
-    # Neighbouring float64 must lie closer than the steps: below 2^e they lie 2^(e - 53) apart.
-    limit_us = 2.0 ** (53 + np.floor(np.log2(grid_ps / US_PS)))
-    large = times_us[np.abs(times_us) >= limit_us]
-    if len(large) and (np.any(large != np.floor(large)) or np.any(np.abs(large) >= 2.0**51)):
-        raise Inexact
 
 
 def stamps_ps(times_us: Floats, grid_ps: int, zero_us: int = 0) -> Ints:

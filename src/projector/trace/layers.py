@@ -254,7 +254,6 @@ def name_operations(
 
 
 def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modules) -> Ints:
-    """Return the event that is the operation of each event."""
     events = trace.events
     table = tables.load_trace_names()
     node = is_node(events)

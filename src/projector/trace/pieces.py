@@ -39,8 +39,9 @@ LONGEST_EVENT = 1 << 20
 FLOAT_LENGTH, SHORT_FLOAT_LENGTH = 17, 15
 """Characters of numbers that float64 holds exactly enough, on grids of 1 ns and of 1 ps."""
 
-LONGEST_HEAD = 1 << 28
-"""Bytes within which the list of events must begin."""
+LONGEST_HEAD = LONGEST_GAP = 1 << 28
+"""Bytes within which the list of events must begin, and the next event: 3 MB unpack to 4 GB of
+spaces."""
 
 NO_UTF8 = "bytes that are not UTF-8 count as question marks"
 
@@ -114,6 +115,9 @@ def cut(source: Source, opening: Opening) -> Iterator[Piece]:
                 yield Piece(held, offset, True)
                 return
         elif (match := _last_between(held, size)) is None:
+            if size >= LONGEST_GAP:
+                yield Piece(held[:LONGEST_EVENT], offset, True)
+                return
             size *= 2
         else:
             yield Piece(held[: match.start() + 1], offset, False)
@@ -357,7 +361,6 @@ class Workers:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the processes, whatever they are doing."""
         self._ended = True
         for process in self._processes:
             process.kill()

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -235,7 +235,7 @@ class _Reader:
             rows = list(csv.reader(lines))
         except csv.Error:
             rows = []
-        if lines and len(rows) == len(lines) and self._fit(rows):
+        if lines and len(rows) == len(lines) and set(map(len, rows)) == {len(self.headings)}:
             self._keep(rows, range(before + 1, before + len(lines) + 1))
             return
         kept, places = [], []
@@ -245,9 +245,6 @@ class _Reader:
                 kept.append(row)
                 places.append(line)
         self._keep(kept, places)
-
-    def _fit(self, rows: list[list[str]]) -> bool:
-        return set(map(len, rows)) == {len(self.headings)}
 
     def _keep(self, rows: list[list[str]], lines: Iterable[int]) -> None:
         if rows:
@@ -293,17 +290,14 @@ def whole_numbers(column: Column) -> Ints:
     try:
         return np.fromiter(map(int, column), np.int64, len(column))
     except (ValueError, OverflowError):
-        known: dict[str, int] = {}
-        return np.array([_whole(text, known) for text in column], np.int64)
+        return np.array([_whole(text) for text in column], np.int64)
 
 
-def _whole(text: str, known: dict[str, int]) -> int:
-    number = known.get(text)
-    if number is None:
-        found = re.search(r"-?\d+", text.replace(",", ""))
-        number = int(found[0]) if found and len(found[0]) < 20 else NONE
-        number = known[text] = number if abs(number) < 1 << 63 else NONE
-    return number
+@lru_cache(maxsize=4096)
+def _whole(text: str) -> int:
+    found = re.search(r"-?\d+", text.replace(",", ""))
+    number = int(found[0]) if found and len(found[0]) < 20 else NONE
+    return number if abs(number) < 1 << 63 else NONE
 
 
 def numbers(column: Column) -> Floats:

@@ -193,7 +193,6 @@ def _match(wanted: Ints, keys: Ints, among: Flags) -> Ints:
 
 
 def _classify(trace: RankTrace, stack: hosts.Stack, placed: Placed) -> tuple[Ints, Ints]:
-    """Return class and type of activities."""
     table = tables.load_trace_names()
     events, rows = trace.events, placed.rows
     used = np.unique(events.name[rows])
@@ -257,7 +256,6 @@ def _as_neighbours(trace: RankTrace, placed: Placed, values: Ints, known: Flags)
 
 
 def _phases(trace: RankTrace, placed: Placed, host: hosts.HostPhases, iteration: Ints) -> Ints:
-    """Return the phase of activities."""
     events = trace.events
     phase = values_at(host.phase, placed.anchor)
     called = np.where(placed.launch >= 0, placed.launch, placed.anchor)

@@ -38,21 +38,11 @@ ZONE_NS = 15 * 60 * S_NS
 
 DAY_NS = 24 * 3600 * S_NS
 
-
 READ = (
     "samples of `projector trace record`, `mpstat -P ALL -o JSON`, `sadf -j` or `sadf -d`, "
     "`nvidia-smi --query-gpu=timestamp,... --format=csv`, `rocm-smi` and `amd-smi` (--csv or "
     "--json, with times), `lscpu -p`, and CSVs with a time and a column a core or device"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """Where the zero of a trace lies."""
-
-    zero_ns: int = 0
-    """Nanoseconds since 1970; 0 where it is not known."""
-    span_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +67,6 @@ def read_samples(
     The zero of the trace is in ns since 1970; without it times are counted from the first sample.
     By the length of the trace, times of a clock on a wall find their zone.
     """
-    clock = Clock(zero_ns, span_ns)
     maps: list[Ints] = []
     found: list[Samples] = []
     for path in sample_files(paths):
@@ -85,7 +74,7 @@ def read_samples(
         if cores is not None:
             maps.append(cores)
             continue
-        found += _read_file(path, clock)
+        found += _read_file(path, zero_ns, span_ns)
     return tuple(_with_map(each, maps) for each in found)
 
 
@@ -144,7 +133,7 @@ def _number_in(name: str) -> int:
     return int(found[0]) if found else NONE
 
 
-def _read_file(path: Path, clock: Clock) -> list[Samples]:
+def _read_file(path: Path, zero_ns: int, span_ns: int) -> list[Samples]:
     problems: list[Problem] = []
     head = read_head(path).lstrip()
     rank = rank_in(path.name)
@@ -174,19 +163,19 @@ def _read_file(path: Path, clock: Clock) -> list[Samples]:
         problems.append(Problem(str(path), "", "no samples that are known, nothing read"))
         none = np.zeros((0, 0))
         read = [_Read("", np.zeros(0, np.int64), none, ())]
-    return [_placed(path, each, clock, rank, problems) for each in read]
+    return [_placed(path, each, zero_ns, span_ns, rank, problems) for each in read]
 
 
-def _placed(path: Path, read: _Read, clock: Clock, rank: int, problems: list[Problem]) -> Samples:
+def _placed(
+    path: Path, read: _Read, zero_ns: int, span_ns: int, rank: int, problems: list[Problem]
+) -> Samples:
     """Return samples with their times from the zero of the trace."""
-    told = list(problems)
-    time_ns = read.time_ns
-    zero_ns = clock.zero_ns
+    told, time_ns = list(problems), read.time_ns
     if len(time_ns) and zero_ns < LEAST_NS:
         zero_ns = int(time_ns[0])
         told.append(Problem(str(path), "", "no clock of the trace is known; first sample at zero"))
     if len(time_ns) and read.local:
-        shift = zone_shift(time_ns, zero_ns, clock.span_ns)
+        shift = zone_shift(time_ns, zero_ns, span_ns)
         if shift:
             text = f"taken as of a zone {shift / 3600 / S_NS:+g} hours from UTC, as the trace is"
             told.append(Problem(str(path), "", text))

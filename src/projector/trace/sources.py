@@ -199,15 +199,11 @@ class Source:
     def _where(self) -> str:
         return f"byte {self.read_bytes:,} of the packed file"
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
+        self._file.close()
 
 
 def _unpack_as_far_as_possible(unpacker: "zlib._Decompress", block: bytes) -> bytes:

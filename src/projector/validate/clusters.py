@@ -32,7 +32,6 @@ _OF_ADAPTER = re.compile(
     r"(?:per|a|/|each) ?(?:GPU|NIC|HCA|adapter|port|rail|link)\b|InfiniBand|\bIB\b", re.IGNORECASE
 )
 
-
 _NETWORK = re.compile(r"RoCE|InfiniBand|\bIB\b|\bEFA|\bNICs?\b|Ethernet|\bRDMA", re.IGNORECASE)
 _SLOWEST = 10.0
 """Rate of the slowest adapter [Gbit/s]; below, a text speaks of something else."""

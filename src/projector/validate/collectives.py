@@ -12,7 +12,7 @@ in seconds.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from projector.config.bands import collective_classes
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.device_file import load_device
-from projector.config.network import Network, load_network
+from projector.config.network import load_network
 from projector.config.training import FUSED_UNITS
 from projector.kernels import moe_exchange
 from projector.kernels.collective_algorithms import OPERATIONS
@@ -163,7 +163,6 @@ def _routing(row: kinds.Row, *, one_node: bool) -> tuple[Routing, list[str]]:
 
 
 def _sizes(row: kinds.Row) -> tuple[int, int, int] | None:
-    """Return tokens of a rank, hidden width and top-k."""
     tokens, hidden, topk = (said(row, name) for name in ("tokens", "hidden", "topk"))
     if not (tokens and hidden and topk):
         return None
@@ -266,8 +265,6 @@ class _Links(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One row, read."""
-
     links: _Links
     cluster: ClusterConfig
     """That of the links."""
@@ -283,67 +280,40 @@ class _Case:
 
 def project(rows: Sequence[kinds.Row]) -> list[kinds.Outcome]:
     """Project rows: collectives in one batch, exchanges in another."""
-    return kinds.outcomes(kinds.read_cases(rows, _read), _times_s, MICROSECOND)
+    return kinds.outcomes(kinds.read_cases(rows, read_case), times_s, MICROSECOND)
 
 
 def read(rows: Sequence[kinds.Row]) -> kinds.Readings:
     """Read rows, to be timed on any devices."""
-    return kinds.readings(kinds.read_cases(rows, _read), _times_s, MICROSECOND)
+    return kinds.readings(kinds.read_cases(rows, read_case), times_s, MICROSECOND)
 
 
-class Joined(NamedTuple):
-    """Rows read once, so that they can be timed with other records of their links."""
-
-    positions: tuple[int, ...]
-    """Positions of the rows that could be read."""
-    measured_s: Floats
-    fabric: Ints
-    """Each row's record among `fabrics`."""
-    fabrics: Records
-    networks: tuple[Network, ...]
-    times_s: Callable[[Records], Floats]
-    """Projected times with changed records."""
-
-
-def read_joined(rows: Sequence[kinds.Row]) -> Joined:
-    """Read rows, to be timed with other constants of a network."""
-    parsed = kinds.read_cases(rows, _read)
-    cases = [case for case in parsed if not isinstance(case, str)]
-    clusters, fabric = _clusters(cases)
-    return Joined(
-        tuple(i for i, case in enumerate(parsed) if not isinstance(case, str)),
-        np.array([case.measured for case in cases]) * MICROSECOND,
-        fabric,
-        _fabrics(clusters),
-        tuple(cluster.network for cluster in clusters.values()),
-        lambda fabrics: _times_s(cases, fabrics=fabrics),
-    )
-
-
-def _clusters(cases: Sequence[_Case]) -> tuple[dict[_Links, ClusterConfig], Ints]:
+def clusters_of(cases: Sequence[_Case]) -> tuple[dict[_Links, ClusterConfig], Ints]:
     """Return the cluster of each kind of links, and which of them each row has."""
     clusters = {case.links: case.cluster for case in cases}
     position = {links: row for row, links in enumerate(clusters)}
     return clusters, np.array([position[case.links] for case in cases])
 
 
-def _fabrics(clusters: dict[_Links, ClusterConfig]) -> Records:
+def fabrics_of(clusters: dict[_Links, ClusterConfig]) -> Records:
+    """Return the record of each kind of links."""
     return np.concatenate([_fabric(*item) for item in clusters.items()])
 
 
-def _times_s(
+def times_s(
     cases: Sequence[_Case],
     device_for: kinds.DeviceFor | None = None,
     fabrics: Records | None = None,
 ) -> Floats:
-    clusters, fabric = _clusters(cases)
+    """Return the seconds of rows, by changed devices or records of their links where given."""
+    clusters, fabric = clusters_of(cases)
     if device_for is not None:
         clusters = {
             links: cluster.model_copy(update={"device": device_for(links.device)})
             for links, cluster in clusters.items()
         }
     if fabrics is None:
-        fabrics = _fabrics(clusters)
+        fabrics = fabrics_of(clusters)
     ranks = np.array([case.ranks for case in cases])
     local = np.array([case.local for case in cases])
     time_s = np.empty(len(cases))
@@ -383,7 +353,8 @@ def _fabric(links: _Links, cluster: ClusterConfig) -> Records:
     return record
 
 
-def _read(row: kinds.Row) -> _Case:
+def read_case(row: kinds.Row) -> _Case:
+    """Read one row."""
     device = device_of(row.get("gpu") or "")
     usual = load_network(load_device(device).network)
     adapters, network, _ = network_of(device, row.get("system") or "")
@@ -463,7 +434,7 @@ def _why_not_eligible(row: kinds.Row) -> str:
 
 
 def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
-    case = _read(row)
+    case = read_case(row)
     network = case.cluster.network if case.local < case.ranks else None
     return collective_classes(device, number(row, "message_bytes"), network)
 

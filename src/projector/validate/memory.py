@@ -111,7 +111,6 @@ _RANKS: dict[str, Callable[[Floats], Any]] = {
 }
 """Rank that was measured -> what it holds of what all of them do."""
 
-
 KIND = Kind(
     name="memory",
     doubt=training.doubt,

@@ -146,10 +146,4 @@ def _moe(row: kinds.Row, data: dict[str, Any]) -> dict[str, Any] | None:
     return moe
 
 
-KIND = Kind(
-    name="param_counts",
-    columns=_COLUMNS,
-    project=project,
-    device="",
-    precision="",
-)
+KIND = Kind(name="param_counts", columns=_COLUMNS, project=project, device="", precision="")

@@ -13,12 +13,7 @@ from projector.config.training import AUTO, FUSED_UNITS, schedule_name, spelling
 from projector.validate.clusters import Stated, cluster_of, network_of
 from projector.validate.kind import FROM_RECIPE, FROM_ROW, FROM_RULE, Row, integer, whole
 from projector.validate.names import device_of, model_name, model_of, precision_of
-from projector.validate.recipes import (
-    OF_RECIPE,
-    Layout,
-    paxml_settings,
-    virtual_stages,
-)
+from projector.validate.recipes import OF_RECIPE, Layout, paxml_settings, virtual_stages
 from projector.validate.words import number_said, said
 
 
@@ -390,11 +385,7 @@ class RowLayout(RowText):
         if layers % stages == 0:
             return {}
         share = -(-layers // stages)
-        counts = []
-        remaining = layers
-        for _ in range(stages):
-            counts.append(min(share, remaining))
-            remaining -= counts[-1]
+        counts = [min(share, max(0, layers - share * stage)) for stage in range(stages)]
         self.weaken(FROM_RULE, "full stages first, the last takes the rest")
         return {"pipeline_model_parallel_layout": _layout_text(counts, mtp)}
 

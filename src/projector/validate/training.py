@@ -27,7 +27,6 @@ JOB_COLUMNS = ("model", "gpu", "n_gpus", "precision", *_SIZES)
 
 _COLUMNS = (*JOB_COLUMNS, "task", "tokens_per_s_per_gpu", "step_time_s")
 
-
 TASKS = {"", "pretrain", "pretraining", "sft", LORA}
 """Tasks whose sequences are full; fine-tuning packs them."""
 

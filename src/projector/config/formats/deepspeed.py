@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from projector.config.formats.read_job import (
-    CARRIED,
-    Derived,
-    ReadJob,
-    Stated,
-    data_parallel,
-    nodes_of_ranks,
-)
+from projector.config.formats import read_job
 from projector.config.formats.values import integer, number
 from projector.config.resources import settings_of
 
@@ -31,13 +24,15 @@ AUTO: Final = "auto"
 
 _TABLE: Final = settings_of("deepspeed")
 
-HARMLESS: Final = frozenset(PREFIX + name for name in [*_TABLE["harmless"].split(), f"{CARRIED}."])
+HARMLESS: Final = frozenset(
+    PREFIX + name for name in [*_TABLE["harmless"].split(), f"{read_job.CARRIED}."]
+)
 """Settings that cannot change a projection; sections whose decisive settings were read."""
 
 
-def read_deepspeed(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
+def read_deepspeed(data: Mapping[str, Any], *, path: Path = Path()) -> read_job.ReadJob:
     """Read a parsed DeepSpeed file alone: no trainer's arguments, no model, sequence or device."""
-    stated = Stated(without_auto(data), TOOL, prefix=PREFIX)
+    stated = read_job.Stated(without_auto(data), TOOL, prefix=PREFIX)
     stated.put("name", path.stem, origin="the file's name")
     stated.put("training.framework", "huggingface", origin="assumed: DeepSpeed under transformers")
     stated.ask_for("model", "model=NAME (projector models lists them) or model=config.json")
@@ -78,12 +73,12 @@ def without_auto(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def unmodelled(stated: Stated) -> None:
+def unmodelled(stated: read_job.Stated) -> None:
     """Warn of what changes a run and is not modelled."""
     stated.unmodelled(_TABLE, prefix=PREFIX)
 
 
-def zero(stated: Stated) -> None:
+def zero(stated: read_job.Stated) -> None:
     """Set what data parallelism divides, what overlaps, and what the host holds."""
     section = f"{PREFIX}zero_optimization."
     name = f"{section}stage"
@@ -101,10 +96,6 @@ def zero(stated: Stated) -> None:
     name = f"{section}mics_shard_size"
     if stated.get(name, integer, -1) > 0:
         stated.put("parallelism.sharding_group_size", stated.integer(name, 1), name)
-    _offload(stated, section)
-
-
-def _offload(stated: Stated, section: str) -> None:
     name, ratio = f"{section}offload_optimizer.device", f"{section}offload_optimizer.ratio"
     if stated.word(name, "none") != "none" or stated.on(f"{section}cpu_offload"):
         share = stated.get(ratio, number, 1.0)
@@ -116,7 +107,7 @@ def _offload(stated: Stated, section: str) -> None:
         stated.warn("offload_param is not modelled: weights are projected on the device")
 
 
-def precision(stated: Stated, kind: str = "") -> None:
+def precision(stated: read_job.Stated, kind: str = "") -> None:
     """Set the types of weights, gradients and states; ``kind`` is what a trainer asks for."""
     names = {"bf16": f"{PREFIX}bf16.enabled", "fp16": f"{PREFIX}fp16.enabled"}
     given = [each for each, name in names.items() if stated.on(name)]
@@ -158,14 +149,14 @@ def precision(stated: Stated, kind: str = "") -> None:
 _AUTOCAST: Final = {"bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf16"}
 
 
-def optimizer(stated: Stated, name: str, rule: str) -> None:
+def optimizer(stated: read_job.Stated, name: str, rule: str) -> None:
     """Set the rule of the optimizer."""
     if rule not in _TABLE["optimizers"]:
         stated.warn(f"{stated.spell(name)} {stated.values[name]} is projected as adam")
     stated.put("training.optimizer.name", _TABLE["optimizers"].get(rule, "adam"), name)
 
 
-def degrees(stated: Stated) -> None:
+def degrees(stated: read_job.Stated) -> None:
     """Set the degrees of a job."""
     tensor = f"{PREFIX}tensor_parallel."
     for field, names in (
@@ -189,7 +180,9 @@ def degrees(stated: Stated) -> None:
 class Batch:
     """Global batch = micro-batch * accumulation * data-parallel ranks, of which one may be open."""
 
-    def __init__(self, stated: Stated, *, trainer: tuple[str, str] = ("", ""), micro: int = 0):
+    def __init__(
+        self, stated: read_job.Stated, *, trainer: tuple[str, str] = ("", ""), micro: int = 0
+    ):
         """Read what is stated.
 
         ``trainer`` names the trainer's settings of the micro-batch and of the accumulation,
@@ -220,10 +213,10 @@ class Batch:
                 )
             self.data_parallel = ranks
 
-    def derive(self, data: dict[str, Any]) -> Derived:
+    def derive(self, data: dict[str, Any]) -> read_job.Derived:
         """Return the nodes, or the part of the batch that is open."""
-        fields: dict[str, Any] = {**nodes_of_ranks(self.data_parallel, data)}
-        ranks, training = data_parallel(data), data.get("training") or {}
+        fields: dict[str, Any] = {**read_job.nodes_of_ranks(self.data_parallel, data)}
+        ranks, training = read_job.data_parallel(data), data.get("training") or {}
         steps = self.steps or 1
         micro, whole = training.get("micro_batch_size"), training.get("global_batch_size")
         if ranks and isinstance(micro, int):

@@ -130,7 +130,6 @@ _NO_ATTENTION: Final[hf.Fields] = _TIED | {
     "vocab_size": hf.integer("vocab_size"),
     # No layer has an MLP.
     "ffn_hidden_size": lambda config: 4 * config.integer("hidden_size"),
-    "num_attention_heads": 1,
     "position_embedding": "none",
 }
 _MAMBA: Final = _hybrid(_NO_ATTENTION, hybrid.mamba)
@@ -367,6 +366,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _LATENT, parts.latent_attention, hybrid.kimi_linear, position_embedding="none"
     ),
     "jamba": _hybrid(_LLAMA, hybrid.jamba, position_embedding="none"),
+    "olmo_hybrid": _hybrid(_LLAMA | _BIAS, hybrid.olmo_hybrid, qk_norm="full"),
     "falcon_h1": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.falcon_h1),
     "bamba": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.bamba),
     "granitemoehybrid": _hybrid(_LLAMA | _BIAS, hybrid.granite_hybrid),

@@ -59,6 +59,23 @@ def qwen3_next(config: ConfigFile) -> dict[str, Any]:
     return _kinds(mixers, has_experts) | {"recurrent": recurrent}
 
 
+def olmo_hybrid(config: ConfigFile) -> dict[str, Any]:
+    """OLMo-Hybrid: a gated delta net in most layers, with as many heads as attention has."""
+    heads = config.integer("num_attention_heads", most=MAX_HEADS)
+    groups = config.optional_integer("linear_num_key_heads") or heads
+    size = config.optional_integer("linear_key_head_dim")
+    size = size or 3 * config.integer("hidden_size") // (4 * groups)
+    recurrent = {
+        "num_heads": config.optional_integer("linear_num_value_heads") or heads,
+        "head_dim": config.optional_integer("linear_value_head_dim") or 2 * size,
+        "num_groups": groups,
+        "state_size": size,
+        "conv_kernel": config.integer("linear_conv_kernel_dim", 4),
+    }
+    mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
+    return _kinds(mixers, [False] * len(mixers)) | {"recurrent": recurrent}
+
+
 def chosen_keys(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek-V3.2: latent attention to the keys that an indexer chooses."""
     latent: dict[str, Any] = latent_attention(config)["mla"]
@@ -207,7 +224,9 @@ def _mamba1_of(config: ConfigFile, expand: str, size: str, taps: str, rank: str)
 def mamba(config: ConfigFile) -> dict[str, Any]:
     """Mamba-1 in every layer, and nothing else."""
     names = ("expand", "state_size", "conv_kernel", "time_step_rank")
-    return {"layer_types": ("mamba1",)} | _mamba1_of(config, *names)
+    fields = {"layer_types": ("mamba1",)} | _mamba1_of(config, *names)
+    state = fields["recurrent"]
+    return fields | {"num_attention_heads": state["num_heads"], "kv_channels": state["head_dim"]}
 
 
 def rwkv7(config: ConfigFile) -> dict[str, Any]:

@@ -49,7 +49,12 @@ def read_megatron(
         warnings, launch = _script_notes(script), script.launch
     else:
         launcher, program, words = _divide([str(word) for word in text])
-    _check_program(program)
+    # The name of a program is all that tells what it trains.
+    stem = program.removesuffix(".py").replace(".", "/").rpartition("/")[2].lower()
+    for part in re.split(r"[^a-z0-9]+", stem):
+        if part in _PROGRAMS:
+            msg = f"{program}: {_PROGRAMS[part]}"
+            raise UnsupportedError(msg, key="config", value=program, allowed="pretrain_gpt.py")
     stated = _settings(words)
     for key, value in _settings(launcher).items():
         if key in {"nnodes", "nproc_per_node"}:
@@ -59,7 +64,16 @@ def read_megatron(
         raise ConfigError(msg, key="config", allowed="Megatron-LM arguments")
     for key, count in launch.items():
         stated.setdefault(key, count)
-    _resolve_world(stated, warnings)
+    for key, field in (("nnodes", "nodes"), ("nproc_per_node", "gpus_per_node")):
+        value = stated.get(key)
+        if value is None:
+            continue
+        most = str(value).rpartition(":")[2]
+        if most.isdigit():
+            stated[key] = int(most)
+        else:
+            del stated[key]
+            warnings.append(f"--{key} is {shown(value)}; give cluster.{field}=N to set it")
     spelling = {
         setting: switch for switch, setting in NEGATED.items() if stated.get(setting) is False
     }
@@ -151,15 +165,6 @@ def _program_at(words: Sequence[str]) -> int:
     return -1
 
 
-def _check_program(program: str) -> None:
-    """Refuse a program that trains what is not supported: its name is all that tells."""
-    stem = program.removesuffix(".py").replace(".", "/").rpartition("/")[2].lower()
-    for part in re.split(r"[^a-z0-9]+", stem):
-        if part in _PROGRAMS:
-            msg = f"{program}: {_PROGRAMS[part]}"
-            raise UnsupportedError(msg, key="config", value=program, allowed="pretrain_gpt.py")
-
-
 def _settings(words: Sequence[str]) -> dict[str, Any]:
     """Group words into settings; a bare switch is True, several words are a list."""
     settings: dict[str, Any] = {}
@@ -187,20 +192,6 @@ def _setting(argument: str) -> tuple[str, bool]:
     """Return the setting of an argument, and whether the argument switches it on."""
     setting = argument.replace("-", "_")
     return (NEGATED[setting], False) if setting in NEGATED else (setting, True)
-
-
-def _resolve_world(stated: dict[str, Any], warnings: list[str]) -> None:
-    """Turn torchrun's node counts into numbers, or leave them to the user."""
-    for key, field in (("nnodes", "nodes"), ("nproc_per_node", "gpus_per_node")):
-        value = stated.get(key)
-        if value is None:
-            continue
-        most = str(value).rpartition(":")[2]
-        if most.isdigit():
-            stated[key] = int(most)
-        else:
-            del stated[key]
-            warnings.append(f"--{key} is {shown(value)}; give cluster.{field}=N to set it")
 
 
 # Turning settings by their names in code into a native job: the rules in their order.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from projector.config import resources
 from projector.config.formats import primus_files
@@ -104,20 +104,13 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
     _layout_without_mtp(stated, given, around)
     dialect = Dialect(lambda setting: setting, _defaults(module, path), ORIGIN, "setting")
     read = translate(stated, dialect, base=named.base, sources=sources)
-    return _finished(read, data, named, path, (*around.warnings, *_differences(named, given)))
-
-
-def _finished(
-    read: ReadJob, data: Mapping[str, Any], named: "_NamedModel", path: Path, notes: tuple[str, ...]
-) -> ReadJob:
-    """Add what the file says around the settings: names, framework, device."""
     job = read.data
     job.setdefault("training", {})["framework"] = "primus"
     if named.base is not None:
         job["model"] = {"extends": named.shipped, **job.get("model", {})}
     else:
         job["model"].setdefault("name", named.name)
-    return _placed(read, data, path, notes)
+    return _placed(read, data, path, (*around.warnings, *_differences(named, given)))
 
 
 def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str, ...]) -> ReadJob:
@@ -210,23 +203,18 @@ def _named_model(model: str, path: Path, around: primus_files.Surroundings) -> _
         # What every preset starts from describes no model: the experiment does.
         return _NamedModel(name, file, "", None, dict(primus_files.BASES[name]))
     if not shipped:
-        _refuse_unknown(name, file)
+        try:
+            resources.find("models", name, key="model")
+        except ConfigError as error:
+            msg = (
+                f"{error.message}. Or put Primus' preset {file} in a folder models beside the "
+                "experiment, with what it extends, or leave the experiment in a checkout of Primus"
+            )
+            raise ConfigError(msg, key="model", value=name, allowed=error.allowed) from None
+        raise AssertionError
     found = primus_files.preset(name)
     settings = {**found.run, **found.model}
     return _NamedModel(name, file, shipped, model_data(name), settings, frozenset(settings))
-
-
-def _refuse_unknown(name: str, file: str) -> NoReturn:
-    """Raise `ConfigError` for a preset that is neither shipped nor at hand."""
-    try:
-        resources.find("models", name, key="model")
-    except ConfigError as error:
-        msg = (
-            f"{error.message}. Or put Primus' preset {file} in a folder models beside the "
-            "experiment, with what it extends, or leave the experiment in a checkout of Primus"
-        )
-        raise ConfigError(msg, key="model", value=name, allowed=error.allowed) from None
-    raise AssertionError
 
 
 def _differences(named: _NamedModel, given: Mapping[str, Any]) -> tuple[str, ...]:

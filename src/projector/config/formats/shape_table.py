@@ -92,7 +92,17 @@ def shape_rows(
         with open_table(path, key="csv") as stream:
             reader = csv.reader(stream, strict=True)
             names = [name.strip().lower() for name in next(reader, [])]
-            _check_names(names, path, required, optional)
+            missing = [name for name in required if name not in names]
+            if missing:
+                msg = f"{path} lacks the columns {', '.join(missing)}"
+                allowed = f"columns {', '.join(required)}, and {', '.join(optional)}"
+                raise ConfigError(msg, key=missing[0], value=list(names), allowed=allowed)
+            for column, name in enumerate(names, start=1):
+                first = names.index(name) + 1
+                # Spreadsheets leave empty columns without a name.
+                if name and first < column:
+                    msg = f"{path}:1: columns {first} and {column} are both named {name!r}"
+                    raise ConfigError(msg, key=name, value=list(names), allowed="each column once")
             for fields in reader:
                 if not any(field.strip() for field in fields):
                     continue
@@ -107,22 +117,6 @@ def shape_rows(
     if not count:
         msg = f"{path} has no shapes"
         raise ConfigError(msg, key="csv", value=str(path), allowed="at least one row")
-
-
-def _check_names(
-    names: Sequence[str], path: str | Path, required: Sequence[str], optional: Sequence[str]
-) -> None:
-    missing = [name for name in required if name not in names]
-    if missing:
-        msg = f"{path} lacks the columns {', '.join(missing)}"
-        allowed = f"columns {', '.join(required)}, and {', '.join(optional)}"
-        raise ConfigError(msg, key=missing[0], value=list(names), allowed=allowed)
-    for column, name in enumerate(names, start=1):
-        first = names.index(name) + 1
-        # Spreadsheets leave empty columns without a name.
-        if name and first < column:
-            msg = f"{path}:1: columns {first} and {column} are both named {name!r}"
-            raise ConfigError(msg, key=name, value=list(names), allowed="each column once")
 
 
 def _check_line(num_fields: int, num_names: int, count: int, where: str) -> None:

@@ -41,7 +41,15 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
         stated.choice("pp_schedule", _TABLE["schedules"], "1f1b"),
         "pp_schedule",
     )
-    _precision(stated)
+    kind = stated.choice("dtype", _DTYPES, "bf16")
+    narrow = stated.on("fp8")
+    stated.put("training.precision", "fp8" if narrow else kind, "fp8" if narrow else "dtype")
+    if narrow:
+        stated.warn("fp8 does not say how scales are found: training.fp8_recipe is delayed")
+    wide = stated.on("use_fp32_accum_grad", default=True)
+    stated.put("training.gradient_dtype", "fp32" if wide else "bf16", "use_fp32_accum_grad")
+    if stated.on("grad_reduce_in_bf16"):
+        stated.put("training.grad_reduce_dtype", "bf16", "grad_reduce_in_bf16")
     _recompute(stated)
     dispatcher = stated.word("moe_dispatcher_policy", "all2all")
     if dispatcher not in {"all2all", "all2all-seq"}:
@@ -61,19 +69,6 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
         return {field: (value, ASSUMED) for field, value in fields.items()}
 
     return stated.read_job(_TABLE["harmless"].split(), derive=derive)
-
-
-def _precision(stated: Stated) -> None:
-    """Set the types of GEMMs and gradients."""
-    kind = stated.choice("dtype", _DTYPES, "bf16")
-    narrow = stated.on("fp8")
-    stated.put("training.precision", "fp8" if narrow else kind, "fp8" if narrow else "dtype")
-    if narrow:
-        stated.warn("fp8 does not say how scales are found: training.fp8_recipe is delayed")
-    wide = stated.on("use_fp32_accum_grad", default=True)
-    stated.put("training.gradient_dtype", "fp32" if wide else "bf16", "use_fp32_accum_grad")
-    if stated.on("grad_reduce_in_bf16"):
-        stated.put("training.grad_reduce_dtype", "bf16", "grad_reduce_in_bf16")
 
 
 def _recompute(stated: Stated) -> None:

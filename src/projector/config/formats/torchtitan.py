@@ -8,16 +8,11 @@ of a setting (`MOVED`) are read as new ones.
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from projector.config import resources
-from projector.config.formats.read_job import (
-    Derived,
-    ReadJob,
-    Stated,
-    data_parallel,
-    nodes_of_ranks,
-)
+from projector.config.formats import read_job
+from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer
 from projector.config.model_file import load_model
 from projector.config.resources import settings_of
@@ -319,18 +314,17 @@ def _compiler(stated: Stated) -> None:
             stated.warn(f"{stated.spell(name)} was ignored: it needs compile.enable")
 
 
-class _Stages:
+class _Stages(NamedTuple):
     """How layers are cut into stages of a pipeline."""
 
-    def __init__(self, pp: int, vpp: int, ends: tuple[int, int], length: int, parts: list[str]):
-        self.pp = pp
-        self.vpp = vpp
-        self.ends = ends
-        """Layers that embedding and head count for."""
-        self.length = length
-        """Layers of a stage, 0 where their number follows from the stages."""
-        self.parts = parts
-        """Stages of a layout, if the file lists the modules of each."""
+    pp: int
+    vpp: int
+    ends: tuple[int, int]
+    """Layers that embedding and head count for."""
+    length: int
+    """Layers of a stage, 0 where their number follows from the stages."""
+    parts: list[str]
+    """Stages of a layout, if the file lists the modules of each."""
 
     @classmethod
     def of(cls, stated: Stated, pp: int, schedule: str) -> "_Stages":
@@ -340,7 +334,16 @@ class _Stages:
             stated.integer(f"{start}last_stage_less_layers", 1, least=0),
         )
         length = stated.integer(f"{start}layers_per_stage", 0, least=0)
-        parts = _listed_parts(stated)
+        listed = stated.get(_PARTS, lambda _, value: value, [])
+        if not isinstance(listed, list) or not all(isinstance(part, list) for part in listed):
+            stated.fail(_PARTS, "a list of lists of modules")
+        parts = []
+        for part in listed:
+            names = [str(name) for name in part]
+            layers = sum(name.startswith("layers.") for name in names)
+            start = "E" if "tok_embeddings" in names else ""
+            end = "L" if "output" in names or "lm_head" in names else ""
+            parts.append(start + (f"t*{layers}" if layers else "") + end)
         vpp = 2 if schedule.lower() in SEVERAL_STAGES else 1
         if parts and pp > 1:
             if len(parts) % pp:
@@ -372,21 +375,6 @@ class _Stages:
 
 
 _PARTS = "parallelism.module_fqns_per_model_part"
-
-
-def _listed_parts(stated: Stated) -> list[str]:
-    """Return the stages of a layout where the file lists the modules of each."""
-    listed = stated.get(_PARTS, lambda _, value: value, [])
-    if not isinstance(listed, list) or not all(isinstance(part, list) for part in listed):
-        stated.fail(_PARTS, "a list of lists of modules")
-    found = []
-    for part in listed:
-        names = [str(name) for name in part]
-        layers = sum(name.startswith("layers.") for name in names)
-        start = "E" if "tok_embeddings" in names else ""
-        end = "L" if "output" in names or "lm_head" in names else ""
-        found.append(start + (f"t*{layers}" if layers else "") + end)
-    return found
 
 
 def _layout(layers: int, ends: tuple[int, int], stages: int) -> str:
@@ -449,8 +437,8 @@ class _Rest:
 
     def derive(self, data: dict[str, Any]) -> Derived:
         """Return nodes, batch, recomputed layers and stages."""
-        fields: dict[str, Any] = {**nodes_of_ranks(self.data_parallel, data)}
-        dp = data_parallel(data) or self.data_parallel
+        fields: dict[str, Any] = {**read_job.nodes_of_ranks(self.data_parallel, data)}
+        dp = read_job.data_parallel(data) or self.data_parallel
         if dp:
             fields["training.global_batch_size"] = self.local * dp
         layers = _layers(data)

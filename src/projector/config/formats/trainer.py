@@ -18,6 +18,7 @@ from projector.config.formats.shell.script import Script
 from projector.config.model_file import read_json
 from projector.config.resources import settings_of
 from projector.errors import ConfigError, shown
+from projector.files import is_file
 
 # What arguments are called and mean.
 
@@ -185,17 +186,9 @@ def _beside(file: str, path: Path) -> Path:
     """Return where a file lies that another one names: beside it, or in a folder above it."""
     for folder in (path.parent, *path.absolute().parents):
         for candidate in (folder / file, folder / Path(file).name):
-            if _is_file(candidate):
+            if is_file(candidate):
                 return candidate
     return path.parent / file
-
-
-def _is_file(path: Path) -> bool:
-    """Whether a file is there; a name that no file can have is that of none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _on(stated: Stated, name: str) -> bool:
@@ -221,7 +214,7 @@ def _model(stated: Stated, path: Path) -> None:
     given = stated.word(name)
     found = shipped_model(given)
     config = path.parent / given / "config.json"
-    if given and _is_file(config):
+    if given and is_file(config):
         found = str(config)
     if found is not None:
         stated.put("model", found, name)
@@ -322,8 +315,7 @@ def _recompute(stated: Stated) -> None:
     if stated.has(name) and stated.values[name] in ("unsloth", "offload"):
         on = True
     stated.put("training.recompute", "full" if on else "none", name, off)
-    inner = "gradient_checkpointing_kwargs.use_reentrant"
-    names = (inner, "use_reentrant_gc")
+    names = ("gradient_checkpointing_kwargs.use_reentrant", "use_reentrant_gc")
     if any(stated.has(each) and not stated.on(each) for each in names):
         stated.put("training.recompute_early_stop", True, *names)
 

@@ -1,13 +1,7 @@
 """The documented model of a warp-specialised persistent GEMM, term by term.
 
-Shape suffixes
-    G   GEMMs in the batch
-    4   extents (m, n, k, batch) of one of them
-    C   kernels to choose from
-    K   what describes a kernel
-    T   terms of a time
-Units
-    time s, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
+Shape suffixes: C are kernels to choose from, K is what describes one; others, and units, are those
+of `projector.kernels.gemm.times`.
 
 A kernel is a tile of one CTA and its cluster. The whole of K is one load, one product and one
 epilogue, and waves of tiles overlap the three; the loads of a wave, and its stores, share the
@@ -126,27 +120,15 @@ def ws_persistent_terms(
 ) -> int:
     """Terms of each GEMM with the fastest kernel of a menu.
 
-    Parameters
-    ----------
-    extent_G4 : int64[G, 4]
-        (m, n, k, batch); the tiles of all of a batch run as one launch. A zero extent costs
-        nothing.
-    out_bytes_G : float64[G]
-        Bytes of an output element.
-    kernel_CK : float64[C, 5]
-        `WsTile`.
+    extent_G4 : int64[G, 4]. (m, n, k, batch); the tiles of all of a batch run as one launch. A zero
+        extent costs nothing.
+    out_bytes_G : float64[G]. Bytes of an output element.
+    kernel_CK : float64[C, 5]. `WsTile`.
     rates : Rates
-    choice_G, term_GT : int64[G], float64[G, len(TERMS)]
-        Outputs: row of the fastest kernel (the first of equals, -1 where nothing runs), and its
-        `WsTerms`.
+    choice_G, term_GT : int64[G], float64[G, len(TERMS)]. Outputs: row of the fastest kernel (the
+        first of equals, -1 where nothing runs), and its `WsTerms`.
+    Returns ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
 
-    Returns
-    -------
-    int
-        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
-
-    Notes
-    -----
     Seed of the model: a write-up of warp-specialised persistent CuTeDSL kernels on B200, whose
     two worked examples the tests repeat to six digits.
     """
@@ -173,17 +155,11 @@ def ws_persistent_terms(
 
 
 def ws_persistent_columns(
-    extent_G4: Ints,
-    out_bytes_G: Floats,
-    kernel_CK: Floats,
-    rates: Rates,
+    extent_G4: Ints, out_bytes_G: Floats, kernel_CK: Floats, rates: Rates
 ) -> tuple[Ints, Floats]:
     """Return the columns ``(choice, terms)`` of `ws_persistent_terms`.
 
-    Raises
-    ------
-    ValueError
-        If a time is no finite, non-negative number.
+    Raises `ValueError` if a time is no finite, non-negative number.
     """
     rows = len(extent_G4)
     choice_G, term_GT = np.empty(rows, np.int64), np.empty((rows, len(TERMS)))

@@ -73,7 +73,6 @@ class GemmTerms(NamedTuple):
 TERMS = GemmTerms._fields
 """Columns of `gemm_terms`."""
 
-
 STEP_ELEMENT_BYTES = 2.0
 """A step of the main loop takes ``k_bytes`` of 16-bit elements, and as many elements of any other
 type, so that what K is padded to does not depend on the type."""
@@ -289,21 +288,15 @@ def load_menu(device: np.void, menu: np.void) -> int:
         menu["per_unit"][place] = 1.0 / tile[TILE_UNITS]
         menu["narrow"][place] = np.sqrt(n / m)
         menu["wait"][place] = tile[TILE_STEP_CLK] * menu["per_step"][place]
-        _load_waves(device, menu, place)
+        narrow, cluster_m = menu["narrow"][place], menu["cluster_m"][place]
+        of_die = device["gemm_die_stride"] / device["dies"]
+        die_units = max(1.0, menu["units"][place] * of_die)
+        die_tall = _rows_of_wave(device, narrow, die_units, cluster_m)
+        shared_tall = _rows_of_wave(device, narrow, units_of_cache(device), cluster_m)
+        menu["die_tall"][place], menu["per_die_tall"][place] = die_tall, 1.0 / die_tall
+        menu["per_die_units"][place] = 1.0 / die_units
+        menu["shared_tall"][place], menu["per_shared_tall"][place] = shared_tall, 1.0 / shared_tall
     return tiles
-
-
-@inlined
-def _load_waves(device: np.void, menu: np.void, place: int) -> None:
-    """Add the rectangles of a tile's full waves to a menu."""
-    narrow, cluster_m = menu["narrow"][place], menu["cluster_m"][place]
-    of_die = device["gemm_die_stride"] / device["dies"]
-    die_units = max(1.0, menu["units"][place] * of_die)
-    die_tall = _rows_of_wave(device, narrow, die_units, cluster_m)
-    shared_tall = _rows_of_wave(device, narrow, units_of_cache(device), cluster_m)
-    menu["die_tall"][place], menu["per_die_tall"][place] = die_tall, 1.0 / die_tall
-    menu["per_die_units"][place] = 1.0 / die_units
-    menu["shared_tall"][place], menu["per_shared_tall"][place] = shared_tall, 1.0 / shared_tall
 
 
 @inlined

@@ -175,32 +175,17 @@ def _faster(
 
 @inlined
 def find_best(
-    problem: Problem,
-    split_S: Floats,
-    splits: int,
-    light_s: float,
-    tiles: int,
-    scratch: np.void,
+    problem: Problem, split_S: Floats, splits: int, light_s: float, tiles: int, scratch: np.void
 ) -> Choice:
     """Find the fastest candidate; of equals the one of fewest parts of K, then the first.
 
-    Parameters
-    ----------
-    split_S : float64[S]
-        Numbers of parts above one that K may be cut into, rising.
-    splits : int
-        How many of them the depth of the problem allows.
-    light_s : float
-        Seconds that no candidate's compute units go below.
-    tiles : int
-        Tiles in the menu.
-    scratch : SCRATCH
-        Holds the menu. The rest is overwritten, and holds the traffic of the tile that is found.
-
-    Returns
-    -------
-    Choice
-        Tile -1, one part and infinity where no candidate has a finite time.
+    split_S : float64[S]. Numbers of parts above one that K may be cut into, rising.
+    splits : int. How many of them the depth of the problem allows.
+    light_s : float. Seconds that no candidate's compute units go below.
+    tiles : int. Tiles in the menu.
+    scratch : SCRATCH. Holds the menu. The rest is overwritten, and holds the traffic of the tile
+        that is found.
+    Returns tile -1, one part and infinity where no candidate has a finite time.
     """
     columns = columns_of(tiles)
     survey(problem, columns, scratch)

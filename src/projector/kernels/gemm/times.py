@@ -6,8 +6,8 @@ Shape suffixes
     D   devices
     1   a record that is written
     T   terms of a time
-Units
-    time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents int64.
+Units: time s, work FLOP, traffic bytes, rates FLOP/s and bytes/s. Floats are float64, extents
+int64.
 """
 
 import math
@@ -75,32 +75,19 @@ def gemm_times(
 ) -> int:
     """Time of each GEMM ``C[m, n] = A[m, k] @ B[k, n]`` with the best tile and K split.
 
-    Parameters
-    ----------
-    extent_G4 : int64[G, 4]
-        (m, n, k, batch); ``batch`` equal problems share one launch. A zero extent costs nothing.
-    dtype_G : int64[G]
-        Code of the operand type (``MATRIX_TYPES``).
-    out_bytes_G : float64[G]
-        Bytes of an output element, a read-modify-write counted twice.
-    efficiency_G : float64[G]
-        Share of the device's matrix rate that this kind of kernel reaches (grouped GEMMs).
-    device_G : int64[G]
-        Row of ``devices_D``.
+    extent_G4 : int64[G, 4]. (m, n, k, batch); ``batch`` equal problems share one launch. A zero
+        extent costs nothing.
+    dtype_G : int64[G]. Code of the operand type (``MATRIX_TYPES``).
+    out_bytes_G : float64[G]. Bytes of an output element, a read-modify-write counted twice.
+    efficiency_G : float64[G]. Share of the device's matrix rate that this kind of kernel reaches
+        (grouped GEMMs).
+    device_G : int64[G]. Row of ``devices_D``.
     devices_D : DEVICE[D]
-    scratch_1 : SCRATCH[1]
-        Overwritten; one for each thread.
-    time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]
-        Outputs: seconds, code of the limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1``
-        of the choice, -1 without one.
+    scratch_1 : SCRATCH[1]. Overwritten; one for each thread.
+    time_s_G, bound_G, choice_G : float64[G], int64[G], int64[G]. Outputs: seconds, code of the
+        limiter (``BOUNDS``), and ``tile * MAX_SPLIT_K + split - 1`` of the choice, -1 without one.
+    Returns ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
 
-    Returns
-    -------
-    int
-        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
-
-    Notes
-    -----
     For a tile and a split the compute units that whole clusters can fill work through
     ``ceil(tiles / units)`` waves; a wave lasts as long as its K loop, the longest of the matrix
     pipe, the loads of the unit out of L2 and the least time of a step, also when it is only partly
@@ -177,15 +164,10 @@ def gemm_terms(
 ) -> None:
     """Write out what the times of `gemm_times` are made of.
 
-    Parameters
-    ----------
-    choice_G : int64[G]
-        Tiles and splits, as `gemm_times` returned them; a row of -1 has no terms (zeros).
-    menu_1 : MENU[1]
-        Overwritten; one for each thread.
-    term_GT : float64[G, len(TERMS)]
-        Output: `GemmTerms`.
-
+    choice_G : int64[G]. Tiles and splits, as `gemm_times` returned them; a row of -1 has no terms
+        (zeros).
+    menu_1 : MENU[1]. Overwritten; one for each thread.
+    term_GT : float64[G, len(TERMS)]. Output: `GemmTerms`.
     The other parameters are those of `gemm_times`.
     """
     for g in range(extent_G4.shape[0]):
@@ -281,10 +263,7 @@ def gemm_time_columns(
 ) -> tuple[Floats, Ints, Ints]:
     """Return the columns ``(time_s, bound, choice)`` of `gemm_times`.
 
-    Raises
-    ------
-    ValueError
-        If a time is no finite, non-negative number.
+    Raises `ValueError` if a time is no finite, non-negative number.
     """
     rows = len(extent_G4)
     time_s_G, bound_G, choice_G = np.empty(rows), np.empty(rows, np.int64), np.empty(rows, np.int64)
@@ -345,18 +324,11 @@ def seconds_of_terms(term_GT: Floats) -> Floats:
 
 
 def sol_time_columns(
-    extent_G4: Ints,
-    dtype_G: Ints,
-    out_bytes_G: Floats,
-    device_G: Ints,
-    devices_D: Records,
+    extent_G4: Ints, dtype_G: Ints, out_bytes_G: Floats, device_G: Ints, devices_D: Records
 ) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, bound)`` of `sol_times`.
 
-    Raises
-    ------
-    ValueError
-        If a time is no finite, non-negative number.
+    Raises `ValueError` if a time is no finite, non-negative number.
     """
     rows = len(extent_G4)
     time_s_G, bound_G = np.empty(rows), np.empty(rows, np.int64)

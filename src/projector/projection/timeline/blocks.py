@@ -104,7 +104,6 @@ class Labels:
     """Names of rows, each kept once."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._number: dict[str, int] = {}
 
     def __call__(self, name: str) -> int:
@@ -137,8 +136,6 @@ _COLUMNS: dict[str, type[np.generic]] = {
 
 
 class _Template(NamedTuple):
-    """A layer in arrays."""
-
     pieces: dict[str, Array]
     rows: dict[str, Array]
 

@@ -47,19 +47,13 @@ def build_timeline(
 
     The job is evaluated once more: projections keep no operations.
 
-    Parameters
-    ----------
     result : PerformanceProjection
-    detail : Detail, optional
-        What is told operation by operation.
-    record : Record, optional
-        What the projection was restored from, where the projection does not know it.
-
-    Raises
-    ------
-    ConfigError
-        If ``result`` is of closed forms, which have no operations, or was restored from a record
-        that is not given, or ``detail`` names a rank or a microbatch that the job does not have.
+    detail : Detail, optional. What is told operation by operation.
+    record : Record, optional. What the projection was restored from, where the projection does not
+        know it.
+    Raises `ConfigError` if ``result`` is of closed forms, which have no operations, or was restored
+        from a record that is not given, or ``detail`` names a rank or a microbatch that the job
+        does not have.
     """
     if not isinstance(result, PerformanceProjection):
         msg = f"result is a PerformanceProjection of tiles, got {type(result).__name__}"
@@ -88,8 +82,6 @@ def timeline_of(
 
 
 class _Builder:
-    """Lays out one job."""
-
     def __init__(
         self, evaluation: Evaluation, row: int, detail: Detail, run: PipelineRun | None
     ) -> None:
@@ -213,7 +205,6 @@ class _Builder:
     # Lines.
 
     def timeline(self) -> Timeline:
-        """Return the timeline."""
         ending, pp = self.ending, self.order.pp
         tables, ranges, ends, held = [], [], [], []
         for rank in range(pp):
@@ -260,23 +251,19 @@ class _Builder:
         end_ps = table["start_ps"] + table["duration_ps"]
         table["lane"] = lanes(table["track"], table["start_ps"], end_ps)
         rows = np.lexsort((table["track"], table["start_ps"]))
+        replicas, state = self.evaluation.inputs.replicas, self.evaluation.inputs.state
+        at = replicas.kinds_of_ranks(self.replica)[rank]
         return (
             {name: column[rows] for name, column in table.items()},
             placed.ranges(),
             line.begin_ps,
-            self._held(placed, rank),
-        )
-
-    def _held(self, placed: Placed, rank: int) -> Held:
-        """Return what a rank holds over time."""
-        replicas, state = self.evaluation.inputs.replicas, self.evaluation.inputs.state
-        at = replicas.kinds_of_ranks(self.replica)[rank]
-        return held_over_time(
-            placed,
-            static_bytes=float(state.static_bytes[at] - state.transient_bytes[at]),
-            gathered_bytes=float(state.gathered_bytes[at]),
-            updating_bytes=float(state.updating_bytes[at]),
-            weight_share=self.run.w_share if self.order.splits_backward else 0.0,
+            held_over_time(
+                placed,
+                static_bytes=float(state.static_bytes[at] - state.transient_bytes[at]),
+                gathered_bytes=float(state.gathered_bytes[at]),
+                updating_bytes=float(state.updating_bytes[at]),
+                weight_share=self.run.w_share if self.order.splits_backward else 0.0,
+            ),
         )
 
     def _single(self, name: str, track: int, term: str, phase: int = columns.OTHER) -> Block:

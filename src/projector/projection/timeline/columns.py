@@ -50,7 +50,6 @@ class Ranges:
     duration_ps: Ints
 
     def __len__(self) -> int:
-        """Return the number of ranges."""
         return len(self.rank)
 
 
@@ -145,7 +144,6 @@ class Timeline:
     """Of the model."""
 
     def __len__(self) -> int:
-        """Return the number of activities."""
         return len(self.rank)
 
     @property

@@ -130,7 +130,6 @@ class Layers:
     """Lays out the layers of an evaluation, each kind once."""
 
     def __init__(self, evaluation: Evaluation) -> None:
-        """Take apart what costs have added up."""
         self.evaluation = evaluation
         table, workloads = evaluation.table, evaluation.workloads
         self.table: ops.OperationTable = table
@@ -237,8 +236,6 @@ def _gathered_before(table: ops.OperationTable, rows: Ints, row: int) -> int | N
 
 
 class _Builder:
-    """Lays out one layer."""
-
     def __init__(self, layers: Layers, run: int, phases: tuple[int, ...], parallel: bool) -> None:
         self.layers, self.run, self.phases, self.parallel = layers, run, phases, parallel
         table, workloads = layers.table, layers.evaluation.workloads
@@ -268,7 +265,6 @@ class _Builder:
         return item
 
     def layer(self) -> Layer:
-        """Lay the layer out."""
         self._hide()
         launch_s = self._launches()
         compute_s = sum(item.seconds for item in self.items if item.is_compute)
@@ -317,21 +313,19 @@ class _Builder:
         wanting = [place for place, item in enumerate(self.items) if item.wanted > 0.0]
         wanting.sort(key=lambda place: self.items[place].segment == ops.WHOLE_LAYER)
         for place in wanting:
-            self._claim(place, self._partners(place))
+            own = self.items[place]
+            partners = (
+                at
+                for at, item in enumerate(self.items)
+                if item.is_compute
+                and item.direction == own.direction
+                and own.segment in (ops.WHOLE_LAYER, item.segment)
+            )
+            self._claim(place, partners)
         for place in wanting:
             # Gradients of weights may have a block of their own; then others stand for them.
             if self.items[place].wanted > 1e-15:
                 self._claim(place, [at for at, item in enumerate(self.items) if item.is_compute])
-
-    def _partners(self, place: int) -> list[int]:
-        own = self.items[place]
-        return [
-            at
-            for at, item in enumerate(self.items)
-            if item.is_compute
-            and item.direction == own.direction
-            and own.segment in (ops.WHOLE_LAYER, item.segment)
-        ]
 
     def _claim(self, place: int, partners: Iterable[int]) -> None:
         """Take what is free next to a collective: backwards from it, then onwards."""

@@ -96,7 +96,6 @@ class Placed:
     """A line whose pieces have their places."""
 
     def __init__(self, line: Line, total_ps: Ints | None) -> None:
-        """Give every piece its picoseconds."""
         self.line = line
         elements = line.elements
         self.pieces_of = np.array([len(each.seconds) for each in elements], np.int64)

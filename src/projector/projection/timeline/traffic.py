@@ -101,7 +101,6 @@ class Traffic:
     """Data parallelism of one replica."""
 
     def __init__(self, evaluation: Evaluation, replica: int) -> None:
-        """Take what overlaps from the evaluation."""
         self.evaluation, self.replica = evaluation, replica
         replicas = evaluation.inputs.replicas
         self.replicas, self.parallel = replicas, evaluation.parallel

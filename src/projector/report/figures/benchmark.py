@@ -13,7 +13,6 @@ from projector.arrays import Floats, Ints
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.rows import work_of
 from projector.report.figures import figure as fig
-from projector.report.figures.figure import Axes, Figure
 from projector.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, number_of
 
@@ -63,7 +62,7 @@ def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
     fig.save_figure(path, lambda: benchmark_figure(benchmark))
 
 
-def benchmark_figure(benchmark: Benchmark) -> Figure:
+def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
     """Draw rates by size on the left, the sorted ratios (else rates) on the right."""
     figure = fig.new_figure(fig.WIDE[0], 5.4)
     where = benchmark.machine.environment
@@ -81,7 +80,17 @@ def benchmark_figure(benchmark: Benchmark) -> Figure:
         _bars(sizes, points.series.tolist(), pairs)
         sizes.set_title("Rate that is sustained")
         sizes.set_ylabel("rate, TFLOP/s")
-        _draw_clocks(curve, benchmark)
+        here = [number_of(each.row, "clock_mhz") or np.nan for each in benchmark.measured]
+        there = [each.clock_mhz or np.nan for each in benchmark.modelled]
+        names = [_series(each.case) for each in benchmark.measured]
+        pairs = {"measured": np.array(here), "modelled": np.array(there or [np.nan] * len(here))}
+        if np.isfinite(pairs["measured"]).any() or np.isfinite(pairs["modelled"]).any():
+            _bars(curve, names, pairs)
+        else:
+            curve.set_axis_off()
+            curve.text(0.5, 0.5, "no clock was read", ha="center", color=fig.SOFT)
+        curve.set_title("Clock that is sustained")
+        curve.set_ylabel("clock, MHz")
         return figure
     _draw_sizes(sizes, points, benchmark.kind)
     if np.isfinite(points.ratio).any():
@@ -110,7 +119,8 @@ def _points(benchmark: Benchmark) -> _Points:
         series.append(_series(each.case))
         rows.append(
             (
-                _size(each.case), rate / unit,
+                each.case.key.bytes if each.case.kind == "collective" else work or 1.0,
+                rate / unit,
                 (work / low if low and work else rate) / unit,
                 (work / high if high and work else rate) / unit,
                 (modelled or np.nan) / unit, benchmark.ratio(row) or np.nan,
@@ -119,12 +129,6 @@ def _points(benchmark: Benchmark) -> _Points:
         )  # fmt: skip
     size, rates, slower, faster, light, ratio, time_us = np.array(rows, np.float64).reshape(-1, 7).T
     return _Points(size, rates, slower, faster, light, ratio, time_us, np.array(series, dtype=str))
-
-
-def _size(case: Case) -> float:
-    if case.kind == "collective":
-        return case.key.bytes
-    return work_of(case) or 1.0
 
 
 def _series(case: Case) -> str:
@@ -140,14 +144,14 @@ def _series(case: Case) -> str:
     return f"{key.dtype}, {'backward' if key.phase == 'backward' else 'forward'}"
 
 
-def _draw_sizes(axes: Axes, points: _Points, kind: BenchKind) -> None:
+def _draw_sizes(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
     for name, colour, found in _coloured(points):
         rows = found[np.argsort(points.size[found], kind="stable")]
         size, rate = points.size[rows], points.rate[rows]
-        spread = np.abs(np.stack([rate - points.low[rows], points.high[rows] - rate]))
         axes.errorbar(
-            size, rate, yerr=spread, fmt="o", color=colour, ms=4.5, mec="white", mew=0.5,
-            elinewidth=1.0, capsize=2.0, label=f"{name}, measured", zorder=4,
+            size, rate, yerr=np.abs(np.stack([rate - points.low[rows], points.high[rows] - rate])),
+            fmt="o", color=colour, ms=4.5, mec="white", mew=0.5, elinewidth=1.0, capsize=2.0,
+            label=f"{name}, measured", zorder=4,
         )  # fmt: skip
         line = 0.9 if kind in SWEPT else 0.0
         axes.plot(size, rate, color=colour, lw=line, alpha=0.6, zorder=2)
@@ -169,7 +173,7 @@ def _draw_sizes(axes: Axes, points: _Points, kind: BenchKind) -> None:
     axes.legend(loc="best", framealpha=0.9, edgecolor="none")
 
 
-def _size_axis(axes: Axes, points: _Points, kind: BenchKind) -> None:
+def _size_axis(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
     left, right = float(points.size.min()) / 1.6, float(points.size.max()) * 1.6
     axes.set_xscale("log")
     axes.set_xlim(left, right)
@@ -198,7 +202,7 @@ def _bytes(value: float) -> str:
     return f"{value:g} B"
 
 
-def _draw_curve(axes: Axes, points: _Points) -> None:
+def _draw_curve(axes: fig.Axes, points: _Points) -> None:
     known = np.isfinite(points.ratio)
     order = np.flatnonzero(known)[np.argsort(points.ratio[known], kind="stable")]
     place = np.empty(len(points.ratio))
@@ -221,13 +225,13 @@ def _draw_curve(axes: Axes, points: _Points) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _whole_ticks(axes: Axes) -> None:
+def _whole_ticks(axes: fig.Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _draw_rates(axes: Axes, points: _Points, kind: BenchKind) -> None:
+def _draw_rates(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
     for name, colour, rows in _coloured(points):
         rate = np.sort(points.rate[rows])
         place = np.arange(1, len(rate) + 1)
@@ -242,7 +246,7 @@ def _draw_rates(axes: Axes, points: _Points, kind: BenchKind) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _draw_times(axes: Axes, points: _Points, kind: BenchKind) -> None:
+def _draw_times(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
     for name, colour, found in _coloured(points):
         rows = found[np.argsort(points.size[found], kind="stable")]
         axes.plot(
@@ -258,22 +262,7 @@ def _draw_times(axes: Axes, points: _Points, kind: BenchKind) -> None:
     axes.grid(color=fig.FAINT, lw=0.6)
 
 
-def _draw_clocks(axes: Axes, benchmark: Benchmark) -> None:
-    """Draw the clock under each load; without a vendor's library nothing is known of it."""
-    here = [number_of(each.row, "clock_mhz") or np.nan for each in benchmark.measured]
-    there = [each.clock_mhz or np.nan for each in benchmark.modelled]
-    names = [_series(each.case) for each in benchmark.measured]
-    pairs = {"measured": np.array(here), "modelled": np.array(there or [np.nan] * len(here))}
-    if np.isfinite(pairs["measured"]).any() or np.isfinite(pairs["modelled"]).any():
-        _bars(axes, names, pairs)
-    else:
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, "no clock was read", ha="center", color=fig.SOFT)
-    axes.set_title("Clock that is sustained")
-    axes.set_ylabel("clock, MHz")
-
-
-def _bars(axes: Axes, names: Sequence[str], pairs: Mapping[str, Floats]) -> None:
+def _bars(axes: fig.Axes, names: Sequence[str], pairs: Mapping[str, Floats]) -> None:
     place = np.arange(len(names))
     for position, (label, values) in enumerate(pairs.items()):
         if np.isfinite(values).any():

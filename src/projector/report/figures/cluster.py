@@ -4,16 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from projector.report.figures.figure import (
-    INK,
-    PALETTE,
-    SOFT,
-    Axes,
-    Figure,
-    head,
-    new_figure,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.topology.cluster import Cluster
 
 MOST_SHOWN = 3
@@ -29,7 +20,7 @@ RAIL, GAP, HOST, HOST_STEP = 0.52, 0.9, 1.2, 1.36
 DOTS = 0.6
 """Width of the mark for hosts that are left out, in hosts."""
 
-RAIL_COLOURS = (*PALETTE, "#8C6D46")
+RAIL_COLOURS = (*fig.PALETTE, "#8C6D46")
 
 
 class PodPlace(NamedTuple):
@@ -44,10 +35,10 @@ class PodPlace(NamedTuple):
 
 def write_cluster_figure(cluster: Cluster, path: str | Path) -> None:
     """Draw a cluster; the file appears whole or not at all."""
-    save_figure(path, lambda: cluster_figure(cluster))
+    fig.save_figure(path, lambda: cluster_figure(cluster))
 
 
-def cluster_figure(cluster: Cluster) -> Figure:
+def cluster_figure(cluster: Cluster) -> fig.Figure:
     """Draw the first and the last pods of a cluster with their first and last hosts."""
     network = cluster.network
     places = pod_places(cluster)
@@ -57,13 +48,24 @@ def cluster_figure(cluster: Cluster) -> Figure:
     width = min(15.0, max(7.5, 0.7 * (right + 3.6)))
     unit = width / (right + 3.6)
     bottom = -0.85 if cluster.pods > 1 else -0.5
-    figure = new_figure(width, unit * (top + 0.4 - bottom) + 1.0)
+    figure = fig.new_figure(width, unit * (top + 0.4 - bottom) + 1.0)
     axes = figure.subplots()
     for place in places:
         _draw_pod(axes, cluster, place, unit)
     if _has_spine(cluster):
         _draw_spines(axes, cluster, places, unit)
-    _draw_dots(axes, places)
+
+    # Where hosts and pods are left out.
+    def dots(x: float, y: float) -> None:
+        axes.text(x, y, "· · ·", ha="center", va="center", fontsize=13.0, color=fig.SOFT)
+
+    for place in places:
+        xs = _host_x(place)
+        if len(place.hosts) > 1 and place.hosts[-1] - place.hosts[-2] > 1:
+            dots(0.5 * (xs[-1] + xs[-2]), HOST_Y)
+    for one, other in pairwise(places):
+        if other.pod - one.pod > 1:
+            dots(0.5 * (one.left + one.width + other.left), LEAF_Y)
     _draw_rates(axes, cluster, right + 0.5, unit)
     axes.set(xlim=(-0.3, right + 3.3), ylim=(bottom, top + 0.4))
     axes.set_aspect("equal")
@@ -73,7 +75,7 @@ def cluster_figure(cluster: Cluster) -> Figure:
     sizes = [f"{devices:,} {cluster.topology.node.unit}s in {cluster.hosts:,} hosts"]
     sizes += [f"{cluster.pods:,} pods"] if cluster.pods > 1 else []
     sizes += [f"{cluster.zones:,} zones"] if cluster.zones > 1 else []
-    head(figure, f"{network.name}, {kind} fat tree", ", ".join(sizes))
+    fig.head(figure, f"{network.name}, {kind} fat tree", ", ".join(sizes))
     return figure
 
 
@@ -83,9 +85,7 @@ def _has_spine(cluster: Cluster) -> bool:
 
 def _shown(count: int) -> tuple[int, ...]:
     """Return which of several are drawn: all of a few, or the first ones and the last."""
-    if count <= MOST_SHOWN + 1:
-        return tuple(range(count))
-    return (*range(MOST_SHOWN - 1), count - 1)
+    return tuple(range(count)) if count <= MOST_SHOWN + 1 else (*range(MOST_SHOWN - 1), count - 1)
 
 
 def _ends(count: int) -> tuple[int, ...]:
@@ -105,8 +105,7 @@ def pod_places(cluster: Cluster) -> list[PodPlace]:
         first = zone * zone_pods
         pods = min(zone_pods, cluster.pods - first)
         # Several zones leave room for two pods of each.
-        chosen = _shown(pods) if cluster.zones == 1 else _ends(pods)
-        for pod in chosen:
+        for pod in _shown(pods) if cluster.zones == 1 else _ends(pods):
             begin = (first + pod) * pod_hosts
             end = min(begin + pod_hosts, cluster.hosts)
             hosts = tuple(begin + host for host in _shown(end - begin))
@@ -140,20 +139,20 @@ def _leaf_x(cluster: Cluster, place: PodPlace) -> list[float]:
 
 
 def _box(
-    axes: Axes, x: float, y: float, width: float, height: float, face: str, text: str,
+    axes: fig.Axes, x: float, y: float, width: float, height: float, face: str, text: str,
     points: float,
 ) -> None:  # fmt: skip
     from matplotlib.patches import FancyBboxPatch
 
     box = FancyBboxPatch(
         (x - width / 2.0, y - height / 2.0), width, height,
-        boxstyle="round,pad=0,rounding_size=0.07", fc=face, ec=SOFT, lw=0.9, zorder=3.0,
+        boxstyle="round,pad=0,rounding_size=0.07", fc=face, ec=fig.SOFT, lw=0.9, zorder=3.0,
     )  # fmt: skip
     axes.add_patch(box)
-    axes.text(x, y, text, ha="center", va="center", fontsize=points, color=INK, zorder=4.0)
+    axes.text(x, y, text, ha="center", va="center", fontsize=points, color=fig.INK, zorder=4.0)
 
 
-def _draw_pod(axes: Axes, cluster: Cluster, place: PodPlace, unit: float) -> None:
+def _draw_pod(axes: fig.Axes, cluster: Cluster, place: PodPlace, unit: float) -> None:
     network = cluster.network
     nics = network.nics_per_node
     leaves = _leaf_x(cluster, place)
@@ -167,26 +166,25 @@ def _draw_pod(axes: Axes, cluster: Cluster, place: PodPlace, unit: float) -> Non
             leaf = leaves[nic] if network.rail_optimised else leaves[0]
             # Adapters of one leaf end side by side.
             end = leaf if network.rail_optimised else leaf + 0.75 * (at - leaf)
-            colour = RAIL_COLOURS[nic % len(RAIL_COLOURS)] if network.rail_optimised else SOFT
             axes.plot(
-                (at, end), (HOST_Y + 0.35, LEAF_Y - 0.25), color=colour, lw=1.3, alpha=0.85,
-                zorder=1.0,
+                (at, end), (HOST_Y + 0.35, LEAF_Y - 0.25),
+                color=RAIL_COLOURS[nic % len(RAIL_COLOURS)] if network.rail_optimised else fig.SOFT,
+                lw=1.3, alpha=0.85, zorder=1.0,
             )  # fmt: skip
     if network.rail_optimised:
         for rail, x in enumerate(leaves):
             step = place.width / len(leaves)
             _box(axes, x, LEAF_Y, 0.82 * step, 0.5, LEAF_FACE, str(rail), min(9.0, 22.0 * unit))
     else:
-        width = 0.8 * place.width
-        _box(axes, leaves[0], LEAF_Y, width, 0.5, LEAF_FACE, "leaf switches", points)
+        _box(axes, leaves[0], LEAF_Y, 0.8 * place.width, 0.5, LEAF_FACE, "leaf switches", points)
     if cluster.pods > 1:
         axes.text(
             place.left + 0.5 * place.width, HOST_Y - 0.62, f"pod {place.pod:,}", ha="center",
-            va="center", fontsize=points, color=SOFT,
+            va="center", fontsize=points, color=fig.SOFT,
         )  # fmt: skip
 
 
-def _draw_spines(axes: Axes, cluster: Cluster, places: list[PodPlace], unit: float) -> None:
+def _draw_spines(axes: fig.Axes, cluster: Cluster, places: list[PodPlace], unit: float) -> None:
     points = min(9.0, 17.0 * unit)
     middles = []
     for zone in dict.fromkeys(place.zone for place in places):
@@ -201,7 +199,9 @@ def _draw_spines(axes: Axes, cluster: Cluster, places: list[PodPlace], unit: flo
             for x in _leaf_x(cluster, place):
                 share = (x - left) / (right - left)
                 end = middle + width * (share - 0.5) * 0.92
-                axes.plot((x, end), (LEAF_Y + 0.25, SPINE_Y - 0.25), color=SOFT, lw=1.6, zorder=1.0)
+                axes.plot(
+                    (x, end), (LEAF_Y + 0.25, SPINE_Y - 0.25), color=fig.SOFT, lw=1.6, zorder=1.0
+                )
     if cluster.zones > 1:
         middle = 0.5 * (middles[0] + middles[-1])
         width = max(3.0, 0.7 * (middles[-1] - middles[0]))
@@ -209,25 +209,10 @@ def _draw_spines(axes: Axes, cluster: Cluster, places: list[PodPlace], unit: flo
         for zone, x in enumerate(middles):
             share = zone / (len(middles) - 1)
             end = middle + width * (share - 0.5) * 0.8
-            axes.plot((x, end), (SPINE_Y + 0.25, CORE_Y - 0.25), color=INK, lw=2.2, zorder=1.0)
+            axes.plot((x, end), (SPINE_Y + 0.25, CORE_Y - 0.25), color=fig.INK, lw=2.2, zorder=1.0)
 
 
-def _draw_dots(axes: Axes, places: list[PodPlace]) -> None:
-    """Mark where hosts and pods are left out."""
-
-    def dots(x: float, y: float) -> None:
-        axes.text(x, y, "· · ·", ha="center", va="center", fontsize=13.0, color=SOFT)
-
-    for place in places:
-        xs = _host_x(place)
-        if len(place.hosts) > 1 and place.hosts[-1] - place.hosts[-2] > 1:
-            dots(0.5 * (xs[-1] + xs[-2]), HOST_Y)
-    for one, other in pairwise(places):
-        if other.pod - one.pod > 1:
-            dots(0.5 * (one.left + one.width + other.left), LEAF_Y)
-
-
-def _draw_rates(axes: Axes, cluster: Cluster, x: float, unit: float) -> None:
+def _draw_rates(axes: fig.Axes, cluster: Cluster, x: float, unit: float) -> None:
     """Write what each level carries, beside it."""
     network = cluster.network
     adapter = cluster.adapter_gb_per_s
@@ -260,8 +245,8 @@ def _draw_rates(axes: Axes, cluster: Cluster, x: float, unit: float) -> None:
         lines.append((CORE_Y, f"{cluster.zones:,} zones"))
     for y, text in lines:
         axes.text(
-            x, y, text, ha="left", va="center", fontsize=max(7.5, min(9.5, 18.0 * unit)), color=INK,
-            linespacing=1.4,
+            x, y, text, ha="left", va="center", fontsize=max(7.5, min(9.5, 18.0 * unit)),
+            color=fig.INK, linespacing=1.4,
         )  # fmt: skip
 
 

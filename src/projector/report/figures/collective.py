@@ -4,7 +4,6 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.report.figures import figure as fig
-from projector.report.figures.figure import Axes, Figure
 from projector.report.terminal.network import size_name, title
 from projector.single.collective import FINE_BYTES, CollectiveProjection
 from projector.units import GB, MICROSECOND
@@ -13,7 +12,7 @@ _STRIP = 0.022
 """Height of the strip of chosen algorithms, as a share of the axes."""
 
 
-def collective_figure(projection: CollectiveProjection) -> Figure:
+def collective_figure(projection: CollectiveProjection) -> fig.Figure:
     """Draw a line for each algorithm; those that the library lacks are thin and dashed."""
     figure = fig.new_figure(12.5, 5.4)
     local = projection.local
@@ -42,7 +41,7 @@ def _colour(projection: CollectiveProjection, name: str) -> str:
     return fig.PALETTE[list(projection.fine.each_s).index(name) % len(fig.PALETTE)]
 
 
-def _draw(axes: Axes, projection: CollectiveProjection, *, bandwidth: bool) -> None:
+def _draw(axes: fig.Axes, projection: CollectiveProjection, *, bandwidth: bool) -> None:
     axes.set_xscale("log", base=2)
     ticks = [2.0**power for power in range(10, 35, 4)]
     axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
@@ -85,7 +84,7 @@ def _shown(
     return np.where(np.isfinite(seconds) & (seconds > 0.0), seconds, np.nan) / MICROSECOND
 
 
-def _mark_crossovers(axes: Axes, projection: CollectiveProjection, *, named: bool) -> None:
+def _mark_crossovers(axes: fig.Axes, projection: CollectiveProjection, *, named: bool) -> None:
     if projection.asked is not None:
         return
     for number, point in enumerate(projection.crossovers):

@@ -61,8 +61,7 @@ def gantt_figure(run: PipelineRun, title: str = "") -> fig.Figure:
     figure = fig.new_figure(WIDTH, height, laid_out=False)
 
     def add_axes(left: float, up: float, width: float, tall: float, **options: Any) -> fig.Axes:
-        box = (left / WIDTH, up / height, width / WIDTH, tall / height)
-        return figure.add_axes(box, **options)
+        return figure.add_axes((left / WIDTH, up / height, width / WIDTH, tall / height), **options)
 
     chart = add_axes(LEFT, _BOTTOM, CHART, rows)
     band = add_axes(LEFT, _BOTTOM + rows + 0.04, CHART, _PHASE_BAND, sharex=chart)
@@ -73,7 +72,13 @@ def gantt_figure(run: PipelineRun, title: str = "") -> fig.Figure:
     _draw_phases(band, chart, run, scale, unit)
     _draw_idle(chart, run, row)
     _draw_peaks(peaks, run, row)
-    _time_axis(chart, run.makespan_s, scale, unit)
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    ticks = MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, run.makespan_s / scale)
+    inside = [tick for tick in ticks if 0.0 <= tick <= run.makespan_s / scale]
+    chart.set_xticks([tick * scale for tick in inside])
+    chart.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale:,.6g}"))
+    chart.set_xlabel(f"time, {unit}", labelpad=3)
     _legend(figure, run, chart, height)
     return figure
 
@@ -134,12 +139,11 @@ def _draw_phases(
     middle = (phase_ends.steady_s + phase_ends.drain_s) / 2 * px
     # Names of short phases reach into the steady state, which gives way.
     free = middle - wide[1] / 2 > wide[0] and middle + wide[1] / 2 < CHART * fig.DPI - wide[2]
-    shown = [
+    for text, at, side, shift in [
         (texts[0], 0.0, "left", 5.0),
         (texts[1] if free else "", middle / px, "center", 0.0),
         (texts[2], total, "right", -5.0),
-    ]
-    for text, at, side, shift in shown:
+    ]:
         band.annotate(
             text, (at, 0.46), xytext=(shift, 0), textcoords="offset points",
             ha=side, va="center", fontsize=9, color=fig.INK,
@@ -205,16 +209,6 @@ def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
             xytext=(0, -5), textcoords="offset points", va="top",
             ha="right" if limit > 0.6 * right else "center", fontsize=9, color=OVER,
         )  # fmt: skip
-
-
-def _time_axis(axes: fig.Axes, makespan_s: float, scale: float, unit: str) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    ticks = MaxNLocator(nbins=10, steps=[1, 2, 2.5, 5, 10]).tick_values(0.0, makespan_s / scale)
-    inside = [tick for tick in ticks if 0.0 <= tick <= makespan_s / scale]
-    axes.set_xticks([tick * scale for tick in inside])
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / scale:,.6g}"))
-    axes.set_xlabel(f"time, {unit}", labelpad=3)
 
 
 def _legend(figure: fig.Figure, run: PipelineRun, chart: fig.Axes, height: float) -> None:
@@ -395,14 +389,15 @@ def _draw_boxes(
 
     order = run.order
     edge = 0.6 if float(np.median(width_px)) >= _PX_EDGE else 0.0
-    for kind, shades in shades_of(run).items():
+    shades = shades_of(run)
+    for kind in shades:
         of_kind = order.kind == kind
         if not of_kind.any():
             continue
         axes.add_collection(
             PolyCollection(
                 box[of_kind],
-                facecolors=shades[order.chunk[of_kind]],
+                facecolors=shades[kind][order.chunk[of_kind]],
                 edgecolors="white" if edge else "none",
                 linewidths=edge,
                 snap=bool(edge),  # whole pixels would make narrow boxes uneven
@@ -412,14 +407,6 @@ def _draw_boxes(
             ),
             autolim=False,
         )
-    _draw_numbers(axes, run, box, width_px, height_px)
-
-
-def _draw_numbers(
-    axes: fig.Axes, run: PipelineRun, box: Floats, width_px: Floats, height_px: float
-) -> None:
-    """Write microbatches into the boxes of each kind, in one size, where that can be read."""
-    order, shades = run.order, shades_of(run)
     digits = np.char.str_len(order.microbatch.astype(str)).astype(np.float64)
     room_pt = np.minimum(_FILLED * width_px / (digits * _DIGIT), 0.8 * height_px) * 72.0 / fig.DPI
     for kind in shades:

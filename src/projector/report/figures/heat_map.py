@@ -14,7 +14,6 @@ from projector.errors import ConfigError
 from projector.projection.results import TEXT
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
-from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.words import (
     HARDWARE,
     TIMES,
@@ -374,35 +373,41 @@ def write_heat_map(
     fig.save_figure(path, lambda: heat_map_figure(heat_map, swept.title_of_sweep(result)))
 
 
-def heat_map_figure(heat_map: HeatMap, title: str) -> Figure:
+def heat_map_figure(heat_map: HeatMap, title: str) -> fig.Figure:
     """Draw one heat map, or one for each workload, with the values where they are few."""
     panels = panels_of(heat_map)
     columns = min(MOST_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
-    size = _size(heat_map, columns, lines)
+    height, width = heat_map.best.shape
+    one = _CELL_IN if lines * columns == 1 else (_CELL_IN[0] * 0.92, _CELL_IN[1])
+    wide = float(np.clip(_BESIDE_IN + (1.2 + one[0] * width) * columns, 7.5, fig.WIDE[0]))
+    label_in = 0.0 if lines == columns == 1 else 0.45
+    tall = float(np.clip(_ABOVE_IN + (0.6 + label_in + one[1] * height) * lines, 4.6, 11.0))
+    upright, _ = _labels(heat_map, (wide - _BESIDE_IN) / columns)
+    size = wide, tall + (_LETTER_IN * _longest(heat_map) if upright else 0.0)
     figure = fig.new_figure(*size)
     fig.head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
-    grid = figure.subplots(lines, columns, squeeze=False)
-    every = [axes for line in grid for axes in line]
+    every = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
     if not heat_map.rows.size:
         every[0].text(0.5, 0.5, "no row", ha="center", color=fig.SOFT, transform=every[0].transAxes)
         every[0].set_axis_off()
         return figure
     for axes in every[len(panels) :]:
         axes.set_axis_off()
-    norm = _norm(panels)
+    from matplotlib.colors import Normalize
+
+    finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
+    norm = Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
     width_in = (size[0] - _BESIDE_IN) / columns
     for place, (panel, axes) in enumerate(zip(panels, every, strict=False)):
         drawn = _draw_panel(axes, heat_map, panel, norm)
-        lowest = place + columns >= len(panels)
         _draw_axes(axes, heat_map, (width_in, (size[1] - _ABOVE_IN) / lines),
-                   (lowest, place % columns == 0))  # fmt: skip
+                   (place + columns >= len(panels), place % columns == 0))  # fmt: skip
         if heat_map.workloads:
             axes.set_title(fig.one_line(panel.name, 44), fontsize=9.5, pad=5.0)
     if norm is not None:
         bar = figure.colorbar(drawn, ax=every, pad=0.02, fraction=0.05)
-        label = heat_map.relative_label if heat_map.workloads else heat_map.label
-        bar.set_label(label, fontsize=9)
+        bar.set_label(heat_map.relative_label if heat_map.workloads else heat_map.label, fontsize=9)
     _draw_legend(figure, heat_map, panels)
     return figure
 
@@ -414,15 +419,7 @@ def panels_of(heat_map: HeatMap) -> tuple[Panel, ...]:
     return heat_map.relative()[:MOST_PANELS]
 
 
-def _norm(panels: Sequence[Panel]) -> Any:
-    """Return one scale for all panels; None where nothing fits in any."""
-    from matplotlib.colors import Normalize
-
-    finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
-    return Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
-
-
-def _draw_panel(axes: Axes, heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
+def _draw_panel(axes: fig.Axes, heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
     """Draw the cells of one panel; return them for the colour bar."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap
@@ -454,17 +451,6 @@ def _draw_panel(axes: Axes, heat_map: HeatMap, panel: Panel, norm: Any) -> Any:
         y, x = heat_map.reference
         axes.plot(x + 0.36, y + 0.3, "o", ms=4.5, mfc="white", mec=fig.INK, mew=0.9, zorder=5)
     return drawn
-
-
-def _size(heat_map: HeatMap, columns: int, lines: int) -> tuple[float, float]:
-    """Return inches that give a cell its room as long as there are few."""
-    height, width = heat_map.best.shape
-    one = _CELL_IN if lines * columns == 1 else (_CELL_IN[0] * 0.92, _CELL_IN[1])
-    wide = float(np.clip(_BESIDE_IN + (1.2 + one[0] * width) * columns, 7.5, fig.WIDE[0]))
-    label_in = 0.0 if lines == columns == 1 else 0.45
-    tall = float(np.clip(_ABOVE_IN + (0.6 + label_in + one[1] * height) * lines, 4.6, 11.0))
-    upright, _ = _labels(heat_map, (wide - _BESIDE_IN) / columns)
-    return wide, tall + (_LETTER_IN * _longest(heat_map) if upright else 0.0)
 
 
 def _labels(heat_map: HeatMap, wide_in: float) -> tuple[bool, float]:
@@ -509,7 +495,7 @@ def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
     return f"{name[:1].upper()}{name[1:]}: {title}", "\n".join(textwrap.wrap(over, characters))
 
 
-def _draw_best(axes: Axes, heat_map: HeatMap, best: Floats) -> None:
+def _draw_best(axes: fig.Axes, heat_map: HeatMap, best: Floats) -> None:
     """Frame the best cell of all."""
     from matplotlib.patches import Rectangle
 
@@ -522,16 +508,15 @@ def _draw_best(axes: Axes, heat_map: HeatMap, best: Floats) -> None:
     )
 
 
-def _write_values(axes: Axes, best: Floats, drawn: Any, *, multiples: bool) -> None:
+def _write_values(axes: fig.Axes, best: Floats, drawn: Any, *, multiples: bool) -> None:
     """Write the value of each cell, white where the cell is dark."""
     colours = drawn.get_cmap()(drawn.norm(best))
     light = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722]) > 0.45
     for (y, x), value in np.ndenumerate(best):
         if not np.isnan(value):
-            text = f"{float(value):.2f}" if multiples else cell_text(float(value))
             axes.text(
-                x, y, text, ha="center", va="center", fontsize=8.5,
-                color=fig.INK if light[y, x] else "white",
+                x, y, f"{float(value):.2f}" if multiples else cell_text(float(value)), ha="center",
+                va="center", fontsize=8.5, color=fig.INK if light[y, x] else "white",
             )  # fmt: skip
 
 
@@ -541,7 +526,7 @@ def cell_text(value: float) -> str:
 
 
 def _draw_axes(
-    axes: Axes, heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
+    axes: fig.Axes, heat_map: HeatMap, size_in: tuple[float, float], labelled: tuple[bool, bool]
 ) -> None:
     """Write the values of both axes, each so many that none meets the next."""
     ticks_of = [axis_ticks(heat_map, 0), axis_ticks(heat_map, 1)]
@@ -565,7 +550,7 @@ def _draw_axes(
         side.set_visible(False)
 
 
-def _draw_legend(figure: Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:
+def _draw_legend(figure: fig.Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:
     """Say what empty cells mean, where there are any, and which cell is framed."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch

@@ -147,11 +147,10 @@ def _played(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s
 
 def _marks(axes: Axes, run: RunProjection, interruptions: Interruptions, top: float) -> None:
     """Mark the intervals of Young, Daly and the run itself."""
-    chosen = run.checkpoint_interval_s or 0.0
     marks = (
         ("Young", float(young_interval_s(interruptions)[0]), 0.60),
         ("Daly", float(daly_interval_s(interruptions)[0]), 0.54),
-        ("this run", chosen, 0.66),
+        ("this run", run.checkpoint_interval_s or 0.0, 0.66),
     )
     for name, seconds, height in marks:
         axes.axvline(seconds / _MINUTE, color=SOFT, linewidth=0.8, ymax=height)

@@ -14,7 +14,6 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.config.resources import hardware_table
 from projector.report.figures import figure as fig
-from projector.report.figures.figure import Axes, Figure
 from projector.validate.run import Result, Validation
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def write_figure(validation: Validation, path: str | Path) -> None:
     fig.save_figure(path, lambda: _drawn(validation))
 
 
-def _drawn(validation: Validation) -> Figure:
+def _drawn(validation: Validation) -> fig.Figure:
     points = _points(validation)
     figure = fig.new_figure(*_SIZE_IN)
     figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)
@@ -128,7 +127,7 @@ def _title(validation: Validation, points: _Points) -> str:
     return f"{name}   |   {rows}   |   error: median {median:.1f} %, p90 {p90:.1f} %"
 
 
-def _draw_agreement(axes: Axes, points: _Points, kind: str) -> None:
+def _draw_agreement(axes: fig.Axes, points: _Points, kind: str) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -165,13 +164,12 @@ def _draw_agreement(axes: Axes, points: _Points, kind: str) -> None:
     fig.number_ticks(axes.xaxis, low, high)
     fig.number_ticks(axes.yaxis, low, high)
     axes.grid(color="#EEEEEE", lw=0.8)
-    names = [_label(name) for name in points.names[:COLOURED]]
+    names = [_plain(name, LONGEST_NAME) for name in points.names[:COLOURED]]
     handles: list[Any] = [_dot(fig.PALETTE[position]) for position in range(len(names))]
     if len(points.names) > COLOURED:
         names.append(f"{len(points.names) - COLOURED} more")
         handles.append(_dot(_OTHER_COLOUR))
-    legend = axes.legend(handles, names, loc="upper left", **_LEGEND)
-    axes.add_artist(legend)
+    axes.add_artist(axes.legend(handles, names, loc="upper left", **_LEGEND))
     notes: list[Any] = [Patch(facecolor=_BAND_COLOUR)]
     texts = [f"±{BAND:.0%} of measured".replace("%", " %")]
     if mixed:
@@ -197,7 +195,7 @@ def _dot(colour: str) -> Any:
     return Line2D([], [], ls="", marker="o", color=colour, ms=6)
 
 
-def _draw_ratios(axes: Axes, points: _Points, kind: str) -> None:
+def _draw_ratios(axes: fig.Axes, points: _Points, kind: str) -> None:
     ratio = np.sort(points.ratio)
     count = len(ratio)
     low, high = _limits(np.concatenate([ratio, [0.8, 1.25]]), least=1.0)
@@ -236,12 +234,12 @@ def _draw_ratios(axes: Axes, points: _Points, kind: str) -> None:
     axes.set_title("Ratios: 1 is agreement")
 
 
-def _draw_groups(axes: Axes, points: _Points) -> None:
+def _draw_groups(axes: fig.Axes, points: _Points) -> None:
     shown = len(points.names)
     if shown > LONGEST_GROUPS:
         shown = LONGEST_GROUPS - 1
     bars = [
-        (_label(name), _colour(position), points.ratio[points.group == position])
+        (_plain(name, LONGEST_NAME), _colour(position), points.ratio[points.group == position])
         for position, name in enumerate(points.names[:shown])
     ]
     if rest := len(points.names) - shown:
@@ -264,8 +262,7 @@ def _draw_groups(axes: Axes, points: _Points) -> None:
         )
     axes.set_yticks(range(len(bars)), [name for name, _, _ in bars], fontsize=9.5)
     axes.tick_params(axis="y", length=0)
-    least = 4
-    axes.set_ylim(max(len(bars), least) - 0.5, -0.5)
+    axes.set_ylim(max(len(bars), 4) - 0.5, -0.5)
     # Room for the numbers behind the longest bar.
     axes.set_xlim(0.0, longest * 1.7)
     axes.set_xlabel("error, %: median solid, p90 pale")
@@ -311,10 +308,6 @@ def _ratio_ticks(axis: "Axis", low: float, high: float) -> None:
     axis.set_major_locator(FixedLocator(sorted(marks)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def _label(name: str) -> str:
-    return _plain(name, LONGEST_NAME)
 
 
 def _plain(text: str, longest: int) -> str:

@@ -13,18 +13,9 @@ from projector.arrays import Floats, Ints
 from projector.config.bands import Band
 from projector.config.load import load_job
 from projector.errors import ProjectorError
-from projector.projection.bands import (
-    AT_RISK,
-    COVERED,
-    DOES_NOT_FIT,
-    FITS,
-    VERDICTS,
-    WORDS,
-    time_band,
-)
+from projector.projection import bands
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
-from projector.report.figures.figure import Axes, Figure
 from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
@@ -155,7 +146,7 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
 
     for table in result.tables([swept.USABLE, *VERDICT_COLUMNS]):
         # Rows that leave no memory at all say nothing about the devices of the others.
-        may_fit = standings(table) != VERDICTS.index(DOES_NOT_FIT)
+        may_fit = standings(table) != bands.VERDICTS.index(bands.DOES_NOT_FIT)
         usable_gib = swept.numbers(table, swept.USABLE)[may_fit]
         if len(usable_gib):
             low, high = (
@@ -223,7 +214,7 @@ def band_of_sweep(result: SweepResult, settings: Sequence[Mapping[str, Any]]) ->
         job = load_job(base, settings[0])
     except ProjectorError:
         return None
-    return time_band(job)
+    return bands.time_band(job)
 
 
 def front_of_search(result: SearchResult) -> Front:
@@ -246,7 +237,7 @@ def front_of_search(result: SearchResult) -> Front:
         swept.merged([_set_fields(whole[row].overrides) for row in rows]) for rows in equal
     )
     peak = gib(front, "peak_bytes")
-    codes = np.array([VERDICTS.index(each.verdict) for each in every], np.int64)
+    codes = np.array([bands.VERDICTS.index(each.verdict) for each in every], np.int64)
     all_points = rates(every), gib(every, "peak_bytes"), codes
     limit_gib = [
         to_gib(candidate.peak_bytes + candidate.headroom_bytes)
@@ -266,7 +257,7 @@ def front_of_search(result: SearchResult) -> Front:
         free=_free(peak, np.full(len(peak), usable[1] if usable else 0.0)),
         groups=tuple(result.groups[place[id(each)]] for each in front),
         equal=tuple(len(rows) for rows in equal),
-        band=time_band(job),
+        band=bands.time_band(job),
     )
 
 
@@ -276,11 +267,11 @@ def _set_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] | None) -> Cloud:
     """Look at the rows twice: for their range, then to count them."""
-    of_kind = np.zeros(len(VERDICTS), np.int64)
-    ranges = [np.array([np.inf, -np.inf, 0.0]) for _ in VERDICTS]
+    of_kind = np.zeros(len(bands.VERDICTS), np.int64)
+    ranges = [np.array([np.inf, -np.inf, 0.0]) for _ in bands.VERDICTS]
     few: list[Triple] = []
     for rate, peak, verdict in triples():
-        of_kind += np.bincount(verdict, minlength=len(VERDICTS))
+        of_kind += np.bincount(verdict, minlength=len(bands.VERDICTS))
         if of_kind.sum() <= FEW:
             few.append((rate, peak, verdict))
         for kind, range_ in enumerate(ranges):
@@ -294,7 +285,7 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
         np.linspace(*side, cells + 1)
         for side, cells in zip((shown[:2], shown[2:]), CELLS, strict=True)
     ]
-    counts = tuple(np.zeros(CELLS) for _ in VERDICTS)
+    counts = tuple(np.zeros(CELLS) for _ in bands.VERDICTS)
     inside, rows = 0, int(of_kind.sum())
     for rate, peak, verdict in triples():
         visible = (peak <= shown[1]) & (rate <= shown[3])
@@ -305,8 +296,8 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
                 cells[:] += np.histogram2d(peak[selected], rate[selected], edges)[0]
     return Cloud(
         rows=rows,
-        fit=int(of_kind[VERDICTS.index(FITS)]),
-        at_risk=int(of_kind[VERDICTS.index(AT_RISK)]),
+        fit=int(of_kind[bands.VERDICTS.index(bands.FITS)]),
+        at_risk=int(of_kind[bands.VERDICTS.index(bands.AT_RISK)]),
         shown=shown,
         outside=rows - inside,
         points=tuple(few) if rows <= FEW else (),
@@ -325,8 +316,7 @@ def _shown(
         return 0.0, 1.0, 0.0, 1.0
     least, most, fastest = (float(value) for value in drawn)
     if drawn is may_fit and usable is not None:
-        beyond = np.isfinite(others[0])
-        most = max(most, usable[1] * (BEYOND if beyond else 1.02))
+        most = max(most, usable[1] * (BEYOND if np.isfinite(others[0]) else 1.02))
     elif usable is not None:
         # The figure shows by how much the rows are too large; far larger ones would hide it.
         least, most = min(least, 0.95 * usable[0]), min(most, max(4.0 * usable[1], 2.0 * least))
@@ -346,9 +336,9 @@ NAMED = 12
 
 FRONT = fig.PALETTE[3]
 KINDS = (
-    (DOES_NOT_FIT, "#9A9A9A", "s", "Greys"),
-    (AT_RISK, "#C2508F", "^", "RdPu"),
-    (FITS, fig.PALETTE[0], "o", "Blues"),
+    (bands.DOES_NOT_FIT, "#9A9A9A", "s", "Greys"),
+    (bands.AT_RISK, "#C2508F", "^", "RdPu"),
+    (bands.FITS, fig.PALETTE[0], "o", "Blues"),
 )
 """Verdict, colour, marker and shades of counted cells; what is drawn last lies on top."""
 
@@ -381,7 +371,7 @@ def read_front(result: SweepResult | SearchResult) -> Front:
     return front_of_sweep(result, swept.title_of_sweep(result))
 
 
-def pareto_figure(front: Front) -> Figure:
+def pareto_figure(front: Front) -> fig.Figure:
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
     figure = fig.new_figure(*fig.WIDE)
@@ -410,7 +400,7 @@ def pareto_figure(front: Front) -> Figure:
     return figure
 
 
-def _draw_legend(axes: Axes) -> None:
+def _draw_legend(axes: fig.Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         # Below the axes: inside there is no place that rows never reach.
         axes.legend(
@@ -419,7 +409,7 @@ def _draw_legend(axes: Axes) -> None:
         )  # fmt: skip
 
 
-def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> Figure:
+def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> fig.Figure:
     """Draw a panel for each workload: its cloud, its front and its knee."""
     columns = min(3, len(fronts))
     lines = -(-len(fronts) // columns)
@@ -427,8 +417,7 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> Figure:
     fig.head(
         figure, f"Speed against memory: {title}", "each workload by itself, with its fastest layout"
     )
-    grid = figure.subplots(lines, columns, squeeze=False)
-    every = [axes for line in grid for axes in line]
+    every = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
     handles: dict[str, Any] = {}
     for place, (axes, (name, front)) in enumerate(zip(every, fronts, strict=False)):
         axes.set_xlabel(PEAK_LABEL if place + columns >= len(fronts) else "", fontsize=9.5)
@@ -502,32 +491,41 @@ def counts_of(cloud: Cloud) -> str:
     return text
 
 
-def _draw_cloud(axes: Axes, cloud: Cloud, *, bar: bool = True) -> None:
+def _draw_cloud(axes: fig.Axes, cloud: Cloud, *, bar: bool = True) -> None:
     if cloud.counts is not None:
         _draw_cells(axes, cloud, cloud.counts, bar=bar)
         return
     for name, colour, marker, _ in KINDS:
-        kind = VERDICTS.index(name)
+        kind = bands.VERDICTS.index(name)
         rate = np.concatenate([part[0][part[2] == kind] for part in cloud.points] or [[]])
         peak = np.concatenate([part[1][part[2] == kind] for part in cloud.points] or [[]])
         if len(rate):
             axes.scatter(
                 peak, rate, s=11, c=colour, alpha=0.45, linewidths=0, zorder=2, marker=marker,
             )  # fmt: skip
-            axes.plot([], [], marker, ms=6, color=colour, label=WORDS[name])
+            axes.plot([], [], marker, ms=6, color=colour, label=bands.WORDS[name])
 
 
-def _draw_cells(axes: Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True) -> None:
+def _draw_cells(
+    axes: fig.Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True
+) -> None:
     """Shade cells by the logarithm of their rows, all verdicts on one scale."""
     from matplotlib.colors import LogNorm
 
     low, high, bottom, top = cloud.shown
     most = max(10.0, *(float(cells.max()) for cells in counts))
     norm = LogNorm(1.0, most)
-    kinds = [(counts[VERDICTS.index(name)], shades, WORDS[name]) for name, *_, shades in KINDS]
+    kinds = [
+        (counts[bands.VERDICTS.index(name)], shades, bands.WORDS[name])
+        for name, *_, shades in KINDS
+    ]
     shown = [kind for kind in kinds if kind[0].any()]
     for cells, name, label in shown:
-        shades = _shades(name)
+        from matplotlib import colormaps
+        from matplotlib.colors import ListedColormap
+
+        # Without its palest part, which is lost on white.
+        shades = ListedColormap(colormaps[name](np.linspace(0.28, 0.9, 256)))
         drawn = axes.pcolormesh(
             np.linspace(low, high, CELLS[0] + 1),
             np.linspace(bottom, top, CELLS[1] + 1),
@@ -546,15 +544,7 @@ def _draw_cells(axes: Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bo
     scale.ax.tick_params(labelsize=8.5)
 
 
-def _shades(name: str) -> Any:
-    """Return a scale without its palest part, which is lost on white."""
-    from matplotlib import colormaps
-    from matplotlib.colors import ListedColormap
-
-    return ListedColormap(colormaps[name](np.linspace(0.28, 0.9, 256)))
-
-
-def _draw_limit(axes: Axes, front: Front) -> None:
+def _draw_limit(axes: fig.Axes, front: Front) -> None:
     if front.usable is None:
         return
     low, high = front.usable
@@ -567,7 +557,7 @@ def _draw_limit(axes: Axes, front: Front) -> None:
         axes.axvline(high, color=fig.INK, lw=1.0, ls=(0, (4, 3)), zorder=3)
 
 
-def _draw_front(axes: Axes, front: Front) -> None:
+def _draw_front(axes: fig.Axes, front: Front) -> None:
     order = np.argsort(front.peak, kind="stable")
     axes.step(
         front.peak[order], front.rate[order], where="post", color=FRONT, lw=1.4, zorder=5,
@@ -587,17 +577,16 @@ def _draw_front(axes: Axes, front: Front) -> None:
         )  # fmt: skip
     axes.hlines(
         front.rate, front.low, front.high, color=FRONT, lw=1.0, alpha=0.45, zorder=4,
-        label=f"{COVERED} % band of its peaks",
+        label=f"{bands.COVERED} % band of its peaks",
     )  # fmt: skip
     if (ends := speed_band(front)) is not None:
-        fastest = float(front.peak[np.argmax(front.rate)])
         axes.vlines(
-            fastest, *ends, color=FRONT, lw=1.0, ls=":", zorder=4,
+            float(front.peak[np.argmax(front.rate)]), *ends, color=FRONT, lw=1.0, ls=":", zorder=4,
             label="68 % band of the speed; all move together",
         )  # fmt: skip
 
 
-def _list_front(axes: Axes, side: Axes, front: Front) -> None:
+def _list_front(axes: fig.Axes, side: fig.Axes, front: Front) -> None:
     """List points of the front beside their numbers, with groups where there are several."""
     named = front.chosen(NAMED)
     points = np.column_stack([front.peak[named], front.rate[named]])

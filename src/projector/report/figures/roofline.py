@@ -11,13 +11,11 @@ from projector.arrays import Floats
 from projector.config.job import Job
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
-from projector.lower.workloads import Workloads
 from projector.operations import table as ops
 from projector.operations.table import FORWARD
 from projector.operations.work import repeated_rows
 from projector.projection.evaluate import evaluate
 from projector.report.figures import figure as fig
-from projector.report.figures.figure import Axes, Figure
 from projector.report.terminal.job import short_title
 from projector.report.terminal.single import title
 from projector.single.attention import AttentionProjection, project_attention
@@ -54,30 +52,21 @@ def row_bytes(table: ops.OperationTable) -> Floats:
     )
     gemm = batch * ((m + n) * k * operand + m * n * table.out_bytes)
     traffic = np.where(table.kind == ops.GEMM, gemm, 0.0)
-    traffic = np.where(
-        table.kind == ops.ATTENTION, _attention(table, operand, m, n, k, batch), traffic
-    )
-    return np.where(table.kind == ops.MEMORY, table.bytes, traffic) * table.repeats
-
-
-def _attention(
-    table: ops.OperationTable,
-    operand: Floats,
-    queries: Floats,
-    keys: Floats,
-    d_qk: Floats,
-    batch: Floats,
-) -> Floats:
-    query_rows = batch * table.heads * queries
+    query_rows = batch * table.heads * m
     # A window reaches back from the first query; with as many keys as queries it reaches all.
-    visible_keys = np.where(table.window > 0, np.minimum(keys, queries + table.window - 1.0), keys)
+    visible_keys = np.where(table.window > 0, np.minimum(n, m + table.window - 1.0), n)
     key_rows = batch * table.key_heads * visible_keys
-    inputs = query_rows * d_qk * operand + key_rows * (d_qk + table.d_v) * operand
+    inputs = query_rows * k * operand + key_rows * (k + table.d_v) * operand
     output = query_rows * table.d_v * _OUTPUT_BYTES
     forward = inputs + output + query_rows * _STATISTIC_BYTES
-    gradients = (query_rows * d_qk + key_rows * (d_qk + table.d_v)) * _OUTPUT_BYTES
+    gradients = (query_rows * k + key_rows * (k + table.d_v)) * _OUTPUT_BYTES
     backward = inputs + 2.0 * output + 2.0 * query_rows * _STATISTIC_BYTES + gradients
-    return np.asarray(np.where(table.phase == ops.BACKWARD, backward, forward), np.float64)
+    traffic = np.where(
+        table.kind == ops.ATTENTION,
+        np.asarray(np.where(table.phase == ops.BACKWARD, backward, forward), np.float64),
+        traffic,
+    )
+    return np.where(table.kind == ops.MEMORY, table.bytes, traffic) * table.repeats
 
 
 # The operations of a job: FLOP, traffic, time, and the roofs of its device.
@@ -135,7 +124,9 @@ def read_roofline(job: Job) -> Roofline:
     evaluation = evaluate([job])
     table, workloads = evaluation.table, evaluation.workloads
     step_s = float(evaluation.steps.iteration_s[0]) * job.parallelism.pp
-    weight = _weights(table, workloads, int(evaluation.microbatches[0]))
+    layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
+    times = layers[table.workload] * float(int(evaluation.microbatches[0]))
+    weight = np.asarray(np.where(repeated_rows(table, workloads), 2.0, 1.0) * times, np.float64)
     flop, traffic = row_flop(table), row_bytes(table)
     keep = (table.category < ops.TP_COMM) & (flop > 0.0) & (traffic > 0.0) & (weight > 0.0)
     sums: dict[tuple[int, ...], np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
@@ -173,16 +164,6 @@ def read_roofline(job: Job) -> Roofline:
         if native_type(profile, name) == name
     }
     return Roofline(short_title(job), tuple(operations), roofs, memory)
-
-
-def _weights(
-    table: ops.OperationTable, workloads: Workloads, microbatches: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return how often each row runs in a step, on all pipeline ranks together."""
-    layers = np.bincount(workloads.run_workload, workloads.run_count, len(workloads.rows))
-    times = layers[table.workload] * float(microbatches)
-    repeated = repeated_rows(table, workloads)
-    return np.asarray(np.where(repeated, 2.0, 1.0) * times, np.float64)
 
 
 # The figure of a job.
@@ -223,7 +204,7 @@ def write_roofline(job: Job, path: str | Path) -> None:
     fig.save_figure(path, lambda: roofline_figure(roofline))
 
 
-def roofline_figure(roofline: Roofline) -> Figure:
+def roofline_figure(roofline: Roofline) -> fig.Figure:
     """Draw all operations, those with matrix FLOP once more from near, and the longest as a list.
 
     Near the roofs matrix operations lie so close together that one figure cannot show both them
@@ -276,7 +257,9 @@ def _limits(roofline: Roofline, operations: Iterable[Operation], *, whole: bool)
     return (min(intensity) / 1.7, max(intensity) * 1.7), (min(rate) / 1.25, max(roofs) * 1.15)
 
 
-def _draw(axes: Axes, roofline: Roofline, operations: Sequence[Operation], limits: Limits) -> None:
+def _draw(
+    axes: fig.Axes, roofline: Roofline, operations: Sequence[Operation], limits: Limits
+) -> None:
     """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
@@ -330,27 +313,26 @@ def _points(operations: Sequence[Operation]) -> Floats:
     return np.array(points, np.float64).reshape(-1, 2)
 
 
-def _number(axes: Axes, operations: Sequence[Operation], texts: Sequence[str]) -> None:
+def _number(axes: fig.Axes, operations: Sequence[Operation], texts: Sequence[str]) -> None:
     dpi = fig.figure_of(axes).dpi
     corner = [1.0 if _KINDS[operation.category][2] == "o" else 2.0 for operation in operations]
     area_pt2 = np.multiply([_area(operation) for operation in operations], corner)
-    radius_px = np.sqrt(area_pt2) / 2.0 * dpi / 72.0
-    fig.number_points(axes, _points(operations), radius_px, texts)
+    fig.number_points(axes, _points(operations), np.sqrt(area_pt2) / 2.0 * dpi / 72.0, texts)
 
 
-def _number_together(axes: Axes, pairs: Sequence[tuple[Operation, str]]) -> None:
+def _number_together(axes: fig.Axes, pairs: Sequence[tuple[Operation, str]]) -> None:
     """Write the numbers of memory-bound operators beside them, which lie on each other."""
     if not pairs:
         return
     x, y = _points([pairs[0][0]])[0].tolist()
-    text = ", ".join(number for _, number in pairs)
     axes.annotate(
-        text, (x, y), xytext=(13, -4), textcoords="offset points", ha="left", va="top",
-        fontsize=8.2, fontweight="bold", zorder=9, in_layout=False,
+        ", ".join(number for _, number in pairs), (x, y), xytext=(13, -4),
+        textcoords="offset points", ha="left", va="top", fontsize=8.2, fontweight="bold", zorder=9,
+        in_layout=False,
     )  # fmt: skip
 
 
-def _frame(axes: Axes, limits: Limits) -> None:
+def _frame(axes: fig.Axes, limits: Limits) -> None:
     """Show which part the other figure shows."""
     from matplotlib.patches import Rectangle
 
@@ -363,7 +345,7 @@ def _frame(axes: Axes, limits: Limits) -> None:
     )  # fmt: skip
 
 
-def _write_memory(axes: Axes, roofline: Roofline) -> None:
+def _write_memory(axes: fig.Axes, roofline: Roofline) -> None:
     """Write the name of the memory roof along it, about its middle."""
     slope = roofline.bytes_per_s / TERA
     low, ridge = axes.get_xlim()[0], max(roofline.roofs.values()) / roofline.bytes_per_s
@@ -378,7 +360,7 @@ def _write_memory(axes: Axes, roofline: Roofline) -> None:
     )  # fmt: skip
 
 
-def _draw_legend(axes: Axes, roofline: Roofline) -> None:
+def _draw_legend(axes: fig.Axes, roofline: Roofline) -> None:
     from matplotlib.lines import Line2D
 
     shares = dict.fromkeys(_KINDS, 0.0)
@@ -396,7 +378,7 @@ def _draw_legend(axes: Axes, roofline: Roofline) -> None:
         )  # fmt: skip
 
 
-def _list(side: Axes, roofline: Roofline, named: Sequence[Operation]) -> None:
+def _list(side: fig.Axes, roofline: Roofline, named: Sequence[Operation]) -> None:
     rows = [
         (str(number + 1), f"{100.0 * operation.share:.1f} %",
          f"{100.0 * operation.rate / operation.roof:.0f} %", f"{operation.name} {operation.phase}")
@@ -422,7 +404,7 @@ _COLOURS = {
 }  # fmt: skip
 
 
-def gemm_figure(gemms: GemmList) -> Figure:
+def gemm_figure(gemms: GemmList) -> fig.Figure:
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
     figure = fig.new_figure(fig.WIDE[0], 5.6)
@@ -447,13 +429,12 @@ def gemm_figure(gemms: GemmList) -> Figure:
     intensity = flop / traffic
     rate = np.array([report.flop_per_s for report in shown])
     bounds = np.array([report.bound for report in shown])
-    light = np.minimum(peak, intensity * memory)
-    _draw_curve(curve, rate / light, bounds)
+    _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
     _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)
     return figure
 
 
-def _draw_curve(axes: Axes, share: np.ndarray, bounds: np.ndarray) -> None:
+def _draw_curve(axes: fig.Axes, share: np.ndarray, bounds: np.ndarray) -> None:
     order = np.argsort(share, kind="stable")
     axes.bar(
         np.arange(len(share)),
@@ -470,7 +451,7 @@ def _draw_curve(axes: Axes, share: np.ndarray, bounds: np.ndarray) -> None:
 
 
 def _draw_roof(
-    axes: Axes, intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
+    axes: fig.Axes, intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
     memory: float,
 ) -> None:  # fmt: skip
     low = min([*intensity, peak / memory]) / 2.0
@@ -486,7 +467,7 @@ def _draw_roof(
 
 
 def _draw_bounded(
-    axes: Axes, intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
+    axes: fig.Axes, intensity: Floats, rate: Floats, bounds: np.ndarray, colours: Mapping[str, str],
     ends: tuple[float, float], peak: float, slope: float,
 ) -> None:  # fmt: skip
     """Draw one roof between two intensities, and below it points by what bounds them."""
@@ -545,7 +526,7 @@ def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> di
     }  # fmt: skip
 
 
-def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> Figure:
+def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> fig.Figure:
     """Draw the curves of the first shape, and all shapes under the roofs."""
     figure = fig.new_figure(12.5, 5.2)
     fig.head(
@@ -554,36 +535,32 @@ def attention_figure(projection: AttentionProjection, curves: Mapping[str, Float
         f"at {projection.clock_mhz:,.0f} MHz; curves: the first shape at other lengths",
     )
     left, right = figure.subplots(1, 2)
-    _draw_curves(left, projection, curves)
+    left.set_xscale("log", base=2)
+    # A power of two in words of 1,024, as sequences are named.
+    ticks = [1 << power for power in range(7, 18, 2)]
+    left.set_xticks(ticks, [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks])
+    left.minorticks_off()
+    left.grid(color=fig.FAINT, lw=0.6)
+    for (name, rates), colour in zip(
+        curves.items(), (fig.PALETTE[0], fig.PALETTE[3]), strict=False
+    ):
+        left.plot(LENGTHS, rates / TERA, color=colour, lw=1.8, label=name)
+    if len(projection):
+        left.scatter(
+            projection.extents[:, 4], projection.flop_per_s / TERA, color=fig.INK, s=22, zorder=5,
+            label="given shapes",
+        )  # fmt: skip
+    left.axhline(projection.peak_flop_per_s / TERA, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
+    left.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
+    left.set_xlabel("length of the keys, tokens")
+    left.set_ylabel("rate of visible work, TFLOP/s")
+    left.set_title("Rate by sequence length")
+    left.legend(loc="lower right", framealpha=0.9, edgecolor="none")
     _draw_roofline(right, projection)
     return figure
 
 
-def _draw_curves(axes: Axes, projection: AttentionProjection, curves: Mapping[str, Floats]) -> None:
-    axes.set_xscale("log", base=2)
-    # A power of two in words of 1,024, as sequences are named.
-    ticks = [1 << power for power in range(7, 18, 2)]
-    axes.set_xticks(ticks, [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.grid(color=fig.FAINT, lw=0.6)
-    for (name, rates), colour in zip(
-        curves.items(), (fig.PALETTE[0], fig.PALETTE[3]), strict=False
-    ):
-        axes.plot(LENGTHS, rates / TERA, color=colour, lw=1.8, label=name)
-    if len(projection):
-        axes.scatter(
-            projection.extents[:, 4], projection.flop_per_s / TERA, color=fig.INK, s=22, zorder=5,
-            label="given shapes",
-        )  # fmt: skip
-    axes.axhline(projection.peak_flop_per_s / TERA, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
-    axes.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
-    axes.set_xlabel("length of the keys, tokens")
-    axes.set_ylabel("rate of visible work, TFLOP/s")
-    axes.set_title("Rate by sequence length")
-    axes.legend(loc="lower right", framealpha=0.9, edgecolor="none")
-
-
-def _draw_roofline(axes: Axes, projection: AttentionProjection) -> None:
+def _draw_roofline(axes: fig.Axes, projection: AttentionProjection) -> None:
     peak = projection.peak_flop_per_s / TERA
     slope = projection.device.hbm_peak_tb_per_s * projection.device.hbm_efficiency
     moved = projection.terms["bytes"] + projection.terms["pass_bytes"]

@@ -171,10 +171,9 @@ def shared(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the fields that have the same value in all of several configurations."""
     if not settings:
         return {}
-    first = settings[0]
     return {
         field: value
-        for field, value in first.items()
+        for field, value in settings[0].items()
         if all(other.get(field) == value for other in settings[1:])
     }
 
@@ -302,8 +301,7 @@ def untied(plan: Plan, fields: Sequence[str]) -> list[str]:
 
 def axis_name(field: str, tied: Mapping[str, tuple[str, ...]]) -> str:
     """Return the words of an axis, with those of the fields that are tied to it."""
-    names = dict.fromkeys(words_of(each).name for each in (field, *tied.get(field, ())))
-    return " = ".join(names)
+    return " = ".join(dict.fromkeys(words_of(each).name for each in (field, *tied.get(field, ()))))
 
 
 def check_apart(plan: Plan, first: str, second: str, key: str) -> None:
@@ -379,9 +377,7 @@ def _named(
         changed = any(axis.startswith(f"{field}.") for axis in axes)
         return f"variants of {of_base}" if of_base and changed else of_base
     names = [_name(value) for value in points_of(result.plan, field)]
-    if not names:
-        return plural
-    return _listed(names, plural)
+    return plural if not names else _listed(names, plural)
 
 
 def _name(value: Any) -> str:
@@ -444,10 +440,10 @@ def _one(result: SweepResult, workload: Mapping[str, Any], rows: int) -> OneWork
     plan = result.plan
     # What stays the same in all rows is no axis of theirs.
     axes = [_with(axis, workload) for axis in plan.space.get("axes") or ()]
-    of_it = Plan({**plan.space, "axes": axes}, plan.digest, rows, plan.kinds, plan.chunk_points)
     return OneWorkload(
-        of_it, Totals(rows, rows, 0, {}, 0), 0.0, 0,
-        allow_risk=result.allow_risk, whole=result, workload=workload,
+        Plan({**plan.space, "axes": axes}, plan.digest, rows, plan.kinds, plan.chunk_points),
+        Totals(rows, rows, 0, {}, 0), 0.0, 0, allow_risk=result.allow_risk, whole=result,
+        workload=workload,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from projector.arrays import Floats, Ints
 from projector.config.bands import Band
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
-from projector.report.figures.figure import Axes, Figure
 from projector.report.figures.pareto import band_of_sweep
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
 
@@ -111,7 +110,7 @@ def _band(result: SweepResult, setting: Mapping[str, Any] | None) -> Band | None
     return None if setting is None else band_of_sweep(result, [setting])
 
 
-def scaling_figure(scaling: Scaling) -> Figure:
+def scaling_figure(scaling: Scaling) -> fig.Figure:
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
     figure = fig.new_figure(fig.WIDE[0], 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
@@ -133,7 +132,7 @@ def scaling_figure(scaling: Scaling) -> Figure:
     return figure
 
 
-def _draw_total(axes: Axes, scaling: Scaling, fits: Any) -> None:
+def _draw_total(axes: fig.Axes, scaling: Scaling, fits: Any) -> None:
     gpus = scaling.gpus[fits].astype(np.float64)
     first = scaling.first
     assert first is not None
@@ -171,7 +170,7 @@ def _draw_total(axes: Axes, scaling: Scaling, fits: Any) -> None:
     _gpu_axis(axes, scaling)
 
 
-def _draw_band(axes: Axes, scaling: Scaling, fits: Any, *, total: bool) -> None:
+def _draw_band(axes: fig.Axes, scaling: Scaling, fits: Any, *, total: bool) -> None:
     """Shade where measured speeds lie; nothing where that is not known."""
     low, high = (ends[fits] for ends in scaling.band())
     gpus = scaling.gpus[fits]
@@ -183,7 +182,7 @@ def _draw_band(axes: Axes, scaling: Scaling, fits: Any, *, total: bool) -> None:
         )  # fmt: skip
 
 
-def _draw_per_gpu(axes: Axes, scaling: Scaling, fits: Any) -> None:
+def _draw_per_gpu(axes: fig.Axes, scaling: Scaling, fits: Any) -> None:
     axes.plot(
         scaling.gpus[fits],
         scaling.rate[fits],
@@ -193,8 +192,7 @@ def _draw_per_gpu(axes: Axes, scaling: Scaling, fits: Any) -> None:
         ms=6,
         mec="white",
     )
-    high = float(np.nanmax([scaling.rate, scaling.band()[1]])) * 1.16
-    axes.set(xscale="log", ylim=(0.0, high))
+    axes.set(xscale="log", ylim=(0.0, float(np.nanmax([scaling.rate, scaling.band()[1]])) * 1.16))
     axes.set_ylabel("speed, tokens/s/GPU")
     _draw_band(axes, scaling, fits, total=False)
     if int(fits.sum()) <= MOST_LISTED:
@@ -218,7 +216,7 @@ def _draw_per_gpu(axes: Axes, scaling: Scaling, fits: Any) -> None:
     _gpu_axis(axes, scaling)
 
 
-def _gpu_axis(axes: Axes, scaling: Scaling) -> None:
+def _gpu_axis(axes: fig.Axes, scaling: Scaling) -> None:
     """Mark the numbers of devices that have room, and those on which nothing fits."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -242,7 +240,7 @@ def _gpu_axis(axes: Axes, scaling: Scaling) -> None:
     axes.grid(axis="y", color=fig.FAINT, lw=0.6)
 
 
-def _draw_configurations(side: Axes, scaling: Scaling, fits: Any) -> None:
+def _draw_configurations(side: fig.Axes, scaling: Scaling, fits: Any) -> None:
     chosen = np.flatnonzero(fits)
     if len(chosen) > MOST_LISTED:
         # Both ends and an even choice between them.

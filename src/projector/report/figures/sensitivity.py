@@ -217,10 +217,10 @@ def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
             for row in bottleneck_map.cells
         ]
     )
-    colours = ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)])
     axes.imshow(
-        codes, origin="lower", aspect="auto", cmap=colours, vmin=-1.5, vmax=len(CLASSES) - 0.5,
-        interpolation="nearest",
+        codes, origin="lower", aspect="auto",
+        cmap=ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)]), vmin=-1.5,
+        vmax=len(CLASSES) - 0.5, interpolation="nearest",
     )  # fmt: skip
     for y, x in np.argwhere(codes < 0).tolist():
         axes.fill_between(
@@ -228,7 +228,17 @@ def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
             hatch="///", linewidth=0.0,
         )  # fmt: skip
     if codes.size <= MOST_PRINTED or min(codes.shape) < 3:
-        _print_steps(axes, seconds)
+        for (y, x), step_s in np.ndenumerate(seconds):
+            if np.isfinite(step_s):
+                axes.text(
+                    x,
+                    y,
+                    step_text(float(step_s), float(np.nanmax(seconds))),
+                    ha="center",
+                    va="center",
+                    fontsize=8.0,
+                    color=fig.INK,
+                )
     else:
         _draw_contours(axes, seconds)
     job_cell = (
@@ -260,20 +270,6 @@ def step_text(seconds: float, longest: float) -> str:
     if longest >= LONG_S:
         return f"{three_digits(seconds)} s"
     return f"{three_digits(1e3 * seconds)} ms"
-
-
-def _print_steps(axes: fig.Axes, seconds: Floats) -> None:
-    for (y, x), step_s in np.ndenumerate(seconds):
-        if np.isfinite(step_s):
-            axes.text(
-                x,
-                y,
-                step_text(float(step_s), float(np.nanmax(seconds))),
-                ha="center",
-                va="center",
-                fontsize=8.0,
-                color=fig.INK,
-            )
 
 
 def _draw_contours(axes: fig.Axes, seconds: Floats) -> None:

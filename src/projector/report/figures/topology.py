@@ -54,8 +54,7 @@ def tier_styles(topology: Topology) -> dict[str, TierStyle]:
             min(1.0, MANY_LINKS / max(1, len(topology.device_links()))) if tiers is inner else 1.0
         )
         for place, name in enumerate(sorted(tiers, key=lambda name: -tiers[name])):
-            share = math.sqrt(tiers[name] / max(tiers.values()))
-            width = max(NARROWEST, widest * share * crowd)
+            width = max(NARROWEST, widest * math.sqrt(tiers[name] / max(tiers.values())) * crowd)
             styles[name] = TierStyle(colours[place % len(colours)], width)
     return styles
 
@@ -219,9 +218,18 @@ def draw_rows(topology: Topology, styles: dict[str, TierStyle]) -> Figure:
     switch = topology.node.switch
     assert switch is not None
     for number, (x, y) in rows.places.items():
-        side = rows.side[number]
-        draw_line(axes, ((x, y), (x, side * 0.32)), styles[switch.tier], 1.0)
-    _draw_direct(axes, topology, rows, styles)
+        draw_line(axes, ((x, y), (x, rows.side[number] * 0.32)), styles[switch.tier], 1.0)
+    from matplotlib.patches import FancyArrowPatch
+
+    # Links between devices beside a switch are arcs.
+    for link in topology.device_links():
+        if isinstance(link.a, int) and isinstance(link.b, int):
+            style = styles[link.tier]
+            arc = FancyArrowPatch(
+                rows.places[link.a], rows.places[link.b], arrowstyle="-", color=style.colour,
+                lw=style.width, connectionstyle="arc3,rad=0.25", zorder=1.5,
+            )  # fmt: skip
+            axes.add_patch(arc)
     _draw_hosts(axes, topology, rows)
     _draw_row_host(axes, topology, rows, styles, unit)
     _draw_row_adapters(axes, topology, rows, styles, unit)
@@ -250,20 +258,6 @@ def _draw_bar(axes: Axes, topology: Topology, rows: Rows, unit: float) -> None:
             left + (chip + 0.5) * cell, 0.0, f"{switch.name} {chip}", ha="center", va="center",
             fontsize=min(9.0, 9.0 * cell * unit), zorder=4.0,
         )  # fmt: skip
-
-
-def _draw_direct(axes: Axes, topology: Topology, rows: Rows, styles: dict[str, TierStyle]) -> None:
-    """Draw links between devices beside a switch as arcs."""
-    from matplotlib.patches import FancyArrowPatch
-
-    for link in topology.device_links():
-        if isinstance(link.a, int) and isinstance(link.b, int):
-            style = styles[link.tier]
-            arc = FancyArrowPatch(
-                rows.places[link.a], rows.places[link.b], arrowstyle="-", color=style.colour,
-                lw=style.width, connectionstyle="arc3,rad=0.25", zorder=1.5,
-            )  # fmt: skip
-            axes.add_patch(arc)
 
 
 def _draw_hosts(axes: Axes, topology: Topology, rows: Rows) -> None:
@@ -297,8 +291,7 @@ def _draw_row_host(
     boxes: dict[End, tuple[float, float, float]] = {}
     for end, members in domains(topology).items():
         xs = [rows.places[number][0] for number in members]
-        side = rows.side[members[0]]
-        y = side * 3.0
+        y = rows.side[members[0]] * 3.0
         boxes[end] = min(xs) - 0.4, max(xs) + 0.4, y
         corner, width = (min(xs) - 0.4, y - 0.2), max(xs) - min(xs) + 0.8
         draw_box(axes, corner, width, 0.4, HOST_FACE, zorder=3.0)
@@ -313,8 +306,7 @@ def _draw_row_host(
         for link in topology.links:
             if link.tier == host.between and link.a in boxes and link.b in boxes:
                 _, left, y = boxes[link.a]
-                right = boxes[link.b][0]
-                draw_line(axes, ((left, y), (right, y)), styles[host.between], 2.0)
+                draw_line(axes, ((left, y), (boxes[link.b][0], y)), styles[host.between], 2.0)
 
 
 def _draw_row_adapters(
@@ -491,29 +483,24 @@ def _draw_circle_host(
         draw_line(axes, (port, polar(middle, inside)), styles[host.port], 0.6)
         axes.plot(*port, "o", ms=6.0, color=styles[host.port].colour, zorder=3.0)
     if host.between is not None:
-        _draw_between(axes, topology, spans, styles[host.between], 0.5 * (inside + outside))
-
-
-def _draw_between(
-    axes: Axes,
-    topology: Topology,
-    spans: dict[End, tuple[float, float]],
-    style: TierStyle,
-    distance: float,
-) -> None:
-    """Join domains that stand side by side; the legend says that all of a host are joined."""
-    linked = {
-        frozenset((link.a, link.b))
-        for link in topology.links
-        if link.a in spans and link.b in spans
-    }
-    around = sorted(spans, key=lambda end: spans[end][0])
-    for one, other in zip(around, (*around[1:], around[0]), strict=True):
-        if frozenset((one, other)) in linked:
-            low, high = spans[one][1], spans[other][0]
-            high += 2.0 * math.pi if high < low else 0.0
-            steps = [low + (high - low) * i / 20.0 for i in range(21)]
-            draw_line(axes, [polar(angle, distance) for angle in steps], style, 2.0)
+        # Joined are domains side by side; the legend says that all of a host are.
+        linked = {
+            frozenset((link.a, link.b))
+            for link in topology.links
+            if link.a in spans and link.b in spans
+        }
+        around = sorted(spans, key=lambda end: spans[end][0])
+        for one, other in zip(around, (*around[1:], around[0]), strict=True):
+            if frozenset((one, other)) in linked:
+                low, high = spans[one][1], spans[other][0]
+                high += 2.0 * math.pi if high < low else 0.0
+                steps = [low + (high - low) * i / 20.0 for i in range(21)]
+                draw_line(
+                    axes,
+                    [polar(angle, 0.5 * (inside + outside)) for angle in steps],
+                    styles[host.between],
+                    2.0,
+                )
 
 
 def _draw_circle_adapters(

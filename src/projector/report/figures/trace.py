@@ -10,7 +10,6 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.errors import ConfigError
 from projector.report.figures import figure as fig
-from projector.report.figures.figure import Axes, Figure
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.events import Samples
@@ -70,8 +69,7 @@ def phase_bars(analysis: TraceAnalysis) -> PhaseBars:
     phases = tuple(phase for phase in PHASES if phase in launch)
 
     def values(kind: str) -> list[float]:
-        parts = [found.get((phase, kind)) for phase in phases]
-        return [_ms(part) for part in parts]
+        return [_ms(part) for part in [found.get((phase, kind)) for phase in phases]]
 
     parts = {kind: values(kind) for kind in COMPUTING}
     parts["launch"] = [launch[phase].launch_ns.median / NS_PER_MS for phase in phases]
@@ -226,7 +224,7 @@ def write_gap(gaps: Sequence[OperationGap], title: str, path: str | Path) -> Non
     fig.save_figure(path, lambda: gap_figure(known[:MOST], title))
 
 
-def gap_figure(gaps: Sequence[OperationGap], title: str) -> Figure:
+def gap_figure(gaps: Sequence[OperationGap], title: str) -> fig.Figure:
     """Draw a panel for each operation: the duration after each factor, in the study's order."""
     columns = min(_COLUMNS, len(gaps))
     lines = -(-len(gaps) // columns)
@@ -240,7 +238,7 @@ def gap_figure(gaps: Sequence[OperationGap], title: str) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, gap: OperationGap) -> None:
+def _panel(axes: fig.Axes, gap: OperationGap) -> None:
     assert gap.theory_ns is not None
     reached = gap.theory_ns / NS_PER_MS
     labels, places = ["theory"], [0]
@@ -281,7 +279,7 @@ _TITLES = {
 }
 
 
-def cores_figure(analysis: TraceAnalysis) -> Figure:
+def cores_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw active and minimum cores over time, and the threads of each physical core."""
     found = [each for each in analysis.trace.samples if each.what == CPU_PERCENT]
     if not found:
@@ -310,7 +308,7 @@ def cores_figure(analysis: TraceAnalysis) -> Figure:
     return figure
 
 
-def _threads(axes: Axes, samples: Samples, time_s: Floats) -> None:
+def _threads(axes: fig.Axes, samples: Samples, time_s: Floats) -> None:
     """Draw how many logical cores of each physical one are active."""
     from matplotlib.colors import ListedColormap
 
@@ -327,11 +325,10 @@ def _threads(axes: Axes, samples: Samples, time_s: Floats) -> None:
     axes.set_ylabel("physical core")
     cores = np.arange(threads.shape[1])[:: -(-threads.shape[1] // _MOST_LABELS)]
     axes.set_yticks(cores + 0.5, cores.astype(str).tolist())
-    bar = axes.figure.colorbar(mesh, ax=axes, ticks=range(most + 1))
-    bar.set_label("active threads")
+    axes.figure.colorbar(mesh, ax=axes, ticks=range(most + 1)).set_label("active threads")
 
 
-def clocks_figure(analysis: TraceAnalysis) -> Figure:
+def clocks_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw clocks and power of devices over time."""
     found: dict[str, list[Samples]] = {}
     for each in analysis.trace.samples:
@@ -419,7 +416,7 @@ def title_of(analysis: TraceAnalysis) -> str:
     return f"{whose} on {devices}" if devices else whose
 
 
-def breakdown_figure(analysis: TraceAnalysis) -> Figure:
+def breakdown_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw the time of an iteration by phase and type of operation."""
     bars = phase_bars(analysis)
     if not bars.phases:
@@ -443,7 +440,7 @@ def breakdown_figure(analysis: TraceAnalysis) -> Figure:
 
 
 def _stack(
-    axes: Axes, places: Any, height: float, parts: Mapping[str, Sequence[float]],
+    axes: fig.Axes, places: Any, height: float, parts: Mapping[str, Sequence[float]],
     colours: Mapping[str, str], *, suffix: str = "",
 ) -> None:  # fmt: skip
     left = np.zeros(len(places))
@@ -462,7 +459,9 @@ def _panels(analysis: TraceAnalysis, kind: str) -> list[OverlapPanel]:
     return panels
 
 
-def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> tuple[Figure, list[Axes]]:
+def _grid(
+    panels: Sequence[OverlapPanel], title: str, note: str
+) -> tuple[fig.Figure, list[fig.Axes]]:
     columns = min(_COLUMNS, len(panels))
     lines = -(-len(panels) // columns)
     figure = fig.new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines)
@@ -473,7 +472,7 @@ def _grid(panels: Sequence[OverlapPanel], title: str, note: str) -> tuple[Figure
     return figure, axes
 
 
-def cdf_figure(analysis: TraceAnalysis) -> Figure:
+def cdf_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw how overlap cumulates over the durations of operations, a curve for each rank."""
     panels = _panels(analysis, CDF)
     figure, axes = _grid(
@@ -495,7 +494,9 @@ def cdf_figure(analysis: TraceAnalysis) -> Figure:
             )  # fmt: skip
         _mark(each, panel.d0, "D0")
         _mark(each, panel.d50, "D50")
-        _name(each, panel, _effect(panel))
+        _name(
+            each, panel, f", D50/D0 = {panel.d50 / panel.d0:.2f}" if panel.d50 and panel.d0 else ""
+        )
         _spread_out(each, "x", panel)
         each.set_ylim(-0.03, 1.12)
         each.grid(color=fig.FAINT)
@@ -506,16 +507,12 @@ def cdf_figure(analysis: TraceAnalysis) -> Figure:
     return figure
 
 
-def _name(axes: Axes, panel: OverlapPanel, more: str = "") -> None:
+def _name(axes: fig.Axes, panel: OverlapPanel, more: str = "") -> None:
     name = f"{fig.one_line(panel.name, _MOST_IN_PANEL)}\n{panel.phase}{more}"
     axes.set_title(name, fontsize=9, linespacing=1.3)
 
 
-def _effect(panel: OverlapPanel) -> str:
-    return f", D50/D0 = {panel.d50 / panel.d0:.2f}" if panel.d50 and panel.d0 else ""
-
-
-def _spread_out(axes: Axes, name: Literal["x", "y"], panel: OverlapPanel) -> None:
+def _spread_out(axes: fig.Axes, name: Literal["x", "y"], panel: OverlapPanel) -> None:
     """Give durations a logarithmic scale where a few runs are far longer than the others."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
@@ -527,7 +524,7 @@ def _spread_out(axes: Axes, name: Literal["x", "y"], panel: OverlapPanel) -> Non
         axis.set_minor_formatter(NullFormatter())
 
 
-def _mark(axes: Axes, value: float | None, name: str) -> None:
+def _mark(axes: fig.Axes, value: float | None, name: str) -> None:
     if value is not None:
         axes.axvline(value, color=fig.INK, linewidth=0.9, linestyle=(0, (3, 3)))
         high = 1.01 if name == "D50" else 0.93
@@ -536,7 +533,7 @@ def _mark(axes: Axes, value: float | None, name: str) -> None:
         )
 
 
-def overlap_figure(analysis: TraceAnalysis) -> Figure:
+def overlap_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw duration against overlap ratio of the runs of operations."""
     panels = _panels(analysis, OVERLAP)
     figure, axes = _grid(
@@ -545,8 +542,7 @@ def overlap_figure(analysis: TraceAnalysis) -> Figure:
         "each point is one run of an operation; r is the correlation of both axes",
     )
     for each, panel in zip(axes, panels, strict=False):
-        ranks = np.unique(panel.rank)
-        colour = np.searchsorted(ranks, panel.rank) % len(fig.PALETTE)
+        colour = np.searchsorted(np.unique(panel.rank), panel.rank) % len(fig.PALETTE)
         step = max(1, len(colour) // _MOST_POINTS)
         each.scatter(
             panel.overlap[::step], panel.duration[::step], s=14, alpha=0.6, linewidths=0,
@@ -564,7 +560,7 @@ def overlap_figure(analysis: TraceAnalysis) -> Figure:
     return figure
 
 
-def launch_figure(analysis: TraceAnalysis) -> Figure:
+def launch_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw preparation and call before the operations that wait longest."""
     bars = launch_bars(analysis)
     if not any(map(sum, (bars.preparation_us, bars.call_us, bars.other_us))):
@@ -610,7 +606,7 @@ def _zooms(lengths: Floats) -> list[float]:
     return [longest, near] if 0.0 < near < longest else [longest]
 
 
-def ranks_figure(analysis: TraceAnalysis) -> Figure:
+def ranks_figure(analysis: TraceAnalysis) -> fig.Figure:
     """Draw what each rank did in its span."""
     names, parts = rank_spread(analysis)
     if not names:
@@ -636,7 +632,7 @@ def ranks_figure(analysis: TraceAnalysis) -> Figure:
     return figure
 
 
-DRAWN: Mapping[str, Callable[[TraceAnalysis], Figure]] = {
+DRAWN: Mapping[str, Callable[[TraceAnalysis], fig.Figure]] = {
     BREAKDOWN: breakdown_figure,
     CDF: cdf_figure,
     OVERLAP: overlap_figure,

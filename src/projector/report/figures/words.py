@@ -39,14 +39,12 @@ UNITS: Mapping[str, str] = _TABLE["units"]
 """End of a name -> unit; the first that matches counts."""
 
 
-def unit_of(name: str) -> str:
-    """Return the unit that a name ends with, nothing where it has none."""
-    return next((unit for end, unit in UNITS.items() if name.endswith(end)), "")
-
-
 FIELDS: dict[str, Words] = {
     **{
-        name: Words(label.name, label.unit or unit_of(name))
+        name: Words(
+            label.name,
+            label.unit or next((unit for end, unit in UNITS.items() if name.endswith(end)), ""),
+        )
         for section in (Device, Network, ParallelismConfig, TrainingConfig, ClusterConfig)
         for name, field in section.model_fields.items()
         for label in field.metadata

@@ -109,7 +109,25 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
         suffix = "" if place == 0 else str(place + 1)
         data += _panel(grid, panel, ticks, suffix)
         line, column = divmod(place, columns)
-        layout |= _panel_axes(layout, ticks, suffix, (line, column), (lines, columns))
+        wide, high = 1.0 / columns, 1.0 / lines
+        gap_x, gap_y = (0.04, 0.24 / lines) if lines * columns > 1 else (0.0, 0.0)
+        across = [column * wide, (column + 1) * wide - gap_x]
+        upwards = [1.0 - (line + 1) * high, 1.0 - line * high - gap_y]
+        # Labels stand at the left and below.
+        for name, texts, domain, anchor, shown in (
+            ("xaxis", ticks[0], across, "y", line == lines - 1),
+            ("yaxis", ticks[1], upwards, "x", column == 0),
+        ):
+            layout[f"{name}{suffix}"] = {
+                **layout[name],
+                "title": {"text": texts.label if shown else ""},
+                "type": "category",
+                "categoryarray": texts.texts,
+                "showgrid": False,
+                "domain": domain,
+                "anchor": f"{anchor}{suffix}",
+                "showticklabels": True,
+            }
     if grid.workloads:
         layout["annotations"] = [
             {
@@ -165,35 +183,6 @@ def _panel(
 
 def _written(grid: heat_maps.HeatMap, value: float) -> str:
     return f"{value:.2f}" if grid.workloads else heat_maps.cell_text(value)
-
-
-def _panel_axes(
-    layout: dict[str, Any],
-    ticks: tuple[Ticks, Ticks],
-    suffix: str,
-    place: tuple[int, int],
-    many: tuple[int, int],
-) -> dict[str, Any]:
-    """Return both axes of a panel: its place in the figure, labels at the left and below."""
-    (line, column), (lines, columns) = place, many
-    wide, high = 1.0 / columns, 1.0 / lines
-    gap_x, gap_y = (0.04, 0.24 / lines) if lines * columns > 1 else (0.0, 0.0)
-    axes: dict[str, Any] = {}
-    for name, texts, domain, anchor, shown in (
-        ("xaxis", ticks[0], [column * wide, (column + 1) * wide - gap_x], "y", line == lines - 1),
-        ("yaxis", ticks[1], [1.0 - (line + 1) * high, 1.0 - line * high - gap_y], "x", column == 0),
-    ):
-        axes[f"{name}{suffix}"] = {
-            **layout[name],
-            "title": {"text": texts.label if shown else ""},
-            "type": "category",
-            "categoryarray": texts.texts,
-            "showgrid": False,
-            "domain": domain,
-            "anchor": f"{anchor}{suffix}",
-            "showticklabels": True,
-        }
-    return axes
 
 
 def scaling(curve: Scaling) -> Any:

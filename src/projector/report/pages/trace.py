@@ -8,14 +8,7 @@ from typing import Any
 from projector.report.document import Column, Document, Section, Table, words
 from projector.report.figures import trace
 from projector.report.figures.figure import PALETTE
-from projector.report.pages.page import (
-    check_page,
-    named_axis,
-    plain_layout,
-    scatter,
-    stacked_bars,
-    write_page,
-)
+from projector.report.pages import page
 from projector.trace.analysis import TraceAnalysis
 from projector.trace.measures.iterations import rank_summaries
 
@@ -24,7 +17,7 @@ _MS = 1e6
 
 def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     """Write a trace as one page that works offline; it appears whole or not at all."""
-    check_page(path)
+    page.check_page(path)
     warnings = analysis.warnings
     sections = [
         *([Section("Mind this", items=warnings)] if warnings else []),
@@ -37,14 +30,16 @@ def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     lead = (
         f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
     )
-    write_page(path, Document(f"Trace of {trace.title_of(analysis)}", lead, sections))
+    page.write_page(path, Document(f"Trace of {trace.title_of(analysis)}", lead, sections))
 
 
 def _phases(analysis: TraceAnalysis) -> list[Section]:
     bars = trace.phase_bars(analysis)
     data = [
-        *stacked_bars(bars.phases, bars.parts, trace.COLOURS, flat=True),
-        *stacked_bars(bars.phases, bars.communication, trace.TRAFFIC, "communication", flat=True),
+        *page.stacked_bars(bars.phases, bars.parts, trace.COLOURS, flat=True),
+        *page.stacked_bars(
+            bars.phases, bars.communication, trace.TRAFFIC, "communication", flat=True
+        ),
     ]
     figure = {"data": data, "layout": _layout("time of an iteration, ms", len(bars.phases) * 2)}
     text = (
@@ -97,14 +92,14 @@ def _effects(panels: Sequence[trace.OverlapPanel]) -> Table:
 
 def _points(panel: trace.OverlapPanel) -> dict[str, Any]:
     data = [
-        scatter(
+        page.scatter(
             "markers", f"rank {rank}", panel.overlap[panel.rank == rank],
             panel.duration[panel.rank == rank],
             marker={"color": PALETTE[place % len(PALETTE)], "size": 6, "opacity": 0.6},
         )
         for place, rank in enumerate(dict.fromkeys(panel.rank.tolist()))
     ]  # fmt: skip
-    layout = plain_layout("overlap ratio", "duration over the shortest like it")
+    layout = page.plain_layout("overlap ratio", "duration over the shortest like it")
     # A share: without a range a single value would stand in the middle of 0 to 2.
     layout["xaxis"]["range"] = [-0.03, 1.03]
     return {"data": data, "layout": layout}
@@ -112,13 +107,13 @@ def _points(panel: trace.OverlapPanel) -> dict[str, Any]:
 
 def _curves(panel: trace.OverlapPanel) -> dict[str, Any]:
     data = [
-        scatter(
+        page.scatter(
             "lines", f"rank {rank}", curve.duration, curve.cumulative,
             line={"color": PALETTE[place % len(PALETTE)], "shape": "hv"},
         )
         for place, (rank, curve) in enumerate(panel.curves())
     ]  # fmt: skip
-    layout = plain_layout("duration over the shortest like it", "share of all overlap")
+    layout = page.plain_layout("duration over the shortest like it", "share of all overlap")
     return {"data": data, "layout": layout}
 
 
@@ -131,7 +126,7 @@ def _launch(analysis: TraceAnalysis) -> list[Section]:
     }
     colours = dict(zip(parts, (PALETTE[1], PALETTE[0], "#BBBBBB"), strict=True))
     figure = {
-        "data": stacked_bars(bars.names, parts, colours, flat=True),
+        "data": page.stacked_bars(bars.names, parts, colours, flat=True),
         "layout": _layout("mean time before a run, µs", len(bars.names)),
     }
     text = (
@@ -146,7 +141,7 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
     labels = [f"rank {name}" for name in names]
     colours = dict(zip(parts, trace.SPREAD_COLOURS, strict=True))
     figure = {
-        "data": stacked_bars(labels, parts, colours, flat=True),
+        "data": page.stacked_bars(labels, parts, colours, flat=True),
         "layout": _layout("time of a rank, ms", len(labels)),
     }
     summaries = rank_summaries(analysis.in_time)
@@ -162,8 +157,8 @@ def _ranks(analysis: TraceAnalysis) -> list[Section]:
 
 
 def _layout(title: str, bars: int) -> dict[str, Any]:
-    layout = plain_layout(title, "")
+    layout = page.plain_layout(title, "")
     layout |= {"barmode": "stack", "height": 160 + 26 * bars}
     layout["yaxis"] |= {"autorange": "reversed"}
-    named_axis(layout, "yaxis")
+    page.named_axis(layout, "yaxis")
     return layout

@@ -11,17 +11,7 @@ from projector.config.first_order_job import AnyJob
 from projector.config.resources import hardware_table
 from projector.first_order.results import FirstOrderMemory, FirstOrderPerformance, FirstOrderRun
 from projector.first_order.serving import FirstOrderServing
-from projector.report.terminal.grid import (
-    DIM,
-    Grid,
-    bar,
-    count,
-    entries,
-    gib,
-    milliseconds,
-    percent,
-    section,
-)
+from projector.report.terminal import grid
 
 PLAIN_WORDS = (
     "FIRST-ORDER MODEL: closed forms with fixed derates; no tiles, no replay, no band. "
@@ -61,20 +51,20 @@ def both_report(result: FirstOrderPerformance) -> list[RenderableType]:
 
 def _head(result: FirstOrderPerformance) -> list[RenderableType]:
     figures = (
-        f"{milliseconds(result.iteration_time_s)} ms/step",
+        f"{grid.milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
-        f"MFU {percent(result.mfu)}",
+        f"MFU {grid.percent(result.mfu)}",
     )
     degrees = {name.upper(): value for name, value in result.degrees.items()}
     layout = [f"{name} {value:,}" for name, value in degrees.items()]
     return [
         _title(result.job),
-        Padding(entries([*layout, f"bubble of {result.schedule}"], DIM), (0, 0, 0, 2)),
+        Padding(grid.entries([*layout, f"bubble of {result.schedule}"], grid.DIM), (0, 0, 0, 2)),
         Text(PLAIN_WORDS, style="bold yellow"),
         Text(),
         _verdict(result.memory),
-        entries(figures, "bold"),
+        grid.entries(figures, "bold"),
         Text(f"limited by {result.bound}"),
         *_run(result.run),
     ]
@@ -103,39 +93,45 @@ def _title(job: AnyJob) -> Text:
 def _verdict(result: FirstOrderMemory) -> Text:
     word, style = ("FITS", "bold green") if result.fits else ("DOES NOT FIT", "bold red")
     line = Text(word, style=style)
-    whole = gib(result.device_memory_bytes)
-    text = f"  {gib(result.peak_bytes)} of {whole} GiB on every rank; nothing is reserved"
+    whole = grid.gib(result.device_memory_bytes)
+    text = f"  {grid.gib(result.peak_bytes)} of {whole} GiB on every rank; nothing is reserved"
     return line.append(text, style="not bold default")
 
 
 def _memory(result: FirstOrderMemory) -> list[RenderableType]:
-    table = Grid("=term", "GiB")
+    table = grid.Grid("=term", "GiB")
     for name, value in result.terms_bytes.items():
-        table.add_row(name, gib(value))
-    table.add_row("total", gib(result.peak_bytes), style="bold")
+        table.add_row(name, grid.gib(value))
+    table.add_row("total", grid.gib(result.peak_bytes), style="bold")
     total, active = result.parameters_total, result.parameters_active
-    note = f"{count(total)} parameters" + ("" if total == active else f", {count(active)} active")
-    return section("Memory of one device", note, table)
+    note = f"{grid.count(total)} parameters" + (
+        "" if total == active else f", {grid.count(active)} active"
+    )
+    return grid.section("Memory of one device", note, table)
 
 
 def _step(result: FirstOrderPerformance) -> list[RenderableType]:
-    table = Grid("=term", "<", "ms", "share", "|")
+    table = grid.Grid("=term", "<", "ms", "share", "|")
     terms = result.breakdown_s
     for name, seconds in terms.items():
         if seconds > 0.0:
             share = seconds / result.iteration_time_s
-            what = Text(TERMS[name], DIM)
-            length = bar(seconds / max(terms.values()))
-            table.add_row(name, what, milliseconds(seconds), percent(share), length)
-    total = milliseconds(result.iteration_time_s)
-    table.add_row("total", "", total, percent(1.0), "", style="bold")
-    return section("Time of one step", "max + (1 - overlap) min of compute and the others", table)
+            what = Text(TERMS[name], grid.DIM)
+            length = grid.bar(seconds / max(terms.values()))
+            table.add_row(name, what, grid.milliseconds(seconds), grid.percent(share), length)
+    total = grid.milliseconds(result.iteration_time_s)
+    table.add_row("total", "", total, grid.percent(1.0), "", style="bold")
+    return grid.section(
+        "Time of one step", "max + (1 - overlap) min of compute and the others", table
+    )
 
 
 def constants(config: FirstOrderConfig) -> list[RenderableType]:
     """Return what the closed forms assume."""
-    values = entries((f"{name}={value:g}" for name, value in config.model_dump().items()), DIM)
-    return section(
+    values = grid.entries(
+        (f"{name}={value:g}" for name, value in config.model_dump().items()), grid.DIM
+    )
+    return grid.section(
         "Constants", "override with first_order.NAME=VALUE", Padding(values, (0, 0, 0, 2))
     )
 
@@ -151,19 +147,17 @@ def serve_report(result: FirstOrderServing) -> list[RenderableType]:
         style="not bold",
     )
     verdict = Text("FITS" if result.fits else "DOES NOT FIT", style="bold")
-    verdict.append(
-        f"  largest batch {result.max_batch:,}, cache {gib(result.kv_cache_bytes)} GiB a device",
-        style="not bold",
-    )
-    table = Grid("=phase", "ms", "<bound by")
-    table.add_row("prompt to first token", milliseconds(result.ttft_s), result.bound_prefill)
-    table.add_row("decode step", milliseconds(result.tpot_s), result.bound_decode)
+    cache = f"cache {grid.gib(result.kv_cache_bytes)} GiB a device"
+    verdict.append(f"  largest batch {result.max_batch:,}, {cache}", style="not bold")
+    table = grid.Grid("=phase", "ms", "<bound by")
+    table.add_row("prompt to first token", grid.milliseconds(result.ttft_s), result.bound_prefill)
+    table.add_row("decode step", grid.milliseconds(result.tpot_s), result.bound_decode)
     note = f"{result.tokens_per_s_per_gpu:,.1f} tokens/s/GPU"
     return [
         head,
         Text(PLAIN_WORDS, style="bold yellow"),
         Text(),
         verdict,
-        *section("Steps", note, table),
+        *grid.section("Steps", note, table),
         *constants(result.constants),
     ]

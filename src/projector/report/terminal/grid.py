@@ -210,8 +210,7 @@ class Fitting:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the layout for the width at hand."""
-        unlimited = options.update(width=_UNLIMITED)
-        least = Measurement.get(console, unlimited, self.wide).minimum
+        least = Measurement.get(console, options.update(width=_UNLIMITED), self.wide).minimum
         yield self.wide if least <= options.max_width else self.narrow
 
 
@@ -222,6 +221,11 @@ _UNLIMITED = 1000
 def section(title: str, note: str, table: RenderableType) -> list[RenderableType]:
     """Return a headed, indented table with a blank line below."""
     return [heading(title, note), Padding(table, (0, 0, 1, 2))]
+
+
+def listing(title: str, note: str, table: Grid) -> list[RenderableType]:
+    """Return a section, nothing where its table has no row."""
+    return section(title, note, table) if table else []
 
 
 def heading(title: str, note: str = "") -> Text:
@@ -356,6 +360,4 @@ def _value(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {_value(each)}' for name, each in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_value, value))}]"
-    return str(value)
+    return f"[{','.join(map(_value, value))}]" if isinstance(value, list | tuple) else str(value)

@@ -38,13 +38,12 @@ def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     table = Grid("=name", *heads, gap=1)
     for name, model in models.items():
         moe = model.moe
-        kv = "MLA" if model.mla else str(model.query_groups)
         table.add_row(
             name,
             str(model.num_layers),
             model.hidden_size,
             str(model.num_attention_heads),
-            kv,
+            "MLA" if model.mla else str(model.query_groups),
             moe.ffn_hidden_size if moe else model.ffn_hidden_size,
             str(moe.num_experts) if moe else "",
             str(moe.router_topk) if moe else "",

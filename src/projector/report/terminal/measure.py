@@ -13,7 +13,7 @@ from projector.calibrate.profile import Calibration, Change, Fitted, OwnCalibrat
 from projector.measure.bench.rows import Measured
 from projector.measure.probe import threads_of
 from projector.measure.tables import Tables
-from projector.report.terminal.grid import DIM, Grid, percent, section
+from projector.report.terminal.grid import DIM, Grid, listing, percent, section
 from projector.units import GB, KIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, Modelled, number_of, shape_of
 
@@ -54,8 +54,6 @@ def _layers(summary: Mapping[str, Any]) -> list[RenderableType]:
     if summary["step"] is not None:
         rows.append(("step of one layer each", summary["step"]))
     rows += [(f"clock under {each['dtype']}", each) for each in summary["clocks"]]
-    if not rows:
-        return []
     table = Grid("=layer", "=part", "ms", "spread", "MHz", "W", "peak GiB", "<by")
     for name, outcome in rows:
         times = [(part, outcome["times"].get(part)) for part in _TIMES]
@@ -66,7 +64,7 @@ def _layers(summary: Mapping[str, Any]) -> list[RenderableType]:
             why = "" if outcome["status"] == "ok" else _why(outcome)
             by = (why or outcome["backend"]) if first else ""
             table.add_row(name if first else "", part, *cells, by)
-    return section("Layers", "median ± half of the distance between the quartiles", table)
+    return listing("Layers", "median ± half of the distance between the quartiles", table)
 
 
 def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list[str]:
@@ -88,8 +86,6 @@ def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list
 
 
 def _longest(summary: Mapping[str, Any]) -> list[RenderableType]:
-    if not summary["longest"]:
-        return []
     table = Grid("=operation", "=phase", "<shape", "ms", "spread")
     for each in summary["longest"]:
         (timing,) = list(each["times"].values())[:1] or (None,)
@@ -101,7 +97,7 @@ def _longest(summary: Mapping[str, Any]) -> list[RenderableType]:
     note = f"the longest of {counted}"
     if summary["unsettled"]:
         note += f"; {summary['unsettled']:,} timings did not settle"
-    return section("Operations", note, table)
+    return listing("Operations", note, table)
 
 
 def tables_report(tables: Tables) -> list[RenderableType]:
@@ -192,12 +188,11 @@ def calibration_report(calibration: Calibration) -> list[RenderableType]:
     fitted = calibration.fitted
     table = Grid("=field", "shipped", "fitted", "error", "<folds", "<")
     for field in calibration.fields:
-        error = "-" if field.standard_error is None else f"{field.standard_error:.2g}"
         table.add_row(
             field.field,
             f"{field.prior:g}",
             f"{field.value:g}",
-            error,
+            "-" if field.standard_error is None else f"{field.standard_error:.2g}",
             _folds(field),
             "not seen" if not field.seen else f"at its {field.bound} bound" if field.bound else "",
         )
@@ -212,12 +207,10 @@ def calibration_report(calibration: Calibration) -> list[RenderableType]:
     if calibration.holdout is not None:
         _add(table, "put aside", calibration.holdout)
     parts += section("Errors of the time", "shipped, then fitted", table)
-    if calibration.left_out:
-        table = Grid("rows", "<why")
-        for why, count in calibration.left_out.items():
-            table.add_row(count, why)
-        parts += section("Left out", "", table)
-    return parts
+    table = Grid("rows", "<why")
+    for why, count in calibration.left_out.items():
+        table.add_row(count, why)
+    return parts + listing("Left out", "", table)
 
 
 def _folds(field: Fitted) -> str:
@@ -271,8 +264,7 @@ _TITLES = {
 def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
     """Return the table of a list, and the errors of the model over it."""
     where = benchmark.machine.environment
-    at = benchmark.machine.clock
-    note = f"{where.device}, torch {where.torch}, {at}"
+    note = f"{where.device}, torch {where.torch}, {benchmark.machine.clock}"
     if benchmark.device:
         note += f"; modelled as {benchmark.device}"
     table = _clock_table(benchmark) if benchmark.kind == "clock" else _table(benchmark)
@@ -280,7 +272,21 @@ def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
     if rest > 0:
         note += f"; {rest:,} more rows in --json"
     parts = section(_TITLES[benchmark.kind], note, table)
-    lines = _lines(benchmark)
+    lines = []
+    whys = Counter((each.status, each.message) for each in benchmark.measured)
+    for (status, message), count in whys.items():
+        if status != "ok":
+            line = f"{count} {status.replace('_', ' ')}: {message}"
+            lines.append(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")
+    missing = benchmark.asked - len(benchmark.measured)
+    if missing > 0:
+        lines.append(f"not measured yet: {missing} of {benchmark.asked}")
+    totals = benchmark.totals
+    if totals is not None:
+        lines.append(
+            f"modelled over measured: {totals.geomean_ratio:.2f} in the mean of {totals.rows}; "
+            f"error {percent(totals.median_ape)} median, {percent(totals.p90_ape)} 90th percentile"
+        )
     if lines:
         parts.append(Padding(Text("\n".join(lines)), (0, 0, 1, 2)))
     return parts
@@ -366,25 +372,6 @@ def _clock_table(benchmark: Benchmark) -> RenderableType:
 def _modelled_clock(there: Modelled) -> list[str]:
     rate = there.flop_per_s
     return [_plain(there.clock_mhz), "" if rate is None else _significant(rate / TERA)]
-
-
-def _lines(benchmark: Benchmark) -> list[str]:
-    lines = []
-    whys = Counter((each.status, each.message) for each in benchmark.measured)
-    for (status, message), count in whys.items():
-        if status != "ok":
-            line = f"{count} {status.replace('_', ' ')}: {message}"
-            lines.append(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…")
-    missing = benchmark.asked - len(benchmark.measured)
-    if missing > 0:
-        lines.append(f"not measured yet: {missing} of {benchmark.asked}")
-    totals = benchmark.totals
-    if totals is not None:
-        lines.append(
-            f"modelled over measured: {totals.geomean_ratio:.2f} in the mean of {totals.rows}; "
-            f"error {percent(totals.median_ape)} median, {percent(totals.p90_ape)} 90th percentile"
-        )
-    return lines
 
 
 def _us(seconds: float | None) -> str:

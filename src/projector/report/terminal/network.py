@@ -33,8 +33,7 @@ def node_report(shown: dict[str, Any]) -> list[RenderableType]:
             str(tier["bundles"]),
             " ".join(names[:12]) + (f" and {rest} more" if rest > 0 else ""),
         )
-    note = f"{len(shown['devices'])} devices: {shown['device']}"
-    parts = section(shown["node"], note, tiers)
+    parts = section(shown["node"], f"{len(shown['devices'])} devices: {shown['device']}", tiers)
     if shown["rates"]:
         rates = Grid("devices", "ring", "exchange", "slowest pair")
         for row in shown["rates"]:
@@ -68,8 +67,7 @@ def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
     for name in dict.fromkeys(link["tier"] for link in shown["links"]):
         links = [link for link in shown["links"] if link["tier"] == name]
         total = sum(link["gb_per_s"] for link in links)
-        width = sum(link["links"] for link in links)
-        tiers.add_row(name, str(len(links)), width, f"{total:,.5g}")
+        tiers.add_row(name, str(len(links)), sum(link["links"] for link in links), f"{total:,.5g}")
     note = "a vertex stands for all hosts that look alike" if shown["folded"] else ""
     return [*parts, *section("Graph", note, tiers)]
 
@@ -109,8 +107,7 @@ def route_report(shown: dict[str, Any]) -> list[RenderableType]:
     for row in shown["routes"][:MANY_ROUTES]:
         pair = f"{row['source']}-{row['target']}"
         together = row["all_routes_gb_per_s"]
-        names = ("widest",) if row["widest_is_shortest"] else ("shortest", "widest")
-        for name in names:
+        for name in ("widest",) if row["widest_is_shortest"] else ("shortest", "widest"):
             route = row[name]
             kind = "shortest, widest" if row["widest_is_shortest"] else name
             table.add_row(

@@ -7,7 +7,7 @@ from rich.text import Text
 from projector.config.job import Job
 from projector.projection.bands import COVERED, FITS, WORDS
 from projector.projection.bands import DOES_NOT_FIT as NOT
-from projector.report.terminal.grid import Grid, gib, milliseconds, pairs, percent, section
+from projector.report.terminal.grid import Grid, gib, listing, milliseconds, pairs, percent
 from projector.report.terminal.job import STYLES, risk, title
 from projector.schedule.compare import DOES_NOT_FIT, OK, Candidate, ScheduleComparison
 from projector.schedule.registry import SCHEDULES
@@ -21,14 +21,32 @@ def schedule_report(comparison: ScheduleComparison, job: Job | None = None) -> l
         ("VPP", f"{comparison.vpp:,}"),
         ("microbatches", f"{comparison.microbatches:,}"),
     )
+    lines: list[RenderableType] = []
+    for candidate in comparison.candidates:
+        search = None if candidate.run is None else candidate.run.search
+        if search is not None:
+            lines.append(
+                Text(
+                    f"{candidate.schedule}: {search.status} after {search.seconds:.2g} s; a better "
+                    f"order could save {percent(search.gap)} of the {search.objective} at most"
+                )
+            )
+    table = Grid("=schedule", "=status", "<why")
+    for candidate in comparison.candidates:
+        if candidate.run is not None:
+            continue
+        status = "does not fit" if candidate.status == DOES_NOT_FIT else "cannot run"
+        if SCHEDULES[candidate.schedule].on_request:
+            status = "not tried"
+        table.add_row(candidate.schedule, status, candidate.reason)
     return [
         *parts,
         Padding(pairs(numbers), (0, 0, 0, 2)),
         _verdict(comparison),
         Text(),
         *_table(comparison, job is not None),
-        *_searches(comparison),
-        *_left_out(comparison),
+        *([Text(), *lines] if lines else []),
+        *listing("Left out", "", table),
     ]
 
 
@@ -59,16 +77,11 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
     times = ("step ms", "pipeline ms") if of_a_job else ("time s",)
     memory = ("peak GiB", "to GiB") if of_a_job else ("microbatches",)
     table = Grid("=schedule", "vpp", *times, "bubble", "in flight", *memory, "=status")
-    ran = [
-        (candidate, candidate.run)
-        for candidate in comparison.candidates
-        if candidate.run is not None
-    ]
-    if not ran:
-        return []
-    for candidate, run in ran:
+    for candidate in comparison.candidates:
+        run = candidate.run
+        if run is None:
+            continue
         makespan = milliseconds(run.makespan_s) if of_a_job else f"{run.makespan_s:.6g}"
-        fits = candidate.status == OK
         table.add_row(
             candidate.schedule,
             str(candidate.vpp),
@@ -79,7 +92,7 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
             *([gib(candidate.peak)] if of_a_job else [f"{candidate.peak:,.6g}"]),
             *([] if run.memory_band is None else [gib(run.memory_band.high_bytes)]),
             _status(candidate),
-            style="bold" if fits and candidate is comparison.best else None,
+            style="bold" if (candidate.status == OK) and candidate is comparison.best else None,
         )
     note = "bubble: idle time of the busiest rank over its work; "
     note += "in flight: microbatch-chunks that the fullest rank holds"
@@ -87,7 +100,7 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
         note += f"; to GiB: where the {COVERED} % band of the peak ends"
     else:
         note += "; microbatches: over all its chunks"
-    return section("Schedules", note, table)
+    return listing("Schedules", note, table)
 
 
 def _status(candidate: Candidate) -> Text:
@@ -96,30 +109,3 @@ def _status(candidate: Candidate) -> Text:
     if candidate.status == DOES_NOT_FIT:
         return Text("does not fit", style=STYLES[NOT])
     return risk(band.verdict) if band is not None and band.verdict != FITS else Text("ok")
-
-
-def _searches(comparison: ScheduleComparison) -> list[RenderableType]:
-    """Report how far each searched schedule may be from the best."""
-    lines: list[RenderableType] = []
-    for candidate in comparison.candidates:
-        search = None if candidate.run is None else candidate.run.search
-        if search is not None:
-            lines.append(
-                Text(
-                    f"{candidate.schedule}: {search.status} after {search.seconds:.2g} s; a better "
-                    f"order could save {percent(search.gap)} of the {search.objective} at most"
-                )
-            )
-    return [Text(), *lines] if lines else []
-
-
-def _left_out(comparison: ScheduleComparison) -> list[RenderableType]:
-    """List the schedules that did not run, with the reason."""
-    table = Grid("=schedule", "=status", "<why")
-    not_run = [candidate for candidate in comparison.candidates if candidate.run is None]
-    for candidate in not_run:
-        status = "does not fit" if candidate.status == DOES_NOT_FIT else "cannot run"
-        if SCHEDULES[candidate.schedule].on_request:
-            status = "not tried"
-        table.add_row(candidate.schedule, status, candidate.reason)
-    return section("Left out", "", table) if not_run else []

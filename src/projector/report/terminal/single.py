@@ -176,10 +176,9 @@ def _explained_products(report: GemmReport, copy_s: float, total_s: float) -> li
         factors.add_row("transposed copies", f"+ {_us(copy_s)} us")
     size = f"{report.m:,} x {report.n:,} x {report.k:,}"
     limit = f"{_us(total_s)} us, bound by {report.bound}"
-    words = [Padding(Text(each), (0, 0, 1, 2)) for each in report.explanation]
     return [
         heading(size, limit),
-        *words,
+        *[Padding(Text(each), (0, 0, 1, 2)) for each in report.explanation],
         *section("Terms", "side by side or one after another", terms),
         *section("Counts", "", facts),
         *section("Time", "the product of", factors),

@@ -17,22 +17,8 @@ from projector.projection.performance import ELSEWHERE, PerformanceProjection
 from projector.projection.provenance import Origins
 from projector.projection.run import RunProjection
 from projector.projection.terms import LIMITS, MEMORY_TERMS
-from projector.report.terminal.grid import (
-    DIM,
-    Entries,
-    Fitting,
-    Grid,
-    Pasted,
-    bar,
-    count,
-    entries,
-    gib,
-    heading,
-    milliseconds,
-    percent,
-    section,
-    signed,
-)
+from projector.report.terminal import grid
+from projector.report.terminal.grid import entries
 from projector.report.terminal.job import (
     configuration,
     filled_in,
@@ -52,17 +38,45 @@ def performance_report(
     result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
 ) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
-    parts: list[RenderableType] = [
+    return [
+        *_head(result),
+        *run_lines(result.run),
+        Text(),
+        *measurement(result.provenance.times),
+        *_step(result, suggestions),
+    ]
+
+
+def both_report(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
+) -> list[RenderableType]:
+    """Return memory and performance of one job without repetition, in the order of printing."""
+    return [
+        *_head(result),
+        parameters(result.memory),
+        Text(),
+        *measurement(result.provenance.times),
+        *_memory(result.memory),
+        *_step(result, suggestions),
+    ]
+
+
+def _head(result: PerformanceProjection) -> list[RenderableType]:
+    unknown = result.band.unknown
+    words = "one of yours narrows it (calibrate --from-run)"
+    return [
         title(result.job),
         configuration(result.job, result.schedule),
         Text(),
         verdict(result.memory),
         headline(result),
-        *wide_band(result),
+        *([Text(f"wide: hardly any published run has {unknown}; {words}")] if unknown else []),
         limit(result),
-        *run_lines(result.run),
-        Text(),
-        *measurement(result.provenance.times),
+    ]
+
+
+def _step(result: PerformanceProjection, suggestions: Sequence[Suggestion]) -> list[RenderableType]:
+    return [
         *breakdown(result),
         *communication(result),
         *compared_benchmark(result.comparison),
@@ -70,7 +84,6 @@ def performance_report(
         *next_steps(result, suggestions),
         *filled_in(result.job, result.provenance),
     ]
-    return parts
 
 
 def band(uncertainty: Mapping[str, Any]) -> str:
@@ -79,23 +92,16 @@ def band(uncertainty: Mapping[str, Any]) -> str:
     return f" ± {100.0 * relative:.0f} %" if relative is not None else ""
 
 
-def headline(result: PerformanceProjection) -> Entries:
+def headline(result: PerformanceProjection) -> grid.Entries:
     """Return the numbers that people ask for first."""
     figures = (
-        f"{milliseconds(result.iteration_time_s)} ms/step",
+        f"{grid.milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU{band(result.uncertainty)}",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
-        f"MFU {percent(result.mfu)}",
-        f"HFU {percent(result.hfu)}",
+        f"MFU {grid.percent(result.mfu)}",
+        f"HFU {grid.percent(result.hfu)}",
     )
     return entries(figures, "bold")
-
-
-def wide_band(result: PerformanceProjection) -> list[Text]:
-    """Say why the band is wide, and what narrows it."""
-    unknown = result.band.unknown
-    words = "one of yours narrows it (calibrate --from-run)"
-    return [Text(f"wide: hardly any published run has {unknown}; {words}")] if unknown else []
 
 
 def limit(result: PerformanceProjection) -> Text:
@@ -103,7 +109,7 @@ def limit(result: PerformanceProjection) -> Text:
     text = f"limited by {result.bound}"
     if result.job.parallelism.pp > 1:
         busiest = result.scalars["busiest_stage"]
-        text += f"; bubble {percent(result.bubble_fraction)} of the work of stage {busiest}"
+        text += f"; bubble {grid.percent(result.bubble_fraction)} of the work of stage {busiest}"
     return Text(text)
 
 
@@ -113,24 +119,24 @@ def breakdown(result: PerformanceProjection) -> list[RenderableType]:
     if result.comparison is not None:
         return compared_step(result.comparison, origins)
     marks = ["=from"] if origins else []
-    table = Grid("=term", "<", "ms", "share", *marks, "|")
+    table = grid.Grid("=term", "<", "ms", "share", *marks, "|")
     largest = max(result.breakdown_s.values())
     for name, seconds in result.breakdown_s.items():
         if seconds > 0.0:
             table.add_row(
                 name,
-                Text(LIMITS[name], DIM),
-                milliseconds(seconds),
-                percent(seconds / result.iteration_time_s),
+                Text(LIMITS[name], grid.DIM),
+                grid.milliseconds(seconds),
+                grid.percent(seconds / result.iteration_time_s),
                 *([mark(origins[name])] if origins else []),
-                bar(seconds / largest),
+                grid.bar(seconds / largest),
             )
-    total = "total", "", milliseconds(result.iteration_time_s), percent(1.0)
+    total = "total", "", grid.milliseconds(result.iteration_time_s), grid.percent(1.0)
     table.add_row(*total, *([""] if origins else []), "", style="bold")
     note = ""
     if result.job.parallelism.pp > 1:
         note = f"stage {result.ending_stage}, which ends it; pp_bubble: it waits for others"
-    return section("Time of one step", note, table)
+    return grid.section("Time of one step", note, table)
 
 
 def communication(result: PerformanceProjection) -> list[RenderableType]:
@@ -138,16 +144,14 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
     entries = sorted(result.communication.items(), key=lambda item: -item[1].time_s)
     waits_s = sum(entry.time_s for name, entry in entries if name.endswith(ELSEWHERE))
     entries = [item for item in entries if item[1].time_s > 0.0 and not item[0].endswith(ELSEWHERE)]
-    if not entries:
-        return []
-    table = Grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
+    table = grid.Grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
     for name, entry in entries[:MAX_COLLECTIVES]:
         table.add_row(
             name,
             entry.algorithm,
             f"{entry.bytes / 1e9:,.2f}",
-            milliseconds(entry.time_s),
-            milliseconds(entry.exposed_s),
+            grid.milliseconds(entry.time_s),
+            grid.milliseconds(entry.exposed_s),
         )
     rest = [entry for _, entry in entries[MAX_COLLECTIVES:]]
     if rest:
@@ -155,38 +159,35 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
             f"{len(rest)} shorter ones",
             "",
             f"{sum(entry.bytes for entry in rest) / 1e9:,.2f}",
-            milliseconds(sum(entry.time_s for entry in rest)),
-            milliseconds(sum(entry.exposed_s for entry in rest)),
-            style=DIM,
+            grid.milliseconds(sum(entry.time_s for entry in rest)),
+            grid.milliseconds(sum(entry.exposed_s for entry in rest)),
+            style=grid.DIM,
         )
     note = f"stage {result.ending_stage}; exposed: what lengthens the step"
     if waits_s:
-        note += f"; {milliseconds(waits_s)} ms more wait for others"
-    return section("Communication of one GPU", note, table)
+        note += f"; {grid.milliseconds(waits_s)} ms more wait for others"
+    return grid.listing("Communication of one GPU", note, table)
 
 
 def alternatives(result: PerformanceProjection) -> list[RenderableType]:
     """Return the other schedules that were compared, if any were, and why some were not."""
     if not result.alternatives and not result.left_out:
         return []
-    table = Grid("=schedule", "vpp", "ms", "bubble", "peak GiB", "<")
+    table = grid.Grid("=schedule", "vpp", "ms", "bubble", "peak GiB", "<")
     for other in (result, *result.alternatives):
         table.add_row(
             other.schedule,
             str(other.degrees["vpp"]),
-            milliseconds(other.iteration_time_s),
-            percent(other.bubble_fraction),
-            gib(other.memory.peak_bytes),
+            grid.milliseconds(other.iteration_time_s),
+            grid.percent(other.bubble_fraction),
+            grid.gib(other.memory.peak_bytes),
             Text("chosen") if other is result else risk(other.memory.verdict),
         )
-    note = "bubble: idle time of the busiest stage over its work"
-    parts = section("Schedules", note, table)
-    if result.left_out:
-        left_out = Grid("=schedule", "<why")
-        for name, reason in result.left_out:
-            left_out.add_row(name, reason)
-        parts += section("Left out", "", left_out)
-    return parts
+    parts = grid.section("Schedules", "bubble: idle time of the busiest stage over its work", table)
+    left_out = grid.Grid("=schedule", "<why")
+    for name, reason in result.left_out:
+        left_out.add_row(name, reason)
+    return parts + grid.listing("Left out", "", left_out)
 
 
 def next_steps(
@@ -195,52 +196,23 @@ def next_steps(
     """Return changes that help, with the gain of each."""
     if not suggestions:
         return search_hint(result.memory)
-    table = Grid("=change", "tokens/s", "peak GiB", "=")
+    table = grid.Grid("=change", "tokens/s", "peak GiB", "=")
     stacked: list[RenderableType] = []
     for suggestion in suggestions:
         outcome = "trains differently" if suggestion.changes_training else ""
         if result.memory.verdict != FITS:
             still = "still " if suggestion.verdict == result.memory.verdict else ""
             outcome = f"{still}{WORDS[suggestion.verdict]}"
-        speed = f"{signed(suggestion.speed * 100)} %"
-        peak = signed(suggestion.peak_bytes / 2**30)
-        table.add_row(suggestion.change, speed, peak, Text(outcome, style=DIM))
+        speed = f"{grid.signed(suggestion.speed * 100)} %"
+        peak = grid.signed(suggestion.peak_bytes / 2**30)
+        table.add_row(suggestion.change, speed, peak, Text(outcome, style=grid.DIM))
         gains = [f"tokens/s {speed}", f"peak {peak} GiB", *([outcome] if outcome else [])]
-        stacked += [Pasted(suggestion.change), Padding(entries(gains, DIM), (0, 0, 0, 4))]
+        stacked += [grid.Pasted(suggestion.change), Padding(entries(gains, grid.DIM), (0, 0, 0, 4))]
     note = "each projected; append to the command"
     if not result.memory.fits:
         note += "; `projector search` ranks all layouts"
-    title, beside = section("What to try next", note, table)
-    return [title, Fitting(beside, Group(*stacked, Text()))]
-
-
-# Memory and performance of one job in one report, without repetition.
-def both_report(
-    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
-) -> list[RenderableType]:
-    """Return the parts of the report, in the order of printing."""
-    return [
-        title(result.job),
-        configuration(result.job, result.schedule),
-        Text(),
-        verdict(result.memory),
-        headline(result),
-        *wide_band(result),
-        limit(result),
-        parameters(result.memory),
-        Text(),
-        *measurement(result.provenance.times),
-        *stages(result.memory),
-        *anchored_memory(result.memory),
-        *components(result.memory),
-        *documented(result.memory),
-        *breakdown(result),
-        *communication(result),
-        *compared_benchmark(result.comparison),
-        *alternatives(result),
-        *next_steps(result, suggestions),
-        *filled_in(result.job, result.provenance),
-    ]
+    title, beside = grid.section("What to try next", note, table)
+    return [title, grid.Fitting(beside, Group(*stacked, Text()))]
 
 
 # The report of `project_memory`.
@@ -263,38 +235,42 @@ def memory_report(result: MemoryProjection) -> list[RenderableType]:
         Text(),
         *search_hint(result),
         *measurement(result.provenance.times),
-        *stages(result),
-        *anchored_memory(result),
-        *components(result),
-        *documented(result),
+        *_memory(result),
         *filled_in(job, result.provenance),
     ]
+
+
+def _memory(result: MemoryProjection) -> list[RenderableType]:
+    return [*stages(result), *anchored_memory(result), *components(result), *documented(result)]
 
 
 def parameters(result: MemoryProjection) -> Text:
     """Return the size of the model."""
     total, active = result.counts.parameters_total, result.counts.parameters_active
-    text = f"{count(total)} parameters"
+    text = f"{grid.count(total)} parameters"
     if active != total:
-        text += f", {count(active)} active for a token"
+        text += f", {grid.count(active)} active for a token"
     if result.job.training.adapter is not None:
-        text += f"; {count(result.counts.parameters_trained)} in adapters, which alone are trained"
+        trained = grid.count(result.counts.parameters_trained)
+        text += f"; {trained} in adapters, which alone are trained"
     return Text(text)
 
 
 def stages(result: MemoryProjection) -> list[RenderableType]:
     """Return the memory of each pipeline rank, term by term."""
-    table = Grid("stage", "params", *(term.head for term in MEMORY_TERMS), "peak", "chunks", gap=1)
+    table = grid.Grid(
+        "stage", "params", *(term.head for term in MEMORY_TERMS), "peak", "chunks", gap=1
+    )
     for first, last, stage in fold(result.stages, result.peak_stage):
         table.add_row(
             f"{first}" if first == last else f"{first}-{last}",
-            count(stage.parameters),
-            *(gib(term.of(stage)) for term in MEMORY_TERMS),
-            gib(stage.peak_bytes),
+            grid.count(stage.parameters),
+            *(grid.gib(term.of(stage)) for term in MEMORY_TERMS),
+            grid.gib(stage.peak_bytes),
             str(stage.in_flight_microbatches),
             style="bold" if first <= result.peak_stage <= last else None,
         )
-    return section(
+    return grid.section(
         "Memory of each stage", "GiB of one GPU; chunks: those whose activations are held", table
     )
 
@@ -307,14 +283,13 @@ def fold(
     unfolded = {0, len(rows) - 1, peak_stage}
     for index, row in enumerate(rows):
         previous = folded[-1] if folded else None
-        joins = (
+        if (
             len(rows) > ALL_STAGES
             and previous is not None
             and index not in unfolded
             and previous[1] not in unfolded
             and _shown(previous[2]) == _shown(row)
-        )
-        if joins and previous is not None:
+        ):
             folded[-1] = (previous[0], index, previous[2])
         else:
             folded.append((index, index, row))
@@ -323,11 +298,10 @@ def fold(
 
 def components(result: MemoryProjection) -> list[RenderableType]:
     """Return the module tree: parameters of one rank, activations of one microbatch."""
-    table = Grid("=module", "parameters", "activations GiB")
+    table = grid.Grid("=module", "parameters", "activations GiB")
     for component in result.components:
         _add_component(table, component, 0)
-    note = "one GPU, one microbatch, nothing recomputed"
-    return section("Modules", note, table)
+    return grid.section("Modules", "one GPU, one microbatch, nothing recomputed", table)
 
 
 def documented(result: MemoryProjection) -> list[RenderableType]:
@@ -335,7 +309,7 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
     forms = result.documented
     if not forms.parameters_total:
         return []
-    table = Grid("=", "", header=False)
+    table = grid.Grid("=", "", header=False)
     for name, value in (
         ("parameters", f"{forms.parameters_total:,}"),
         ("parameters of one rank", f"{forms.parameters_per_rank:,}"),
@@ -344,28 +318,26 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
         ("total, GiB", f"{forms.total_gib:,.2f}"),
     ):
         table.add_row(name, value)
-    parts = Grid("=component", "parameters", "activations GiB")
+    parts = grid.Grid("=component", "parameters", "activations GiB")
     for name, figures in forms.components.items():
-        parameters = int(figures["parameters"])
-        parts.add_row(name, parameters or "-", f"{figures['activation_gib']:,.4f}")
+        parts.add_row(name, int(figures["parameters"]) or "-", f"{figures['activation_gib']:,.4f}")
     note = "coarse; the verdict does not use them"
     if result.job.training.adapter is not None:
         note = "they train every weight; the verdict does not use them"
-    return [*section("Documented closed forms", note, table), parts, Text()]
+    return [*grid.section("Documented closed forms", note, table), parts, Text()]
 
 
 def _shown(stage: StageMemoryProjection) -> tuple[str, ...]:
-    terms = (gib(term.of(stage)) for term in MEMORY_TERMS)
+    terms = (grid.gib(term.of(stage)) for term in MEMORY_TERMS)
     return (str(stage.parameters), *terms, str(stage.in_flight_microbatches))
 
 
-def _add_component(table: Grid, component: Component, depth: int) -> None:
-    name = Text("  " * depth + component.name, style="bold" if depth == 0 else "")
+def _add_component(table: grid.Grid, component: Component, depth: int) -> None:
     table.add_row(
-        name,
+        Text("  " * depth + component.name, style="bold" if depth == 0 else ""),
         component.parameters or "-",
         f"{component.activation_bytes / 2**30:,.3f}" if component.activation_bytes else "-",
-        style=DIM if depth == DEPTH else None,
+        style=grid.DIM if depth == DEPTH else None,
     )
     if depth < DEPTH:
         for child in component.children:
@@ -399,8 +371,8 @@ def measurement(times: Origins | None) -> list[RenderableType]:
     note = f"torch {where['torch']}{runtime}"
     lines = "\n".join(reduction_lines(times.record["reduction"]))
     return [
-        heading(f"Measured on {where['ranks']} x {where['device']}", note),
-        Padding(Text(lines, style=DIM), (0, 0, 1, 2)),
+        grid.heading(f"Measured on {where['ranks']} x {where['device']}", note),
+        Padding(Text(lines, style=grid.DIM), (0, 0, 1, 2)),
     ]
 
 
@@ -409,7 +381,7 @@ def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
     anchor, compared = result.anchor, result.comparison
     if anchor is None:
         return []
-    table = Grid("=of the fullest stage", "GiB", "=from")
+    table = grid.Grid("=of the fullest stage", "GiB", "=from")
     for name, num_bytes, origin in (
         ("modelled peak", anchor.analytic_bytes, "analytic"),
         ("alive beyond the model", anchor.live_bytes, "scaled"),
@@ -417,44 +389,43 @@ def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
         ("reserved peak", anchor.peak_bytes, ""),
         ("upper bound", anchor.upper_bytes, ""),
     ):
-        table.add_row(name, gib(num_bytes), mark(origin))
-    note = f"a step of the benchmark held {gib(anchor.measured_bytes)} GiB"
+        table.add_row(name, grid.gib(num_bytes), mark(origin))
+    note = f"a step of the benchmark held {grid.gib(anchor.measured_bytes)} GiB"
     if compared is not None:
-        note += f", and {gib(compared.step.simulated_bytes)} simulated"
-    return section("Peak, anchored on a measured one", note, table)
+        note += f", and {grid.gib(compared.step.simulated_bytes)} simulated"
+    return grid.section("Peak, anchored on a measured one", note, table)
 
 
 def compared_step(comparison: Comparison, origins: Mapping[str, str]) -> list[RenderableType]:
     """Return the terms of the restored target's step beside the simulated ones."""
-    table = Grid("=term", "<", "ms", "simulated", "sim/meas", "=from")
+    table = grid.Grid("=term", "<", "ms", "simulated", "sim/meas", "=from")
     for name, pair in comparison.target.items():
         if name == OF_STEP or pair.measured_s > 0.0 or pair.simulated_s > 0.0:
-            cells = name, Text(LIMITS.get(name, ""), DIM)
+            cells = name, Text(LIMITS.get(name, ""), grid.DIM)
             style = "bold" if name == OF_STEP else None
             table.add_row(*cells, *_numbers(pair), mark(origins.get(name, "")), style=style)
     note = "restored from what was measured, beside the models alone"
-    return section("Time of one step", note, table)
+    return grid.section("Time of one step", note, table)
 
 
 def compared_benchmark(comparison: Comparison | None) -> list[RenderableType]:
     """Return layers, the step and operations of the benchmark, measured and simulated."""
     if comparison is None:
         return []
-    table = Grid("=of the benchmark", "ms", "simulated", "sim/meas")
+    table = grid.Grid("=of the benchmark", "ms", "simulated", "sim/meas")
     for entry in comparison.layers:
         table.add_row(f"{entry.layer} {entry.phase}", *_numbers(entry.pair))
     for name, pair in comparison.step.items():
         table.add_row(f"step of one layer each, {name}", *_numbers(pair))
-    parts = section("Layers", "forward and backward as autograd runs them", table)
-    parts += _operations(comparison.operations)
-    return [*parts, *_missing(comparison)]
+    parts = grid.section("Layers", "forward and backward as autograd runs them", table)
+    return [*parts, *_operations(comparison.operations), *_missing(comparison)]
 
 
 def _operations(operations: Sequence[ComparedOperation]) -> list[RenderableType]:
     if not operations:
         return []
     ranked = sorted(operations, key=lambda entry: -entry.pair.measured_s * entry.runs)
-    table = Grid("=operation", "=phase", "<shape", "ms", "simulated", "sim/meas")
+    table = grid.Grid("=operation", "=phase", "<shape", "ms", "simulated", "sim/meas")
     for entry in ranked[:MAX_OPERATIONS]:
         name = f"{entry.layer} {entry.key.label}"
         table.add_row(name, entry.key.phase, entry.shape, *_numbers(entry.pair))
@@ -464,8 +435,8 @@ def _operations(operations: Sequence[ComparedOperation]) -> list[RenderableType]
             sum(entry.pair.measured_s for entry in rest),
             sum(entry.pair.simulated_s for entry in rest),
         )
-        table.add_row(f"{len(rest)} shorter ones", "", "", *_numbers(pair), style=DIM)
-    return section("Operations", _summary(errors(entry.pair for entry in operations)), table)
+        table.add_row(f"{len(rest)} shorter ones", "", "", *_numbers(pair), style=grid.DIM)
+    return grid.section("Operations", _summary(errors(entry.pair for entry in operations)), table)
 
 
 def _summary(found: Mapping[str, Any]) -> str:
@@ -473,26 +444,29 @@ def _summary(found: Mapping[str, Any]) -> str:
         return "each by itself"
     return (
         f"each by itself; of {found['count']}, simulated is off by "
-        f"{percent(found['median_ape'])} in the median, {_ratio(found['geomean_ratio'])} on average"
+        f"{grid.percent(found['median_ape'])} in the median, "
+        f"{_ratio(found['geomean_ratio'])} on average"
     )
 
 
 def _missing(comparison: Comparison) -> list[RenderableType]:
-    if not comparison.missing:
-        return []
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in comparison.missing:
         reasons.setdefault((entry.status, entry.message), []).append(entry.name)
-    table = Grid("<not measured", "=status", "<why")
+    table = grid.Grid("<not measured", "=status", "<why")
     for (status, message), names in reasons.items():
         more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
         shown = ", ".join(names[:MAX_NAMES])
         table.add_row(f"{shown}{more}", status.replace("_", " "), message)
-    return section("Not measured", "the models stand for it", table)
+    return grid.listing("Not measured", "the models stand for it", table)
 
 
 def _numbers(pair: Pair) -> tuple[str, str, str]:
-    return milliseconds(pair.measured_s), milliseconds(pair.simulated_s), _ratio(pair.ratio)
+    return (
+        grid.milliseconds(pair.measured_s),
+        grid.milliseconds(pair.simulated_s),
+        _ratio(pair.ratio),
+    )
 
 
 def _ratio(ratio: float | None) -> str:
@@ -516,7 +490,7 @@ def run_lines(run: RunProjection | None) -> list[RenderableType]:
     parts = [
         f"{number(run.tokens)} tokens in {run.days:,.3g} days{_band(run)}",
         f"{run.gpu_hours:,.0f} GPU-hours",
-        f"goodput {percent(run.goodput)}",
+        f"goodput {grid.percent(run.goodput)}",
     ]
     if run.energy_mwh is not None:
         parts.append(f"{_rounded(run.energy_mwh, 3)} MWh")
@@ -545,7 +519,7 @@ def terms(run: RunProjection) -> Text:
         text += f"; {_rounded(run.failures, 2)} failures"
     if run.checkpoint_interval_s is not None:
         text += f"; a checkpoint every {duration(run.checkpoint_interval_s)}"
-    return Text(text, style=DIM)
+    return Text(text, style=grid.DIM)
 
 
 def _rounded(value: float, digits: int) -> str:
@@ -557,6 +531,4 @@ def duration(seconds: float) -> str:
     """Return a time as people say it: seconds, minutes or hours."""
     if seconds >= 2.0 * HOUR:
         return f"{seconds / HOUR:,.1f} hours"
-    if seconds >= 2.0 * _MINUTE:
-        return f"{seconds / _MINUTE:.3g} minutes"
-    return f"{seconds:,.0f} s"
+    return f"{seconds / _MINUTE:.3g} minutes" if seconds >= 2.0 * _MINUTE else f"{seconds:,.0f} s"

@@ -65,7 +65,9 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
     projected; those that are illegal or do not help are left out. Where no single change makes it
     fit, the first is a layout that does, on more devices if it must be.
     """
-    options = _projected(result, _candidates(result))
+    options = _projected(
+        result, faster(result) if result.memory.verdict == FITS else smaller(result.memory)
+    )
     if result.memory.verdict == FITS:
         helpful = [option for option in options if option.fits and option.speed >= WORTH_NAMING]
         helpful.sort(key=lambda option: -option.speed)
@@ -245,10 +247,6 @@ def _against_small_work(result: PerformanceProjection) -> _Ranked:
         if split.tp > 1:
             changes.append((0.04, {"parallelism.tp": split.tp // 2, **_free_dp(job)}))
     return changes
-
-
-def _candidates(result: PerformanceProjection) -> list[Overrides]:
-    return faster(result) if result.memory.verdict == FITS else smaller(result.memory)
 
 
 def _legal(job: Job, candidates: Sequence[Overrides]) -> tuple[list[Job], list[Overrides]]:

@@ -9,14 +9,14 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from projector.report.terminal.grid import Fitting, Grid, percent, section
+from projector.report.terminal.grid import Fitting, Grid, listing, percent, section
 from projector.trace.counter_join import FUNCTION, spelled
 from projector.units import NANOSECOND
 
 if TYPE_CHECKING:
     from projector.projection.comparison import Pair
     from projector.validate.traces.api import GapResult
-    from projector.validate.traces.result import Difference, Factor, TraceComparison, Unmatched
+    from projector.validate.traces.result import Factor, TraceComparison, Unmatched
 
 _CALL = re.compile(r"\w+\(")
 """A function with its arguments; ``Memcpy HtoD (Host -> Device)`` is none."""
@@ -177,12 +177,10 @@ def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
         _Column("preparation", _median_of("preparation_ns")),
         _Column("call", _median_of("call_ns")),
     )
-    note = "of one iteration, median"
+    note = "ms of one iteration, median"
     table = _fitting(rows, shown["by"], columns)
-    return [
-        *section("Launch overhead", f"ms {note}", ranks),
-        *section(f"By {shown['by'][0]}", f"ms {note}{_more(rows)}", table),
-    ]
+    below = section(f"By {shown['by'][0]}", f"{note}{_more(rows)}", table)
+    return [*section("Launch overhead", note, ranks), *below]
 
 
 def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
@@ -191,27 +189,22 @@ def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     columns = (
         _Column("compared", lambda row: f"{row['instances']:,}"),
         _Column("us", lambda row: us(row["duration_ns"]["median"])),
-        _Column("overlap", lambda row: _quantile(row["overlap"], "median")),
+        _Column("overlap", lambda row: _percent(row["overlap"] and row["overlap"]["median"])),
         _Column("25-75 %", _quartiles, kept=False),
         _Column("correlation", lambda row: _known(row["correlation"], "+.2f"), kept=False),
         _Column("D50/D0", lambda row: _known(row["ratio"], ".3f")),
     )
     note = "share of an operation during which communication runs" + _more(rows)
-    table = _fitting(rows, ("operation", "phase", "recompute"), columns)
-    return section("Overlap", note, table)
+    return section("Overlap", note, _fitting(rows, ("operation", "phase", "recompute"), columns))
 
 
-def _fitting(
-    rows: Sequence[Mapping[str, Any]], by: Sequence[str], columns: Sequence[_Column]
-) -> Fitting:
+def _fitting(rows: Rows, by: Sequence[str], columns: Sequence[_Column]) -> Fitting:
     """Return a table that drops columns where there is no room."""
     kept = [column for column in columns if column.kept]
     return Fitting(_table(rows, by, columns), _table(rows, by, kept))
 
 
-def _table(
-    rows: Sequence[Mapping[str, Any]], by: Sequence[str], columns: Sequence[_Column]
-) -> RenderableType:
+def _table(rows: Rows, by: Sequence[str], columns: Sequence[_Column]) -> RenderableType:
     # What is recomputed is said beside the name.
     names = [name for name in by if name != "recompute"]
     heads = (f"{'<' if name in _FOLDED else '='}{name}" for name in names)
@@ -219,9 +212,8 @@ def _table(
     if "kernel" in names:
         table.columns[names.index("kernel")].roomy = ROOM_OF_KERNELS
     for row in rows[:MANY]:
-        again = " (again)" if row.get("recompute") else ""
         cells = [_cell(row[name], name) for name in names]
-        cells[0] += again
+        cells[0] += " (again)" if row.get("recompute") else ""
         table.add_row(*cells, *(column.cell(row) for column in columns))
     return table
 
@@ -232,10 +224,6 @@ def _count(row: Mapping[str, Any]) -> str:
 
 def _median_of(key: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda row: ms(row[key]["median"])
-
-
-def _quantile(spread: Mapping[str, Any] | None, name: str) -> str:
-    return "" if spread is None else _percent(spread[name])
 
 
 def _quartiles(row: Mapping[str, Any]) -> str:
@@ -288,9 +276,13 @@ SHOWN = 0.02
 def comparison_report(found: "TraceComparison") -> list[RenderableType]:
     """Return the report of `projector trace compare`."""
     names = found.names
+    first, second = found.names.first, found.names.second
+    table = Grid("=term", f"{first} ms", f"{second} ms", "difference", "ratio")
+    for name, pair in found.step.items():
+        table.add_row(name, *_pair(pair))
     return [
         *_title(found),
-        *_step(found),
+        *section("Step", "what the device did; only what nothing hides", table),
         *_operations(found),
         *_unmatched(f"Only {names.second}", found.only_second),
         *_unmatched(f"Only {names.first}", found.only_first),
@@ -314,14 +306,6 @@ def _title(found: "TraceComparison") -> list[RenderableType]:
     return [line, Padding(Text(below), (0, 0, 1, 2))]
 
 
-def _step(found: "TraceComparison") -> list[RenderableType]:
-    first, second = found.names.first, found.names.second
-    table = Grid("=term", f"{first} ms", f"{second} ms", "difference", "ratio")
-    for name, pair in found.step.items():
-        table.add_row(name, *_pair(pair))
-    return section("Step", "what the device did; only what nothing hides", table)
-
-
 def _pair(pair: "Pair") -> tuple[str, str, str, str]:
     difference = pair.measured_s - pair.simulated_s
     slower = _compact(pair.measured_s / pair.simulated_s) if pair.simulated_s else ""
@@ -340,11 +324,11 @@ def _operations(found: "TraceComparison") -> list[RenderableType]:
     )
     for each in found.operations[:COMPARED]:
         kind = (_SHORT_TYPES.get(each.kind, each.kind),) * len(typed)
-        table.add_row(short(each.operation), each.phase, *kind, *_pair(each.pair),
-            Text(_factors(each)),
-        )  # fmt: skip
-    note = f"ms of a step; ratio: {names.second} over {names.first}"
-    note += _more(found.operations, COMPARED)
+        told = sorted(_told(each.factors), key=lambda factor: -factor.size)
+        because = ", ".join(f"{factor.name} x{_compact(factor.value)}" for factor in told)
+        table.add_row(short(each.operation), each.phase, *kind, *_pair(each.pair), Text(because))
+    more = _more(found.operations, COMPARED)
+    note = f"ms of a step; ratio: {names.second} over {names.first}{more}"
     used = {factor.name for each in found.operations[:COMPARED] for factor in _told(each.factors)}
     legend = "; ".join(f"{name}: {text}" for name, text in MEANINGS.items() if name in used)
     lines: list[RenderableType] = section("Operations", note, table)
@@ -355,19 +339,12 @@ def _told(factors: Sequence["Factor"]) -> list["Factor"]:
     return [factor for factor in factors if abs(factor.value - 1.0) > SHOWN]
 
 
-def _factors(each: "Difference") -> str:
-    told = sorted(_told(each.factors), key=lambda factor: -factor.size)
-    return ", ".join(f"{factor.name} x{_compact(factor.value)}" for factor in told)
-
-
 def _compact(ratio: float) -> str:
     """Format a ratio with two decimals, a large one with none."""
     return f"{ratio:.2f}" if ratio < 100.0 else f"{ratio:,.0f}"
 
 
 def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableType]:
-    if not entries:
-        return []
     table = Grid("=operation", "=phase", "=type", "ms", "runs", "<kernel")
     for each in entries[:UNMATCHED]:
         runs = f"{each.runs:,.3g}" if each.runs < 1000.0 else f"{each.runs:,.0f}"
@@ -375,9 +352,7 @@ def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableTyp
             short(each.kernel),
         )  # fmt: skip
     total = _ms(sum(each.time_s for each in entries))
-    note = f"{total} ms of a step"
-    note += _more(entries, UNMATCHED)
-    return section(title, note, table)
+    return listing(title, f"{total} ms of a step{_more(entries, UNMATCHED)}", table)
 
 
 # The gap between theory and measurement.
@@ -425,12 +400,12 @@ SUMMARISED = 16
 DIFFERING = 5
 """Operations in which ranks differ most."""
 
-_PARTS = (
-    ("compute_ns", "compute"),
-    ("exposed_communication_ns", "exposed comm."),
-    ("exposed_memcpy_ns", "exposed copies"),
-    ("idle_ns", "idle"),
-)
+_PARTS = {
+    "compute_ns": "compute",
+    "exposed_communication_ns": "exposed comm.",
+    "exposed_memcpy_ns": "exposed copies",
+    "idle_ns": "idle",
+}
 """What adds up to the span of a rank."""
 
 _KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")
@@ -457,27 +432,22 @@ def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _ranks(ranks: Rows, counted: str) -> list[RenderableType]:
-    table = Grid("rank", "span ms", *(name for _, name in _PARTS), counted)
+    table = Grid("rank", "span ms", *_PARTS.values(), counted)
     for each in ranks[:SUMMARISED]:
         span = each["span_ns"]
-        table.add_row(
-            _place(each, ranks),
-            ms(span),
-            *(share(each[key], span) for key, _ in _PARTS),
-            each[counted],
-        )
-    return section(
-        "Ranks", f"shares of the span, which they add up to{_more(ranks, SUMMARISED)}", table
-    )
+        shares = (share(each[key], span) for key in _PARTS)
+        table.add_row(_place(each, ranks), ms(span), *shares, each[counted])
+    note = f"shares of the span, which they add up to{_more(ranks, SUMMARISED)}"
+    return section("Ranks", note, table)
 
 
 def _iterations(iterations: Rows, throughput: Mapping[str, Any] | None) -> list[RenderableType]:
     known = [each for each in iterations if each["iteration"] >= 0]
     if not known:
         return []
-    table = Grid("rank", "count", "ms", *(name for _, name in _PARTS), "launch")
+    table = Grid("rank", "count", "ms", *_PARTS.values(), "launch")
     places = list(dict.fromkeys((each["rank"], each["device"]) for each in known))
-    keys = ("span_ns", *(key for key, _ in _PARTS), "launch_ns")
+    keys = ("span_ns", *_PARTS, "launch_ns")
     for place in places[:SUMMARISED]:
         own = [each for each in known if (each["rank"], each["device"]) == place]
         medians = (float(np.median([each[key] for each in own])) for key in keys)
@@ -493,8 +463,6 @@ def _iterations(iterations: Rows, throughput: Mapping[str, Any] | None) -> list[
 
 
 def _phases(phases: Rows) -> list[RenderableType]:
-    if not phases:
-        return []
     cells = {(each["phase"], each["type"]): each for each in phases}
     types = [name for name in _KINDS_OF_WORK if any(key[1] == name for key in cells)]
     table = Grid("=phase", *types, "launch", "share")
@@ -508,12 +476,10 @@ def _phases(phases: Rows) -> list[RenderableType]:
                 ms(sum(each["launch_ns"]["median"] for each in found)),
                 percent(sum(each["share"] for each in found)),
             )
-    return section("Phases and types", "ms of kernels in an iteration of a rank, median", table)
+    return listing("Phases and types", "ms of kernels in an iteration of a rank, median", table)
 
 
 def _communication(rows: Rows) -> list[RenderableType]:
-    if not rows:
-        return []
     table = Grid("<collective", "<group", "count", "MiB", "ms", "exposed", "us each", "GB/s")
     for each in rows[:SUMMARISED]:
         rate = each["bytes_per_s"]
@@ -530,19 +496,17 @@ def _communication(rows: Rows) -> list[RenderableType]:
     note = (
         f"ms of an iteration of a rank, median; counted over all of them{_more(rows, SUMMARISED)}"
     )
-    return section("Communication", note, table)
+    return listing("Communication", note, table)
 
 
 def _sharding(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["communication_ns"]["median"]]
-    if not known:
-        return []
     names = {"filling_ns": "begin", "between_ns": "between", "emptying_ns": "end"}
     table = Grid("rank", *names.values())
     for each in known[:SUMMARISED]:
         table.add_row(_place(each, rows), *(ms(each[key]["median"]) for key in names))
     note = "ms of an iteration: at its begin, between its matrix products, at its end"
-    return section("Exposed communication", f"{note}{_more(known, SUMMARISED)}", table)
+    return listing("Exposed communication", f"{note}{_more(known, SUMMARISED)}", table)
 
 
 def _stragglers(rows: Rows) -> list[RenderableType]:
@@ -589,17 +553,8 @@ def _blank(why: str, those: Rows, rows: Rows) -> str:
 
 def _rank_spreads(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
-    if not known:
-        return []
-    table = Grid(
-        "<operation",
-        "=phase",
-        "ms",
-        "costs ms",
-        "slowest / fastest",
-        "slowest rank",
-        "fastest rank",
-    )
+    ranks = ("slowest / fastest", "slowest rank", "fastest rank")
+    table = Grid("<operation", "=phase", "ms", "costs ms", *ranks)
     for each in known[:DIFFERING]:
         table.add_row(
             short(each["operation"]) or "(outside operations)",
@@ -611,12 +566,10 @@ def _rank_spreads(rows: Rows) -> list[RenderableType]:
             str(each["fastest"]),
         )
     more = _more(known, DIFFERING)
-    return section("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
+    return listing("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
 
 
 def _links(rows: Rows) -> list[RenderableType]:
-    if not rows:
-        return []
     table = Grid("<group", "peers", "ms", "peers' ms", "of median", "costs ms")
     for each in rows[:DIFFERING]:
         table.add_row(
@@ -631,13 +584,11 @@ def _links(rows: Rows) -> list[RenderableType]:
         "transfers of an iteration, median; costs: what it would be shorter with this group at the "
         f"median of its peers{_more(rows, DIFFERING)}"
     )
-    return section("Links against each other", note, table)
+    return listing("Links against each other", note, table)
 
 
 def _gaps(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["gaps"]]
-    if not known:
-        return []
     table = Grid("rank", "idle ms", "host late", "called", "unknown", "longest", "<before")
     for each in known[:SUMMARISED]:
         longest = each["longest"][0]
@@ -650,12 +601,10 @@ def _gaps(rows: Rows) -> list[RenderableType]:
     note = (
         f"ms: before the call of what came next, after it, launch unknown{_more(known, SUMMARISED)}"
     )
-    return section("Idle time", note, table)
+    return listing("Idle time", note, table)
 
 
 def _beside(cores: Rows, sampled: Rows) -> list[RenderableType]:
-    if not cores and not sampled:
-        return []
     table = Grid("=sampled", "<of", "median", "25-75 %", "min", "max")
     for each in cores:
         of = f"{each['cores']} logical cores"
@@ -663,19 +612,19 @@ def _beside(cores: Rows, sampled: Rows) -> list[RenderableType]:
             table.add_row(f"{name} cores", of, *_quantiles(each[name]))
         if each["physical"] is not None:
             physical = each["physical"]
-            table.add_row("active cores", f"{physical['cores']} physical cores",
-                    *_quantiles(physical["active"]))  # fmt: skip
+            of = f"{physical['cores']} physical cores"
+            table.add_row("active cores", of, *_quantiles(physical["active"]))
     for each in sampled[:SUMMARISED]:
         unit = _UNITS.get(str(each["what"]), str(each["what"]))
-        table.add_row(unit, str(each["column"]),
-                *_quantiles(each["spread"]))  # fmt: skip
-    return section("Sampled beside the run", "", table)
+        table.add_row(unit, str(each["column"]), *_quantiles(each["spread"]))
+    return listing("Sampled beside the run", "", table)
 
 
 def _quantiles(spread: Mapping[str, Any]) -> list[str]:
-    low, high = f"{spread['p25']:,.4g}", f"{spread['p75']:,.4g}"
-    return [f"{spread['median']:,.4g}", f"{low}-{high}", f"{spread['min']:,.4g}",
-            f"{spread['max']:,.4g}"]  # fmt: skip
+    median, low, high, least, most = (
+        f"{spread[name]:,.4g}" for name in ("median", "p25", "p75", "min", "max")
+    )
+    return [median, f"{low}-{high}", least, most]
 
 
 def _place(row: Mapping[str, Any], rows: Rows) -> str:

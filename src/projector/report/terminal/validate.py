@@ -9,7 +9,7 @@ from rich.text import Text
 
 from projector.config.resources import hardware_table
 from projector.projection.bands import WORDS
-from projector.report.terminal.grid import DIM, Fitting, Grid, heading, percent, section
+from projector.report.terminal.grid import DIM, Fitting, Grid, heading, listing, percent, section
 from projector.validate.run import Result, Validation
 
 WORST = 10
@@ -132,13 +132,11 @@ def _pair(first: float | None, second: float | None, digits: int) -> str:
 
 
 def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
-    if not counts:
-        return []
     table = Grid("rows", "<why")
     for why, number in list(counts.items())[:LONGEST]:
         table.add_row(number, why)
     rest = len(counts) - LONGEST
-    return section(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
+    return listing(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 
 
 def _worst(validation: Validation) -> list[RenderableType]:
@@ -153,8 +151,7 @@ def _worst(validation: Validation) -> list[RenderableType]:
             notes.add_row(str(result.line), note, style=DIM)
     below: list[RenderableType] = [Text(), notes] if notes else []
     narrow = Group(_worst_rows(worst, with_notes=False), *below)
-    wide = _worst_rows(worst, with_notes=True)
-    return section("Worst rows", "", Fitting(wide, narrow))
+    return section("Worst rows", "", Fitting(_worst_rows(worst, with_notes=True), narrow))
 
 
 def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
@@ -179,8 +176,7 @@ def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
 
 
 def _note(result: Result) -> str:
-    doubt = result.doubt and f"doubt: {result.doubt}"
-    return "; ".join(filter(None, [doubt, result.outcome.note]))
+    return "; ".join(filter(None, [result.doubt and f"doubt: {result.doubt}", result.outcome.note]))
 
 
 def _number(value: float | None) -> str:

@@ -12,20 +12,12 @@ import numpy as np
 
 from projector.arrays import Ints
 from projector.errors import ScheduleError
-from projector.schedule.order import (
-    BACKWARD,
-    FORWARD,
-    WEIGHT,
-    Order,
-    one_chunk,
-    order_from_codes,
-    v_shape,
-)
+from projector.schedule import order as orders
 
 
 def check(pp: int, vpp: int, microbatches: int) -> None:
     """Require an even number of ranks and an even number of microbatches, at least two a rank."""
-    one_chunk("dualpipe", vpp)
+    orders.one_chunk("dualpipe", vpp)
     if pp % 2:
         msg = f"schedule dualpipe needs an even number of ranks, but pp is {pp}"
         raise ScheduleError(msg, key="pp", value=pp, allowed="an even number")
@@ -43,14 +35,14 @@ def repeats(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
     return 2, 2 * pp
 
 
-def order(pp: int, vpp: int, microbatches: int) -> Order:
+def order(pp: int, vpp: int, microbatches: int) -> orders.Order:
     """Return the order; each copy runs half of the microbatches.
 
     The placement is that of a V, whose way back is the second copy here: stages from ``pp`` on.
     """
     del vpp
     codes = [_phases(pp, rank, microbatches // 2) for rank in range(pp)]
-    return order_from_codes(codes, v_shape(pp), microbatches // 2, directions=2)
+    return orders.order_from_codes(codes, orders.v_shape(pp), microbatches // 2, directions=2)
 
 
 def _phases(pp: int, rank: int, microbatches: int) -> Ints:
@@ -63,7 +55,9 @@ def _phases(pp: int, rank: int, microbatches: int) -> Ints:
     inside = pp // 2 - 1 - depth
     near = 0 if rank < pp // 2 else 1
     f0, f1, b0, b1, w0, w1 = (
-        2 * kind + (near ^ far) for kind in (FORWARD, BACKWARD, WEIGHT) for far in (0, 1)
+        2 * kind + (near ^ far)
+        for kind in (orders.FORWARD, orders.BACKWARD, orders.WEIGHT)
+        for far in (0, 1)
     )
     # In the drain B's alternate. The first half have their W's at once, the others put them off;
     # those then fill the gaps between the last B's, in the order of their B's.

@@ -6,11 +6,7 @@ i. When the i-th F of a stage starts, i F's have arrived from the stage before, 
 that is new has arrived too; the same holds for B and W; and memory only counts operations. What
 must precede an operation on its rank is then a *prefix* of each kind, and three numbers say it.
 
-Shapes
-    pp, microbatches  stages (each on a rank of its own) and microbatches
-    3                 kind: F, B, W
-Units
-    times int64 picoseconds; memory in the unit of `Costs`.
+Shapes and units are those of `projector.schedule.planning.problem`.
 """
 
 import math
@@ -46,6 +42,8 @@ class Windows:
     ) -> None:
         pp, microbatches = problem.pp, problem.microbatches
         self.problem = problem
+        times_ps = (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
+        self.times_ps = [column.tolist() for column in times_ps]
         self.sequence = sequence
         self.visits = visits
         """What is left of them."""
@@ -200,10 +198,7 @@ class Windows:
 
     def _pass_starts(self) -> None:
         problem, start = self.problem, self.start_ps
-        duration, to_next, to_previous = (
-            column.tolist()
-            for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
-        )
+        duration, to_next, to_previous = self.times_ps
         for stage, kind, number in self.sequence:
             if self._is_spent():
                 return
@@ -225,10 +220,7 @@ class Windows:
 
     def _pass_tails(self, most: Ints) -> None:
         problem, tail = self.problem, self.tail_ps
-        duration, to_next, to_previous = (
-            column.tolist()
-            for column in (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
-        )
+        duration, to_next, to_previous = self.times_ps
         for stage, kind, number in reversed(self.sequence):
             if self._is_spent():
                 return

@@ -41,7 +41,6 @@ from projector.schedule.planning.problem import Problem
 if TYPE_CHECKING:
     import highspy
 
-
 SEED = 2401
 """Of the solver's heuristics, so that two runs which end on their own find the same schedule."""
 
@@ -210,7 +209,6 @@ class Model:
         return count
 
     def _start(self, stage: int, kind: int, number: int) -> int:
-        """Column of the start of an operation."""
         return (stage * 3 + kind) * self.problem.microbatches + number
 
     def _add(

@@ -6,8 +6,7 @@ operation at a time on a rank, activations within a limit.
 Shapes
     pp, microbatches  stages (each on a rank of its own) and microbatches
     3                 kind: F, B, W
-Units
-    times int64 picoseconds; memory in the unit of `Costs`.
+Units: times int64 picoseconds; memory in the unit of `Costs`.
 """
 
 from dataclasses import dataclass
@@ -139,7 +138,6 @@ def begin(
 
 
 def _peaks(costs: Costs, order: Order) -> list[float]:
-    """Return the most that each rank holds."""
     activation = np.array(costs.activation)[order.stage_of]
     peaks: list[float] = peak_bytes(order, activation[np.newaxis], costs.w_share)[0][0].tolist()
     return peaks

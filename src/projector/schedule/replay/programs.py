@@ -250,21 +250,16 @@ def _find_period(order: Order, line: Line, operations: Operations) -> Period | N
     likely = np.all(columns[:, middle - length] == columns[:, [middle]], axis=0)
     tried = 0
     for candidate in length[likely].tolist():
-        if not _repeats_at(columns, order.rank_offset[:-1] + middle, candidate):
+        if not all(
+            np.array_equal(columns[:, row - candidate : row], columns[:, row : row + candidate])
+            for row in (order.rank_offset[:-1] + middle)
+        ):
             continue
         period = _prove_period(order, line, operations, columns, candidate)
         tried += 1
         if period is not None or tried == MAX_CANDIDATES:
             return period
     return None
-
-
-def _repeats_at(columns: Ints, middle: Ints, length: int) -> bool:
-    """Whether the operations before the middle of each rank are repeated behind it."""
-    return all(
-        np.array_equal(columns[:, row - length : row], columns[:, row : row + length])
-        for row in middle
-    )
 
 
 def _prove_period(

@@ -19,7 +19,6 @@ from projector.schedule.replay.order_times import (
 if TYPE_CHECKING:
     from projector.schedule.planning.optimise import Optimised
 
-
 SEARCHED = ("seaailab-ilp",)
 """Schedules whose plan says how far it may be from the best."""
 

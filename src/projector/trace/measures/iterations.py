@@ -12,14 +12,7 @@ from projector.trace.activity import COMMUNICATION, COMPUTE, MEMCPY, PHASES, Act
 from projector.trace.events import COPY, FILL, KERNEL, NONE, NS_PS, OPERATOR
 from projector.trace.groups import Groups, group
 from projector.trace.intervals import Intervals, cover, union, unions
-from projector.trace.measures.statistics import (
-    Band,
-    Measured,
-    band,
-    device_slices,
-    in_iterations,
-    to_ns,
-)
+from projector.trace.measures import statistics
 from projector.trace.measures.times import KernelTimes, kernel_times
 
 MOST_TOKENS = 1e18
@@ -27,7 +20,7 @@ MOST_TOKENS = 1e18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes(Measured):
+class IterationTimes(statistics.Measured):
     """One iteration of one device of one rank.
 
     An activity belongs to the iteration that launched it, also where it runs on into the next one.
@@ -76,7 +69,7 @@ def iteration_times(
     covers an activity counts, chosen or not.
     """
     times = kernel_times(activities) if times is None else times
-    rows = np.flatnonzero(in_iterations(activities) if where is None else where)
+    rows = np.flatnonzero(statistics.in_iterations(activities) if where is None else where)
     same = group(activities.rank[rows], activities.device[rows], activities.iteration[rows])
     start, end = same.least(activities.start_ps[rows]), same.most(activities.end_ps[rows])
     exposed = _exposed(activities, rows, same)
@@ -98,7 +91,7 @@ def iteration_times(
 def _rows(columns: Mapping[str, Ints]) -> Iterator[dict[str, Any]]:
     """Yield rows of columns by name, times in ns."""
     plain = [
-        [to_ns(value) if name.endswith("_ns") else value for value in column.tolist()]
+        [statistics.to_ns(value) if name.endswith("_ns") else value for value in column.tolist()]
         for name, column in columns.items()
     ]
     for values in zip(*plain, strict=True):
@@ -128,7 +121,6 @@ def _exposed(activities: Activities, rows: Ints, same: Groups) -> dict[str, Ints
 
 
 def _busy(activities: Activities, same: Groups, start: Ints, end: Ints) -> Ints:
-    """Return how long anything of the device runs between two times of each iteration."""
     busy = np.zeros(same.count, np.int64)
     for (rank, device), everything in _by_device(activities, np.ones(len(activities), bool)):
         mine = (same.keys[0] == rank) & (same.keys[1] == device)
@@ -143,26 +135,26 @@ def _by_device(activities: Activities, which: Flags) -> list[tuple[tuple[int, in
             (int(activities.rank[rows.start]), int(activities.device[rows.start])),
             union(activities.start_ps[rows][which[rows]], activities.end_ps[rows][which[rows]]),
         )
-        for rows in device_slices(activities)
+        for rows in statistics.device_slices(activities)
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput(Measured):
+class Throughput(statistics.Measured):
     """Tokens a second that the slowest device of each iteration leaves."""
 
     tokens: float
     """Tokens of one iteration of the whole job."""
-    iteration_ns: Band
+    iteration_ns: statistics.Band
     """The longest duration (computing and launch overhead) of any device, over iterations."""
-    tokens_per_s: Band
+    tokens_per_s: statistics.Band
     slowest: dict[int, int]
     """In how many iterations each rank was the slowest; ranks that never were are left out."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
         rows = [{"rank": r, "iterations": n} for r, n in sorted(self.slowest.items())]
-        return Measured.to_dict(self) | {"slowest": rows}
+        return statistics.Measured.to_dict(self) | {"slowest": rows}
 
 
 def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughput | None:
@@ -179,7 +171,7 @@ def throughput(iterations: Sequence[IterationTimes], tokens: float) -> Throughpu
         if longest is None or each.duration_ns > longest.duration_ns:
             slowest[each.iteration] = each
     longest_ns = np.array([each.duration_ns for each in slowest.values() if each.duration_ns > 0])
-    spread, rates = band(longest_ns), band(tokens / (longest_ns / 1e9))
+    spread, rates = statistics.band(longest_ns), statistics.band(tokens / (longest_ns / 1e9))
     if spread is None or rates is None:
         return None
     ranks = [each.rank for each in slowest.values() if each.duration_ns > 0]
@@ -195,7 +187,7 @@ MOST_GAPS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap(Measured):
+class Gap(statistics.Measured):
     """One gap."""
 
     start_ns: float
@@ -211,7 +203,7 @@ class Gap(Measured):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdleTimes(Measured):
+class IdleTimes(statistics.Measured):
     """The gaps of one device of one rank."""
 
     rank: int
@@ -224,14 +216,14 @@ class IdleTimes(Measured):
     """What passed after that, while the launch was under way or waited for something."""
     unknown_ns: float
     """What lies before activities whose launch is not in the trace."""
-    gap_ns: Band | None
+    gap_ns: statistics.Band | None
     """Spread of the lengths of gaps; None without any."""
     longest: tuple[Gap, ...]
 
 
 def idle_times(activities: Activities, most: int = MOST_GAPS) -> list[IdleTimes]:
     """Return the gaps of each device between its first and last activity, the longest singly."""
-    return [_idle_times(activities, rows, most) for rows in device_slices(activities)]
+    return [_idle_times(activities, rows, most) for rows in statistics.device_slices(activities)]
 
 
 def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
@@ -256,12 +248,12 @@ def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
     return IdleTimes(
         rank=int(activities.rank[rows.start]),
         device=int(activities.device[rows.start]),
-        idle_ns=to_ns(int(length.sum())),
+        idle_ns=statistics.to_ns(int(length.sum())),
         gaps=len(length),
-        late_ns=to_ns(int(late[known].sum())),
-        called_ns=to_ns(int((length - late)[known].sum())),
-        unknown_ns=to_ns(int(length[~known].sum())),
-        gap_ns=band(length, NS_PS),
+        late_ns=statistics.to_ns(int(late[known].sum())),
+        called_ns=statistics.to_ns(int((length - late)[known].sum())),
+        unknown_ns=statistics.to_ns(int(length[~known].sum())),
+        gap_ns=statistics.band(length, NS_PS),
         longest=tuple(
             _gap(activities, int(begins[g]), int(length[g]), int(late[g]), (before[g], after[g]))
             for g in order.tolist()
@@ -272,9 +264,9 @@ def _idle_times(activities: Activities, rows: slice, most: int) -> IdleTimes:
 def _gap(activities: Activities, start: int, length: int, late: int, rows: tuple[int, int]) -> Gap:
     before, after = rows
     return Gap(
-        start_ns=to_ns(start),
-        duration_ns=to_ns(length),
-        late_ns=to_ns(late) if late >= 0 else None,
+        start_ns=statistics.to_ns(start),
+        duration_ns=statistics.to_ns(length),
+        late_ns=statistics.to_ns(late) if late >= 0 else None,
         before=activities.names[activities.name[before]],
         after=activities.names[activities.name[after]],
         iteration=int(activities.iteration[after]),
@@ -283,7 +275,7 @@ def _gap(activities: Activities, start: int, length: int, late: int, rows: tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSummary(Measured):
+class RankSummary(statistics.Measured):
     """The time of one device of one rank.
 
     ``compute + exposed_communication + exposed_memcpy + idle = span``, and all but the last are

@@ -176,7 +176,6 @@ def sampled(
 
 
 def _spans(iterations: Sequence[IterationTimes]) -> dict[int, tuple[int, int]]:
-    """Return when each iteration begins and ends."""
     spans: dict[int, tuple[int, int]] = {}
     for each in iterations:
         begin = round(each.start_ns * NS_PS)

@@ -24,13 +24,7 @@ from projector.trace.groups import group
 from projector.trace.measures.gap import Needed, OperationGap, operation_gaps
 from projector.trace.work import Works, works_of
 from projector.units import MEGA, TERA
-from projector.validate.traces.compare import (
-    Compared,
-    by_operation,
-    compare_run,
-    compare_runs,
-    whole_steps,
-)
+from projector.validate.traces import compare
 from projector.validate.traces.result import TraceComparison
 from projector.validate.traces.sides import clock_of, counted_kernels
 
@@ -78,12 +72,12 @@ def gap_of(
     profile = _profile(analysis, job, device)
     warnings = list(analysis.warnings)
     if job is not None:
-        compared = Compared(analysis, job)
+        compared = compare.Compared(analysis, job)
         activities, works, steps = compared.activities, compared.works, compared.steps
         needed, of = _of_job(compared, profile)
         warnings += compared.warnings
     else:
-        activities = whole_steps(analysis.in_time)
+        activities = compare.whole_steps(analysis.in_time)
         works = works_of(activities)
         steps = group(activities.rank, activities.iteration).count
         needed, of = _of_trace(activities, works, steps, profile, dtype)
@@ -119,7 +113,7 @@ def _peak(profile: Device | None, dtype: str) -> float:
     return profile.peak_tflops(named[0]) * TERA if profile is not None and named else 0.0
 
 
-def _of_job(compared: Compared, profile: Device | None) -> tuple[list[Needed], Ints]:
+def _of_job(compared: compare.Compared, profile: Device | None) -> tuple[list[Needed], Ints]:
     """Return the products and attention of the job, and which each activity is."""
     flop: dict[int, float] = defaultdict(float)
     kinds: dict[int, tuple[str, str]] = {}
@@ -153,7 +147,7 @@ def _of_trace(
     # Transposes around a convolution and the like have no theory.
     chosen = np.isin(activities.type, (GEMM, ATTENTION)) | works.main
     rows = np.flatnonzero(chosen)
-    same, keys = by_operation(activities, rows)
+    same, keys = compare.by_operation(activities, rows)
     of = np.full(len(activities), -1, np.int64)
     of[rows] = same.of
     flop = np.bincount(of[rows], works.flop()[rows], same.count) / steps
@@ -195,35 +189,21 @@ def _loaded(run: RunLike) -> TraceAnalysis:
 def compare_trace(run: RunLike, job: JobLike) -> TraceComparison:
     """Put a run beside the projection of its job, operation by operation.
 
-    Parameters
-    ----------
-    run : TraceAnalysis, str or Path
-        Of `load_trace`, with what is selected of it; or a trace that it reads.
-    job : Job, mapping, str or Path
-        What ran, or anything that `load_job` reads.
-
-    Raises
-    ------
-    ProjectorError
-        If the trace holds nothing, or the job cannot exist.
+    run : TraceAnalysis, str or Path. Of `load_trace`, with what is selected of it; or a trace that
+        it reads.
+    job : Job, mapping, str or Path. What ran, or anything that `load_job` reads.
+    Raises `ProjectorError` if the trace holds nothing, or the job cannot exist.
     """
-    return compare_run(_loaded(run), load_job(job))
+    return compare.compare_run(_loaded(run), load_job(job))
 
 
 def compare_traces(first: RunLike, second: RunLike) -> TraceComparison:
     """Put two runs side by side, operation by operation.
 
-    Parameters
-    ----------
-    first, second : TraceAnalysis, str or Path
-        Such as one job under FSDP 1 and 2.
-
-    Raises
-    ------
-    ConfigError
-        If a trace holds nothing.
+    first, second : TraceAnalysis, str or Path. Such as one job under FSDP 1 and 2.
+    Raises `ConfigError` if a trace holds nothing.
     """
-    return compare_runs(_loaded(first), _loaded(second))
+    return compare.compare_runs(_loaded(first), _loaded(second))
 
 
 def trace_gap(
@@ -231,20 +211,12 @@ def trace_gap(
 ) -> GapResult:
     """Say why matrix products and attention of a run take longer than their FLOP at the peak.
 
-    Parameters
-    ----------
-    run : TraceAnalysis, str or Path
-        With its counters and samples, where `load_trace` was given any.
-    job : Job, mapping, str or Path, optional
-        What ran: it gives names, FLOP and the device.
-    device : str, optional
-        Profile of the device; that of the job, or the one that the trace names, unless given.
-    dtype : str
-        Matrix type, where the trace does not tell it.
-
-    Raises
-    ------
-    ProjectorError
-        If the trace holds nothing, or job, device or type do not exist.
+    run : TraceAnalysis, str or Path. With its counters and samples, where `load_trace` was given
+        any.
+    job : Job, mapping, str or Path, optional. What ran: it gives names, FLOP and the device.
+    device : str, optional. Profile of the device; that of the job, or the one that the trace names,
+        unless given.
+    dtype : str. Matrix type, where the trace does not tell it.
+    Raises `ProjectorError` if the trace holds nothing, or job, device or type do not exist.
     """
     return gap_of(_loaded(run), load_job(job) if job is not None else None, device, dtype)

@@ -47,7 +47,6 @@ class Compared:
     """A run that was matched with the models, rank by rank."""
 
     def __init__(self, analysis: TraceAnalysis, job: Job) -> None:
-        """Project the job and match its operations."""
         refuse_diffusion(job.model, "its operations are not known in traces")
         activities = whole_steps(analysis.in_time)
         self.analysis = analysis
@@ -65,7 +64,8 @@ class Compared:
         present = np.unique(stages).tolist()
         last = None if len(present) == job.parallelism.pp else int(present[-1])
         self.expected = expect(job, last)
-        self.warnings = _other_stages(stages, self.expected.rank)
+        others = f"ranks of pipeline stage {self.expected.rank} are compared; choose those of "
+        self.warnings = [] if len(present) == 1 else [f"{others}another with --ranks"]
         self.activities = take(activities, stages == self.expected.rank)
         self.works = works_of(self.activities)
         self.ranks = tuple(np.unique(self.activities.rank).tolist())
@@ -207,14 +207,6 @@ def whole_steps(activities: activity.Activities) -> activity.Activities:
         raise ConfigError(msg, key="trace", allowed="a trace of a run")
     inside: Flags = np.asarray(activities.iteration >= 0)
     return take(activities, inside) if inside.any() else activities
-
-
-def _other_stages(stages: Ints, compared: int) -> list[str]:
-    if len(np.unique(stages)) == 1:
-        return []
-    return [
-        f"ranks of pipeline stage {compared} are compared; choose those of another with --ranks"
-    ]
 
 
 def _rows_by_name(expected: Expected) -> Mapping[Name, list[ExpectedRow]]:
@@ -432,7 +424,6 @@ def _terms(
 
 
 def _computing(activities: activity.Activities) -> Iterator[tuple[str, Ints]]:
-    """Yield the activities of each term that computes."""
     computes = activities.klass == activity.COMPUTE
     update = activities.phase == activity.OPTIMIZER
     gemm, attention = activities.type == activity.GEMM, activities.type == activity.ATTENTION

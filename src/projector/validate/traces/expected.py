@@ -13,15 +13,9 @@ from projector.lower.stages import KINDS, is_layer
 from projector.measure.keys import PHASES, OperationKey, keys_of
 from projector.operations.table import CATEGORIES
 from projector.operations.work import repeated_rows
+from projector.projection import performance as projected
 from projector.projection.data_parallel import pass_flags
 from projector.projection.evaluate import Evaluation, evaluate
-from projector.projection.performance import (
-    ELSEWHERE,
-    PerformanceProjection,
-    performance_projection,
-    replica_of,
-    run_weights,
-)
 from projector.projection.results import Results
 from projector.trace.activity import BACKWARD, FORWARD, OPTIMIZER
 from projector.units import TERA
@@ -80,7 +74,7 @@ class Expected:
     """What the models expect of the step of one pipeline rank."""
 
     job: Job
-    performance: PerformanceProjection
+    performance: projected.PerformanceProjection
     rank: int
     rows: tuple[ExpectedRow, ...]
     layers: tuple[tuple[str, ...], ...]
@@ -108,10 +102,10 @@ def expect(job: Job, rank: int | None = None) -> Expected:
     It is the rank that ends the step unless given.
     """
     evaluation = evaluate([job])
-    performance = performance_projection(Results(evaluation), 0)
+    performance = projected.performance_projection(Results(evaluation), 0)
     rank = int(evaluation.steps.ending_rank[0]) if rank is None else rank
-    held = replica_of(evaluation, 0)[1].model_stage[rank].tolist()
-    weights = run_weights(evaluation, 0, held, evaluation.order(0).microbatches)
+    held = projected.replica_of(evaluation, 0)[1].model_stage[rank].tolist()
+    weights = projected.run_weights(evaluation, 0, held, evaluation.order(0).microbatches)
     rows = [
         *_table_rows(evaluation, weights),
         *_copy_rows(evaluation, weights),
@@ -196,11 +190,11 @@ def _copy_rows(evaluation: Evaluation, weights: dict[int, float]) -> Iterator[Ex
                 )  # fmt: skip
 
 
-def _other_rows(performance: PerformanceProjection) -> Iterator[ExpectedRow]:
+def _other_rows(performance: projected.PerformanceProjection) -> Iterator[ExpectedRow]:
     """Yield what stands in no row of the table: data and pipeline parallelism, and the update."""
     for name, entry in performance.communication.items():
         prefix, _, label = name.partition(":")
-        if prefix in ("dp", "pp") and entry.time_s > 0.0 and label != ELSEWHERE:
+        if prefix in ("dp", "pp") and entry.time_s > 0.0 and label != projected.ELSEWHERE:
             yield ExpectedRow(
                 name=Name(f"{prefix}.{label}", "step"),
                 kind="collective",

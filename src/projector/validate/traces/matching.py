@@ -19,15 +19,8 @@ from projector.trace.activity import FORWARD
 from projector.trace.groups import Groups
 from projector.trace.groups import group as group_rows
 from projector.trace.work import Work, Works
+from projector.validate.traces import products as of_products
 from projector.validate.traces.expected import Expected, ExpectedRow, Name
-from projector.validate.traces.products import (
-    Part,
-    Products,
-    kind_of_operator,
-    label_in,
-    label_of,
-    match_collectives,
-)
 
 UNMATCHED, BY_NAME, BY_EXTENTS, BY_KIND, BY_LINK, BY_PLACE = range(6)
 """How an activity was matched."""
@@ -119,7 +112,7 @@ def match(
     """Match what one rank did in some whole iterations with what the models expect of a step."""
     matcher = _Matcher(activities, works, expected, max(iterations, 1))
     _by_name(matcher)
-    match_collectives(matcher.activities, expected, matcher.of, matcher.way, BY_KIND)
+    of_products.match_collectives(matcher.activities, expected, matcher.of, matcher.way, BY_KIND)
     for group in _GROUPS:
         _by_extents(matcher, group)
         _attention(matcher, group)
@@ -144,8 +137,8 @@ def _by_name(matcher: _Matcher) -> None:
     """
     table = matcher.activities
     labels = {name.label for name in matcher.names}
-    of_operation = [label_of(text, labels) for text in table.operations]
-    of_kernel = [label_in(text, labels) for text in table.names]
+    of_operation = [of_products.label_of(text, labels) for text in table.operations]
+    of_kernel = [of_products.label_in(text, labels) for text in table.names]
     same = group_rows(table.operation, table.name)
     order = tuple(dict.fromkeys(name.label for name in matcher.names))
     found, weight = np.full(same.count, -1, np.int64), np.zeros(same.count, np.bool_)
@@ -244,7 +237,7 @@ def _by_extents(matcher: _Matcher, group: _Group) -> None:
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
         if works.works[number].kind == "gemm":
             seen[works.works[number]] = count / matcher.iterations
-    products = Products(rows, seen)
+    products = of_products.Products(rows, seen)
     if group.phase == FORWARD:
         matcher.tokens = float(products.tokens)
     matcher.scale |= dict.fromkeys(phases, products.scale)
@@ -261,7 +254,9 @@ def _by_extents(matcher: _Matcher, group: _Group) -> None:
             _in_turn(matcher, here, parts, group)
 
 
-def _in_turn(matcher: _Matcher, here: Ints, parts: Sequence[Part], group: _Group) -> None:
+def _in_turn(
+    matcher: _Matcher, here: Ints, parts: Sequence[of_products.Part], group: _Group
+) -> None:
     """Say which part each of some equal products is: the only one, or by turns.
 
     A link to a forward that is known decides; else the parts take turns in the order in which
@@ -381,7 +376,7 @@ def _place_in(candidates: Sequence[str], texts: Iterable[str]) -> int:
     -2 where there is none, or too many to guess among.
     """
     for text in texts:
-        kind = kind_of_operator(text) if text else None
+        kind = of_products.kind_of_operator(text) if text else None
         for place, label in enumerate(candidates):
             if kind and label.endswith(kind):
                 return place

@@ -185,7 +185,6 @@ class Products:
         return {id(part.row) for parts in self.parts.values() for part in parts}
 
     def _left(self) -> dict[Extents, float]:
-        """Return how often products run beyond the layers that they are already."""
         left = {}
         for extents, times in self.count.items():
             used = sum(part.row.runs * part.times for part in self.parts.get(extents, ()))
@@ -488,7 +487,6 @@ def _cycle(equal: Sequence[ExpectedRow], expected: Expected) -> list[ExpectedRow
 
 
 def _ranks(about: Any) -> int:
-    """Return how many ranks a group has, 0 where it is not known."""
     members = about.get("group_ranks", ())
     try:
         return len(members) if not isinstance(members, int) else members

@@ -13,15 +13,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.files import write_whole
-from projector.measure.bench.cases import (
-    LAYOUTS,
-    MEASURED_COLLECTIVES,
-    AttentionShape,
-    Case,
-    attention_case,
-    collective_cases,
-    gemm_case,
-)
+from projector.measure.bench import cases
 from projector.measure.bench.rows import Machine, csv_text
 from projector.measure.devices import profile_of
 from projector.measure.tables import KEY, MeasuredTable, Tables, add_row, write_tables
@@ -91,7 +83,7 @@ def _machine(analysis: TraceAnalysis, device: str) -> Machine:
     return Machine(profile_of(device) or device, environment)
 
 
-def _cases(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[Case, Floats]]:
+def _cases(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[cases.Case, Floats]]:
     works = works_of(activities)
     overlap = overlap_ratios(activities)
     beside = overlap > ALONE
@@ -113,25 +105,25 @@ def _cases(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[Cas
     left_out += Counter()
 
 
-def _case(work: Work, *, backward: bool) -> Case | str:
+def _case(work: Work, *, backward: bool) -> cases.Case | str:
     """Return what a table calls a piece of work, or why none has it."""
     if not work.dtype:
         return "the matrix type is not known"
     if work.kind == "attention":
         if work.m != work.n:
             return "an attention of a part of the sequence"
-        shape = AttentionShape(
+        shape = cases.AttentionShape(
             work.batch, work.heads, work.m, work.key_heads, work.k, work.d_v or work.k
         )
         if work.heads % work.key_heads:
             return "key heads that do not divide the heads"
-        return attention_case(shape, work.dtype, "bwd" if work.backward else "fwd", "flash")
+        return cases.attention_case(shape, work.dtype, "bwd" if work.backward else "fwd", "flash")
     if work.kind == "convolution":
         return "a convolution, which no table has"
     if work.grouped or work.batch > 1:
         return "a GEMM of groups or of a batch, whose parts a trace does not tell"
-    layout = list(LAYOUTS)[1 if backward else 0]
-    return gemm_case(work.m, work.n, work.k, work.dtype, layout=layout, pad=False)
+    layout = list(cases.LAYOUTS)[1 if backward else 0]
+    return cases.gemm_case(work.m, work.n, work.k, work.dtype, layout=layout, pad=False)
 
 
 def _with_helpers(
@@ -146,7 +138,9 @@ def _with_helpers(
     return np.asarray(duration_s[rows] + added, np.float64)
 
 
-def _collectives(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[Case, Floats]]:
+def _collectives(
+    activities: Activities, left_out: Counter[str]
+) -> Iterator[tuple[cases.Case, Floats]]:
     """Yield the collectives that all ranks of their group were traced in, the shortest of each."""
     chosen = np.flatnonzero(activities.klass == COMMUNICATION)
     members = [detail.get("group_ranks") or () for detail in activities.details]
@@ -170,7 +164,7 @@ def _collectives(activities: Activities, left_out: Counter[str]) -> Iterator[tup
     of_kind = np.array([named[kind] for kind in kinds], np.int64)
     for kind, at in named.items():
         here = np.flatnonzero(whole & first & (of_kind == at))
-        if kind not in MEASURED_COLLECTIVES:
+        if kind not in cases.MEASURED_COLLECTIVES:
             if len(here):
                 left_out["a collective that tables do not have"] += len(here)
             continue
@@ -179,7 +173,7 @@ def _collectives(activities: Activities, left_out: Counter[str]) -> Iterator[tup
             assert alike is not None
             members = here[alike.of == place]
             size, many = int(activities.bytes[rows[members[0]]]), int(ranks[members[0]])
-            (case,) = collective_cases([kind], [size], many)
+            (case,) = cases.collective_cases([kind], [size], many)
             yield case, least_s[same.of[members]]
 
 

@@ -170,8 +170,7 @@ def _device_name(job: Job) -> Any:
     """Return a shipped device by its name, any other in full."""
     device = job.cluster.device
     known = resources.index("hardware").get(resources.normalise(device.name))
-    stems = [*([known.stem] if known else ()), *resources.shipped("hardware")]
-    for stem in stems:
+    for stem in [*([known.stem] if known else ()), *resources.shipped("hardware")]:
         if not is_first_order(stem, "cluster.device") and load_device(stem).name == device.name:
             return stem
     return device.model_dump(mode="json", exclude_unset=True, exclude={"source", "sources"})

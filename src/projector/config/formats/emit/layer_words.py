@@ -76,8 +76,7 @@ def stage_layers(split: ParallelismConfig, layers: int) -> list[int] | None:
     """Return the layers of each stage, None where arguments beside a pattern must say them."""
     stages = split.pp * split.vpp
     if split.pipeline_model_parallel_layout is not None:
-        parts = split.pipeline_model_parallel_layout.split("|")
-        found = [_STAGE.fullmatch(part) for part in parts]
+        found = [_STAGE.fullmatch(part) for part in split.pipeline_model_parallel_layout.split("|")]
         return [int(one[1] or len(one[2] or "")) for one in found if one] if all(found) else None
     if split.decoder_first_pipeline_num_layers or split.decoder_last_pipeline_num_layers:
         return None

@@ -143,11 +143,10 @@ def _float8(job: Job) -> dict[str, Any]:
 
 def _training(job: Job) -> dict[str, Any]:
     training, split = job.training, job.parallelism
-    wide = training.precision == "fp32"
     settings: dict[str, Any] = {
         "seq_len": training.seq_length,
         "local_batch_size": training.micro_batch_size,
-        "mixed_precision_param": "float32" if wide else "bfloat16",
+        "mixed_precision_param": "float32" if training.precision == "fp32" else "bfloat16",
     }
     if split.pp > 1:
         # Its pipeline cuts the local batch into microbatches.

@@ -6,16 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from projector.config.formats import values
-from projector.config.formats.megatron_settings.fields import (
-    CHOICES,
-    EXPERT_FIELDS,
-    FIELDS,
-    LATENT_FIELDS,
-    NONE_MEANS,
-    OPEN,
-    REQUIRED,
-    Settings,
-)
+from projector.config.formats.megatron_settings import fields
+from projector.config.formats.megatron_settings.fields import Settings
 from projector.config.formats.read_job import Derived, section_of
 from projector.config.formats.values import flag, number, words
 from projector.config.model import PATTERN
@@ -32,13 +24,13 @@ def layer_spec(settings: Settings) -> None:
 
 def required(settings: Settings) -> None:
     """Leave to the user what the file must state and does not."""
-    for name, section in REQUIRED.items():
+    for name, section in fields.REQUIRED.items():
         if settings.has(name) or (section == "model" and settings.base is not None):
             continue
         spelt = settings.spell(name)
         needed = "to describe the model" if section == "model" else "to describe a step"
         text = f" is missing; it is needed {needed}"
-        settings.leave_open(OPEN[name], name, text, allowed=f"{spelt} with an integer")
+        settings.leave_open(fields.OPEN[name], name, text, allowed=f"{spelt} with an integer")
 
 
 def mlp(settings: Settings) -> None:
@@ -108,7 +100,7 @@ def positions(settings: Settings) -> None:
     )
     if not settings.applies(kind, rotary, gpt_oss):
         return
-    embedding = settings.read(kind, CHOICES[kind])
+    embedding = settings.read(kind, fields.CHOICES[kind])
     # That switch brings YaRN along: NVIDIA/Megatron-LM, megatron/post_training/arguments.py.
     if settings.on(rotary) or (settings.on(gpt_oss) and not settings.has(kind)):
         embedding = "rope"
@@ -221,10 +213,10 @@ def further(settings: Settings) -> None:
         settings.put("model.qk_norm", "head", name)
     elif settings.overrides(name):
         settings.put("model.qk_norm", "none", name)
-    for field in FIELDS:
+    for field in fields.FIELDS:
         taken_back = settings.overrides(field.name) and not settings.has(field.name)
-        if taken_back and field.name in NONE_MEANS:
-            settings.put_none(field.target, NONE_MEANS[field.name])
+        if taken_back and field.name in fields.NONE_MEANS:
+            settings.put_none(field.target, fields.NONE_MEANS[field.name])
 
 
 def experts(settings: Settings) -> None:
@@ -236,12 +228,12 @@ def experts(settings: Settings) -> None:
         return
     if base is None and not named:
         return
-    for field in EXPERT_FIELDS:
+    for field in fields.EXPERT_FIELDS:
         value = settings.get(field.name) if base is None else settings.stated.get(field.name)
         if value is not None:
             settings.put(field.target, field.convert(settings.spell(field.name), value), field.name)
-        elif base and field.name in settings.stated and field.name in NONE_MEANS:
-            settings.put_none(field.target, NONE_MEANS[field.name])
+        elif base and field.name in settings.stated and field.name in fields.NONE_MEANS:
+            settings.put_none(field.target, fields.NONE_MEANS[field.name])
     if base is None and not settings.has("moe_ffn_hidden_size"):
         dense = settings.base_section("ffn_hidden_size")
         width = settings.native("model").get("ffn_hidden_size", dense)
@@ -270,7 +262,7 @@ def latent_attention(settings: Settings) -> None:
             if not settings.has("kv_channels") and "kv_channels" not in (settings.base or {}):
                 settings.put("model.kv_channels", base["v_head_dim"], switch)
         return
-    for field in LATENT_FIELDS:
+    for field in fields.LATENT_FIELDS:
         name = field.name
         value = settings.get(name) if base is None else settings.stated.get(name)
         if value is not None:
@@ -609,7 +601,7 @@ def sharding(settings: Settings) -> None:
 def schedule(settings: Settings) -> None:
     """Set the order of the pipeline's work."""
     if settings.on("patch_primus_pipeline") and settings.has("pp_algorithm"):
-        kind = settings.read("pp_algorithm", CHOICES["pp_algorithm"])
+        kind = settings.read("pp_algorithm", fields.CHOICES["pp_algorithm"])
         if kind == "interleaved" and settings.native("parallelism").get("vpp", 1) <= 1:
             kind = "1f1b"
         settings.put("training.schedule", kind, "pp_algorithm")

@@ -18,7 +18,15 @@ def precision(settings: Settings) -> None:
     if settings.has("fp8"):
         settings.read("fp8", CHOICES["fp8"])
         names.append("fp8")
-        narrow = _fp8(settings)
+        recipe = settings.choice("fp8_recipe")
+        if recipe != "mxfp8":
+            settings.put("training.fp8_recipe", recipe, "fp8_recipe")
+        name = "no_fp8_weight_transpose_cache"
+        if settings.on(name):
+            settings.put("training.fp8_weight_transpose_cache", False, name)
+        if settings.on("use_torch_fsdp2"):
+            settings.put("training.fp8_weight_cache", True, "use_torch_fsdp2")
+        narrow = "mxfp8" if recipe == "mxfp8" else "fp8"
     if settings.has("fp4"):
         names.append("fp4")
         narrow = settings.choice("fp4_recipe")
@@ -45,18 +53,6 @@ def _wide(settings: Settings) -> str:
     if settings.on("bf16") and not (settings.has("fp16") and fp16 and not settings.has("bf16")):
         return "bf16"
     return "fp16" if fp16 else "fp32"
-
-
-def _fp8(settings: Settings) -> str:
-    recipe = settings.choice("fp8_recipe")
-    if recipe != "mxfp8":
-        settings.put("training.fp8_recipe", recipe, "fp8_recipe")
-    name = "no_fp8_weight_transpose_cache"
-    if settings.on(name):
-        settings.put("training.fp8_weight_transpose_cache", False, name)
-    if settings.on("use_torch_fsdp2"):
-        settings.put("training.fp8_weight_cache", True, "use_torch_fsdp2")
-    return "mxfp8" if recipe == "mxfp8" else "fp8"
 
 
 def _gradients(settings: Settings, base: str) -> None:
@@ -202,8 +198,7 @@ def dispatch(settings: Settings) -> None:
     if kind == "deepep" and settings.has(backend):
         kind = settings.choice(backend)
         names.append(backend)
-    deepep = settings.on("moe_enable_deepep")
-    if deepep or (turbo and settings.on("use_turbo_deepep")):
+    if settings.on("moe_enable_deepep") or (turbo and settings.on("use_turbo_deepep")):
         kind = "deepep"
         names += ["moe_enable_deepep", "use_turbo_deepep"]
     elif settings.on("use_turbo_deepep"):
@@ -214,7 +209,11 @@ def dispatch(settings: Settings) -> None:
         settings.put(field, value, "turbo_sync_free_moe_stage")
     kind = settings.native("training")["moe"]["dispatcher"]
     if kind in FUSED_UNITS:
-        _dispatcher_units(settings, kind, turbo=turbo and settings.on("use_turbo_deepep"))
+        name = f"moe_{kind}_num_sms"
+        if (turbo and settings.on("use_turbo_deepep")) and settings.has("turbo_deepep_num_cu"):
+            name = "turbo_deepep_num_cu"
+        if settings.has(name):
+            settings.put("training.moe.dispatcher_sms", settings.integer(name), name)
     if stage < 2 and settings.on("moe_pad_expert_input_to_capacity"):
         settings.put("training.moe.host_sync", False, "moe_pad_expert_input_to_capacity")
     if settings.on(load):
@@ -249,15 +248,6 @@ def _sync_free_stage(settings: Settings, *, turbo: bool) -> int:
         settings.warn(name, f" was ignored: {settings.spell('enable_primus_turbo')} is off")
         return 0
     return stage
-
-
-def _dispatcher_units(settings: Settings, kind: str, *, turbo: bool) -> None:
-    """Set how many compute units the exchange takes, where the user says it."""
-    name = f"moe_{kind}_num_sms"
-    if turbo and settings.has("turbo_deepep_num_cu"):
-        name = "turbo_deepep_num_cu"
-    if settings.has(name):
-        settings.put("training.moe.dispatcher_sms", settings.integer(name), name)
 
 
 def _drop_dispatch(settings: Settings) -> None:
@@ -326,8 +316,7 @@ def adapter(settings: Settings) -> None:
             continue
         if not isinstance(value, Mapping):
             settings.fail(name, " is a mapping of settings", value=value, allowed="a mapping")
-        enabled = value.get("enabled", True)
-        if flag(f"{settings.spell(name)}.enabled", enabled):
+        if flag(f"{settings.spell(name)}.enabled", value.get("enabled", True)):
             settings.put("training.adapter", _read_adapter(settings, name, value), name)
 
 

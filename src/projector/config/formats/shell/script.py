@@ -245,8 +245,7 @@ class Script:
             text = self._values.known(self._values.text(subject, self._output))
             for place, (patterns, _) in enumerate(arms):
                 for pattern in patterns:
-                    written = self._values.known(self._values.text(pattern, self._output))
-                    if matches(text, written):
+                    if matches(text, self._values.known(self._values.text(pattern, self._output))):
                         return place
         except UnknownValueError:
             return None
@@ -398,8 +397,7 @@ class Script:
         program = words[0].rpartition("/")[2] if words else ""
         self._take_launch(_read(words[1:]) if program in _LAUNCHERS else {})
         names = [word.rpartition("/")[2] for word in words]
-        shells = [place for place, word in enumerate(names) if word in _SHELLS]
-        for place in shells:
+        for place in [place for place, word in enumerate(names) if word in _SHELLS]:
             rest = words[place + 1 :]
             flags = [at for at, word in enumerate(rest) if re.fullmatch(r"-[a-z]*c", word)]
             if flags and flags[0] + 1 < len(rest):
