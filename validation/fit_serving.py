@@ -1,9 +1,11 @@
 """Constants of inference engines, fitted to published rows, in and out of sample.
 
-Three numbers are fitted. ``widening_share``: the instructions that widen narrow weights and that
-loads do not hide, as a share of all of them. ``step_us`` and ``sequence_us``: host time of a step,
-and of each of its sequences, of engines with a scheduler (vLLM, SGLang, TensorRT-LLM share them:
-rows of one engine alone would be too few).
+``widening_share``: the instructions that widen narrow weights and that loads do not hide, as a
+share of all of them. Host time of a step and of each of its sequences: of vLLM up to 0.11
+(``step_us``, ``sequence_us``), of later vLLM and SGLang (``later_``), of TensorRT-LLM (``trt_``).
+``expert_load``: pairs of the fullest part of experts over those of even routing. ``request_ms``: a
+request at a server, beside its steps; ``handoff_ms``: between prefill and decode apart.
+``latent_layer_us``: a layer of latent attention on AMD devices beside its kernels.
 
 The residual of a row is the logarithm of its projected over its measured time, under a soft-L1
 loss with the width of `NOISE`. Every source weighs the same. Priors hold each number near what was
@@ -17,6 +19,7 @@ stand in ``hardware/engines.yaml``.
 import argparse
 import csv
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +28,13 @@ from scipy.optimize import minimize
 
 from projector.arrays import Flags, Floats
 from projector.config.engine import dequantising, engines
+from projector.config.model_file import load_model
 from projector.validate.kind import Row, Without
 from projector.validate.names import model_name, source_of
 from projector.validate.serving import (
-    FITTED_ENGINES,
+    FITTED,
     WIDENING,
+    engine_of,
     phase_of,
     project_without,
     why_not_eligible,
@@ -37,15 +42,29 @@ from projector.validate.serving import (
 
 TABLE = Path(__file__).parent / "data" / "serving_measured.csv"
 LEFT_OUT = Path(__file__).resolve().parents[1] / "hardware" / "left_out.yaml"
-NAMES = (WIDENING, "step_us", "sequence_us")
-PRIORS = {WIDENING: (0.3, 0.7), "step_us": (500.0, 0.5), "sequence_us": (15.0, 0.5)}
+NAMES = (WIDENING, *FITTED)
+PRIORS = {
+    WIDENING: (0.3, 0.7), "step_us": (500.0, 0.5), "sequence_us": (15.0, 0.5),
+    "later_step_us": (300.0, 0.5), "later_sequence_us": (5.0, 0.5),
+    "trt_step_us": (300.0, 0.5), "trt_sequence_us": (5.0, 0.5),
+    "expert_load": (1.5, 0.3), "request_ms": (25.0, 0.5), "handoff_ms": (60.0, 0.5),
+    "latent_layer_us": (100.0, 0.7),
+}  # fmt: skip
 """Centre, and standard deviation of the logarithm: a third of the instructions beside loads; half a
 millisecond a step and 15 us a sequence, the order that profiles of vLLM's first scheduler show
-(recalled, not verified). The widths of 0.5 were chosen with the left-out errors in sight: at 0.7
-two sources alone moved the host times too far."""
+(recalled, not verified); less of both where scheduling runs beside the device; half as many pairs
+again; tens of milliseconds of HTTP, tokenising and messages. All but the first are assumed. The
+widths of 0.5 were chosen with the left-out errors in sight: at 0.7 two sources alone moved the host
+times too far."""
 
-KNOTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Shares that rows are projected with. Time is linear in between, and in the other two numbers."""
+KNOTS = {
+    WIDENING: (0.0, 0.1, 0.2, 0.4, 0.8, 1.6),
+    "expert_load": (1.0, 1.5, 2.2, 3.2),
+}
+"""Values that rows are projected with; of the others none, and `FURTHEST` times the centre. Time is
+linear in between."""
+
+FURTHEST = 3.0
 
 NOISE = 0.08
 SOURCE_WEIGHT = 4.0
@@ -55,37 +74,54 @@ FEWEST_ROWS, FEWEST_SOURCES = 8, 2
 
 
 class Table:
-    """Projected times of rows over measured ones, as functions of the three numbers."""
+    """Projected times of rows over measured ones, as functions of the numbers."""
 
     def __init__(self) -> None:
-        """Project every eligible row at the knots."""
+        """Project every eligible row at the centres, and those that a number moves at its knots."""
         with TABLE.open(newline="", encoding="utf-8") as stream:
             self.rows: list[Row] = [r for r in csv.DictReader(stream) if not why_not_eligible(r)]
-        none = {"step_us": 0.0, "sequence_us": 0.0}
-        self.knots = np.array([self._ratios({**none, WIDENING: share}) for share in KNOTS]).T
-        self.slopes = {
-            name: (self._ratios({**none, WIDENING: 0.0, name: size}) - self.knots[:, 0]) / size
-            for name, size in (("step_us", 1000.0), ("sequence_us", 100.0))
-        }
+        centres = {name: PRIORS[name][0] for name in NAMES}
+        self.base = self._ratios(self.rows, centres)
+        self.knots, self.values = {}, {}
+        engines_of = [engine_of(row) for row in self.rows]
+        for name in NAMES:
+            moved = [i for i, row in enumerate(self.rows) if _may_move(name, row, engines_of[i])]
+            knots = KNOTS.get(name, (0.0, centres[name], FURTHEST * centres[name]))
+            rows = [self.rows[i] for i in moved]
+            found = np.repeat(self.base[:, None], len(knots), axis=1)
+            for column, value in enumerate(knots):
+                if value != centres[name]:
+                    found[moved, column] = self._ratios(rows, {**centres, name: value})
+            self.knots[name], self.values[name] = knots, found
+            print(f"{name}: {len(moved)} rows at {knots}", flush=True)
         self.source = np.array([source_of(row["source"]) for row in self.rows])
         self.model = np.array([model_name(row["model"]) for row in self.rows])
         self.phase = np.array([phase_of(row) for row in self.rows])
 
-    def _ratios(self, values: dict[str, float]) -> Floats:
-        found = project_without(self.rows, [Without("", values)] * len(self.rows))
+    def _ratios(self, rows: list[Row], values: dict[str, float]) -> Floats:
+        found = project_without(rows, [Without("", values)] * len(rows)) if rows else []
         return np.array([each.time_ratio or math.nan for each in found])
 
     def log_ratio(self, values: dict[str, float]) -> Floats:
         """Return the logarithm of projected over measured time."""
-        share = [float(np.interp(values[WIDENING], KNOTS, row)) for row in self.knots]
-        host = sum(self.slopes[name] * values[name] for name in self.slopes)
-        return np.log(np.array(share) + host)
+        total = self.base.copy()
+        for name in NAMES:
+            total += self._at(name, values[name]) - self._at(name, PRIORS[name][0])
+        return np.log(np.maximum(total, 0.02 * self.base))
+
+    def _at(self, name: str, value: float) -> Floats:
+        knots = self.knots[name]
+        at = min(max(int(np.searchsorted(knots, value)), 1), len(knots) - 1)
+        low, high = knots[at - 1], knots[at]
+        columns = self.values[name]
+        share = (value - low) / (high - low)
+        at_value: Floats = columns[:, at - 1] + share * (columns[:, at] - columns[:, at - 1])
+        return at_value
 
     def tells(self, name: str, kept: Flags) -> Flags:
         """Return the rows that tell of a number."""
-        if name == WIDENING:
-            return kept & (self.knots[:, -1] > 1.01 * self.knots[:, 0])
-        return kept & (self.slopes[name] > 0.0)
+        found = self.values[name]
+        return kept & (np.abs(found[:, -1] / found[:, 0] - 1.0) > 0.01)
 
     def fit(self, kept: Flags) -> dict[str, float]:
         """Return the fitted numbers."""
@@ -102,15 +138,32 @@ class Table:
 
         def values(logs: Floats) -> dict[str, float]:
             moved = {name: float(math.exp(log)) for name, log in zip(free, logs, strict=True)}
-            return {name: PRIORS[name][0] * moved.get(name, 1.0) for name in NAMES}
+            found = {name: PRIORS[name][0] * moved.get(name, 1.0) for name in NAMES}
+            return {**found, "expert_load": max(1.0, found["expert_load"])}
 
         def loss(logs: Floats) -> float:
             error = self.log_ratio(values(logs)) / NOISE
             held = sum((log / PRIORS[n][1]) ** 2 for n, log in zip(free, logs, strict=True))
             return float(np.sum(weights * 2.0 * (np.sqrt(1.0 + error**2) - 1.0)) + held)
 
-        found = minimize(loss, np.zeros(len(free)), method="Nelder-Mead", options={"xatol": 1e-4})
+        found = minimize(loss, np.zeros(len(free)), method="Powell", options={"xtol": 1e-4})
         return {name: float(f"{value:.3g}") for name, value in values(found.x).items()}
+
+
+def _may_move(name: str, row: Row, engine: str) -> bool:
+    """Whether a row can tell of a number; others are not projected again."""
+    notes = row["notes"] or ""
+    if name == WIDENING:
+        return bool(row["weights"])
+    if name == "handoff_ms" and "disaggregated" not in notes:
+        return False
+    if name == "expert_load" and not re.search(r"\bep=(?!1\b)\d", notes):
+        # TensorRT-LLM's table of maximum loads does not state it.
+        unsaid = row["batch_or_concurrency"] == "unbounded" and engine in FITTED[name][1]
+        return unsaid and load_model(row["model"]).moe is not None
+    if name == "request_ms" and not re.search("ttft|latency", row["unit"].lower()):
+        return False
+    return engine in FITTED[name][1]
 
 
 def errors(log_time: Floats) -> str:
@@ -137,9 +190,8 @@ def main() -> None:
     given = parser.parse_args()
     table = Table()
     values = table.fit(np.ones(len(table.source), np.bool_))
-    engine = engines()[FITTED_ENGINES[0]]
-    shipped = {WIDENING: dequantising().exposed_share, "step_us": engine.step_us}
-    shipped["sequence_us"] = engine.sequence_us
+    shipped = {WIDENING: dequantising().exposed_share}
+    shipped |= {name: getattr(engines()[of[0]], field) for name, (field, of) in FITTED.items()}
     print(f"fitted {values}\nshipped {shipped}")
     fits, residuals = {}, {"in sample": table.log_ratio(values)}
     for what, labels in (("source", table.source), ("model", table.model)):

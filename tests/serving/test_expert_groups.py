@@ -165,6 +165,16 @@ def test_uneven_routing_is_never_faster():
     assert times[0] < times[-1]
 
 
+def test_routing_is_as_uneven_as_the_engine_says_where_experts_are_divided():
+    step = {"engine": "vllm", "engine_constants": {"expert_load": 2.0}}
+    even, uneven = deploy(attention_dp=8, ep=8, expert_load=1.0, **step), {"ep": 8, **step}
+    assert deploy(attention_dp=8, **uneven).runs.expert_load == 2.0
+    assert deploy(tp=8, **step).runs.expert_load == even.runs.expert_load == 1.0
+    # Weights are read of no more experts.
+    few = [term(Step(each, 8, 1, 100), "gemm") for each in (even, deploy(attention_dp=8, **uneven))]
+    assert few[1] < 1.1 * few[0]
+
+
 def test_tensor_groups_send_their_share_and_gather():
     table = emitted(Step(deploy(tp=2, attention_dp=4, ep=8), 64, 1, 100))
     (row, _) = np.flatnonzero(table.kind == EXCHANGE)

@@ -43,6 +43,28 @@ def test_rare_requests_see_an_idle_replica():
     assert result.utilisation < 0.1
 
 
+def test_a_request_at_a_server_waits_beside_its_steps():
+    arrivals = load(arrival="constant", rate_per_s=0.1, requests=20)
+    alone, served = (
+        simulate_load(deploy(engine="vllm_async", engine_constants={"request_ms": delay}), arrivals)
+        for delay in (0.0, 40.0)
+    )
+    assert served.ttft_s == pytest.approx(alone.ttft_s + 0.04)
+    assert served.e2e_s == pytest.approx(alone.e2e_s + 0.04)
+    assert served.tpot_s == pytest.approx(alone.tpot_s)
+
+
+def test_layers_of_latent_attention_take_longer_on_amd_devices():
+    one = {"request_ms": 0.0, "latent_layer_us": 100.0}
+    for device, layers in (("mi300x", 27), ("h200", 0)):
+        plain, slow = (
+            step_times([Step(deploy("deepseek_v2_lite", device, engine="sglang",
+                                    engine_constants=each), 4, 1, 100)]).latency_s[0]
+            for each in ({**one, "latent_layer_us": 0.0}, one)
+        )  # fmt: skip
+        assert slow - plain == pytest.approx(layers * 100e-6)
+
+
 def test_a_result_does_not_depend_on_others():
     loads = [load(rate_per_s=rate) for rate in (5.0, 20.0, 80.0)]
     drawn = [item.draw() for item in loads]

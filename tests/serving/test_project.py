@@ -153,21 +153,28 @@ def test_rent_gives_the_cost_of_tokens_and_none_is_assumed():
     assert caught.value.key == "load.usd_per_gpu_hour"
 
 
+H100 = "NVIDIA H100 SXM 80GB"
+
+
 def test_bands_are_those_of_the_phase_and_not_of_the_rows_of_another():
     found = project("llama3.1_70b", tp=8, batch=64, context=4096)
-    decode = band_of("serving", ("hopper.decode", "decode"), "NVIDIA H100 SXM 80GB")
-    prefill = band_of("serving", ("hopper.prefill", "prefill"), "NVIDIA H100 SXM 80GB")
+    decode, prefill = (
+        band_of("serving", (f"hopper.{phase}.dense", f"{phase}.dense", phase, "hopper.dense"), H100)
+        for phase in ("decode", "prefill")
+    )
     assert decode != prefill
     assert found.uncertainty == found.to_dict()["decode"]["uncertainty"] == decode.to_dict()
     assert found.to_dict()["prefill"]["uncertainty"] == prefill.to_dict()
     whole = project("llama3.1_70b", tp=8, batch=64, context=4096, output=64)
     assert "latency" in whole.uncertainty["basis"]
+    experts = project("mixtral_8x7b", tp=8, batch=64, context=4096)
+    assert experts.uncertainty != decode.to_dict()
     assert whole.to_dict()["decode"]["uncertainty"] == decode.to_dict()
 
 
 @pytest.mark.parametrize("phase", SERVING_PHASES)
 def test_every_phase_has_a_band(phase):
-    assert phase in project(batch=1).band_of(phase).basis
+    assert phase.replace("_", " ") in project(batch=1).band_of(phase).basis
 
 
 @pytest.mark.parametrize("key", sorted({*Deployment.model_fields, "weight_bits"}))

@@ -186,10 +186,11 @@ def _file(name: str) -> dict[str, Any]:
 
 
 PREFILL, DECODE, LATENCY, LOAD = "prefill", "decode", "latency", "load"
+FIRST = "first_token"
 
-SERVING_PHASES = (PREFILL, DECODE, LATENCY, LOAD)
-"""What is timed: first tokens; further tokens; a batch from prompts to last tokens; as many
-requests as an engine takes."""
+SERVING_PHASES = (PREFILL, DECODE, LATENCY, LOAD, FIRST)
+"""What is timed: first tokens; further tokens; a batch from prompts to last tokens; requests that
+come and go, and how long each of them waits for its first token."""
 
 SMALL_MESSAGE_BYTES = 1 << 20
 """Below, a collective is mostly start costs, whose errors are of another kind."""
@@ -215,13 +216,14 @@ def collective_classes(
     return f"{family_of_device(device)}.{size}", size, ALL
 
 
-def serving_classes(device: Device, phase: str) -> tuple[str, ...]:
+def serving_classes(device: Device, phase: str, experts: bool) -> tuple[str, ...]:
     """Return the classes of a time of serving in a phase of `SERVING_PHASES`, the narrowest first.
 
-    The phase comes before the family: rows of prefill say little about decode.
+    The phase comes before the family: rows of prefill say little about decode. Models with
+    ``experts`` have classes of their own.
     """
-    family = family_of_device(device)
-    return f"{family}.{phase}", phase, family, ALL
+    family, kind = family_of_device(device), "moe" if experts else "dense"
+    return f"{family}.{phase}.{kind}", f"{phase}.{kind}", phase, f"{family}.{kind}", kind, ALL
 
 
 def attention_classes(evidence: str) -> tuple[str, ...]:
@@ -235,9 +237,9 @@ def gemm_band(device: Device, dtype: str) -> Band:
     return band_of("gemm", classes, device.name, architecture=device.architecture)
 
 
-def serving_band(device: Device, phase: str) -> Band:
+def serving_band(device: Device, phase: str, experts: bool = False) -> Band:
     """Return the band of one of `SERVING_PHASES`."""
-    return band_of("serving", serving_classes(device, phase), device.name)
+    return band_of("serving", serving_classes(device, phase, experts), device.name)
 
 
 def collective_band(device: Device, size: float | None, network: Network | None = None) -> Band:

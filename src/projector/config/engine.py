@@ -26,6 +26,12 @@ WeightKernels = Literal["tuned", "generated"]
 """Kernels that multiply by narrow weights: written by hand, or made by a compiler."""
 
 
+EngineConstant = Literal[
+    "step_us", "sequence_us", "request_ms", "handoff_ms", "expert_load", "latent_layer_us"
+]
+"""Numbers of an engine that are fitted to published rows."""
+
+
 class Engine(Config):
     """An inference engine."""
 
@@ -49,6 +55,18 @@ class Engine(Config):
 
     sequence_us: NotNegative
     """The same for each sequence of the step."""
+
+    request_ms: NotNegative
+    """From a request's arrival at the server until it is queued, and back: HTTP, tokenising."""
+
+    handoff_ms: NotNegative
+    """The same between a prefill and a decode replica: routing, messages."""
+
+    expert_load: float = Field(ge=1, le=1024)
+    """Pairs of token and expert of the fullest of several parts over those of uniform routing."""
+
+    latent_layer_us: NotNegative
+    """What a layer of latent attention takes more on AMD devices than its kernels are counted."""
 
     layer_kernels: NotNegative
     """Kernels of a layer beside those that training launches eagerly."""

@@ -349,7 +349,10 @@ def emit_served_experts(
     pairs = part_pairs(
         steps.stage_tokens, experts, shapes.topk, parts, steps.largest_part, steps.part_load
     )
-    active = active_experts(experts // parts, pairs, steps.stage_tokens)
+    # Tokens that favour some experts meet no more different ones than with even routing.
+    even = np.ones_like(steps.part_load)
+    fewest = part_pairs(steps.stage_tokens, experts, shapes.topk, parts, steps.largest_part, even)
+    active = active_experts(experts // parts, fewest, steps.stage_tokens)
     exchanged = steps.exchange != NO_EXCHANGE
     _emit_routing(layers, shapes, where, experts)
     _emit_latent(layers, shapes, where, shapes.tokens)

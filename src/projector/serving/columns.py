@@ -263,7 +263,7 @@ def _step_shapes(
         groups_local=local_members(groups, tp, domain),
         stage_local=stage_local,
         largest_part=np.array([largest_of_normals(each.ep) for each in deployments]),
-        part_load=np.array([each.expert_load for each in deployments]),
+        part_load=np.array([each.runs.expert_load for each in deployments]),
         gathers=column(
             each.attention_dp > 1 and each.model.moe is not None and not each.exchanges
             for each in deployments

@@ -14,6 +14,7 @@ from projector.config.device_kernels import MatrixType, SpelledMatrixType
 from projector.config.engine import (
     GENERIC,
     Engine,
+    EngineConstant,
     WeightType,
     engine_named,
     engines,
@@ -167,9 +168,9 @@ class Deployment(Config):
     dispatcher_sms: int = Field(default=20, gt=0, le=1 << 20)
     """Compute units of DeepEP's kernels for many tokens; its default."""
 
-    expert_load: float = Field(default=1.0, ge=1, le=1024)
+    expert_load: float | None = Field(default=None, ge=1, le=1024)
     """Pairs of token and expert of the fullest part over those that uniform routing gives it; 1
-    where experts are balanced. No published load of a router was found."""
+    where experts are balanced. None given means that of ``engine``; with one part 1."""
 
     dtype: SpelledMatrixType = "bf16"
     """Type of the linear layers' operands; attention, router and head stay in 16 bits."""
@@ -238,6 +239,9 @@ class Deployment(Config):
 
     sequence_overhead_us: NotNegative | None = None
     """The same for each sequence of the step."""
+
+    engine_constants: dict[EngineConstant, NotNegative] = Field(default_factory=dict)
+    """Constants of ``engine`` in place of those in ``hardware/engines.yaml``, by their names."""
 
     aliases: ClassVar = {
         "kv_cache_dtype": "kv_cache_bytes",
@@ -476,8 +480,10 @@ class Deployment(Config):
             "decode_graph": self.decode_graph,
             "step_us": self.step_overhead_us,
             "sequence_us": self.sequence_overhead_us,
+            "expert_load": self.expert_load or (1.0 if self.ep == 1 else None),
         }
-        given = {name: value for name, value in stated.items() if value is not None}
+        given: dict[str, float] = {str(name): each for name, each in self.engine_constants.items()}
+        given |= {name: value for name, value in stated.items() if value is not None}
         return engines()[self.engine].model_copy(update=given)
 
 

@@ -155,7 +155,8 @@ class ServingProjection:
 
     def band_of(self, phase: str) -> Band:
         """Return where measured times of a phase lie, as factors of the projected ones."""
-        return serving_band(self.deployment.cluster.device, phase)
+        deployment = self.deployment
+        return serving_band(deployment.cluster.device, phase, deployment.model.moe is not None)
 
     @property
     def band(self) -> Band:

@@ -23,8 +23,8 @@ from projector.serving.generation import cached_prefix_tokens
 from projector.serving.load import Drawn, Load, Scheduler
 from projector.serving.memory import serving_memory
 from projector.serving.points import speculated_times
-from projector.serving.step import BREAKDOWN, hosts_of, step_times
-from projector.units import MICROSECOND, to_ms
+from projector.serving.step import BREAKDOWN, between_steps_us, hosts_of, step_times
+from projector.units import MICROSECOND, MILLISECOND, to_ms
 
 _ATTENTION, _HOST = (BREAKDOWN.index(name) for name in ("attention", "host"))
 
@@ -92,7 +92,7 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
         beside_s=timed.other_s[mixed] - timed.other_s[alone],
         host_s=float(timed.host_s[base[0]]),
         host_beside_s=float(timed.host_s[small]),
-        overhead_s=deployment.runs.step_us * MICROSECOND,
+        overhead_s=between_steps_us(deployment) * MICROSECOND,
         sequence_s=deployment.runs.sequence_us * MICROSECOND / groups,
     )
 
@@ -381,13 +381,14 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
     needed = float((prompts + outputs - 1).sum())
     busy_s = float(totals[kernel.BUSY])
     rate = made / window_s if window_s > 0 else 0.0
+    request_s = replica.deployment.runs.request_ms * MILLISECOND
     return LoadResult(
         deployment=replica.deployment,
         load=load,
         scheduler=replica.scheduler,
-        ttft_s=(served.first_s - arrival_s)[counted],
+        ttft_s=(served.first_s - arrival_s)[counted] + request_s,
         tpot_s=tpot_s,
-        e2e_s=(served.finish_s - arrival_s)[counted],
+        e2e_s=(served.finish_s - arrival_s)[counted] + request_s,
         queued_s=(served.admitted_s - arrival_s)[counted],
         requests=len(outputs),
         window_s=window_s,

@@ -94,6 +94,13 @@ class Hosts:
     layers: Ints
 
 
+def between_steps_us(deployment: Deployment) -> float:
+    """Return what a step takes beside kernels, gaps and sequences, us."""
+    runs, model = deployment.runs, deployment.model
+    latent = model.mla is not None and deployment.cluster.device.vendor == "amd"
+    return runs.step_us + latent * runs.latent_layer_us * model.num_layers
+
+
 def hosts_of(deployments: Sequence[Deployment]) -> Hosts:
     """Read the host side of deployments."""
 
@@ -110,7 +117,7 @@ def hosts_of(deployments: Sequence[Deployment]) -> Hosts:
         queue_gap_s=seconds([each.kernel_start_us for each in devices]),
         launch_s=seconds([each.launch_us for each in software]),
         operator_s=seconds([each.operator_us for each in software]),
-        step_s=seconds([each.step_us for each in runs]),
+        step_s=seconds([between_steps_us(each) for each in deployments]),
         sequence_s=seconds([each.sequence_us for each in runs]),
         groups=np.array([each.attention_dp for each in deployments], np.int64),
         stages=np.array([each.pp for each in deployments], np.int64),

@@ -34,7 +34,7 @@ from projector.validate.kind import Kind, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import number_said, said
 
-NARROW_CACHE = ("vllm", "tensorrt_llm")
+NARROW_CACHE = ("vllm", "vllm_async", "tensorrt_llm")
 """Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
 use it: AMD's FP8-KV checkpoints, TensorRT-LLM's ``quantize.py --kv_cache_dtype fp8``."""
 
@@ -44,18 +44,34 @@ BLOCK_SCALED = ("DeepSeek-V3", "Kimi-K2", "MiniMax-M2", "GLM-5", "Qwen3")
 
 WIDENING = "widening_share"
 
-FITTED = {
-    WIDENING: "widening_share",
-    "step_us": "step_overhead_us",
-    "sequence_us": "sequence_overhead_us",
-}
-"""Fitted constant -> field of a deployment."""
+_OLD_VLLM, _LATER, _TRT = ("vllm",), ("vllm_async", "sglang"), ("tensorrt_llm",)
+ENGINES = (*_OLD_VLLM, *_LATER, *_TRT)
+"""Engines with a scheduler, whose host times are fitted."""
 
-FITTED_ENGINES = ("vllm", "sglang", "tensorrt_llm")
-"""Engines that share the constants of a step and of a sequence."""
+FITTED = {
+    "step_us": ("step_us", _OLD_VLLM),
+    "sequence_us": ("sequence_us", _OLD_VLLM),
+    "later_step_us": ("step_us", _LATER),
+    "later_sequence_us": ("sequence_us", _LATER),
+    "trt_step_us": ("step_us", _TRT),
+    "trt_sequence_us": ("sequence_us", _TRT),
+    "expert_load": ("expert_load", ENGINES),
+    "request_ms": ("request_ms", ENGINES),
+    "handoff_ms": ("handoff_ms", ENGINES),
+    "latent_layer_us": ("latent_layer_us", ("sglang",)),
+}
+"""Fitted constant of an engine -> its field, and the engines that share it."""
 
 MOST_SHARE = 0.9999
 """All of a prompt but its last page."""
+
+GATHERED = 8
+"""Most parts of experts whose tokens engines gather by default: ``allgather_reducescatter`` of vLLM
+(``--all2all-backend``), no backend of SGLang (``--moe-a2a-backend``), TensorRT-LLM without
+``WIDEEP``."""
+
+ASYNC_VLLM = (0, 12)
+"""First release of vLLM that schedules beside the device by default; not verified."""
 
 TRT_MEMORY = 0.95
 """Share of the memory that TensorRT-LLM's benchmarks take (perf-overview.md: "in many cases")."""
@@ -143,7 +159,7 @@ def phase_of(row: kinds.Row) -> str:
     phase = (row.get("phase") or "").lower()
     if loads.is_under_load(row):
         first = re.search("ttft|first token", (row.get("unit") or "").lower())
-        return bands.PREFILL if first else bands.LOAD
+        return bands.FIRST if first else bands.LOAD
     if "decode" not in phase:
         return bands.PREFILL
     return bands.LATENCY if "prefill" in phase else bands.DECODE
@@ -250,7 +266,7 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     if replicas * of_replica != gpus and pools is None:
         names = "tp x pp" if layout["attention_dp"] == 1 else "tp x attention_dp x pp"
         raise ValueError(f"{gpus} GPUs are not a whole number of replicas of {names} {of_replica}")
-    engine = said(row, "engine") or GENERIC
+    engine = engine_of(row)
     device = load_device(_device(row.get("gpu") or "", []))
     scheduler = loads.scheduler_of(row, engine, device)
     under_load = loads.is_under_load(row)
@@ -349,7 +365,7 @@ def _deployment(
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(row, precision, notes)
     says = loads.stated(row)
-    engine = said(row, "engine") or GENERIC
+    engine = engine_of(row)
     settings |= {"engine": engine, "prefix_share": _prefix_share(row, notes)}
     stated = says.get("kv_cache", "")
     if re.match("fp8|bf16|fp16", stated):
@@ -361,11 +377,18 @@ def _deployment(
         settings["gpu_memory_utilization"] = TRT_MEMORY
     if says.get("graphs", "").startswith("off"):
         settings["decode_graph"] = False
-    settings |= _constants(engine, without)
+    if layout["attention_dp"] > 1 and layout["ep"] <= GATHERED and "WIDEEP" not in str(says):
+        settings["dispatcher"] = "allgather"
+    constants = _constants(engine, without)
+    if "mlperf" in (row.get("phase") or "").lower():
+        constants["request_ms"] = 0.0  # LoadGen calls the engine itself
+    settings["widening_share"] = without.values.get(WIDENING)
     if steps := loads.number_in(says.get("num_scheduler_steps")):
         # The host schedules so many steps at once.
-        usual = engines()[engine].step_us if "step_us" not in without.values else 0.0
-        settings["step_overhead_us"] = without.values.get("step_us", usual) / steps
+        constants["step_us"] = constants.get("step_us", engines()[engine].step_us) / steps
+    settings["engine_constants"] = constants
+    if "redundant experts" in (row.get("notes") or ""):
+        settings["expert_load"] = 1.0
     drafts = _speculative(says)
     identity = (row.get("model"), key, *sorted(layout.items(), key=str), *settings.items(), drafts)
     identity = tuple(str(each) for each in identity)
@@ -385,6 +408,14 @@ def _deployment(
     return shared.deployments[identity]
 
 
+def engine_of(row: kinds.Row) -> str:
+    """Return the engine of a row, by its release."""
+    engine = said(row, "engine") or GENERIC
+    release = said(row, "engine_release").split(".")
+    later = len(release) == 2 and (int(release[0]), int(release[1])) >= ASYNC_VLLM
+    return "vllm_async" if engine == "vllm" and later else engine
+
+
 def _speculative(says: Mapping[str, str]) -> SpeculativeConfig | None:
     """Return the drafts of the model's own module, with the acceptance that yields what is stated.
 
@@ -402,18 +433,18 @@ def _speculative(says: Mapping[str, str]) -> SpeculativeConfig | None:
 
 
 def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
-    """Return fields of a deployment with constants that have not seen a source."""
+    """Return constants of an engine that have not seen a source."""
     return {
         field: without.values[name]
-        for name, field in FITTED.items()
-        if name in without.values and (engine in FITTED_ENGINES or name == WIDENING)
+        for name, (field, of) in FITTED.items()
+        if name in without.values and engine in of
     }
 
 
 def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
     """Return the band of a row and the classes that it is looked for in."""
-    device = case.deployment.cluster.device
-    classes = bands.serving_classes(device, phase_of(row))
+    device, experts = case.deployment.cluster.device, case.deployment.model.moe is not None
+    classes = bands.serving_classes(device, phase_of(row), experts)
     return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
 
 

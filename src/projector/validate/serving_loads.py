@@ -39,17 +39,17 @@ WAVES = 8
 """Largest batches that an unbounded load without a stated number of requests is made of."""
 
 MLPERF = {
-    "Llama-2-70B": (225, 274, 1024),
-    "Mixtral-8x7B": (150, 145, 1024),
-    "Llama-3.1-405B": (9400, 680, 2000),
-    "Llama-3.1-8B": (778, 73, 128),
-    "DeepSeek-V3": (800, 3880, 20000),
+    "Llama-2-70B": (225, 1024, 274, 1024),
+    "Mixtral-8x7B": (150, 2048, 145, 1024),
+    "Llama-3.1-405B": (9400, 20000, 680, 2000),
+    "Llama-3.1-8B": (778, 2048, 73, 128),
+    "DeepSeek-V3": (800, 4096, 3880, 20000),
 }
-"""Model -> mean tokens of prompts and of outputs of its MLPerf data set, and the most of an output.
-405B, 8B and DeepSeek-R1: MLCommons' announcements of rounds 5.0 and 5.1; prompts of the other two
-are recalled, not verified."""
+"""Model -> mean and most tokens of prompts, and of outputs, of its MLPerf data set. Means of 405B,
+8B and DeepSeek-R1: MLCommons' announcements of rounds 5.0 and 5.1; prompts of the other two and
+most of the limits are recalled, not verified."""
 
-MLPERF_CV = 0.8
+MLPERF_CV = 0.6
 """Standard deviation of those lengths over their mean; assumed."""
 
 _NUMBER = r"\d[\d,]*\.?\d*"
@@ -71,12 +71,15 @@ def reported(text: str) -> Reported:
     """Return what a unit means. A time without a statistic is a median, as InferenceX plots."""
     plain = text.strip().lower()
     found = re.search(r"p(\d\d)", plain)
-    percentile = float(found[1]) if found else None if re.search("mean|average", plain) else 50.0
+    percentile = float(found[1]) if found else 50.0 if "median" in plain else None
     quantity = next((name for words, name in _QUANTITIES.items() if re.search(words, plain)), "")
     if not quantity:
         raise ValueError(f"unknown unit {text!r}")
     return Reported(quantity, percentile, "gpu" in plain)
 
+
+AT_SERVER = ("ttft", "e2e")
+"""Times that begin when a request comes to the server."""
 
 _QUANTITIES = {
     r"^ms.*(ttft|first token)": "ttft",
@@ -174,11 +177,11 @@ def _lengths(row: Row, notes: Mapping[str, str], model: str) -> dict[str, Any]:
     prompt, output = _whole(row, "input_len"), _whole(row, "output_len")
     mean = number_in(notes.get("mean_output_len"))
     if not prompt:
-        usual_in, usual_out, most = MLPERF[model]
+        usual_in, most_in, usual_out, most_out = MLPERF[model]
         spread = {"kind": "lognormal", "cv": MLPERF_CV}
         return {
-            "input_tokens": {**spread, "mean": usual_in, "high": 8 * usual_in},
-            "output_tokens": {**spread, "mean": mean or usual_out, "high": most},
+            "input_tokens": {**spread, "mean": usual_in, "high": most_in},
+            "output_tokens": {**spread, "mean": mean or usual_out, "high": most_out},
         }
     if "without --random-range-ratio" in (row.get("notes") or ""):
         return {"input_tokens": _from(1, prompt), "output_tokens": _from(1, output)}
@@ -216,7 +219,7 @@ def scheduler_of(row: Row, engine: str, device: Device) -> Scheduler:
         large = device.hbm_gib >= 160
         settings = {"max_num_seqs": 2048, "max_num_batched_tokens": 16384 if large else 8192}
         settings["prompts"] = "first"
-    elif engine == "vllm":
+    elif engine.startswith("vllm"):
         few = device.hbm_gib < 70 or "A100" in device.name
         settings = {"max_num_seqs": 256 if few else 1024}
         settings["max_num_batched_tokens"] = 16384 if "offline" in phase else 8192
@@ -231,7 +234,7 @@ def scheduler_of(row: Row, engine: str, device: Device) -> Scheduler:
 
 def value_of(what: Reported, result: LoadResult, replicas: int) -> float:
     """Return what a row reports of a load on one of its replicas."""
-    if what.quantity in ("ttft", "tpot", "e2e"):
+    if what.quantity in (*AT_SERVER, "tpot"):
         return _statistic(getattr(result, f"{what.quantity}_s"), what.percentile) * 1e3
     drawn = result.load.draw()
     if what.quantity == "user":
@@ -293,8 +296,13 @@ def pools_value(what: Reported, pools: Pools) -> float:
     if what.quantity == "tpot":
         return float(token_s[row]) * 1e3
     if what.quantity == "ttft":
-        waiting = max(ttft_s, float(pools.concurrency - decoding[row]) / requests_per_s)
-        return waiting * 1e3
+        runs = pools.deployment.runs
+        queued_s = max(ttft_s, float(pools.concurrency - decoding[row]) / requests_per_s)
+        if what.percentile is None:
+            # All of the first wave come together and wait for prefill.
+            burst_s = max(queued_s, ttft_s + pools.concurrency / 2.0 / limit)
+            queued_s += (burst_s - queued_s) / REQUESTS_OF_CONCURRENCY
+        return queued_s * 1e3 + runs.request_ms + runs.handoff_ms
     counts = {"output": pools.output_len, "input": pools.input_len, "requests": 1}
     if what.quantity not in counts:
         raise ValueError(f"{what.quantity} of prefill and decode apart is not projected")
