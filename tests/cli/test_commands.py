@@ -76,6 +76,7 @@ SURFACE = {
         "--plot",
         "--html",
         "--out",
+        "--verify",
         "--engine",
         "--scheduler",
         "--dry-run",
@@ -119,8 +120,8 @@ SURFACE = {
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
-    | {"--usd-per-gpu-hour"}
-    | {"--fidelity"}
+    | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
+    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms"}
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}

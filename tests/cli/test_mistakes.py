@@ -148,7 +148,7 @@ def test_directory(tmp_path, capsys):
     check(capsys, ["memory", "--config", tmp_path], "config", ["is a directory"])
 
 
-@pytest.mark.parametrize("model_type", ["falcon_h1", "rwkv"])
+@pytest.mark.parametrize("model_type", ["zamba2", "rwkv"])
 def test_hybrid_model(model_type, tmp_path, capsys):
     folder = tmp_path / "hybrid"
     folder.mkdir()

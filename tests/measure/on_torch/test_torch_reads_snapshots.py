@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from projector.report.memory_snapshot import Allocation, Device, Frame, save_snapshot, snapshot_of
+from projector.report.memory_snapshot import Allocation, Frame, save_snapshot, snapshot_of
 
 torch = pytest.importorskip("torch")
 viewer = pytest.importorskip("torch.cuda._memory_viz")
@@ -26,7 +26,7 @@ def snapshot(tmp_path):
         made(2 * GIB, 2 * 10**9, None, "optimizer", "update"),
     ]
     path = tmp_path / "snapshot.pickle"
-    save_snapshot(snapshot_of(rows, [Device(16 * GIB)]), path)
+    save_snapshot(snapshot_of(rows, [16 * GIB]), path)
     return pickle.loads(path.read_bytes())
 
 
