@@ -11,16 +11,11 @@ LONGEST_MESSAGE = 8192
 class ProjectorError(Exception):
     """Base of every error a user can cause.
 
-    Parameters
-    ----------
-    message : str
-        One sentence that names the key, the value and the way out.
-    key : str
-        Dotted field the error is about, ``""`` when it concerns a whole file.
-    value : object
-        The offending value as the user gave it.
-    allowed : object
-        What would be legal: a list of values, or a description.
+    Args:
+        message (str): One sentence that names the key, the value and the way out.
+        key (str): Dotted field the error is about, ``""`` when it concerns a whole file.
+        value (object): The offending value as the user gave it.
+        allowed (object): What would be legal: a list of values, or a description.
     """
 
     def __init__(

@@ -28,19 +28,14 @@ def load_job(
 ) -> Job:
     """Read a training job.
 
-    Parameters
-    ----------
-    source : str, Path, mapping or Job
-        A native job file, a file of another tool (docs/formats.md lists them), a mapping with the
-        native layout, or a job.
-    overrides : mapping, optional
-        Dotted field -> value, e.g. ``{"parallelism.pp": 8}``, or its last part where that is clear:
-        ``{"pp": 8}``; applied last.
+    Args:
+        source (str, Path, mapping or Job): A native job file, a file of another tool
+            (docs/formats.md lists them), a mapping with the native layout, or a job.
+        overrides (mapping, optional): Dotted field -> value, e.g. ``{"parallelism.pp": 8}``, or its
+            last part where that is clear: ``{"pp": 8}``; applied last.
 
-    Raises
-    ------
-    ConfigError
-        For anything that does not describe a job; the message names key and remedy.
+    Raises:
+        ConfigError: For anything that does not describe a job; the message names key and remedy.
     """
     return Job.parse(job_data(source, overrides))
 

@@ -34,21 +34,18 @@ MOST_CHOICES = 1 << 17
 def load_space(source: str | Path | Mapping[str, Any] | space.Space) -> space.Space:
     """Read a space of jobs.
 
-    Parameters
-    ----------
-    source : str, Path, mapping or Space
-        A YAML file or a mapping with ``base`` (a job: a file, beside the space file, or a mapping),
-        ``axes`` (dotted field -> values) and ``constraints`` (expressions that every point must
-        make true). Values are a list, or a mapping with one of ``range: [first, last, step]``,
-        ``powers_of_two: [first, last]``, ``log: [first, last, count]`` (evenly spaced logarithms),
-        ``scale: [factors]`` (of the base's value) or ``expression: text`` (computed from the
-        others). ``field, field: [[value, value], ...]`` ties fields together. ``best_of`` has axes
-        too; of their combinations a sweep keeps the best for each point of ``axes``.
+    Args:
+        source (str, Path, mapping or Space): A YAML file or a mapping with ``base`` (a job: a file,
+            beside the space file, or a mapping), ``axes`` (dotted field -> values) and
+            ``constraints`` (expressions that every point must make true). Values are a list, or a
+            mapping with one of ``range: [first, last, step]``, ``powers_of_two: [first, last]``,
+            ``log: [first, last, count]`` (evenly spaced logarithms), ``scale: [factors]`` (of the
+            base's value) or ``expression: text`` (computed from the others). ``field, field:
+            [[value, value], ...]`` ties fields together. ``best_of`` has axes too; of their
+            combinations a sweep keeps the best for each point of ``axes``.
 
-    Raises
-    ------
-    ConfigError
-        For anything that does not describe a space; the message names key and remedy.
+    Raises:
+        ConfigError: For anything that does not describe a space; the message names key and remedy.
     """
     if isinstance(source, space.Space):
         return source

@@ -169,10 +169,7 @@ BEYOND_DOMAIN = (
 def algorithm_mask(*names: str) -> int:
     """Return the value of the field ``algorithms`` that allows the named ones.
 
-    Raises
-    ------
-    ValueError
-        For a name that is not one of ``ALGORITHMS``.
+    Raises `ValueError` for a name that is not one of ``ALGORITHMS``.
     """
     unknown = sorted(set(names) - set(ALGORITHMS))
     if unknown:
@@ -403,40 +400,25 @@ def collective_times(
 ) -> int:
     """Time of each collective with the best valid algorithm, and that algorithm.
 
-    Parameters
-    ----------
-    op_G : int64[G]
-        Operation codes, positions in ``OPERATIONS``.
-    bytes_G : float64[G]
-        The whole buffer. All-reduce: the tensor that every rank holds. All-gather: the gathered
-        output. Reduce-scatter: the input of one rank. All-to-all: what one rank holds in total,
-        of which it keeps 1/n. Broadcast, reduce and send/recv: the message. All-to-all of
-        unequal blocks: the most that one rank holds or gets in total, 1/n of it being its own.
-    ranks_G : int64[G]
-        Members n of the group.
-    local_G : int64[G]
-        Most members that share a scale-up domain, 1 to n.
-    span_G : int64[G]
-        How the group lies beyond that domain, from ``span_codes``; 0 is ``ceil(n / local)`` domains
-        of one pod, full but for the last.
-    fabric_G : int64[G]
-        Rows of ``fabrics``.
-    fabrics : FABRIC[F]
-        Link rates and latencies.
-    time_s_G : float64[G]
-        Output, overwritten; NaN in an invalid row, 0 where n is 1 or there are no bytes.
-    algorithm_G : int64[G]
-        Output, overwritten; position in ``ALGORITHMS`` or ``NO_ALGORITHM``.
-
-    Returns
-    -------
-    int
-        0, or 1 if some row is invalid: a code or count out of range, more local members than
+    op_G : int64[G]. Operation codes, positions in ``OPERATIONS``.
+    bytes_G : float64[G]. The whole buffer. All-reduce: the tensor that every rank holds.
+        All-gather: the gathered output. Reduce-scatter: the input of one rank. All-to-all: what one
+        rank holds in total, of which it keeps 1/n. Broadcast, reduce and send/recv: the message.
+        All-to-all of unequal blocks: the most that one rank holds or gets in total, 1/n of it being
+        its own.
+    ranks_G : int64[G]. Members n of the group.
+    local_G : int64[G]. Most members that share a scale-up domain, 1 to n.
+    span_G : int64[G]. How the group lies beyond that domain, from ``span_codes``; 0 is ``ceil(n /
+        local)`` domains of one pod, full but for the last.
+    fabric_G : int64[G]. Rows of ``fabrics``.
+    fabrics : FABRIC[F]. Link rates and latencies.
+    time_s_G : float64[G]. Output, overwritten; NaN in an invalid row, 0 where n is 1 or there are
+        no bytes.
+    algorithm_G : int64[G]. Output, overwritten; position in ``ALGORITHMS`` or ``NO_ALGORITHM``.
+    Returns 0, or 1 if some row is invalid: a code or count out of range, more local members than
         the domain has devices, a send/recv of other than two ranks, a link without a rate, an
         unknown algorithm among the allowed ones, or a time that is not finite.
 
-    Notes
-    -----
     Groups of one kind run at once and share what leaves a pod; nothing else is shared. Within the
     domains unequal ones are taken to be as full as the fullest, between them as empty as the
     emptiest.
@@ -499,10 +481,7 @@ def collective_time_columns(
 ) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, algorithm)`` of ``collective_times``; scalars broadcast.
 
-    Raises
-    ------
-    ValueError
-        Where a row has no valid time, with the values of the first such row.
+    Raises `ValueError` where a row has no valid time, with the values of the first such row.
     """
     op_G, bytes_G, ranks_G, local_G, span_G, fabric_G = broadcast_columns(
         (op, buffer_bytes, ranks, local, span, fabric_index),

@@ -471,19 +471,11 @@ def _empty(total: int, max_seqs: int) -> _State:
 def serve_requests(requests: Requests, limits: Limits, table: StepTable, served: Served) -> int:
     """Serve all requests on one replica.
 
-    Parameters
-    ----------
-    requests, limits, table
-        See their classes.
-    served : Served
-        Output, overwritten.
-
-    Returns
-    -------
-    int
-        OK, or STUCK where a request needs more units than there are.
-
-    Steps of decode alone that follow one another with the same requests are one loop over times.
+    requests, limits, table. See their classes.
+    served : Served. Output, overwritten.
+    Returns OK, or STUCK where a request needs more units than there are.
+    Returns Steps of decode alone that follow one another with the same requests are one loop over
+        times..
     """
     total = len(requests.input_tokens)
     served.arrival_s[:] = requests.arrival_s

@@ -180,7 +180,8 @@ class Record(Config):
     def save(self, path: str | Path) -> None:
         """Write the record as JSON; the file appears whole or not at all.
 
-        Raises `ConfigError` if the file cannot be written.
+        Raises:
+            ConfigError: If the file cannot be written.
         """
         check_place(path, key=SAVE)
         text = json.dumps(self.model_dump(mode="json"), indent=1, allow_nan=False)
@@ -189,11 +190,15 @@ class Record(Config):
     def check(self, job: Job) -> list[str]:
         """Refuse a job that this record does not hold for.
 
-        job : Job. The job asked for, or its benchmark job.
-        Returns list of str: what differs and leaves the layers as they are: warnings for the
-            report.
-        Raises `ConfigError` if the device, the matrix type, the shapes of the layers or the context
-            parallelism are not those that were measured.
+        Args:
+            job (Job): The job asked for, or its benchmark job.
+
+        Returns:
+            List of str: what differs and leaves the layers as they are: warnings for the report.
+
+        Raises:
+            ConfigError: If the device, the matrix type, the shapes of the layers or the context
+                parallelism are not those that were measured.
         """
         refuse_adapter(job.training.adapter, "records have layers whose weights are all trained")
         self._check_device(job)
@@ -311,7 +316,8 @@ class Record(Config):
     def section(self, name: str, kind: type[Section]) -> Section:
         """Return one section of the benchmark job.
 
-        Raises `ConfigError` if the record has no such section, or one that describes none.
+        Raises:
+            ConfigError: If the record has no such section, or one that describes none.
         """
         if name not in self.job:
             msg = f"the record has no job.{name}, so it fits no job"
@@ -322,8 +328,8 @@ class Record(Config):
 def load_record(path: str | Path) -> Record:
     """Read a record.
 
-    Raises `ConfigError` if the file is missing, empty, cut off, no record, or one of another
-        schema.
+    Raises:
+        ConfigError: If the file is missing, empty, cut off, no record, or one of another schema.
     """
     path, what = Path(path), "a record of measurements"
     data = read_object(path, key=LOAD, what=what)

@@ -133,19 +133,24 @@ def record_trace(
     rank clocks and power of its GPU (``rank0.samples.jsonl``), and rank 0 of a run on GPUs the
     command of a second, serialised run that collects hardware counters (``counters.sh``).
 
-    folder : str or Path. Made where it is not there.
-    warmup, active : int. Iterations that are left out, and those that are recorded after them.
-    modules : bool. Whether modules are named in the trace, so that operations fall into layers. It
-        adds two calls to each module's forward; a compiled model is better recorded without.
-    shapes, stacks : bool. Whether shapes of operands and Python stacks are recorded.
-    samples : bool. Whether cores, clocks and power are sampled.
-    period_s : float. Seconds from one sample to the next.
-    every_step : bool. Whether each step of an optimizer ends an iteration, so that the loop need
-        not say so.
-    command : sequence of str, optional. What ``counters.sh`` runs, by default the command of this
-        process.
-    Yields TraceRecorder: call its ``step()`` at the end of each iteration.
-    Raises `ConfigError` if a count or the period makes no sense, or the folder cannot be made.
+    Args:
+        folder (str or Path): Made where it is not there.
+        warmup, active (int): Iterations that are left out, and those that are recorded after them.
+        modules (bool): Whether modules are named in the trace, so that operations fall into layers.
+            It adds two calls to each module's forward; a compiled model is better recorded without.
+        shapes, stacks (bool): Whether shapes of operands and Python stacks are recorded.
+        samples (bool): Whether cores, clocks and power are sampled.
+        period_s (float): Seconds from one sample to the next.
+        every_step (bool): Whether each step of an optimizer ends an iteration, so that the loop
+            need not say so.
+        command (sequence of str, optional): What ``counters.sh`` runs, by default the command of
+            this process.
+
+    Yields:
+        TraceRecorder: call its ``step()`` at the end of each iteration.
+
+    Raises:
+        ConfigError: If a count or the period makes no sense, or the folder cannot be made.
     """
     _check(warmup, active, period_s)
     rank, local_rank, _ = _place()

@@ -333,30 +333,35 @@ def project_plan(
     Every size of every kind of cluster is searched for its fastest layout, and its run projected.
     Model, global batch and sequence are the same everywhere, so that every row trains the same.
 
-    model : str, mapping or ModelConfig, optional. An architecture; sequence and global batch follow
-        rules of `PlanSettings` unless ``overrides`` state them.
-    tokens : float or str, optional. Tokens to train: a number, or a text such as ``15.6T``. Left
-        out, the job states them.
-    job : Job, mapping, str or Path, optional. Instead of a model: anything that `load_job` reads.
-    devices : str or sequence, optional. What to choose from: names, files or mappings of devices;
-        ``NAME@NETWORK`` sets another network. By default the device of the job, or those of
-        `PlanSettings`.
-    gpus : int or sequence of int, optional. Sizes to choose from, each whole nodes; chosen by the
-        question when left out.
-    deadline_days : float, optional. Days that the run may take.
-    budget_usd : float, optional. USD that it may cost; needs prices.
-    usd_per_gpu_hour : float or mapping, optional. Price of an hour of a GPU: one for all, or by
-        name as in ``devices``.
-    overrides : mapping, optional. Dotted field of the job -> value.
-    top : int. Choices that reports show; the result has all.
-    fidelity : str. ``tiles``, or ``first-order`` for closed forms, which also take devices without
-        compute units; these know neither bands nor failures.
-    settings : PlanSettings, optional. Defaults to use instead of the shipped ones.
-    formats : sequence of str. Formats of `emit_job`: only what their frameworks can run is offered.
-    progress : callable, optional. Called after each size with sizes done, sizes expected and
-        layouts projected.
-    Raises `ConfigError` for anything that describes no question: the message names key and remedy.
-        A question without an answer raises nothing: `PlanResult.met` is false.
+    Args:
+        model (str, mapping or ModelConfig, optional): An architecture; sequence and global batch
+            follow rules of `PlanSettings` unless ``overrides`` state them.
+        tokens (float or str, optional): Tokens to train: a number, or a text such as ``15.6T``.
+            Left out, the job states them.
+        job (Job, mapping, str or Path, optional): Instead of a model: anything that `load_job`
+            reads.
+        devices (str or sequence, optional): What to choose from: names, files or mappings of
+            devices; ``NAME@NETWORK`` sets another network. By default the device of the job, or
+            those of `PlanSettings`.
+        gpus (int or sequence of int, optional): Sizes to choose from, each whole nodes; chosen by
+            the question when left out.
+        deadline_days (float, optional): Days that the run may take.
+        budget_usd (float, optional): USD that it may cost; needs prices.
+        usd_per_gpu_hour (float or mapping, optional): Price of an hour of a GPU: one for all, or by
+            name as in ``devices``.
+        overrides (mapping, optional): Dotted field of the job -> value.
+        top (int): Choices that reports show; the result has all.
+        fidelity (str): ``tiles``, or ``first-order`` for closed forms, which also take devices
+            without compute units; these know neither bands nor failures.
+        settings (PlanSettings, optional): Defaults to use instead of the shipped ones.
+        formats (sequence of str): Formats of `emit_job`: only what their frameworks can run is
+            offered.
+        progress (callable, optional): Called after each size with sizes done, sizes expected and
+            layouts projected.
+
+    Raises:
+        ConfigError: For anything that describes no question: the message names key and remedy. A
+            question without an answer raises nothing: `PlanResult.met` is false.
     """
     began = time.perf_counter()
     check_top(top)

@@ -61,13 +61,16 @@ def project_memory(
 ) -> MemoryProjection | FirstOrderMemory:
     """Project the memory of every pipeline stage.
 
-    job : Job, mapping, str or Path. A job, or anything that `load_job` reads.
-    fidelity : str. ``tiles``, or ``first-order`` for the closed forms of ``docs/first_order.md``,
-        which also take devices without compute units.
-    records, profiling_mode, benchmark_gpus : optional. As in `project_performance`: the peak is
-        anchored on that of a measured step.
-    Raises `ProjectorError` if the job cannot exist, or a record does not hold for it. A job that
-        does not fit is projected all the same.
+    Args:
+        job (Job, mapping, str or Path): A job, or anything that `load_job` reads.
+        fidelity (str): ``tiles``, or ``first-order`` for the closed forms of
+            ``docs/first_order.md``, which also take devices without compute units.
+        records, profiling_mode, benchmark_gpus (optional): As in `project_performance`: the peak is
+            anchored on that of a measured step.
+
+    Raises:
+        ProjectorError: If the job cannot exist, or a record does not hold for it. A job that does
+            not fit is projected all the same.
     """
     given = _listed(records)
     if by_closed_forms(fidelity):
@@ -117,24 +120,29 @@ def project_performance(
 ) -> PerformanceProjection | FirstOrderPerformance:
     """Project the time of one training step.
 
-    job : Job, mapping, str or Path. A job, or anything that `load_job` reads.
-    target_nodes : int, optional. Replaces ``cluster.nodes``; the global batch stays.
-    schedule : str, optional. Replaces ``training.schedule``. ``all`` compares every schedule that
-        can run, each in the chunks (``vpp``) it needs, and returns the fastest that fits, or the
-        fastest of all if none fits. ``alternatives`` has the others; ``left_out`` has those that
-        cannot run.
-    fidelity : str. ``tiles``, or ``first-order`` for the closed forms of ``docs/first_order.md``,
-        which know the bubble of 1F1B and of its interleaved form alone.
-    records : Record, str, Path, or a sequence of them, optional. What was measured: times of the
-        record nearest to the job are taken, scaled where it is not the same, and the models stand
-        for the rest (``docs/measure.md``).
-    profiling_mode : str, optional. ``simulate`` takes the models alone and no record; ``benchmark``
-        takes records, or measures now where there are none; ``both`` also compares with the models
-        (``comparison``); ``auto`` measures now if a GPU of the job's type is at hand. Unless
-        stated, records are taken where they are given, and nothing is measured.
-    benchmark_gpus : int, optional. Devices to measure on; asks for a measurement.
-    Raises `ProjectorError` if the job cannot exist, a record does not hold for it, or nothing can
-        be measured here. A job that does not fit is projected all the same.
+    Args:
+        job (Job, mapping, str or Path): A job, or anything that `load_job` reads.
+        target_nodes (int, optional): Replaces ``cluster.nodes``; the global batch stays.
+        schedule (str, optional): Replaces ``training.schedule``. ``all`` compares every schedule
+            that can run, each in the chunks (``vpp``) it needs, and returns the fastest that fits,
+            or the fastest of all if none fits. ``alternatives`` has the others; ``left_out`` has
+            those that cannot run.
+        fidelity (str): ``tiles``, or ``first-order`` for the closed forms of
+            ``docs/first_order.md``, which know the bubble of 1F1B and of its interleaved form
+            alone.
+        records (Record, str, Path, or a sequence of them, optional): What was measured: times of
+            the record nearest to the job are taken, scaled where it is not the same, and the models
+            stand for the rest (``docs/measure.md``).
+        profiling_mode (str, optional): ``simulate`` takes the models alone and no record;
+            ``benchmark`` takes records, or measures now where there are none; ``both`` also
+            compares with the models (``comparison``); ``auto`` measures now if a GPU of the job's
+            type is at hand. Unless stated, records are taken where they are given, and nothing is
+            measured.
+        benchmark_gpus (int, optional): Devices to measure on; asks for a measurement.
+
+    Raises:
+        ProjectorError: If the job cannot exist, a record does not hold for it, or nothing can be
+            measured here. A job that does not fit is projected all the same.
     """
     given = _listed(records)
     if by_closed_forms(fidelity):
@@ -195,14 +203,19 @@ def project_jobs(
 def emit_job(job: JobLike, format: str) -> Emitted:  # noqa: A002  # the option's name
     """Write a job as the configuration of a training framework.
 
-    job : Job, mapping, str or Path. Anything that `load_job` reads.
-    format : str. ``megatron``, ``primus``, ``torchtitan`` or ``deepspeed``.
-    Returns Emitted: the text, the ending of its file, and the fields that it carries beside the
-        framework's own.
-    Raises `ConfigError` if the job cannot be read or cannot exist, as for `project_performance`, or
-        for an unknown format.
-    Raises `UnsupportedError` if the framework cannot run the job, or the file would not give the
-        same one.
+    Args:
+        job (Job, mapping, str or Path): Anything that `load_job` reads.
+        format (str): ``megatron``, ``primus``, ``torchtitan`` or ``deepspeed``.
+
+    Returns:
+        Emitted: the text, the ending of its file, and the fields that it carries beside the
+            framework's own.
+
+    Raises:
+        ConfigError: If the job cannot be read or cannot exist, as for `project_performance`, or for
+            an unknown format.
+        UnsupportedError: If the framework cannot run the job, or the file would not give the same
+            one.
     """
     loaded = job if isinstance(job, Job) else load_job(job)
     check_exists(loaded)

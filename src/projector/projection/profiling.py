@@ -74,15 +74,20 @@ def measure_job(
 
     The job is reduced to so many devices (``docs/measure.md``). Torch runs in a process of its own.
 
-    job : Job, mapping, str or Path. A job, or anything that `load_job` reads; however many devices
-        it takes.
-    benchmark_gpus : int, optional. Devices to measure on; those of a node of the job, or as many of
-        them as there are. One on a processor.
-    progress : callable, optional. Called with each line of progress.
-    Returns a `Record`, for ``project_performance(job, records=record)``; ``record.save(path)``
-        keeps it.
-    Raises `ProjectorError` if the job cannot be reduced so far, what is at hand is another device
-        than the job's, or torch cannot measure it.
+    Args:
+        job (Job, mapping, str or Path): A job, or anything that `load_job` reads; however many
+            devices it takes.
+        benchmark_gpus (int, optional): Devices to measure on; those of a node of the job, or as
+            many of them as there are. One on a processor.
+        progress (callable, optional): Called with each line of progress.
+
+    Returns:
+        A `Record`, for ``project_performance(job, records=record)``; ``record.save(path)`` keeps
+            it.
+
+    Raises:
+        ProjectorError: If the job cannot be reduced so far, what is at hand is another device than
+            the job's, or torch cannot measure it.
     """
     check_options(BENCHMARK, (), benchmark_gpus)
     loaded = job if isinstance(job, Job) else load_job(job)

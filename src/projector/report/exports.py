@@ -44,20 +44,16 @@ def write_timeline(
     a file for each pipeline rank, ``rank<N>.json.gz``, as PyTorch's profiler writes them: N is the
     number of its first device among all devices of the job.
 
-    Parameters
-    ----------
-    result : PerformanceProjection
-        What `project_performance` returns.
-    path : str or Path
-        File to write, compressed where the name ends in ``.gz``, or a folder: one that is there, or
-        a text that ends in a slash. What another projection wrote into the folder is replaced.
-    timeline : Timeline, optional
-        What `build_timeline` made of the result; made here unless given.
+    Args:
+        result (PerformanceProjection): What `project_performance` returns.
+        path (str or Path): File to write, compressed where the name ends in ``.gz``, or a folder:
+            one that is there, or a text that ends in a slash. What another projection wrote into
+            the folder is replaced.
+        timeline (Timeline, optional): What `build_timeline` made of the result; made here unless
+            given.
 
-    Raises
-    ------
-    ConfigError
-        If the files cannot be written, or the folder holds anything but timelines.
+    Raises:
+        ConfigError: If the files cannot be written, or the folder holds anything but timelines.
     """
     check_step_timeline(path)
     target, in_files = Path(path), _is_folder(path)
@@ -141,19 +137,14 @@ def write_memory_snapshot(
     pytorch.org/memory_viz opens it, and ``python -m torch.cuda._memory_viz`` does. Each pipeline
     rank is a device.
 
-    Parameters
-    ----------
-    result : PerformanceProjection
-        What `project_performance` returns.
-    path : str or Path
-        File to write, a pickle of plain values.
-    timeline : Timeline, optional
-        What `build_timeline` made of the result; made here unless given.
+    Args:
+        result (PerformanceProjection): What `project_performance` returns.
+        path (str or Path): File to write, a pickle of plain values.
+        timeline (Timeline, optional): What `build_timeline` made of the result; made here unless
+            given.
 
-    Raises
-    ------
-    ConfigError
-        If the file cannot be written.
+    Raises:
+        ConfigError: If the file cannot be written.
     """
     check_place(path, key="memory_snapshot")
     found = build_timeline(result, DETAIL) if timeline is None else timeline

@@ -67,21 +67,25 @@ def simulate_schedule(
 ) -> ScheduleResult:
     """Simulate one step of a pipeline.
 
-    name : str. Name of the schedule; ``auto`` is 1f1b, or interleaved with virtual stages.
-    pp, vpp, microbatches : int. Ranks, chunks (virtual stages) of a rank, microbatches of the step.
-    f, b, w : float or float[pp * vpp]. Seconds of the forward, of the gradient of the input and of
-        the gradient of the weights, for one chunk and one microbatch; arrays are in model order. A
-        schedule that does not split the backward runs ``b + w`` as one.
-    p2p : float. Seconds from the end of an operation to its arrival on another rank.
-    memory_limit : float, optional. Most microbatches whose activations one rank may hold, all its
-        chunks together. Schedules that are planned keep to it; the others run as they are and say
-        whether they fit.
-    group_size : int, optional. Microbatches that a chunk takes before the next chunk's turn, where
-        the schedule is interleaved; ``pp`` unless given.
-    overlap_p2p : bool. Whether a rank works on while it sends; otherwise its operation lasts
-        ``p2p`` longer.
-    objective : {"makespan", "period"}. What planned schedules make short.
-    Raises `ScheduleError` where the schedule cannot run or an argument is out of range.
+    Args:
+        name (str): Name of the schedule; ``auto`` is 1f1b, or interleaved with virtual stages.
+        pp, vpp, microbatches (int): Ranks, chunks (virtual stages) of a rank, microbatches of the
+            step.
+        f, b, w (float or float[pp * vpp]): Seconds of the forward, of the gradient of the input and
+            of the gradient of the weights, for one chunk and one microbatch; arrays are in model
+            order. A schedule that does not split the backward runs ``b + w`` as one.
+        p2p (float): Seconds from the end of an operation to its arrival on another rank.
+        memory_limit (float, optional): Most microbatches whose activations one rank may hold, all
+            its chunks together. Schedules that are planned keep to it; the others run as they are
+            and say whether they fit.
+        group_size (int, optional): Microbatches that a chunk takes before the next chunk's turn,
+            where the schedule is interleaved; ``pp`` unless given.
+        overlap_p2p (bool): Whether a rank works on while it sends; otherwise its operation lasts
+            ``p2p`` longer.
+        objective (one of "makespan", "period"): What planned schedules make short.
+
+    Raises:
+        ScheduleError: Where the schedule cannot run or an argument is out of range.
     """
     further = (memory_limit, group_size, overlap_p2p, objective)
     run = pipeline_run(name, pp, vpp, microbatches, f, b, w, p2p, *further)

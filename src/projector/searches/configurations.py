@@ -59,34 +59,24 @@ def search(
     promising first, until it is proven that no other one can be among the best ``top``, or need
     less memory than all that are as good.
 
-    Parameters
-    ----------
-    job : Job, mapping or str
-        Anything that `load_job` reads.
-    nodes : int, optional
-        Replaces ``cluster.nodes``.
-    top : int
-        Configurations that are projected in full.
-    limits : Limits, optional
-        Limits of the configurations.
-    allow_risk : bool
-        Whether configurations are ranked that are at risk: their peak fits, but not the upper end
-        of the band of memory. ``limits.allow_risk`` says the same.
-    objective : str
-        What is made small: ``time`` of a step, or ``cost``, ``energy`` or ``co2`` of the run, whose
-        tokens the job states then; ``cost`` needs a price.
-    most_seconds : float, optional
-        Wall clock after which nothing more is begun. The result says what was left out.
-    progress : callable, optional
-        Called with a `Progress` now and then; the first one of orders comes before they are
-        planned.
-    keep_interrupted : bool
-        Whether an interrupt ends the search with what was found, instead of being raised.
+    Args:
+        job (Job, mapping or str): Anything that `load_job` reads.
+        nodes (int, optional): Replaces ``cluster.nodes``.
+        top (int): Configurations that are projected in full.
+        limits (Limits, optional): Limits of the configurations.
+        allow_risk (bool): Whether configurations are ranked that are at risk: their peak fits, but
+            not the upper end of the band of memory. ``limits.allow_risk`` says the same.
+        objective (str): What is made small: ``time`` of a step, or ``cost``, ``energy`` or ``co2``
+            of the run, whose tokens the job states then; ``cost`` needs a price.
+        most_seconds (float, optional): Wall clock after which nothing more is begun. The result
+            says what was left out.
+        progress (callable, optional): Called with a `Progress` now and then; the first one of
+            orders comes before they are planned.
+        keep_interrupted (bool): Whether an interrupt ends the search with what was found, instead
+            of being raised.
 
-    Raises
-    ------
-    ConfigError
-        If the job cannot be read, or an argument is out of range.
+    Raises:
+        ConfigError: If the job cannot be read, or an argument is out of range.
     """
     watch = Watch(check_seconds(most_seconds), progress)
     check_top(top)

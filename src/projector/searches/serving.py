@@ -463,10 +463,8 @@ def search_serving(
     are tried; a type that a device has no units for is left out. ``objective`` is one of
     `OBJECTIVES`, ``usd_per_gpu_hour`` a number or ``listed``; ``top`` are told.
 
-    Raises
-    ------
-    ProjectorError
-        If no deployment of the kind can exist, or the words contradict each other.
+    Raises:
+        ProjectorError: If no deployment of the kind can exist, or the words contradict each other.
     """
     check_top(top)
     watch = Watch()

@@ -177,35 +177,28 @@ def project_serving(
 ) -> ServingProjection:
     """Project a deployment under a load of equal requests.
 
-    Parameters
-    ----------
-    model, device : str, Path, mapping or an instance, optional
-        Architecture and accelerator, as in a job.
-    deployment : Deployment, mapping, str or Path, optional
-        Instead of both, or beside them: a deployment, or a serving file.
-    batch : int, optional
-        Sequences that generate at once; left out, the knee of throughput against speed.
-    context : int, optional
-        Tokens of a prompt.
-    output : int, optional
-        Tokens that are generated for it.
-    rate_per_s : float, optional
-        Requests that arrive a second; the load is then simulated request by request.
-    ttft_ms, tpot_ms : float, optional
-        What 99 % of the users are promised (``load.percentile``): the answer has the replicas
-        that keep it.
-    front : bool
-        Whether to try every split and batch on ``gpus`` devices, those of a node when left out.
-    overrides : mapping, optional
-        Dotted field -> value, e.g. ``{"cluster.gpu_clock_mhz": 1500}``.
-    **settings
-        Fields of `Deployment`: ``tp``, ``pp``, ``dtype`` ...
+    Args:
+        model, device (str, Path, mapping or an instance, optional): Architecture and accelerator,
+            as in a job.
+        deployment (Deployment, mapping, str or Path, optional): Instead of both, or beside them: a
+            deployment, or a serving file.
+        batch (int, optional): Sequences that generate at once; left out, the knee of throughput
+            against speed.
+        context (int, optional): Tokens of a prompt.
+        output (int, optional): Tokens that are generated for it.
+        rate_per_s (float, optional): Requests that arrive a second; the load is then simulated
+            request by request.
+        ttft_ms, tpot_ms (float, optional): What 99 % of the users are promised
+            (``load.percentile``): the answer has the replicas that keep it.
+        front (bool): Whether to try every split and batch on ``gpus`` devices, those of a node when
+            left out.
+        overrides (mapping, optional): Dotted field -> value, e.g. ``{"cluster.gpu_clock_mhz":
+            1500}``.
+        **settings: Fields of `Deployment`: ``tp``, ``pp``, ``dtype`` ...
 
-    Raises
-    ------
-    ProjectorError
-        If the deployment or the load cannot exist. A load that does not fit is projected all the
-        same.
+    Raises:
+        ProjectorError: If the deployment or the load cannot exist. A load that does not fit is
+            projected all the same.
     """
     given: dict[str, Any] = {"model": model, "device": device, **settings}
     load = {"batch": batch, "context": context, "output": output, "rate_per_s": rate_per_s}

@@ -156,40 +156,29 @@ def attention_time(
 ) -> float | Floats:
     """Return the seconds of attention, forward or backward.
 
-    Parameters
-    ----------
-    batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window : int or int array
-        Extents, broadcast like numpy. Keys default to the queries' length, key heads to the
-        query heads, the value width to ``head_dim``; ``window`` 0 sees everything.
-    device : str, Path, mapping or Device
-        Accelerator, as in a job.
-    causal : bool
-        Whether a query sees only earlier keys.
-    backward : bool
-        Whether to time the backward instead of the forward.
-    dtype : str
-        Type of Q, K and V. An implementation that is described for no type in particular is known
-        for 16 bits; other types have the same shares of their own matrix rate.
-    impl : str
-        Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused`` ...); the
-        default is the best that the device's stack offers for training.
-    clock_mhz : float, optional
-        Instead of the clock that ``run`` implies.
-    run : str
-        ``training``: the clock of attention in a training step, also of ``loaded`` (long) runs.
-        ``short`` (benchmarks): its boost clock.
+    Args:
+        batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window (int or int array):
+            Extents, broadcast like numpy. Keys default to the queries' length, key heads to the
+            query heads, the value width to ``head_dim``; ``window`` 0 sees everything.
+        device (str, Path, mapping or Device): Accelerator, as in a job.
+        causal (bool): Whether a query sees only earlier keys.
+        backward (bool): Whether to time the backward instead of the forward.
+        dtype (str): Type of Q, K and V. An implementation that is described for no type in
+            particular is known for 16 bits; other types have the same shares of their own matrix
+            rate.
+        impl (str): Implementation by the device's name for it (``fa2``, ``cudnn``, ``unfused``
+            ...); the default is the best that the device's stack offers for training.
+        clock_mhz (float, optional): Instead of the clock that ``run`` implies.
+        run (str): ``training``: the clock of attention in a training step, also of ``loaded``
+            (long) runs. ``short`` (benchmarks): its boost clock.
 
-    Returns
-    -------
-    float or float64 array
-        Seconds.
+    Returns:
+        float or float64 array: Seconds.
 
-    Raises
-    ------
-    ConfigError
-        For an unknown device, type or implementation, a type that the implementation does not take,
-        an invalid extent, key heads that do not divide the query heads, a clock beyond
-        the boost clock, or an unknown run.
+    Raises:
+        ConfigError: For an unknown device, type or implementation, a type that the implementation
+            does not take, an invalid extent, key heads that do not divide the query heads, a clock
+            beyond the boost clock, or an unknown run.
     """
     sizes = (batch, heads, seq_q, seq_kv, head_dim, kv_heads, v_head_dim, window)
     _, _, columns, shape = _prepared(

@@ -37,35 +37,24 @@ def collective_time(
 ) -> float | Floats:
     """Return the seconds of a collective, with the best algorithm or with a named one.
 
-    Parameters
-    ----------
-    operation : str
-        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``,
-        ``send_recv``, ``reduce`` or ``all_to_all_v`` (blocks of unequal size).
-    num_bytes : float or float array
-        The whole buffer: what every rank holds (all-reduce), the gathered output, the input of
-        one rank (reduce-scatter, all-to-all), the message.
-    ranks : int or int array
-        Group size.
-    device : str, Path, mapping or Device
-        Accelerator, as in a job.
-    network : str or mapping, optional
-        Cluster network; the device's usual one when left out.
-    stride : int
-        Distance between neighbouring ranks of the group, in devices.
-    algorithm : str, optional
-        The only algorithm, whether or not the device's library has it; else the fastest that the
-        library has.
+    Args:
+        operation (str): ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``,
+            ``broadcast``, ``send_recv``, ``reduce`` or ``all_to_all_v`` (blocks of unequal size).
+        num_bytes (float or float array): The whole buffer: what every rank holds (all-reduce), the
+            gathered output, the input of one rank (reduce-scatter, all-to-all), the message.
+        ranks (int or int array): Group size.
+        device (str, Path, mapping or Device): Accelerator, as in a job.
+        network (str or mapping, optional): Cluster network; the device's usual one when left out.
+        stride (int): Distance between neighbouring ranks of the group, in devices.
+        algorithm (str, optional): The only algorithm, whether or not the device's library has it;
+            else the fastest that the library has.
 
-    Returns
-    -------
-    float or float64 array
-        Seconds.
+    Returns:
+        float or float64 array: Seconds.
 
-    Raises
-    ------
-    ConfigError
-        For an unknown name, an invalid size, or an algorithm that cannot serve a group.
+    Raises:
+        ConfigError: For an unknown name, an invalid size, or an algorithm that cannot serve a
+            group.
     """
     given = collective_case(operation, device=device, network=network, stride=stride)
     return given.times_s(num_bytes, ranks, algorithm)

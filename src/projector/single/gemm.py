@@ -254,40 +254,30 @@ def gemm_time(
 ) -> float | Floats:
     """Return the seconds of ``C[m, n] = A[m, k] @ B[k, n]``.
 
-    Parameters
-    ----------
-    m, n, k, batch : int or int array
-        Extents, broadcast like numpy; ``batch`` equal problems run in one launch.
-    device : str, Path, mapping or Device
-        Accelerator, as in a job.
-    dtype : str
-        Operand type; one that the device has natively.
-    out_bytes : float or float array
-        Bytes of an output element (8 for FP32 read and written in place).
-    clock_mhz : float, optional
-        Instead of the clock that ``run`` implies.
-    model : str
-        ``tile``, ``ws_persistent`` or ``sol`` (`projector.single.gemm`).
-    library : str
-        ``default``, or a GEMM library that the device describes.
-    run : str
-        ``training``: the sustained clock. ``loaded`` (a second of the same kernel) or ``short``
-        (a few launches): the highest clock that the power cap allows.
-    tile : str, optional
-        The only tile, ``128x256`` or with its cluster ``128x256:2x1``; else the fastest.
-    l2_hit_rate : float
-        Share of the loads that ``ws_persistent`` takes from L2; no other model has it.
+    Args:
+        m, n, k, batch (int or int array): Extents, broadcast like numpy; ``batch`` equal problems
+            run in one launch.
+        device (str, Path, mapping or Device): Accelerator, as in a job.
+        dtype (str): Operand type; one that the device has natively.
+        out_bytes (float or float array): Bytes of an output element (8 for FP32 read and written in
+            place).
+        clock_mhz (float, optional): Instead of the clock that ``run`` implies.
+        model (str): ``tile``, ``ws_persistent`` or ``sol`` (`projector.single.gemm`).
+        library (str): ``default``, or a GEMM library that the device describes.
+        run (str): ``training``: the sustained clock. ``loaded`` (a second of the same kernel) or
+            ``short`` (a few launches): the highest clock that the power cap allows.
+        tile (str, optional): The only tile, ``128x256`` or with its cluster ``128x256:2x1``; else
+            the fastest.
+        l2_hit_rate (float): Share of the loads that ``ws_persistent`` takes from L2; no other model
+            has it.
 
-    Returns
-    -------
-    float or float64 array
-        Seconds, without launching from the host and without quantising passes.
+    Returns:
+        float or float64 array: Seconds, without launching from the host and without quantising
+            passes.
 
-    Raises
-    ------
-    ConfigError
-        For an unknown device, type, model, library or run, an invalid extent, or a clock above the
-        peak.
+    Raises:
+        ConfigError: For an unknown device, type, model, library or run, an invalid extent, or a
+            clock above the peak.
     """
     columns, shape = inputs.broadcast(m=m, n=n, k=k, batch=batch, out_bytes=out_bytes)
     extents = inputs.extents_of(columns, ("m", "n", "k", "batch"))

@@ -96,26 +96,29 @@ def sweep(
 ) -> SweepResult:
     """Project every point of a space.
 
-    space : Space, mapping, str or Path. A space, or anything that ``load_space`` reads.
-    out : str or Path, optional. Folder of the Parquet dataset. The same call continues an
-        unfinished sweep and leaves a finished one as it is. Without, the rows stay in memory.
-    overwrite : bool. Whether a sweep that is at ``out`` goes first.
-    verify : bool. Whether finished parts are read whole, and computed again where a checksum is
-        wrong.
-    workers : int, optional. Processes, this one included; one for each processor when left out.
-        Rows do not depend on it.
-    engine : str. ``local``, or ``dask`` for a cluster of `Dask <https://www.dask.org>`_ (extra
-        ``dask``). Rows do not depend on it.
-    scheduler : str, Path or Client, optional. Where the Dask cluster is: an address
-        (``tcp://HOST:PORT``), a scheduler file or a client. When left out, one is started on this
-        machine for this call.
-    progress : callable, optional. Called after every chunk with the points done and to do in this
-        call, and the rows found.
-    allow_risk : bool. Whether the result also ranks rows at risk, as ``allow_risk`` of
-        `SweepResult`; the rows are the same.
-    Raises `ProjectorError` if the space does not exist or takes too long, ``out`` cannot be written
-        or holds something else, a worker dies, or the cluster does not exist. Finished chunks are
-        kept.
+    Args:
+        space (Space, mapping, str or Path): A space, or anything that ``load_space`` reads.
+        out (str or Path, optional): Folder of the Parquet dataset. The same call continues an
+            unfinished sweep and leaves a finished one as it is. Without, the rows stay in memory.
+        overwrite (bool): Whether a sweep that is at ``out`` goes first.
+        verify (bool): Whether finished parts are read whole, and computed again where a checksum is
+            wrong.
+        workers (int, optional): Processes, this one included; one for each processor when left out.
+            Rows do not depend on it.
+        engine (str): ``local``, or ``dask`` for a cluster of `Dask <https://www.dask.org>`_ (extra
+            ``dask``). Rows do not depend on it.
+        scheduler (str, Path or Client, optional): Where the Dask cluster is: an address
+            (``tcp://HOST:PORT``), a scheduler file or a client. When left out, one is started on
+            this machine for this call.
+        progress (callable, optional): Called after every chunk with the points done and to do in
+            this call, and the rows found.
+        allow_risk (bool): Whether the result also ranks rows at risk, as ``allow_risk`` of
+            `SweepResult`; the rows are the same.
+
+    Raises:
+        ProjectorError: If the space does not exist or takes too long, ``out`` cannot be written or
+            holds something else, a worker dies, or the cluster does not exist. Finished chunks are
+            kept.
     """
     check_working_folder()
     _check_room()

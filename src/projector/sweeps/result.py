@@ -133,14 +133,16 @@ class SweepResult:
     def to_pandas(self) -> "pd.DataFrame":
         """Return the rows as a data frame.
 
-        Raises `UnsupportedError` if pandas is not installed.
+        Raises:
+            UnsupportedError: If pandas is not installed.
         """
         return to_pandas(self.to_arrow())
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
         """Yield the rows chunk by chunk; on disk only one of them is in memory.
 
-        Raises `ConfigError` if the files have changed since the sweep.
+        Raises:
+            ConfigError: If the files have changed since the sweep.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -177,7 +179,8 @@ class SweepResult:
     def write(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the rows as a Parquet dataset, the same as a sweep to that place.
 
-        Raises `ConfigError` if it cannot be written there.
+        Raises:
+            ConfigError: If it cannot be written there.
         """
         target = Path(path)
         if self.output is not None and target.resolve() == Path(self.output).resolve():
@@ -235,12 +238,15 @@ class SweepResult:
     ) -> "pa.Table":
         """Return the rows that no other beats: none is as good in all objectives and better in one.
 
-        objectives : sequence of str, or mapping. Columns of numbers, or column -> ``max`` or
-            ``min``. Without a direction rates and utilisations are made large, everything else
-            small.
-        fits : bool. Whether only ranked rows take part, as in `best`.
-        Returns pyarrow.Table: the best by the first objective first, then by the next; equal rows
-            as in the space.
+        Args:
+            objectives (sequence of str, or mapping): Columns of numbers, or column -> ``max`` or
+                ``min``. Without a direction rates and utilisations are made large, everything else
+                small.
+            fits (bool): Whether only ranked rows take part, as in `best`.
+
+        Returns:
+            pyarrow.Table: the best by the first objective first, then by the next; equal rows as in
+                the space.
         """
         directions = self._directions(objectives)
         values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0

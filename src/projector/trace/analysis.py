@@ -95,9 +95,10 @@ class TraceResult:
 class TraceAnalysis:
     """The traces of a run, aligned when first asked for.
 
-    trace : Trace. What was read.
-    selection : Selection. What the questions are about. What depends on neighbours, such as overlap
-        and launch overhead, is measured before anything is left out.
+    Args:
+        trace (Trace): What was read.
+        selection (Selection): What the questions are about. What depends on neighbours, such as
+            overlap and launch overhead, is measured before anything is left out.
     """
 
     trace: Trace
@@ -126,9 +127,12 @@ class TraceAnalysis:
     def select(self, **choices: Any) -> "TraceAnalysis":
         """Return the same trace with another selection.
 
-        **choices. Fields of `projector.trace.select.Selection`: ``ranks``, ``iterations``,
-            ``skip_warmup``, ``phases``, ``types``; those left out stay as they are.
-        Raises `ConfigError` if a phase or type does not exist.
+        Args:
+            **choices: Fields of `projector.trace.select.Selection`: ``ranks``, ``iterations``,
+                ``skip_warmup``, ``phases``, ``types``; those left out stay as they are.
+
+        Raises:
+            ConfigError: If a phase or type does not exist.
         """
         # Sequences of any kind are taken, so that range(3, 6) and [0] may be written.
         plain: dict[str, Any] = {
@@ -147,9 +151,12 @@ class TraceAnalysis:
     def summary(self, tokens: float | None = None) -> TraceResult:
         """Return where the time went: ranks to the nanosecond, iterations, phases, collectives.
 
-        tokens : float, optional. Tokens of one iteration of the whole job, for the throughput by
-            the slowest rank.
-        Raises `ConfigError` if the tokens are not positive.
+        Args:
+            tokens (float, optional): Tokens of one iteration of the whole job, for the throughput
+                by the slowest rank.
+
+        Raises:
+            ConfigError: If the tokens are not positive.
         """
         found = overview(
             self.trace, self.everything, self.in_time, self._times, self._in_iterations, tokens
@@ -159,10 +166,13 @@ class TraceAnalysis:
     def operations(self, by: str | Sequence[str] = "operation") -> TraceResult:
         """Return count, durations, launch overhead and overlap of every operation.
 
-        by : str or sequence of str. ``operation``, ``layer``, ``phase``, ``type``, ``kernel``,
-            ``iteration`` or another name of `projector.trace.measures.breakdown.GRANULARITIES`;
-            several together, as a sequence or with commas, go by each combination.
-        Raises `ConfigError` if there is no such granularity.
+        Args:
+            by (str or sequence of str): ``operation``, ``layer``, ``phase``, ``type``, ``kernel``,
+                ``iteration`` or another name of `projector.trace.measures.breakdown.GRANULARITIES`;
+                several together, as a sequence or with commas, go by each combination.
+
+        Raises:
+            ConfigError: If there is no such granularity.
         """
         names = _granularities(by)
         parts = self._breakdown(names)
@@ -192,8 +202,9 @@ class TraceAnalysis:
         Section V-C and equation 9 of Chopper: overlap ratios, their correlation with the duration,
         and D50 over D0.
 
-        cdf : bool. Whether each row has the curve that D50 is read from: ``duration``, over the
-            shortest of its kind, and ``cumulative`` overlap from 0 to 1.
+        Args:
+            cdf (bool): Whether each row has the curve that D50 is read from: ``duration``, over the
+                shortest of its kind, and ``cumulative`` overlap from 0 to 1.
         """
         found = [
             row.to_dict() | ({"cdf": row.curve.to_dict()} if cdf else {})
@@ -290,18 +301,24 @@ def load_trace(
 ) -> TraceAnalysis:
     """Read the traces of a run.
 
-    *paths : str or Path. Files, folders or patterns: Kineto (Chrome) JSON, rocprofv3 and rocprof
-        JSON and CSV, plain or compressed with gzip. One file a rank.
-    counters : sequence of str or Path. Tables of hardware counters, of serialised runs of the same
-        program.
-    samples : sequence of str or Path. What was sampled beside the run: utilisation of cores,
-        clocks, power.
-    ranks : iterable of int, optional. Ranks to keep; others are left out as soon as they are read.
-    progress : callable, optional. Called with the bytes read, the bytes to read and the events
-        found.
-    Returns TraceAnalysis.
-    Raises `ConfigError` if a file does not exist, or holds nothing that is known, or a rank has no
-        file.
+    Args:
+        *paths (str or Path): Files, folders or patterns: Kineto (Chrome) JSON, rocprofv3 and
+            rocprof JSON and CSV, plain or compressed with gzip. One file a rank.
+        counters (sequence of str or Path): Tables of hardware counters, of serialised runs of the
+            same program.
+        samples (sequence of str or Path): What was sampled beside the run: utilisation of cores,
+            clocks, power.
+        ranks (iterable of int, optional): Ranks to keep; others are left out as soon as they are
+            read.
+        progress (callable, optional): Called with the bytes read, the bytes to read and the events
+            found.
+
+    Returns:
+        TraceAnalysis
+
+    Raises:
+        ConfigError: If a file does not exist, or holds nothing that is known, or a rank has no
+            file.
     """
     only = None if ranks is None else tuple(ranks)
     trace = read_trace(*paths, counters=counters, samples=samples, progress=progress, only=only)

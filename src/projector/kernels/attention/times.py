@@ -65,28 +65,18 @@ def attention_times(
 ) -> int:
     """Time of each fused attention, forward or backward.
 
-    Parameters
-    ----------
-    extent_A7 : int64[A, 7]
-        (batch, heads, key heads, queries, keys, d_qk, d_v). A zero extent costs nothing.
-    causal_A, window_A, backward_A : int64[A]
-        Whether keys behind a query are masked; how many keys a query sees, itself included (0:
-        all; without a causal mask as many on the other side); and whether the backward is timed.
-    dtype_A : int64[A]
-        Code of the matrix type.
-    device_A : int64[A]
-        Row of ``devices_D``.
+    extent_A7 : int64[A, 7]. (batch, heads, key heads, queries, keys, d_qk, d_v). A zero extent
+        costs nothing.
+    causal_A, window_A, backward_A : int64[A]. Whether keys behind a query are masked; how many keys
+        a query sees, itself included (0: all; without a causal mask as many on the other side); and
+        whether the backward is timed.
+    dtype_A : int64[A]. Code of the matrix type.
+    device_A : int64[A]. Row of ``devices_D``.
     devices_D : DEVICE[D]
-    time_s_A, bound_A : float64[A], int64[A]
-        Outputs: seconds, and code of the limiter (``BOUNDS``).
+    time_s_A, bound_A : float64[A], int64[A]. Outputs: seconds, and code of the limiter
+        (``BOUNDS``).
+    Returns ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
 
-    Returns
-    -------
-    int
-        ``OK``, or ``INVALID`` where a row has no finite, non-negative time.
-
-    Notes
-    -----
     An inner step multiplies ``rows x columns`` scores: ``2 * (d_qk + d_v)`` FLOP each forward,
     ``2 * (3 * d_qk + 2 * d_v)`` backward (scores again, dP, dV, dQ, dK), and one exponential with
     its vector instructions, of which the share ``attention_softmax_exposed`` is not hidden by the
@@ -191,10 +181,7 @@ def attention_time_columns(
 ) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, bound)`` of `attention_times`.
 
-    Raises
-    ------
-    ValueError
-        If a time is no finite, non-negative number.
+    Raises `ValueError` if a time is no finite, non-negative number.
     """
     rows = len(extent_A7)
     time_s_A, bound_A = np.empty(rows), np.empty(rows, np.int64)

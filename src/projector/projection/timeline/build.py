@@ -47,13 +47,16 @@ def build_timeline(
 
     The job is evaluated once more: projections keep no operations.
 
-    result : PerformanceProjection
-    detail : Detail, optional. What is told operation by operation.
-    record : Record, optional. What the projection was restored from, where the projection does not
-        know it.
-    Raises `ConfigError` if ``result`` is of closed forms, which have no operations, or was restored
-        from a record that is not given, or ``detail`` names a rank or a microbatch that the job
-        does not have.
+    Args:
+        result: PerformanceProjection
+        detail (Detail, optional): What is told operation by operation.
+        record (Record, optional): What the projection was restored from, where the projection does
+            not know it.
+
+    Raises:
+        ConfigError: If ``result`` is of closed forms, which have no operations, or was restored
+            from a record that is not given, or ``detail`` names a rank or a microbatch that the job
+            does not have.
     """
     if not isinstance(result, PerformanceProjection):
         msg = f"result is a PerformanceProjection of tiles, got {type(result).__name__}"

@@ -189,10 +189,13 @@ def _loaded(run: RunLike) -> TraceAnalysis:
 def compare_trace(run: RunLike, job: JobLike) -> TraceComparison:
     """Put a run beside the projection of its job, operation by operation.
 
-    run : TraceAnalysis, str or Path. Of `load_trace`, with what is selected of it; or a trace that
-        it reads.
-    job : Job, mapping, str or Path. What ran, or anything that `load_job` reads.
-    Raises `ProjectorError` if the trace holds nothing, or the job cannot exist.
+    Args:
+        run (TraceAnalysis, str or Path): Of `load_trace`, with what is selected of it; or a trace
+            that it reads.
+        job (Job, mapping, str or Path): What ran, or anything that `load_job` reads.
+
+    Raises:
+        ProjectorError: If the trace holds nothing, or the job cannot exist.
     """
     return compare.compare_run(_loaded(run), load_job(job))
 
@@ -200,8 +203,11 @@ def compare_trace(run: RunLike, job: JobLike) -> TraceComparison:
 def compare_traces(first: RunLike, second: RunLike) -> TraceComparison:
     """Put two runs side by side, operation by operation.
 
-    first, second : TraceAnalysis, str or Path. Such as one job under FSDP 1 and 2.
-    Raises `ConfigError` if a trace holds nothing.
+    Args:
+        first, second (TraceAnalysis, str or Path): Such as one job under FSDP 1 and 2.
+
+    Raises:
+        ConfigError: If a trace holds nothing.
     """
     return compare.compare_runs(_loaded(first), _loaded(second))
 
@@ -211,12 +217,15 @@ def trace_gap(
 ) -> GapResult:
     """Say why matrix products and attention of a run take longer than their FLOP at the peak.
 
-    run : TraceAnalysis, str or Path. With its counters and samples, where `load_trace` was given
-        any.
-    job : Job, mapping, str or Path, optional. What ran: it gives names, FLOP and the device.
-    device : str, optional. Profile of the device; that of the job, or the one that the trace names,
-        unless given.
-    dtype : str. Matrix type, where the trace does not tell it.
-    Raises `ProjectorError` if the trace holds nothing, or job, device or type do not exist.
+    Args:
+        run (TraceAnalysis, str or Path): With its counters and samples, where `load_trace` was
+            given any.
+        job (Job, mapping, str or Path, optional): What ran: it gives names, FLOP and the device.
+        device (str, optional): Profile of the device; that of the job, or the one that the trace
+            names, unless given.
+        dtype (str): Matrix type, where the trace does not tell it.
+
+    Raises:
+        ProjectorError: If the trace holds nothing, or job, device or type do not exist.
     """
     return gap_of(_loaded(run), load_job(job) if job is not None else None, device, dtype)
