@@ -142,7 +142,6 @@ def _project(
     files: StepFiles | None = None,
     plots: tuple[str, ...] = (),
 ) -> int:
-    """Project a job and print one view of it."""
     files = files or StepFiles()
     profiling.check()
     if is_first_order(fidelity):
@@ -199,7 +198,6 @@ def _report(
 
 
 def _first_order(view: View, request: JobRequest, printer: output.Printer) -> int:
-    """Project a job by closed forms alone and print one view of it."""
     if request.schedule == ALL_SCHEDULES:
         msg = "schedule: all schedules are compared by replay; leave out --fidelity"
         raise ConfigError(msg, key="schedule", value=ALL_SCHEDULES, allowed="--fidelity tiles")

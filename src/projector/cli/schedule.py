@@ -53,7 +53,6 @@ class _Sectioned(click.Command):
     """A command whose help lists its two kinds of input separately."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options section by section."""
         ungrouped = {
             str(parameter.name): parameter
             for parameter in self.get_params(ctx)
@@ -140,7 +139,6 @@ def schedule(
 
 
 def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> None:
-    """Refuse a mixture of numbers and a job, and neither."""
     given = {name: value for name, value in asdict(numbers).items() if value is not None}
     if config is not None:
         if given:
@@ -176,7 +174,6 @@ def _seconds(name: str, text: str | None) -> float | list[float]:
 
 
 def _print(comparison: "ScheduleComparison", job: "Job | None", printer: output.Printer) -> None:
-    """Print the comparison, with the warnings of its job."""
     if not printer.as_json:
         from projector.report.terminal.schedule import schedule_report
 
@@ -212,7 +209,6 @@ def _write(
     timeline: str | None,
     printer: output.Printer,
 ) -> None:
-    """Write figure and trace of the best schedule."""
     paths = [path for path in (plot, timeline) if path is not None]
     if not paths:
         return

@@ -204,7 +204,6 @@ def _search(
     emit: str | None,
     printer: Printer,
 ) -> int:
-    """Search, and print and write what was found."""
     from projector.report import serve_search as report
     from projector.searches.serving import search_serving
 

@@ -377,8 +377,7 @@ def _with_job(
     comparison = compare_run(analysis, job)
     if tables is not None:
         found = tables_of_run(analysis, job.cluster.device.name)
-        step_s = comparison.step["total"].measured_s
-        printer.wrote(*write_run(found, tables, config, step_s))
+        printer.wrote(*write_run(found, tables, config, comparison.step["total"].measured_s))
         for why, count in found.left_out.items():
             printer.say(f"left out: {count:,} x {why}")
     return comparison

@@ -480,8 +480,7 @@ class Device(Sourced):
     @property
     def highest_clock_mhz(self) -> float:
         """Highest clock of a kernel: the boost may lie above the clock of a datasheet's peak."""
-        boost_mhz = 0.0 if self.power is None else self.power.max_clock_mhz
-        return max(self.peak_clock_mhz, boost_mhz)
+        return max(self.peak_clock_mhz, 0.0 if self.power is None else self.power.max_clock_mhz)
 
     def peak_tflops(self, kind: MatrixType) -> float:
         """Return the dense peak of a type, the denominator of MFU.

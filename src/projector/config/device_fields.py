@@ -136,10 +136,8 @@ def _rest(device: Device, name: str) -> tuple[dict[str, Any], set[str]]:
 
 
 def _without(sources: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return the sources of all fields but one."""
     return {at: text for at, text in sources.items() if not _is_of(at, name)}
 
 
 def _is_of(source: str, name: str) -> bool:
-    """Whether a source is that of a field, or of a part of it."""
     return f"{source}.".startswith(f"{name}.")

@@ -166,8 +166,7 @@ class Variants:
         """Return the base with whole sections replaced, of which ``overrides`` were stated."""
         stated = set(overrides)
         origins = {key: value for key, value in self._base.origins.items() if key not in stated}
-        model = sections.get("model", self._base.model)
-        notes = (*self._base.own_notes, *model.notes)
+        notes = (*self._base.own_notes, *sections.get("model", self._base.model).notes)
         return self._base.model_copy(update={**sections, "origins": origins, "notes": notes})
 
     def section(self, name: str, overrides: Mapping[str, Any]) -> Any:

@@ -612,8 +612,7 @@ class ModelConfig(Config):
     def _check_layer_types(self) -> None:
         if self.diffusion is None and not self.vocab_size:
             raise ConfigError("vocab_size: is required", key="vocab_size", allowed="a value")
-        denoises = {kind in BLOCKS for kind in self.layer_kinds}
-        if denoises != {self.diffusion is not None}:
+        if {kind in BLOCKS for kind in self.layer_kinds} != {self.diffusion is not None}:
             msg = f"model.diffusion and layers of {', '.join(sorted(BLOCKS))} need each other"
             raise ConfigError(msg, key="layer_types", allowed=sorted(BLOCKS))
         if self.diffusion is not None:

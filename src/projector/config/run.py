@@ -406,7 +406,6 @@ class RunConfig(Config):
 
 
 def _fields(term: Any) -> Mapping[str, Any]:
-    """Return what is stated of a term as a mapping."""
     if isinstance(term, Config):
         return term.model_dump(exclude_unset=True)
     if isinstance(term, bool):

@@ -237,7 +237,6 @@ def _check_order(derived: Mapping[str, space.Expression], names: Mapping[str, st
 
 
 def _check_once(fields: list[str]) -> None:
-    """Refuse a field that is listed twice."""
     for position, field in enumerate(fields):
         if field in fields[:position]:
             raise ConfigError(f"axes: {field} is on two axes", key=f"axes.{field}")

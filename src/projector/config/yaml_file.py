@@ -87,7 +87,6 @@ _PLAIN_KEYS = (str, int, float, type(None))
 
 
 def _check_keys(node: yaml.MappingNode) -> None:
-    """Refuse a key given twice."""
     seen = set()
     for key_node, _ in node.value:
         key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None

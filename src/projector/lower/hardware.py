@@ -204,7 +204,6 @@ def _l2_clock_mhz(device: Device, clock_mhz: float | None, run: Run) -> float:
 
 
 def _add_gemm(row: np.void, device: Device, library: str, kind: str) -> None:
-    """Fill in the GEMM library's numbers, with its menu for a matrix type."""
     chosen = device.gemm_library(library)
     start_us = device.gemm_overhead_us if chosen.overhead_us is None else chosen.overhead_us
     row["gemm_overhead_s"] = start_us * MICROSECOND

@@ -211,8 +211,7 @@ def _shortened(size: int, stride: int, block: int) -> tuple[int, int]:
 def _members(size: int, stride: int, outer_size: int, outer_stride: int) -> Ints:
     """Return the ranks of a group that begins at 0, ascending."""
     inner = np.arange(size, dtype=np.int64) * stride
-    outer = np.arange(outer_size, dtype=np.int64) * outer_stride
-    return (outer[:, None] + inner).ravel()
+    return ((np.arange(outer_size, dtype=np.int64) * outer_stride)[:, None] + inner).ravel()
 
 
 def _begins(

@@ -296,8 +296,7 @@ def _expert_calls(pieces: Pieces, phase: int) -> Ints:
     local = np.maximum(1, model.experts // np.maximum(1, jobs.ep))
     calls = np.where(fused, count["fused"], count["route"])
     apart = (model.mlp_bias == 1) & (training.fused_experts == 0)
-    of_expert = count["expert"] + count["biased"] * apart
-    calls = calls + local * of_expert
+    calls = calls + local * (count["expert"] + count["biased"] * apart)
     chunks = np.where(fused | np.isin(training.dispatcher, FUSED_DISPATCHERS), 0, local * jobs.ep)
     exchanges = count["exchange"] + count["chunk"] * chunks
     total: Ints = np.rint(calls + exchanges * (jobs.ep > 1)).astype(np.int64)

@@ -382,8 +382,6 @@ def _shapes(
 
 
 class _JoinedLayouts(NamedTuple):
-    """All layouts of a batch, one after the other."""
-
     stages: list[int]
     runs: list[int]
     first_stage: Ints
@@ -459,12 +457,11 @@ def _runs(stage: Stage, model: ModelConfig) -> list[tuple[LayerKind | Kind, int,
             recompute=RECOMPUTE_NONE,
             narrow=stage.layers[-1][0].narrow if stage.layers else False,
         )
-        shared_head = 0 if stage.head else 1
         runs.extend(
             [
                 (Kind.MTP, stage.mtp, stage.mtp),
                 (kind, stage.mtp, stage.mtp),
-                (Kind.HEAD, stage.mtp, shared_head),
+                (Kind.HEAD, stage.mtp, 0 if stage.head else 1),
             ]
         )
     if stage.head:

@@ -163,7 +163,6 @@ def emit_projections(
 
 
 def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit DeepSeek's latent projections."""
     if len(where) == 0:
         return
     heads, _ = local_heads(shapes)
@@ -262,7 +261,6 @@ def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 def _emit_latent_keys(
     table: TableBuilder, shapes: Shapes, where: Ints, label: str, tokens: Ints
 ) -> None:
-    """Emit the up-projection of keys and values."""
     heads, _ = local_heads(shapes)
     n_out = heads * (shapes.d_nope + shapes.d_v)
     linear.emit_adapted(

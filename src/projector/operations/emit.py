@@ -16,13 +16,7 @@ from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.recurrent import RECURRENT, emit_cached_recurrent, emit_recurrent
 from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
 from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
-from projector.operations.table import (
-    COMPUTE_OTHER,
-    FORWARD,
-    MEMORY,
-    OperationTable,
-    TableBuilder,
-)
+from projector.operations.table import COMPUTE_OTHER, FORWARD, MEMORY, OperationTable, TableBuilder
 
 Emitter = Callable[[TableBuilder, Shapes, Ints], None]
 """Writes the rows of the workloads at some indices."""

@@ -143,8 +143,6 @@ class KnownCosts:
 
 
 class _Rows(NamedTuple):
-    """Some rows of a table of shapes."""
-
     row: Ints
     """Those of one shape after the other."""
     first: Ints
@@ -232,7 +230,6 @@ class _Shapes:
         return replace(like, shapes=self.records, shape=shape, on_device=device, on_fabric=fabric)
 
     def times(self, placed: Workloads) -> cost.SummedTimes:
-        """Return the times of workloads that have these shapes."""
         nowhere = np.zeros(len(placed), np.int64)
         of_device, begin = self._timed(placed, self._of_device, placed.on_device, nowhere)
         of_fabric, begin_fabric = self._timed(placed, self._of_fabric, nowhere, placed.on_fabric)

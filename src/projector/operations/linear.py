@@ -267,8 +267,7 @@ def _emit_adapter(
     divides the outputs, and those are gathered, but for experts: their outputs stay apart until
     tokens are combined. Beside one that is not divided adapters are not divided either.
     """
-    whole = beside.split == WHOLE
-    tp = np.maximum(1, 1 if whole else shapes.etp if beside.expert else shapes.tp)
+    tp = np.maximum(1, 1 if beside.split == WHOLE else shapes.etp if beside.expert else shapes.tp)
     rank = shapes.adapter_expert_rank if beside.expert else shapes.adapter_rank
     by_row = beside.split == ROW
     tokens, n_in = beside.tokens, beside.n_in

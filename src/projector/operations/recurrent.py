@@ -154,7 +154,6 @@ def _emit_norm(
 
 
 def _emit_out(table: TableBuilder, shapes: Shapes, where: Ints, label: str, width: Ints) -> None:
-    """Emit the output projection."""
     out = Linear(tokens=shapes.tokens, n_in=width, n_out=shapes.hidden, segment=SEGMENT_PROJ)
     emit_linear(table, shapes, where, f"{label}.out", out)
     activations = 2.0 * shapes.tokens.astype(np.float64) * shapes.hidden
@@ -218,8 +217,7 @@ def _emit_mamba2(
     products(f"{label}.states", chunks, (shared, shapes.state_size, chunk), 2.5, 4.0)
     products(f"{label}.scores", chunks, (chunk, chunk, shapes.state_size), 3.0, 4.0)
     # A causal half is cut at the edges of tiles: three quarters of the chunk.
-    depth = shapes.state_size + 3 * chunk // 4
-    products(f"{label}.scan", chunks, (chunk, shared, depth), 2.75)
+    products(f"{label}.scan", chunks, (chunk, shared, shapes.state_size + 3 * chunk // 4), 2.75)
     # Decays of all pairs in a chunk are exponentials of FP32.
     decays = 0.75 * tokens * heads * chunk
     emit_memory(

@@ -232,5 +232,4 @@ def _set_fields(section: BaseModel, exclude: Collection[str] = ()) -> dict[str, 
 
 
 def _name_of(names: Iterable[str], load: Callable[[str], Any], wanted: Any) -> str | None:
-    """Return the shipped name of something, if it has one."""
     return next((name for name in names if load(name) == wanted), None)

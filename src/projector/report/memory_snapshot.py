@@ -321,9 +321,7 @@ def _activations(result: PerformanceProjection, timeline: Timeline) -> Iterator[
         parts = (now, (run.w_share, (columns.WEIGHT,), _LAYER))
     shares = tuple(
         _Freed(
-            share,
-            _freed_ps(timeline, activities, phases, names),
-            _block_ends_ps(timeline, phases),
+            share, _freed_ps(timeline, activities, phases, names), _block_ends_ps(timeline, phases)
         )
         for share, phases, names in parts
     )

@@ -100,7 +100,6 @@ def _listed(
 
 
 def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
-    """Return the choices with what decides between them."""
     runs = [each.run for each in choices]
     limited = bool(limits_text(result.question))
     columns = [
@@ -157,7 +156,6 @@ def _three(value: float) -> str:
 
 
 def _layouts(result: PlanResult, choices: Sequence[Choice]) -> Section:
-    """Return what lies behind the choices."""
     failures = [each.run.failures for each in choices]
     usable = [each.usable_bytes / GIB for each in choices]
     columns = [
@@ -216,19 +214,16 @@ def spend_label(result: PlanResult) -> str:
 
 
 def _points(result: PlanResult, choices: Sequence[Choice]) -> tuple[list[float], list[float]]:
-    """Return days and what is spent."""
     return [each.run.days for each in choices], [value_of(each, result.spend) for each in choices]
 
 
 def _ranges(result: PlanResult) -> list[tuple[float, float]]:
-    """Return the ends of both axes."""
     days = [end for each in result.choices for end in (each.run.days_low, each.run.days_high)]
     spent = _points(result, result.choices)[1]
     return [(min(values) / ROOM, max(values) * ROOM) for values in (days, spent)]
 
 
 def _limits(result: PlanResult) -> list[tuple[str, float, str]]:
-    """Return the axis, the place and the words of what was asked for."""
     question = result.question
     found = []
     if (days := question.deadline_days) is not None:

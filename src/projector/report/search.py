@@ -142,7 +142,6 @@ def command_of(result: SearchResult, candidate: Configuration) -> str:
 
 
 def _reached(result: SearchResult, places: Sequence[int]) -> dict[str, Column]:
-    """Return what configurations reach, as columns: those at some places of the ranking."""
     shown = [result.configurations[place] for place in places]
     rates = [_rate(result, each) for each in shown]
     columns = {

@@ -109,7 +109,6 @@ def verdict_text(result: ServingProjection) -> str:
 
 
 def _answer(result: ServingProjection) -> str:
-    """Say latencies and throughput in a sentence."""
     return (
         f"First token after {milliseconds(result.ttft_s)} ms, then one every "
         f"{milliseconds(result.tpot_s)} ms; {result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
@@ -126,7 +125,6 @@ def bands_text(result: ServingProjection) -> str:
 
 
 def _extras(result: ServingProjection) -> list[str]:
-    """Say what speculation and prefill on devices of its own do."""
     found = result.to_dict()
     texts = []
     if "speculative" in found:
@@ -364,7 +362,6 @@ def speed_band(result: ServingProjection, user: Floats) -> tuple[Floats, Floats]
 
 
 def _curve(result: ServingProjection, front: ServingFront) -> Curve:
-    """Return what the chart shows."""
     rates, rows = front.rates, front.rows
 
     def hover(row: int) -> str:

@@ -61,7 +61,6 @@ def _counts(result: ServingSearch) -> str:
 
 
 def _asked(result: ServingSearch) -> str:
-    """Say what is to be served, and the targets."""
     traffic, limits = result.goal.traffic, result.goal.targets.limits_ms
     output = [f"{traffic.output:,} generated"] if traffic.output else []
     rate = [] if traffic.rate_per_s is None else [f"{traffic.rate_per_s:g} requests/s"]
@@ -214,7 +213,6 @@ def _curve(result: ServingSearch, parts: Sequence[ServingPoints]) -> Curve:
 
 
 def _picture(result: ServingSearch) -> Section:
-    """Return the fronts of all devices in one chart."""
     text = (
         f"{_asked(result)}. Lines join what no other of the device beats in both. Bars hold 68 % "
         "of measured speeds, where any are known."

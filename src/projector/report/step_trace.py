@@ -240,8 +240,6 @@ def works_of(timeline: Timeline) -> list[Work]:
 
 
 class _Writer:
-    """Lines of one file."""
-
     def __init__(
         self,
         timeline: Timeline,
@@ -267,7 +265,6 @@ class _Writer:
         self.sequence = forward
 
     def lines(self, about: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the file in pieces."""
         other = {**self.head.other, "time_grid_ps": GRID_PS, "zero_ps": self.zero_ps}
         whole = {"schemaVersion": 1, "displayTimeUnit": "ms", "otherData": other, **about}
         yield json.dumps(whole, ensure_ascii=False)[:-1] + ',\n"traceEvents": [\n'

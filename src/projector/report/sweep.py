@@ -183,7 +183,6 @@ def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[C
 
 
 def _listed(result: SweepResult, fields: Sequence[str]) -> list[Section]:
-    """Return the few best rows that a terminal lists."""
     rows = result.best(LISTED)
     if not rows:
         return []
@@ -250,7 +249,6 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
 
 
 def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[int]]:
-    """Return the first rows of each workload."""
     taken: dict[float, int] = {}
     kept = []
     for same in equal:
@@ -284,7 +282,6 @@ def _cell(value: Any) -> Any:
 
 
 def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
-    """Return the fronts, one for each workload to choose from."""
     drawn = [(name, *_front(result, front)) for name, result, front in fronts]
     if len(drawn) == 1:
         ((_, figure, text),) = drawn
@@ -295,7 +292,6 @@ def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
 
 
 def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
-    """Return the figure of one front, and what is said of it."""
     fields = swept.axes_of(result.columns)
     drawn = swept.sample(result.rows, SAMPLE)
     rows = [
@@ -365,7 +361,6 @@ def _titled(grid: HeatMap) -> tuple[str, Any]:
 
 
 def _varying(result: SweepResult) -> list[str]:
-    """Return the axes with more than one value among the rows."""
     fields = swept.axes_of(result.columns)
     seen: dict[str, Any] = {}
     varying: set[str] = set()

@@ -485,7 +485,6 @@ def _folded(name: str) -> str:
 
 
 def _draw_spreads(axes: Axes, known: Sequence[Run], spreads: Sequence[Band]) -> None:
-    """Draw least to most pale, the middle half dark, and the median."""
     for place, each in enumerate(spreads):
         for low, high, alpha in ((each.min, each.max, 0.25), (each.p25, each.p75, 0.75)):
             axes.bar(place, high - low, 0.5, bottom=low, color=fig.PALETTE[0], alpha=alpha)

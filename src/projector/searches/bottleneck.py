@@ -92,8 +92,7 @@ def class_seconds(evaluation: Evaluation) -> Floats:
 
 def class_shares(seconds: Floats) -> dict[str, float]:
     """Return the share of a step that each class has, from seconds float64[len(CLASSES)]."""
-    shares = (seconds / seconds.sum()).tolist()
-    return dict(zip(CLASSES, shares, strict=True))
+    return dict(zip(CLASSES, (seconds / seconds.sum()).tolist(), strict=True))
 
 
 def _ending_ranks(evaluation: Evaluation) -> Floats:

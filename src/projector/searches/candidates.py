@@ -183,7 +183,6 @@ def _layouts(job: Job, limits: Limits, kept: Overrides) -> Iterator[dict[str, An
 
 
 def _tried(kept: Overrides, field: str, values: Iterable[Any]) -> list[Any]:
-    """Return the values of a field: that of the job where it is kept."""
     return [kept[field]] if field in kept else list(values)
 
 

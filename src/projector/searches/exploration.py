@@ -88,7 +88,6 @@ class OpenOrders(NamedTuple):
             floors.iteration_s if goal.objective == ranking.TIME else np.full(len(rows), -np.inf)
         )
         name = np.array([NAMES.index(each.name) for each in settings], np.int64)
-        work = np.array([_work(each) for each in settings])
         return cls(
             rows,
             floors.iteration_s,
@@ -97,7 +96,7 @@ class OpenOrders(NamedTuple):
             peak * high,
             may_rank,
             name[setting_of_row],
-            work[setting_of_row],
+            np.array([_work(each) for each in settings])[setting_of_row],
         )
 
     @classmethod
@@ -221,8 +220,6 @@ def explore(
 
 
 class _Explorer:
-    """One exploration as it goes on."""
-
     def __init__(self, proposed: Candidates, goal: ranking.Goal, watch: Watch) -> None:
         self.proposed, self.goal, self.watch = proposed, goal, watch
         self.stopped = ""
@@ -287,7 +284,6 @@ class _Explorer:
         return True
 
     def _evaluate(self, rows: Ints) -> None:
-        """Evaluate some rows."""
         for part, evaluation in evaluate_possible(
             self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known
         ):

@@ -218,8 +218,7 @@ def noise_groups(times_s: Floats, settings: Sequence[Mapping[str, Any]], noise: 
     while len(rest):
         number += 1
         leader = rest[0]
-        changed = (codes[rest] != codes[leader]) @ weight
-        distinct, of_row = np.unique(changed, return_inverse=True)
+        distinct, of_row = np.unique((codes[rest] != codes[leader]) @ weight, return_inverse=True)
         for bits in distinct.tolist():
             if bits not in known:
                 known[bits] = noise([name for k, name in enumerate(fields) if bits >> k & 1])

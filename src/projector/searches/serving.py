@@ -107,8 +107,7 @@ class ServingChoice:
         """What `projector serve` projects; requests of sides that lie apart are not simulated."""
         traffic, batch = self.traffic, -(-(self.traffic.batch or 1) // self.deployment.attention_dp)
         if self.prefill_replicas or traffic.rate_per_s is None:
-            alone = {"rate_per_s": None, **dict.fromkeys(PROMISES)}
-            traffic = traffic.model_copy(update=alone)
+            traffic = traffic.model_copy(update={"rate_per_s": None, **dict.fromkeys(PROMISES)})
         limit = self.deployment.max_step_tokens
         scheduler = Scheduler(max_num_seqs=batch, max_num_batched_tokens=limit)
         return ServingCase(self.deployment, traffic, scheduler=scheduler)
@@ -170,8 +169,7 @@ class ServingPoints:
         for each in self.grid.deployments:
             number.setdefault(_kind(each), len(number))
         kinds = np.array([number[_kind(each)] for each in self.grid.deployments], np.int64)
-        of_row = kinds[self.grid.deployment[order]]
-        return order[np.sort(np.unique(of_row, return_index=True)[1])]
+        return order[np.sort(np.unique(kinds[self.grid.deployment[order]], return_index=True)[1])]
 
     def choice(self, row: int, traffic: Traffic) -> ServingChoice:
         """Return one point."""
@@ -514,10 +512,7 @@ def _each(name: str, values: str | Sequence[str] | None) -> list[dict[str, Any]]
 
 
 def _goal(
-    case: ServingCase,
-    objective: str,
-    gpus: int | Sequence[int] | None,
-    prices: Mapping[str, float],
+    case: ServingCase, objective: str, gpus: int | Sequence[int] | None, prices: Mapping[str, float]
 ) -> ServingGoal:
     """Check the words against each other."""
     traffic = case.traffic

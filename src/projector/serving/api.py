@@ -82,8 +82,7 @@ def read_case(
             raise ConfigError(msg, key="device", value=device)
         data["cluster"] = {**cluster, "device": device}
     for key, value in (overrides or {}).items():
-        short = str(key).split(".")[0] == "device"
-        _set(data, f"cluster.{key}" if short else str(key), value)
+        _set(data, f"cluster.{key}" if str(key).split(".")[0] == "device" else str(key), value)
     _hint_load(data)
     load, scheduler = data.pop(LOAD, None), data.pop(SCHEDULER, None)
     traffic = (
@@ -211,7 +210,6 @@ def project_serving(
 
 
 def _mapping(deployment: Deployment) -> dict[str, Any]:
-    """Return the fields that a deployment states, with its model and cluster as they are."""
     stated = deployment.model_dump(exclude_unset=True, exclude={"model", "cluster"})
     return {**stated, "model": deployment.model, "cluster": deployment.cluster}
 
@@ -283,8 +281,7 @@ def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjecti
     if result.memory.max_batch(traffic.longest) < 1:
         return result
     if traffic.ttft_ms is None and traffic.tpot_ms is None:
-        simulated = simulate_load(case.deployment, load, case.scheduler)
-        return replace(result, under_load=simulated)
+        return replace(result, under_load=simulate_load(case.deployment, load, case.scheduler))
     names = ("ttft_ms", "tpot_ms", "percentile")
     targets = Targets.parse({name: getattr(traffic, name) for name in names})
     found = capacity(case.deployment, load, targets, case.scheduler)
@@ -302,8 +299,7 @@ def _with_split(case: ServingCase) -> ServingCase:
             break
     else:
         note = "the most of a node; it does not fit"
-    derived = {**case.derived, "tp": f"{chosen.tp} ({note})"}
-    return replace(case, deployment=chosen, derived=derived)
+    return replace(case, deployment=chosen, derived={**case.derived, "tp": f"{chosen.tp} ({note})"})
 
 
 def _splits(deployment: Deployment) -> list[Deployment]:

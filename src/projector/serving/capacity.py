@@ -114,8 +114,7 @@ def capacity(
 def _largest_rate(replica: Replica, load: Load, targets: Targets) -> tuple[float, LoadResult]:
     """Return the largest rate that meets the targets, and the result at the smallest tried."""
     load = load.model_copy(update={"duration_s": None})
-    alike = {"arrival": "offline", "rate_per_s": None}
-    everything = load.model_copy(update=alike)
+    everything = load.model_copy(update={"arrival": "offline", "rate_per_s": None})
     bound = serve_all([(replica, everything, everything.draw())])[0]
     high = bound.requests_per_s * (1.0 + 2.0 * TOLERANCE)
     low = high * SLOWEST

@@ -64,8 +64,7 @@ def random_loads(tokens: int, experts: int, topk: int, generator: np.random.Gene
     picks = np.empty((topk, tokens), np.int64)
     for row, last in enumerate(range(experts - topk, experts)):
         drawn = generator.integers(0, last + 1, tokens)
-        taken = (picks[:row] == drawn).any(axis=0)
-        picks[row] = np.where(taken, last, drawn)
+        picks[row] = np.where((picks[:row] == drawn).any(axis=0), last, drawn)
     loads: Ints = np.bincount(picks.reshape(-1), minlength=experts).astype(np.int64)
     return loads
 
@@ -173,8 +172,7 @@ class ExpertLayer:
             name += "_block"
         elif self.fused:
             name += "_low_latency"
-        table = self.device.expert_layer.kernels
-        if self.one_kernel and f"{name}_one" in table:
+        if self.one_kernel and f"{name}_one" in self.device.expert_layer.kernels:
             name += "_one"
         return name
 
@@ -227,8 +225,7 @@ def _routing_s(layer: ExpertLayer, tokens: int) -> float:
     scores, picks = float(tokens * layer.experts), float(tokens * layer.topk)
     clocks = device.compute_units * device.peak_clock_mhz * MEGA
     sort_s = costs.sort_unit_clk * picks / clocks + costs.routing_start_us * MICROSECOND
-    fused = layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts
-    if fused:
+    if layer.topk <= costs.fused_router_topk and layer.experts <= costs.fused_router_experts:
         # A score is read once in FP32 and then compared; picks and weights are small beside it.
         return sort_s + float(_pass_s(layer, 4.0 * scores, 4.0 * scores))
     unfused_s = costs.unfused_router_us * MICROSECOND
@@ -324,5 +321,4 @@ def _grouped_gemms(
         extents[row].reshape(-1, 2), np.repeat(tuned[row], GEMMS),
         (GEMMS * row[:, None] + np.arange(GEMMS)).reshape(-1), classes,
     )  # fmt: skip
-    both = seconds.reshape(-1, GEMMS).sum(axis=1)
-    return np.split(both, np.cumsum(draws)[:-1])
+    return np.split(seconds.reshape(-1, GEMMS).sum(axis=1), np.cumsum(draws)[:-1])

@@ -72,8 +72,7 @@ def prefill_time_s(
     deployment: Deployment, batch: int, tokens: int, chunk_tokens: int | None = None
 ) -> float:
     """Return seconds until ``batch`` prompts have a first token, or in chunks (`prompt_steps`)."""
-    steps = prompt_steps(deployment, batch, tokens, chunk_tokens)
-    return float(step_times(steps).latency_s.sum())
+    return float(step_times(prompt_steps(deployment, batch, tokens, chunk_tokens)).latency_s.sum())
 
 
 def decode_time_s(deployment: Deployment, batch: int, context: int) -> float:
@@ -119,8 +118,7 @@ def generation_times(generations: Sequence[Generation]) -> GenerationTimes:
         prefill_s[row] = latency_s[start]
         contexts = _contexts(item)
         if contexts:
-            count = item.output_len - 1
-            visited = item.input_len + np.arange(count)
+            visited = item.input_len + np.arange(item.output_len - 1)
             visited_s = latency_s[start + 1 : start + 1 + len(contexts)]
             decode_s[row] = np.interp(visited, contexts, visited_s).sum()
         start += 1 + len(contexts)

@@ -56,8 +56,7 @@ def _launch(engine: str, role: str, deployment: Deployment, traffic: Traffic) ->
     if deployment.model.moe is None:
         told = {name: value for name, value in told.items() if "moe_" not in name}
     text = _written(table, told, role)
-    again = read_launch(engine, [*text.values()][-1])
-    for name, value in again.items():
+    for name, value in read_launch(engine, [*text.values()][-1]).items():
         if value != words[name]:
             msg = f"{name} ({words[name]}): {table['title']} would run {name} {value} of this split"
             raise ConfigError(msg, key=name, value=words[name], allowed=[value])

@@ -244,8 +244,7 @@ class _Bits:
 
     def uniform(self, count: int) -> Floats:
         """Return float64[count] in [0, 1)."""
-        raw = self._philox.random_raw(count)
-        return np.asarray((raw >> np.uint64(11)) * 2.0**-53, np.float64)
+        return np.asarray((self._philox.random_raw(count) >> np.uint64(11)) * 2.0**-53, np.float64)
 
     def exponential(self, count: int) -> Floats:
         """Return float64[count] of mean 1."""

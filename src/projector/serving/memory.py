@@ -58,8 +58,7 @@ class ServingMemory:
     @property
     def _layer_token_bytes(self) -> float:
         deployment = self.deployment
-        elements = elements_per_token(deployment.model, deployment.tp)
-        return elements * deployment.cached_element_bytes
+        return elements_per_token(deployment.model, deployment.tp) * deployment.cached_element_bytes
 
     def stage_cache_bytes(self, context: int | Ints) -> Floats:
         """Return what a sequence holds on a rank of each stage, float64[..., pp].

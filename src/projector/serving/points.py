@@ -112,8 +112,7 @@ def grid_times(grid: StepGrid) -> StepTimes:
     uncached = replace(grid.take(first), context=none, prefill_context=none)
     base = _totals(columns, uncached, core=False)
     core = _totals(columns, grid, core=True)
-    hosts = hosts_of(grid.deployments)
-    return finished(base[of_step] + core, hosts, grid.deployment, grid.counts)
+    return finished(base[of_step] + core, hosts_of(grid.deployments), grid.deployment, grid.counts)
 
 
 def _distinct(grid: StepGrid) -> tuple[Ints, Ints]:
@@ -162,8 +161,7 @@ def _spread(columns: StepColumns, grid: StepGrid) -> StepColumns:
         for field in fields(columns)
         if field.name not in _TABLES
     }
-    codes = per_step["exchange_codes"]
-    own = step_counts(grid.counts, shared.attention_dp[rows], codes)
+    own = step_counts(grid.counts, shared.attention_dp[rows], per_step["exchange_codes"])
     extents = StepShapes(**{**of_steps, **own})
     gathered: Records = _Gathered(columns.shapes.rows, rows)  # type: ignore[assignment]  # read alike
     shapes = InferenceShapes(gathered, extents.tokens, extents.emitting)

@@ -128,8 +128,7 @@ class ServingProjection:
         if price is None:
             return None
         hours, tokens = np.ones(1), np.array([HOUR * self.tokens_per_s_per_gpu])
-        cost = cost_usd(hours, np.array([price]))
-        return float(usd_per_million_tokens(cost, tokens)[0])
+        return float(usd_per_million_tokens(cost_usd(hours, np.array([price])), tokens)[0])
 
     @property
     def kv_cache_bytes(self) -> float:
@@ -247,7 +246,6 @@ class ServingProjection:
 
     def _memory(self) -> dict[str, float]:
         memory = self.memory
-        device_gib = float(self.deployment.cluster.device.hbm_gib)
         return {
             "weights_gib": to_gib(memory.weights_bytes),
             "kv_cache_gib": to_gib(self.kv_cache_bytes),
@@ -255,7 +253,7 @@ class ServingProjection:
             "reserve_gib": to_gib(memory.reserve_bytes),
             "peak_gib": to_gib(self.peak_bytes),
             "usable_gib": to_gib(memory.usable_bytes + memory.reserve_bytes),
-            "device_memory_gib": device_gib,
+            "device_memory_gib": float(self.deployment.cluster.device.hbm_gib),
         }
 
     def __repr__(self) -> str:

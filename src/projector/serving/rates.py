@@ -69,8 +69,7 @@ class Rates:
 
     def take(self, rows: Ints) -> "Rates":
         """Return some of the points."""
-        columns = {field.name: getattr(self, field.name)[rows] for field in fields(self)}
-        return Rates(**columns)
+        return Rates(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 def load_rates(grid: LoadGrid) -> Rates:
@@ -300,8 +299,7 @@ def serving_front(deployments: Sequence[Deployment], traffic: Traffic) -> Servin
     fits = np.flatnonzero(rates.fits)
     rows = fits[front_rows(-rates.tokens_per_s_per_gpu[fits], -rates.tokens_per_s_per_user[fits])]
     product = rates.tokens_per_s_per_gpu[rows] * rates.tokens_per_s_per_user[rows]
-    knee = int(np.argmax(product)) if len(rows) else -1
-    return ServingFront(grid, rates, rows, knee, len(fits))
+    return ServingFront(grid, rates, rows, int(np.argmax(product)) if len(rows) else -1, len(fits))
 
 
 def batches_up_to(most: int) -> Ints:

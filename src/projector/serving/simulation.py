@@ -124,7 +124,6 @@ class _Timed:
         return np.arange(first, len(self.steps))
 
     def run(self) -> None:
-        """Time all steps."""
         times = step_times(self.steps)
         breakdown_s = times.breakdown_s
         self.latency_s = times.latency_s
@@ -345,8 +344,7 @@ def _serve(replica: Replica, load: Load, drawn: Drawn) -> LoadResult:
     )
     limits = replica.limits._replace(concurrency=load.concurrency or 0)
     requests = kernel.Requests(*drawn, _prefixes(replica, drawn))
-    status = kernel.serve_requests(requests, limits, replica.table, served)
-    if status != kernel.OK:
+    if kernel.serve_requests(requests, limits, replica.table, served) != kernel.OK:
         msg = f"a request of {longest_of(drawn)} tokens does not fit in the cache"
         raise ConfigError(msg, key="input_tokens", value=longest_of(drawn))
     return _result(replica, load, drawn, served)
@@ -377,8 +375,7 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
     later = outputs[counted] - 1
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot_s = np.where(later > 0, (served.finish_s - served.first_s)[counted] / later, np.nan)
-    prompts = drawn.input_tokens - _prefixes(replica, drawn)
-    needed = float((prompts + outputs - 1).sum())
+    needed = float((drawn.input_tokens - _prefixes(replica, drawn) + outputs - 1).sum())
     busy_s = float(totals[kernel.BUSY])
     rate = made / window_s if window_s > 0 else 0.0
     request_s = replica.deployment.runs.request_ms * MILLISECOND

@@ -292,7 +292,6 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     read_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
     fused_s = np.where(gains, read_s, wide_s) + passes * weights * steps.widen_s[workload]
     # One kernel reads the narrow weights and writes wide ones.
-    operand = steps.shapes.operand_bytes[workload]
-    moved = weights * operand * (1.0 + share)
+    moved = weights * steps.shapes.operand_bytes[workload] * (1.0 + share)
     apart_s = wide_s + moved / steps.devices["hbm_bytes_per_s"][device] + start_s
     return np.where(narrow, np.minimum(fused_s, apart_s), wide_s)

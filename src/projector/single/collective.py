@@ -172,8 +172,7 @@ class CollectiveCase:
             for world in (each * stride).tolist()
         ]
         columns = np.array(blocks, np.int64).reshape(-1, len(Blocks._fields)).T
-        places = place(one_run(each, np.full_like(each, stride)), Blocks(*columns))
-        return places.take(row)
+        return place(one_run(each, np.full_like(each, stride)), Blocks(*columns)).take(row)
 
     def local(self, ranks: Ints) -> Ints:
         """Return the members of each group that share a scale-up domain."""

@@ -503,8 +503,7 @@ def _copies(case: GemmCase, layout: str, rows: Ints) -> tuple[float, ...]:
     # Instructions of types of 8 bits and fewer take operands with K contiguous only.
     of_a, of_b = _COPIES[layout] if code >= FIRST_NARROW else (False, False)
     device = case.device
-    share = device.elementwise_efficiency or device.hbm_efficiency
-    rate = device.hbm_peak_tb_per_s * share * TB
+    rate = device.hbm_peak_tb_per_s * (device.elementwise_efficiency or device.hbm_efficiency) * TB
     seconds = []
     for m, n, k, batch in rows.astype(np.float64).tolist():
         elements = batch * k * (m * of_a + n * of_b)

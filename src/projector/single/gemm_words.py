@@ -143,12 +143,7 @@ def gemm_sentences(gemm: ExplainedGemm) -> tuple[str, ...]:
         )
     text += f"; {_size(gemm.term('hbm_bytes'))} pass HBM in {_us(gemm.term('memory_s'))}"
     text += f". A and B alone are {_size(operands)}."
-    return (
-        f"{_headline(gemm)} {_why(gemm)}",
-        f"{_cut(gemm)} {_waves(gemm)}",
-        text,
-        _clock(gemm),
-    )
+    return (f"{_headline(gemm)} {_why(gemm)}", f"{_cut(gemm)} {_waves(gemm)}", text, _clock(gemm))
 
 
 def _headline(gemm: ExplainedGemm) -> str:

@@ -148,7 +148,6 @@ class _Resolver:
             yield Vertex(f"nic{i}", "nic", self._host_of(members))
 
     def links(self) -> Iterator[Link]:
-        """Yield the links of the graph."""
         yield from self._device_links()
         if (switch := self.node.switch) is not None:
             tier = self._tier(switch.tier, "switch.tier")
@@ -162,11 +161,9 @@ class _Resolver:
                     yield self._link(number, f"nic{i}", adapters.tier, tier)
 
     def packages(self) -> tuple[tuple[int, ...], ...]:
-        """Return the devices of each package."""
         return self._members(self.node.packages, "packages")
 
     def domains(self) -> tuple[tuple[int, ...], ...]:
-        """Return the devices of each NUMA domain."""
         assert self.node.host is not None
         return self._members(self.node.host.numa, "host.numa")
 
@@ -180,8 +177,7 @@ class _Resolver:
             return ()
         given = self.node.adapters.devices
         members = self._members(given, "adapters.devices", partial=True)
-        hosts = -(-self.count // self.network.gpus_per_node)
-        nics = hosts * self.network.nics_per_node
+        nics = -(-self.count // self.network.gpus_per_node) * self.network.nics_per_node
         if isinstance(given, int):
             if nics % len(members) == 0:
                 return tuple(group for group in members for _ in range(nics // len(members)))

@@ -56,8 +56,6 @@ def _reader(name: str) -> Callable[..., ReadJob]:
 
 
 class _Format(NamedTuple):
-    """A kind of file with keys and values."""
-
     name: str
     marks: tuple[Keys, ...]
     """Keys at the top of a file: it is of this kind where it has all of one of these sets."""

@@ -143,8 +143,7 @@ def mamba2(config: ConfigFile) -> dict[str, Any]:
 
 def _unless_auto(config: ConfigFile, name: str, otherwise: int) -> int:
     """Read a width that the class works out where it is ``"auto"`` or absent."""
-    stated = config.has(name) and config.data[name] != "auto"
-    return config.integer(name) if stated else otherwise
+    return config.integer(name) if config.has(name) and config.data[name] != "auto" else otherwise
 
 
 def _mamba2_of(config: ConfigFile) -> dict[str, Any]:

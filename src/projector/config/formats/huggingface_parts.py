@@ -550,8 +550,7 @@ def chatglm(config: ConfigFile) -> dict[str, Any]:
 
 def gpt2_mlp(config: ConfigFile) -> dict[str, Any]:
     """GPT-2: the inner width follows from the hidden one."""
-    inner = config.optional_integer("n_inner") or 4 * config.integer("n_embd")
-    return {"ffn_hidden_size": inner}
+    return {"ffn_hidden_size": config.optional_integer("n_inner") or 4 * config.integer("n_embd")}
 
 
 def opt(config: ConfigFile) -> dict[str, Any]:
@@ -585,12 +584,11 @@ def falcon(config: ConfigFile) -> dict[str, Any]:
     if parallel:
         config.warn(_PARALLEL)
     hidden = config.integer("hidden_size")
-    alibi = config.flag("alibi", default=False)
     return {
         "ffn_hidden_size": config.optional_integer("ffn_hidden_size") or 4 * hidden,
         "num_query_groups": groups,
         "norms_per_layer": norms,
-        "position_embedding": "alibi" if alibi else "rope",
+        "position_embedding": "alibi" if config.flag("alibi", default=False) else "rope",
     }
 
 

@@ -177,8 +177,6 @@ def _defaults(module: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 class _NamedModel(NamedTuple):
-    """The model that an experiment names."""
-
     name: str
     file: str
     shipped: str

@@ -72,7 +72,6 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
 
 
 def _recompute(stated: Stated) -> None:
-    """Set what the first layers of a stage compute again."""
     layers = stated.integer("recompute_layer_num", 0, least=0)
     kind = stated.word("recompute_granularity")
     names = ("enable_recompute", "recompute_granularity", "recompute_layer_num")

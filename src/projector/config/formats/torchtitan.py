@@ -134,7 +134,6 @@ def _model(stated: Stated) -> None:
 
 
 def _precision(stated: Stated) -> None:
-    """Set the types of GEMMs, weights, gradients and states."""
     setting, reduce = "training.mixed_precision_param", "training.mixed_precision_reduce"
     types = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
     kind = stated.choice(setting, types, "bfloat16")
@@ -179,7 +178,6 @@ def _float8(stated: Stated) -> None:
 
 
 def _training(stated: Stated) -> None:
-    """Set sequence, optimizer and what its states take."""
     name = "training.seq_len"
     stated.put("training.seq_length", stated.integer(name, 2048), name)
     # torch adds gradients by a kernel of their own; FSDP reduces them at once.
@@ -202,7 +200,6 @@ def _training(stated: Stated) -> None:
 
 
 def _sharding(stated: Stated) -> None:
-    """Set FSDP, its copies, and whether it keeps gathered weights."""
     shard_name, name = (
         "parallelism.data_parallel_shard_degree",
         "parallelism.fsdp_reshard_after_forward",
@@ -229,7 +226,6 @@ def _sharding(stated: Stated) -> None:
 
 
 def _degrees(stated: Stated) -> None:
-    """Set the degrees, and what tensor and context parallelism do."""
     for name, field in (
         ("tensor_parallel_degree", "tp"),
         ("pipeline_parallel_degree", "pp"),
@@ -243,7 +239,6 @@ def _degrees(stated: Stated) -> None:
 
 
 def _experts(stated: Stated) -> None:
-    """Set what only mixtures of experts have."""
     name, split = "parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree"
     ep = stated.integer(name, 1)
     etp = stated.integer(split, 1)
@@ -299,7 +294,6 @@ def _pipeline(stated: Stated) -> "_Stages | None":
 
 
 def _compiler(stated: Stated) -> None:
-    """Set what torch.compile fuses."""
     name, parts = "compile.enable", "compile.components"
     enabled = stated.on(name)
     components = stated.words(parts) if stated.has(parts) else ["model", "loss"]
@@ -315,8 +309,6 @@ def _compiler(stated: Stated) -> None:
 
 
 class _Stages(NamedTuple):
-    """How layers are cut into stages of a pipeline."""
-
     pp: int
     vpp: int
     ends: tuple[int, int]
@@ -436,7 +428,6 @@ class _Rest:
         return int(chosen[:9])
 
     def derive(self, data: dict[str, Any]) -> Derived:
-        """Return nodes, batch, recomputed layers and stages."""
         fields: dict[str, Any] = {**read_job.nodes_of_ranks(self.data_parallel, data)}
         dp = read_job.data_parallel(data) or self.data_parallel
         if dp:

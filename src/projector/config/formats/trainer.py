@@ -69,8 +69,7 @@ def read_trainer_script(text: str, *, path: Path) -> ReadJob:
     """Read the command of a script that launches a trainer."""
     commands = [words for words in Script(text, path=path).commands if {*words} & {*_MARKS}]
     if not commands:
-        joined = [word for words in Script(text, path=path).commands for word in words]
-        commands = [joined]
+        commands = [[word for words in Script(text, path=path).commands for word in words]]
     words = commands[-1]
     programs = [
         place

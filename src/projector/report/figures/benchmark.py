@@ -190,7 +190,6 @@ def _size_axis(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
 
 
 def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
-    """Yield each series with its colour and its rows."""
     for position, name in enumerate(dict.fromkeys(points.series.tolist())):
         yield name, fig.PALETTE[position % len(fig.PALETTE)], np.flatnonzero(points.series == name)
 

@@ -89,7 +89,6 @@ def _shown(count: int) -> tuple[int, ...]:
 
 
 def _ends(count: int) -> tuple[int, ...]:
-    """Return the first and the last of several."""
     return tuple(dict.fromkeys((0, count - 1)))
 
 
@@ -213,7 +212,6 @@ def _draw_spines(axes: fig.Axes, cluster: Cluster, places: list[PodPlace], unit:
 
 
 def _draw_rates(axes: fig.Axes, cluster: Cluster, x: float, unit: float) -> None:
-    """Write what each level carries, beside it."""
     network = cluster.network
     adapter = cluster.adapter_gb_per_s
     pod_hosts = cluster.parts[0].pods[0].num_hosts

@@ -154,7 +154,6 @@ def _draw_phases(
 
 
 def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
-    """Write beside each rank which share of the step it waits."""
     busy_ps, makespan_ps = run.timeline.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
     idle = 1.0 - busy_ps / makespan_ps if makespan_ps else np.zeros(run.order.pp)
     where: dict[str, Any] = {"transform": chart.get_yaxis_transform(), "clip_on": False}
@@ -172,7 +171,6 @@ def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
 
 
 def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
-    """Draw the most that each rank holds, beside its row, with the limit."""
     pp, held = run.order.pp, _memory_unit(run)
     peak = run.peak_bytes / held.scale
     always = np.zeros(pp) if run.static_bytes is None else run.static_bytes / held.scale
@@ -281,7 +279,6 @@ def _unit(seconds: float) -> tuple[str, float]:
 
 
 def _number(value: float) -> str:
-    """Return a number in four digits."""
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
 
 

@@ -198,7 +198,6 @@ class _Grid:
         self._grow()
 
     def add(self, coded: dict[str, tuple[Ints, list[Any]]], value: Floats, fits: Flags) -> None:
-        """Take the rows of one chunk."""
         if not len(value):
             return
         coordinates = []
@@ -496,7 +495,6 @@ def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
 
 
 def _draw_best(axes: fig.Axes, heat_map: HeatMap, best: Floats) -> None:
-    """Frame the best cell of all."""
     from matplotlib.patches import Rectangle
 
     sign = 1.0 if swept.more_is_better(heat_map.column) else -1.0
@@ -509,7 +507,6 @@ def _draw_best(axes: fig.Axes, heat_map: HeatMap, best: Floats) -> None:
 
 
 def _write_values(axes: fig.Axes, best: Floats, drawn: Any, *, multiples: bool) -> None:
-    """Write the value of each cell, white where the cell is dark."""
     colours = drawn.get_cmap()(drawn.norm(best))
     light = colours[..., :3] @ np.array([0.2126, 0.7152, 0.0722]) > 0.45
     for (y, x), value in np.ndenumerate(best):
@@ -535,8 +532,7 @@ def _draw_axes(
         (axes.xaxis, ticks_of[0], size_in[0], room_in, 90 if upright else 0, labelled[0]),
         (axes.yaxis, ticks_of[1], size_in[1], 0.2, 0, labelled[1]),
     ):
-        step = max(1, int(np.ceil(least * len(ticks.texts) / wide)))
-        places = range(0, len(ticks.texts), step)
+        places = range(0, len(ticks.texts), max(1, int(np.ceil(least * len(ticks.texts) / wide))))
         texts = [_cut(ticks.texts[place]) if shown else "" for place in places]
         axis.set_ticks(places, texts, rotation=rotation)
     axes.tick_params(length=0)
@@ -551,7 +547,6 @@ def _draw_axes(
 
 
 def _draw_legend(figure: fig.Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:
-    """Say what empty cells mean, where there are any, and which cell is framed."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

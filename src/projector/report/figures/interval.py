@@ -132,7 +132,6 @@ def _curves(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s
 
 
 def _played(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats) -> None:
-    """Draw runs played from failure to failure: mean, and 90 % of them."""
     chosen = np.geomspace(intervals_s[0] * 1.05, intervals_s[-1] / 1.05, _PLAYED)
     ones = np.ones((_PLAYED, _SAMPLES))
     work = np.full(_PLAYED, work_s)
@@ -146,7 +145,6 @@ def _played(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s
 
 
 def _marks(axes: Axes, run: RunProjection, interruptions: Interruptions, top: float) -> None:
-    """Mark the intervals of Young, Daly and the run itself."""
     marks = (
         ("Young", float(young_interval_s(interruptions)[0]), 0.60),
         ("Daly", float(daly_interval_s(interruptions)[0]), 0.54),

@@ -260,7 +260,6 @@ def _limits(roofline: Roofline, operations: Iterable[Operation], *, whole: bool)
 def _draw(
     axes: fig.Axes, roofline: Roofline, operations: Sequence[Operation], limits: Limits
 ) -> None:
-    """Draw the roofs within some limits, and operations below them."""
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
     fig.log_axes(axes, (low, high), (floor, ceiling))
@@ -346,7 +345,6 @@ def _frame(axes: fig.Axes, limits: Limits) -> None:
 
 
 def _write_memory(axes: fig.Axes, roofline: Roofline) -> None:
-    """Write the name of the memory roof along it, about its middle."""
     slope = roofline.bytes_per_s / TERA
     low, ridge = axes.get_xlim()[0], max(roofline.roofs.values()) / roofline.bytes_per_s
     middle = float(low**0.4 * ridge**0.6)
@@ -425,8 +423,7 @@ def gemm_figure(gemms: GemmList) -> fig.Figure:
         for name in ("m", "n", "k", "batch")
     )
     flop = 2.0 * m * n * k * batch
-    traffic = batch * ((m + n) * k * OPERAND_BYTES[code] + m * n * 2.0)
-    intensity = flop / traffic
+    intensity = flop / (batch * ((m + n) * k * OPERAND_BYTES[code] + m * n * 2.0))
     rate = np.array([report.flop_per_s for report in shown])
     bounds = np.array([report.bound for report in shown])
     _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)

@@ -83,8 +83,7 @@ def read_scaling(result: SweepResult) -> Scaling:
         rate = np.where(np.isnan(rate), -np.inf, rate)
         # By devices, the fastest of each first, earlier rows before equal ones.
         order = np.lexsort((-rate, gpus))
-        firsts = order[np.unique(gpus[order], return_index=True)[1]]
-        for row in firsts.tolist():
+        for row in order[np.unique(gpus[order], return_index=True)[1]].tolist():
             number, value = int(gpus[row]), float(rate[row])
             if value > best.get(number, (-np.inf, None))[0]:
                 best[number] = value, table.select(list(every)).slice(row, 1).to_pylist()[0]

@@ -261,7 +261,6 @@ def _draw_bar(axes: Axes, topology: Topology, rows: Rows, unit: float) -> None:
 
 
 def _draw_hosts(axes: Axes, topology: Topology, rows: Rows) -> None:
-    """Frame the devices of each host, and of each package in it."""
     for group in topology.packages:
         if len(group) > 1:
             xs = [rows.places[number][0] for number in group]

@@ -113,8 +113,7 @@ def _table(table: Table) -> str:
     for row in table.rows(Media.PAGE):
         cells = []
         for column, value in zip(columns, row, strict=True):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if number:
+            if isinstance(value, int | float) and not isinstance(value, bool):
                 text = f"{value:,.{column.digits}f}"
                 cells.append(f'<td class="number" data-value="{shown(value)}">{text}</td>')
             else:

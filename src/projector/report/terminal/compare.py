@@ -173,7 +173,6 @@ def compare_report(comparison: Comparison) -> list[RenderableType]:
 
 
 def _ratio_line(comparison: Comparison) -> Text:
-    """Return which job is faster, and how well that is known."""
     ratio, band = comparison.time_ratio, comparison.ratio_band
     line = Text(f"B/A {ratio:.3f} of the time for a token on each GPU", style="bold")
     if band.low_68 is None or band.high_68 is None or band.low_90 is None or band.high_90 is None:

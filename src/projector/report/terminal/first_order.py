@@ -152,12 +152,11 @@ def serve_report(result: FirstOrderServing) -> list[RenderableType]:
     table = grid.Grid("=phase", "ms", "<bound by")
     table.add_row("prompt to first token", grid.milliseconds(result.ttft_s), result.bound_prefill)
     table.add_row("decode step", grid.milliseconds(result.tpot_s), result.bound_decode)
-    note = f"{result.tokens_per_s_per_gpu:,.1f} tokens/s/GPU"
     return [
         head,
         Text(PLAIN_WORDS, style="bold yellow"),
         Text(),
         verdict,
-        *grid.section("Steps", note, table),
+        *grid.section("Steps", f"{result.tokens_per_s_per_gpu:,.1f} tokens/s/GPU", table),
         *constants(result.constants),
     ]

@@ -81,12 +81,11 @@ def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableTyp
         run = candidate.run
         if run is None:
             continue
-        makespan = milliseconds(run.makespan_s) if of_a_job else f"{run.makespan_s:.6g}"
         table.add_row(
             candidate.schedule,
             str(candidate.vpp),
             *([] if candidate.iteration_s is None else [milliseconds(candidate.iteration_s)]),
-            makespan,
+            milliseconds(run.makespan_s) if of_a_job else f"{run.makespan_s:.6g}",
             percent(run.bubble_fraction),
             max(run.peak_in_flight),
             *([gib(candidate.peak)] if of_a_job else [f"{candidate.peak:,.6g}"]),

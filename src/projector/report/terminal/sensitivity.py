@@ -32,8 +32,7 @@ def sensitivity_report(result: Sensitivity | SharedSensitivity, top: int) -> lis
 
 
 def _bound(result: Sensitivity) -> str:
-    shares = result.bound_shares or {}
-    largest = sorted(shares.items(), key=lambda item: -item[1])
+    largest = sorted((result.bound_shares or {}).items(), key=lambda item: -item[1])
     return ", ".join(f"{name} {percent(share, 0)}" for name, share in largest if share >= 0.005)
 
 
@@ -128,7 +127,6 @@ def short_field(field: str) -> str:
 
 
 def _common_length(texts: Sequence[str]) -> int:
-    """Return the length of the common beginning of texts."""
     shortest = min(len(text) for text in texts)
     return next(
         (index for index in range(shortest) if len({text[index] for text in texts}) > 1), shortest

@@ -92,7 +92,6 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
 
 
 def _projected(result: PerformanceProjection, candidates: Sequence[Overrides]) -> list[Suggestion]:
-    """Project the candidates that are legal."""
     jobs, changes = _legal(result.job, candidates)
     if not jobs:
         return []
@@ -169,7 +168,6 @@ def _share(result: PerformanceProjection, term: str) -> float:
 
 
 def _free_dp(job: Job) -> dict[str, Any]:
-    """Let data parallelism follow, where the job states it."""
     return {"parallelism.dp": None} if job.parallelism.dp is not None else {}
 
 

@@ -130,8 +130,6 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class _Column(NamedTuple):
-    """A column of a table."""
-
     head: str
     cell: Callable[[Mapping[str, Any]], str]
     kept: bool = True
@@ -155,7 +153,6 @@ def operations_report(shown: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _rates(rows: Rows) -> list[_Column]:
-    """Return the column of FLOP rates, if any row has one."""
     if all(row["tflop_per_s"] is None for row in rows[:MANY]):
         return []
     return [_Column("TFLOP/s", lambda row: _known(row["tflop_per_s"], ",.3g"))]
@@ -256,7 +253,6 @@ def _percent(value: float | None) -> str:
 
 
 def _more(rows: Sequence[Any], most: int = MANY) -> str:
-    """Say how many rows are not shown; behind a note."""
     return f"; {len(rows) - most} more in --json" if len(rows) > most else ""
 
 
@@ -542,7 +538,6 @@ def _stragglers(rows: Rows) -> list[RenderableType]:
 
 
 def _blank(why: str, those: Rows, rows: Rows) -> str:
-    """Say why ranks have no waits."""
     if len(those) == len(rows):
         return f"Waits are not known: {why}."
     places = [_place(each, rows) for each in those]

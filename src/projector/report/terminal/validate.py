@@ -104,7 +104,6 @@ def _wide_scores(groups: Mapping[str, Mapping[str, Any]]) -> Grid:
 
 
 def _projected(group: Mapping[str, Any]) -> str:
-    """Return how many of the rows that a kind covers were projected."""
     return f"{group['projected']:,} of {group['rows']:,}"
 
 
@@ -125,7 +124,6 @@ def _errors(totals: Mapping[str, Any]) -> list[str]:
 
 
 def _pair(first: float | None, second: float | None, digits: int) -> str:
-    """Return two shares as percent."""
     if first is None or second is None:
         return "-"
     return f"{100.0 * first:.{digits}f} / {100.0 * second:.{digits}f} %"

@@ -129,7 +129,6 @@ def _differing(one: ModelConfig, other: ModelConfig) -> list[str]:
 
 @cache
 def _architectures() -> dict[tuple[str, str], ModelConfig]:
-    """Return the architectures that torchtitan ships, by name and flavour."""
     return {(name, flavor): load_model(FLAVORS[name][flavor]) for name, flavor in _SHIPPED}
 
 

@@ -37,7 +37,6 @@ class Field(NamedTuple):
 
 
 def _one_of(spellings: Mapping[Any, str]) -> Converter:
-    """Return a converter from the names that Megatron has for each native value."""
     return one_of({name: value for value, names in spellings.items() for name in names.split()})
 
 

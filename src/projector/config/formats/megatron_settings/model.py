@@ -335,8 +335,7 @@ def _letters(settings: Settings, spec: str) -> str:
         if settings.has(name):
             stages, _, modules = settings.word(name).partition("/")
             letters = stages.replace("|", "")
-            unknown = set(letters) - PATTERN.keys()
-            if unknown or not letters:
+            if set(letters) - PATTERN.keys() or not letters:
                 raise values.bad(
                     settings.spell(name), settings.get(name), f"letters of {''.join(PATTERN)}"
                 )

@@ -128,8 +128,7 @@ class Script:
         """Follow commands and return how the last one ends."""
         verdict: Verdict = presumed
         for place, node in enumerate(body):
-            ends = place == len(body) - 1
-            verdict = self._status(node, presumed=presumed if ends else True)
+            verdict = self._status(node, presumed=presumed if place == len(body) - 1 else True)
         return verdict
 
     def _chain(self, links: Sequence[tuple[str, Node]], presumed: Verdict) -> Verdict:

@@ -391,7 +391,6 @@ class Parser:
         return self._word()
 
     def _word(self) -> Word:
-        """Read one word, up to a blank or an operator."""
         pattern = PATTERN.match(self._text, self._at)
         if pattern is not None:
             self._at = pattern.end()

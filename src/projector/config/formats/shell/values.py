@@ -128,9 +128,7 @@ class Variables:
         if isinstance(part, Output):
             printed = output(part.body)
             return UNKNOWN if printed is None else printed
-        if isinstance(part, Sum):
-            return self._sum(part.text)
-        return self._parameter(part, output)
+        return self._sum(part.text) if isinstance(part, Sum) else self._parameter(part, output)
 
     def _parameter(self, part: Parameter, output: Printer) -> Value:
         value = self._named(part)
@@ -324,9 +322,7 @@ def judge(words: Sequence[str], *, patterns: bool) -> Verdict:
         if place >= 0:
             left = judge(words[:place], patterns=patterns)
             right = judge(words[place + 1 :], patterns=patterns)
-            if either:
-                return negated(both(negated(left), negated(right)))
-            return both(left, right)
+            return negated(both(negated(left), negated(right))) if either else both(left, right)
     if words and words[0] == "!":
         return negated(judge(words[1:], patterns=patterns))
     if len(words) > 2 and words[0] == "(" and words[-1] == ")":
