@@ -95,8 +95,6 @@ _MAX_LENGTH = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One row, read."""
-
     work: Generation | Load | loads.Pools
     measured: float
     unit: str
@@ -112,8 +110,6 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What rows have in common, so that it is built once."""
-
     clusters: dict[tuple[str, int], ClusterConfig]
     deployments: dict[tuple[object, ...], Deployment]
     replicas: dict[tuple[int, Scheduler, int], Replica]
@@ -442,7 +438,6 @@ def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
 
 
 def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
-    """Return the band of a row and the classes that it is looked for in."""
     device, experts = case.deployment.cluster.device, case.deployment.model.moe is not None
     classes = bands.serving_classes(device, phase_of(row), experts)
     return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
