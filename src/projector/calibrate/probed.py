@@ -296,7 +296,6 @@ def _alone(workloads: Workloads, device: Device) -> Workloads:
 
 
 def _gemm_times(keys: Sequence[OperationKey], device: Device) -> Floats:
-    """Return the time of GEMMs alone on a device, float64[keys]."""
     if not keys:
         return np.zeros(0)
     time_s, _, _ = gemm_time_columns(

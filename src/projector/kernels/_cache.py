@@ -217,7 +217,6 @@ def _absolute(parts: list[str]) -> str:
 
 
 def _file(path: str) -> Iterator[str]:
-    """Yield the file of a module or package, if there is one."""
     for each in (f"{path}.py", os.path.join(path, "__init__.py")) if path else ():
         if os.path.isfile(each):
             yield os.path.normpath(each)

@@ -117,7 +117,6 @@ class Interpreted:
 
 
 def _elements(value: Any) -> int:
-    """Return how many elements the arrays of an argument have."""
     if isinstance(value, np.ndarray):
         return value.size
     return sum(map(_elements, value)) if isinstance(value, tuple) else 0

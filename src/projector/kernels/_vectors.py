@@ -33,8 +33,6 @@ _unpack: Any = cgutils.unpack_tuple
 
 
 class _Vector(_Type):  # type: ignore[misc]  # numba has no types
-    """The type of a vector within a kernel."""
-
     def __init__(self) -> None:
         super().__init__("vector of int64")
 

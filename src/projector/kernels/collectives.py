@@ -237,8 +237,6 @@ def _group(
 
 
 class _Protocols(NamedTuple):
-    """What turns the terms of an algorithm into its time."""
-
     op: int
     size: float
     ranks: int

@@ -69,8 +69,6 @@ class Forks(NamedTuple):
 
 
 class _Runs(NamedTuple):
-    """The runs of each lane."""
-
     begin: Ints
     """``int64[LANES]``: the first one."""
     stop: Ints
@@ -90,8 +88,6 @@ class _Runs(NamedTuple):
 
 
 class _Waiting(NamedTuple):
-    """States that wait for their epilogue."""
-
     state_ps: Ints
     """``int64[MOST_RUNS * live, LANES]``"""
     row: Ints
@@ -163,7 +159,6 @@ def _fork_settled(
 
 @helper
 def _count_wanted(of_lane: Ints) -> int:
-    """Return how many lanes have further runs."""
     wanted = 0
     for lane in range(LANES):
         wanted += of_lane[WANTED, lane] < NEVER
@@ -292,7 +287,6 @@ def _empty_block(program: PeriodicProgram, sends: int) -> Block:
 
 @helper
 def _sort_runs(begin: int, end: int, periods: Ints, row: Ints) -> None:
-    """Sort a few runs by their periods."""
     for run in range(begin + 1, end):
         wanted, out = periods[run], row[run]
         place = run

@@ -183,7 +183,6 @@ def _write_lanes(
     row: Ints,
     replays: Replays,
 ) -> None:
-    """Write out the configurations of a block."""
     first, first_duration = program.first, program.first_duration
     last, last_backward = program.last, program.last_backward
     rank_start_ps, rank_end_ps, rank_busy_ps, last_backward_end_ps = replays

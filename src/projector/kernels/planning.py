@@ -180,7 +180,6 @@ def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
 
 @helper
 def _new_clock(num_ranks: int) -> Ints:
-    """Let every rank decide at 0."""
     leaves = 1
     while leaves < num_ranks:
         leaves *= 2
@@ -192,7 +191,6 @@ def _new_clock(num_ranks: int) -> Ints:
 
 @helper
 def _held_by(kind: int, activation: float, w_share: float) -> float:
-    """Return what an operation adds to the memory of its rank."""
     if kind == FORWARD:
         return activation
     return -(activation * ((1.0 - w_share) if kind == BACKWARD else w_share))
@@ -297,7 +295,6 @@ def _plan(
 
 @helper
 def _work_ps(stage_of: Ints, duration_ps: Ints, microbatches: int) -> Ints:
-    """Return all that each rank has to do."""
     work_ps = np.zeros(stage_of.shape[0], np.int64)
     for rank in range(stage_of.shape[0]):
         for c in range(stage_of.shape[1]):

@@ -62,7 +62,6 @@ def spread(first: Ints, values: Ints, of_N: Ints, more_N: Ints, out: Ints) -> No
 
 def spread_segments(first: Ints, values: Ints, of: Ints, more: Ints) -> Ints:
     """Return what `spread` writes."""
-    sizes = np.diff(first)
-    out = np.empty(int(sizes.take(of).sum()), np.int64)
+    out = np.empty(int(np.diff(first).take(of).sum()), np.int64)
     spread(first, values, of, more, out)
     return out

@@ -170,7 +170,6 @@ def _bubble_fraction(pipeline_s: float, busiest_s: float) -> float:
 def _write_memory(
     some: int, stop: int, runs: StepRuns, block: StepBlock, rated: Rated, result: Floats
 ) -> None:
-    """Write what the fullest ranks of the jobs of some replicas hold."""
     # To take an array out of a tuple counts a reference, so each is taken out once.
     begin, jobs, of_replica = runs.begin, runs.jobs, runs.replicas.number
     rank_first, rank_kind = runs.patterns.rank_first, runs.patterns.rank_kind

@@ -176,7 +176,6 @@ def _surface(rows: Ints, columns: Ints, value: Floats, x: float, y: float) -> fl
 
 @inlined
 def _units(limits: Limits, tokens: int) -> int:
-    """Return the units of a sequence of ``tokens`` cached tokens."""
     pages = (tokens + limits.page_tokens - 1) // limits.page_tokens
     return limits.layers * pages + limits.windowed * min(pages, limits.window_pages)
 
@@ -294,7 +293,6 @@ def _admit(
 def _prompt_step_s(
     table: StepTable, sequences: int, decoding: int, context: int, tokens: int, chunks_s: float
 ) -> float:
-    """Return the time of a step with prompts."""
     busy_s = _line(table.tokens, table.base_s, float(tokens)) + chunks_s
     after_s = table.overhead_s + sequences * table.sequence_s
     if decoding == 0:
@@ -459,7 +457,6 @@ def _plan_step(
 
 @helper
 def _empty(total: int, max_seqs: int) -> _State:
-    """Return the state before the first request."""
     return _State(
         np.zeros(max_seqs, np.int64), np.zeros(max_seqs, np.int64),
         np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),

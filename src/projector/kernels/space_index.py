@@ -92,7 +92,6 @@ def _stretch(point_N: Ints, begin: int, most: int) -> int:
 
 @inlined
 def _find_place(number: int, num_outer: int, size_A: Ints, place_A: Ints) -> None:
-    """Find the place of a combination of the outer axes on each of them."""
     for back in range(num_outer):
         axis = num_outer - 1 - back
         place_A[axis] = number % size_A[axis]
@@ -142,7 +141,6 @@ def _sift(
 
 @helper
 def _show(entry_LR: Ints32, varies_L: Flags, shown_L: Ints, legal_J: Ints, number_KJ: Ints) -> None:
-    """Write the values of the legal points of a stretch."""
     for look in range(shown_L.shape[0]):
         if shown_L[look] < 0:
             continue

@@ -179,7 +179,6 @@ class Together(Comm):
         return self._groups[group].maximum(x) if group in self._groups else x
 
     def _both(self, x: Tensor, group: Group, there: OfGroup, back: OfGroup) -> Tensor:
-        """Run one collective of a group forward and another backward."""
         if group not in self._groups:
             return x
         of_group = self._groups[group]

@@ -98,7 +98,6 @@ def _wait(child: "subprocess.Popen[bytes]", wakes: int, caller: int) -> int | No
 
 
 def _end_all(child: "subprocess.Popen[bytes]") -> None:
-    """Kill whatever still runs, until nothing does."""
     for _ in range(ROUNDS):
         left = _descendants()
         if child.poll() is None and child.pid not in left:

@@ -250,8 +250,7 @@ class TransformerLayer(Layer):
         c = self.columns
         if c.compiled:
             builder.note("eager in place of compiled")
-        count = max(2, c.norms)
-        self.norms = [Norm(builder, c.hidden) for _ in range(count)]
+        self.norms = [Norm(builder, c.hidden) for _ in range(max(2, c.norms))]
         attention = LatentAttention if c.mla else GroupedAttention
         self.attention: Callable[[Tensor], Tensor] = attention(builder)
         self.feed_forward: Callable[[Tensor], Tensor] = (

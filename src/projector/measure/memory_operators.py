@@ -151,7 +151,6 @@ def _qk_norm(at: Context) -> MemoryOperator:
 
 
 def _residual(at: Context) -> MemoryOperator:
-    """Add two streams, or on the way back two gradients of one."""
     c = at.columns
 
     def inputs() -> tuple[Tensor, ...]:
@@ -185,7 +184,6 @@ def _rope(at: Context) -> MemoryOperator:
 
 
 def _join(at: Context) -> MemoryOperator:
-    """Put the gradients of queries, keys and values side by side."""
     c = at.columns
     heads, key_heads = _local_heads(c)
     widths = (heads * c.d_qk, key_heads * c.d_qk, key_heads * c.d_v)
@@ -324,7 +322,6 @@ def _quantise(at: Context) -> MemoryOperator:
 
 
 def _accumulate(at: Context) -> MemoryOperator:
-    """Add a weight gradient to its main gradient."""
     size = at.columns.accumulate_bytes or 4
     wide = at.torch.float32 if size == 4 else at.torch.bfloat16
     elements = max(1, round(at.program.key.bytes / (2.0 + 2.0 * size)))

@@ -26,7 +26,6 @@ Run = Callable[[], object]
 
 
 def _prepared(bench: Bench, make: Callable[[], Run], backend: str) -> Prepared:
-    """Make operands until there are enough to take turns."""
     kit = bench.kit
     before = kit.made_bytes
     sets = [make()]
@@ -118,8 +117,6 @@ def _in_tf32(torch: Any, left: Tensor, right: Tensor) -> Tensor:
 
 
 class _Adding(NamedTuple):
-    """A weight gradient that adds to a main gradient."""
-
     name: str
     dtype: Any
     run: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -145,7 +142,6 @@ def _adding(kit: Kit, dtype: Any, wide: Any) -> _Adding:
 
 
 def _grouped_gemm(bench: Bench, program: OperationProgram) -> Prepared:
-    """Make a grouped GEMM of equal groups, or a loop over experts."""
     kit, key = bench.kit, program.key
     dtype, groups = kit.wide_type(key.dtype), key.batch
     depth = key.phase == "weight"
@@ -261,14 +257,12 @@ def _attention(bench: Bench, program: OperationProgram) -> Prepared:
 
 
 def _gradient(kit: Kit, outs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> Run:
-    """Return the backward of what has run, again and again."""
     gradients = [kit.random(*out.shape, dtype=out.dtype).reshape(out.shape) for out in outs]
     grad = kit.torch.autograd.grad
     return lambda: grad(outs, inputs, gradients, retain_graph=True)
 
 
 def _memory(bench: Bench, program: OperationProgram) -> Prepared:
-    """Make a memory-bound operator by its label."""
     kit, key = bench.kit, program.key
     if key.phase == "forward" and not key.bytes:
         raise UnsupportedError(f"{key.label} moves nothing")

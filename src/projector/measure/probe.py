@@ -303,7 +303,6 @@ def whole_step(job: Job) -> tasks.StepProgram:
 
 
 def _gemm_rates(pairs: list[tuple[tasks.Program, tasks.Outcome]]) -> Iterator[tuple[str, float]]:
-    """Yield the highest rate of each type, in FLOP/s."""
     best: dict[str, float] = {}
     for program, outcome in pairs:
         if isinstance(program, tasks.OperationProgram) and program.key.label == SWEPT:
@@ -317,7 +316,6 @@ def _gemm_rates(pairs: list[tuple[tasks.Program, tasks.Outcome]]) -> Iterator[tu
 def _of_cpu(
     data: Mapping[str, Any], copies: list[tuple[int, float]], rates: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the fields of a CPU that are rates."""
     units, clock_hz = data["compute_units"]["value"], data["peak_clock_mhz"]["value"] * MEGA
     fastest, largest = max(rate for _, rate in copies), max(copies)[1]
     gemm = "fastest GEMM of a sweep"
@@ -381,7 +379,6 @@ def _first_guesses(
 
 
 def _attention_flop(key: OperationKey) -> float:
-    """Return the FLOP of an attention with as many queries as keys."""
     products = 3.0 * key.k + 2.0 * key.d_v if key.phase == "backward" else key.k + key.d_v
     pairs = key.batch * key.heads * key.m * key.n * (0.5 if key.causal else 1.0)
     return 2.0 * products * pairs

@@ -160,7 +160,6 @@ def _run(
     limits: _Limits,
     progress: Progress | None,
 ) -> _Ended:
-    """Run a command under the guard and follow what it says, until it ends or is late."""
     try:
         guarded = subprocess.Popen(  # noqa: S603  # our own interpreter and modules
             [sys.executable, "-I", guard.__file__, str(folder), *command],
@@ -246,7 +245,6 @@ def _left(limits: _Limits, start: float, heard: float) -> float:
 
 
 def _late(limits: _Limits, start: float, now: str) -> MeasurementError:
-    """Return the error of a worker that was ended because of its time."""
     doing = f" while it measured {now}" if now else ""
     timeout_s = limits.timeout_s
     if timeout_s is not None and time.monotonic() >= start + timeout_s:
@@ -259,7 +257,6 @@ def _late(limits: _Limits, start: float, now: str) -> MeasurementError:
 
 
 def _failure(task: Task, folder: Path, answered: Path, ended: _Ended) -> MeasurementError:
-    """Return the error of a worker that ended with another exit code than 0."""
     stated = read_error(answered)
     if stated is not None:
         return stated
@@ -283,7 +280,6 @@ def _failure(task: Task, folder: Path, answered: Path, ended: _Ended) -> Measure
 
 
 def _how(code: int) -> str:
-    """Return how a process ended, in words."""
     if code == LOST_RANK:
         return "waited in vain for another rank, which hangs or has ended,"
     if code >= 0:
@@ -310,7 +306,6 @@ def _failed_rank(said: str) -> tuple[int, int] | None:
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:
-    """Return the ranks that a report of torchrun lists, with their exit codes."""
     found = re.findall(r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", text, re.MULTILINE)
     return [(int(rank), int(code)) for rank, code in found]
 

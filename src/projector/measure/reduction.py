@@ -377,7 +377,6 @@ def _candidates(job: Job, whole: Degrees) -> Iterator[Degrees]:
 
 
 def _least_gpus(job: Job, whole: Degrees) -> int:
-    """Return the fewest devices to which a job can be reduced."""
     for degrees in sorted(_candidates(job, whole), key=lambda degrees: degrees.gpus):
         if first_broken(benchmark_job(job, degrees)) is None:
             return degrees.gpus

@@ -35,8 +35,6 @@ FUSING = ("eager", "compiled", "permute_fusion", "fused_experts", "padding_fusio
 
 
 class _Counterparts(NamedTuple):
-    """What each row of a table has in the benchmark job."""
-
     workload: Ints
     """int64[workloads]: workload of the same kind; -1 without one."""
     row: Ints
@@ -156,7 +154,6 @@ class Restoration:
         modelled_s: Floats,
         found: _Counterparts,
     ) -> tuple[Floats, Ints]:
-        """Return seconds of one run of each row, and where they come from."""
         once_s, origin = modelled_s.copy(), np.full(len(table), ANALYTIC)
         rows = np.flatnonzero(found.row >= 0)
         other = found.row[rows]
@@ -186,7 +183,6 @@ class Restoration:
         return once_s, origin
 
     def _tp_shares(self, workloads: Workloads, counterpart: Ints) -> Floats:
-        """Return the benchmark's tensor parallelism over that of each workload."""
         shares = self.workloads.columns.tp[counterpart] / workloads.columns.tp
         return np.where(counterpart >= 0, shares, 1.0)
 
@@ -244,7 +240,6 @@ def _launches(table: ops.OperationTable, num_workloads: int) -> Floats:
 
 
 def _names(table: ops.OperationTable, workload: Ints) -> list[tuple[int, str, int, int]]:
-    """Name each row: its workload, what it is, its phase, and which of several alike it is."""
     seen: dict[tuple[int, int, int], int] = {}
     names = []
     rows = zip(table.workload.tolist(), table.label.tolist(), table.phase.tolist(), strict=True)

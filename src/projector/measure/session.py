@@ -170,7 +170,6 @@ class Session:
         self._clean()
 
     def _bytes(self, number: int) -> float:
-        """Return about what a program holds while others have their turn."""
         program = self.programs[number]
         if isinstance(program, task.OperationProgram):
             return operation_bytes(program)

@@ -110,8 +110,6 @@ class Library:
 
 
 class _Opened(Library):
-    """A library that was opened, whose functions return a status."""
-
     def __init__(self, library: Any) -> None:
         self._library = library
         self._device: Any = None
@@ -381,7 +379,6 @@ def open_library(index: int, pci: str | None = None) -> Library | None:
 
 
 def _number_in_machine(index: int, visible: str) -> int:
-    """Return which device of the machine is the given one of those that a process may see."""
     numbers = [each.strip() for each in visible.split(",")]
     known = index < len(numbers) and numbers[index].isdigit()
     return int(numbers[index]) if known else index

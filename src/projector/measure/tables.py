@@ -143,7 +143,6 @@ def _cases(record: Record) -> Iterator[tuple[Case | str, Outcome]]:
 
 
 def _case_of(measured_operation: MeasuredOperation) -> Case | str:
-    """Return what a table calls an operation, or why none has it."""
     key = measured_operation.key
     kind = _KINDS.get(key.kind)
     if kind is None:
@@ -162,7 +161,6 @@ def _why_not(outcome: Outcome) -> str:
 
 
 def _step_tables(record: Record, machine: Machine) -> tuple[str, dict[str, MeasuredTable]]:
-    """Return the rows of the step, or why there are none."""
     step = record.step
     if step is None:
         return "", {}

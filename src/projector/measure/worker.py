@@ -94,7 +94,6 @@ def environment(device: Any, task: Task) -> Environment:
 
 
 def _libraries(backend: str) -> dict[str, str]:
-    """Return the versions of what runs kernels and collectives."""
     if backend == "cpu":
         found = {
             "oneDNN": "linked" if torch.backends.mkldnn.is_available() else "",

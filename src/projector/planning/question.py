@@ -309,8 +309,7 @@ def stating(tokens: float) -> dict[str, Any]:
 def _kinds_of_job(job: AnyJob, devices: Any) -> tuple[tuple[ClusterKind, ...], str]:
     if devices is None:
         device = job.cluster.device
-        kind = ClusterKind(device, None, device.name)
-        return (kind,), "the device of the job"
+        return (ClusterKind(device, None, device.name),), "the device of the job"
     return read_kinds(devices), "as asked"
 
 
@@ -355,8 +354,7 @@ def _with_batch(
     counted = answers.load(base, {"training.global_batch_size": 1 << 10})
     parameters = answers.parameters(counted)
     most, batch_tokens = next(each for each in settings.batch_tokens if parameters <= each[0])
-    seq = base.training.seq_length
-    batch = batch_tokens / seq
+    batch = batch_tokens / base.training.seq_length
     batch = int(batch) if batch.is_integer() else max(1, round(batch / ROUND)) * ROUND
     size = f"up to {number(most)}"
     if most >= settings.batch_tokens[-1][0] and len(settings.batch_tokens) > 1:

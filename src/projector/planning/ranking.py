@@ -185,7 +185,6 @@ _NAMES = {COST: "cost", GPU_HOURS: "GPU-hours", DAYS: "days"}
 def _remark(
     question: Question, choice: Choice, first: Choice, objective: str, *, is_first: bool
 ) -> str:
-    """Say why a choice is where it is."""
     run, parts = choice.run, []
     if question.deadline_days is not None:
         if run.days > question.deadline_days:

@@ -271,7 +271,6 @@ _NO_PRICE = "no price; --usd-per-gpu-hour NAME=X gives one"
 
 
 def _has_price(job: AnyJob) -> bool:
-    """Whether what a run costs is known, by the job or by the dated table."""
     cost, device = job.run.cost, job.cluster.device.name
     if cost.usd_per_gpu_hour is not None or cost.owned.capex_usd_per_gpu is not None:
         return True
@@ -362,7 +361,6 @@ def fewest_that_fit(surveyor: Surveyor, kind: ClusterKind) -> None:
 def _skip_small(
     question: Question, kind: ClusterKind, bounds: Bounds, first: int, skipped: list[Skipped]
 ) -> None:
-    """Say why sizes below the first are not searched."""
     per_node = bounds.gpus_per_node
     holding = min(_power_of_two(bounds.nodes_to_hold()), first)
     if holding > 1:

@@ -175,7 +175,6 @@ def _refuse_measured(given: list["RecordLike"], mode: str | None, gpus: int | No
 
 
 def _tile_job(job: JobLike | FirstOrderJob) -> JobLike:
-    """Refuse a job whose device has no compute units."""
     if isinstance(job, FirstOrderJob):
         refuse_first_order(job.cluster.device.name, "cluster.device")
     return job
@@ -289,7 +288,6 @@ def _with_reduction(result: PerformanceProjection, hybrid: "Hybrid") -> Performa
 
 
 def _from(result: PerformanceProjection, source: "Source") -> PerformanceProjection:
-    """Return a projection that says what its times were taken from."""
     memory = result.memory
     provenance, of_memory = (
         replace(each, warnings=(*each.warnings, *source.warnings))

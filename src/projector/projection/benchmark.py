@@ -67,7 +67,6 @@ class WholeLayers:
 
 
 def _shares(values: Floats) -> Floats:
-    """Return each row over its sum; zeros where that is 0."""
     total = values.sum(axis=1, keepdims=True)
     return np.asarray(values / np.where(total > 0.0, total, 1.0))
 

@@ -114,8 +114,6 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
 
 
 class _Layers(NamedTuple):
-    """Layers that are sent in their own way, and where they are found."""
-
     owner: Ints
     """int64[sent]: a replica that sends it."""
     workload: Ints
@@ -133,7 +131,6 @@ class _Layers(NamedTuple):
 
 
 def _distinct_layers(replicas: Replicas, costs: WorkloadCosts, groups: "_Groups") -> _Layers:
-    """Find layers sent in their own way: alike are equal parameters, shards and fabric."""
     workloads, columns, jobs = replicas.workloads, replicas.columns, replicas.jobs
     parameters = (
         costs.dense_parameters, costs.expert_parameters, costs.trained_dense,

@@ -244,7 +244,6 @@ class Legal(NamedTuple):
 
 
 def _only_used(number: Ints, items: list[Any]) -> tuple[Ints, list[Any]]:
-    """Return new numbers and the items that they use."""
     used = np.zeros(len(items), np.int64)
     used[number] = 1
     kept = np.flatnonzero(used).tolist()
@@ -297,7 +296,6 @@ def _refuse(
     of_job: Ints,
     outcomes: Sequence[lowering.LayoutRuns | Setting | ProjectorError],
 ) -> None:
-    """Refuse jobs whose layout or schedule is an error, unless they are refused already."""
     for number, outcome in enumerate(outcomes):
         if isinstance(outcome, ProjectorError):
             refused[(of_job == number) & (refused < 0)] = len(errors)
@@ -373,8 +371,6 @@ def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors
 
 
 class _Lowered(NamedTuple):
-    """What is known of jobs before their orders."""
-
     workloads: lowering.Workloads
     costs: cost.WorkloadCosts
     details: tuple[OperationTable, cost.RowCosts] | None
@@ -383,7 +379,6 @@ class _Lowered(NamedTuple):
 
 
 def _lower(legal: Legal, known: KnownPipelines | None, measured: cost.RowTimes | None) -> _Lowered:
-    """Cost everything that steps are put together from."""
     families = legal.families
     details = None
     if known is None:
@@ -499,7 +494,6 @@ def _orders(
 
 
 def _planning_costs(inputs: step.StepInputs, job: int, limit: Floats) -> Costs:
-    """Return what a planned order looks at: times of its stages, and what ranks may hold."""
     replicas, training = inputs.replicas, inputs.replicas.workloads.batch.training
     replica, family = int(replicas.of_job[job]), int(replicas.family[job])
     stages = slice(replicas.stage_offset[replica], replicas.stage_offset[replica + 1])

@@ -114,7 +114,6 @@ class KnownPipelines:
         return self._pipelines.rows(code)
 
     def _add(self, workloads: lowering.Workloads) -> None:
-        """Cost some pipelines and keep them behind those that are there."""
         number = self._workloads.numbers(workloads)
         costs = cost_pipelines(workloads, self._workloads.take(number)[1])
         runs = np.diff(workloads.run_offset)
@@ -135,8 +134,6 @@ def _numbered(known: dict[bytes, int], rows: Ints) -> Ints:
 
 
 class _Rows(NamedTuple):
-    """Where some pipelines stand in the columns."""
-
     pipeline: Ints
     stages: Ints
     """int64[pipelines]: stages of each."""

@@ -248,7 +248,6 @@ def memory_projection(results: Results, row: int) -> MemoryProjection:
 
 
 def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
-    """Build the module tree of each distinct workload of one job, in model order."""
     workloads, table = evaluation.workloads, evaluation.table
     family = evaluation.family(row)
     stages = range(workloads.num_stages(family))
@@ -271,7 +270,6 @@ def _components(evaluation: Evaluation, row: int) -> tuple[Component, ...]:
 
 
 def _tree(name: str, leaves: dict[str, list[float]]) -> Component:
-    """Turn dotted labels into a tree whose nodes add up."""
     groups: dict[str, dict[str, list[float]]] = {}
     for label, values in leaves.items():
         head, _, rest = label.partition(".")

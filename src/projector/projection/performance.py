@@ -286,7 +286,6 @@ def run_weights(
 
 
 def _communication(evaluation: Evaluation, row: int) -> dict[str, Communication]:
-    """Sum collectives of a step by label on the rank that ends it."""
     table, rows = evaluation.table, evaluation.rows
     rank = int(evaluation.steps.ending_rank[row])
     held = replica_of(evaluation, row)[1].model_stage[rank].tolist()
@@ -387,7 +386,6 @@ def _data_parallel_communication(
 
 
 def _tied_embeddings(evaluation: Evaluation, row: int, rank: int) -> Communication | None:
-    """Return the sum of the gradients of two copies of an embedding, at the ends of a pipeline."""
     replica = int(evaluation.inputs.replicas.of_job[row])
     seconds = float(evaluation.inputs.tied_s[replica])
     last = int(evaluation.jobs.pp[row]) - 1
@@ -407,7 +405,6 @@ def _elsewhere(group: str, seconds: float, exposed_s: float) -> dict[str, Commun
 def _pipeline_communication(
     evaluation: Evaluation, row: int, rank: int
 ) -> dict[str, Communication]:
-    """Return the messages of one rank, and what it waits for those between others."""
     replica, placement = replica_of(evaluation, row)
     p2p = evaluation.inputs.p2p
     p2p_s = p2p.latencies_s(replica, placement.stage_of.size)

@@ -107,14 +107,12 @@ def provenance_of(job: Job, today: dt.date | None = None) -> Provenance:
 
 
 def _of_device(job: Job) -> dict[str, Any]:
-    """Name the fields of the device that are not its own."""
     origins = origins_of(job.cluster.device)
     borrowed = {owner: list(fields) for owner, fields in origins.borrowed.items()}
     return {"name": job.cluster.device.name, "borrowed": borrowed, "assumed": list(origins.assumed)}
 
 
 def _warnings(job: Job, today: dt.date | None) -> list[str]:
-    """List settings that are projected as given, and may not be what was meant."""
     dated = dated_numbers(job)
     if dated and today is None:
         today = dt.datetime.now(dt.UTC).date()

@@ -219,7 +219,6 @@ class Replicas:
         return Alike(self._take(first, of_replica), of_replica, self)
 
     def _take(self, rows: Ints, of_replica: Ints) -> "Replicas":
-        """Return some of the replicas, one of which stands for each."""
         return replace(
             self,
             jobs=self.jobs.take(rows),

@@ -63,7 +63,6 @@ class Counts(NamedTuple):
 
 
 def _number(which: int) -> Callable[["Results"], Floats]:
-    """Declare one of the numbers that the jobs of a family do not share."""
     return lambda results: results.number(which)
 
 
@@ -337,7 +336,6 @@ class Scalar:
 
 
 def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column]:
-    """Declare what the jobs of a family share."""
     return lambda results: results.of_families(read(results))
 
 

@@ -77,7 +77,6 @@ def _stated_or(stated: Floats, other: Floats) -> Floats:
 
 
 def _tokens(results: Results) -> Floats:
-    """Return the tokens of each run, stated as they are, in sequences or in whole steps."""
     run, jobs = results.evaluation.batch.run, results.jobs
     samples = _stated_or(run.samples, run.steps * results.evaluation.global_batch)
     return _stated_or(run.tokens, samples * jobs.seq)
@@ -179,7 +178,6 @@ def _band_days(
 
 
 def _check(job: Job, times: runtime.RunTimes, row: int) -> None:
-    """Refuse a run that cannot be."""
     status = int(times.status[row])
     if status == runtime.OK:
         return

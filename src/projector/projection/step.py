@@ -243,7 +243,6 @@ def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: I
 
 
 def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
-    """Return the times of some replicas that have the placement of an order."""
     replicas = inputs.replicas
     placement = replicas.placement(int(chosen[0]))
     latency_ps, sends = _latencies_ps(inputs.p2p, chosen, placement.stage_of.size)
@@ -318,7 +317,6 @@ def replay_job(inputs: StepInputs, chosen: ChosenOrder, job: int) -> Pipeline:
 
 
 def _replay_of(ends: Ends, duration_ps: Ints, microbatches: int) -> Replays:
-    """Return the replay of one job, given its ends and durations."""
     row, later_ps = slice(ends.row[0], ends.row[0] + 1), ends.later_ps[0]
     forward, backward, weight = (duration_ps[:, :, :, kind] for kind in range(3))
     least_ps = forward[..., 0] + backward[..., LAST] + weight[..., LAST]
@@ -465,7 +463,6 @@ def _replay(
 def _peaks(
     inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints, replica: Ints
 ) -> tuple[Floats, Ints]:
-    """Return the most activations that ranks hold at once, and each job's row (one placement)."""
     replicas = inputs.replicas
     # Orders that differ in the number of microbatches alone mostly hold the same at their peaks.
     kind_of_order = np.zeros(len(orders), np.int64)

@@ -263,7 +263,6 @@ def dask_setup(worker: Any) -> None:
 
 @lru_cache(maxsize=2)
 def _sweeper(content: bytes) -> Sweeper:
-    """Return what projects the chunks of a sweep, and learns from each."""
     return Sweeper(*pickle.loads(content))  # noqa: S301  # of `TaskCrew`
 
 
@@ -294,7 +293,6 @@ def _usable(client: Any) -> Any:
 
 
 def _address(scheduler: str | Path) -> str:
-    """Return the address in a scheduler file, or an address as it is."""
     path = Path(scheduler)
     if path.is_file():
         try:
@@ -318,7 +316,6 @@ def _checked(address: str) -> str:
 
 @contextmanager
 def _told(client: Any, chunk: int = 0) -> Iterator[None]:
-    """Turn what Dask raises into errors of ours."""
     from distributed.scheduler import KilledWorker, NoValidWorkerError
 
     where = _where(client)

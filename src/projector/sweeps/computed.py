@@ -57,8 +57,7 @@ class Values:
     @classmethod
     def constant(cls, value: Any) -> "Values":
         """Return the same value for all rows."""
-        one = cls.of([value])
-        return one.take(np.int64(0))
+        return cls.of([value]).take(np.int64(0))
 
     def take(self, places: Any) -> "Values":
         """Return the values at some places."""
@@ -109,7 +108,6 @@ class Values:
         return Values(found, unsure)
 
     def _divided(self, other: Any, operate: Callable[[Any, Any], Array]) -> "Values":
-        """Return the result of a division."""
         left, right = self.number(), _values(other).number()
         by_zero = right.array == 0
         array = np.asarray(operate(left.array, np.where(by_zero, 1, right.array)))
@@ -168,8 +166,7 @@ def _whole(function: Callable[[Any], Array]) -> Callable[[Values], Values]:
 
 def _log2(values: Values) -> Values:
     operand = values.number()
-    flat = np.atleast_1d(operand.array)
-    distinct, place = np.unique(flat, return_inverse=True)
+    distinct, place = np.unique(np.atleast_1d(operand.array), return_inverse=True)
     logarithms = [math.log2(each) if 0 < each < math.inf else 0.0 for each in distinct.tolist()]
     array = np.array(logarithms)[place].reshape(operand.array.shape)
     fine = (operand.array > 0) & np.isfinite(operand.array)
@@ -413,7 +410,6 @@ class Computed:
         return found
 
     def _field(self, field: str, places: Mapping[int, Ints]) -> Values:
-        """Return the values of a dotted field."""
         if field in self._space.derived:
             return self._evaluated(self._space.derived[field], places, truth=False)
         if field not in self._of_axis:

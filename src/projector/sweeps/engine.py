@@ -255,7 +255,6 @@ def _parts(
 def _cluster(
     engine: str, scheduler: "str | Path | Client | None", workers: int | None
 ) -> AbstractContextManager["Cluster | None"]:
-    """Return the cluster that ``engine`` asks for; None for the processes of this machine."""
     if engine not in ENGINES:
         msg = f"engine: {engine!r} is not available in this version; legal: {', '.join(ENGINES)}"
         raise UnsupportedError(msg, key="engine", value=engine, allowed=list(ENGINES))

@@ -215,7 +215,6 @@ def _positions(lookups: Sequence[Lookup], among: Sequence[Lookup]) -> Ints:
 
 
 def _combined(lookup: Lookup, points: Ints, sizes: Ints) -> Ints:
-    """Return the number of each point's combination."""
     found = np.zeros(len(points), np.int64)
     for axis in reversed(range(len(sizes))):
         points, places = np.divmod(points, sizes[axis])

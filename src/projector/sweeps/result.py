@@ -166,7 +166,6 @@ class SweepResult:
             raise _changed(where, f"it has {count:,} rows, not {self.rows:,}")
 
     def _files(self) -> "Iterator[tuple[Path, Path | pa.BufferReader]]":
-        """Yield where the rows of each chunk are, by name."""
         import pyarrow as pa
 
         if self.output is not None:
@@ -295,7 +294,6 @@ class SweepResult:
             raise ConfigError(msg, key="objectives", value=name, allowed="columns of numbers")
 
     def _directions(self, objectives: Sequence[str] | Mapping[str, str]) -> dict[str, float]:
-        """Return column -> the sign that makes less of it better."""
         if isinstance(objectives, str):
             objectives = (objectives,)
         if not isinstance(objectives, Mapping):
@@ -351,11 +349,9 @@ def _changed(path: Path, why: str) -> ConfigError:
 
 
 def _floats(table: "pa.Table", name: str) -> Floats:
-    """Return a column of numbers, NaN where it is missing."""
     import pyarrow as pa
 
-    column = table.column(name).cast(pa.float64())
-    return np.asarray(column.to_numpy(), np.float64)
+    return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
 
 
 def _front(values: Floats) -> Ints:

@@ -123,7 +123,6 @@ class PointReader:
         ]
 
     def _lookup(self, fields: Sequence[str], compute: Callable[[dict[str, Any]], Any]) -> Lookup:
-        """Return what is computed, one by one, from the values of some fields."""
         axes, derived = self.space.axes_of(fields)
         return Lookup(
             self.space,

@@ -291,7 +291,6 @@ class Store:
             self._begin()
 
     def _holds_our_parts(self) -> bool:
-        """Whether there are parts, and all are of this sweep."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -332,7 +331,6 @@ class Store:
         _write_whole(self.path / journal.MANIFEST, f"{content}\n".encode())
 
     def _resume(self, read_only: OSError | None, *, verify: bool) -> None:
-        """Find out which chunks are finished and whole."""
         schema = self.plan.schema()
         all_good = True
         for _, entry in journal.entries(self.path):
@@ -431,7 +429,6 @@ def _refused(path: Path, why: str) -> ConfigError:
 
 
 def _other(path: Path, stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> ConfigError:
-    """Return the error for a folder that holds another sweep."""
     if not stored:
         what = f"its {journal.MANIFEST} cannot be read"
     else:
@@ -472,7 +469,6 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _write_whole(target: Path, content: bytes) -> None:
-    """Write a file under another name and rename it."""
     temporary = target.with_name(f"{NEW}{target.name}")
     try:
         temporary.write_bytes(content)

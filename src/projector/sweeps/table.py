@@ -245,8 +245,6 @@ class Tables:
 
 
 class _Cells(NamedTuple):
-    """Values of an axis as its column has them."""
-
     numbers: Array
     """The numbers, or which of the texts."""
     missing: Flags | None

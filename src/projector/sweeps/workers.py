@@ -148,8 +148,6 @@ def _is_there(part: "Part | Future[_Answer]") -> bool:
 
 
 class _Pace:
-    """How long chunks take this process."""
-
     def __init__(self, *, is_long: bool) -> None:
         """Expect that each takes for ever, or no time, until two have been timed."""
         self._chunk_s = math.inf if is_long else 0.0
@@ -169,8 +167,6 @@ class _Pace:
 
 
 class _Others:
-    """Processes that project chunks of one sweep beside this one."""
-
     def __init__(self, pool: "_Pool", task: Path) -> None:
         self._pool, self._task = pool, task
         self._running: set[Future[_Answer]] = set()

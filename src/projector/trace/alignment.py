@@ -71,7 +71,6 @@ def _beyond(values: Ints, first: int) -> Ints:
 
 
 def _meetings(parts: Sequence[RankActivities]) -> list[Meetings]:
-    """Return the collectives of each rank by which clocks can be aligned."""
     known = any((part.columns["group"] >= 0).any() for part in parts)
     together = load_trace_names().ending_together
     found = []
@@ -96,7 +95,6 @@ def _meetings(parts: Sequence[RankActivities]) -> list[Meetings]:
 
 
 def _first_rows(instance: Ints, wanted: Ints, events: int) -> Ints:
-    """Return the first activity of each wanted event that is an operation."""
     first = np.full(events + 1, len(instance), np.int64)
     has = instance >= 0
     np.minimum.at(first, instance[has], np.flatnonzero(has))

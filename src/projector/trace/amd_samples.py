@@ -32,8 +32,6 @@ _DIE = re.compile(r"_\d+_clk$")
 
 
 class _Row(NamedTuple):
-    """What one device told at one time."""
-
     time_ns: int
     """0 where no time stands beside it."""
     device: str

@@ -222,13 +222,11 @@ class TraceAnalysis:
 
     @cached_property
     def _in_iterations(self) -> Flags:
-        """The selected ranks and iterations, of every phase and type."""
         chosen_in_time = chosen(self.everything, self.selection.in_time)
         return chosen_in_time & in_iterations(self.everything)
 
     @cached_property
     def _times(self) -> KernelTimes:
-        """What neighbours decide, of all activities."""
         return kernel_times(self.everything)
 
     @cached_property
@@ -399,7 +397,6 @@ def on_own_clocks(activities: Activities) -> Activities:
 def _beside(
     trace: Trace, in_time: Activities, iterations: list[per_iteration.IterationTimes]
 ) -> dict[str, list[Any]]:
-    """Return what was sampled beside the run, while the chosen activities ran."""
     if not trace.samples or not len(in_time):
         return {"cores": [], "sampled": []}
     begin, end = int(in_time.start_ps.min()), int(in_time.end_ps.max())
@@ -429,7 +426,6 @@ def caveats(trace: Trace, activities: Activities, *, chosen_ranks: bool = False)
 
 
 def _cut(trace: Trace, activities: Activities) -> Iterator[str]:
-    """Tell which files break off, and what is left of their ranks."""
     every = activities.iteration[activities.iteration >= 0]
     for rank in trace.ranks:
         cut = [each for each in rank.problems if each.text in _CUT and each.path == rank.path]
@@ -446,7 +442,6 @@ def _cut(trace: Trace, activities: Activities) -> Iterator[str]:
 
 
 def _left_out(trace: Trace) -> Iterator[str]:
-    """Tell which files hold no trace."""
     for each in trace.problems:
         if each.text.startswith(LEFT_OUT):
             yield f"{each.text.removeprefix(LEFT_OUT)} and is left out"

@@ -118,7 +118,6 @@ def _unmoved(rank: int, start_ps: int) -> Clock:
 
 
 def _starts(ranks: Sequence[Meetings]) -> list[int]:
-    """Return how far the start of each trace is behind the first one's."""
     zeros = [rank.zero_ns for rank in ranks]
     if not zeros or min(zeros) <= 0 or max(zeros) - min(zeros) > LONGEST_NS:
         return [0] * len(zeros)

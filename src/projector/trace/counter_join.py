@@ -159,8 +159,7 @@ def _given_ps(activities: Activities, kernels: Ints) -> Ints:
         return launch
     stream = group(*(getattr(activities, n)[kernels] for n in ("rank", "device", "stream"))).of
     order = np.lexsort((start, stream))[::-1]
-    latest = np.iinfo(np.int64).max
-    follows = np.where(known, launch, latest)[order]
+    follows = np.where(known, launch, np.iinfo(np.int64).max)[order]
     first = np.flatnonzero(np.diff(stream[order], prepend=-1) != 0)
     given = np.empty_like(launch)
     for begin, end in zip(first, (*first[1:], len(order)), strict=True):
@@ -171,7 +170,6 @@ def _given_ps(activities: Activities, kernels: Ints) -> Ints:
 def _placed(
     lanes: Mapping[Lane, Ints], counters: Sequence[Counters]
 ) -> list[tuple[Counters, Lane, Ints]]:
-    """Return the rows of each run for each device of the timed one."""
     known = sorted(lanes)
     loose = sorted({int(d) for run in counters if run.rank == NONE for d in np.unique(run.device)})
     pairs: dict[int, Lane] = {}
@@ -235,7 +233,6 @@ def _join(
 
 
 def _most(names: Sequence[str], of: Ints) -> dict[str, int]:
-    """Return the names of some kernels, the most frequent first."""
     counts = np.bincount(of, minlength=len(names))
     order = np.argsort(-counts, kind="stable")[:MOST_NAMES]
     return {names[row]: int(counts[row]) for row in order.tolist() if counts[row]}
@@ -313,7 +310,6 @@ def spelled(name: str, level: int) -> str:
 
 
 def _bare(name: str) -> str:
-    """Return a name without its type, template arguments and parameters."""
     for word in _ANONYMOUS:
         name = name.replace(word, "anonymous")
     kept: list[str] = []
@@ -419,8 +415,6 @@ def match(timed: Sequence[int], counted: Sequence[int], iterations: Sequence[Int
 
 
 class _Fit(NamedTuple):
-    """How one counted iteration fits the kernels of a timed one."""
-
     row: list[int]
     """Place in the counted run of each, `NONE` for none."""
     uncertain: list[bool]

@@ -162,8 +162,7 @@ def _of_wide(table: tables.Table, rank: int) -> Counters:
             name: str(column[0]) for name, column in zip(table.headings, table.columns, strict=True)
         }
         table = table.take(np.arange(1, len(table)))
-    order = np.lexsort((table.ints("dispatch"), table.ints("device")))
-    table = table.take(order)
+    table = table.take(np.lexsort((table.ints("dispatch"), table.ints("device"))))
     factors = tables.load_formats().units
     values: dict[str, Floats] = {}
     for heading, column in zip(table.headings, table.columns, strict=True):
@@ -235,8 +234,7 @@ _TIMES = ("gpu__time_duration", "Duration")
 def _of_process(
     path: Path, rank: int, process: rocprof.Process, problems: tuple[Problem, ...]
 ) -> Counters:
-    section = "callback_records.counter_collection"
-    column = process.columns(section)
+    column = process.columns("callback_records.counter_collection")
     info = {name.rpartition("dispatch_info.")[2]: each for name, each in column.items()}
     count = len(info["kernel_id"])
     handles = process.words("counters", "id.handle", "name")
@@ -401,5 +399,4 @@ def _sum(names: list[str], known: Mapping[str, Any]) -> Floats:
     if not columns:
         raise _MissingError(", ".join(names))
     stacked = np.stack(columns)
-    nothing = np.isnan(stacked).all(axis=0)
-    return np.where(nothing, np.nan, np.nansum(stacked, axis=0))
+    return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0))

@@ -67,7 +67,6 @@ def group(*columns: Array) -> Groups:
 
 
 def _numbered(column: Array) -> tuple[Ints, int]:
-    """Return the place of each value among those that occur, and how many do."""
     values, place = np.unique(column, return_inverse=True)
     return place.astype(np.int64), len(values)
 

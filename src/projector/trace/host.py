@@ -136,8 +136,6 @@ class Modules:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A module: where it stands."""
-
     name: int
     parent: int
     """Row of the name of the module around it, `NONE` without one."""
@@ -212,7 +210,6 @@ def _part(text: str, name: int, parent: int) -> _Part:
 def _of_classes(
     trace: RankTrace, parts: list[_Part], is_leaf: Flags, layer: Ints, rows: Ints
 ) -> dict[int, str]:
-    """Find the class that is the layer, number its modules, and call the others by their path."""
     kind = _layer_class(trace, parts, is_leaf, rows)
     layers = [part.name for part in parts if part.kind == kind]
     layer[layers] = np.arange(len(layers))
@@ -412,8 +409,7 @@ def forward_operators(trace: RankTrace, stack: Stack) -> Ints:
     found = np.full(len(events), NONE, np.int64)
     if len(rows) and len(candidates):
         found[rows] = _linked(trace, rows, candidates)
-    nearest = stack.nearest(node)
-    return values_at(found, nearest)
+    return values_at(found, stack.nearest(node))
 
 
 def _linked(trace: RankTrace, rows: Ints, candidates: Ints) -> Ints:
@@ -447,8 +443,7 @@ def _linked(trace: RankTrace, rows: Ints, candidates: Ints) -> Ints:
 def _arrows(trace: RankTrace, rows: Ints) -> Counter[tuple[int, int]]:
     """Count which thread the arrows of each numbered thread of a forward come from."""
     events = trace.events
-    step = max(1, len(trace.links) // MOST_ARROWS)
-    links = trace.links[::step]
+    links = trace.links[:: max(1, len(trace.links) // MOST_ARROWS)]
     wanted = {(link.backward_thread, link.backward_ps): link.forward_thread for link in links}
     ends = np.array([link.backward_ps for link in links], np.int64)
     near = rows[np.isin(events.start_ps[rows], ends)]

@@ -85,7 +85,6 @@ def read_kineto(
 def _read_events(
     source: Source, opening: Opening, found: "Found", scanner: Scanner, workers: Workers, told: Told
 ) -> bytes:
-    """Take all events, and return what stands behind them."""
     waiting: deque[tuple[Piece, Future[Batch | None] | None]] = deque()
     pieces = cut(source, opening)
     behind = b""
@@ -192,7 +191,6 @@ class Found(Batch):
         self.batches = [batch for batch in self.batches if len(batch.rows)]
 
     def _device(self, line: tuple[int, int]) -> int | None:
-        """Return the number of the device whose stream a thread is."""
         known = load_event_names()
         process = re.match(known.device_process.value, self.labels.get((line[0], -1), ""))
         is_stream = self.labels[line].startswith(known.device_stream.value)
@@ -288,8 +286,6 @@ def _columns(batches: list[Batch], zero_us: int) -> Events:
 
 
 class _Clock(NamedTuple):
-    """Turns stamps into times of the trace."""
-
     grid_ps: int
     zero_us: int
 
@@ -365,7 +361,6 @@ def _groups(distributed: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def _devices(around: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the devices by their numbers."""
     listed = around.get("deviceProperties")
     found = [_mapping(device) for device in listed] if isinstance(listed, list) else []
     named = [(_whole(d.get("id"), i), str(d.get("name", ""))) for i, d in enumerate(found)]

@@ -226,7 +226,6 @@ class Collector(Batch):
         self._numbers.append(self.events)
 
     def _detail(self, kind: int, name: str, get: Any, facts: list[Any]) -> int:
-        """Return the row of what further is known of an event besides some facts, or -1."""
         wanted = _DETAILS[kind]
         if kind == ev.OPERATOR and "conv" in name:
             wanted += _SCALARS
@@ -362,7 +361,6 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def _number(value: Any) -> Any:
-    """Return a number as it is, and a text as the number that it spells."""
     found = number(value)
     if found is None:
         raise ValueError(value)

@@ -46,8 +46,7 @@ def host_layers(
         )
     speaks = modules.is_call | (events.kind == ANNOTATION)
     says = np.where(speaks, by_name[events.name], NONE)
-    nearest = stack.nearest(says >= 0)
-    layer = values_at(says, nearest)
+    layer = values_at(says, stack.nearest(says >= 0))
     if not (layer[(events.kind == OPERATOR) & ~phases.recompute] >= 0).any():
         layer = _by_attention(trace, stack, phases, instance, attends)
         if (layer >= 0).any():
@@ -101,8 +100,7 @@ def _of_backward(
     of_engine = np.full(len(events), NONE, np.int64)
     of_engine[engine[order]] = filled
     nearest = stack.nearest(phases.engine)
-    inherited = values_at(of_engine, nearest)
-    return np.where(layer >= 0, layer, inherited)
+    return np.where(layer >= 0, layer, values_at(of_engine, nearest))
 
 
 def _by_attention(
@@ -137,8 +135,7 @@ def _by_attention(
     )  # fmt: skip
     for part in np.split(operators, np.flatnonzero(np.diff(cuts)) + 1):
         layer[part] = layers_of_sequence(events.name[part], holds[part])
-    found = stack.nearest(layer >= 0)
-    return values_at(layer, found)
+    return values_at(layer, stack.nearest(layer >= 0))
 
 
 def _messages(trace: RankTrace, stack: Stack) -> Flags:
@@ -192,7 +189,6 @@ MOST_FORWARDS = 0.25
 
 
 def _common(first: Ints, second: Ints) -> int:
-    """Return how many operations two sequences have in common from their begin."""
     length = min(len(first), len(second), MOST_COMPARED)
     differ = np.flatnonzero(first[:length] != second[:length])
     return int(differ[0]) if len(differ) else length
@@ -283,8 +279,7 @@ def _instances(trace: RankTrace, stack: Stack, phases: HostPhases, modules: Modu
     engine = stack.nearest(phases.engine)
     backward = np.where(engine >= 0, engine, stack.nearest(node))
     named_there = (closest >= 0) & (events.kind[np.maximum(closest, 0)] == ANNOTATION)
-    keep = (backward < 0) | phases.recompute | named_there
-    return np.where(keep, forward, backward)
+    return np.where((backward < 0) | phases.recompute | named_there, forward, backward)
 
 
 def _ordinals(

@@ -126,7 +126,6 @@ def cut(source: Source, opening: Opening) -> Iterator[Piece]:
 
 
 def _last_between(data: bytes, end: int) -> re.Match[bytes] | None:
-    """Return the last place between two events before an end."""
     window = _WINDOW
     while True:
         last = None
@@ -210,7 +209,6 @@ class Scanner:
         return float(text) if len(text) <= self._longest else Decimal(text)
 
     def _one(self, text: str, at: int) -> tuple[Mapping[str, Any] | None, int]:
-        """Return an event and where it ends, or None if there is none."""
         try:
             value, after = self._decode(text, at)
         except MALFORMED:
@@ -218,7 +216,6 @@ class Scanner:
         return (value, after) if isinstance(value, Mapping) else (None, at)
 
     def _go_on(self, at: int) -> int | None:
-        """Return where the next event begins, or None if that is not known yet."""
         for match in _START.finditer(self._text, max(at + 1, self._tried)):
             begin = match.start(2)
             event, _ = (
@@ -242,7 +239,6 @@ class Scanner:
         return None
 
     def _drop(self, at: int) -> None:
-        """Forget the text before a place."""
         self._offset += _bytes(self._text[:at])
         self._text = self._text[at:]
         self._tried = max(self._tried - at, 0)

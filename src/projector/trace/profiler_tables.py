@@ -192,8 +192,6 @@ def _whole_column(parts: Sequence[Column]) -> Column:
 
 
 class _Reader:
-    """Takes the rows of a file one by one."""
-
     def __init__(self, path: Path, heading: Sequence[str]) -> None:
         self.path = path
         self.heading = heading
@@ -410,8 +408,7 @@ class Rows:
 
     def fact(self, **facts: Any) -> int:
         """Return the row of what further is known of an event."""
-        key = tuple(sorted(facts.items()))
-        row = self._details.setdefault(key, len(self._facts))
+        row = self._details.setdefault(tuple(sorted(facts.items())), len(self._facts))
         if row == len(self._facts):
             self._facts.append(facts)
         return row
@@ -455,8 +452,7 @@ class Rows:
 
 
 def _events(columns: Mapping[str, Ints], zero_ns: int) -> Events:
-    count = len(columns["kind"])
-    nothing = np.full(count, NONE, np.int64)
+    nothing = np.full(len(columns["kind"]), NONE, np.int64)
     on_device = np.isin(columns["kind"], ev.ON_DEVICE)
     # A correlation of 0 stands for none.
     correlation = np.where(columns["correlation"] > 0, columns["correlation"], NONE)

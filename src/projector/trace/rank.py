@@ -91,7 +91,6 @@ def align_rank(trace: RankTrace, on_host: bool) -> RankActivities:
 
 
 def _times(trace: RankTrace, placed: Placed) -> dict[str, Array]:
-    """Return the columns that stand in the trace as they are."""
     events, rows = trace.events, placed.rows
     launch = np.maximum(placed.launch, 0)
     known = placed.launch >= 0
@@ -169,7 +168,6 @@ def _on_host(trace: RankTrace, stack: hosts.Stack, phases: hosts.HostPhases) -> 
 
 
 def _on_devices(trace: RankTrace, stack: hosts.Stack) -> Placed:
-    """Return the events of devices, each with its launch and the operator around that."""
     events = trace.events
     rows = np.flatnonzero(np.isin(events.kind, ON_DEVICE))
     launch = _match(events.correlation[rows], events.correlation, events.kind == LAUNCH)
@@ -307,7 +305,6 @@ class Talk:
 
 
 def _communication(trace: RankTrace, stack: hosts.Stack, placed: Placed, klass: Ints) -> Talk:
-    """Find what tells of each collective, and what each copy moves."""
     events = trace.events
     collective, named, moved = of_details(trace.details, trace.groups)
     groups = tuple(dict.fromkeys(name for name in named if name is not None))
@@ -318,8 +315,7 @@ def _communication(trace: RankTrace, stack: hosts.Stack, placed: Placed, klass: 
     has = placed.anchor >= 0
     at = np.maximum(placed.anchor, 0)
     around = stack.nearest(tells[events.detail] & (events.kind != LAUNCH))
-    holder = values_at(around, placed.anchor)
-    context = values_at(events.detail, holder)
+    context = values_at(events.detail, values_at(around, placed.anchor))
     called = values_at(events.detail, placed.launch)
     talks = klass == act.COMMUNICATION
     told = np.where(talks, np.where(tells[own], own, context), NONE)
@@ -366,7 +362,6 @@ def _with_collectives(
 def _details(
     trace: RankTrace, stack: hosts.Stack, placed: Placed
 ) -> tuple[Ints, tuple[Mapping[str, Any], ...]]:
-    """Join what is known of each activity to the innermost operator that has dimensions."""
     events = trace.events
     shaped = np.array(["dims" in detail for detail in trace.details] + [False], np.bool_)
     around = stack.nearest((events.kind == OPERATOR) & shaped[events.detail])

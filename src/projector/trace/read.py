@@ -97,7 +97,6 @@ def _bare(error: ConfigError) -> str:
 
 
 def _own_counters(ranks: Iterable[RankTrace]) -> Iterator[Counters]:
-    """Yield the counters that traces hold themselves."""
     yield from filter(None, map(counters_of_trace, ranks))
 
 
@@ -152,8 +151,6 @@ def _workers(files: Iterable[Path]) -> int:
 
 
 class _Told:
-    """Adds up the progress of files."""
-
     def __init__(self, progress: Progress | None, total_bytes: int) -> None:
         self._progress, self._total_bytes = progress, total_bytes
         self._before_bytes, self._before, self._events = 0, 0, 0
@@ -238,7 +235,6 @@ def _numbered(readings: list[Reading]) -> list[Reading]:
 
 
 def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | None) -> Trace:
-    """Return the trace of some ranks, their times from one zero."""
     wanted = None if only is None else set(only)
     kept = [r for r in readings if wanted is None or r.rank.rank in wanted]
     if not kept:
@@ -261,7 +257,6 @@ def _join(readings: list[Reading], left: list[Problem], only: Iterable[int] | No
 
 
 def _shifted(reading: Reading, zero_ns: int) -> Reading:
-    """Return a reading whose times are from another zero."""
     shift_ps = (reading.rank.zero_ns - zero_ns) * NS_PS
     if not shift_ps:
         return reading

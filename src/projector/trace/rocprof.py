@@ -58,7 +58,6 @@ def read_head(path: Path) -> str:
 
 
 def _csv_kind(head: str) -> str:
-    """Return what the heading of a CSV says that its rows are."""
     lines = head.splitlines()
     headings = lines[0].replace('"', "").split(",") if lines else []
     empty = np.zeros(0, np.int64)
@@ -414,7 +413,6 @@ def _take_dispatches(process: Process, rows: Rows) -> None:
 
 
 def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[str], list[str]]:
-    """Return the domain and the name of each call."""
     known = [
         (str(entry.get("kind", "")), list(entry.get("operations", ())))
         for entry in process.texts["strings.buffer_records"]
@@ -522,8 +520,7 @@ def _arrows(events: list[dict[str, Any]]) -> dict[tuple[str, str, str], int]:
     for each in events:
         if each.get("cat") == "DataFlow" and each.get("ph") in ("s", "t"):
             # 0 stands for none, and arrows are counted from 0.
-            number = int(each.get("id", 0)) + 1
-            places[_place_of(each)] = number
+            places[_place_of(each)] = int(each.get("id", 0)) + 1
     return places
 
 

@@ -47,8 +47,6 @@ READ = (
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One quantity as its file gives it."""
-
     what: str
     time_ns: Ints
     values: Floats
@@ -169,7 +167,6 @@ def _read_file(path: Path, zero_ns: int, span_ns: int) -> list[Samples]:
 def _placed(
     path: Path, read: _Read, zero_ns: int, span_ns: int, rank: int, problems: list[Problem]
 ) -> Samples:
-    """Return samples with their times from the zero of the trace."""
     told, time_ns = list(problems), read.time_ns
     if len(time_ns) and zero_ns < LEAST_NS:
         zero_ns = int(time_ns[0])
@@ -419,7 +416,6 @@ def _quantity(heading: str) -> tuple[str, float]:
 
 
 def _long(table: Mapping[str, Sequence[str]], time_ns: Ints, local: bool) -> list[_Read]:
-    """Read a table with a row for each core or device at each time."""
     which = next((table[h] for h in table if plain(h) in ("cpu", "index", "gpu", "device")), None)
     if which is None:
         return []
@@ -473,7 +469,6 @@ def _rounds(columns: Iterable[int]) -> Ints:
 
 
 def _wide(table: Mapping[str, Sequence[str]], time_ns: Ints, local: bool) -> list[_Read]:
-    """Read a table with a column for each core or device."""
     groups: dict[str, list[str]] = {}
     for heading in table:
         if re.fullmatch(r"(cpu|core)?\d+(percent)?", plain(heading)):

@@ -161,7 +161,6 @@ class Source:
         return data
 
     def _unpacked(self) -> bytes:
-        """Return what the next block unpacks to, perhaps nothing."""
         if self._ended:
             return b""
         if not self._packed:

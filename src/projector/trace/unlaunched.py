@@ -108,7 +108,6 @@ def _filled(mark: Ints) -> Ints:
 
 
 def _counted(phase: Ints) -> Ints:
-    """Return the iteration of each kernel: one ends where the optimizer is followed by others."""
     steps = phase == OPTIMIZER
     if not steps.any():
         return np.full(len(phase), NONE, np.int64)

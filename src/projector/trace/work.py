@@ -151,7 +151,6 @@ def work_of(operator: str, dims: Any, types: Any = (), scalars: Any = ()) -> Wor
 
 
 def _extents(dims: Any, position: int) -> tuple[int, ...]:
-    """Return the extents of an argument, all of them positive."""
     extents = tuple(int(extent) for extent in dims[position])
     if not extents or min(extents) <= 0:
         raise ValueError("no tensor")

@@ -249,8 +249,6 @@ _METRICS = ("busbw", "algbw", "time", "latency")
 
 
 class _Links(NamedTuple):
-    """What decides the record of a row's links."""
-
     device: str
     adapters: tuple[int, float] | None
     """Adapters of a node and their rate [Gbit/s] where the row names them."""

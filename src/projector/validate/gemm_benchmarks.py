@@ -156,7 +156,6 @@ def _check(what: str, text: str, sizes: tuple[int, int], most: int) -> None:
 
 
 def _pair(text: str) -> tuple[int, int]:
-    """Return the numbers of ``128x256``, zeros if it has none."""
     match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 

@@ -124,8 +124,7 @@ class JobRow(RowLayout):
         return {"granularity": "selective", "modules": modules.split(",")}
 
     def _precision(self) -> dict[str, Any]:
-        printed = self.text("precision")
-        kind = precision_of(printed.removeprefix("amp_"))
+        kind = precision_of(self.text("precision").removeprefix("amp_"))
         if kind in {"bf16", "fp16", "fp32"}:
             return {"precision": kind}
         settings = {"precision": kind, **self.stated("fp8_weight_transpose_cache")}

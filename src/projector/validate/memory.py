@@ -57,7 +57,6 @@ def _read(row: Row) -> training.ReadRow:
 
 
 def _outcome(found: training.ProjectedRow) -> Outcome:
-    """Return a result in GiB, with what the job is told."""
     evaluation, place = found.evaluation, found.place
     # Allocated is the sum of our terms; reserved adds what the caching allocator keeps; the memory
     # that a driver's tool shows adds context and communicators too. A rank that is named counts,

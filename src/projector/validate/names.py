@@ -276,7 +276,6 @@ def _find(name: str, normalised: str, bare: str) -> Variant:
 
 
 def _truncate(data: dict[str, Any], layers: int) -> None:
-    """Keep the first layers and the share of windowed layers."""
     num_layers = int(data["num_layers"])
     data["num_layers"] = layers
     if data.get("sliding_window_layers"):

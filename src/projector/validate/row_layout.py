@@ -363,7 +363,6 @@ class RowLayout(RowText):
         return 1
 
     def _layout(self) -> dict[str, Any]:
-        """Place layers that the stages do not divide."""
         layers, mtp = int(self.model["num_layers"]), int(self.model.get("mtp_num_layers", 0))
         stages = self.pp * self.vpp
         by_work = self.text("framework") == "nanotron"

@@ -84,7 +84,6 @@ _DEPLOYMENT = ("model", "gpu", "n_gpus", "precision", "tp", "pp")
 _LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
 _COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
 
-
 REUSED_PROMPTS = ("vllm", (0, 8), (0, 11))
 """Engine, and the releases from one up to another, whose latency benchmark has its prompts cached:
 it sends the same ones again after warming up, and the engine keeps prefixes unless told otherwise.
@@ -95,8 +94,6 @@ _MAX_LENGTH = 1 << 27
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One row, read."""
-
     work: Generation | Load | loads.Pools
     measured: float
     unit: str
@@ -112,8 +109,6 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """What rows have in common, so that it is built once."""
-
     clusters: dict[tuple[str, int], ClusterConfig]
     deployments: dict[tuple[object, ...], Deployment]
     replicas: dict[tuple[int, Scheduler, int], Replica]
@@ -139,10 +134,8 @@ def why_not_eligible(row: kinds.Row) -> str:
     drafts = notes.get("speculative", "none")
     if drafts != "none" and not loads.number_in(notes.get("acceptance")):
         return "speculation without its acceptance"
-    apart = "disaggregated" in notes
-    if apart and not (row.get("n_gpus") or "").strip():
-        return "no stated layout"
-    if re.search(r"layout[\w ]* not stated", row.get("notes") or ""):
+    unsplit = "disaggregated" in notes and not (row.get("n_gpus") or "").strip()
+    if unsplit or re.search(r"layout[\w ]* not stated", row.get("notes") or ""):
         return "no stated layout"
     if loads.is_under_load(row):
         return loads.why_no_load(row, _model_name(row))
@@ -260,16 +253,14 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     layout = _layout(row, says, notes)
     of_replica = layout["tp"] * layout["pp"] * layout["attention_dp"]
     gpus = whole(row, "n_gpus", _MAX_LENGTH, of_replica)
-    apart = says.get("disaggregated", "")
-    pools = _pools(says) if apart and loads.is_under_load(row) else None
+    under_load = loads.is_under_load(row)
+    pools = _pools(says) if says.get("disaggregated") and under_load else None
     replicas = gpus // of_replica
     if replicas * of_replica != gpus and pools is None:
         names = "tp x pp" if layout["attention_dp"] == 1 else "tp x attention_dp x pp"
         raise ValueError(f"{gpus} GPUs are not a whole number of replicas of {names} {of_replica}")
-    engine = engine_of(row)
     device = load_device(_device(row.get("gpu") or "", []))
-    scheduler = loads.scheduler_of(row, engine, device)
-    under_load = loads.is_under_load(row)
+    scheduler = loads.scheduler_of(row, engine_of(row), device)
     limits: dict[str, Any] = {"max_step_tokens": scheduler.max_num_batched_tokens,
               "max_sequences": scheduler.max_num_seqs} if under_load else {}  # fmt: skip
     if pools is not None:
@@ -390,21 +381,14 @@ def _deployment(
     if "redundant experts" in (row.get("notes") or ""):
         settings["expert_load"] = 1.0
     drafts = _speculative(says)
-    identity = (row.get("model"), key, *sorted(layout.items(), key=str), *settings.items(), drafts)
-    identity = tuple(str(each) for each in identity)
+    told = (row.get("model"), key, *sorted(layout.items(), key=str), *settings.items(), drafts)
+    identity = tuple(map(str, told))
     if identity not in shared.deployments:
         model = _model((row.get("model") or "").strip())
         if drafts is not None:
             model = model.model_copy(update={"mtp_num_layers": 1})
-        shared.deployments[identity] = Deployment.parse(
-            {
-                "model": model,
-                "cluster": shared.clusters[key],
-                "speculative": drafts,
-                **layout,
-                **settings,
-            }
-        )
+        parts = {"model": model, "cluster": shared.clusters[key], "speculative": drafts}
+        shared.deployments[identity] = Deployment.parse({**parts, **layout, **settings})
     return shared.deployments[identity]
 
 
@@ -442,7 +426,6 @@ def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
 
 
 def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
-    """Return the band of a row and the classes that it is looked for in."""
     device, experts = case.deployment.cluster.device, case.deployment.model.moe is not None
     classes = bands.serving_classes(device, phase_of(row), experts)
     return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
@@ -461,18 +444,14 @@ def _unit(text: str) -> str:
 
 def _device(text: str, notes: list[str]) -> str:
     """Return the shipped device, that of the first name if there are several."""
-    try:
-        return device_of(text)
-    except ValueError:
-        pass
     bare = re.sub(r"\(.*?\)", "", text).strip()
-    candidates = [bare, *re.split(r"[/\s]+", bare)]
-    for candidate in candidates:
+    for candidate in (text, bare, *re.split(r"[/\s]+", bare)):
         try:
             name = device_of(candidate)
         except ValueError:
             continue
-        notes.append(f"{text} taken as {name}")
+        if candidate != text:
+            notes.append(f"{text} taken as {name}")
         return name
     raise ValueError(f"unknown device {text!r}")
 
@@ -492,12 +471,8 @@ def _prefix_share(row: kinds.Row, notes: list[str]) -> float:
 def _settings(row: kinds.Row, precision: str, notes: list[str]) -> dict[str, object]:
     if weights := said(row, "weights"):
         notes.append(f"{weights} weights, 16-bit arithmetic")
-        return {
-            "dtype": "bf16",
-            "weights": weights,
-            "weight_group": number_said(row, "weight_group") or None,
-            "kv_cache_bytes": 2,
-        }
+        group = number_said(row, "weight_group") or None
+        return {"dtype": "bf16", "weights": weights, "weight_group": group, "kv_cache_bytes": 2}
     dtype: str = precision_of(precision)
     name = _model_name(row)
     of_library = said(row, "engine") == "tensorrt_llm" and name.startswith("Qwen3")

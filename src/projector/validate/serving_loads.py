@@ -137,9 +137,8 @@ def load_of(row: Row, model: str, replicas: int, largest: int) -> Load:
     settings = _lengths(row, notes, model)
     parallel = (row.get("batch_or_concurrency") or "").strip().lower()
     many = number_in(parallel)
-    requests = number_in(notes.get("requests")) or number_in(
-        _first(r"(\d+) prompts", row.get("notes") or "")
-    )
+    prompts = re.search(r"\d+ prompts", row.get("notes") or "")
+    requests = number_in(notes.get("requests")) or number_in(prompts and prompts[0])
     if "poisson" in parallel or notes.get("arrival") == "Poisson":
         rate = number_in(notes.get("rate_per_s")) or many
         settings |= {"rate_per_s": rate / replicas, "requests": POISSON_REQUESTS, "warm_up": 0.2}
@@ -162,11 +161,6 @@ def _closed(settings: Mapping[str, Any], concurrency: float, requests: float) ->
     count = math.ceil(requests) or REQUESTS_OF_CONCURRENCY * many
     closed = {"arrival": "closed", "concurrency": many, "requests": max(count, many), "warm_up": 0}
     return Load.parse({**settings, **closed})
-
-
-def _first(pattern: str, text: str) -> str:
-    found = re.search(pattern, text)
-    return found[1] if found else ""
 
 
 def _whole(row: Row, column: str) -> int:

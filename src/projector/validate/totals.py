@@ -345,7 +345,6 @@ def _object(result: Result) -> dict[str, Any]:
 
 
 def _shown(result: Result) -> dict[str, Any]:
-    """Return what ``--json`` and ``--out`` tell of a row by the same names."""
     outcome = result.outcome
     return {
         **told(outcome, "predicted measured ratio"),

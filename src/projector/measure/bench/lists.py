@@ -246,7 +246,6 @@ def _attention_shapes(options: AttentionOptions) -> list[tuple[bench_cases.Atten
 
 
 def _own(options: AttentionOptions) -> dict[str, int]:
-    """Return the numbers that options give."""
     names = ("batch", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 

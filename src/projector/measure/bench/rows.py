@@ -236,7 +236,6 @@ def identity_of(case: Case, machine: Machine) -> tuple[str, ...]:
 
 
 def _identity(case: Case, machine: Machine) -> Row:
-    """Return the columns of a row that are known before it is measured."""
     row = {"gpu": machine.gpu, "source": machine.source}
     notes = _NOTES.get(case.kind, "notes")
     row[notes] = machine.clock
@@ -285,7 +284,6 @@ def _identity(case: Case, machine: Machine) -> Row:
 
 
 def _result(case: Case, outcome: Outcome, time_s: float | None) -> Row:
-    """Return the columns that measuring fills."""
     if case.kind == "clock":
         numbers = outcome.numbers if outcome.status == "ok" else {}
         rate = numbers.get("flop_per_s")

@@ -372,7 +372,6 @@ def _strayed(found: Sequence[bench_rows.Measured], locked_mhz: float | None) -> 
 def _named(
     environment: Environment, device: str | None, profile: Device | None
 ) -> tuple[str, str, list[str]]:
-    """Return the name that rows give the device, the profile to model, and warnings."""
     shipped = profile_of(environment.device) if environment.backend != "cpu" else None
     if device is None or profile is None:
         return shipped or environment.device, shipped or "", []

@@ -165,8 +165,6 @@ def columns_of(rows: list[Row], labels: Labels) -> dict[str, Array]:
 
 
 class _Line:
-    """Collects the columns of a block."""
-
     def __init__(
         self, layers: list[tuple[Layer, int]], traffic: BlockTraffic | None, labels: Labels
     ) -> None:
@@ -224,7 +222,6 @@ class _Line:
 
     @staticmethod
     def _joined(parts: list[dict[str, Array]], empty: dict[str, Array]) -> dict[str, Array]:
-        """Put parts that have the same columns behind each other."""
         if not parts:
             return empty
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -256,7 +253,6 @@ class _Line:
     # What data parallelism sends beside the layers.
 
     def _spans(self, first: Ints, last: Ints) -> tuple[Edge, Edge, Floats]:
-        """Return where rows begin and end, from their first and last pieces."""
         traffic = self.traffic
         at_s = np.full((len(first), 2), np.nan)
         begin = Edge(first, first.copy(), np.zeros(len(first)))

@@ -106,14 +106,12 @@ class _Builder:
     # Blocks.
 
     def _stage_runs(self, stage: int) -> list[tuple[int, int]]:
-        """Return the runs of a stage of the model, each with its number of layers."""
         replicas = self.evaluation.inputs.replicas
         kind = int(replicas.stage_kind[replicas.stage_offset[self.replica] + stage])
         runs = replicas.run[replicas.run_offset[kind] : replicas.run_offset[kind + 1]]
         return [(int(run), int(replicas.workloads.run_count[run])) for run in runs]
 
     def _first_layers(self) -> Ints:
-        """Return how many transformer layers stand before each stage of the model."""
         counts = [
             sum(
                 count
@@ -193,7 +191,6 @@ class _Builder:
         return ranks, microbatches
 
     def _size(self, ranks: frozenset[int]) -> int:
-        """Return about how many activities some ranks have in detail."""
         kinds = (FORWARD, BACKWARD, WEIGHT) if self.order.splits_backward else (FORWARD, BACKWARD)
         return (
             sum(
@@ -368,7 +365,6 @@ class _Builder:
         return line.add(element, seconds * PS_PER_S)
 
     def _update(self, line: Line, rank: int) -> None:
-        """Add the optimizer and gathers that nothing overlaps, and the wait for the slowest."""
         ending, own_s = self.ending, float(self.ending.optimizer_s[rank])
         gathers = self._lefts(rank, gathers=True)
         gathered_s = sum(left.seconds for left in gathers)
@@ -414,7 +410,6 @@ class _Builder:
         )
 
     def _send(self, table: dict[str, Any], placed: Placed) -> None:
-        """Add messages that nothing waits for to the rows of a rank."""
         sent = placed.line.sent
         if not sent:
             return
@@ -445,8 +440,6 @@ class _Builder:
 
 @dataclass(slots=True)
 class _Operations:
-    """What is known of the operations of a rank once they stand in its line."""
-
     lefts: dict[int, list[Left]]
     """What the last backward of each chunk leaves to send."""
     ends: dict[int, int]

@@ -293,7 +293,6 @@ class _Builder:
         )
 
     def _memory(self) -> tuple[float, float]:
-        """Return what the layer keeps, and its working set."""
         workloads, costs = self.layers.evaluation.workloads, self.layers.evaluation.costs
         training = workloads.first_jobs().training
         pipeline = int(workloads.pipeline_of_run[self.run])

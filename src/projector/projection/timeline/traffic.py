@@ -86,8 +86,6 @@ class _Stage(NamedTuple):
 
 
 class _Flags(NamedTuple):
-    """`PassFlags` of one replica."""
-
     every_gather: bool
     every_reduce: bool
     overlaps_gather: bool
@@ -154,7 +152,6 @@ class Traffic:
         return [Left(label, each, moved) for each, moved in pairs if each > 0.0]
 
     def _layers(self, stage: int, *, backward: bool) -> _Stage:
-        """Return what each layer of a stage computes and sends."""
         replicas, costs = self.replicas, self.evaluation.inputs.costs
         kind = int(replicas.stage_kind[replicas.stage_offset[self.replica] + stage])
         runs = np.arange(replicas.run_offset[kind], replicas.run_offset[kind + 1])
@@ -203,7 +200,6 @@ class Traffic:
         return traffic
 
     def _end(self, traffic: BlockTraffic, computed: float, *, waits: bool) -> None:
-        """Say what is left of the collectives when the last layer has computed."""
         for place, event in enumerate(traffic.events):
             seconds = (event.end_s - max(computed, event.begin_s)) / self.longer
             if seconds <= 0.0:

@@ -314,8 +314,7 @@ def _orders(model: Model, answer: Answer, like: Order) -> list[Order]:
     """
     if answer.values is None:
         return []
-    shape = (like.pp, 3, like.microbatches)
-    starts = answer.values[: model.starts].reshape(shape)
+    starts = answer.values[: model.starts].reshape((like.pp, 3, like.microbatches))
     earlier = model.earlier(answer.values)
     return [_order_by(keys, like) for keys in ((earlier, starts), (starts, earlier))]
 

@@ -349,7 +349,6 @@ def _replay_orders(
     rows: Ints,
     into: Ends,
 ) -> None:
-    """Run some orders of a series, one after the other."""
     runs = np.flatnonzero(wanted.take(order_of_run))
     by_order, begin = rows_by_number(order_of_run.take(runs), len(microbatches))
     for number in np.flatnonzero(wanted).tolist():

@@ -126,7 +126,6 @@ def _column(activities: Activities, name: str) -> Ints:
 
 
 def _values(times: KernelTimes) -> dict[str, Ints]:
-    """Return what is added up in each sample of each part."""
     return {
         "duration_ns": times.duration_ps,
         "operation_ns": times.duration_ps + times.inner_ps,

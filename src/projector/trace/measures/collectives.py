@@ -405,7 +405,6 @@ def rank_spreads(
 
 
 def _cells(keys: tuple[Ints, ...]) -> list[tuple[int, Ints, Ints]]:
-    """Return each operation with its devices and their rows."""
     kind, device = keys
     borders = np.flatnonzero(np.diff(kind)) + 1
     rows = np.split(np.arange(len(kind)), borders) if len(kind) else []

@@ -129,7 +129,6 @@ def _busy(activities: Activities, same: Groups, start: Ints, end: Ints) -> Ints:
 
 
 def _by_device(activities: Activities, which: Flags) -> list[tuple[tuple[int, int], Intervals]]:
-    """Return when any of some activities runs, for each device."""
     return [
         (
             (int(activities.rank[rows.start]), int(activities.device[rows.start])),

@@ -43,8 +43,6 @@ class LinkTimes(Measured):
 
 
 class _Cell(NamedTuple):
-    """The collectives of one kind of one group in an iteration."""
-
     number: int
     transfer_ps: int
     exposed_ps: int

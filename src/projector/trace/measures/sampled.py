@@ -217,7 +217,6 @@ def held_mean(time: Ints, values: Floats, begin: int, end: int) -> float | None:
     Times ascend. What lies before the first sample or behind the last one is left out; None where
     the samples do not reach into the interval.
     """
-    starts = np.clip(time[:-1], begin, end)
-    held = np.clip(time[1:], begin, end) - starts
+    held = np.clip(time[1:], begin, end) - np.clip(time[:-1], begin, end)
     total = int(held.sum())
     return float((values[:-1] * held).sum() / total) if total > 0 else None

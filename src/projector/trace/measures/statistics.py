@@ -77,7 +77,6 @@ def spreads(values: Array, of: Ints, count: int) -> Floats:
 
 
 def _ordered(values: Array, of: Ints, count: int) -> Floats:
-    """Return the values by group and size."""
     if len(values) and np.issubdtype(values.dtype, np.integer):
         low = int(values.min())
         width = int(values.max()) - low + 1

@@ -114,7 +114,6 @@ def _peak(profile: Device | None, dtype: str) -> float:
 
 
 def _of_job(compared: compare.Compared, profile: Device | None) -> tuple[list[Needed], Ints]:
-    """Return the products and attention of the job, and which each activity is."""
     flop: dict[int, float] = defaultdict(float)
     kinds: dict[int, tuple[str, str]] = {}
     place = {name: number for number, name in enumerate(compared.matching.names)}
@@ -143,10 +142,8 @@ def _of_job(compared: compare.Compared, profile: Device | None) -> tuple[list[Ne
 def _of_trace(
     activities: Activities, works: Works, steps: int, profile: Device | None, dtype: str
 ) -> tuple[list[Needed], Ints]:
-    """Return the products and attention of a trace, by operation and phase."""
     # Transposes around a convolution and the like have no theory.
-    chosen = np.isin(activities.type, (GEMM, ATTENTION)) | works.main
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(np.isin(activities.type, (GEMM, ATTENTION)) | works.main)
     same, keys = compare.by_operation(activities, rows)
     of = np.full(len(activities), -1, np.int64)
     of[rows] = same.of

@@ -112,7 +112,6 @@ class Compared:
             )
 
     def _step(self) -> dict[str, float]:
-        """Return the terms of the mean step, over the ranks."""
         total: dict[str, float] = defaultdict(float)
         for rows, part in self._by_rank():
             own = replace(self.matching, of=self.matching.of[rows], way=self.matching.way[rows])
@@ -220,7 +219,6 @@ def _sides(
     rows: Sequence[ExpectedRow], projected_s: float, number: int, sums: Sums, matching: Matching,
     peak_flop_per_s: float,
 ) -> tuple[Side, Side]:  # fmt: skip
-    """Return what the models and the run know of one operation."""
     name, kind = rows[0].name, rows[0].kind
     runs = sum(row.runs for row in rows)
     measured = sums.side(number)
@@ -321,8 +319,6 @@ def compare_runs(first: TraceAnalysis, second: TraceAnalysis) -> TraceComparison
 
 
 class _Run:
-    """One of two runs, by operation."""
-
     def __init__(self, analysis: TraceAnalysis) -> None:
         table = self.activities = whole_steps(analysis.in_time)
         self.ranks = np.unique(table.rank).tolist()

@@ -216,7 +216,6 @@ _Order = tuple[tuple[tuple[str, ...], ...], tuple[str, ...], tuple[str, ...]]
 
 
 def _order(evaluation: Evaluation, weights: dict[int, float]) -> _Order:
-    """Return the labels of each kind of layer in order, and those at the ends of the model."""
     table, kinds = evaluation.table, evaluation.workloads.columns.kind
     layers: list[tuple[str, ...]] = []
     ends: dict[str, tuple[str, ...]] = {}

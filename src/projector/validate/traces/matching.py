@@ -47,8 +47,6 @@ class Matching:
 
 
 class _Group(NamedTuple):
-    """A phase of the trace and the phases of the models that run in it."""
-
     phase: int
     recompute: bool
     phases: tuple[str, ...]
@@ -62,8 +60,6 @@ _GROUPS = (
 
 
 class _Matcher:
-    """The state of a matching."""
-
     def __init__(
         self, activities: activity.Activities, works: Works, expected: Expected, iterations: int
     ) -> None:
@@ -166,7 +162,6 @@ def _by_name(matcher: _Matcher) -> None:
 
 
 def _put_collective(matcher: _Matcher, rows: Ints, label: str) -> None:
-    """Say which collective some activities are whose label is known."""
     table = matcher.activities
     for group in _GROUPS:
         chosen = (table.phase[rows] == group.phase) & (table.recompute[rows] == group.recompute)
@@ -223,7 +218,6 @@ def _gradients(work: Work, rows: Sequence[ExpectedRow], scale: float) -> list[Na
 
 
 def _by_extents(matcher: _Matcher, group: _Group) -> None:
-    """Match the matrix products of a phase by their extents."""
     phases = matcher.phases(group)
     linear = (row for row in matcher.expected.rows if row.kind == "gemm" and not row.in_kernel)
     rows = [row for row in linear if row.name.phase in phases]
@@ -270,8 +264,7 @@ def _in_turn(
     cycle = [part.row.name for part in parts for _ in range(part.times)]
     if group.phase == activity.BACKWARD and not group.recompute:
         cycle.reverse()
-    main = matcher.works.main[here]
-    turn = np.maximum(np.cumsum(main) - 1, 0) % len(cycle)
+    turn = np.maximum(np.cumsum(matcher.works.main[here]) - 1, 0) % len(cycle)
     for number, name in enumerate(cycle):
         matcher.put(here[turn == number], name, BY_EXTENTS)
 
@@ -288,7 +281,6 @@ def _by_forward(matcher: _Matcher, here: Ints, rows: Iterable[ExpectedRow]) -> N
 
 
 def _attention(matcher: _Matcher, group: _Group) -> None:
-    """Match kernels of attention with the one attention of the layers."""
     phases = matcher.phases(group)
     names = [
         row.name

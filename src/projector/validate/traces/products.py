@@ -192,7 +192,6 @@ class Products:
         return left
 
     def _match_parts(self) -> None:
-        """Find the layers that are several products."""
         known = self._known()
         for row in self.rows:
             if id(row) in known:
@@ -208,7 +207,6 @@ class Products:
                 self.parts.setdefault(extents, []).append(Part(row, times))
 
     def _match_grouped(self, seen: Mapping[Work, float]) -> dict[Work, ExpectedRow]:
-        """Match products of experts, whose tokens the routing decides, by their weights."""
         found: dict[Work, ExpectedRow] = {}
         experts = [row for row in self.rows if row.key is not None and row.key.expert]
         for work in seen:
@@ -399,7 +397,6 @@ Fitting = TypeVar("Fitting", bound=Pattern)
 
 
 def _first(patterns: Iterable[Fitting], text: str) -> Fitting | None:
-    """Return the first pattern that fits a text, whatever its case."""
     return next((p for p in patterns if re.search(p.pattern, text, re.IGNORECASE)), None)
 
 

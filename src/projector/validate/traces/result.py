@@ -73,8 +73,7 @@ def explain(first: Side, second: Side) -> tuple[Factor, ...]:
     """
     known = list(_known(first, second))
     ratio = second.time_s / first.time_s
-    product = math.prod(factor.value for factor in known)
-    return (*known, Factor(REST, ratio / product))
+    return (*known, Factor(REST, ratio / math.prod(factor.value for factor in known)))
 
 
 def _known(first: Side, second: Side) -> Iterator[Factor]:

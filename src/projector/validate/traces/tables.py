@@ -85,8 +85,7 @@ def _machine(analysis: TraceAnalysis, device: str) -> Machine:
 
 def _cases(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[cases.Case, Floats]]:
     works = works_of(activities)
-    overlap = overlap_ratios(activities)
-    beside = overlap > ALONE
+    beside = overlap_ratios(activities) > ALONE
     left_out["a product or attention beside communication"] = int(
         np.count_nonzero(works.main & beside)
     )
@@ -106,7 +105,6 @@ def _cases(activities: Activities, left_out: Counter[str]) -> Iterator[tuple[cas
 
 
 def _case(work: Work, *, backward: bool) -> cases.Case | str:
-    """Return what a table calls a piece of work, or why none has it."""
     if not work.dtype:
         return "the matrix type is not known"
     if work.kind == "attention":
