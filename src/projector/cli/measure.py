@@ -42,8 +42,6 @@ _CSV = option("FILE.csv", "List of shapes, one a line.", names="--csv")
 
 @dataclass(frozen=True)
 class _Common:
-    """What all lists of cases have."""
-
     device: str | None = option(
         "NAME",
         "Profile of the model to compare with, a shipped name or a file. Without it, that of "

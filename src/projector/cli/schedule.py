@@ -19,8 +19,6 @@ _LEFT_OUT = ("config", "schedule", "list_ignored", *PRIMUS)
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """A pipeline in numbers."""
-
     pp: int | None = option("N", "Ranks of the pipeline.")
     vpp: int | None = option("N", "Chunks of each rank; 1 when left out.")
     microbatches: int | None = option("N", "Microbatches of a step.")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Deployment:
-    """Fields of a deployment."""
-
     model: str | None = option("NAME", "Model: a shipped name or a file.")
     device: str | None = option("D[,D..]", "Device: a shipped name or a file; several to search.")
     tp: int | None = option("N", "Tensor-parallel devices.")
@@ -37,8 +35,6 @@ class _Deployment:
 
 @dataclass(frozen=True)
 class _Load:
-    """Fields of its load."""
-
     batch: int | None = option("N", "Sequences that generate at once.")
     context: int | None = option("N", "Tokens of a prompt; 2048 by default.")
     output: int | None = option("N", "Tokens that are generated for a prompt.")

@@ -8,8 +8,6 @@ from projector.cli.output import Printer, check_files, interpret_at_first, print
 
 @dataclass(frozen=True)
 class _Gemm:
-    """What all products of a list share."""
-
     gpu: str = option(None, "Device: a shipped name or a file.", shown="h100")
     dtype: str = option(None, "Type of A and B.", shown="bf16")
     batch: int = option(None, "Equal problems in one launch.", shown=1)
@@ -60,8 +58,6 @@ def gemm(
 
 @dataclass(frozen=True)
 class _Attention:
-    """What all shapes of a list share."""
-
     kv_heads: int | None = option("N", "Key heads; the query heads by default.")
     head_dim: int = option("N", "Width of a query and key.", default=128)
     v_head_dim: int | None = option("N", "Width of a value; head-dim by default.")

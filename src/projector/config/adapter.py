@@ -192,7 +192,6 @@ def refuse_adapter(adapter: AdapterConfig | None, why: str) -> None:
 # The ``adapter_config.json`` of Hugging Face's PEFT.
 
 _PEFT_FIELDS: Final = ("r", "lora_alpha", "lora_dropout", "target_modules")
-"""Keys that are fields of ours."""
 
 _PEFT_DEFAULTS: Final = {"rank": 8, "expert_adapters": "each"}
 """What PEFT has where a file says nothing: its rank, and an adapter beside each module."""

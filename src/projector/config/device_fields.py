@@ -36,8 +36,6 @@ class _Alone(Device):
 
 
 class _Part(NamedTuple):
-    """A field of a device."""
-
     value: Any
     sources: dict[str, str] | None
     """Where its numbers come from; None where that is as if it were not replaced."""

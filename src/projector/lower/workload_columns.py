@@ -551,18 +551,13 @@ VISION: Mapping[str, Callable[[Pieces], Array]] = {
 of context parallelism has all images."""
 
 
-def _see(pieces: Pieces, records: Records) -> None:
-    """Give towers and projectors their own columns."""
-    seen = np.isin(pieces.kinds["kind"], (Kind.VISION, Kind.PROJECTOR))
-    if seen.any():
-        for name, read in VISION.items():
-            records[name] = np.where(seen, read(pieces), records[name])
-
-
 def workload_records(pieces: Pieces) -> Records:
     """Return WORKLOAD[n] of one kind of layer of each of n jobs, device and fabric left 0."""
     records = np.zeros(len(pieces.kinds), WORKLOAD)
     for column in COLUMNS:
         records[column.name] = column.values(pieces)
-    _see(pieces, records)
+    seen = np.isin(pieces.kinds["kind"], (Kind.VISION, Kind.PROJECTOR))
+    if seen.any():
+        for name, read in VISION.items():
+            records[name] = np.where(seen, read(pieces), records[name])
     return records

@@ -271,6 +271,5 @@ _EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints], None]] = {
     "single_stream": _emit_single_stream,
     "dit": _emit_dit,
 }
-"""What emits each kind of layer."""
 
 assert _EMITTERS.keys() == BLOCKS

@@ -283,7 +283,10 @@ def _emit_exchange(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         for dispatcher, code in ((DEEPEP, op), (HYBRIDEP, bulk)):
             of_kernel = split[shapes.dispatcher[split] == dispatcher]
             _emit_fused(table, shapes, of_kernel, label, phase, code, fullest, size, group, row)
-    _emit_gathered(table, shapes, split[shapes.dispatcher[split] == ALLGATHER])
+    gathered = split[shapes.dispatcher[split] == ALLGATHER]
+    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.expert_hidden * shapes.ep
+    labels = ("moe.dispatch", "moe.combine")
+    emit_gather_and_scatter(table, shapes, gathered, labels, EP_COMM, "ep", everything, MOE_BIT)
 
 
 def _beside(shapes: Shapes, segment: int) -> Row:
@@ -318,13 +321,6 @@ def _emit_fused(
         token_bytes=size, ranks_reached=ranks_reached, domains_reached=domains_reached,
         units=shapes.dispatcher_units, bytes=tokens * (near + far) * size, **group, **row,
     )  # fmt: skip
-
-
-def _emit_gathered(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
-    """Emit the dispatcher that gathers all tokens on every rank."""
-    everything = 2.0 * shapes.outer_tokens.astype(np.float64) * shapes.expert_hidden * shapes.ep
-    labels = ("moe.dispatch", "moe.combine")
-    emit_gather_and_scatter(table, shapes, where, labels, EP_COMM, "ep", everything, MOE_BIT)
 
 
 NO_EXCHANGE = -1

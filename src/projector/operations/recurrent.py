@@ -411,7 +411,6 @@ _EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints, Widths, Core], None
     "rwkv7": _emit_rwkv7,
     "conv": _emit_short_convolution,
 }
-"""What emits each recurrent mixer."""
 
 RECURRENT = tuple(WEIGHTS)
 """Recurrent mixers, in the order of columns."""

@@ -79,7 +79,11 @@ def load_rates(grid: LoadGrid) -> Rates:
     context but for windows and where arithmetic takes longer than reading the cache. Where prefill
     has devices of its own, prompts hold no token up, and the cache is sent before the first one.
     """
-    _check(grid)
+    for key, least in (("batch", 1), ("context", 1), ("output", 0), ("prompts", 0)):
+        values = getattr(grid, key)
+        if len(values) and values.min() < least:
+            msg = f"{key} must be at least {least}, got {values.min()}"
+            raise ConfigError(msg, key=key, value=int(values.min()), allowed=f">= {least}")
     prompts = _prompts(grid)
     ttft_s, interval_s = _prefill(grid)
     each_s = interval_s / prompts
@@ -111,14 +115,6 @@ def load_rates(grid: LoadGrid) -> Rates:
         max_batch=most,
         fits=grid.batch <= most,
     )
-
-
-def _check(grid: LoadGrid) -> None:
-    for key, least in (("batch", 1), ("context", 1), ("output", 0), ("prompts", 0)):
-        values = getattr(grid, key)
-        if len(values) and values.min() < least:
-            msg = f"{key} must be at least {least}, got {values.min()}"
-            raise ConfigError(msg, key=key, value=int(values.min()), allowed=f">= {least}")
 
 
 def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:

@@ -176,16 +176,12 @@ def _settings(words: Sequence[str]) -> dict[str, Any]:
                 values.append(word)
             continue
         if current:
-            _set(settings, current, values)
+            setting, switched = _setting(current)
+            given: Any = True if not values else values[0] if len(values) == 1 else values
+            settings[setting] = given if switched else False
         current, equals, value = word.lstrip("-").partition("=")
         values = [value] if equals else []
     return settings
-
-
-def _set(settings: dict[str, Any], argument: str, values: list[str]) -> None:
-    setting, switched = _setting(argument)
-    value: Any = True if not values else values[0] if len(values) == 1 else values
-    settings[setting] = value if switched else False
 
 
 def _setting(argument: str) -> tuple[str, bool]:

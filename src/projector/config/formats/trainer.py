@@ -245,7 +245,6 @@ def shipped_model(name: str) -> str | None:
 
 
 def _sharding(stated: Stated) -> None:
-    """Set FSDP of PyTorch, or plain data parallelism."""
     names = stated.words("fsdp")
     strategy, version = "fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_version"
     if not stated.has(version):

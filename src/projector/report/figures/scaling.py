@@ -91,22 +91,15 @@ def read_scaling(result: SweepResult) -> Scaling:
                 best.setdefault(number, (-np.inf, None))
     sizes = sorted(best)
     rates = np.array([best[number][0] for number in sizes], np.float64)
+    settings = [best[number][1] for number in sizes]
     return Scaling(
         swept.title_of_sweep(result),
         np.array(sizes, np.int64),
         np.where(np.isinf(rates), np.nan, rates),
-        tuple(_without(best[number][1], fields) for number in sizes),
-        tuple(_band(result, best[number][1]) for number in sizes),
+        tuple(None if each is None else {name: each[name] for name in fields} for each in settings),
+        tuple(None if each is None else band_of_sweep(result, [each]) for each in settings),
         bool(swept.workload_fields(result.plan, swept.axes_of(result.columns))),
     )
-
-
-def _without(setting: Mapping[str, Any] | None, fields: list[str]) -> Mapping[str, Any] | None:
-    return None if setting is None else {field: setting[field] for field in fields}
-
-
-def _band(result: SweepResult, setting: Mapping[str, Any] | None) -> Band | None:
-    return None if setting is None else band_of_sweep(result, [setting])
 
 
 def scaling_figure(scaling: Scaling) -> fig.Figure:

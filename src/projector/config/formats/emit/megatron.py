@@ -459,4 +459,3 @@ _GROUPS: dict[str, tuple[Callable[[Job], Arguments], ...]] = {
     "parallelism": (_parallelism, _sharding),
     "training": (_precision, _recompute, _optimizer, _kernels),
 }
-"""What the groups are made of."""

@@ -291,7 +291,6 @@ ADAPTERS: Final = frozenset({"lora", "peft"})
 _ADAPTER_FIELDS: Final = (
     "dim", "alpha", "dropout", "dropout_position", "target_modules", "peft_scheme",
 )  # fmt: skip
-"""Keys of the mapping that are fields of ours."""
 
 _HARMLESS_OF_ADAPTERS: Final = frozenset(
     {"enabled", "lora_A_init_method", "lora_B_init_method", "lora_dtype", "_target_"}

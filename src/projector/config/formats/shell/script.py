@@ -272,7 +272,6 @@ class Script:
         self._follow(node.body)
 
     def _skip(self, body: Sequence[Node]) -> None:
-        """Note the arguments of what is not followed."""
         for name in shell.arguments_of(body):
             if name not in self.skipped:
                 self.skipped.append(name)
