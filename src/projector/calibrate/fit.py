@@ -115,7 +115,6 @@ def _numbers(value: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _limits(root: Mapping[str, Any], schema: Mapping[str, Any], parts: Sequence[str]) -> Any:
-    """Return the JSON schema of the number at a path."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", maxsplit=1)[-1]
         return _limits(root, root["$defs"][name], parts)

@@ -205,7 +205,6 @@ class KernelCache(_Cache):  # type: ignore[misc]  # numba has no types
             yield True
 
     def _path(self, sig: Any, codegen: Any) -> Path:
-        """Return the file of one compiled form."""
         folder = cache_dir()
         if folder.parts[:1] == ("~",) or not is_ours(folder):
             raise FileNotFoundError(folder)

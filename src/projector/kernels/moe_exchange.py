@@ -80,7 +80,6 @@ def _network_s(sent: float, fabric: Records, span: Span, ranks: int, local: int)
 
 @helper
 def _tiers_s(fabric: Records, span: Span, ranks: int, local: int) -> float:
-    """Return what higher tiers of the network add to a hop."""
     longest_s = far_links(fabric, span, ranks, local).longest_hop_s
     return max(0.0, longest_s - float(fabric["nic_latency_s"]))
 

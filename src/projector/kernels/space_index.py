@@ -158,7 +158,6 @@ def _show(entry_LR: Ints32, varies_L: Flags, shown_L: Ints, legal_J: Ints, numbe
 def _place(
     legal_R: Ints, first: int, begin: int, inner: int, place_A: Ints, axes: Axes, found: Found
 ) -> None:
-    """Write the positions of the legal points of a stretch, and their places on the axes."""
     legal = legal_R.shape[0]
     num_outer = place_A.shape[0] - axes.inner_place.shape[0]
     for j in range(legal):

@@ -264,7 +264,6 @@ FORWARD, BACKWARD, GATHER, REDUCE, GATHER_COPY, REDUCE_COPY = range(OWN)
 
 @inlined
 def _total(begin: int, end: int, count: Ints, values: Floats, column: int) -> float:
-    """Add one value a layer up over the layers of a stage."""
     total = 0.0
     for run in range(begin, end):
         total += values[run, column] * count[run]

@@ -327,7 +327,6 @@ def _sent_s(
 
 @helper
 def _read_replicas(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
-    """Write what the ranks of replicas take after their last backwards."""
     held, of_replica, optimizer_of = runs.stage_held, runs.replicas.number, runs.ranks.optimizer_s
     _, _, _, _, _, tail_of, reduce_of, gather_of = runs.stages
     stage_first, stage_kind, rank_first, rank_kind = runs.patterns
@@ -414,7 +413,6 @@ def _find_ends(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
 
 @helper
 def _write_work(some: int, stop: int, jobs: Ints, replicas: StepReplicas, block: StepBlock) -> None:
-    """Write which ranks work the longest, and for how long."""
     of_replica, work_ps = replicas.number, replicas.work_ps
     number, rank_of, place_of, first_of = block.number, block.rank, block.place, block.begin
     busy = block.lists[BUSY]
@@ -462,7 +460,6 @@ def _write_stages(some: int, stop: int, runs: StepRuns, block: StepBlock) -> Non
 
 @helper
 def _write_rest(some: int, stop: int, runs: StepRuns, block: StepBlock) -> None:
-    """Write the other terms of the breakdowns, and the ends of the steps."""
     jobs, of_replica, work_ps = runs.jobs, runs.replicas.number, runs.replicas.work_ps
     families, after_s = runs.families, block.after_s
     row_of, later_of, start_ps, end_ps, _ = runs.replayed

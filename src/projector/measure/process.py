@@ -319,7 +319,6 @@ def _rank_errors(logs: Path, rank: int) -> list[str]:
 
 
 def _broken_torch(lines: Sequence[str]) -> MeasurementError | None:
-    """Return the error of a torch that is there and cannot be imported."""
     last: Any = lines[-1] if lines else ""
     importing = any(re.match(r"\s*(import|from) torch\b", line) for line in lines)
     if not importing or not re.match(r"(ImportError|ModuleNotFoundError|OSError)\b", last):

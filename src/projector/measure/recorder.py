@@ -237,8 +237,7 @@ def named_modules() -> Iterator[None]:
 
 def plain_name(name: str) -> str:
     """Return the name of a module without the wrappers of torch around it and its parents."""
-    parts = [part for part in name.split(".") if part not in _WRAPPERS]
-    return ".".join(parts)
+    return ".".join([part for part in name.split(".") if part not in _WRAPPERS])
 
 
 def _check(warmup: Any, active: Any, period_s: Any) -> None:

@@ -347,8 +347,7 @@ def benchmark_job(job: Job, degrees: Degrees, experts: int | None = None) -> Job
 
 def kept_experts(moe: MoEConfig, ep: int, reduced_ep: int) -> int:
     """Return each rank's own experts, or so many that a token finds all it visits."""
-    each = max(moe.num_experts // ep, -(-moe.router_topk // reduced_ep))
-    return each * reduced_ep
+    return max(moe.num_experts // ep, -(-moe.router_topk // reduced_ep)) * reduced_ep
 
 
 def _kept_groups(moe: MoEConfig, experts: int) -> tuple[int, int]:

@@ -108,7 +108,6 @@ class PointReader:
         )
 
     def _read_by(self, section: str) -> list[str]:
-        """Return the fields of a space that change a section."""
         decisive = (
             {field for field in self.space.fields if decides_defaults(field)}
             if section != "model" and self._variants.has_framework(self.space.fields)

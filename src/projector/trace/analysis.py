@@ -175,8 +175,7 @@ class TraceAnalysis:
             ConfigError: If there is no such granularity.
         """
         names = _granularities(by)
-        parts = self._breakdown(names)
-        found = [part.to_dict() for part in parts]
+        found = [part.to_dict() for part in self._breakdown(names)]
         title = f"activities by {', '.join(names)}"
         return self._result(title, "operations", by=list(names), operations=found)
 

@@ -307,8 +307,7 @@ def host_phases(trace: RankTrace, stack: Stack, modules: Modules) -> HostPhases:
     early = stack.nearest(mark == FORWARD) >= 0
     phase = np.where(later >= 0, mark[later], np.where(early, FORWARD, NONE))
     records = (events.kind == OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
-    forward = records | modules.is_call
-    within_forward = stack.outermost(forward, within=engine) >= 0
+    within_forward = stack.outermost(records | modules.is_call, within=engine) >= 0
     ranges = stack.nearest((events.kind == ANNOTATION) & (mark != NONE))
     named = (ranges >= 0) & (mark[ranges] == FORWARD)
     recompute = inside & (within_forward | named) & (phase == BACKWARD)

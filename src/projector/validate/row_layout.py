@@ -349,7 +349,6 @@ class RowLayout(RowText):
         return found
 
     def _paxml(self) -> Mapping[str, Any]:
-        """Return the settings of Paxml's configuration of the model, empty for other rows."""
         name = model_name(self.text("model")).partition(",")[0]
         return paxml_settings(name) if "paxml" in self.source.lower() else {}
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from projector.config.device import Device
+from projector.config.resources import settings_of
 from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import Load, Scheduler
@@ -19,13 +20,7 @@ from projector.serving.simulation import LoadResult
 from projector.validate.kind import Row
 from projector.validate.words import said
 
-TRT_REQUESTS = {
-    (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (1000, 2000): 1500,
-    (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (1000, 1000): 3000,
-    (500, 2000): 3000, (20000, 2000): 1000,
-}  # fmt: skip
-"""Requests by input and output length (TensorRT-LLM v1.0, docs/source/performance/perf-overview.md,
-"Preparing a Dataset")."""
+_TABLE = settings_of("serving_rows")
 
 REQUESTS_OF_CONCURRENCY = 10
 """Requests of a closed loop over its concurrency (InferenceMAX README: ``--num-prompts``)."""
@@ -38,19 +33,8 @@ POISSON_REQUESTS = 8000
 WAVES = 8
 """Largest batches that an unbounded load without a stated number of requests is made of."""
 
-MLPERF = {
-    "Llama-2-70B": (225, 1024, 274, 1024),
-    "Mixtral-8x7B": (150, 2048, 145, 1024),
-    "Llama-3.1-405B": (9400, 20000, 680, 2000),
-    "Llama-3.1-8B": (778, 2048, 73, 128),
-    "DeepSeek-V3": (800, 4096, 3880, 20000),
-}
-"""Model -> mean and most tokens of prompts, and of outputs, of its MLPerf data set. Means of 405B,
-8B and DeepSeek-R1: MLCommons' announcements of rounds 5.0 and 5.1; prompts of the other two and
-most of the limits are recalled, not verified."""
-
 MLPERF_CV = 0.6
-"""Standard deviation of those lengths over their mean; assumed."""
+"""Standard deviation of lengths of MLPerf's data sets over their mean; assumed."""
 
 _NUMBER = r"\d[\d,]*\.?\d*"
 
@@ -121,7 +105,8 @@ def is_under_load(row: Row) -> bool:
 def why_no_load(row: Row, model: str) -> str:
     """Return what a row under a load leaves out, by rule."""
     notes, phase = stated(row), (row.get("phase") or "").lower()
-    if not (row.get("input_len") or "").strip() and not ("mlperf" in phase and model in MLPERF):
+    is_known = "mlperf" in phase and model in _TABLE["mlperf"]
+    if not (is_known or (row.get("input_len") or "").strip()):
         return "no stated lengths"
     parallel = (row.get("batch_or_concurrency") or "").strip().lower()
     if "offline" in phase or parallel == "unbounded":
@@ -145,9 +130,9 @@ def load_of(row: Row, model: str, replicas: int, largest: int) -> Load:
         return Load.parse(settings)
     if "offline" in phase or "at once" in parallel or not many:
         if parallel == "unbounded" or not many:
-            pair = (_whole(row, "input_len"), _whole(row, "output_len"))
-            usual = TRT_REQUESTS.get(pair) if said(row, "engine") == "tensorrt_llm" else None
-            many = requests or usual or WAVES * largest * replicas
+            pair = f"{_whole(row, 'input_len')}x{_whole(row, 'output_len')}"
+            of_engine = _TABLE.get(f"{said(row, 'engine')}_requests", {})
+            many = requests or of_engine.get(pair) or WAVES * largest * replicas
         elif requests and not notes.get("requests", "").startswith("at once"):
             # A concurrency beside a number of requests is a closed loop.
             return _closed(settings, many / replicas, requests / replicas)
@@ -171,7 +156,7 @@ def _lengths(row: Row, notes: Mapping[str, str], model: str) -> dict[str, Any]:
     prompt, output = _whole(row, "input_len"), _whole(row, "output_len")
     mean = number_in(notes.get("mean_output_len"))
     if not prompt:
-        usual_in, most_in, usual_out, most_out = MLPERF[model]
+        usual_in, most_in, usual_out, most_out = _TABLE["mlperf"][model]
         spread = {"kind": "lognormal", "cv": MLPERF_CV}
         return {
             "input_tokens": {**spread, "mean": usual_in, "high": most_in},

@@ -167,7 +167,6 @@ class Placed:
         }
 
     def _spans(self) -> tuple[Ints, Ints]:
-        """Return when each row begins and ends, from the boundaries of its pieces."""
         first = np.repeat(self.first_piece, self.rows_of)
 
         def at(name: str) -> Ints:
