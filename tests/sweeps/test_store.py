@@ -235,10 +235,10 @@ def test_a_name_that_cannot_be_read(copy):
     sweep(other, copy, overwrite=True)
 
 
-def test_every_bit_of_a_name_may_be_wrong(copy, whole):
+def test_any_bit_of_a_name_may_be_wrong(copy, whole):
     path = copy / "_sweep.json"
     name = path.read_bytes()
-    for place in range(0, len(name), 97):
+    for place in range(0, len(name), len(name) // 8):
         damaged = bytearray(name)
         damaged[place] ^= 1 << place % 7
         path.write_bytes(damaged)
