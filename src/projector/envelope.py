@@ -43,6 +43,18 @@ def _plain(value: Any, unit: float) -> Any:
     return value if value is None or unit == 1.0 else value / unit
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as dotted keys."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{key}.")
+        else:
+            flat[key] = value
+    return flat
+
+
 def to_json(result: Mapping[str, Any]) -> str:
     """Return one JSON object with unrounded floats and a final newline; never NaN or infinity."""
     text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -171,12 +171,14 @@ def _groups(replicas: Replicas) -> _Groups:
     columns, directions = replicas.columns, replicas.directions
     ranks = columns.dp * columns.cp // columns.copies
     expert_ranks = columns.edp // columns.copies
-    # Where no rank leaves its domain for the one that holds its stages' other copy, domains hold
-    # both. Elsewhere they are counted once.
-    blocks = Blocks(columns.domain, columns.pod, columns.zone, columns.gpus)
-    last = columns.pp - 1
-    both = place_pairs(np.zeros_like(last), last, columns.stage_stride, columns.pp, blocks).local
-    together = np.where(directions > 1, both, 1)
+    together = np.ones_like(directions)
+    if (directions > 1).any():
+        # Where no rank leaves its domain for the one that holds its stages' other copy, domains
+        # hold both. Elsewhere they are counted once.
+        blocks = Blocks(columns.domain, columns.pod, columns.zone, columns.gpus)
+        last, stride = columns.pp - 1, columns.stage_stride
+        both = place_pairs(np.zeros_like(last), last, stride, columns.pp, blocks)
+        together = np.where(directions > 1, both.local, 1)
     return (
         (
             Place(ranks * directions, columns.shard_local * together, columns.shard_span),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from projector.config.resources import settings_of
+from projector.envelope import flatten
 from projector.errors import ConfigError
 from projector.serving.deployment import CACHE_TYPES, DEGREES, MTP, Deployment
 from projector.serving.load import Traffic
@@ -127,7 +128,7 @@ def _written(table: Mapping[str, Any], told: Mapping[str, Any], role: str) -> di
 def read_launch(engine: str, text: str) -> dict[str, Any]:
     """Return the words of a deployment that a script, or the file of one, says."""
     table = settings_of("launch")[engine]
-    said = _options(text) if "file" not in table else _flat(yaml.safe_load(text))
+    said = _options(text) if "file" not in table else flatten(yaml.safe_load(text))
     types = {name: held for held, name in table["of_type"].items()}
     found: dict[str, Any] = {word: said.get(option) for option, word in table["options"].items()}
     found |= {
@@ -156,11 +157,3 @@ def _options(text: str) -> dict[str, Any]:
         for word, value in pairs
         if word.startswith("--")
     }
-
-
-def _flat(nested: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in nested.items():
-        inner = f"{before}{name}"
-        found |= _flat(value, f"{inner}.") if isinstance(value, Mapping) else {inner: value}
-    return found

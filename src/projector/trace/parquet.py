@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import SCHEMA_VERSION, flatten
 from projector.files import write_whole
 from projector.trace.activity import CLASSES, PHASES, TYPES, Activities
 from projector.trace.events import KINDS, NONE
@@ -49,7 +49,7 @@ def row_table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
     """Return the rows of a result; a nested mapping becomes columns with dotted names."""
     import pyarrow as pa
 
-    flat = [_flat(row) for row in rows]
+    flat = [flatten(row) for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
     return _stamped(pa.table({name: [row.get(name) for row in flat] for name in names}))
 
@@ -69,16 +69,6 @@ def _words(codes: Any, words: Sequence[str]) -> Any:
 
     indices = pa.array(codes.astype(np.int32), mask=codes < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(list(words), pa.string()))
-
-
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _stamped(table: "pa.Table") -> "pa.Table":

@@ -171,7 +171,7 @@ def read_case(row: kinds.Row) -> AttentionCase:
     kind = precision_of(row.get("dtype") or "")
     name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
     forward, backward = kinds.chosen("pass", name, _PASSES)
-    mask = (row.get("causal") or "").strip().lower()
+    mask = kinds.plain(row, "causal")
     if mask not in _MASKS:
         raise ValueError(f"unknown mask {mask!r}")
     causal, rule = _MASKS[mask]

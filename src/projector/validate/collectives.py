@@ -175,7 +175,7 @@ def _exchange_s(row: kinds.Row, routing: Routing, ranks: int, local: int) -> flo
     Over scale-up links that is every rank that a token reaches, over adapters every node.
     """
     value, unit = kinds.positive(row, "value"), (row.get("unit") or "").strip()
-    metric = (row.get("metric") or "").strip().lower()
+    metric = kinds.plain(row, "metric")
     if metric in {"time", "latency"}:
         return value * kinds.chosen("unit", unit, kinds.SECONDS)
     if metric.endswith("bandwidth rdma") or metric == "rdma bandwidth (algo)":
@@ -406,7 +406,7 @@ def _plain(name: str) -> str:
 
 def _collective_s(row: kinds.Row, operation: str, size: float, ranks: int) -> float:
     value, unit = kinds.positive(row, "value"), (row.get("unit") or "").strip()
-    metric = (row.get("metric") or "").strip().lower()
+    metric = kinds.plain(row, "metric")
     if metric in {"time", "latency"}:
         return value * kinds.chosen("unit", unit, kinds.SECONDS)
     share = 1.0
@@ -426,7 +426,7 @@ def _why_not_eligible(row: kinds.Row) -> str:
         return "not one of the collectives"
     if not (row.get("message_bytes") or "").strip():
         return "no message size"
-    if (row.get("metric") or "").strip().lower() not in _METRICS:
+    if kinds.plain(row, "metric") not in _METRICS:
         return f"metric must be one of {', '.join(_METRICS)}"
     return ""
 

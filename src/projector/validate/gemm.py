@@ -255,7 +255,7 @@ def read_case(row: kinds.Row, longer: hardware.Run = "loaded") -> Case:
     # A library of a device without a rate for block scales has them in its own efficiency.
     same = native == kind or (kind, native) == ("fp8_block", "fp8")
     rules = [] if same else [f"{kind} runs as {native}"]
-    out = (row.get("out_dtype") or "").strip().lower()
+    out = kinds.plain(row, "out_dtype")
     if out not in _OUT_BYTES:
         raise ValueError(f"unknown out_dtype {out!r}")
     if not out:

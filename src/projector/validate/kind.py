@@ -226,6 +226,11 @@ def readings(
     )
 
 
+def plain(row: Row, column: str) -> str:
+    """Return the text of a cell in small letters, ``""`` where it is empty or there is none."""
+    return (row.get(column) or "").strip().lower()
+
+
 def above_zero(row: Row, column: str) -> float:
     """Return a number of a row that must be positive."""
     value = number(row, column)

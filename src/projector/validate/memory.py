@@ -11,7 +11,7 @@ from projector.projection.bands import classes_of, memory_band, verdict_of
 from projector.units import to_gib
 from projector.validate import training
 from projector.validate.jobs import JobRow
-from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero, chosen
+from projector.validate.kind import OK, Kind, Outcome, Row, Without, above_zero, chosen, plain
 from projector.validate.words import said
 
 _COLUMNS = (*training.JOB_COLUMNS, "component", "mem_gib", "kind")
@@ -30,7 +30,7 @@ def _completed(row: Row) -> Row:
 
 def why_not_eligible(row: Row) -> str:
     """Measured rows with micro-batch and sequence count."""
-    kind = (row.get("kind") or "").strip().lower()
+    kind = plain(row, "kind")
     if kind != "measured":
         return f"kind {kind or 'not stated'}, not measured"
     if reason := training.why_not_modelled(row):

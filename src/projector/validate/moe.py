@@ -95,7 +95,7 @@ def _layer(
     kind, stored = _types(row.get("dtype") or "", library)
     dtype = native_type(device, kind)
     note = "" if dtype == kind else f"{device.name} has no {kind}: {dtype}"
-    gated = (row.get("gated") or "").strip().lower()
+    gated = kinds.plain(row, "gated")
     if gated not in {"true", "false"}:
         raise ValueError(f"gated is {row.get('gated')!r}, not True or False")
     alone = (row.get("notes") or "").lower()

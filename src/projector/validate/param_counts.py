@@ -69,7 +69,7 @@ def architecture(row: kinds.Row) -> tuple[ModelConfig, str, str]:
     for field in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size"):
         if field not in data:
             raise ValueError(f"{field} is missing")
-    tied = (row.get("tied_embeddings") or "").strip().lower()
+    tied = kinds.plain(row, "tied_embeddings")
     if tied:
         data["tied_embeddings"] = tied in {"true", "1", "yes"}
     data["mla"] = _mla(row)

@@ -139,7 +139,7 @@ def why_not_eligible(row: kinds.Row) -> str:
         return "no stated layout"
     if loads.is_under_load(row):
         return loads.why_no_load(row, _model_name(row))
-    phase = (row.get("phase") or "").lower()
+    phase = kinds.plain(row, "phase")
     if "prefill" not in phase and "decode" not in phase:
         return "neither prefill, decode nor a load"
     if not loads.number_in(row.get("batch_or_concurrency")):
@@ -149,7 +149,7 @@ def why_not_eligible(row: kinds.Row) -> str:
 
 def phase_of(row: kinds.Row) -> str:
     """Return what a row times: a batch to its last token, its parts, or a load."""
-    phase = (row.get("phase") or "").lower()
+    phase = kinds.plain(row, "phase")
     if loads.is_under_load(row):
         first = re.search("ttft|first token", (row.get("unit") or "").lower())
         return bands.FIRST if first else bands.LOAD
@@ -290,7 +290,7 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     batch = -(-total // replicas)
     given_in, given_out = kinds.integer(row, "input_len"), kinds.integer(row, "output_len")
     input_len = whole(row, "input_len", _MAX_LENGTH, PROMPT_TOKENS)
-    prefill_only = "decode" not in (row.get("phase") or "").lower() and given_out is None
+    prefill_only = "decode" not in kinds.plain(row, "phase") and given_out is None
     output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else NEW_TOKENS)
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
@@ -347,7 +347,7 @@ def _deployment(
 ) -> Deployment:
     """Return what serves; rows that agree share it, so that it is read once."""
     name = _device(row.get("gpu") or "", notes)
-    precision = (row.get("precision") or "").strip().lower()
+    precision = kinds.plain(row, "precision")
     gpus = layout["tp"] * layout["pp"] * layout["attention_dp"]
     key = (name, gpus)
     if key not in shared.clusters:
@@ -371,7 +371,7 @@ def _deployment(
     if layout["attention_dp"] > 1 and layout["ep"] <= GATHERED and "WIDEEP" not in str(says):
         settings["dispatcher"] = "allgather"
     constants = _constants(engine, without)
-    if "mlperf" in (row.get("phase") or "").lower():
+    if "mlperf" in kinds.plain(row, "phase"):
         constants["request_ms"] = 0.0  # LoadGen calls the engine itself
     settings["widening_share"] = without.values.get(WIDENING)
     if steps := loads.number_in(says.get("num_scheduler_steps")):
@@ -395,9 +395,14 @@ def _deployment(
 def engine_of(row: kinds.Row) -> str:
     """Return the engine of a row, by its release."""
     engine = said(row, "engine") or GENERIC
+    later = engine == "vllm" and _release(row) >= ASYNC_VLLM
+    return "vllm_async" if later else engine
+
+
+def _release(row: kinds.Row) -> tuple[int, ...]:
+    """Return the first two numbers of the engine's release; none where it is not stated."""
     release = said(row, "engine_release").split(".")
-    later = len(release) == 2 and (int(release[0]), int(release[1])) >= ASYNC_VLLM
-    return "vllm_async" if engine == "vllm" and later else engine
+    return (int(release[0]), int(release[1])) if len(release) == 2 else ()
 
 
 def _speculative(says: Mapping[str, str]) -> SpeculativeConfig | None:
@@ -459,10 +464,9 @@ def _device(text: str, notes: list[str]) -> str:
 def _prefix_share(row: kinds.Row, notes: list[str]) -> float:
     """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
     engine, first, end = REUSED_PROMPTS
-    release = said(row, "engine_release").split(".")
-    if phase_of(row) != bands.LATENCY or said(row, "engine") != engine or len(release) != 2:
+    if phase_of(row) != bands.LATENCY or said(row, "engine") != engine:
         return 0.0
-    if not first <= (int(release[0]), int(release[1])) < end:
+    if not first <= _release(row) < end:
         return 0.0
     notes.append("the benchmark sends the same prompts again, so they are cached")
     return MOST_SHARE

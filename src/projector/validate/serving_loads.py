@@ -17,7 +17,7 @@ from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import Load, Scheduler
 from projector.serving.simulation import LoadResult
-from projector.validate.kind import Row
+from projector.validate.kind import Row, plain
 from projector.validate.words import said
 
 _TABLE = settings_of("serving_rows")
@@ -52,14 +52,14 @@ class Reported:
 
 
 def reported(text: str) -> Reported:
-    """Return what a unit means. A time without a statistic is a median, as InferenceX plots."""
-    plain = text.strip().lower()
-    found = re.search(r"p(\d\d)", plain)
-    percentile = float(found[1]) if found else 50.0 if "median" in plain else None
-    quantity = next((name for words, name in _QUANTITIES.items() if re.search(words, plain)), "")
+    """Return what a unit means; a value without a statistic is a mean."""
+    unit = text.strip().lower()
+    found = re.search(r"p(\d\d)", unit)
+    percentile = float(found[1]) if found else 50.0 if "median" in unit else None
+    quantity = next((name for words, name in _QUANTITIES.items() if re.search(words, unit)), "")
     if not quantity:
         raise ValueError(f"unknown unit {text!r}")
-    return Reported(quantity, percentile, "gpu" in plain)
+    return Reported(quantity, percentile, "gpu" in unit)
 
 
 AT_SERVER = ("ttft", "e2e")
@@ -96,7 +96,7 @@ def is_decode_alone(row: Row) -> bool:
 
 def is_under_load(row: Row) -> bool:
     """Whether requests come and go; otherwise a batch starts and ends together."""
-    phase = (row.get("phase") or "").lower()
+    phase = plain(row, "phase")
     if is_decode_alone(row):
         return False
     return bool(re.search("offline|serving|online|mlperf|server", phase))
@@ -104,11 +104,11 @@ def is_under_load(row: Row) -> bool:
 
 def why_no_load(row: Row, model: str) -> str:
     """Return what a row under a load leaves out, by rule."""
-    notes, phase = stated(row), (row.get("phase") or "").lower()
+    notes, phase = stated(row), plain(row, "phase")
     is_known = "mlperf" in phase and model in _TABLE["mlperf"]
     if not (is_known or (row.get("input_len") or "").strip()):
         return "no stated lengths"
-    parallel = (row.get("batch_or_concurrency") or "").strip().lower()
+    parallel = plain(row, "batch_or_concurrency")
     if "offline" in phase or parallel == "unbounded":
         return ""
     if not re.search(_NUMBER, parallel + notes.get("rate_per_s", "")):
@@ -118,9 +118,9 @@ def why_no_load(row: Row, model: str) -> str:
 
 def load_of(row: Row, model: str, replicas: int, largest: int) -> Load:
     """Return the requests of one of the replicas, which holds at most ``largest`` at once."""
-    notes, phase = stated(row), (row.get("phase") or "").lower()
+    notes, phase = stated(row), plain(row, "phase")
     settings = _lengths(row, notes, model)
-    parallel = (row.get("batch_or_concurrency") or "").strip().lower()
+    parallel = plain(row, "batch_or_concurrency")
     many = number_in(parallel)
     prompts = re.search(r"\d+ prompts", row.get("notes") or "")
     requests = number_in(notes.get("requests")) or number_in(prompts and prompts[0])
@@ -184,8 +184,8 @@ def scheduler_of(row: Row, engine: str, device: Device) -> Scheduler:
     2,048 requests. TensorRT-LLM: 2,048 sequences, 8,192 tokens, prompts whole and beside decode
     unless chunking is on, and only what can finish is admitted (engine arguments of the three).
     """
-    notes, phase = stated(row), (row.get("phase") or "").lower()
-    parallel = (row.get("batch_or_concurrency") or "").lower()
+    notes, phase = stated(row), plain(row, "phase")
+    parallel = plain(row, "batch_or_concurrency")
     chunked = notes.get("chunked", "")
     most = number_in(notes.get("max_batch"))
     tokens = number_in(notes.get("max_num_tokens")) or number_in(chunked)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 import projector
-from projector.envelope import to_json
+from projector.envelope import flatten, to_json
 from projector.report.search import search_report
 from projector.report.terminal.compare import Comparison, compare_report
 from projector.report.terminal.console import render
-from projector.report.terminal.grid import count, flatten, milliseconds, plain
+from projector.report.terminal.grid import count, milliseconds, plain
 from projector.report.terminal.inventory import device_list, device_report, model_list, model_report
 from projector.report.terminal.step import (
     both_report,

@@ -9,13 +9,14 @@ from rich.text import Text
 
 from projector.config.bands import SHARES, Band
 from projector.config.job import Job
+from projector.envelope import flatten
 from projector.projection.bands import changed_settings, ratio_band
 from projector.projection.memory import StageMemoryProjection
 from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS
 from projector.projection.terms import MEMORY_TERMS
-from projector.report.terminal.grid import DIM, Grid, flatten, heading, plain, section
+from projector.report.terminal.grid import DIM, Grid, heading, plain, section
 from projector.report.terminal.job import title, verdict
 from projector.units import to_gib, to_ms
 

@@ -283,18 +283,6 @@ def plain(value: Any) -> str:
     return str(value)
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested mappings as dotted keys."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{key}.")
-        else:
-            flat[key] = value
-    return flat
-
-
 # Lines of reports: entries that stay whole, and text that is made for copying.
 @dataclass(frozen=True, slots=True)
 class Entries:

@@ -13,8 +13,9 @@ from projector.config.device_file import origins_of
 from projector.config.first_order import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.network import Network, load_network
+from projector.envelope import flatten
 from projector.operations.counts import ModelCounts
-from projector.report.terminal.grid import DIM, Grid, count, flatten, plain, section
+from projector.report.terminal.grid import DIM, Grid, count, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""

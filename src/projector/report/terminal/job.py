@@ -6,11 +6,12 @@ from rich.text import Text
 
 from projector.config.job import Job
 from projector.config.training import RecomputeConfig
+from projector.envelope import flatten
 from projector.lower.batch import data_parallel
 from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, WORDS
 from projector.projection.memory import MemoryProjection
 from projector.projection.provenance import Provenance
-from projector.report.terminal.grid import DIM, flatten, gib, heading, pairs, plain
+from projector.report.terminal.grid import DIM, gib, heading, pairs, plain
 from projector.units import to_gib
 
 LONG_ENTRY = 40
