@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from projector.cli.options import argument, command, flag, option
 from projector.cli.output import Printer, interpret_at_first, print_plain, print_report, write
+from projector.envelope import to_json
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,6 +95,25 @@ def _devices_to_dict(
         "devices": {each: device.model_dump(mode="json") for each, device in devices.items()},
         "first_order_devices": {each: one.model_dump(mode="json") for each, one in simple.items()},
     }
+
+
+@command()
+def schema(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
+    """Print the JSON schema of a file (job, space, device) or of a --json output; list them.
+
+    Editors that have the schema complete fields and explain them.
+    """
+    from projector.config import resources
+
+    files = {path.stem: path for path in sorted(resources.data_dir("schemas").glob("*.json"))}
+    if name is None:
+        known = list(files)
+        write(to_json({"schemas": known}) if printer.as_json else "\n".join(known) + "\n")
+    elif name in files:
+        write(files[name].read_text(encoding="utf-8"))
+    else:
+        msg = f"there is no schema of {name!r}; known: {', '.join(files)}"
+        raise ConfigError(msg, key="name", value=name, allowed=list(files))
 
 
 @command()

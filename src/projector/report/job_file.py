@@ -34,6 +34,8 @@ _HEADER = """\
 # A training job. Lines such as '# name: value' show defaults; take the sign away to change one.
 # Any field can also be set on the command line: parallelism.tp=4
 #   projector performance --config FILE
+# Editors complete fields with what `projector schema job > job.schema.json` writes:
+# yaml-language-server: $schema=job.schema.json
 """
 
 _MODEL = """Architecture: a shipped name (`projector models` lists them), a file (YAML or Hugging
