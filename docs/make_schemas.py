@@ -36,7 +36,15 @@ FILES: Mapping[str, type[Config]] = {
     "network": Network,
 }
 NOT_IN_FILES = {"notes", "origins", "ignored"}
-KEYS_OF_FILES = ("extends", "kind", "families", "scales", "attention_family", "expert_family", "gemm_family")
+KEYS_OF_FILES = (
+    "extends",
+    "kind",
+    "families",
+    "scales",
+    "attention_family",
+    "expert_family",
+    "gemm_family",
+)
 
 MIXTRAL = ("--config", "examples/mixtral_8x22b_mi355x.yaml")
 OUTPUTS = {
@@ -71,7 +79,11 @@ def file_schema(kind: type[Config]) -> dict[str, Any]:
         "description": "A value with its source, or a number with a suffix such as 8k.",
         "anyOf": [
             {"type": "string", "pattern": "^[-+.0-9_eE]+ ?[kKMGBT]?$"},
-            {"type": "object", "properties": {"value": {}, "source": {"type": "string"}}, "required": ["value"]},
+            {
+                "type": "object",
+                "properties": {"value": {}, "source": {"type": "string"}},
+                "required": ["value"],
+            },
         ],
     }
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
@@ -155,7 +167,10 @@ def space_schema(job: dict[str, Any]) -> dict[str, Any]:
         "properties": {name: {"$ref": "#/$defs/Axis"} for name in _dotted(job)},
         "additionalProperties": {"$ref": "#/$defs/Axis"},
     }
-    base = {"description": "A job: a file beside this one, or a mapping.", "type": ["string", "object"]}
+    base = {
+        "description": "A job: a file beside this one, or a mapping.",
+        "type": ["string", "object"],
+    }
     shapes = {"base": base, "axes": axes, "best_of": axes, "constraints": {"type": "array"}}
     return {
         "$schema": job["$schema"],
@@ -170,7 +185,11 @@ def space_schema(job: dict[str, Any]) -> dict[str, Any]:
 
 def _dotted(job: dict[str, Any]) -> list[str]:
     """Return the dotted fields of the sections that a space varies most."""
-    names = {"parallelism": "ParallelismConfig", "training": "TrainingConfig", "model": "ModelConfig"}
+    names = {
+        "parallelism": "ParallelismConfig",
+        "training": "TrainingConfig",
+        "model": "ModelConfig",
+    }
     names |= {"cluster": "ClusterConfig", "cluster.device": "Device"}
     return [
         f"{section}.{field}"
@@ -200,6 +219,8 @@ KINDS_OF_JSON = {bool: "boolean", int: "number", float: "number", str: "string",
 def _shape(value: Any) -> dict[str, Any]:
     """Return the schema of one value."""
     if isinstance(value, dict):
+        if any("." in key for key in value):
+            return {"type": ["object"]}  # of fields of a job, which are its own matter
         shapes = {key: _shape(each) for key, each in value.items()}
         return {"type": ["object"], "properties": shapes, "required": sorted(shapes)}
     if isinstance(value, list):

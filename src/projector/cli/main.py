@@ -105,7 +105,9 @@ class LazyGroup(click.Group):
         widest = max(map(len, COMMANDS))
         for title, names in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:{widest}}", COMMANDS[name][1]) for name in names.split()])
+                formatter.write_dl(
+                    [(f"{name:{widest}}", COMMANDS[name][1]) for name in names.split()]
+                )
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -1,12 +1,14 @@
 """Where commands write: results on standard output, everything else on standard error."""
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -52,8 +54,11 @@ class Printer:
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Write warnings."""
+        width = shutil.get_terminal_size().columns if _is_terminal(sys.stderr) else None
         for warning in warnings:
-            self.say(f"warning: {warning}")
+            text = f"warning: {warning}"
+            # Files and other programs get one line each.
+            self.say(text if width is None else textwrap.fill(text, width, break_on_hyphens=False))
 
     def show(
         self, result: Mapping[str, Any], report: "Callable[[dict[str, Any]], list[RenderableType]]"
@@ -83,6 +88,10 @@ def write(text: str) -> None:
     """Write to standard output, escaping what its encoding cannot hold."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def say(message: str) -> None:

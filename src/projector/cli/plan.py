@@ -72,7 +72,7 @@ def plan(
     from projector.planning.plan import project_plan
     from projector.report.terminal.progress import SweepProgress
 
-    with SweepProgress(quiet=printer.quiet, unit="clusters", found="layouts") as progress:
+    with SweepProgress(quiet=printer.quiet, found="layouts") as progress:
         result = project_plan(
             model,
             tokens,

@@ -47,8 +47,13 @@ def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
 
 
 @command()
-def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
-    """List the shipped devices, or show one with the source of each number."""
+def hardware(
+    *,
+    name: str | None = argument("[NAME]"),
+    full: bool = flag("Show every number of one with its source."),
+    printer: Printer,
+) -> None:
+    """List the shipped devices, or show one."""
     from projector.config import resources
     from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
     from projector.config.first_order import first_order_device
@@ -63,12 +68,13 @@ def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None
     if printer.as_json:
         print_plain(_devices_to_dict(devices, simple, name))
         return
-    from projector.report.terminal.inventory import device_list, device_report, first_order_list
+    from projector.report.terminal import inventory
 
     if name is None:
-        print_report([*device_list(devices), *first_order_list(simple)])
+        print_report([*inventory.device_list(devices), *inventory.first_order_list(simple)])
     else:
-        print_report(device_report(devices[name]))
+        report = inventory.device_report if full else inventory.device_summary
+        print_report(report(devices[name]))
 
 
 def _show_first_order(name: str, printer: Printer) -> None:
@@ -123,6 +129,7 @@ def init(
     model: str = option("NAME", None, shown="llama3.1_8b"),
     device: str = option("NAME", None, shown="mi300x"),
     nodes: int | None = option("N", "Hosts; left out, the least on which a layout fits."),
+    minimal: bool = flag("Write only what is stated, without defaults and explanations."),
     force: bool = flag("Overwrite an existing file."),
     printer: Printer,
 ) -> None:
@@ -134,7 +141,7 @@ def init(
     interpret_at_first(quiet=printer.quiet)
     from projector.report.job_file import fitting_job_file
 
-    text, note = fitting_job_file(model, device, nodes)
+    text, note = fitting_job_file(model, device, nodes, minimal=minimal)
     notes = [note] if note else []
     if output is not None:
         _write(Path(output), text, force=force)
