@@ -74,6 +74,7 @@ SURFACE = {
     "sweep": {
         "space",
         "--plot",
+        "--csv",
         "--html",
         "--out",
         "--verify",
@@ -97,6 +98,7 @@ SURFACE = {
         "--recompute",
         "--schedule",
         "--plot",
+        "--csv",
         "--html",
     }
     | JOB_OPTIONS
@@ -125,7 +127,7 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
-    | {"--fidelity", "--plot", "--html", "--job-out", "--emit"}
+    | {"--fidelity", "--plot", "--csv", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
     "schedule": {
         "--pp",

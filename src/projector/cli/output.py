@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from projector.cli.options import flag
+from projector.cli.options import flag, option
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION, to_json
 from projector.errors import ProjectorError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from projector.config.job import Job
+    from projector.frames import Frame
     from projector.report.document import Document
     from projector.report.figures.pictures import Picture
     from projector.searches.result import SearchResult
@@ -74,6 +75,9 @@ class Printer:
         if not self.as_json:
             self.warn(warnings)
 
+
+CSV = option("FILE.csv", "Write all rows of the table as CSV.", names="--csv")
+"""Option of what ranks or sweeps."""
 
 ALLOW_RISK = flag("Rank what is at risk too: its peak fits, but not the upper end of its band.")
 """Option of `search` and `sweep`."""
@@ -134,11 +138,18 @@ def check_files(
         from projector.report.pages.page import check_page
 
         check_page(html)
-    for option, path in files.items():
+    for key, path in files.items():
         if path is not None:
             from projector.files import check_place
 
-            check_place(path, key=option)
+            check_place(path, key=key)
+
+
+def write_csv(result: "Frame", path: str | None, printer: Printer) -> None:
+    """Write the rows of a result if a file is named, and name it."""
+    if path is not None:
+        result.to_csv(path)
+        printer.wrote(path)
 
 
 def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":
