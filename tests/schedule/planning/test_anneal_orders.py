@@ -83,3 +83,18 @@ def test_the_best_stays():
 def test_too_little_memory():
     with pytest.raises(ScheduleError, match=r"rank 0 may hold 0\.5"):
         optimise.improve(uniform_costs(3, 3, limit=0.5), 4, one_after_another(3, 4))
+
+
+def test_long_orders_take_fewer_steps(monkeypatch):
+    costs = uniform_costs(64, 64, limit=64.0, ps=10)
+    start = registry.build("zerobubble", 64, 1, 128)
+    taken = []
+
+    def noticed(kind, times, memory, least_ps, worst_ps, moves, seed):
+        taken.append(moves * kind.size)
+        return 1 << 62
+
+    monkeypatch.setattr(optimise.kernels, "anneal", noticed)
+    assert optimise.improve(costs, 128, start) is start
+    assert len(taken) == len(optimise.THRESHOLDS)
+    assert optimise.MOST_STEPPED / 2 < max(taken) <= optimise.MOST_STEPPED
