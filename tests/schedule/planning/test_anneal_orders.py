@@ -86,7 +86,8 @@ def test_too_little_memory():
 
 
 def test_long_orders_take_fewer_steps(monkeypatch):
-    costs = uniform_costs(64, 64, limit=64.0, ps=10)
+    times = np.random.default_rng(8).integers(90, 111, (3, 64)) * 10**7
+    costs = costs_from(*times, np.full((2, 64), 10**6), np.ones(64), 1.0, np.full(64, 64.0))
     start = registry.build("zerobubble", 64, 1, 128)
     taken = []
 
