@@ -1,6 +1,5 @@
 """The example scripts and the notebook run as a user runs them, and say what projections say."""
 
-import json
 import re
 import subprocess
 import sys
