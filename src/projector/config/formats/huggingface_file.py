@@ -66,14 +66,12 @@ class ConfigFile:
             raise self.error(name, f"between {least} and {most}")
         return value
 
-    def optional_integer(self, name: str, default: Any = None) -> int | None:
-        """Return a whole number, or none where the key is null."""
+    def optional_integer(self, name: str, default: Any = None, *, must: bool = False) -> int | None:
+        """Return a whole number, none where the key is null; or absent, unless it ``must`` be."""
         self.used.add(name)
-        if name in self.data and self.data[name] is None:
+        if self.data.get(name, default) is None and not (must and name not in self.data):
             return None
-        if name not in self.data and default is None:
-            return None
-        return self.integer(name, default, least=0)
+        return self.integer(name, REQUIRED if default is None else default, least=0)
 
     def number(self, name: str, default: Any = REQUIRED) -> float:
         """Return a number from 0 on; null is an error."""
@@ -149,11 +147,6 @@ class ConfigFile:
         msg = f"{self.key(name)} = {value!r:.60}: {why}"
         return UnsupportedError(msg, key=self.key(name), value=value, allowed=allowed)
 
-    def refuse_unless(self, name: str, why: str, *, usual: bool) -> None:
-        """Refuse a flag that is not as it is where it is absent."""
-        if self.flag(name, usual) is not usual:
-            raise self.unsupported(name=name, why=why, allowed=usual)
-
     def _value(self, name: str, default: Any) -> Any:
         self.used.add(name)
         value = self.data.get(name, default)
@@ -187,11 +180,14 @@ def read_value(config: ConfigFile, how: Any) -> Any:
         return how
     (method, spellings), *further = how.items()
     told = dict(further)
-    means, times = told.pop("means", None), told.pop("times", 1)
+    means, otherwise = told.pop("means", None), told.pop("otherwise", None)
+    times, plus = told.pop("times", 1), told.pop("plus", 0)
     value = getattr(config, method)(config.first(*spellings.split()), **told)
     if means is not None:
-        value = means[value]
-    return value if times == 1 else value * read_value(config, times)
+        value = read_value(config, means[value])
+    if otherwise is not None and not value:
+        value = read_value(config, otherwise)
+    return value if (times, plus) == (1, 0) else value * read_value(config, times) + plus
 
 
 # Keys that no architecture reads: other models, or no difference.

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from projector.config.formats.huggingface_file import MAX_HEADS, ConfigFile
+from projector.config.formats.huggingface_file import MAX_HEADS, TABLE, ConfigFile, read_fields
 from projector.config.formats.huggingface_parts import (
     expert_fields,
     experts,
@@ -71,14 +71,7 @@ def olmo_hybrid(config: ConfigFile) -> dict[str, Any]:
 def chosen_keys(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek-V3.2: latent attention to the keys that an indexer chooses."""
     latent: dict[str, Any] = latent_attention(config)["mla"]
-    return {
-        "mla": latent
-        | {
-            "index_heads": config.integer("index_n_heads", 64, most=MAX_HEADS),
-            "index_head_dim": config.integer("index_head_dim", 128),
-            "index_topk": config.integer("index_topk", 2048),
-        }
-    }
+    return {"mla": latent | read_fields(TABLE["indexer"], config)}
 
 
 def nemotron_h(config: ConfigFile) -> dict[str, Any]:

@@ -199,13 +199,6 @@ def granite_shared(config: ConfigFile) -> dict[str, Any]:
     return {"moe": fields | shared}
 
 
-def minimax_experts(config: ConfigFile) -> dict[str, Any]:
-    """MiniMax: experts as Mixtral's, whose router has a learned bias for each."""
-    biased = config.flag("use_routing_bias", default=True)
-    fields: dict[str, Any] = experts(config, "unrouted")["moe"]
-    return {"moe": fields | {"router_score_function": "sigmoid", "router_bias": biased}}
-
-
 def dbrx(config: ConfigFile) -> dict[str, Any]:
     """DBRX: attention and experts have mappings of their own."""
     groups = config.child("attn_config").integer("kv_n_heads", 1)
@@ -226,11 +219,11 @@ def dbrx(config: ConfigFile) -> dict[str, Any]:
 
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
     """DeepSeek and GLM (``noaux_tc``: a bias for each expert); ``dense`` layers by default."""
-    if config.optional_integer("n_routed_experts", REQUIRED) is None:
+    if config.optional_integer("n_routed_experts", must=True) is None:
         return {}
     layers = _behind_dense(config, dense)
     width = config.integer("moe_intermediate_size")
-    shared = config.optional_integer("n_shared_experts", REQUIRED) or 0
+    shared = config.optional_integer("n_shared_experts", must=True) or 0
     groups = config.optional_integer("n_group") or 1
     limits = {"num_groups": groups}
     biased = config.text("topk_method", topk_method) == "noaux_tc"
@@ -370,18 +363,9 @@ def warned(config: ConfigFile, row: str) -> dict[str, Any]:
 
 def latent_attention(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek: the ranks and widths of multi-head latent attention."""
-    if config.flag("attention_bias", default=False):
-        raise config.unsupported(
-            name="attention_bias", why="latent attention with biases is not modelled"
-        )
-    fields = {
-        "q_lora_rank": config.optional_integer("q_lora_rank", REQUIRED) or 0,
-        "kv_lora_rank": config.integer("kv_lora_rank"),
-        "qk_head_dim": config.integer("qk_nope_head_dim"),
-        "qk_pos_emb_head_dim": config.integer("qk_rope_head_dim"),
-        "v_head_dim": config.integer("v_head_dim"),
-    }
-    return {"mla": fields}
+    why = "latent attention with biases is not modelled"
+    refuse_unless(config, "attention_bias", why, usual=False, allowed=None)
+    return {"mla": read_fields(TABLE["latent"], config)}
 
 
 def token_prediction(config: ConfigFile) -> dict[str, Any]:
@@ -425,50 +409,22 @@ def biases(config: ConfigFile, query: str, output: str, *, default: bool) -> dic
     return {"attention_bias": "qkv+out" if outer else "qkv" if inner else "none"}
 
 
-def no_head_norms(config: ConfigFile) -> dict[str, Any]:
-    """Refuse norms with a weight for each head, which are not modelled."""
-    why = "a norm of queries and keys with weights for each head is not modelled"
-    config.refuse_unless("qk_layernorm", why, usual=False)
+def refuse_unless(
+    config: ConfigFile, name: str, why: str, *, usual: bool, **shown: Any
+) -> dict[str, Any]:
+    """Refuse a flag that is not as it is where it is absent."""
+    if config.flag(name, usual) is not usual:
+        raise config.unsupported(name=name, why=why, **({"allowed": usual} | shown))
     return {}
 
 
-def stablelm(config: ConfigFile) -> dict[str, Any]:
-    """StableLM: a parallel block has one norm."""
-    if not config.flag("use_parallel_residual", default=False):
-        return {}
-    warned(config, "always_parallel")
-    return {"norms_per_layer": 1}
-
-
-def chatglm(config: ConfigFile) -> dict[str, Any]:
-    """ChatGLM: key/value heads, and kinds of norms that other architectures fix."""
-    config.refuse_unless("rmsnorm", "LayerNorm is not modelled", usual=True)
-    why = "biases of all linear layers are not modelled for this type"
-    config.refuse_unless("add_bias_linear", why, usual=False)
-    grouped = config.flag("multi_query_attention", default=False)
-    return {"num_query_groups": config.integer("multi_query_group_num") if grouped else None}
-
-
-def gpt2_mlp(config: ConfigFile) -> dict[str, Any]:
-    """GPT-2: the inner width follows from the hidden one."""
-    return {"ffn_hidden_size": config.optional_integer("n_inner") or 4 * config.integer("n_embd")}
-
-
 def opt(config: ConfigFile) -> dict[str, Any]:
-    """OPT: norms before the blocks, and one flag for all biases."""
+    """OPT: some models have a narrower embedding."""
     hidden = config.integer("hidden_size")
     if config.integer("word_embed_proj_dim", hidden) != hidden:
         why = f"an embedding projected to hidden_size ({hidden}) is not modelled"
         raise config.unsupported(name="word_embed_proj_dim", why=why, allowed=hidden)
-    why = "norms behind the block, without a final one, are not modelled"
-    config.refuse_unless("do_layer_norm_before", why, usual=True)
-    biased = config.flag("enable_bias", default=True)
-    return {
-        # OPT's table of positions has an offset of 2.
-        "max_position_embeddings": config.integer("max_position_embeddings") + 2,
-        "attention_bias": "qkv+out" if biased else "none",
-        "mlp_bias": biased,
-    }
+    return {}
 
 
 def falcon(config: ConfigFile) -> dict[str, Any]:
