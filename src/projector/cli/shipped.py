@@ -55,7 +55,10 @@ def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None
         devices = {each: load_device(each, key="device") for each in resources.shipped("hardware")}
         others = resources.shipped(FIRST_ORDER_DEVICES)
         simple = {each: first_order_device(each) for each in others}
-        found = {"devices": devices, "first_order_devices": simple}
+        found: dict[str, Mapping[str, BaseModel]] = {
+            "devices": devices,
+            "first_order_devices": simple,
+        }
         printer.show(
             {
                 kind: {each: one.model_dump(mode="json") for each, one in known.items()}

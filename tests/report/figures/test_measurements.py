@@ -10,8 +10,7 @@ import pytest
 from projector.cli.main import run
 from projector.errors import ConfigError
 from projector.report.figures import measurements as plots
-from projector.report.figures.figure import short_number
-from projector.report.figures.figure import save_figure
+from projector.report.figures.figure import save_figure, short_number
 from projector.report.figures.measurements import measurements_figure
 from projector.validate.kind import OK, Outcome, failed
 from projector.validate.run import Result, Validation

@@ -350,7 +350,7 @@ def below(*lines: str, style: str = "") -> list[RenderableType]:
     return [Padding(Text("\n".join(lines), style), (0, 0, 1, 2))] if any(lines) else []
 
 
-_WRITERS: Mapping[str, Callable[[Any], Any]] = {
+_WRITERS: dict[str, Callable[[Any], Any]] = {
     "bar": bar,
     "count": count,
     "gib": gib,

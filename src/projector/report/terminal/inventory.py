@@ -11,6 +11,7 @@ from rich.text import Text
 from projector.config._base import Sourced
 from projector.config.device import Device
 from projector.config.device_file import origins_of
+from projector.config.device_kernels import MatrixType
 from projector.config.first_order import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.network import Network, load_network
@@ -58,7 +59,7 @@ def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType
 
 def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
     """Return one line for each device."""
-    rates = {kind: partial(_rate, kind) for kind in CLASSES}
+    rates: dict[str, Any] = {kind: partial(_rate, kind) for kind in CLASSES}
     table = Grid.of("devices", devices.items(), **rates)
     return section("Devices", "dense peaks in TFLOP/s; `projector hardware NAME` shows one", table)
 
@@ -73,7 +74,7 @@ def device_report(device: Device) -> list[RenderableType]:
 def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[RenderableType]:
     """Return one line for each device that only the first-order model knows."""
 
-    def peak(row: tuple[str, FirstOrderDevice], *kinds: str) -> str:
+    def peak(row: tuple[str, FirstOrderDevice], *kinds: MatrixType) -> str:
         known = (row[1].peak_tflops.get(kind) for kind in kinds)
         return next((f"{rate:,.1f}" for rate in known if rate), "-")
 
