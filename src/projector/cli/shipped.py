@@ -55,16 +55,14 @@ def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None
         devices = {each: load_device(each, key="device") for each in resources.shipped("hardware")}
         others = resources.shipped(FIRST_ORDER_DEVICES)
         simple = {each: first_order_device(each) for each in others}
-        found: dict[str, Mapping[str, BaseModel]] = {
-            "devices": devices,
-            "first_order_devices": simple,
+        shown: dict[str, Any] = {
+            "devices": {each: one.model_dump(mode="json") for each, one in devices.items()},
+            "first_order_devices": {
+                each: one.model_dump(mode="json") for each, one in simple.items()
+            },
         }
         printer.show(
-            {
-                kind: {each: one.model_dump(mode="json") for each, one in known.items()}
-                for kind, known in found.items()
-            },
-            lambda _: [*inventory.device_list(devices), *inventory.first_order_list(simple)],
+            shown, lambda _: [*inventory.device_list(devices), *inventory.first_order_list(simple)]
         )
     elif is_first_order(name, "device"):
         plain = first_order_device(name, key="device")
