@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.frames import Frame
     from projector.report.document import Document
+    from projector.report.figures.figure import Figure
     from projector.report.figures.pictures import Picture
     from projector.searches.result import SearchResult
     from projector.sweeps.result import SweepResult
@@ -62,13 +63,19 @@ class Printer:
             self.say(text if width is None else textwrap.fill(text, width, break_on_hyphens=False))
 
     def show(
-        self, result: Mapping[str, Any], report: "Callable[[dict[str, Any]], list[RenderableType]]"
+        self,
+        result: Mapping[str, Any],
+        report: "Callable[[dict[str, Any]], Iterable[Document | RenderableType]]",
+        warnings: Iterable[str] = (),
+        *files: str | Path | None,
     ) -> None:
-        """Write what is no projection: its JSON object, or the report of it."""
+        """Write what is no projection: its JSON object, or its report, warnings and files."""
         if self.as_json:
             print_plain(result)
-        else:
-            print_report(report(dict(result)))
+            return
+        print_report(report(dict(result)))
+        self.warn(warnings)
+        self.wrote(*files)
 
     def warn_beside_report(self, warnings: Iterable[str]) -> None:
         """Write warnings, unless the JSON object has them."""
@@ -150,6 +157,22 @@ def write_csv(result: "Frame", path: str | None, printer: Printer) -> None:
     if path is not None:
         result.to_csv(path)
         printer.wrote(path)
+
+
+def draw(path: str | None, figure: "Callable[[], Figure]") -> None:
+    """Draw a figure, if a file for it was named."""
+    if path is not None:
+        from projector.report.figures.figure import save_figure
+
+        save_figure(path, figure)
+
+
+def write_page(path: str | None, document: "Callable[[], Document]") -> None:
+    """Write a report as a page that works offline, if a file for it was named."""
+    if path is not None:
+        from projector.report.pages import page
+
+        page.write_page(path, document())
 
 
 def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":

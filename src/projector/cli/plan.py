@@ -91,14 +91,10 @@ def plan(
         )
     first = result.choices[0].job if result.choices else None
     emitted = emission.of_job(first) if isinstance(first, Job) else []
-    if plot is not None:
-        from projector.report.plan import write_plan_figure
+    from projector.report.plan import plan_document, plan_figure
 
-        write_plan_figure(result, plot)
-    if html is not None:
-        from projector.report.plan import write_plan_page
-
-        write_plan_page(result, html)
+    output.draw(plot, lambda: plan_figure(result))
+    output.write_page(html, lambda: plan_document(result))
     if job_out is not None and result.choices:
         from projector.report.job_file import write_job
 
@@ -110,8 +106,6 @@ def plan(
     if printer.as_json:
         output.print_json(emission.add_to(result.to_dict(), emitted))
     elif not (emission.on_output and emitted):
-        from projector.report.plan import plan_document
-
         output.print_report([plan_document(result)])
     printer.warn_beside_report(result.warnings)
     if not emitted:

@@ -16,7 +16,7 @@ from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import band, plain_layout, round_ticks, scatter, write_page
+from projector.report.pages.page import band, plain_layout, round_ticks, scatter
 from projector.units import GIB
 
 _STYLES = {MEETS: "bold green", UNCERTAIN: "bold yellow", MISSES: "bold red"}
@@ -68,11 +68,6 @@ def plan_document(result: PlanResult) -> Document:
     return Document(
         f"{title} {limits_text(question)}".strip(), result.answer, sections, _head(result)
     )
-
-
-def write_plan_page(result: PlanResult, path: str | Path) -> None:
-    """Write a plan as one page that works offline; it appears whole or not at all."""
-    write_page(path, plan_document(result))
 
 
 def _head(result: PlanResult) -> list[Any]:

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -332,12 +331,6 @@ _SPREAD = (
 # The page.
 
 
-def write_runs_page(found: Runs, path: str | Path) -> None:
-    """Write the runs as one page that works offline; it appears whole or not at all."""
-    page.check_page(path)
-    page.write_page(path, runs_document(found))
-
-
 def _phase_page(found: Runs, phase: str) -> Figure:
     parts, talks = found.bars(phase)
     data = [
@@ -391,11 +384,6 @@ def _samples_page(found: Runs, what: str) -> Figure:
 
 
 # The picture.
-
-
-def write_runs_picture(found: Runs, path: str | Path) -> None:
-    """Draw the runs as one picture; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: runs_picture(found))
 
 
 def runs_picture(found: Runs) -> "Picture":
