@@ -62,8 +62,8 @@ def links(page):
 
 def anchors(page):
     """Names of a page's headings as code hosts make them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    fenced = re.split(r"^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", "".join(fenced[::2]), re.MULTILINE)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
