@@ -25,7 +25,8 @@ def on_config(config: MkDocsConfig) -> None:
     nav: list[object] = [{"Home": "index.md"}]
     for part in (Path(config.docs_dir) / "index.md").read_text(encoding="utf-8").split("\n## ")[1:]:
         pages = [{title: _uri("index.md", to)} for title, to in _ENTRY.findall(part)]
-        nav.append({part.partition("\n")[0]: pages})
+        if pages:
+            nav.append({part.partition("\n")[0]: pages})
     config.nav = nav
 
 
