@@ -126,7 +126,7 @@ def test_serve_frontier(tmp_path):
 def test_compare_chips_without_salib(tmp_path):
     out = run_example(tmp_path, "-c", NO_SALIB, EXAMPLES / "compare_chips.py")
     assert len(WORTH.findall(out)) == 4
-    assert "pip install 'llm-projector[sensitivity]'" in out
+    assert "pip install '.[sensitivity]'" in out
     assert (tmp_path / "out" / "chips.png").exists()
 
 
