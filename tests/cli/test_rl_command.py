@@ -41,7 +41,7 @@ def test_json_is_the_result_of_python(projector_run):
     assert (code, err) == (0, "")
     found = pj.project_rl(EXAMPLE, overrides={"responses.prompts": 16, "rollout.tp": 1})
     assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
-    assert {"phases_ms", "idle", "memory", "bound", "verdict", "uncertainty"} <= json.loads(
+    assert {"phases_ms", "idle", "held_gib", "bound", "verdict", "uncertainty"} <= json.loads(
         out
     ).keys()
 

@@ -45,7 +45,7 @@ def rl_report(result: RLProjection) -> Document:
     text = (
         f"{job.rollout_gpus // job.rollout.gpus:,} x {_split(result)} with {rollout.responses:,} "
         f"responses each: up to {rollout.slots:,} at once, {rollout.mean_batch:,.0f} on average; "
-        f"{percent(rollout.tail_s / rollout.time_s)} of the time less than half of them."
+        f"less than half of them during {percent(rollout.tail_s / rollout.decode_s)} of decode."
     )
     words_of = result.verdict.replace("_", " ").upper()
     verdict = Text(words_of, style="bold green" if result.fits else "bold red")
@@ -60,18 +60,15 @@ def _split(result: RLProjection) -> str:
 
 def _memory(result: RLProjection) -> Section:
     """Return what the fullest device holds at work on either side."""
-    rows = [
-        (side, name, held, memory.usable_bytes)
-        for side, memory in result.memory.items()
-        for name, held in [*memory.held_bytes.items(), ("all", sum(memory.held_bytes.values()))]
-    ]
+    sides = result.held_bytes.items()
+    rows = [(side, name, held) for side, each in sides for name, held in each.items()]
     columns = [
         words("during", [side for side, *_ in rows]),
-        words("held", [name for _, name, *_ in rows]),
-        Column("GiB", [to_gib(held) for *_, held, _ in rows], "{:,.1f}".format, 1),
-        Column("of usable", [100.0 * held / most for *_, held, most in rows], "{:.0f} %".format),
+        words("held", [name for _, name, _ in rows]),
+        Column("GiB", [to_gib(held) for *_, held in rows], "{:,.1f}".format, 1),
     ]
-    return Section("Memory of one GPU", table=Table(columns))
+    bold = {row: "bold" for row, (_, name, _) in enumerate(rows) if name == "usable"}
+    return Section("Memory of one GPU", table=Table(columns, bold))
 
 
 def rl_search_report(found: Sequence[RLProjection], shown: int = 20) -> Document:

@@ -129,10 +129,12 @@ class RLJob(Config):
     def _is_possible(self) -> Self:
         total, longest, gpus = self.responses.total, self.responses.longest, self.rollout_gpus
         own, replica = self.training.cluster.gpus, self.rollout.gpus
+        device, other = (each.cluster.device.name for each in (self.training, self.rollout))
         together = self.placement == COLOCATED
         found = [
             (gpus % replica > 0, "rollout_gpus", gpus, f"a multiple of {replica}, the replica's"),
             (together and gpus != own, "rollout_gpus", gpus, f"{own}, those of training"),
+            (together and other != device, "rollout.device", other, f"{device} where colocated"),
             (together and self.staleness > 0, "staleness", 1, "0 where colocated"),
         ]
         for name, job in (("training", self.training), ("critic", self.critic or self.training)):

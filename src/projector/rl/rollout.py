@@ -6,13 +6,11 @@ in the middle of such a piece stands for all its steps: a step is linear in the 
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.envelope import told
 from projector.rl.job import Responses
 from projector.serving.deployment import Deployment
 from projector.serving.generation import prefill_time_s
@@ -65,38 +63,20 @@ def in_turn(tokens: Ints) -> Ints:
     return mixed
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
+class Rollout(NamedTuple):
     """The responses of a step on the replica that has the longest."""
 
-    memory: ServingMemory
     responses: int
     """Of the replica."""
     slots: int
     """Responses at once; 0 where not even one fits."""
-    pieces: Pieces
-    decode_s: Floats
-    """float64[pieces]"""
     prefill_s: float
-
-    @property
-    def time_s(self) -> float:
-        """From the first prompt to the last token."""
-        return self.prefill_s + float(self.decode_s.sum())
-
-    @property
-    def mean_batch(self) -> float:
-        """Sequences that generate, over the steps of decode."""
-        return float(np.average(self.pieces.batch, weights=self.pieces.steps))
-
-    @property
-    def tail_s(self) -> float:
-        """Decode with less than half of the largest batch."""
-        return float(self.decode_s[2 * self.pieces.batch < self.pieces.batch.max()].sum())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return told(self, "responses slots mean_batch time_ms prefill_ms tail_ms")
+    decode_s: float
+    mean_batch: float
+    """Sequences that generate, over the steps of decode."""
+    tail_s: float
+    """Decode with less than half of the largest batch."""
+    memory: ServingMemory
 
 
 def rollouts(
@@ -107,18 +87,18 @@ def rollouts(
     Slots are as many as the engine has and as fit at every moment. Prompts go through in steps of
     at most ``max_step_tokens``, during which nothing decodes.
     """
-    placed, asked, length = [], [], responses.prompt_tokens
+    placed, length = [], responses.prompt_tokens
     for each, memory, many in zip(deployments, serving_memories(deployments), gpus, strict=True):
         count = -(-responses.total * each.gpus // many)
         tokens = in_turn(responses.lengths(count))
         slots = _slots(tokens, min(count, engine.max_num_seqs * each.attention_dp), memory, length)
-        placed.append((memory, count, slots, pieces_of(tokens, max(1, slots))))
         prompts, limit = -(-count // responses.group), each.max_step_tokens
         together = min(prompts, each.attention_dp * max(1, limit // length))
-        asked.append(prompts / together * prefill_time_s(each, together, length, limit))
-    pieces = [row[-1] for row in placed]
-    steps, batch, position = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    owner = np.repeat(np.arange(len(pieces)), [len(each.steps) for each in pieces])
+        prefill_s = prompts / together * prefill_time_s(each, together, length, limit)
+        placed.append((count, slots, prefill_s, memory, pieces_of(tokens, max(1, slots))))
+    sizes = [len(pieces.steps) for *_, pieces in placed]
+    steps, batch, position = map(np.concatenate, zip(*(row[-1] for row in placed), strict=True))
+    owner = np.repeat(np.arange(len(placed)), sizes)
     stages = np.array([each.pp for each in deployments])[owner]
     grid = StepGrid.of(
         deployments,
@@ -129,9 +109,14 @@ def rollouts(
     )
     times = speculated_grid_times(grid)
     decode_s = steps * times.step_s_of(stages.astype(np.float64)) / times.tokens
-    parts = np.split(decode_s, np.cumsum([len(each.steps) for each in pieces])[:-1])
-    each_one = zip(placed, parts, asked, strict=True)
-    return [Rollout(*row, decoding_s, prompts_s) for row, decoding_s, prompts_s in each_one]
+    found = []
+    for row, seconds in zip(placed, np.split(decode_s, np.cumsum(sizes)[:-1]), strict=True):
+        count, slots, prefill_s, memory, pieces = row
+        mean = float(np.average(pieces.batch, weights=pieces.steps))
+        tail_s = float(seconds[2 * pieces.batch < pieces.batch.max()].sum())
+        decoding_s = float(seconds.sum())
+        found.append(Rollout(count, slots, prefill_s, decoding_s, mean, tail_s, memory))
+    return found
 
 
 def _slots(tokens: Ints, most: int, memory: ServingMemory, prompt_tokens: int) -> int:

@@ -7,7 +7,7 @@ log-probability is the forward share of one, and weights move in collectives.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from projector.lower.batch import data_parallel, local_members
 from projector.lower.fabrics import domain_gpus, fabric_record
 from projector.operations.counts import count_architecture
 from projector.projection.api import project_jobs
-from projector.projection.bands import DOES_NOT_FIT, FITS, VERDICTS, verdict_of
+from projector.projection.bands import DOES_NOT_FIT, verdict_of
 from projector.projection.evaluate import check_exists
 from projector.projection.performance import PerformanceProjection
 from projector.projection.run import forward_of
@@ -36,25 +36,10 @@ from projector.units import GB, GIB
 ROLLOUT, TRAINING, TRANSFER = "rollout", "training", "transfer"
 
 BUCKET_BYTES = 2 * GIB
-"""Weights that are sent together (verl ``update_weights_bucket_megabytes``: 2048)."""
-
-WEIGHT_BYTES = 2.0
-"""Of a weight on its way: 16 bits, as it is trained; engines narrow what they receive."""
+"""Weights in 16 bits that are sent together (verl ``update_weights_bucket_megabytes``: 2048)."""
 
 MOST_PARTS = 16
 """Numbers of nodes that train which a search tries beside all of them, evenly spaced."""
-
-
-class SideMemory(NamedTuple):
-    """What the fullest device holds while one side is at work."""
-
-    held_bytes: dict[str, float]
-    usable_bytes: float
-    verdict: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return told(self, "held_gib usable_gib verdict")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -67,8 +52,10 @@ class RLProjection:
     rollout: Rollout
     phases_s: Mapping[str, float]
     """What each phase takes that the step has, in their order."""
-    memory: Mapping[str, SideMemory]
-    """Of rollout and training, on the same devices in turn or on devices of their own."""
+    held_bytes: Mapping[str, Mapping[str, float]]
+    """What the fullest device holds during ``rollout`` and ``training``, and has ``usable``."""
+    verdict: str
+    """The worse one of both sides: ``fits``, ``at_risk`` or ``does_not_fit``."""
 
     @property
     def sides_s(self) -> dict[str, float]:
@@ -103,11 +90,6 @@ class RLProjection:
         return max(parts, key=lambda name: parts[name])
 
     @property
-    def verdict(self) -> str:
-        """The worse one of both sides."""
-        return max((each.verdict for each in self.memory.values()), key=VERDICTS.index)
-
-    @property
     def fits(self) -> bool:
         """Whether both sides fit."""
         return self.verdict != DOES_NOT_FIT
@@ -139,18 +121,19 @@ class RLProjection:
             **told(job, "gpus rollout_gpus placement staleness"),
             "mean_tokens": job.responses.mean_tokens,
             **told(self, "step_ms tokens_per_s_per_gpu bound idle fits verdict phases_ms"),
-            "rollout": {**degrees(job.rollout), **self.rollout.to_dict()},
+            "rollout": {
+                **degrees(job.rollout),
+                **told(self.rollout, "responses slots mean_batch prefill_ms decode_ms tail_ms"),
+            },
             "update": told(update, "iteration_time_ms degrees mfu bound"),
-            **told(self, "memory overrides"),
+            **told(self, "held_gib overrides"),
         }
 
     def __repr__(self) -> str:
-        job = self.job
         return (
-            f"RLProjection({job.training.model.name} on {job.gpus} x "
-            f"{job.training.cluster.device.name}, {job.placement}: {self.step_s:,.1f} s a step, "
-            f"{self.phases_s[ROLLOUT]:,.1f} s of it rollout, {self.tokens_per_s_per_gpu:,.0f} "
-            f"tokens/s/GPU, {self.verdict.replace('_', ' ')})"
+            f"RLProjection({self.job.training.model.name} on {self.job.gpus} GPUs: "
+            f"{self.step_s:,.1f} s a step, {self.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
+            f"{self.verdict.replace('_', ' ')})"
         )
 
 
@@ -239,9 +222,9 @@ def _projected(jobs: Sequence[RLJob]) -> list[RLProjection]:
     found = []
     for job, rollout in zip(jobs, placed, strict=True):
         update, critic = of[id(job.training)], of.get(id(job.critic))
-        phases_s, memory = _phases_s(job, update, critic), _memory(job, update, critic, rollout)
-        phases_s[ROLLOUT] = rollout.time_s
-        found.append(RLProjection(job, update, rollout, phases_s, memory))
+        phases_s = _phases_s(job, update, critic) | {ROLLOUT: rollout.prefill_s + rollout.decode_s}
+        memory = _memory(job, update, critic, rollout)
+        found.append(RLProjection(job, update, rollout, phases_s, *memory))
     return found
 
 
@@ -263,15 +246,15 @@ def _phases_s(
     """
     updates = job.responses.total / job.training.training.global_batch_size
     phases = {ROLLOUT: 0.0, "logprob": updates * forward_of(update.pipeline_s, update)}
-    moved = 2.0 * _states_bytes(update) * (job.placement == COLOCATED or critic is not None)
+    moved = 2.0 * _bytes(update, *_STATES) * (job.placement == COLOCATED or critic is not None)
     if job.reference:
         phases["reference"] = phases["logprob"]
-        moved += _weights_bytes(update)
+        moved += _bytes(update, "weights")
     if critic is not None and job.critic is not None:
         each = job.responses.total / job.critic.training.global_batch_size
         phases["values"] = each * forward_of(critic.pipeline_s, critic)
         phases["critic"] = each * critic.iteration_time_s
-        moved += 2.0 * _states_bytes(critic)
+        moved += 2.0 * _bytes(critic, *_STATES)
     phases |= {TRAINING: updates * update.iteration_time_s, TRANSFER: _transfer_s(job)}
     if job.offload and moved:
         phases["offload"] = moved / (job.training.cluster.device.host_link_gb_per_s * GB)
@@ -289,7 +272,7 @@ def _transfer_s(job: RLJob) -> float:
     copy = stage if split.sharding_stage == 3 else max(split.tp, split.expert_tp * split.ep)
     # The ranks of a stage lie side by side, those of the next one behind them.
     near = local_members(copy, 1, domain) * local_members(split.pp, stage, domain)
-    num_bytes = WEIGHT_BYTES * count_architecture(job.training.model).parameters_total
+    num_bytes = 2.0 * count_architecture(job.training.model).parameters_total
     buckets = np.ceil(num_bytes / BUCKET_BYTES)
     ends = [(ALL_GATHER, split.pp * copy, near)]
     ends += [(BROADCAST, job.gpus, min(job.gpus, domain))] * (job.placement == APART)
@@ -299,14 +282,13 @@ def _transfer_s(job: RLJob) -> float:
     return float(buckets * each_s.sum())
 
 
-def _weights_bytes(projection: PerformanceProjection) -> float:
-    return max(each.weights_bytes for each in projection.memory.stages)
-
-
-def _states_bytes(projection: PerformanceProjection) -> float:
-    """Return weights, gradients and optimizer states of the fullest rank."""
+def _bytes(projection: PerformanceProjection, *terms: str) -> float:
+    """Return what the fullest rank holds in some terms of memory."""
     stages = projection.memory.stages
-    return max(each.weights_bytes + each.gradients_bytes + each.optimizer_bytes for each in stages)
+    return max(float(sum(getattr(each, f"{term}_bytes") for term in terms)) for each in stages)
+
+
+_STATES = "weights", "gradients", "optimizer"
 
 
 def _memory(
@@ -314,20 +296,24 @@ def _memory(
     update: PerformanceProjection,
     critic: PerformanceProjection | None,
     rollout: Rollout,
-) -> dict[str, SideMemory]:
-    """Return what both sides hold: the larger update, the engine's share, and who waits there."""
+) -> tuple[dict[str, dict[str, float]], str]:
+    """Return what a device holds on either side: the engine's share, the larger update, who waits.
+
+    Beside it stands the worse verdict.
+    """
     models = sorted(filter(None, (update, critic)), key=lambda each: -each.memory.peak_bytes)
-    held, largest = {"update": models[0].memory.peak_bytes}, models[0].memory
-    memory, own = rollout.memory, rollout.memory.weights_bytes + rollout.memory.workspace_bytes
+    memory, largest = rollout.memory, models[0].memory
     taken = {"weights": memory.weights_bytes, "workspace": memory.workspace_bytes}
-    taken |= {"cache": max(0.0, memory.usable_bytes - own), "reserve": memory.reserve_bytes}
+    taken |= {"cache": max(0.0, memory.usable_bytes - sum(taken.values()))}
+    taken, held = taken | {"reserve": memory.reserve_bytes}, {"update": largest.peak_bytes}
     if not job.offload:
-        frozen = _weights_bytes(update) * job.reference
-        held["waiting models"] = frozen + sum(map(_states_bytes, models[1:]))
+        frozen = _bytes(update, "weights") * job.reference
+        held["waiting"] = frozen + sum(_bytes(each, *_STATES) for each in models[1:])
         if job.placement == COLOCATED:
-            taken["waiting models"] = frozen + sum(map(_states_bytes, models))
+            taken["waiting"] = frozen + sum(_bytes(each, *_STATES) for each in models)
     verdict = verdict_of(models[0].job, sum(held.values()), largest.usable_bytes).verdict
-    device_bytes = (memory.usable_bytes + memory.reserve_bytes) / job.rollout.gpu_memory_utilization
-    fits = rollout.slots > 0 and sum(taken.values()) <= device_bytes
-    engine = SideMemory(taken, device_bytes, FITS if fits else DOES_NOT_FIT)
-    return {ROLLOUT: engine, TRAINING: SideMemory(held, largest.usable_bytes, verdict)}
+    device = (memory.usable_bytes + memory.reserve_bytes) / job.rollout.gpu_memory_utilization
+    if rollout.slots == 0 or sum(taken.values()) > device:
+        verdict = DOES_NOT_FIT
+    held = {**held, "usable": largest.usable_bytes}
+    return {ROLLOUT: {**taken, "usable": device}, TRAINING: held}, verdict
