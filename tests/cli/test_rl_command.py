@@ -63,6 +63,8 @@ def test_what_does_not_fit_is_projected_all_the_same(projector_run):
     code, _, err = projector_run("--search", *little, *SMALL)
     assert code == 3
     assert "no split of the devices fits" in err
+    code, out, _ = projector_run("--search", "--json", *little, *SMALL)
+    assert (code, json.loads(out)["configurations"]) == (3, [])
 
 
 @pytest.mark.parametrize(

@@ -135,12 +135,22 @@ def test_what_a_rollout_states_is_kept_by_a_search():
          "from 2 to high"),
         ({"responses": None}, "responses", "required"),
         ({"rollot": {}}, "rollot", "rollout"),
+        ({"rollout.disaggregated": {}}, "rollout.disaggregated", "left out"),
+        ({"critic": 5}, "critic.config", "a job is"),
     ],
 )  # fmt: skip
 def test_mistakes(overrides, key, text):
     with pytest.raises(ConfigError, match=text) as caught:
         project(**overrides)
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize("name", ["rollout", "responses"])
+def test_sections_are_mappings(name):
+    with pytest.raises(ConfigError, match=f"{name}: should be a mapping"):
+        pj.project_rl({**STEP, name: 5}, overrides={f"{name}.x": 1})
+    with pytest.raises(ConfigError, match="a file or a mapping"):
+        pj.project_rl([STEP])
 
 
 def test_devices_of_a_search_are_whole_nodes():

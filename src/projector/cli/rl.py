@@ -10,6 +10,7 @@ from projector.cli.output import (
     print_json,
     print_report,
 )
+from projector.envelope import envelope
 
 
 @command()
@@ -52,11 +53,11 @@ def rl(
         found = search_rl(config, gpus=gpus, overrides=overrides)
     else:
         found = [project_rl(config, overrides=overrides)]
-    if not found:
-        printer.say("no split of the devices fits")
-    elif printer.as_json:
+    if printer.as_json:
         ranked = {"configurations": [each.to_dict() for each in found]} if search else {}
-        print_json({**found[0].to_dict(), **ranked})
+        print_json({**(found[0].to_dict() if found else envelope((), {})), **ranked})
+    elif not found:
+        printer.say("no split of the devices fits")
     else:
         print_report([rl_search_report(found) if search else rl_report(found[0])])
         printer.warn(found[0].update.warnings)

@@ -133,6 +133,7 @@ class RLJob(Config):
         together = self.placement == COLOCATED
         found = [
             (gpus % replica > 0, "rollout_gpus", gpus, f"a multiple of {replica}, the replica's"),
+            (self.rollout.disaggregated is not None, "rollout.disaggregated", "set", "left out"),
             (together and gpus != own, "rollout_gpus", gpus, f"{own}, those of training"),
             (together and other != device, "rollout.device", other, f"{device} where colocated"),
             (together and self.staleness > 0, "staleness", 1, "0 where colocated"),
@@ -170,6 +171,10 @@ def read_rl(
         msg = f"a step is a file or a mapping, got {shown(given)}"
         raise ConfigError(msg, key="config", value=given, allowed="a file or a mapping")
     data = dict(given)
+    for name in ("rollout", "responses"):
+        if not isinstance(data.get(name) or {}, Mapping):
+            msg = f"{name}: should be a mapping (got {shown(data[name])})"
+            raise ConfigError(msg, key=name, value=data[name], allowed="a mapping")
     changes: dict[str, dict[str, Any]] = {"training": {}, "critic": {}, "rollout": {}}
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
