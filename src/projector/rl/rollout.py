@@ -13,10 +13,9 @@ import numpy as np
 from projector.arrays import Floats, Ints
 from projector.rl.job import Responses
 from projector.serving.deployment import Deployment
-from projector.serving.generation import prefill_time_s
 from projector.serving.load import Scheduler
 from projector.serving.memory import ServingMemory, serving_memories
-from projector.serving.points import StepGrid, speculated_grid_times
+from projector.serving.points import StepGrid, grid_times, speculated_grid_times
 from projector.serving.rates import proposed
 
 GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
@@ -85,20 +84,24 @@ def rollouts(
     """Time the responses of a step on each deployment; all decode steps are columns of one batch.
 
     Slots are as many as the engine has and as fit at every moment. Prompts go through in steps of
-    at most ``max_step_tokens``, during which nothing decodes.
+    up to ``max_step_tokens``, one prompt at least, during which nothing decodes.
     """
-    placed, length = [], responses.prompt_tokens
+    placed, asked, length = [], [], responses.prompt_tokens
     for each, memory, many in zip(deployments, serving_memories(deployments), gpus, strict=True):
         count = -(-responses.total * each.gpus // many)
         tokens = in_turn(responses.lengths(count))
         slots = _slots(tokens, min(count, engine.max_num_seqs * each.attention_dp), memory, length)
-        prompts, limit = -(-count // responses.group), each.max_step_tokens
-        together = min(prompts, each.attention_dp * max(1, limit // length))
-        prefill_s = prompts / together * prefill_time_s(each, together, length, limit)
-        placed.append((count, slots, prefill_s, memory, pieces_of(tokens, max(1, slots))))
+        prompts, room = -(-count // responses.group), max(1, each.max_step_tokens // length)
+        asked.append((prompts, min(prompts, each.attention_dp * room)))
+        placed.append((count, slots, memory, pieces_of(tokens, max(1, slots))))
+    rows, (prompts, together) = np.arange(len(placed)), np.array(asked).T
+    first = StepGrid.of(
+        deployments, deployment=rows, batch=0, prefill_batch=together, prefill_tokens=length
+    )
+    prefill_s = prompts / together * grid_times(first).latency_s
     sizes = [len(pieces.steps) for *_, pieces in placed]
     steps, batch, position = map(np.concatenate, zip(*(row[-1] for row in placed), strict=True))
-    owner = np.repeat(np.arange(len(placed)), sizes)
+    owner = np.repeat(rows, sizes)
     stages = np.array([each.pp for each in deployments])[owner]
     grid = StepGrid.of(
         deployments,
@@ -110,12 +113,12 @@ def rollouts(
     times = speculated_grid_times(grid)
     decode_s = steps * times.step_s_of(stages.astype(np.float64)) / times.tokens
     found = []
-    for row, seconds in zip(placed, np.split(decode_s, np.cumsum(sizes)[:-1]), strict=True):
-        count, slots, prefill_s, memory, pieces = row
+    split = np.split(decode_s, np.cumsum(sizes)[:-1])
+    for row, prompts_s, each_s in zip(placed, prefill_s.tolist(), split, strict=True):
+        count, slots, memory, pieces = row
         mean = float(np.average(pieces.batch, weights=pieces.steps))
-        tail_s = float(seconds[2 * pieces.batch < pieces.batch.max()].sum())
-        decoding_s = float(seconds.sum())
-        found.append(Rollout(count, slots, prefill_s, decoding_s, mean, tail_s, memory))
+        tail_s = float(each_s[2 * pieces.batch < pieces.batch.max()].sum())
+        found.append(Rollout(count, slots, prompts_s, float(each_s.sum()), mean, tail_s, memory))
     return found
 
 
