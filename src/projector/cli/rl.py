@@ -1,15 +1,8 @@
 """``projector rl``."""
 
+from projector.cli import output
 from projector.cli.job import ASSIGNMENTS
 from projector.cli.options import command, flag, option, refuse_idle
-from projector.cli.output import (
-    DOES_NOT_FIT,
-    SUCCESS,
-    Printer,
-    interpret_at_first,
-    print_json,
-    print_report,
-)
 from projector.envelope import envelope
 
 
@@ -20,7 +13,7 @@ def rl(
     config: str = option("FILE", "A step: training, rollout, responses.", required=True),
     search: bool = flag("Rank how --gpus devices are divided between training and rollout."),
     gpus: int | None = option("N", "Devices of a search; those of the file by default."),
-    printer: Printer,
+    printer: output.Printer,
 ) -> int:
     """Project a step of reinforcement learning: rollout, log-probabilities, training, weights.
 
@@ -45,7 +38,7 @@ def rl(
     overrides = dict(parse_override(text) for text in assignments)
     if not search:
         refuse_idle("gpus", needs="--search")
-    interpret_at_first(quiet=printer.quiet)
+    output.interpret_at_first(quiet=printer.quiet)
     from projector.report.rl import rl_report, rl_search_report
     from projector.rl.step import project_rl, search_rl
 
@@ -55,10 +48,10 @@ def rl(
         found = [project_rl(config, overrides=overrides)]
     if printer.as_json:
         ranked = {"configurations": [each.to_dict() for each in found]} if search else {}
-        print_json({**(found[0].to_dict() if found else envelope((), {})), **ranked})
+        output.print_json({**(found[0].to_dict() if found else envelope((), {})), **ranked})
     elif not found:
         printer.say("no split of the devices fits")
     else:
-        print_report([rl_search_report(found) if search else rl_report(found[0])])
+        output.print_report([rl_search_report(found) if search else rl_report(found[0])])
         printer.warn(found[0].update.warnings)
-    return SUCCESS if found and found[0].fits else DOES_NOT_FIT
+    return output.SUCCESS if found and found[0].fits else output.DOES_NOT_FIT
