@@ -6,6 +6,7 @@ from typing import Any, Final
 from projector.config.adapter import AdapterConfig
 from projector.config.formats.megatron_settings.fields import CHOICES, MOMENT_BYTES, Settings
 from projector.config.formats.values import flag, integer, integers, number, words
+from projector.config.resources import settings_of
 from projector.config.training import FUSED_UNITS
 from projector.errors import ConfigError, shown
 
@@ -288,23 +289,7 @@ def kernels(settings: Settings) -> None:
 ADAPTERS: Final = frozenset({"lora", "peft"})
 """Settings that say what has adapters."""
 
-_ADAPTER_FIELDS: Final = (
-    "dim", "alpha", "dropout", "dropout_position", "target_modules", "peft_scheme",
-)  # fmt: skip
-
-_HARMLESS_OF_ADAPTERS: Final = frozenset(
-    {"enabled", "lora_A_init_method", "lora_B_init_method", "lora_dtype", "_target_"}
-)
-"""Keys that change neither what is trained nor what it costs."""
-
-_ADAPTER_CLASSES: Final = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora", "DoRA": "dora"}
-"""Class of Megatron-Bridge -> kind of adapter."""
-
-_REFUSED_ADAPTERS: Final = {
-    "a2a_experimental": "outputs of adapters are gathered",
-    "exclude_modules": "modules are named, not left out",
-}
-"""Keys that make another training of it -> what is modelled."""
+_LORA: Final[Mapping[str, Any]] = settings_of("adapters")["megatron"]
 
 
 def adapter(settings: Settings) -> None:
@@ -323,15 +308,15 @@ def _read_adapter(settings: Settings, name: str, stated: Mapping[str, Any]) -> d
     adapter: dict[str, Any] = {}
     target = str(stated.get("_target_", "")).rpartition(".")[2]
     if target:
-        adapter["kind"] = _ADAPTER_CLASSES.get(target, target)
+        adapter["kind"] = _LORA["classes"].get(target, target)
     for key, value in stated.items():
-        if key in _ADAPTER_FIELDS:
+        if key in _LORA["fields"].split():
             adapter[AdapterConfig.aliases.get(key, key)] = value
         elif key == "normalize_moe_lora":
             if value:
                 adapter["expert_rank"] = _expert_rank(settings, name, stated)
-        elif key not in _HARMLESS_OF_ADAPTERS and value:
-            why = _REFUSED_ADAPTERS.get(key, "it is not known")
+        elif key not in _LORA["harmless"].split() and value:
+            why = _LORA["refused"].get(key, "it is not known")
             settings.refuse(name, f".{key} is not modelled: {why}", value=value)
     return {field: value for field, value in adapter.items() if value is not None}
 

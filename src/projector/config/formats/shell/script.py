@@ -22,6 +22,7 @@ from projector.config.formats.shell.values import (
     negated,
     printed,
 )
+from projector.config.resources import settings_of
 from projector.config.yaml_file import read_text
 from projector.errors import ConfigError
 from projector.files import is_file
@@ -30,8 +31,9 @@ _MAX_WORDS = 50_000
 _MOST_FILES = 32
 _MOST_CALLS = 12
 
-_SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
-_TAKERS = _SHELLS | {"sbatch", "srun", "salloc", "qsub", "bsub", "ssh", "pdsh"}
+_TABLE = settings_of("shell")
+_SHELLS = frozenset(_TABLE["shells"].split())
+_TAKERS = _SHELLS.union(_TABLE["takers"].split())
 """Programs that run the script which they are given as a file or a text."""
 
 _PREFIXES = {"exec", "nohup", "time"}
@@ -86,8 +88,8 @@ class Script:
     def _take_launch(self, options: dict[str, int]) -> None:
         """Keep options of Slurm, and the variables that it sets by them."""
         self.launch |= options
-        for option, names in _SLURM_SETS.items():
-            for name in names:
+        for option, names in _TABLE["slurm_sets"].items():
+            for name in names.split():
                 if option in options:
                     self._values.held.setdefault(name, str(options[option]))
 
@@ -393,7 +395,7 @@ class Script:
     def _program(self, words: list[str], node: shell.Simple) -> None:
         """Keep the words of a program, or follow the script that it is given."""
         program = words[0].rpartition("/")[2] if words else ""
-        self._take_launch(_read(words[1:]) if program in _LAUNCHERS else {})
+        self._take_launch(_read(words[1:]) if program in _TABLE["launchers"].split() else {})
         names = [word.rpartition("/")[2] for word in words]
         for place in [place for place, word in enumerate(names) if word in _SHELLS]:
             rest = words[place + 1 :]
@@ -459,13 +461,6 @@ class Script:
         return True
 
 
-_SLURM_SETS = {
-    "nnodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "nproc_per_node": ("SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-}
-"""Variables that Slurm sets by its options."""
-
-
 def _split_quietly(text: str) -> list[str]:
     try:
         return shlex.split(text)
@@ -476,16 +471,6 @@ def _split_quietly(text: str) -> list[str]:
 # What options of Slurm say about nodes and GPUs.
 
 _LINE = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.MULTILINE)
-_OPTIONS = {
-    "--nodes": "nnodes",
-    "-N": "nnodes",
-    "--ntasks-per-node": "nproc_per_node",
-    "--gpus-per-node": "nproc_per_node",
-    "--gres": "nproc_per_node",
-}
-"""Option -> argument of torchrun that says the same."""
-
-_LAUNCHERS = {"sbatch", "srun", "salloc"}
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 
@@ -500,7 +485,7 @@ def _read(words: Sequence[str]) -> dict[str, int]:
         name, equals, value = word.partition("=")
         if word.startswith("-N") and word[2:].isdecimal():
             name, equals, value = "-N", "=", word[2:]
-        target = _OPTIONS.get(name)
+        target = _TABLE["slurm_options"].get(name)
         if target is None:
             continue
         if not equals:
