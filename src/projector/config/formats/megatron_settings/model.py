@@ -69,17 +69,12 @@ def _derived_width(settings: Settings, job: dict[str, Any]) -> Derived:
 
 
 def biases(settings: Settings) -> None:
-    """Set which projections have a bias, and whether the output layer has weights of its own."""
+    """Set which projections of attention have a bias."""
     names = ("add_bias_linear", "add_qkv_bias")
     if settings.applies(*names):
         bias = settings.on("add_bias_linear")
         qkv = "qkv" if settings.on("add_qkv_bias") else "none"
         settings.put("model.attention_bias", "qkv+out" if bias else qkv, *names)
-        if settings.applies("add_bias_linear"):
-            settings.put("model.mlp_bias", bias, "add_bias_linear")
-    name = "untie_embeddings_and_output_weights"
-    if settings.applies(name):
-        settings.put("model.tied_embeddings", not settings.on(name), name)
 
 
 def query_groups(settings: Settings) -> None:
@@ -533,19 +528,9 @@ def _cut_pattern(settings: Settings, name: str, stages: list[int], pp: int) -> N
 
 
 def context(settings: Settings) -> None:
-    """Set how context parallelism exchanges keys and values."""
-    name = "cp_comm_type"
-    if settings.has(name):
-        settings.put(f"parallelism.{name}", settings.choice(name), name)
-        if settings.word(name) == "a2a+p2p":
-            settings.warn(name, " a2a+p2p is projected as a2a")
-
-
-def placement(settings: Settings) -> None:
-    """Set the order of ranks."""
-    name = "use_tp_pp_dp_mapping"
-    if settings.on(name):
-        settings.put("parallelism.rank_order", "tp-cp-ep-pp-dp", name)
+    """Warn of an exchange of keys and values on two levels."""
+    if settings.word("cp_comm_type") == "a2a+p2p":
+        settings.warn("cp_comm_type", " a2a+p2p is projected as a2a")
 
 
 def sharding(settings: Settings) -> None:
@@ -585,9 +570,6 @@ def schedule(settings: Settings) -> None:
         name = "zero_bubble_max_pending_backward"
         if settings.has(name) and settings.word(name) != "auto":
             settings.put(f"training.{name}", settings.read(name, values.integer), name)
-    # Without virtual stages Megatron turns it off; that is the default here as well.
-    if settings.has("overlap_p2p_comm") and not settings.on("overlap_p2p_comm"):
-        settings.put("parallelism.overlap_p2p_comm", False, "overlap_p2p_comm")
 
 
 def batch(settings: Settings) -> None:
