@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from projector.config._base import Config, Count, Positive
 from projector.config.model import ModelConfig
 from projector.config.model_file import read_json
-from projector.config.resources import settings_of
+from projector.config.resources import SPELLINGS, settings_of
 from projector.errors import ConfigError, UnsupportedError
 
 SITES: Final = (
@@ -69,16 +69,7 @@ class AdapterConfig(Config):
     """Storage of the frozen linear layers: 4 bits (``nf4``), made 16 bits for each use. None given
     means the type of training."""
 
-    aliases: ClassVar = {
-        "dim": "rank",
-        "adapter_dim": "rank",
-        "r": "rank",
-        "lora_alpha": "alpha",
-        "lora_dropout": "dropout",
-        "adapter_dropout": "dropout",
-        "target_modules": "targets",
-        "peft_scheme": "kind",
-    }
+    aliases: ClassVar = SPELLINGS["adapter"]
 
     @model_validator(mode="before")
     @classmethod

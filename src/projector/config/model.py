@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from pydantic import Field, field_validator, model_validator
 
 from projector.config._base import MOST, Config, NotNegative, Positive
+from projector.config.resources import SPELLINGS
 from projector.errors import ConfigError, UnsupportedError
 
 Extent = Annotated[int, Field(gt=0, le=1 << 30)]
@@ -140,14 +141,7 @@ class MLAConfig(Config):
     index_topk: Count = 2048
     """Keys that it chooses for a query."""
 
-    aliases: ClassVar = {
-        "index_n_heads": "index_heads",
-        "dsa_indexer_n_heads": "index_heads",
-        "dsa_indexer_head_dim": "index_head_dim",
-        "dsa_indexer_topk": "index_topk",
-        "qk_nope_head_dim": "qk_head_dim",
-        "qk_rope_head_dim": "qk_pos_emb_head_dim",
-    }
+    aliases: ClassVar = SPELLINGS["mla"]
 
     @property
     def cached_size(self) -> int:
@@ -207,18 +201,7 @@ class MoEConfig(Config):
     group_topk: Count = 0
     """Groups each token may visit with group-limited routing."""
 
-    aliases: ClassVar = {
-        "moe_ffn_hidden_size": "ffn_hidden_size",
-        "moe_router_topk": "router_topk",
-        "top_k": "router_topk",
-        "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
-        "moe_latent_size": "latent_size",
-        "moe_layer_freq": "layer_freq",
-        "moe_router_score_function": "router_score_function",
-        "moe_router_pre_softmax": "router_pre_softmax",
-        "moe_router_topk_scaling_factor": "router_scaling_factor",
-        "routed_scaling_factor": "router_scaling_factor",
-    }
+    aliases: ClassVar = SPELLINGS["moe"]
 
     @field_validator("layer_freq", mode="after")
     @classmethod
@@ -274,17 +257,7 @@ class RecurrentConfig(Config):
     gated_norm: bool = True
     """Whether Mamba-2 has a norm behind its gate (Falcon-H1 has none)."""
 
-    aliases: ClassVar = {
-        "mamba_num_heads": "num_heads",
-        "mamba_head_dim": "head_dim",
-        "mamba_num_groups": "num_groups",
-        "mamba_state_dim": "state_size",
-        "linear_num_value_heads": "num_heads",
-        "linear_value_head_dim": "head_dim",
-        "linear_num_key_heads": "num_groups",
-        "linear_key_head_dim": "state_size",
-        "linear_conv_kernel_dim": "conv_kernel",
-    }
+    aliases: ClassVar = SPELLINGS["recurrent"]
 
     @model_validator(mode="after")
     def _groups_share_heads(self) -> Self:
@@ -553,19 +526,7 @@ class ModelConfig(Config):
     """What the projection does not follow, in sentences that every job of the model warns with. A
     sentence about something that a field can settle names the field as ``model.FIELD=value``."""
 
-    aliases: ClassVar = {
-        "head_dim": "kv_channels",
-        "kv_heads": "num_query_groups",
-        "rope_theta": "rotary_base",
-        "partial_rotary_factor": "rotary_percent",
-        "rms_norm_eps": "norm_epsilon",
-        "layernorm_epsilon": "norm_epsilon",
-        "rope_local_base_freq": "rotary_base_local",
-        "no_rope_layer_interval": "no_rope_freq",
-        "apply_layernorm_1p": "zero_centered_norms",
-        "hybrid_layer_pattern": "layer_types",
-        "hybrid_override_pattern": "layer_types",
-    }
+    aliases: ClassVar = SPELLINGS["model"]
 
     @field_validator("layer_types", mode="before")
     @classmethod
