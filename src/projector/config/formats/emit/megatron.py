@@ -161,13 +161,13 @@ def megatron_arguments(job: Job) -> dict[str, Arguments]:
             if isinstance(part, str):
                 settings |= _RULES[part](job)
             else:
-                _add(settings, part, job)
+                add_rows(settings, part, job)
         found[group] = settings
     return found
 
 
-def _add(settings: Arguments, rows: Mapping[str, Any], job: Job) -> None:
-    """Add what rows of ``written`` in ``hardware/settings/megatron.yaml`` say of a job."""
+def add_rows(settings: Arguments, rows: Mapping[str, Any], job: Job) -> None:
+    """Add what rows of ``written`` say of a job; ``hardware/settings/megatron.yaml`` says how."""
     for name, row in rows.items():
         how: Mapping[str, Any] = {"field": row} if isinstance(row, str) else row
         value: Any = job

@@ -1,6 +1,6 @@
 """What one step does: precision, optimizer, recompute, dispatch, kernels, adapters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from projector.config.adapter import AdapterConfig
@@ -221,14 +221,8 @@ def dispatch(settings: Settings) -> None:
         settings.put("training.moe.load", "balanced", load)
 
 
-SYNC_FREE_STAGES: tuple[dict[str, Any], ...] = (
-    {},
-    {"permute_fusion": True},
-    {"permute_fusion": True, "dispatcher": "deepep", "host_sync": False},
-    {"permute_fusion": True, "dispatcher": "deepep", "host_sync": False},
-)
-"""What stages 0 to 3 of Primus-Turbo's synchronisation-free experts set. Stage 1 has fused kernels
-for router and permutation, but still waits for counts (Primus, ``rocm_arg_validation.py``)."""
+SYNC_FREE_STAGES: Sequence[Mapping[str, Any]] = settings_of("primus")["sync_free_stages"]
+"""What each stage of Primus-Turbo's synchronisation-free experts sets."""
 
 
 def sync_free(stage: int, name: str = "--sync-free-stage") -> dict[str, Any]:
