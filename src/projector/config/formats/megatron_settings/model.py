@@ -319,8 +319,12 @@ def _letters(settings: Settings, spec: str) -> str:
                 raise values.bad(
                     settings.spell(name), settings.get(name), f"letters of {''.join(PATTERN)}"
                 )
-            if modules:
-                _further_tokens(settings, name, modules.split("/"))
+            behind = modules.split("/") if modules else []
+            if behind:
+                settings.put("model.mtp_num_layers", len(behind), name)
+            if {*behind} - {"*E", "+E", "*-", "+-"}:
+                text = "is projected with attention and a feed-forward"
+                settings.warn(name, f": a module behind /, {behind[0]}, {text}")
             if not settings.has("num_layers"):
                 settings.missing.pop("model.num_layers", None)
                 settings.put("model.num_layers", len(letters), name)
@@ -344,14 +348,6 @@ def _letters(settings: Settings, spec: str) -> str:
         for _ in range(round(layers * part))
     ]
     return "".join(kinds[i] for i in sorted(range(len(kinds)), key=lambda i: i * 7 % len(kinds)))
-
-
-def _further_tokens(settings: Settings, name: str, modules: list[str]) -> None:
-    """Set the modules of multi-token prediction that stand behind a pattern."""
-    settings.put("model.mtp_num_layers", len(modules), name)
-    if {*modules} - {"*E", "+E", "*-", "+-"}:
-        text = f": a module behind /, {modules[0]}, is projected with attention and a feed-forward"
-        settings.warn(name, text)
 
 
 def _linear_layers(settings: Settings) -> list[str]:
