@@ -63,18 +63,13 @@ class AssignArray(NamedTuple):
     more: bool = False
 
 
-class Document(NamedTuple):
-    """Text that a command reads: ``<<END ... END``."""
-
-    word: Word
-
-
 @dataclass
 class Simple:
     """A command with its words and assignments."""
 
     items: list[Word | Assign | AssignArray] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
+    documents: list[Word] = field(default_factory=list)
+    """Texts that it reads: ``<<END ... END``."""
 
 
 @dataclass

@@ -409,7 +409,7 @@ class Script:
                 return
         if names[0] in _TAKERS:
             for document in node.documents:
-                self._run_nested(self._values.text(document.word, self._output))
+                self._run_nested(self._values.text(document, self._output))
             if node.documents:
                 return
             files = [word for word in words[1:] if re.search(r"\.(sh|bash|slurm|sbatch)$", word)]

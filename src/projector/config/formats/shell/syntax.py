@@ -351,7 +351,7 @@ class Parser:
             if plain and ("$" in body or "`" in body or "\\" in body):
                 # Only ``$``, back quotes and backslashes have a meaning there.
                 word = Parser(body, self._budget, self._depth + 1).whole()
-            command.documents.append(shell.Document(word))
+            command.documents.append(word)
 
     # Words.
 
