@@ -384,21 +384,18 @@ def heat_map_figure(heat_map: HeatMap, title: str) -> fig.Figure:
     tall = float(np.clip(_ABOVE_IN + (0.6 + label_in + one[1] * height) * lines, 4.6, 11.0))
     upright, _ = _labels(heat_map, (wide - _BESIDE_IN) / columns)
     size = wide, tall + (_LETTER_IN * _longest(heat_map) if upright else 0.0)
-    figure = fig.new_figure(*size)
-    fig.head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
-    every = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
+    figure = fig.new_figure(*size, *_heading(heat_map, title, round(size[0] * 9.5)))
+    every = fig.panels(figure, len(panels), MOST_COLUMNS)
     if not heat_map.rows.size:
-        every[0].text(0.5, 0.5, "no row", ha="center", color=fig.SOFT, transform=every[0].transAxes)
+        fig.nothing(every[0], "no row")
         every[0].set_axis_off()
         return figure
-    for axes in every[len(panels) :]:
-        axes.set_axis_off()
     from matplotlib.colors import Normalize
 
     finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
     norm = Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
     width_in = (size[0] - _BESIDE_IN) / columns
-    for place, (panel, axes) in enumerate(zip(panels, every, strict=False)):
+    for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
         drawn = _draw_panel(axes, heat_map, panel, norm)
         _draw_axes(axes, heat_map, (width_in, (size[1] - _ABOVE_IN) / lines),
                    (place + columns >= len(panels), place % columns == 0))  # fmt: skip
