@@ -5,14 +5,16 @@ An S-curve sorts the ratios of a list: a model that is right is a flat line at o
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.resources import hardware_table
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.rows import work_of
 from projector.report.figures import figure as fig
-from projector.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
+from projector.units import GIB, KIB, MIB, MICROSECOND
 from projector.validate.beside import Benchmark, number_of
 
 BAND = 0.1
@@ -21,21 +23,8 @@ BAND = 0.1
 SWEPT: tuple[BenchKind, ...] = ("collective", "memory")
 """Kinds whose cases differ by size alone, so that a line joins them."""
 
-_TITLES: dict[BenchKind, str] = {
-    "gemm": "GEMMs", "attention": "Attention", "collective": "Collectives",
-    "memory": "Copies within memory", "clock": "Rate under load",
-}  # fmt: skip
-_RATES: dict[BenchKind, tuple[str, float]] = {
-    "gemm": ("rate, TFLOP/s", TERA),
-    "attention": ("rate, TFLOP/s", TERA),
-    "collective": ("bus bandwidth, GB/s", GB),
-    "memory": ("bandwidth, GB/s", GB),
-    "clock": ("rate, TFLOP/s", TERA),
-}  # fmt: skip
-_SIZES: dict[BenchKind, str] = {
-    "gemm": "FLOP of a problem", "attention": "FLOP of a pass", "collective": "bytes of a buffer",
-    "memory": "bytes read and written", "clock": "",
-}  # fmt: skip
+KINDS: Mapping[str, Mapping[str, Any]] = hardware_table("report_words.yaml")["bench_kinds"]
+"""What each kind of list is called, and its rates and sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +51,7 @@ def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
     note = f"torch {where.torch}, {benchmark.machine.clock}"
     if benchmark.device:
         note += f"; modelled as {benchmark.device}"
-    title = f"{_TITLES[benchmark.kind]}, {where.device}"
+    title = f"{KINDS[benchmark.kind]['title']}, {where.device}"
     figure = fig.new_figure(fig.WIDE[0], 5.4, title, fig.one_line(note, 150))
     points = _points(benchmark)
     if not len(points.rate):
@@ -95,7 +84,7 @@ def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
 
 
 def _points(benchmark: Benchmark) -> _Points:
-    unit = _RATES[benchmark.kind][1]
+    unit = KINDS[benchmark.kind]["unit"]
     rows: list[tuple[float, ...]] = []
     series: list[str] = []
     for row, each in enumerate(benchmark.measured):
@@ -157,8 +146,8 @@ def _draw_sizes(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
     low, high = float(values.min()) / 1.4, float(values.max()) * 1.6
     fig.log_axes(axes, y=(low, high))
     _size_axis(axes, points, kind)
-    title = f"{_RATES[kind][0]} by size; bars hold half of the runs"
-    fig.label(axes, "", _RATES[kind][0], title, grid="both")
+    title = f"{KINDS[kind]['rate']} by size; bars hold half of the runs"
+    fig.label(axes, "", KINDS[kind]["rate"], title, grid="both")
     axes.legend(loc="best", framealpha=0.9, edgecolor="none")
 
 
@@ -175,7 +164,7 @@ def _size_axis(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
         axes.minorticks_off()
     else:
         fig.number_ticks(axes.xaxis, left, right)
-    axes.set_xlabel(_SIZES[kind])
+    axes.set_xlabel(KINDS[kind]["size"])
 
 
 def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
@@ -224,7 +213,7 @@ def _draw_rates(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
     fig.log_axes(axes, y=(low, high))
     _whole_ticks(axes)
     order, title = "cases, from the slowest to the fastest", "S-curve of what was measured"
-    fig.label(axes, order, _RATES[kind][0], title, grid="y")
+    fig.label(axes, order, KINDS[kind]["rate"], title, grid="y")
 
 
 def _draw_times(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:

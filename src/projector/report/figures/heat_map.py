@@ -305,8 +305,7 @@ def _others(
 def values_of(plan: Plan, field: str) -> list[Any]:
     """Return the values that a space lists for an axis, not those computed or left open."""
     kind, values = plan.kinds.get(field), []
-    axes = plan.space.get("axes")
-    for axis in axes if isinstance(axes, list) else []:
+    for axis in swept.plan_axes(plan):
         if field in axis["fields"]:
             column = axis["fields"].index(field)
             for point in axis["points"]:
