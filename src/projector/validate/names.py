@@ -67,8 +67,12 @@ class TableNames(Config):
     """Words of a network -> an entry of ``hardware/transports.yaml``."""
     adapters: dict[str, float]
     """Generation of an adapter -> its rate [Gbit/s]."""
+    adapter_words: dict[str, str]
+    """Words of a text about adapters: their ``rate``, and what it is the rate of."""
     kernels: tuple[str, ...]
     """Names of GEMM kernels; the first that fits."""
+    written: dict[str, tuple[str, ...]]
+    """Columns of the tables that `projector benchmark` and `projector measure` write."""
     gemm_loops: dict[str, Loop]
     collective_loops: dict[str, Loop]
     attention_kernels: tuple[str, ...]
