@@ -205,14 +205,6 @@ MAX_RANKS = 1 << 20
 MAX_NODE_GPUS = 16
 """Devices of the largest node."""
 
-_OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all2all": "all_to_all",
-    "sendrecv": "send_recv",
-}
 _METRICS = ("busbw", "algbw", "time", "latency")
 
 
@@ -336,7 +328,7 @@ def read_case(row: kinds.Row) -> _Case:
     held = ranks if domain > per_node else -(-ranks // nodes)
     local = -(-held // -(-held // domain))
     if not is_exchange(row):
-        operation = _OPERATIONS[_plain(row.get("collective") or "")]
+        operation = load_table_names().collectives[_plain(row.get("collective") or "")]
         size = kinds.positive(row, "message_bytes")
         measured_s = kinds.plausible(_collective_s(row, operation, size, ranks))
         if operation == "send_recv":
@@ -382,7 +374,7 @@ def _why_not_eligible(row: kinds.Row) -> str:
         return "" if _sizes(row) else "no tokens, hidden and top-k"
     if why := kinds.why_not_measured(row):
         return why
-    if _plain(row.get("collective") or "") not in _OPERATIONS:
+    if _plain(row.get("collective") or "") not in load_table_names().collectives:
         return "not one of the collectives"
     if not (row.get("message_bytes") or "").strip():
         return "no message size"

@@ -71,6 +71,10 @@ class TableNames(Config):
     """Words of a text about adapters: their ``rate``, and what it is the rate of."""
     kernels: tuple[str, ...]
     """Names of GEMM kernels; the first that fits."""
+    collectives: dict[str, str]
+    dimensions: dict[str, str]
+    """Column of an architecture -> field of ``model``; so for latent attention."""
+    latent_dimensions: dict[str, str]
     written: dict[str, tuple[str, ...]]
     """Columns of the tables that `projector benchmark` and `projector measure` write."""
     gemm_loops: dict[str, Loop]
