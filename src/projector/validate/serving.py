@@ -39,22 +39,7 @@ _TABLE = settings_of("serving_rows")
 
 WIDENING = "widening_share"
 
-_OLD_VLLM, _LATER, _TRT = ("vllm",), ("vllm_async", "sglang"), ("tensorrt_llm",)
-ENGINES = (*_OLD_VLLM, *_LATER, *_TRT)
-"""Engines with a scheduler, whose host times are fitted."""
-
-FITTED = {
-    "step_us": ("step_us", _OLD_VLLM),
-    "sequence_us": ("sequence_us", _OLD_VLLM),
-    "later_step_us": ("step_us", _LATER),
-    "later_sequence_us": ("sequence_us", _LATER),
-    "trt_step_us": ("step_us", _TRT),
-    "trt_sequence_us": ("sequence_us", _TRT),
-    "expert_load": ("expert_load", ENGINES),
-    "request_ms": ("request_ms", ENGINES),
-    "handoff_ms": ("handoff_ms", ENGINES),
-    "latent_layer_us": ("latent_layer_us", ("sglang",)),
-}
+FITTED: Mapping[str, tuple[str, list[str]]] = _TABLE["fitted"]
 """Fitted constant of an engine -> its field, and the engines that share it."""
 
 MOST_SHARE = 0.9999
