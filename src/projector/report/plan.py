@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -240,11 +239,6 @@ def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
         )
         for place, label in enumerate(dict.fromkeys(each.label for each in result.choices))
     ]
-
-
-def write_plan_figure(result: PlanResult, path: str | Path) -> None:
-    """Draw days against money of all choices; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: plan_figure(result))
 
 
 def plan_figure(result: PlanResult) -> fig.Figure:
