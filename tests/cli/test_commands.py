@@ -124,6 +124,7 @@ SURFACE = {
     | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms"}
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
+    | {"--global-batch"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
     | {"--fidelity", "--plot", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
