@@ -147,7 +147,7 @@ SURFACE = {
     | {"assignments", "--algorithm", "--plot", "--timeline"}
     | (JOB_OPTIONS - {"--list-ignored"})
     | OUTPUT_OPTIONS,
-    "gemm": {"extents", "--csv", "--gpu", "--dtype", "--batch", "--out-bytes", "--layout"}
+    "gemm": {"extents", "--out", "--csv", "--gpu", "--dtype", "--batch", "--out-bytes", "--layout"}
     | {"--model", "--library", "--run", "--tile", "--clock-mhz", "--l2-hit-rate"}
     | {"--explain", "--plot"}
     | OUTPUT_OPTIONS,
