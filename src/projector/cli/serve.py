@@ -70,9 +70,9 @@ def serve(
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
     emit: str | None = option(
-        "vllm|sglang|trtllm[=FOLDER]",
-        "Write what starts the deployment, or the first of a search, in an engine: to a folder, or "
-        "to standard output in place of the report.",
+        "vllm|sglang|trtllm|dynamo[=FOLDER]",
+        "Write what starts the deployment, or the first of a search, in an engine (dynamo: its own "
+        "in Kubernetes): to a folder, or to standard output in place of the report.",
     ),
     fidelity: str = FIDELITY,
     printer: Printer,
@@ -113,9 +113,9 @@ def serve(
         return _first_order(config, changes, printer)
     check_files(plot, html)
     if emit is not None:
-        from projector.serving.launch import ENGINES
+        from projector.serving.launch import TARGETS
 
-        one_of("emit", emit.partition("=")[0], ENGINES)
+        one_of("emit", emit.partition("=")[0], TARGETS)
         if emit.endswith("="):
             msg = f"emit: {emit} names no folder"
             raise ConfigError(msg, key="emit", value=emit, allowed="ENGINE=FOLDER, or ENGINE")
@@ -147,7 +147,9 @@ def serve(
         write_serve_page(result, html)
         printer.wrote(html)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
-    launched = _launched(emit, result.deployment, traffic, printer)
+    alone = result.capacity.replicas if result.capacity else 1
+    replicas = result.disaggregated.balanced() if result.disaggregated else (0, alone or 1)
+    launched = _launched(emit, result.deployment, traffic, replicas, printer)
     if printer.as_json:
         print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
     elif not launched or (emit and "=" in emit):
@@ -159,7 +161,11 @@ def serve(
 
 
 def _launched(
-    emit: str | None, deployment: "Deployment", traffic: "Traffic", printer: Printer
+    emit: str | None,
+    deployment: "Deployment",
+    traffic: "Traffic",
+    replicas: tuple[int, int],
+    printer: Printer,
 ) -> list[dict[str, Any]]:
     """Write what starts a deployment, if that is asked for; return what JSON has of it."""
     if emit is None:
@@ -168,7 +174,7 @@ def _launched(
     from projector.serving.launch import launches
 
     engine, equals, folder = emit.partition("=")
-    found = launches(engine, deployment, traffic)
+    found = launches(engine, deployment, traffic, replicas)
     for each in found:
         for name, text in each.files.items():
             if equals:
@@ -177,7 +183,8 @@ def _launched(
                 printer.wrote(str(path))
             elif not printer.as_json:
                 write(text if name.endswith(".sh") else f"# {name}\n{text}")
-        printer.warn_beside_report(f"{each.role}.sh does not say {what}" for what in each.unsaid)
+        name = next(iter(each.files))
+        printer.warn_beside_report(f"{name} does not say {what}" for what in each.unsaid)
     return [{"engine": engine, **each._asdict()} for each in found]
 
 
@@ -215,7 +222,10 @@ def _search(
             printer.wrote(path)
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
-    launched = _launched(emit, first.deployment, first.traffic, printer) if first else []
+    launched = []
+    if first:
+        counts = first.units * first.prefill_replicas, first.units * first.decode_replicas
+        launched = _launched(emit, first.deployment, first.traffic, counts, printer)
     if emit and not first:
         printer.say("--emit wrote nothing: no deployment keeps what is promised")
     if printer.as_json:
