@@ -240,12 +240,12 @@ def _search(
 def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) -> int:
     from projector.first_order.serving import project_deployment
 
-    result, warnings = project_deployment(config, changes)
+    result = project_deployment(config, changes)
     if printer.as_json:
-        print_json({**result.to_dict(), "warnings": warnings})
+        print_json(result.to_dict())
     else:
         from projector.report.terminal.first_order import serve_report
 
         print_report(serve_report(result))
-        printer.warn(warnings)
+        printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
