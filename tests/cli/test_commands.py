@@ -121,7 +121,7 @@ SURFACE = {
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
     | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
-    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms"}
+    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms", "--most-seconds"}
     | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}

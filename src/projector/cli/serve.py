@@ -7,6 +7,7 @@ from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_opti
 from projector.cli.options import command, flag, option, refuse_idle
 from projector.cli.output import (
     DOES_NOT_FIT,
+    OUT_OF_TIME,
     SUCCESS,
     Printer,
     check_files,
@@ -66,6 +67,7 @@ def serve(
         "What a search ranks by: tokens/s/GPU, USD a token, or GPUs for the rate.",
     ),
     top: int | None = option("N", "Configurations of a search to show; 20 by default."),
+    most_seconds: float | None = option("S", "Begin nothing of a search after S seconds."),
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
@@ -92,6 +94,7 @@ def serve(
     names the times and the GPUs that would.
 
     Exit code 3: the batch does not fit; it is projected all the same. Or a search found nothing.
+    Exit code 4: --most-seconds stopped a search; what it found is ranked.
 
     \b
     Examples:
@@ -107,8 +110,13 @@ def serve(
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= dict(parse_override(text) for text in assignments)
     if is_first_order(fidelity):
-        own = {"front": front or None, "search": search or None, "gpus": gpus, "plot": plot}
-        own["emit"] = emit
+        own: dict[str, Any] = {
+            "front": front or None,
+            "search": search or None,
+            "gpus": gpus,
+            "plot": plot,
+        }
+        own |= {"emit": emit, "most_seconds": most_seconds}
         refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html)
@@ -125,8 +133,9 @@ def serve(
             msg = "--search draws the fronts too; leave out --front"
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
         ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
+        ranking["most_seconds"] = most_seconds
         return _search(config, changes, ranking, (plot, html), emit, printer)
-    refuse_idle("objective", "top", needs="--search")
+    refuse_idle("objective", "top", "most_seconds", needs="--search")
     from projector.serving.api import project_case, read_case
 
     numbers = _numbers(gpus)
@@ -208,13 +217,15 @@ def _search(
     printer: Printer,
 ) -> int:
     from projector.report import serve_search as report
+    from projector.report.terminal.progress import SweepProgress
     from projector.searches.serving import search_serving
 
     for name in {"device", "dtype"} & set(changes):
         ranking[name] = str(changes.pop(name)).split(",")
     ranking["usd_per_gpu_hour"] = changes.pop("load.usd_per_gpu_hour", None)
     stated = {name: value for name, value in ranking.items() if value is not None}
-    result = search_serving(deployment=config, overrides=changes, **stated)
+    with SweepProgress(quiet=printer.quiet, unit="deployments", found="points") as progress:
+        result = search_serving(deployment=config, overrides=changes, progress=progress, **stated)
     writers = (report.write_fronts, report.write_serve_search_page)
     for path, written in zip(files, writers, strict=True):
         if path is not None:
@@ -234,6 +245,8 @@ def _search(
     elif not launched or (emit and "=" in emit):
         print_report([report.serve_search_report(result)])
         printer.warn(warnings)
+    if result.left_out:
+        return OUT_OF_TIME
     return SUCCESS if result.configurations else DOES_NOT_FIT
 
 
