@@ -123,7 +123,7 @@ SURFACE = {
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
     | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
-    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms"}
+    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms", "--most-seconds"}
     | OUTPUT_OPTIONS,
     "rl": {"assignments", "--config", "--search", "--gpus"} | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
