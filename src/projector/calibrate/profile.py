@@ -139,9 +139,9 @@ class Calibration:
             "left_out": self.left_out,
             "fields": [asdict(field) for field in self.fields],
             "fit": asdict(self.fitted),
-            "cross_validation": _optional(self.cross_validation),
+            "cross_validation": self.cross_validation and asdict(self.cross_validation),
             "folds": [asdict(fold) for fold in self.folds],
-            "holdout": _optional(self.holdout),
+            "holdout": self.holdout and asdict(self.holdout),
         }
 
 
@@ -239,10 +239,6 @@ class OwnCalibration:
             "fields": [asdict(field) for field in self.fields],
             "widths_needed": self.widths_needed,
         }
-
-
-def _optional(change: Change | None) -> dict[str, Any] | None:
-    return None if change is None else asdict(change)
 
 
 SUFFIXES = (".yaml", ".yml")

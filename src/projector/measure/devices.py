@@ -210,9 +210,7 @@ def limit_memory() -> None:
     held = status_bytes("VmData")
     if not available or held is None:
         return
-    limit = held + int(LEFT_SHARE * available)
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    for given in (soft, hard):
-        if given != resource.RLIM_INFINITY:
-            limit = min(limit, given)
+    given = [each for each in (soft, hard) if each != resource.RLIM_INFINITY]
+    limit = min([held + int(LEFT_SHARE * available), *given])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -56,9 +56,7 @@ class Collectives:
 
     def reduce_all(self, x: Tensor) -> Tensor:
         """Return the sum over the ranks, in place."""
-        x = x.contiguous()
-        self.distributed.all_reduce(x, group=self.handle)
-        return x
+        return self.start_sum(x).wait()
 
     def maximum(self, x: Tensor) -> Tensor:
         """Return the maximum over the ranks."""

@@ -238,7 +238,7 @@ class Reduction:
 def reduction_lines(described: Mapping[str, Any]) -> list[str]:
     """Return what was reduced and why, one line each, from `Reduction.to_dict`."""
     steps, target = described["steps"], described["target"]
-    least, offered = _gpus(described["least_gpus"]), described["available_gpus"]
+    least, offered = _count(described["least_gpus"]), described["available_gpus"]
     measured = described["benchmark"]["gpus"]
     shown = [
         f"Benchmark: {_degrees_shown(described['benchmark'])}",
@@ -252,13 +252,13 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
         shown.append(f"One copy of the target takes {least} of {offered}: nothing is reduced.")
     for number, step in enumerate(steps, 1):
         change = f"{step['dimension'].upper()} {step['before']} -> {step['after']}"
-        shown.append(f"  {number}. {change}: {_gpus(step['gpus'])}. {step['reason']}")
+        shown.append(f"  {number}. {change}: {_count(step['gpus'])}. {step['reason']}")
     low, high = described["min_dp"], described["target_dp"]
     if low != high:
-        nodes = _nodes(described["least_nodes"])
+        nodes = _count(described["least_nodes"], "node")
         shown.append(
             f"DP {low} on {nodes}, the fewest that hold a copy -> {high} on "
-            f"{_nodes(target['nodes'])}: each copy runs {low}/{high} of the microbatches."
+            f"{_count(target['nodes'], 'node')}: each copy runs {low}/{high} of the microbatches."
         )
     closed = described.get("closed_form")
     if closed:
@@ -312,7 +312,7 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
     cp = job.parallelism.cp
     why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
     msg = (
-        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
+        f"benchmark_gpus: {job.model.name} cannot be measured on {_count(available)}, because "
         f"{why}; at least {least} would do"
     )
     raise ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
@@ -458,15 +458,11 @@ def _described(job: Job) -> dict[str, Any]:
 
 def _degrees_shown(values: Mapping[str, Any]) -> str:
     degrees = ", ".join(f"{name.upper()}={values[name]}" for name in _SHOWN)
-    return f"{degrees} ({_gpus(values['gpus'])}, {_nodes(values['nodes'])})"
+    return f"{degrees} ({_count(values['gpus'])}, {_count(values['nodes'], 'node')})"
 
 
 _SHOWN = ("tp", "pp", "vpp", "ep", "cp", "dp")
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' if count != 1 else ''}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count != 1 else ''}"
+def _count(count: int, what: str = "GPU") -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"

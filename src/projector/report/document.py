@@ -22,13 +22,9 @@ Figure = Mapping[str, Any]
 class Media(Flag):
     """Where a part of a report is shown."""
 
-    NARROW = 1
-    WIDE = 2
-    """A terminal that has room for all columns that are meant for it."""
-    PAGE = 4
-    TERMINAL = NARROW | WIDE
-    ROOMY = WIDE | PAGE
-    ALL = NARROW | WIDE | PAGE
+    TERMINAL = 1
+    PAGE = 2
+    ALL = TERMINAL | PAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import band, plain_layout, round_ticks, scatter, write_page
+from projector.report.pages.page import band, plain_layout, round_ticks, scatter
 from projector.units import GIB
 
 _STYLES = {MEETS: "bold green", UNCERTAIN: "bold yellow", MISSES: "bold red"}
@@ -70,11 +70,6 @@ def plan_document(result: PlanResult) -> Document:
     )
 
 
-def write_plan_page(result: PlanResult, path: str | Path) -> None:
-    """Write a plan as one page that works offline; it appears whole or not at all."""
-    write_page(path, plan_document(result))
-
-
 def _head(result: PlanResult) -> list[Any]:
     from rich.text import Text
 
@@ -112,16 +107,16 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("to", [run.days_high for run in runs], days_number, 1),
         Column("GPU-hours", [run.gpu_hours for run in runs], number, short="GPU-h"),
         Column("USD", [run.cost_usd for run in runs], usd),
-        Column("MWh", [run.energy_mwh for run in runs], _three, media=Media.ROOMY),
-        Column("t CO2", [run.co2_t for run in runs], _three, media=Media.ROOMY),
-        *_reached(choices, Media.WIDE, Media.TERMINAL),
+        Column("MWh", [run.energy_mwh for run in runs], _three),
+        Column("t CO2", [run.co2_t for run in runs], _three),
+        *_reached(choices, Media.TERMINAL, Media.TERMINAL),
         words("memory", [WORDS[each.verdict] for each in choices]),
     ]
     if limited:
         columns.append(words("in limits", [KEEPS[each.status] for each in choices], short="keeps"))
     else:
         places = ["knee" if each.is_knee else "yes" if each.on_front else "" for each in choices]
-        columns.append(words("front", places, media=Media.WIDE))
+        columns.append(words("front", places, media=Media.TERMINAL))
     columns.append(prose("why it is there", [each.remark for each in choices], media=Media.PAGE))
     note = f"to: where the {COVERED} % bands end; group: told apart from others"
     if _is_plain(result):

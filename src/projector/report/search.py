@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.projection.bands import COVERED, FITS, VERDICTS, WORDS
-from projector.report.document import Column, Document, Media, Section, Table, words
+from projector.report.document import Column, Document, Section, Table, words
 from projector.report.figures.pareto import distinct, read_front
 from projector.report.figures.rows import configuration, merged, sample
 from projector.report.pages import figures as page_figures
@@ -147,11 +147,11 @@ def _reached(result: SearchResult, places: Sequence[int]) -> dict[str, Column]:
     columns = {
         "place": Column("#", [place + 1 for place in places]),
         "group": Column("group", [result.groups[place] for place in places]),
-        "rate": Column("tokens/s/GPU", rates, "{:,.0f}".format, 1, media=Media.ROOMY),
-        "narrow rate": Column("tok/s/GPU", rates, "{:,.0f}".format, media=Media.NARROW),
+        "rate": Column("tokens/s/GPU", rates, "{:,.0f}".format, 1,
+                       short="tok/s/GPU"),
         "value": _values(result, shown),
         "mfu": Column("MFU %", [_mfu_percent(result, place) for place in places],
-                      "{:.1f} %".format, 1, short="MFU", media=Media.ROOMY),
+                      "{:.1f} %".format, 1, short="MFU"),
         "peak": Column("peak GiB", [to_gib(each.peak_bytes) for each in shown], _gib, 2),
         "high": Column("to GiB", [to_gib(each.peak_high_bytes) for each in shown], _gib, 2),
     }  # fmt: skip
@@ -172,7 +172,7 @@ def _values(result: SearchResult, shown: Sequence[Configuration]) -> Column:
 
 
 def _best(result: SearchResult) -> list[Section]:
-    """Return the best; a narrow terminal leaves out the schedule and MFU."""
+    """Return the best."""
     steps = result.best
     if not steps:
         return []
@@ -185,7 +185,7 @@ def _best(result: SearchResult) -> list[Section]:
         Column("MBS", [step.job.training.micro_batch_size for step in steps]),
         words("recompute", [step.job.training.recompute.granularity for step in steps]),
         Column("ZeRO", [step.job.parallelism.sharding_stage for step in steps]),
-        words("schedule", [step.schedule for step in steps], media=Media.WIDE),
+        words("schedule", [step.schedule for step in steps]),
         *reached.values(),
     ]  # fmt: skip
     if result.limits.allow_risk:

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -249,8 +248,8 @@ def _times(found: Runs) -> Section:
         Column("over the first", over, lambda value: f"{value:.3f}", digits=3),
         *(Column(f"{kind} ms", [each[kind] for each in parts], _ms, digits=3) for kind in kinds),
         *(Column(f"{kind} ms", [each[kind] for each in talks], _ms, digits=3) for kind in talks[0]),
-        Column("ranks", [run.ranks for run in runs], media=Media.ROOMY),
-        Column("iterations", [run.iterations for run in runs], media=Media.ROOMY),
+        Column("ranks", [run.ranks for run in runs]),
+        Column("iterations", [run.iterations for run in runs]),
     ]
     note = "launch: between kernels; hidden, exposed: communication"
     return Section("Where an iteration goes", _sentence(note), Table(columns), note=note)
@@ -332,12 +331,6 @@ _SPREAD = (
 # The page.
 
 
-def write_runs_page(found: Runs, path: str | Path) -> None:
-    """Write the runs as one page that works offline; it appears whole or not at all."""
-    page.check_page(path)
-    page.write_page(path, runs_document(found))
-
-
 def _phase_page(found: Runs, phase: str) -> Figure:
     parts, talks = found.bars(phase)
     data = [
@@ -391,11 +384,6 @@ def _samples_page(found: Runs, what: str) -> Figure:
 
 
 # The picture.
-
-
-def write_runs_picture(found: Runs, path: str | Path) -> None:
-    """Draw the runs as one picture; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: runs_picture(found))
 
 
 def runs_picture(found: Runs) -> "Picture":

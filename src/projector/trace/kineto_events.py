@@ -482,30 +482,16 @@ def mend_event(event: Any, problems: list[str]) -> dict[str, Any]:
     mended["tid"] = identity(event.get("tid", -1))
     mended["args"] = _args(event.get("args"), problems)
     if phase == "X":
-        mended["name"] = _name(event.get("name"), problems)
-        stamp = number(event.get("ts"))
+        name, stamp, length = event.get("name"), number(event.get("ts")), number(event.get("dur"))
+        if name is None:
+            problems.append("an event has no name")
         if stamp is None:
             raise Unusable("an event without a stamp (ts) is left out")
-        mended["ts"] = stamp
-        mended["dur"] = _duration(event.get("dur"), problems)
+        if length is None:
+            problems.append("an event has no duration (dur); it counts as of no length")
+        mended["name"] = "" if name is None else str(name)[:LONGEST_NAME]
+        mended["ts"], mended["dur"] = stamp, 0 if length is None else length
     return mended
-
-
-def _name(name: Any, problems: list[str]) -> str:
-    if isinstance(name, str):
-        return name[:LONGEST_NAME]
-    if name is None:
-        problems.append("an event has no name")
-        return ""
-    return str(name)[:LONGEST_NAME]
-
-
-def _duration(value: Any, problems: list[str]) -> Any:
-    length = number(value)
-    if length is None:
-        problems.append("an event has no duration (dur); it counts as of no length")
-        return 0
-    return length
 
 
 def _args(args: Any, problems: list[str]) -> dict[str, Any]:

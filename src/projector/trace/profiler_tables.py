@@ -402,7 +402,8 @@ class Rows:
 
     def _tell(self, rows: Ints, table: Table | None) -> None:
         if len(rows):
-            where = "" if table is None else f"line {int(table.lines[rows[0]]):,}"
+            line = 0 if table is None else int(table.lines[rows[0]])
+            where = f"line {line:,}" if line else ""
             text = f"{len(rows):,} events without stamps, or that end before they start, left out"
             self._problems.append(Problem("" if table is None else table.path, where, text))
 

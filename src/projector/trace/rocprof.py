@@ -21,6 +21,7 @@ from projector.errors import ConfigError
 from projector.trace import events as ev
 from projector.trace.events import NONE, Problem, RankTrace
 from projector.trace.profiler_tables import (
+    Column,
     Rows,
     Table,
     call_kind,
@@ -106,23 +107,27 @@ def _read_csv(paths: Sequence[Path]) -> RankTrace:
     for path in paths:
         table = read_table(path, heading=_HEADING)
         problems += table.problems
-        which = kind_of(table)
         modern = modern or table.has("correlation")
-        if which == "kernels":
-            _take_kernels(table, rows)
-        elif which == "copies":
-            _take_copies(table, rows)
-        elif which == "calls":
-            _take_calls(table, rows)
+        _take(table, rows)
     return rows.trace(
         path=str(paths[0]), which="rocprofv3" if modern else "rocprof", problems=problems
     )
 
 
+def _take(table: Table, rows: Rows) -> None:
+    which = kind_of(table)
+    if which == "kernels":
+        _take_kernels(table, rows)
+    elif which == "copies":
+        _take_copies(table, rows)
+    elif which == "calls":
+        _take_calls(table, rows)
+
+
 def _take_kernels(table: Table, rows: Rows) -> None:
     """Take dispatches: of `rocprofv3`'s kernel trace, or of results of older ones."""
     stream = table.ints("stream")
-    if not (stream > 0).any():
+    if np.isin(stream, (0, NONE)).all():
         # Streams are 0 unless they were asked for; queues tell apart what may run together.
         stream = table.ints("queue")
     rows.add(
@@ -151,12 +156,14 @@ def _work_items(table: Table, what: str) -> Ints:
 def _take_copies(table: Table, rows: Rows) -> None:
     directions = table.text("direction") or ()
     source, target = table.ints("source_device"), table.ints("target_device")
+    sizes = table.ints("bytes").tolist()
     to_host = np.array(["DEVICE_TO_HOST" in each for each in directions], bool)
     rows.add(
         kind=ev.COPY,
         names=copy_names(directions),
         process=np.where(to_host, source, target),
         thread=table.ints("stream"),
+        detail=np.array([rows.fact(bytes=size) if size > 0 else NONE for size in sizes], np.int64),
         **_spans(table),
     )
 
@@ -165,20 +172,13 @@ def _take_calls(table: Table, rows: Rows) -> None:
     """Take calls of HIP as launches and marked ranges as annotations."""
     domains = table.text("domain") or [""] * len(table)
     names = list(table.text("function") or ())
-    kernels = table.text("kernel")
-    if kernels is not None:
+    known = {domain: call_kind(domain) for domain in dict.fromkeys(domains)}
+    rows.skipped.update(domain for domain in domains if known[domain] == NONE)
+    kinds = np.array([known[domain] for domain in domains], np.int64)
+    if kernels := table.text("kernel"):
         # The second rocprof writes dispatches among the calls.
         names = [kernel or name for kernel, name in zip(kernels, names, strict=True)]
-    kinds = np.array(
-        [
-            ev.KERNEL if kernels and kernels[row] else call_kind(domain)
-            for row, domain in enumerate(domains)
-        ],
-        np.int64,
-    )
-    for domain in set(domains):
-        if call_kind(domain) == NONE:
-            rows.skipped[domain] += sum(each == domain for each in domains)
+        kinds[np.array([bool(kernel) for kernel in kernels])] = ev.KERNEL
     rows.add(
         kind=kinds,
         names=names,
@@ -348,10 +348,8 @@ def read_tool(path: Path) -> list[RankTrace]:
     traces = []
     for process in read_processes(path, problems):
         rows = Rows()
-        _take_dispatches(process, rows)
-        _add_copies(process, rows)
-        for section in ("hip_api", "marker_api", "rccl_api"):
-            _add_calls(process, f"buffer_records.{section}", rows)
+        for name in _SECTIONS:
+            _take(_as_table(process, name), rows)
         names = tuple(
             str(agent.get("product_name", ""))
             for agent in process.texts["agents"]
@@ -391,27 +389,6 @@ def kernel_names(process: Process, kernel: Ints) -> list[str]:
     return [known.get(each, f"kernel {each}").removesuffix(".kd") for each in kernel.tolist()]
 
 
-def _take_dispatches(process: Process, rows: Rows) -> None:
-    column = process.columns("buffer_records.kernel_dispatch")
-    grid, group = (
-        np.stack([column[f"dispatch_info.{what}.{axis}"] for axis in "xyz"], axis=1)
-        for what in ("grid_size", "workgroup_size")
-    )
-    stream = column["stream_id.handle"]
-    if not stream.any():
-        stream = column["dispatch_info.queue_id.handle"]
-    rows.add(
-        kind=ev.KERNEL,
-        names=kernel_names(process, column["dispatch_info.kernel_id"]),
-        start_ns=column["start_timestamp"],
-        end_ns=column["end_timestamp"],
-        process=_agents(process, column["dispatch_info.agent_id.handle"]),
-        thread=stream,
-        correlation=column["correlation_id.internal"],
-        detail=rows.grids(grid, group),
-    )
-
-
 def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[str], list[str]]:
     known = [
         (str(entry.get("kind", "")), list(entry.get("operations", ())))
@@ -427,46 +404,28 @@ def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[
     return domains, names
 
 
-def _add_copies(process: Process, rows: Rows) -> None:
-    column = process.columns("buffer_records.memory_copy")
-    _, directions = _names_of_calls(process, column)
-    to_host = np.array(["DEVICE_TO_HOST" in each for each in directions], bool)
-    agent = np.where(to_host, column["src_agent_id.handle"], column["dst_agent_id.handle"])
-    detail = [rows.fact(bytes=size) if size else NONE for size in column["bytes"].tolist()]
-    rows.add(
-        kind=ev.COPY,
-        names=copy_names(directions),
-        start_ns=column["start_timestamp"],
-        end_ns=column["end_timestamp"],
-        process=_agents(process, agent),
-        thread=column["stream_id.handle"],
-        correlation=column["correlation_id.internal"],
-        detail=np.array(detail, np.int64),
-    )
+_SECTIONS = ("kernel_dispatch", "memory_copy", "hip_api", "marker_api", "rccl_api")
+_BEYOND_HEADINGS = re.compile(r"^dispatch_info\.|\.handle$|\.internal$")
 
 
-def _add_calls(process: Process, section: str, rows: Rows) -> None:
-    column = process.columns(section)
-    domains, names = _names_of_calls(process, column)
-    if section.endswith("marker_api"):
-        said = process.words("strings.marker_api", "key", "value")
-        correlation = column["correlation_id.internal"].tolist()
-        names = [said.get(key, name) for key, name in zip(correlation, names, strict=True)]
-    kinds = {domain: call_kind(domain) for domain in set(domains)}
-    kind = np.array([kinds[domain] for domain in domains], np.int64)
-    for domain in domains:
-        if kinds[domain] == NONE:
-            rows.skipped[domain] += 1
-    rows.add(
-        kind=kind,
-        names=names,
-        start_ns=column["start_timestamp"],
-        end_ns=column["end_timestamp"],
-        process=np.zeros(len(kind), np.int64),
-        thread=column["thread_id"],
-        correlation=column["correlation_id.internal"],
-        keep=kind != NONE,
-    )
+def _as_table(process: Process, name: str) -> Table:
+    """Return the records of a section as the CSVs of rocprofv3 have them."""
+    numbers = process.columns(f"buffer_records.{name}")
+    columns: dict[str, Column] = {_BEYOND_HEADINGS.sub("", n): c for n, c in numbers.items()}
+    for agent in [each for each in numbers if each.endswith("agent_id.handle")]:
+        columns[_BEYOND_HEADINGS.sub("", agent)] = _agents(process, numbers[agent])
+    count = len(numbers["kind"])
+    if name == "kernel_dispatch":
+        columns["kernel_name"] = kernel_names(process, numbers["dispatch_info.kernel_id"])
+    else:
+        columns["kind"], names = _names_of_calls(process, numbers)
+        if name == "marker_api":
+            said = process.words("strings.marker_api", "key", "value")
+            keys = numbers["correlation_id.internal"].tolist()
+            names = [said.get(key, text) for key, text in zip(keys, names, strict=True)]
+        columns["direction" if name == "memory_copy" else "function"] = names
+        columns["process_id"] = np.zeros(count, np.int64)
+    return Table("", tuple(columns), tuple(columns.values()), np.zeros(count, np.int64), ())
 
 
 _GPU_LABEL = re.compile(r"GPU(\d+)")

@@ -1,6 +1,7 @@
 """Clusters of published rows, each read once; a network counts where a row states it in words."""
 
 import re
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from projector.config.cluster import ClusterConfig
@@ -122,6 +123,15 @@ class Stated(NamedTuple):
     exchange_proxy: str = ""
     """Library that a fused exchange ran on, empty where the row names none."""
 
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of ``cluster.network`` that a row says."""
+        found: dict[str, Any] = {self.network[0]: self.network[1]} if self.network[1] else {}
+        if self.adapters:
+            found["nics_per_node"], found["nic_gbit_per_s"] = self.adapters
+        if self.exchange_proxy:
+            found["exchange_proxy"] = self.exchange_proxy
+        return found
+
 
 USUAL = Stated()
 
@@ -137,33 +147,20 @@ def network_of(device: str, text: str) -> Stated:
     )
 
 
+@lru_cache(maxsize=4096)
 def cluster_of(device: str, gpus: int, stated: Stated = USUAL) -> tuple[ClusterConfig, str]:
     """Return a cluster of ``gpus`` devices, and the rule that was needed, if any."""
-    key = (device, gpus, stated)
-    if key not in _clusters:
-        if len(_clusters) > 4096:
-            _clusters.clear()
-        loaded = load_device(device)
-        network: dict[str, Any] = {}
-        if stated.network[1]:
-            network[stated.network[0]] = stated.network[1]
-        if stated.adapters:
-            network["nics_per_node"], network["nic_gbit_per_s"] = stated.adapters
-        if stated.exchange_proxy:
-            network["exchange_proxy"] = stated.exchange_proxy
-        if network:
-            network = {"extends": loaded.network, **network}
-        usual = load_network(network.get("extends", loaded.network))
-        width = min(gpus, usual.gpus_per_node)
-        rule = ""
-        if gpus % width:
-            width = max(size for size in range(1, width + 1) if gpus % size == 0)
-            rule = f"nodes of {width} GPUs"
-        data: dict[str, Any] = {"device": loaded, "nodes": gpus // width, "gpus_per_node": width}
-        if network:
-            data["network"] = network
-        _clusters[key] = (ClusterConfig.parse(data), rule)
-    return _clusters[key]
-
-
-_clusters: dict[tuple[str, int, Stated], tuple[ClusterConfig, str]] = {}
+    loaded = load_device(device)
+    network = stated.fields()
+    if network:
+        network = {"extends": loaded.network, **network}
+    usual = load_network(network.get("extends", loaded.network))
+    width = min(gpus, usual.gpus_per_node)
+    rule = ""
+    if gpus % width:
+        width = max(size for size in range(1, width + 1) if gpus % size == 0)
+        rule = f"nodes of {width} GPUs"
+    data: dict[str, Any] = {"device": loaded, "nodes": gpus // width, "gpus_per_node": width}
+    if network:
+        data["network"] = network
+    return ClusterConfig.parse(data), rule

@@ -35,7 +35,7 @@ from projector.lower.workload_columns import expected_parts
 from projector.operations.moe import FP8_BYTES
 from projector.units import MICROSECOND
 from projector.validate import kind as kinds
-from projector.validate.clusters import network_of
+from projector.validate.clusters import Stated, network_of
 from projector.validate.kind import Kind, number, whole
 from projector.validate.names import device_of
 from projector.validate.words import number_said, said
@@ -250,13 +250,9 @@ _METRICS = ("busbw", "algbw", "time", "latency")
 
 class _Links(NamedTuple):
     device: str
-    adapters: tuple[int, float] | None
-    """Adapters of a node and their rate [Gbit/s] where the row names them."""
+    stated: Stated
     algorithm: str
     """The only one that the run was allowed; empty where the library chose."""
-    network: tuple[str, str]
-    """What names the network in a cluster (``extends`` or ``transport``), and its name; empty for
-    the usual one of the device."""
     node_gpus: int
     """Devices of a node that holds more than the usual one; 0 where it does not."""
 
@@ -355,14 +351,14 @@ def read_case(row: kinds.Row) -> _Case:
     """Read one row."""
     device = device_of(row.get("gpu") or "")
     usual = load_network(load_device(device).network)
-    adapters, network, _ = network_of(device, row.get("system") or "")
+    stated = network_of(device, row.get("system") or "")
     ranks = kinds.integer(row, "n_gpus") or 0
     one_node = (kinds.integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
     held = min(ranks, MAX_NODE_GPUS) if one_node else 0
-    links = _Links(device, adapters, said(row, "algorithm"), network, held)
+    links = _Links(device, stated, said(row, "algorithm"), held)
     cluster = _cluster(links)
     nodes = whole(row, "n_nodes", MAX_RANKS, 1)
-    rules = [f"network {links.network[1] or cluster.device.network}"] if nodes > 1 else []
+    rules = [f"network {stated.network[1] or cluster.device.network}"] if nodes > 1 else []
     per_node = cluster.network.gpus_per_node
     ranks = whole(row, "n_gpus", MAX_RANKS, nodes * per_node)
     if not (row.get("n_gpus") or "").strip():
@@ -390,11 +386,7 @@ def read_case(row: kinds.Row) -> _Case:
 
 @cache
 def _cluster(links: _Links) -> ClusterConfig:
-    network: dict[str, object] = {}
-    if links.network[1]:
-        network[links.network[0]] = links.network[1]
-    if links.adapters:
-        network["nics_per_node"], network["nic_gbit_per_s"] = links.adapters
+    network = links.stated.fields()
     if links.node_gpus:
         network["gpus_per_node"] = network["scale_up_gpus"] = links.node_gpus
     return ClusterConfig.parse({"device": links.device, "network": network or None}, path="cluster")
@@ -440,15 +432,8 @@ def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
 KIND = Kind(
     name="collectives_measured",
     columns=(
-        "gpu",
-        "n_nodes",
-        "n_gpus",
-        "collective",
-        "message_bytes",
-        "value",
-        "unit",
-        "metric",
-        "notes",
+        *("gpu", "n_nodes", "n_gpus", "collective", "message_bytes"),
+        *("value", "unit", "metric", "notes"),
     ),
     why_not_eligible=_why_not_eligible,
     project=project,

@@ -5,7 +5,6 @@ An S-curve sorts the ratios of a list: a model that is right is a flat line at o
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -55,11 +54,6 @@ class _Points:
     time_us: Floats
     series: "np.ndarray[tuple[int, ...], np.dtype[np.str_]]"
     """Type, pass or operation of each."""
-
-
-def write_benchmark_figure(benchmark: Benchmark, path: str | Path) -> None:
-    """Draw a list; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: benchmark_figure(benchmark))
 
 
 def benchmark_figure(benchmark: Benchmark) -> fig.Figure:

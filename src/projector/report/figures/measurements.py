@@ -60,12 +60,8 @@ class _Points:
         return np.abs(direct * self.ratio - 1.0) < np.abs(direct / self.ratio - 1.0)
 
 
-def write_figure(validation: Validation, path: str | Path) -> None:
-    """Draw a validated table; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: _drawn(validation))
-
-
-def _drawn(validation: Validation) -> fig.Figure:
+def measurements_figure(validation: Validation) -> fig.Figure:
+    """Draw a validated table."""
     points = _points(validation)
     figure = fig.new_figure(*_SIZE_IN)
     figure.suptitle(_title(validation, points), x=0.012, ha="left", fontsize=13.0)

@@ -496,15 +496,6 @@ _LIMIT_COLOURS = {
 }
 
 
-def write_attention_figure(
-    projection: AttentionProjection, arguments: Mapping[str, Any], path: str | Path
-) -> None:
-    """Draw attentions; ``arguments`` are those of `project_attention` that gave them."""
-    fig.check_figure(path)
-    curves = _curves(projection, arguments)
-    fig.save_figure(path, lambda: attention_figure(projection, curves))
-
-
 def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> dict[str, Floats]:
     """Return the rate by length of the first shape, with and without a mask."""
     if not len(projection):
@@ -523,8 +514,12 @@ def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> di
     }  # fmt: skip
 
 
-def attention_figure(projection: AttentionProjection, curves: Mapping[str, Floats]) -> fig.Figure:
-    """Draw the curves of the first shape, and all shapes under the roofs."""
+def attention_figure(projection: AttentionProjection, arguments: Mapping[str, Any]) -> fig.Figure:
+    """Draw the curves of the first shape, and all shapes under the roofs.
+
+    The arguments are those of `project_attention` that gave the projection.
+    """
+    curves = _curves(projection, arguments)
     figure = fig.new_figure(12.5, 5.2)
     fig.head(
         figure,

@@ -23,11 +23,6 @@ BETTER, WORSE = "#3A7D5C", "#C0663A"
 BAR_IN = 0.3
 
 
-def write_tornado(sensitivity: Sensitivity | SharedSensitivity, path: str | Path, top: int) -> None:
-    """Draw the largest effects as bars around the step; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: tornado_figure(sensitivity, top))
-
-
 def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> fig.Figure:
     """Draw the tornado: one bar a field, from its shortest to its longest step."""
     shown = [effect for effect in sensitivity.effects[:top] if effect.swing > 0.0]
@@ -71,11 +66,6 @@ ROW_IN = 0.44
 
 WIDE_INTERVAL = 0.1
 """Half width of an interval from which samples are called few: a tenth of the variance."""
-
-
-def write_sobol(sobol: SobolIndices, path: str | Path) -> None:
-    """Draw the indices; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: sobol_figure(sobol))
 
 
 def sobol_figure(sobol: SobolIndices) -> fig.Figure:
@@ -167,11 +157,6 @@ FEW_TICKS = 9
 
 LONG_S = 10.0
 """Longest step of a map from which all of them are written in seconds."""
-
-
-def write_maps(maps: Sequence[BottleneckMap], path: str | Path) -> None:
-    """Draw maps side by side; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: map_figure(maps))
 
 
 def map_figure(maps: Sequence[BottleneckMap]) -> fig.Figure:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations, product
-from pathlib import Path
 from typing import NamedTuple
 
 from projector.report.figures.figure import (
@@ -16,7 +15,6 @@ from projector.report.figures.figure import (
     figure_of,
     head,
     new_figure,
-    save_figure,
 )
 from projector.topology.build import Topology
 from projector.topology.node import End
@@ -129,11 +127,6 @@ def _hanging(topology: Topology, kind: str) -> dict[End, tuple[int, ...]]:
             ends = [*ends, *(further for port in ports for further in near[port])]
             found[vertex.end] = tuple(sorted(end for end in ends if isinstance(end, int)))
     return found
-
-
-def write_node_figure(topology: Topology, path: str | Path) -> None:
-    """Draw a node; the file appears whole or not at all."""
-    save_figure(path, lambda: node_figure(topology))
 
 
 def node_figure(topology: Topology) -> Figure:

@@ -214,18 +214,9 @@ FACTOR_COLOURS = dict(zip((*FACTORS, REST), (*fig.PALETTE[1:5], "#BBBBBB"), stri
 _MOST_TITLE = 36
 
 
-def write_gap(gaps: Sequence[OperationGap], title: str, path: str | Path) -> None:
-    """Draw what lengthens operations, those with the largest gap first."""
-    fig.check_figure(path)
-    known = [gap for gap in gaps if gap.theory_ns]
-    if not known:
-        msg = "the picture of the gap has nothing to show: no theoretical duration is known"
-        raise ConfigError(msg, key="plot", value=str(path), allowed="--config or --device")
-    fig.save_figure(path, lambda: gap_figure(known[:MOST], title))
-
-
 def gap_figure(gaps: Sequence[OperationGap], title: str) -> fig.Figure:
-    """Draw a panel for each operation: the duration after each factor, in the study's order."""
+    """Draw the operations with the largest gap: the duration after each factor, in order."""
+    gaps = [gap for gap in gaps if gap.theory_ns][:MOST]
     columns = min(_COLUMNS, len(gaps))
     lines = -(-len(gaps) // columns)
     figure = fig.new_figure(1.0 + 3.5 * columns, 1.2 + 2.6 * lines)

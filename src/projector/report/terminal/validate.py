@@ -130,9 +130,7 @@ def _pair(first: float | None, second: float | None, digits: int) -> str:
 
 
 def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
-    table = Grid("rows", "<why")
-    for why, number in list(counts.items())[:LONGEST]:
-        table.add_row(number, why)
+    table = Grid.of("counted", list(counts.items())[:LONGEST])
     rest = len(counts) - LONGEST
     return listing(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 

@@ -207,16 +207,14 @@ class Products:
                 self.parts.setdefault(extents, []).append(Part(row, times))
 
     def _match_grouped(self, seen: Mapping[Work, float]) -> dict[Work, ExpectedRow]:
-        found: dict[Work, ExpectedRow] = {}
+        """Return products of experts by their weights, whatever their tokens."""
         experts = [row for row in self.rows if row.key is not None and row.key.expert]
-        for work in seen:
-            if _extents(work) in self.parts:
-                continue
-            for row in experts:
-                if _same_weights(work, row):
-                    found[work] = row
-                    break
-        return found
+        found = {
+            work: next((row for row in experts if _tokens_of(work, row, layout_of(row))), None)
+            for work in seen
+            if _extents(work) not in self.parts
+        }
+        return {work: row for work, row in found.items() if row is not None}
 
 
 def _extents(work: Work) -> Extents:
@@ -303,23 +301,9 @@ def _adding_up(pieces: Mapping[Extents, tuple[int, int]], whole: int) -> dict[Ex
 
 
 def _is_near(extents: Extents, expected: Extents) -> bool:
-    if extents.batch != expected.batch:
-        return False
-    unequal = [
-        abs(here / there - 1.0)
-        for here, there in zip(extents[:3], expected[:3], strict=True)
-        if here != there
-    ]
-    return len(unequal) <= 1 and all(share <= NEAR for share in unequal)
-
-
-def _same_weights(work: Work, row: ExpectedRow) -> bool:
-    """Whether a product of experts has the weights of a row, whatever its tokens."""
-    layout = layout_of(row)
-    if row.name.phase == "weight":
-        return sorted((work.m, work.n)) == sorted((layout.kept, layout.divided))
-    other = layout.divided if row.name.phase != "backward" else layout.kept
-    return work.k == layout.summed and other in (work.m, work.n)
+    pairs = zip(extents[:3], expected[:3], strict=True)
+    unequal = [abs(here / there - 1.0) for here, there in pairs if here != there]
+    return extents.batch == expected.batch and len(unequal) <= 1 and max(unequal, default=0) <= NEAR
 
 
 class LabelPattern(Pattern):
