@@ -249,17 +249,15 @@ def write_plan_figure(result: PlanResult, path: str | Path) -> None:
 
 def plan_figure(result: PlanResult) -> fig.Figure:
     """Draw the choices with their bands, the front, the knee, and the limits."""
-    figure = fig.new_figure(*fig.WIDE)
-    fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
+    title = f"Days against {spend_label(result)}: {result.question.job.model.name}"
+    figure = fig.new_figure(*fig.WIDE, title)
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.78))
     if not result.choices:
         axes.set_axis_off()
         fig.draw_list(side, (), (), notes=[result.answer])
         return figure
     fig.log_axes(axes, *_ranges(result))
-    axes.set_xlabel("time of the run, days")
-    axes.set_ylabel(spend_label(result))
-    axes.grid(color=fig.FAINT, lw=0.6)
+    fig.label(axes, "time of the run, days", spend_label(result), grid="both")
     line: dict[str, Any] = {"color": fig.INK, "lw": 1.0, "ls": (0, (4, 3)), "zorder": 3}
     for axis_name, limit, text in _limits(result):
         (axes.axvline if axis_name == "x" else axes.axhline)(limit, label=text, **line)

@@ -202,19 +202,11 @@ def granite_shared(config: ConfigFile) -> dict[str, Any]:
 def dbrx(config: ConfigFile) -> dict[str, Any]:
     """DBRX: attention and experts have mappings of their own."""
     groups = config.child("attn_config").integer("kv_n_heads", 1)
-    experts = config.child("ffn_config", required=True)
-    width = experts.integer("ffn_hidden_size")
-    return {
-        "num_query_groups": groups,
-        "ffn_hidden_size": width,
-        **_mixture(
-            [True] * config.integer("n_layers", most=MAX_LAYERS),
-            num_experts=experts.integer("moe_num_experts"),
-            router_topk=experts.integer("moe_top_k"),
-            ffn_hidden_size=width,
-            **TABLE["experts"]["softmax_of_chosen"]["fields"],
-        ),
-    }
+    fields = expert_fields(config.child("ffn_config", required=True), "dbrx")
+    layers = [True] * config.integer("n_layers", most=MAX_LAYERS)
+    width = fields["ffn_hidden_size"]
+    mixture = _mixture(layers, **fields)
+    return {"num_query_groups": groups, "ffn_hidden_size": width, **mixture}
 
 
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
