@@ -36,6 +36,7 @@ def plan(
     fidelity: str = option("tiles|first-order", "Model of the step time.", shown="tiles"),
     plot: str | None = option("FIGURE", "Draw days against money as .png, .svg or .pdf."),
     html: str | None = option("FILE.html", "Write one page for the person who decides."),
+    csv: str | None = output.CSV,
     job_out: str | None = option("FILE", "Write the first choice as a job file."),
     emit: tuple[str, ...] = EMIT,
     printer: output.Printer,
@@ -62,7 +63,7 @@ def plan(
     days, usd_per_gpu_hour = _deadline(deadline_days, deadline), _prices(prices)
     output.check_files(plot, html)
     emission = Emission.of(emit)
-    output.check_files(job_out=job_out)
+    output.check_files(job_out=job_out, csv=csv)
     if fidelity == "first-order":
         refuse_options(emit=emit or None)
     else:
@@ -72,7 +73,7 @@ def plan(
     from projector.planning.plan import project_plan
     from projector.report.terminal.progress import SweepProgress
 
-    with SweepProgress(quiet=printer.quiet, unit="clusters", found="layouts") as progress:
+    with SweepProgress(quiet=printer.quiet, found="layouts") as progress:
         result = project_plan(
             model,
             tokens,
@@ -100,6 +101,7 @@ def plan(
         write_job(result.choices[0].job, job_out, result.answer)
     elif job_out is not None:
         printer.warn([f"there is no choice: {job_out} is not written"])
+    output.write_csv(result, csv, printer)
     printer.wrote(plot, html, job_out if result.choices else None)
     if printer.as_json:
         output.print_json(emission.add_to(result.to_dict(), emitted))

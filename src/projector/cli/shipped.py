@@ -39,8 +39,13 @@ def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
 
 
 @command()
-def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
-    """List the shipped devices, or show one with the source of each number."""
+def hardware(
+    *,
+    name: str | None = argument("[NAME]"),
+    full: bool = flag("Show every number of one with its source."),
+    printer: Printer,
+) -> None:
+    """List the shipped devices, or show one."""
     from projector.config import resources
     from projector.config.device_file import (
         FIRST_ORDER_DEVICES,
@@ -72,7 +77,29 @@ def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None
         device = load_device(name, key="device")
         origins = dict(origins_of(device).fields)
         shown = {"device": device.model_dump(mode="json"), "origins": origins}
-        printer.show(shown, lambda _: inventory.device_report(device))
+        report = inventory.device_report if full else inventory.device_summary
+        printer.show(shown, lambda _: report(device))
+
+
+@command()
+def schema(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
+    """Print the JSON schema of a file (job, space, device) or of a --json output; list them.
+
+    Editors that have the schema complete fields and explain them.
+    """
+    from projector.config import resources
+
+    files = {path.stem: path for path in sorted(resources.data_dir("schemas").glob("*.json"))}
+    if name is None:
+        if printer.as_json:
+            print_plain({"schemas": list(files)})
+        else:
+            write("\n".join(files) + "\n")
+    elif name in files:
+        write(files[name].read_text(encoding="utf-8"))
+    else:
+        msg = f"there is no schema of {name!r}; known: {', '.join(files)}"
+        raise ConfigError(msg, key="name", value=name, allowed=list(files))
 
 
 @command()
@@ -82,6 +109,7 @@ def init(
     model: str = option("NAME", None, shown="llama3.1_8b"),
     device: str = option("NAME", None, shown="mi300x"),
     nodes: int | None = option("N", "Hosts; left out, the least on which a layout fits."),
+    minimal: bool = flag("Write only what is stated, without defaults and explanations."),
     force: bool = flag("Overwrite an existing file."),
     printer: Printer,
 ) -> None:
@@ -93,7 +121,7 @@ def init(
     interpret_at_first(quiet=printer.quiet)
     from projector.report.job_file import fitting_job_file
 
-    text, note = fitting_job_file(model, device, nodes)
+    text, note = fitting_job_file(model, device, nodes, minimal=minimal)
     notes = [note] if note else []
     if output is not None:
         _write(Path(output), text, force=force)

@@ -82,7 +82,7 @@ def attention(
     A shape is BATCH HEADS SEQ, with SEQ_KV where there are more keys than queries: a chunk or a
     context-parallel slice, whose queries are the last ones. A CSV file has the columns batch,
     heads and seq, and seq_kv, kv_heads, head_dim, v_head_dim and window where they differ from
-    the options. ``projector hardware NAME`` lists the implementations.
+    the options. ``projector hardware NAME --full`` lists the implementations.
     """
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)

@@ -106,16 +106,16 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("to", [run.days_high for run in runs], days_number, 1),
         Column("GPU-hours", [run.gpu_hours for run in runs], number, short="GPU-h"),
         Column("USD", [run.cost_usd for run in runs], usd),
-        Column("MWh", [run.energy_mwh for run in runs], _three, media=Media.ROOMY),
-        Column("t CO2", [run.co2_t for run in runs], _three, media=Media.ROOMY),
-        *_reached(choices, Media.WIDE, Media.TERMINAL),
+        Column("MWh", [run.energy_mwh for run in runs], _three),
+        Column("t CO2", [run.co2_t for run in runs], _three),
+        *_reached(choices, Media.TERMINAL, Media.TERMINAL),
         words("memory", [WORDS[each.verdict] for each in choices]),
     ]
     if limited:
         columns.append(words("in limits", [KEEPS[each.status] for each in choices], short="keeps"))
     else:
         places = ["knee" if each.is_knee else "yes" if each.on_front else "" for each in choices]
-        columns.append(words("front", places, media=Media.WIDE))
+        columns.append(words("front", places, media=Media.TERMINAL))
     columns.append(prose("why it is there", [each.remark for each in choices], media=Media.PAGE))
     note = f"to: where the {COVERED} % bands end; group: told apart from others"
     if _is_plain(result):

@@ -248,8 +248,8 @@ def _times(found: Runs) -> Section:
         Column("over the first", over, lambda value: f"{value:.3f}", digits=3),
         *(Column(f"{kind} ms", [each[kind] for each in parts], _ms, digits=3) for kind in kinds),
         *(Column(f"{kind} ms", [each[kind] for each in talks], _ms, digits=3) for kind in talks[0]),
-        Column("ranks", [run.ranks for run in runs], media=Media.ROOMY),
-        Column("iterations", [run.iterations for run in runs], media=Media.ROOMY),
+        Column("ranks", [run.ranks for run in runs]),
+        Column("iterations", [run.iterations for run in runs]),
     ]
     note = "launch: between kernels; hidden, exposed: communication"
     return Section("Where an iteration goes", _sentence(note), Table(columns), note=note)

@@ -167,7 +167,7 @@ def test_without_matplotlib(rows, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     figure = tmp_path / "figure.png"
     assert run(["validate", "training_throughput", str(rows), "--plot", str(figure)]) == 2
-    assert "pip install 'llm-projector[plot]'" in capsys.readouterr().err
+    assert "pip install '.[plot]'" in capsys.readouterr().err
     assert not figure.exists()
 
 

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from projector.config._base import Sourced
@@ -17,7 +18,7 @@ from projector.config.model import ModelConfig
 from projector.config.network import Network, load_network
 from projector.envelope import flatten
 from projector.operations.counts import ModelCounts
-from projector.report.terminal.grid import DIM, Grid, count, plain, section
+from projector.report.terminal.grid import DIM, Grid, count, percent, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""
@@ -62,6 +63,35 @@ def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
     rates: dict[str, Any] = {kind: partial(_rate, kind) for kind in CLASSES}
     table = Grid.of("devices", devices.items(), **rates)
     return section("Devices", "dense peaks in TFLOP/s; `projector hardware NAME` shows one", table)
+
+
+def device_summary(device: Device) -> list[RenderableType]:
+    """Return what a datasheet says on its first page, with what kernels reach of it."""
+    network = load_network(device.network)
+    rates = Grid("=type", "peak TFLOP/s", "sustained MHz", "long GEMMs TFLOP/s")
+    for kind, peak in device.matrix_peak_tflops.items():
+        clock = device.sustained_clock_mhz[kind]
+        reached = peak * clock / device.peak_clock_mhz * device.gemm_efficiency[kind]
+        rates.add_row(kind.upper(), f"{peak:,.1f}", f"{clock:,.0f}", f"{reached:,.1f}")
+    rest = {
+        "memory": f"{device.hbm_gib:,.1f} GiB at {device.hbm_peak_tb_per_s:g} TB/s, of which "
+        f"{percent(device.hbm_efficiency, 0)} are reached",
+        "caches": f"L2 {device.l2_mib:g} MiB"
+        + (f", last level {device.mall_mib:g} MiB" if device.mall_mib else ""),
+        "links": f"{device.scale_up_gb_per_s:g} GB/s a direction to {network.scale_up_gpus} GPUs, "
+        f"of which {percent(device.scale_up_efficiency, 0)} are reached",
+        "network": f"{network.name}; {network.gpus_per_node} GPUs a node, "
+        f"{network.nics_per_node} x {network.nic_gbit_per_s:g} Gbit/s",
+        "power": f"{device.tdp_w:,.0f} W",
+        "numbers": ", ".join(
+            f"{len(fields)} {owner}" for owner, fields in origins_of(device).fields.items()
+        ),
+    }
+    table = Grid("=", "<", header=False)
+    for name, text in rest.items():
+        table.add_row(name, text)
+    note = "what long kernels of training sustain; --full: every number with its source"
+    return [*section(device.name, note, rates), Padding(table, (0, 0, 0, 2))]
 
 
 def device_report(device: Device) -> list[RenderableType]:
