@@ -170,8 +170,9 @@ def _kernels(
         yield 1.0, "", {"collective": row.key.operation, "group_ranks": ranks}
         return
     if row.kind == "collective":
-        kind = {"dp.param_all_gather": "_allgather_base", "dp.grad_reduce": "_reduce_scatter_base"}
-        detail = {"collective": kind.get(row.name.label, "send"), "group_description": "dp"}
-        yield 1.0, "", detail
+        kind = {"dp.param_all_gather": "_allgather_base", "dp.grad_reduce": "_reduce_scatter_base",
+                "dp.tied_embeddings": "allreduce"}  # fmt: skip
+        group = row.name.label.partition(".")[0]
+        yield 1.0, "", {"collective": kind.get(row.name.label, "send"), "group_description": group}
         return
     yield 1.0, name, None

@@ -68,6 +68,9 @@ OTHERS = {
     "recomputed": ({"training": RECOMPUTES}, 1.0),
     "tensor-parallel": ({"parallelism": {"tp": 4}}, 1.0),
     "sharded": ({"parallelism": {"fsdp": 2}}, 1.0),
+    "tied": (
+        {"model": {**SMALL_LLAMA["model"], "tied_embeddings": True}, "parallelism": {"pp": 2}}, 1.0,
+    ),
     # Between attention and experts more operations stand than names of kernels tell apart.
     "experts": (
         {"model": {**SMALL_LLAMA["model"], "moe": EXPERTS}, "parallelism": {"ep": 4}}, 0.9,
