@@ -68,9 +68,6 @@ OTHERS = {
     "recomputed": ({"training": RECOMPUTES}, 1.0),
     "tensor-parallel": ({"parallelism": {"tp": 4}}, 1.0),
     "sharded": ({"parallelism": {"fsdp": 2}}, 1.0),
-    "tied": (
-        {"model": {**SMALL_LLAMA["model"], "tied_embeddings": True}, "parallelism": {"pp": 2}}, 1.0,
-    ),
     # Between attention and experts more operations stand than names of kernels tell apart.
     "experts": (
         {"model": {**SMALL_LLAMA["model"], "moe": EXPERTS}, "parallelism": {"ep": 4}}, 0.9,
@@ -91,6 +88,15 @@ def test_other_layouts(name):
         # Three small all-reduces of the loss are one here.
         if each.operation != "head.tp.all_reduce":
             assert each.slowdown == pytest.approx(1.0, rel=5e-3), each
+
+
+def test_the_sum_of_tied_embeddings_is_known():
+    tied = {**SMALL_LLAMA["model"], "tied_embeddings": True}
+    job = load_job({**SMALL_LLAMA, "model": tied, "parallelism": {"pp": 2}})
+    found = compare_run(run_of(expect(job)), job)
+    assert found.matched_second == 1.0
+    (tied_sum,) = (each for each in found.operations if each.operation == "dp.tied_embeddings")
+    assert tied_sum.slowdown == pytest.approx(1.0, rel=5e-3)
 
 
 def test_longer_sequences_are_a_shape(job, expected):
