@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -157,9 +157,15 @@ def panels(figure: "Figure", count: int, most: int) -> list["Axes"]:
 
 
 def label(
-    axes: "Axes", x: str = "", y: str = "", title: str = "", *, grid: str = "", **more: Any
+    axes: "Axes",
+    x: str = "",
+    y: str = "",
+    title: str = "",
+    *,
+    grid: Literal["x", "y", "both"] | None = None,
+    **more: Any,
 ) -> None:
-    """Write the labels and the title of axes, and draw a grid along ``x``, ``y`` or ``both``."""
+    """Write the labels and the title of axes, and draw a grid along some of them."""
     given = {"xlabel": x, "ylabel": y, "title": title}
     axes.set(**{name: text for name, text in given.items() if text}, **more)
     if grid:

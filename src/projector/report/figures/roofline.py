@@ -435,8 +435,8 @@ def _draw_curve(axes: fig.Axes, share: np.ndarray, bounds: np.ndarray) -> None:
     )
     axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
     axes.set_xticks([])
-    order = "shapes, from the furthest below the roof to the nearest"
-    fig.label(axes, order, "share of the roof, %", "Share of the roofline", grid="y")
+    shapes = "shapes, from the furthest below the roof to the nearest"
+    fig.label(axes, shapes, "share of the roof, %", "Share of the roofline", grid="y")
 
 
 def _draw_roof(

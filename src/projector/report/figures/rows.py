@@ -10,6 +10,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.config.job import Job
+from projector.config.resources import hardware_table
 from projector.config.space import Expression
 from projector.errors import ConfigError
 from projector.report.figures.words import HARDWARE, words_of
@@ -29,13 +30,7 @@ LOW, HIGH, VERDICT = "peak_gib_low", "peak_gib_high", "verdict"
 FIRST_RESULT = "iteration_time_ms"
 """First column after those of the axes."""
 
-_SHORT = {
-    "micro_batch_size": "MBS",
-    "global_batch_size": "GBS",
-    "zero_stage": "ZeRO",
-    "seq_length": "seq",
-    **{name: name.upper() for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
-}
+_SHORT: Mapping[str, str] = hardware_table("report_words.yaml")["short_fields"]
 
 _FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size", "recompute")
 """Most telling axes of a configuration, in the order in which it is written."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projector.report.figures.figure import (
     FAINT,
@@ -431,7 +431,7 @@ def _draw_wedge(
     from matplotlib.patches import Wedge
 
     end, begin = (90.0 - math.degrees(angle) for angle in span)
-    style = {"width": width, "fc": face, "ec": SOFT, "lw": 0.8, "zorder": zorder}
+    style: dict[str, Any] = {"width": width, "fc": face, "ec": SOFT, "lw": 0.8, "zorder": zorder}
     axes.add_patch(Wedge((0.0, 0.0), outside, begin, end, **style))
 
 

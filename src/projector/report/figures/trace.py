@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.figures import figure as fig
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
@@ -258,12 +259,7 @@ _PS_PER_S = 1e12
 _MOST_LABELS = 16
 _RECORD = "; record with projector trace record"
 
-_TITLES = {
-    "clock_mhz": "clock, MHz",
-    "memory_clock_mhz": "memory clock, MHz",
-    "power_w": "power, W",
-    "memory_bytes": "memory, bytes",
-}
+_TITLES: Mapping[str, str] = hardware_table("report_words.yaml")["sampled_titles"]
 
 
 def cores_figure(analysis: TraceAnalysis) -> fig.Figure:

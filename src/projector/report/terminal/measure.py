@@ -17,12 +17,7 @@ from projector.report.terminal.grid import DIM, Grid, below, listing, percent, s
 from projector.units import KIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, Modelled, number_of, shape_of
 
-_STATUSES = {
-    "ok": "measured",
-    "out_of_memory": "out of memory",
-    "unsupported": "not supported",
-    "failed": "failed",
-}
+_STATUSES: Mapping[str, str] = hardware_table("report_words.yaml")["statuses"]
 _TIMES = ("forward", "backward", "optimizer", "total", "time")
 
 
