@@ -32,6 +32,12 @@ def test_the_table_of_hybrid_models_is_current_and_their_counts_are_the_publishe
     assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
+@pytest.mark.thorough
+def test_the_figures_of_the_documents_are_current():
+    script = str(ROOT / "docs" / "make_seeds.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target, anchor in links(page):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Kind = Literal["number", "word", "text", "bar"]
-"""What is in a column: right-aligned numbers, words on one line, folded text, bars of a share."""
+Kind = Literal["number", "word", "text", "bar", "copied"]
+"""What is in a column: right-aligned numbers, words on one line, folded text, bars of a share, text
+that a page copies at a click."""
 
 Figure = Mapping[str, Any]
 """A Plotly object: ``data`` and ``layout``."""
