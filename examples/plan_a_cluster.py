@@ -24,7 +24,7 @@ def show(plan: pj.PlanResult) -> None:
     """Print the answer, the choices, and what would do where none keeps the limits."""
     print(f"{plan.answer}\n")
     print(" GPUs  device     days     to   GPU-hours         USD  layout")
-    for each in plan.choices[: plan.top]:
+    for each in plan.listed:
         run = each.run
         print(
             f"{each.gpus:>5,}  {each.label:<7} {run.days:>7.1f} {run.days_high:>6.1f}"
