@@ -219,7 +219,8 @@ GEMM_MODELS = """
 measured CuTeDSL kernels, so compare with `--library cutedsl`
 ([measured GEMMs](gemm_measured.md)). `ws_persistent` and `sol` are the two models of the document.
 Its `predict_gemm.py` is `projector gemm --csv shapes.csv --model ws_persistent --out pred.csv
---plot scurve.png`: the table has every term. A column `measured_us` of the shapes makes the S-curve.
+--plot scurve.png`: the table has every term. A column `measured_us` of the shapes makes the
+S-curve.
 """
 
 WHY = """
