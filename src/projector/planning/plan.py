@@ -14,6 +14,7 @@ from projector.config.bands import NOTHING
 from projector.config.first_order import FIRST_ORDER, TILES
 from projector.config.planning import PlanSettings
 from projector.envelope import envelope, told
+from projector.frames import Frame
 from projector.planning import survey as surveys
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
 from projector.planning.question import Question, ask, days_number, number, stating, usd
@@ -190,7 +191,7 @@ STEPS_ALONE = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PlanResult:
+class PlanResult(Frame):
     """Clusters and layouts for a run, the best first."""
 
     question: Question
@@ -299,6 +300,11 @@ class PlanResult:
             "worths": [asdict(each) for each in self.worths],
             **told(self, "would_do assumptions layouts seconds"),
         }
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All choices, the first first."""
+        return [choice.to_dict() for choice in self.choices]
 
     def __repr__(self) -> str:
         return f"PlanResult({self.answer})"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from projector.planning.words import KEEPS, OF_RUN, changes_of, limits_text
 from projector.projection.bands import COVERED, WORDS
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import band, plain_layout, round_ticks, scatter, write_page
+from projector.report.pages.page import band, plain_layout, round_ticks, scatter
 from projector.units import GIB
 
 _STYLES = {MEETS: "bold green", UNCERTAIN: "bold yellow", MISSES: "bold red"}
@@ -80,11 +79,6 @@ def plan_document(result: PlanResult) -> Document:
     )
 
 
-def write_plan_page(result: PlanResult, path: str | Path) -> None:
-    """Write a plan as one page that works offline; it appears whole or not at all."""
-    write_page(path, plan_document(result))
-
-
 def _head(result: PlanResult) -> list[Any]:
     from rich.text import Text
 
@@ -138,17 +132,17 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("to", [run.days_high for run in runs], days_number, 1),
         Column("GPU-hours", [run.gpu_hours for run in runs], number, short="GPU-h"),
         Column("USD", [run.cost_usd for run in runs], usd),
-        Column("MWh", [run.energy_mwh for run in runs], _three, media=Media.ROOMY),
-        Column("t CO2", [run.co2_t for run in runs], _three, media=Media.ROOMY),
+        Column("MWh", [run.energy_mwh for run in runs], _three),
+        Column("t CO2", [run.co2_t for run in runs], _three),
         Column("MFU %", [100.0 * each.mfu for each in choices], "{:.1f} %".format, 1, short="MFU"),
-        *_reached(choices, Media.WIDE, Media.WIDE),
+        *_reached(choices, Media.TERMINAL),
         words("memory", [WORDS[each.verdict] for each in choices]),
     ]
     if limited:
         columns.append(words("in limits", [KEEPS[each.status] for each in choices], short="keeps"))
     else:
         places = ["knee" if each.is_knee else "yes" if each.on_front else "" for each in choices]
-        columns.append(words("front", places, media=Media.WIDE))
+        columns.append(words("front", places, media=Media.TERMINAL))
     columns.append(prose("why it is there", [each.remark for each in choices], media=Media.PAGE))
     left_out = len(result.beaten)
     note = f"{left_out} left out: slower and dearer than another" if left_out else ""
@@ -166,7 +160,7 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
     return Section("Choices", text, Table(columns, {0: "bold"}, gap=1), note=note)
 
 
-def _reached(choices: Sequence[Choice], media: Media, high: Media) -> list[Column]:
+def _reached(choices: Sequence[Choice], media: Media) -> list[Column]:
     """Return goodput and memory of each choice, and where the band of memory ends."""
     percent, gib = "{:.1f} %".format, "{:,.2f}".format
     goodput = [None if each.run.goodput is None else 100.0 * each.run.goodput for each in choices]
@@ -174,7 +168,7 @@ def _reached(choices: Sequence[Choice], media: Media, high: Media) -> list[Colum
     return [
         Column("goodput %", goodput, percent, 1, short="goodput", media=media),
         Column("peak GiB", peaks, gib, 1, short="GiB", media=media),
-        Column("to GiB", [each.peak_high_bytes / GIB for each in choices], gib, 1, media=high),
+        Column("to GiB", [each.peak_high_bytes / GIB for each in choices], gib, 1, media=media),
     ]  # fmt: skip
 
 
@@ -193,7 +187,7 @@ def _layouts(choices: Sequence[Choice]) -> Section:
         prose("why it is there", [each.remark for each in choices], media=Media.TERMINAL),
         Column("tokens/s/GPU", [each.tokens_per_s_per_gpu for each in choices], media=Media.PAGE),
         Column("failures", failures, digits=1, media=Media.PAGE),
-        *_reached(choices, Media.PAGE, Media.PAGE),
+        *_reached(choices, Media.PAGE),
         Column("usable GiB", usable, digits=1, media=Media.PAGE),
     ]
     text = (
@@ -270,24 +264,17 @@ def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
     ]
 
 
-def write_plan_figure(result: PlanResult, path: str | Path) -> None:
-    """Draw days against money of all choices; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: plan_figure(result))
-
-
 def plan_figure(result: PlanResult) -> fig.Figure:
     """Draw the choices with their bands, the front, the knee, and the limits."""
-    figure = fig.new_figure(*fig.WIDE)
-    fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
+    title = f"Days against {spend_label(result)}: {result.question.job.model.name}"
+    figure = fig.new_figure(*fig.WIDE, title)
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.78))
     if not result.choices:
         axes.set_axis_off()
         fig.draw_list(side, (), (), notes=[result.answer])
         return figure
     fig.log_axes(axes, *_ranges(result))
-    axes.set_xlabel("time of the run, days")
-    axes.set_ylabel(spend_label(result))
-    axes.grid(color=fig.FAINT, lw=0.6)
+    fig.label(axes, "time of the run, days", spend_label(result), grid="both")
     line: dict[str, Any] = {"color": fig.INK, "lw": 1.2, "zorder": 3}
     for axis, limit, text in _limits(result):
         (axes.axvline if axis == "x" else axes.axhline)(limit, ls=STROKES[axis][0], **line)
