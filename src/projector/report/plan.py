@@ -132,10 +132,9 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("to", [run.days_high for run in runs], days_number, 1),
         Column("GPU-hours", [run.gpu_hours for run in runs], number, short="GPU-h"),
         Column("USD", [run.cost_usd for run in runs], usd),
-        Column("MWh", [run.energy_mwh for run in runs], _three),
-        Column("t CO2", [run.co2_t for run in runs], _three),
+        Column("MWh", [run.energy_mwh for run in runs], _three, media=Media.PAGE),
+        Column("t CO2", [run.co2_t for run in runs], _three, media=Media.PAGE),
         Column("MFU %", [100.0 * each.mfu for each in choices], "{:.1f} %".format, 1, short="MFU"),
-        *_reached(choices, Media.TERMINAL),
         words("memory", [WORDS[each.verdict] for each in choices]),
     ]
     if limited:
