@@ -132,6 +132,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 def cli() -> None:
     """Project memory and speed of large language model training on GPU clusters.
 
+    Large numbers may end with k, M, B (1e9) or T: 8k, 100M, 15T. 8k tokens of a sequence are 8,192.
+
     Exit codes: 0 success, 1 the output cannot be written or memory ran out, 2 bad input, 3 the job
     does not fit (it is projected all the same), 4 the time that was given is over.
     """
