@@ -127,6 +127,7 @@ SURFACE = {
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
     | {"--fidelity", "--plot", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
+    "app": {"--config", "--port", "--open"},
     "schedule": {
         "--pp",
         "--vpp",

@@ -37,6 +37,7 @@ COMMANDS = {
     "plan": ("plan", "Rank clusters for a training run: days, money, layouts."),
     "sensitivity": ("sensitivity", "Rank the effect of each hardware number on a step."),
     "serve": ("serve", "Project how a deployment serves a model."),
+    "app": ("app", "Drag sliders of a job and see memory, time and verdict follow."),
     "schedule": ("schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": ("single", "Time matrix multiplications, term by term."),
     "attention": ("single", "Project attention kernels of given shapes."),
