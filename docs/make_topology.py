@@ -4,8 +4,9 @@ from functools import partial
 
 from make_pictures import FIGURES, draw
 
-from projector.report.figures.cluster import write_cluster_figure
-from projector.report.figures.topology import write_node_figure
+from projector.report.figures.cluster import cluster_figure
+from projector.report.figures.figure import save_figure
+from projector.report.figures.topology import node_figure
 from projector.topology.build import load_topology
 from projector.topology.cluster import build_cluster, load_node
 
@@ -19,9 +20,9 @@ def main() -> None:
     (FIGURES / "topology").mkdir(parents=True, exist_ok=True)
     for name in NODES:
         topology = load_topology(name)
-        draw(f"topology/{name}", partial(write_node_figure, topology), COLOURS)
+        draw(f"topology/{name}", partial(save_figure, draw=partial(node_figure, topology)), COLOURS)
     cluster = build_cluster(load_node("h100", CLUSTER), 3072)
-    draw("topology/cluster", partial(write_cluster_figure, cluster), COLOURS)
+    draw("topology/cluster", partial(save_figure, draw=partial(cluster_figure, cluster)), COLOURS)
 
 
 if __name__ == "__main__":

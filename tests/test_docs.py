@@ -8,6 +8,7 @@ from pkgutil import resolve_name
 
 import pytest
 
+import projector
 from projector.cli.main import run
 from projector.schedule.registry import SCHEDULES
 
@@ -31,11 +32,45 @@ def test_the_table_of_hybrid_models_is_current_and_their_counts_are_the_publishe
     assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
 
 
+@pytest.mark.thorough
+def test_the_figures_of_the_documents_are_current():
+    script = str(ROOT / "docs" / "make_seeds.py")
+    assert subprocess.run([sys.executable, script, "--check"], check=False).returncode == 0
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+    for target, anchor in links(page):
+        assert target.exists(), target
+        assert not anchor or anchor in anchors(target), f"{target.name}#{anchor}"
+
+
+def test_every_page_is_linked_from_the_index():
+    index = ROOT / "docs" / "index.md"
+    linked = {target.resolve() for target, _ in links(index)}
+    assert {page for page in PAGES if page.parent == index.parent} - linked == {index}
+
+
+def test_the_reference_of_python_names_all_that_is_public():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[`(\w+)`\]\(\.\./src/(.+)\.py\)$", page, re.MULTILINE)
+    assert sorted(name for name, _ in listed) == sorted(projector.__all__)
+    for name, module in listed:
+        assert getattr(projector, name).__module__ == module.replace("/", "."), name
+
+
+def links(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+            yield (page.parent / target if target else page), anchor
+
+
+def anchors(page):
+    """Names of a page's headings as code hosts make them."""
+    fenced = re.split(r"^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", "".join(fenced[::2]), re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

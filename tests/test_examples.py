@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = [
     path
     for path in sorted(EXAMPLES.glob("*.yaml")) + sorted(EXAMPLES.glob("primus/**/*.yaml"))
-    if not path.name.startswith(("space_", "serve_"))
+    if not path.name.startswith(("space_", "serve_", "rl_"))
 ]
 
 NODES = {"mixtral_8x22B_v0.1-BF16-pretrain.yaml": 4}
@@ -49,7 +49,7 @@ def test_example(path):
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
 def test_only_the_memory_sample_does_not_fit(path):
-    if not path.name.startswith(("space_", "serve_")):
+    if not path.name.startswith(("space_", "serve_", "rl_")):
         fits = projector.project_memory(path).fits
         assert fits == (path.stem != "mixtral_8x22b_seed_sample")
 

@@ -52,6 +52,7 @@ def test_the_wheel_holds_hardware_and_models(tmp_path):
     assert "projector/_data/hardware/nodes/mi250x.yaml" in names
     assert "projector/_data/hardware/first_order/tpu_v5p.yaml" in names
     assert "projector/_data/hardware/settings/megatron.yaml" in names
+    assert "projector/_data/schemas/job.json" in names
     assert "projector/_data/models/mixtral_8x22b.yaml" in names
     assert {"projector/report/pages/page.css", "projector/report/pages/page.js"} <= {*names}
     assert "projector/py.typed" in names

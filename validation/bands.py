@@ -55,7 +55,8 @@ HEAD = """\
 # Bands of projections by class: the measured value lies between the factors low and high of the
 # projected one, for 68 and 90 % of comparable rows. The narrowest class that is listed counts.
 # `method` says how they are made and is written by hand, `pairs` is written by validation/pairs.py,
-# `anchored` by validation/anchors.py, everything else by validation/bands.py, each with --record.
+# `anchored` by validation/anchors.py, `rl` by validation/published_rl_steps.py, everything else by
+# validation/bands.py, each with --record.
 # Every projection reads this file.
 """
 LEFT_OUT_HEAD = """\

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from projector.projection.timeline.build import build_timeline as build_timeline
     from projector.report.exports import write_memory_snapshot as write_memory_snapshot
     from projector.report.exports import write_timeline as write_timeline
+    from projector.rl.step import RLProjection as RLProjection
+    from projector.rl.step import project_rl as project_rl
+    from projector.rl.step import search_rl as search_rl
     from projector.schedule.simulate import ScheduleResult as ScheduleResult
     from projector.schedule.simulate import simulate_schedule as simulate_schedule
     from projector.searches.configurations import search as search
@@ -63,6 +66,7 @@ _PUBLIC = {
     "projector.projection.profiling": "measure_job",
     "projector.projection.timeline.build": "build_timeline",
     "projector.report.exports": "write_memory_snapshot write_timeline",
+    "projector.rl.step": "RLProjection project_rl search_rl",
     "projector.schedule.simulate": "ScheduleResult simulate_schedule",
     "projector.searches.configurations": "search",
     "projector.searches.result": "SearchResult",

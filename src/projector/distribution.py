@@ -4,7 +4,7 @@ from functools import cache
 from typing import Final
 
 DISTRIBUTION: Final = "llm-projector"
-"""Name on the package index, where ``projector`` belongs to another project."""
+"""On no package index yet; there ``projector`` belongs to another project."""
 
 
 @cache
@@ -20,5 +20,5 @@ def package_version() -> str:
 
 
 def install_command(*extras: str) -> str:
-    """Return what installs the package with some of its optional extras, as a shell takes it."""
-    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"
+    """Say what installs the package with some of its optional extras."""
+    return f"pip install '.[{','.join(extras)}]' in a clone of the repository"

@@ -1,11 +1,14 @@
-"""Tables of results elsewhere: as data frames of pandas, and as HTML in a notebook."""
+"""Tables of results elsewhere: data frames of pandas, CSV, and HTML in a notebook."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projector.distribution import install_command
+from projector.envelope import flatten
 from projector.errors import UnsupportedError
+from projector.files import check_place, written_whole
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -20,6 +23,71 @@ def to_pandas(table: "pa.Table") -> "pd.DataFrame":
         msg = f"pandas is not installed; install it ({install_command('pandas')}) or use to_arrow()"
         raise UnsupportedError(msg, key="pandas") from None
     return table.to_pandas()
+
+
+class Frame:
+    """A result that is a table too: in a notebook, for pandas and for a spreadsheet."""
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The rows; what they nest becomes dotted columns, and lists become text."""
+        raise NotImplementedError
+
+    def tables(self) -> "Iterator[pa.Table]":
+        """Yield the rows as tables of Arrow."""
+        import pyarrow as pa
+
+        rows = [
+            {name.removeprefix("overrides."): value for name, value in flatten(row).items()}
+            for row in self.records
+        ]
+        names = dict.fromkeys(name for row in rows for name in row)
+        yield pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+    def to_arrow(self) -> "pa.Table":
+        """Return the rows as one table of Arrow."""
+        return next(self.tables())
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the rows as a data frame.
+
+        Raises:
+            UnsupportedError: If pandas is not installed.
+        """
+        return to_pandas(self.to_arrow())
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the rows as CSV, one after the other, with a line of names first.
+
+        Raises:
+            ConfigError: If the file cannot be written.
+        """
+        from pyarrow import csv
+
+        check_place(path, key="csv")
+        first = True
+        with written_whole(Path(path), key="csv") as stream:
+            for table in self.tables():
+                csv.write_csv(table, stream, csv.WriteOptions(include_header=first))
+                first = False
+
+    def _repr_html_(self) -> str:
+        first = next(iter(self.tables()), None)
+        return html_table(repr(self), [] if first is None else first[:NOTEBOOK_ROWS].to_pylist())
+
+
+NOTEBOOK_ROWS = 20
+"""Rows that a notebook shows."""
+
+
+def _column(values: Sequence[Any]) -> list[Any]:
+    """Return values of one type: numbers, switches or text."""
+    kinds = {type(value) for value in values} - {type(None)}
+    if len(kinds) <= 1 and kinds <= {int, float, str, bool}:
+        return list(values)
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [None if value is None else str(value) for value in values]
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,7 +9,7 @@ import click
 import pytest
 
 import projector
-from projector.cli.main import COMMANDS, cli, run
+from projector.cli.main import COMMANDS, GROUPS, cli, run
 from projector.envelope import SCHEMA_VERSION
 from projector.schedule.registry import SCHEDULES
 
@@ -74,6 +74,7 @@ SURFACE = {
     "sweep": {
         "space",
         "--plot",
+        "--csv",
         "--html",
         "--out",
         "--verify",
@@ -97,6 +98,7 @@ SURFACE = {
         "--recompute",
         "--schedule",
         "--plot",
+        "--csv",
         "--html",
     }
     | JOB_OPTIONS
@@ -123,9 +125,11 @@ SURFACE = {
     | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
     | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms"}
     | OUTPUT_OPTIONS,
+    "rl": {"assignments", "--config", "--search", "--gpus"} | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
+    | {"--global-batch"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
-    | {"--fidelity", "--plot", "--html", "--job-out", "--emit"}
+    | {"--fidelity", "--plot", "--csv", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
     "app": {"--config", "--port", "--open"},
     "schedule": {
@@ -189,9 +193,10 @@ SURFACE = {
     | OUTPUT_OPTIONS,
     "record": {"files", "--config", "--tables", "--merge"} | OUTPUT_OPTIONS,
     "trace": set(),
-    "init": {"--output", "--model", "--device", "--nodes", "--force"} | OUTPUT_OPTIONS,
+    "init": {"--output", "--model", "--device", "--nodes", "--minimal", "--force"} | OUTPUT_OPTIONS,
     "models": {"name"} | OUTPUT_OPTIONS,
-    "hardware": {"name"} | OUTPUT_OPTIONS,
+    "hardware": {"name", "--full"} | OUTPUT_OPTIONS,
+    "schema": {"name"} | OUTPUT_OPTIONS,
     "warmup": OUTPUT_OPTIONS,
 }
 
@@ -474,9 +479,17 @@ def test_lists_name_everything_that_ships(projector_run):
 def test_one_device_is_shown_with_its_sources(projector_run):
     code, out, _ = projector_run("hardware", "mi355x")
     assert code == 0
+    assert len(out.splitlines()) < 24  # one screen
+    assert "5,033.2" in out
+    code, out, _ = projector_run("hardware", "mi355x", "--full")
+    assert code == 0
     assert "hbm_gib" in out
     assert "ROCm" in out
     assert "nic_gbit_per_s" in out
+
+
+def test_the_help_has_every_command_in_one_group():
+    assert sorted(" ".join(GROUPS.values()).split()) == sorted(COMMANDS)
 
 
 def test_a_reader_that_leaves_is_no_error():

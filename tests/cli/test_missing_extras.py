@@ -45,5 +45,5 @@ def test_a_missing_extra_is_named_in_one_line(module, extra, command, tmp_path):
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
-    assert f"llm-projector[{extra}]" in line
+    assert f".[{extra}]" in line
     assert done.stdout == ""

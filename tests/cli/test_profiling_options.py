@@ -217,7 +217,7 @@ SMALL = {
 def test_no_torch(command, monkeypatch):
     monkeypatch.setattr(process, "find_spec", lambda name: None)
     options = ["--profiling-mode", "benchmark"]
-    refused(command, options, "torch", "not installed", "llm-projector[torch]", job=SMALL)
+    refused(command, options, "torch", "not installed", ".[torch]", job=SMALL)
 
 
 def test_an_old_torch(command, monkeypatch):

@@ -56,7 +56,8 @@ COMMANDS = {
     "models": "models",
     "model": "models deepseek_v3",
     "devices": "hardware",
-    "device": "hardware mi355x",
+    "device": "hardware mi355x --full",
+    "datasheet": "hardware gb200",
     "dry_run": f"sweep {EXAMPLES / 'space_schedules.yaml'} --dry-run",
 }
 
@@ -144,7 +145,7 @@ def test_a_terminal_and_a_pipe_have_widths_of_their_own(monkeypatch, capsys):
         else:
             monkeypatch.setenv("COLUMNS", columns)
         assert run(["models", "deepseek_v3"]) == 0
-        assert run(["hardware", "h100"]) == 0
+        assert run(["hardware", "h100", "--full"]) == 0
         text = capsys.readouterr().out
         longest[columns] = max(map(len, text.splitlines()))
     assert longest["60"] <= 60 < longest[None] <= PIPED_WIDTH < longest["120"] <= 120

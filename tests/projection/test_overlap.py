@@ -1,5 +1,7 @@
 """What overlap, sharding and the number of devices do to a step."""
 
+from pathlib import Path
+
 import pytest
 
 import projector as pj
@@ -156,3 +158,18 @@ def test_different_spreads_and_clocks_share_a_batch():
     ]  # fmt: skip
     for together, each in zip(pj.project_jobs(varied), varied, strict=True):
         assert together.to_dict() == pj.project_performance(each).to_dict()
+
+
+def test_gradients_of_experts_are_told_apart():
+    mixtral = "examples/mixtral_8x22b_mi355x.yaml"
+    root = Path(__file__).parents[2]
+    found = pj.project_performance(root / mixtral)
+    told, counts = found.communication, found.memory.counts
+    dense, experts = told["dp:grad_reduce"], told["dp:experts.grad_reduce"]
+    # Each rank sums its share of the experts over the ranks that have the same ones.
+    assert experts.bytes > 2.0 * dense.bytes
+    job = pj.load_job(root / mixtral)
+    trained = counts.parameters_total / job.parallelism.pp
+    assert dense.bytes + experts.bytes < 4.0 * trained
+    exposed = sum(each.exposed_s for name, each in told.items() if name.startswith("dp:"))
+    assert exposed == pytest.approx(found.breakdown_s["dp_comm"])

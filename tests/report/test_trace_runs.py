@@ -11,7 +11,8 @@ from projector.cli.main import run as command
 from projector.cli.trace import _apart
 from projector.errors import ConfigError
 from projector.report.document import Media
-from projector.report.pages.trace import write_trace_page
+from projector.report.pages.page import write_page
+from projector.report.pages.trace import trace_document
 from projector.report.trace_runs import MOST_RUNS, Run, Runs, runs_document, runs_picture
 from projector.trace.analysis import load_trace
 from synthetic import Host, collective, compute, kineto, step, write
@@ -178,7 +179,7 @@ def test_names_of_operations_are_letters_to_plotly(tmp_path):
     kernels = compute(1000, 2000, launch=500), compute(3000, 4000, launch=600)
     path = write(tmp_path / "t.json", kineto(around, *kernels))
     page = tmp_path / "t.html"
-    write_trace_page(load_trace(path), page)
+    write_page(page, trace_document(load_trace(path)))
     tags = Tags()
     tags.feed(page.read_text(encoding="utf-8"))
     assert "op&lt;i&gt;x&lt;/i&gt; (forward)" in tags.figures

@@ -150,4 +150,4 @@ def test_progress_shows_after_a_second(quiet, monkeypatch):
         assert bar._bar is None
         monkeypatch.setattr(progress, "SILENT_S", 0.0)
         bar(50, 100, 40)
-    assert ("50/100" in terminal.text) is not quiet
+    assert ("50%" in terminal.text) is not quiet

@@ -16,6 +16,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats
 from projector.config.device import Device
+from projector.config.job import Job
 from projector.errors import ConfigError
 
 LOG_SPREAD = 0.5
@@ -100,6 +101,11 @@ def changed(device: Device, values: Mapping[str, float]) -> Device:
     for path, value in values.items():
         data = _replaced(data, path.split("."), value)
     return Device.parse(data, path="device")
+
+
+def on_device(job: Job, device: Device) -> Job:
+    """Return a job on another device."""
+    return job.model_copy(update={"cluster": job.cluster.model_copy(update={"device": device})})
 
 
 def _numbers(value: Any, prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from projector.arrays import Floats
-from projector.calibrate.fit import Field, Fit, changed, field_of, fit
+from projector.calibrate.fit import Field, Fit, changed, field_of, fit, on_device
 from projector.config._base import merge
 from projector.config.device import Device
 from projector.config.device_file import load_device
@@ -200,13 +200,17 @@ class ProbeModel:
         for program, outcome in zip(self._probe.task.programs, outcomes, strict=True):
             match program:
                 case task.OperationProgram(key=key):
-                    found = self._operation(key, outcome)
+                    found = [self._operation(key, outcome)]
                 case task.LayerProgram(layer=layer):
-                    found = self._layer(layer, outcome)
+                    name = f"{layer.kind} {layer.columns['hidden']}"
+                    about = ("layer", name, self._layers.index(layer))
+                    found = _parts(about, outcome, "forward", "backward")
                 case task.StepProgram():
-                    found = self._step(next(jobs), outcome)
+                    job = next(jobs)
+                    about = ("step", self._probe.jobs[job].model.name, job)
+                    found = _parts(about, outcome, "optimizer", "total")
                 case _:
-                    found = ()
+                    found = []
             yield from (sight for sight in found if sight.measured_s > 0.0)
 
     def alone_s(self, device: Device, sights: Sequence[Sight]) -> float:
@@ -253,37 +257,20 @@ class ProbeModel:
         return np.array([time_s(sight) for sight in sights])
 
     def _evaluated(self, device: Device) -> Evaluation:
-        jobs = self._probe.jobs
-        clusters = [job.cluster.model_copy(update={"device": device}) for job in jobs]
-        return evaluate(
-            [
-                job.model_copy(update={"cluster": cluster})
-                for job, cluster in zip(jobs, clusters, strict=True)
-            ]
-        )
+        return evaluate([on_device(job, device) for job in self._probe.jobs])
 
-    def _operation(self, key: OperationKey, outcome: task.Outcome) -> tuple[Sight, ...]:
+    def _operation(self, key: OperationKey, outcome: task.Outcome) -> Sight:
         measured_s = seconds_of(outcome)
         if key.label == SWEPT:
             name = f"{key.dtype} {key.m}x{key.n}x{key.k}"
-            return (Sight("sweep", name, "", self._swept.index(key), measured_s),)
+            return Sight("sweep", name, "", self._swept.index(key), measured_s)
         name = f"{key.label} {_extents(key)}"
-        return (Sight(key.kind, name, key.phase, self._row_of[key], measured_s),)
+        return Sight(key.kind, name, key.phase, self._row_of[key], measured_s)
 
-    def _layer(self, layer: task.LayerSpec, outcome: task.Outcome) -> tuple[Sight, ...]:
-        index = self._layers.index(layer)
-        name = f"{layer.kind} {layer.columns['hidden']}"
-        return tuple(
-            Sight("layer", name, part, index, seconds_of(outcome, part))
-            for part in ("forward", "backward")
-        )
 
-    def _step(self, job: int, outcome: task.Outcome) -> tuple[Sight, ...]:
-        name = self._probe.jobs[job].model.name
-        return tuple(
-            Sight("step", name, part, job, seconds_of(outcome, part))
-            for part in ("optimizer", "total")
-        )
+def _parts(about: tuple[str, str, int], outcome: task.Outcome, *parts: str) -> list[Sight]:
+    what, name, place = about
+    return [Sight(what, name, part, place, seconds_of(outcome, part)) for part in parts]
 
 
 def _alone(workloads: Workloads, device: Device) -> Workloads:

@@ -18,7 +18,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats
 from projector.calibrate import profile
-from projector.calibrate.fit import changed
+from projector.calibrate.fit import changed, on_device
 from projector.config import constants, resources
 from projector.config.device import Device
 from projector.config.device_file import load_device
@@ -345,7 +345,7 @@ def calibrate_to_runs(base: profile.Base, runs: Sequence[Run]) -> profile.OwnCal
         for parameter, share in zip(parameters, left, strict=True)
     )
     device = changed(base.profile, {each.field: each.value for each in fields if each.seen})
-    jobs = [_on(run.loaded(), device) for run in runs]
+    jobs = [on_device(run.loaded(), device) for run in runs]
     measured_s = np.array([run.measured_s for run in runs])
     before_s, after_s = measured_s * np.exp(fitted.before), times_s(jobs)
     reach = np.sqrt(((slopes * widths) ** 2).sum(axis=1))
@@ -384,10 +384,6 @@ def _moved(parameter: constants.Parameter, fitted: RunFit, width_left: float) ->
         width_left=width_left,
         seen=seen,
     )
-
-
-def _on(job: Job, device: Device) -> Job:
-    return job.model_copy(update={"cluster": job.cluster.model_copy(update={"device": device})})
 
 
 def _shipped_as(device: Device) -> str:

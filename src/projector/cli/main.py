@@ -38,6 +38,7 @@ COMMANDS = {
     "sensitivity": ("sensitivity", "Rank the effect of each hardware number on a step."),
     "serve": ("serve", "Project how a deployment serves a model."),
     "app": ("app", "Drag sliders of a job and see memory, time and verdict follow."),
+    "rl": ("rl", "Project a step of reinforcement learning."),
     "schedule": ("schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": ("single", "Time matrix multiplications, term by term."),
     "attention": ("single", "Project attention kernels of given shapes."),
@@ -52,9 +53,20 @@ COMMANDS = {
     "init": ("shipped", "Write a commented job file."),
     "models": ("shipped", "List the shipped models, or show one."),
     "hardware": ("shipped", "List the shipped devices, or show one."),
+    "schema": ("shipped", "Print the JSON schema of a file or of a --json output."),
     "warmup": ("warmup", "Compile all kernels, so that later runs start fast."),
 }
-"""Subcommands in the order of the help: the file that has each as a function, and what it does."""
+"""Subcommands: the file that has each as a function, and what it does."""
+
+GROUPS = {
+    "Project": "memory performance both compare",
+    "Choose": "search plan app sweep sensitivity",
+    "Serve": "serve rl",
+    "Kernels, links and schedules": "gemm attention collective topology schedule",
+    "Measure and traces": "trace benchmark record probe calibrate validate",
+    "Tables": "init models hardware schema warmup",
+}
+"""Subcommands in the order of the help."""
 
 
 class LazyGroup(click.Group):
@@ -63,7 +75,7 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help."""
         del ctx
-        return list(COMMANDS)
+        return " ".join(GROUPS.values()).split()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one subcommand."""
@@ -92,8 +104,12 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of subcommands without importing them."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(f"{name:{widest}}", COMMANDS[name][1]) for name in names.split()]
+                )
 
 
 def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:

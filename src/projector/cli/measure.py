@@ -11,7 +11,7 @@ from projector.cli.output import (
     Printer,
     announce_compilation,
     check_files,
-    print_plain,
+    draw,
     print_report,
     say,
 )
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from projector.measure.bench.cases import BenchKind, Case
     from projector.measure.bench.session import Session
     from projector.measure.record import Record
-    from projector.validate.beside import Benchmark
 
 
 @click.group("benchmark")
@@ -237,32 +236,24 @@ def _run(
     if session.device:
         announce_compilation(quiet=printer.quiet)
     benchmark = benchmark_of(session)
-    if common.plot is not None:
-        from projector.report.figures.benchmark import write_benchmark_figure
-
-        write_benchmark_figure(benchmark, common.plot)
-        printer.wrote(common.plot)
-    printer.wrote(common.out)
-    if printer.as_json:
-        print_plain({**benchmark.to_dict(), "warnings": session.warnings})
-        return
-    _show(benchmark)
-
-
-def _show(benchmark: "Benchmark") -> None:
+    from projector.report.figures.benchmark import benchmark_figure
     from projector.report.terminal.measure import benchmark_report
 
-    print_report(benchmark_report(benchmark))
+    draw(common.plot, lambda: benchmark_figure(benchmark))
+    printer.wrote(common.plot, common.out)
+    shown = {**benchmark.to_dict(), "warnings": session.warnings}
+    printer.show(shown, lambda _: benchmark_report(benchmark))
 
 
 def _stopped(session: "Session", out: str | None, *, quiet: bool) -> None:
     """Show what was measured until a list was interrupted, and how it is continued."""
+    from projector.report.terminal.measure import benchmark_report
     from projector.validate.beside import benchmark_of
 
     measuring = session.measuring
     left, total = len(measuring.todo()), len(measuring.cases)
     if total > left and not quiet:
-        _show(benchmark_of(session, model=False))
+        print_report(benchmark_report(benchmark_of(session, model=False)))
     kept = f"kept in {out}; the same command continues" if out else "lost without --out"
     say(f"stopped: {total - left} of {total} measured, {kept}")
 
@@ -298,18 +289,17 @@ def record(
         records[0].save(merged)
         written.append(merged)
     summaries = [summary_of(record) for record in records]
-    if printer.as_json:
-        rows = {name: len(table.rows) for name, table in found.tables.items()}
-        left_out = {"left_out": found.left_out, "output": written, "warnings": warnings}
-        print_plain({"records": summaries, "tables": rows, **left_out})
-        return
     from projector.report.terminal.measure import record_report, tables_report
 
-    for summary in summaries:
-        print_report(record_report(summary))
-    print_report(tables_report(found))
-    printer.warn(warnings)
-    printer.wrote(*written)
+    shown = {
+        "records": summaries,
+        "tables": {name: len(table.rows) for name, table in found.tables.items()},
+        "left_out": found.left_out,
+        "output": written,
+        "warnings": warnings,
+    }
+    parts = [part for summary in summaries for part in record_report(summary)]
+    printer.show(shown, lambda _: [*parts, *tables_report(found)], warnings, *written)
 
 
 def _check(records: "list[Record]", config: str) -> list[str]:

@@ -1,16 +1,18 @@
 """Where commands write: results on standard output, everything else on standard error."""
 
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from projector.cli.options import flag
+from projector.cli.options import flag, option
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION, to_json
 from projector.errors import ProjectorError
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from projector.config.job import Job
+    from projector.frames import Frame
     from projector.report.document import Document
+    from projector.report.figures.figure import Figure
     from projector.report.figures.pictures import Picture
     from projector.searches.result import SearchResult
     from projector.sweeps.result import SweepResult
@@ -52,23 +56,35 @@ class Printer:
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Write warnings."""
+        width = shutil.get_terminal_size().columns if _is_terminal(sys.stderr) else None
         for warning in warnings:
-            self.say(f"warning: {warning}")
+            text = f"warning: {warning}"
+            # Files and other programs get one line each.
+            self.say(text if width is None else textwrap.fill(text, width, break_on_hyphens=False))
 
     def show(
-        self, result: Mapping[str, Any], report: "Callable[[dict[str, Any]], list[RenderableType]]"
+        self,
+        result: Mapping[str, Any],
+        report: "Callable[[dict[str, Any]], Iterable[Document | RenderableType]]",
+        warnings: Iterable[str] = (),
+        *files: str | Path | None,
     ) -> None:
-        """Write what is no projection: its JSON object, or the report of it."""
+        """Write what is no projection: its JSON object, or its report, warnings and files."""
         if self.as_json:
             print_plain(result)
-        else:
-            print_report(report(dict(result)))
+            return
+        print_report(report(dict(result)))
+        self.warn(warnings)
+        self.wrote(*files)
 
     def warn_beside_report(self, warnings: Iterable[str]) -> None:
         """Write warnings, unless the JSON object has them."""
         if not self.as_json:
             self.warn(warnings)
 
+
+CSV = option("FILE.csv", "Write all rows of the table as CSV.", names="--csv")
+"""Option of what ranks or sweeps."""
 
 ALLOW_RISK = flag("Rank what is at risk too: its peak fits, but not the upper end of its band.")
 """Option of `search` and `sweep`."""
@@ -83,6 +99,10 @@ def write(text: str) -> None:
     """Write to standard output, escaping what its encoding cannot hold."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def say(message: str) -> None:
@@ -125,11 +145,34 @@ def check_files(
         from projector.report.pages.page import check_page
 
         check_page(html)
-    for option, path in files.items():
+    for key, path in files.items():
         if path is not None:
             from projector.files import check_place
 
-            check_place(path, key=option)
+            check_place(path, key=key)
+
+
+def write_csv(result: "Frame", path: str | None, printer: Printer) -> None:
+    """Write the rows of a result if a file is named, and name it."""
+    if path is not None:
+        result.to_csv(path)
+        printer.wrote(path)
+
+
+def draw(path: str | None, figure: "Callable[[], Figure]") -> None:
+    """Draw a figure, if a file for it was named."""
+    if path is not None:
+        from projector.report.figures.figure import save_figure
+
+        save_figure(path, figure)
+
+
+def write_page(path: str | None, document: "Callable[[], Document]") -> None:
+    """Write a report as a page that works offline, if a file for it was named."""
+    if path is not None:
+        from projector.report.pages import page
+
+        page.write_page(path, document())
 
 
 def read_pictures(plots: tuple[str, ...], html: str | None, kinds: str) -> "tuple[Picture, ...]":

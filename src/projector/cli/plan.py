@@ -24,6 +24,9 @@ def plan(
     gpus: tuple[int, ...] = option(
         "N", "Size to choose from; may be repeated. Left out: sizes that answer the question."
     ),
+    global_batch: str | None = option(
+        "A..B", "Sequences of a step: a range or several, as A,B. Left out: the job's, or a rule's."
+    ),
     deadline_days: float | None = option("N", "Days that the run may take."),
     deadline: str | None = option("DATE", "The same as a date, for a start today."),
     budget_usd: float | None = option("N", "USD that the run may cost."),
@@ -36,6 +39,7 @@ def plan(
     fidelity: str = option("tiles|first-order", "Model of the step time.", shown="tiles"),
     plot: str | None = option("FIGURE", "Draw days against money as .png, .svg or .pdf."),
     html: str | None = option("FILE.html", "Write one page for the person who decides."),
+    csv: str | None = output.CSV,
     job_out: str | None = option("FILE", "Write the first choice as a job file."),
     emit: tuple[str, ...] = EMIT,
     printer: output.Printer,
@@ -62,7 +66,7 @@ def plan(
     days, usd_per_gpu_hour = _deadline(deadline_days, deadline), _prices(prices)
     output.check_files(plot, html)
     emission = Emission.of(emit)
-    output.check_files(job_out=job_out)
+    output.check_files(job_out=job_out, csv=csv)
     if fidelity == "first-order":
         refuse_options(emit=emit or None)
     else:
@@ -72,7 +76,7 @@ def plan(
     from projector.planning.plan import project_plan
     from projector.report.terminal.progress import SweepProgress
 
-    with SweepProgress(quiet=printer.quiet, unit="clusters", found="layouts") as progress:
+    with SweepProgress(quiet=printer.quiet, found="layouts") as progress:
         result = project_plan(
             model,
             tokens,
@@ -86,30 +90,26 @@ def plan(
             fidelity=fidelity,
             overrides=dict(parse_override(text) for text in assignments),
             formats=emission.formats,
+            global_batch=global_batch,
             progress=progress,
         )
     first = result.choices[0].job if result.choices else None
     emitted = emission.of_job(first) if isinstance(first, Job) else []
-    if plot is not None:
-        from projector.report.plan import write_plan_figure
+    from projector.report.plan import plan_document, plan_figure
 
-        write_plan_figure(result, plot)
-    if html is not None:
-        from projector.report.plan import write_plan_page
-
-        write_plan_page(result, html)
+    output.draw(plot, lambda: plan_figure(result))
+    output.write_page(html, lambda: plan_document(result))
     if job_out is not None and result.choices:
         from projector.report.job_file import write_job
 
         write_job(result.choices[0].job, job_out, result.answer)
     elif job_out is not None:
         printer.warn([f"there is no choice: {job_out} is not written"])
+    output.write_csv(result, csv, printer)
     printer.wrote(plot, html, job_out if result.choices else None)
     if printer.as_json:
         output.print_json(emission.add_to(result.to_dict(), emitted))
     elif not (emission.on_output and emitted):
-        from projector.report.plan import plan_document
-
         output.print_report([plan_document(result)])
     printer.warn_beside_report(result.warnings)
     if not emitted:

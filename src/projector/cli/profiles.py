@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from projector.cli.options import argument, command, flag, option, refuse_idle
-from projector.cli.output import Printer, announce_compilation, print_plain, print_report, say
+from projector.cli.output import Printer, announce_compilation, say
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,15 +96,10 @@ def calibrate(
         )
         if out is not None:
             write_profile(calibration, out, table=file, force=force)
-    if printer.as_json:
-        told = {"output": out, "warnings": calibration.warnings}
-        print_plain({**calibration.to_dict(), **told})
-        return
     from projector.report.terminal.measure import report_of
 
-    print_report(report_of(calibration))
-    printer.warn(calibration.warnings)
-    printer.wrote(out)
+    told = {**calibration.to_dict(), "output": out, "warnings": calibration.warnings}
+    printer.show(told, lambda _: report_of(calibration), calibration.warnings, out)
 
 
 def _runs(
@@ -202,11 +197,7 @@ def probe(
         from projector.files import write_whole
 
         write_whole(Path(out), probed.text().encode(), key="out")
-    if printer.as_json:
-        print_plain({**probed.to_dict(), "output": out, "warnings": warnings})
-        return
     from projector.report.terminal.measure import probe_report
 
-    print_report(probe_report(probed))
-    printer.warn(warnings)
-    printer.wrote(out)
+    told = {**probed.to_dict(), "output": out, "warnings": warnings}
+    printer.show(told, lambda _: probe_report(probed), warnings, out)

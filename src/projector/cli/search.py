@@ -40,6 +40,7 @@ def search(
         "pareto=FIGURE", "Draw speed against memory as .png, .svg or .pdf.", names="--plot"
     ),
     html: str | None = option("FILE.html", "Write one interactive page that works offline."),
+    csv: str | None = output.CSV,
     emit: tuple[str, ...] = EMIT,
     printer: output.Printer,
 ) -> int:
@@ -66,6 +67,7 @@ def search(
       projector search --config job.yaml --emit megatron=winner.sh
     """  # noqa: D301  click looks for the backspace
     pictures = output.read_pictures(plots, html, "OF_SEARCH")
+    output.check_files(csv=csv)
     emission = Emission.of(emit)
     job = asked.load()
     fixed = _fixed(asked, {"recompute": recompute, "schedule": schedules})
@@ -102,6 +104,7 @@ def search(
 
         write_search_page(result, html)
         printer.wrote(html)
+    output.write_csv(result, csv, printer)
     from projector.projection.provenance import envelope, provenance_of
 
     provenance = provenance_of(result.job)

@@ -129,11 +129,12 @@ class Answer:
         from projector.report.figures import sensitivity
 
         if kind == "map":
-            sensitivity.write_maps(self.maps, path)
+            output.draw(path, lambda: sensitivity.map_figure(self.maps))
         elif kind == "sobol" and self.indices is not None:
-            sensitivity.write_sobol(self.indices, path)
+            indices = self.indices
+            output.draw(path, lambda: sensitivity.sobol_figure(indices))
         else:
-            sensitivity.write_tornado(self.sensitivity, path, top)
+            output.draw(path, lambda: sensitivity.tornado_figure(self.sensitivity, top))
 
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
         """Return the object of ``--json``; values of one of several jobs are under its workload."""

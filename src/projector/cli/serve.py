@@ -10,10 +10,12 @@ from projector.cli.output import (
     SUCCESS,
     Printer,
     check_files,
+    draw,
     interpret_at_first,
     print_json,
     print_report,
     write,
+    write_page,
 )
 from projector.envelope import envelope
 from projector.errors import ConfigError, one_of
@@ -136,23 +138,16 @@ def serve(
     result = project_case(
         read_case(config, changes), front=front, gpus=numbers[0] if numbers else None
     )
-    if plot is not None:
-        from projector.report.serve import write_front
+    from projector.report.serve import front_figure, serve_report
 
-        write_front(result, plot)
-        printer.wrote(plot)
-    if html is not None:
-        from projector.report.serve import write_serve_page
-
-        write_serve_page(result, html)
-        printer.wrote(html)
+    draw(plot, lambda: front_figure(result))
+    write_page(html, lambda: serve_report(result))
+    printer.wrote(plot, html)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
     launched = _launched(emit, result.deployment, traffic, printer)
     if printer.as_json:
         print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
     elif not launched or (emit and "=" in emit):
-        from projector.report.serve import serve_report
-
         print_report([serve_report(result)])
         printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT
@@ -208,11 +203,9 @@ def _search(
     ranking["usd_per_gpu_hour"] = changes.pop("load.usd_per_gpu_hour", None)
     stated = {name: value for name, value in ranking.items() if value is not None}
     result = search_serving(deployment=config, overrides=changes, **stated)
-    writers = (report.write_fronts, report.write_serve_search_page)
-    for path, written in zip(files, writers, strict=True):
-        if path is not None:
-            written(result, path)
-            printer.wrote(path)
+    draw(files[0], lambda: report.fronts_figure(result))
+    write_page(files[1], lambda: report.serve_search_report(result))
+    printer.wrote(*files)
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
     launched = _launched(emit, first.deployment, first.traffic, printer) if first else []

@@ -1,15 +1,11 @@
 """Commands about what is shipped: ``models``, ``hardware``, and ``init``, which joins the two."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from projector.cli.options import argument, command, flag, option
-from projector.cli.output import Printer, interpret_at_first, print_plain, print_report, write
+from projector.cli.output import Printer, interpret_at_first, print_plain, write
 from projector.errors import ConfigError
-
-if TYPE_CHECKING:
-    from projector.config.device import Device
-    from projector.config.first_order import FirstOrderDevice
 
 
 @command()
@@ -23,77 +19,87 @@ def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
     found = {model_name: load_model(model_name) for model_name in names}
     counts = count_architecture(found[name]) if name is not None else None
     warnings = dict.fromkeys(note for model in found.values() for note in model.notes)
-    if printer.as_json:
-        dumped: dict[str, Any] = {
-            each: model.model_dump(mode="json") for each, model in found.items()
-        }
+    dumped = {each: model.model_dump(mode="json") for each, model in found.items()}
+    if counts is None:
         result: dict[str, Any] = {"warnings": list(warnings), "models": dumped}
-        if counts is not None:
-            result = {
-                "warnings": list(warnings),
-                "model": dumped[names[0]],
-                "parameters_total": counts.parameters_total,
-                "parameters_active": counts.parameters_active,
-            }
-        print_plain(result)
-        return
+    else:
+        result = {
+            "warnings": list(warnings),
+            "model": dumped[names[0]],
+            "parameters_total": counts.parameters_total,
+            "parameters_active": counts.parameters_active,
+        }
     from projector.report.terminal.inventory import model_list, model_report
 
-    print_report(
-        model_list(found) if name is None or counts is None else model_report(found[name], counts)
+    printer.show(
+        result,
+        lambda _: model_list(found) if counts is None else model_report(found[names[0]], counts),
+        warnings,
     )
-    printer.warn(warnings)
 
 
 @command()
-def hardware(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
-    """List the shipped devices, or show one with the source of each number."""
+def hardware(
+    *,
+    name: str | None = argument("[NAME]"),
+    full: bool = flag("Show every number of one with its source."),
+    printer: Printer,
+) -> None:
+    """List the shipped devices, or show one."""
     from projector.config import resources
-    from projector.config.device_file import FIRST_ORDER_DEVICES, is_first_order, load_device
+    from projector.config.device_file import (
+        FIRST_ORDER_DEVICES,
+        is_first_order,
+        load_device,
+        origins_of,
+    )
     from projector.config.first_order import first_order_device
-
-    if name is not None and is_first_order(name, "device"):
-        _show_first_order(name, printer)
-        return
-    names = resources.shipped("hardware") if name is None else [name]
-    devices = {device_name: load_device(device_name, key="device") for device_name in names}
-    others = resources.shipped(FIRST_ORDER_DEVICES) if name is None else []
-    simple = {other: first_order_device(other) for other in others}
-    if printer.as_json:
-        print_plain(_devices_to_dict(devices, simple, name))
-        return
-    from projector.report.terminal.inventory import device_list, device_report, first_order_list
+    from projector.report.terminal import inventory
 
     if name is None:
-        print_report([*device_list(devices), *first_order_list(simple)])
+        devices = {each: load_device(each, key="device") for each in resources.shipped("hardware")}
+        others = resources.shipped(FIRST_ORDER_DEVICES)
+        simple = {each: first_order_device(each) for each in others}
+        shown: dict[str, Any] = {
+            "devices": {each: one.model_dump(mode="json") for each, one in devices.items()},
+            "first_order_devices": {
+                each: one.model_dump(mode="json") for each, one in simple.items()
+            },
+        }
+        printer.show(
+            shown, lambda _: [*inventory.device_list(devices), *inventory.first_order_list(simple)]
+        )
+    elif is_first_order(name, "device"):
+        plain = first_order_device(name, key="device")
+        shown = {"device": plain.model_dump(mode="json")}
+        printer.show(shown, lambda _: inventory.first_order_report(plain))
     else:
-        print_report(device_report(devices[name]))
+        device = load_device(name, key="device")
+        origins = dict(origins_of(device).fields)
+        shown = {"device": device.model_dump(mode="json"), "origins": origins}
+        report = inventory.device_report if full else inventory.device_summary
+        printer.show(shown, lambda _: report(device))
 
 
-def _show_first_order(name: str, printer: Printer) -> None:
-    from projector.config.first_order import first_order_device
+@command()
+def schema(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
+    """Print the JSON schema of a file (job, space, device) or of a --json output; list them.
 
-    device = first_order_device(name, key="device")
-    if printer.as_json:
-        print_plain({"device": device.model_dump(mode="json")})
-        return
-    from projector.report.terminal.inventory import first_order_report
+    Editors that have the schema complete fields and explain them.
+    """
+    from projector.config import resources
 
-    print_report(first_order_report(device))
-
-
-def _devices_to_dict(
-    devices: "dict[str, Device]", simple: "dict[str, FirstOrderDevice]", name: str | None
-) -> dict[str, Any]:
-    from projector.config.device_file import origins_of
-
-    if name is not None:
-        fields = dict(origins_of(devices[name]).fields)
-        return {"device": devices[name].model_dump(mode="json"), "origins": fields}
-    return {
-        "devices": {each: device.model_dump(mode="json") for each, device in devices.items()},
-        "first_order_devices": {each: one.model_dump(mode="json") for each, one in simple.items()},
-    }
+    files = {path.stem: path for path in sorted(resources.data_dir("schemas").glob("*.json"))}
+    if name is None:
+        if printer.as_json:
+            print_plain({"schemas": list(files)})
+        else:
+            write("\n".join(files) + "\n")
+    elif name in files:
+        write(files[name].read_text(encoding="utf-8"))
+    else:
+        msg = f"there is no schema of {name!r}; known: {', '.join(files)}"
+        raise ConfigError(msg, key="name", value=name, allowed=list(files))
 
 
 @command()
@@ -103,6 +109,7 @@ def init(
     model: str = option("NAME", None, shown="llama3.1_8b"),
     device: str = option("NAME", None, shown="mi300x"),
     nodes: int | None = option("N", "Hosts; left out, the least on which a layout fits."),
+    minimal: bool = flag("Write only what is stated, without defaults and explanations."),
     force: bool = flag("Overwrite an existing file."),
     printer: Printer,
 ) -> None:
@@ -114,7 +121,7 @@ def init(
     interpret_at_first(quiet=printer.quiet)
     from projector.report.job_file import fitting_job_file
 
-    text, note = fitting_job_file(model, device, nodes)
+    text, note = fitting_job_file(model, device, nodes, minimal=minimal)
     notes = [note] if note else []
     if output is not None:
         _write(Path(output), text, force=force)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from projector.cli.options import argument, command, flag, option
-from projector.cli.output import Printer, check_files, interpret_at_first, print_plain, print_report
+from projector.cli.output import Printer, check_files, draw, interpret_at_first
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,13 @@ def gemm(
     """
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
+    from projector.report.figures.roofline import gemm_figure
+    from projector.report.terminal.single import gemm_report
     from projector.single.gemm import list_gemms
 
     gemms = list_gemms(extents, table, **asdict(products))
-    if plot is not None:
-        from projector.report.figures.figure import save_figure
-        from projector.report.figures.roofline import gemm_figure
-
-        save_figure(plot, lambda: gemm_figure(gemms))
-    if printer.as_json:
-        print_plain(gemms.to_dict())
-        return
-    from projector.report.terminal.single import gemm_report
-
-    print_report(gemm_report(gemms, explain=explain))
+    draw(plot, lambda: gemm_figure(gemms))
+    printer.show(gemms.to_dict(), lambda _: gemm_report(gemms, explain=explain))
 
 
 @dataclass(frozen=True)
@@ -89,30 +82,27 @@ def attention(
     A shape is BATCH HEADS SEQ, with SEQ_KV where there are more keys than queries: a chunk or a
     context-parallel slice, whose queries are the last ones. A CSV file has the columns batch,
     heads and seq, and seq_kv, kv_heads, head_dim, v_head_dim and window where they differ from
-    the options. ``projector hardware NAME`` lists the implementations.
+    the options. ``projector hardware NAME --full`` lists the implementations.
     """
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
+    from projector.report.figures.roofline import attention_figure
     from projector.report.terminal.single import attention_report, read_shapes
-
-    columns = read_shapes(shape, table, asdict(shapes))
     from projector.single.attention import packed_time_s, project_attention
 
+    columns = read_shapes(shape, table, asdict(shapes))
     projection = project_attention(**columns)
     together_s = packed_time_s(projection) if packed else None
-    if plot is not None:
-        from projector.report.figures.roofline import write_attention_figure
-
-        write_attention_figure(projection, columns, plot)
-    if printer.as_json:
-        result = {**projection.to_dict(), "warnings": list(projection.warnings)}
-        result["uncertainty"] = projection.uncertainty
-        if together_s is not None:
-            result["time_ms"] = together_s * 1e3
-        print_plain(result)
-        return
-    print_report(attention_report(projection, explain=explain, packed_s=together_s))
-    printer.warn(projection.warnings)
+    draw(plot, lambda: attention_figure(projection, columns))
+    result = {**projection.to_dict(), "warnings": list(projection.warnings)}
+    result["uncertainty"] = projection.uncertainty
+    if together_s is not None:
+        result["time_ms"] = together_s * 1e3
+    printer.show(
+        result,
+        lambda _: attention_report(projection, explain=explain, packed_s=together_s),
+        projection.warnings,
+    )
 
 
 @command()
@@ -139,6 +129,8 @@ def collective(
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
     from projector.config.formats.shape_table import byte_count
+    from projector.report.figures.collective import collective_figure
+    from projector.report.terminal.network import collective_report
     from projector.single.collective import project_collective
 
     projection = project_collective(
@@ -151,14 +143,5 @@ def collective(
         algorithm=algorithm,
         sweep=sweep,
     )
-    if plot is not None:
-        from projector.report.figures.collective import collective_figure
-        from projector.report.figures.figure import save_figure
-
-        save_figure(plot, lambda: collective_figure(projection))
-    if printer.as_json:
-        print_plain(projection.to_dict())
-        return
-    from projector.report.terminal.network import collective_report
-
-    print_report(collective_report(projection))
+    draw(plot, lambda: collective_figure(projection))
+    printer.show(projection.to_dict(), lambda _: collective_report(projection))

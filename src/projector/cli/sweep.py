@@ -44,6 +44,7 @@ def sweep(
         names="--plot",
     ),
     html: str | None = option("FILE.html", "Write one interactive page that works offline."),
+    csv: str | None = output.CSV,
     printer: output.Printer,
 ) -> int:
     """Project every job of a space.
@@ -62,14 +63,15 @@ def sweep(
     """  # noqa: D301  click looks for the backspace
     if out is None:
         refuse_idle("overwrite", "verify", needs="--out PATH")
-    if dry_run and (plots or html is not None):
-        msg = "--plot and --html need the rows, of which --dry-run computes none"
+    if dry_run and (plots or html is not None or csv is not None):
+        msg = "--plot, --html and --csv need the rows, of which --dry-run computes none"
         raise ConfigError(msg, key="dry_run", value=True, allowed=False)
     if click.get_current_context().obj:  # the process is ours alone
         from projector.sweeps.workers import take_over
 
         take_over()
     pictures = output.read_pictures(plots, html, "OF_SWEEP")
+    output.check_files(csv=csv)
     from projector.sweeps.table import read_space
 
     job_space = read_space(space)
@@ -108,6 +110,7 @@ def sweep(
 
         write_sweep_page(result, html)
         printer.wrote(html)
+    output.write_csv(result, csv, printer)
     if printer.as_json:
         output.print_json(result.to_dict())
     else:

@@ -6,7 +6,7 @@ import click
 
 from projector.cli.job import ASSIGNMENTS
 from projector.cli.options import argument, command, flag, option, refuse_idle
-from projector.cli.output import Printer, print_plain
+from projector.cli.output import Printer, check_files, draw, print_plain
 
 _NODE = argument("NODE")
 _NODES = option("N", "A cluster of N nodes (hosts) instead of one.")
@@ -165,21 +165,18 @@ def plot(
     With --nodes draw a cluster: hosts, rails, leaf, spine and core switches. KEY=VALUE is as in
     show.
     """
-    from projector.report.figures.figure import check_figure
+    from projector.report.figures.cluster import cluster_figure
+    from projector.report.figures.topology import node_figure
     from projector.topology.cluster import build_cluster, load_node
 
     target = out or f"{Path(node).stem}.png"
-    check_figure(target)
+    check_files(target)
     graph = load_node(node, assignments, network)
     if nodes is None:
-        from projector.report.figures.topology import write_node_figure
-
-        write_node_figure(graph, target)
+        draw(target, lambda: node_figure(graph))
     else:
         cluster = build_cluster(graph, nodes)
-        from projector.report.figures.cluster import write_cluster_figure
-
-        write_cluster_figure(cluster, target)
+        draw(target, lambda: cluster_figure(cluster))
     if printer.as_json:
         print_plain({"node": graph.node.name, "figure": target})
     else:

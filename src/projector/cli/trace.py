@@ -15,10 +15,12 @@ from projector.cli.options import argument, command, flag, group, option
 from projector.cli.output import (
     Printer,
     check_files,
+    draw,
     interpret_at_first,
     print_json,
     print_plain,
     print_report,
+    write_page,
 )
 from projector.errors import ConfigError
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from projector.config.job import Job
-    from projector.report.document import Document
     from projector.report.trace_runs import Runs
     from projector.trace.analysis import TraceAnalysis, TraceResult
     from projector.validate.traces.result import TraceComparison
@@ -111,7 +112,7 @@ class TraceRequest:
             return
         print_report(report(result.to_dict()))
         printer.warn(result.warnings)
-        self.tell_written(printer)
+        printer.wrote(self.parquet)
 
     def write_rows(self, rows: "Sequence[Mapping[str, Any]]") -> None:
         """Write rows as the table of ``--parquet``, if it was asked for."""
@@ -119,11 +120,6 @@ class TraceRequest:
             from projector.trace.parquet import row_table, write_parquet
 
             write_parquet(row_table(rows), self.parquet)
-
-    def tell_written(self, printer: Printer) -> None:
-        """Name the table of ``--parquet`` on standard error."""
-        if self.parquet is not None and not printer.as_json:
-            printer.wrote(self.parquet)
 
 
 _BY = option(
@@ -261,9 +257,9 @@ def plot(
         else:
             written.append(path)
     if html is not None:
-        from projector.report.pages.trace import write_trace_page
+        from projector.report.pages.trace import trace_document
 
-        write_trace_page(analysis, html)
+        write_page(html, lambda: trace_document(analysis))
         written.append(html)
     if printer.as_json:
         print_plain({"output": written, "left_out": left_out, "warnings": analysis.warnings})
@@ -329,19 +325,16 @@ def compare(
     request.write_rows(comparison.rows)
     if printer.as_json:
         print_json(comparison.to_dict())
-    else:
-        print_report(_report(comparison))
-        printer.warn(list(comparison.warnings))
-    request.tell_written(printer)
-
-
-def _report(comparison: "TraceComparison | Runs") -> "list[Document | RenderableType]":
+        return
+    from projector.report import trace_runs
     from projector.report.terminal.trace import comparison_report
-    from projector.report.trace_runs import Runs, runs_document
 
-    if isinstance(comparison, Runs):
-        return [runs_document(comparison)]
-    return [*comparison_report(comparison)]
+    if isinstance(comparison, trace_runs.Runs):
+        print_report([trace_runs.runs_document(comparison)])
+    else:
+        print_report(comparison_report(comparison))
+    printer.warn(list(comparison.warnings))
+    printer.wrote(request.parquet)
 
 
 def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
@@ -387,13 +380,7 @@ def _several(
     request: TraceRequest, plot: str | None, html: str | None, printer: Printer
 ) -> "TraceComparison | Runs":
     """Compare traces of the command line; what was asked for is drawn of two as of more."""
-    from projector.report.trace_runs import (
-        MOST_RUNS,
-        Run,
-        Runs,
-        write_runs_page,
-        write_runs_picture,
-    )
+    from projector.report.trace_runs import MOST_RUNS, Run, Runs, runs_document, runs_picture
     from projector.validate.traces.compare import compare_runs
 
     named = [_named(text) for text in request.paths]
@@ -410,10 +397,9 @@ def _several(
         return compare_runs(*read)
     names = _apart([name for name, _ in named])
     found = Runs(tuple(Run.of(*each) for each in zip(names, read, strict=True)))
-    for path, write in ((plot, write_runs_picture), (html, write_runs_page)):
-        if path is not None:
-            write(found, path)
-            printer.wrote(path)
+    draw(plot, lambda: runs_picture(found))
+    write_page(html, lambda: runs_document(found))
+    printer.wrote(plot, html)
     return compare_runs(*read) if len(read) == 2 else found
 
 
@@ -460,6 +446,7 @@ def gap(
     else from the shapes in the trace. With --config, KEY=VALUE among the paths overrides a field
     of the job.
     """
+    from projector.report.figures.trace import gap_figure
     from projector.report.terminal.trace import gap_report
     from projector.validate.traces.api import gap_of
 
@@ -473,20 +460,18 @@ def gap(
         interpret_at_first(quiet=printer.quiet)
     found = gap_of(analysis, job, device, dtype)
     # Files first: where one cannot be written, standard output has the error alone.
-    if plot is not None:
-        from projector.report.figures.trace import write_gap
-
-        title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
-        write_gap(found.operations, title, plot)
+    if plot is not None and not any(each.theory_ns for each in found.operations):
+        msg = "the picture of the gap has nothing to show: no theoretical duration is known"
+        raise ConfigError(msg, key="plot", value=plot, allowed="--config or --device")
+    title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
+    draw(plot, lambda: gap_figure(found.operations, title))
     request.write_rows(found.rows)
     if printer.as_json:
         print_json(found.to_dict())
-    else:
-        print_report(gap_report(found))
-        printer.warn(list(found.warnings))
-    if plot is not None and not printer.as_json:
-        printer.wrote(plot)
-    request.tell_written(printer)
+        return
+    print_report(gap_report(found))
+    printer.warn(list(found.warnings))
+    printer.wrote(plot, request.parquet)
 
 
 @command(trace, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -41,18 +41,13 @@ def validate(
         return
     output.check_files(plot)
     output.announce_compilation(quiet=printer.quiet)
+    from projector.report.figures.measurements import measurements_figure
+    from projector.report.terminal.validate import validation_report
     from projector.validate.totals import results_object, summary, write_results
 
     columns = [name.strip() for name in by.split(",") if name.strip()]
     validation = write_results(kind, file, out, columns)
-    if plot is not None:
-        from projector.report.figures.measurements import write_figure
-
-        write_figure(validation, plot)
+    output.draw(plot, lambda: measurements_figure(validation))
     totals = summary(validation)
-    if printer.as_json:
-        output.print_plain(results_object(validation, totals))
-        return
-    from projector.report.terminal.validate import validation_report
-
-    output.print_report(validation_report(validation, totals))
+    result = results_object(validation, totals)
+    printer.show(result, lambda _: validation_report(validation, totals))

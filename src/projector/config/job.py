@@ -15,12 +15,17 @@ from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.config.run import RunConfig
 from projector.config.training import TrainingConfig
+from projector.envelope import flatten
+from projector.frames import Frame
 
 SECTIONS = ("model", "parallelism", "training", "cluster", "run", "first_order")
 """Of all but the model a file may state nothing but the name."""
 
 
-class JobSections(Config):
+_NUMBERS_OF_MACHINES = {"cluster": {"device", "network"}}
+
+
+class JobSections(Config, Frame):
     """What a job says on devices of either kind, with compute units or without."""
 
     name: str = ""
@@ -52,6 +57,12 @@ class JobSections(Config):
 
     ignored: tuple[str, ...] = Field(default=(), exclude=True)
     """Settings of the file that made this job which cannot change a projection."""
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What the job states, a row each field."""
+        stated = self.model_dump(mode="json", exclude_unset=True, exclude=_NUMBERS_OF_MACHINES)
+        return [{"field": name, "value": str(value)} for name, value in flatten(stated).items()]
 
     @field_validator("model", mode="before")
     @classmethod

@@ -152,8 +152,8 @@ def find(kind: str, name: str, *, key: str) -> Path:
 _NOT_ENTRIES = {
     "aliases", "attention", "engines", "exchange_limits", "exchange_proxies", "experts",
     "failures", "gemm", "inference", "left_out", "measured", "memory", "networks", "power",
-    "prices", "probe", "recipes", "release_drift", "report_words", "runtime_names", "scaling",
-    "software", "table_names", "table_words", "timeline_names", "trace_counters",
+    "prices", "probe", "recipes", "release_drift", "report_tables", "report_words", "runtime_names",
+    "scaling", "software", "table_names", "table_words", "timeline_names", "trace_counters",
     "trace_events", "trace_formats", "trace_names", "trace_operations", "trace_operators",
     "training", "transports", "uncertainty", "uncertainty_left_out",
 }  # fmt: skip
@@ -209,3 +209,7 @@ def hardware_table(file: str) -> Mapping[str, Any]:
 def settings_of(tool: str) -> Mapping[str, Any]:
     """Return what is known of the settings of another tool, from ``hardware/settings/``."""
     return hardware_table(f"settings/{tool}.yaml")
+
+
+SPELLINGS = settings_of("spellings")
+"""Section of a job -> other spellings of its fields."""

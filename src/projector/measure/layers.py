@@ -120,28 +120,21 @@ class GroupedAttention:
         )
         self.length = c.seq // c.cp
         self.rotations = parts.rotations(builder.kit, self.length, c.d_qk, builder.dtype)
-        whole = c.qk_norm != 1
-        self.norms = (
-            (
-                Norm(builder, self.query if whole else c.d_qk),
-                Norm(builder, self.key if whole else c.d_qk),
-            )
-            if c.qk_norm
-            else None
-        )
+        widths = (c.d_qk, c.d_qk) if c.qk_norm == 1 else (self.query, self.key)
+        self.norms = [Norm(builder, width) for width in widths] if c.qk_norm else []
         self.core = Core(builder, self.heads, self.key_heads)
 
     def __call__(self, x: Tensor) -> Tensor:
         torch, comm, c = self.builder.torch, self.builder.comm, self.columns
         x = self.qkv.enter(x, comm, divided=c.divided)
         query, key, value = x.split((self.query, self.key, self.value), dim=-1)
-        if self.norms is not None and c.qk_norm != 1:
+        if self.norms and c.qk_norm != 1:
             query, key = self.norms[0](query), self.norms[1](key)
         query, key, value = (
             part.view(c.micro_batch, self.length, heads, -1)
             for part, heads in ((query, self.heads), (key, self.key_heads), (value, self.key_heads))
         )
-        if self.norms is not None and c.qk_norm == 1:
+        if self.norms and c.qk_norm == 1:
             query, key = self.norms[0](query), self.norms[1](key)
         query, key, value = (part.transpose(1, 2) for part in (query, key, value))
         if c.rope:

@@ -4,14 +4,15 @@ An operator is the same code that a layer runs. Where the backward of an operato
 its own in autograd, it is written out: a residual addition adds two gradients on the way back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from projector.measure import parts
 from projector.measure.blocks import Columns, ceil_div
 from projector.measure.experts import CLAMP, Routing, permute, sort_chunks, unpermute
-from projector.measure.layers import assemble
+from projector.measure.layers import IN_PLACE, assemble
 from projector.measure.narrow import RECIPES, format_of
 from projector.measure.parts import Kit, Tensor, UnsupportedError
 from projector.measure.task import LayerSpec, OperationProgram
@@ -50,9 +51,9 @@ class Context:
         """Type of activations."""
         return self.kit.wide_type(self.spec.dtype)
 
-    def leaf(self, *shape: int, dtype: Any = None) -> Tensor:
+    def leaf(self, *shape: int) -> Tensor:
         """Return an operand that wants a gradient."""
-        return self.kit.random(*shape, dtype=dtype or self.dtype).requires_grad_()
+        return self.kit.random(*shape, dtype=self.dtype).requires_grad_()
 
 
 def memory_operator(kit: Kit, program: OperationProgram) -> MemoryOperator:
@@ -108,22 +109,21 @@ def _norm(at: Context) -> MemoryOperator:
     return MemoryOperator("layer_norm" if shift else "rms_norm", inputs, run)
 
 
-def _latent_norm(at: Context) -> MemoryOperator:
-    c = at.columns
-    widths = [width for width in (c.q_lora, c.kv_lora) if width]
-
-    def inputs() -> tuple[Tensor, ...]:
-        return tuple(
-            operand
-            for width in widths
-            for operand in (at.leaf(c.outer_tokens, width), at.leaf(width))
-        )
+def _norms(at: Context, shapes: Sequence[tuple[int, ...]]) -> MemoryOperator:
+    """Norms of streams of several shapes, each with its own weights."""
+    eager = at.columns.eager == 1
 
     def run(*operands: Tensor) -> tuple[Tensor, ...]:
         pairs = zip(operands[::2], operands[1::2], strict=True)
-        return tuple(parts.norm(at.torch, x, w, None, eager=c.eager == 1) for x, w in pairs)
+        return tuple(parts.norm(at.torch, x, w, None, eager=eager) for x, w in pairs)
 
-    return MemoryOperator("rms_norm", inputs, run)
+    both = [each for shape in shapes for each in (shape, shape[-1:])]
+    return MemoryOperator("rms_norm", lambda: tuple(at.leaf(*each) for each in both), run)
+
+
+def _latent_norm(at: Context) -> MemoryOperator:
+    c = at.columns
+    return _norms(at, [(c.outer_tokens, width) for width in (c.q_lora, c.kv_lora) if width])
 
 
 def _local_heads(c: Columns) -> tuple[int, int]:
@@ -131,23 +131,10 @@ def _local_heads(c: Columns) -> tuple[int, int]:
 
 
 def _qk_norm(at: Context) -> MemoryOperator:
-    c = at.columns
-    heads, key_heads = _local_heads(c)
-    by_head = c.qk_norm == 1
-
-    def inputs() -> tuple[Tensor, ...]:
-        def rows(count: int) -> tuple[Tensor, Tensor]:
-            if by_head:
-                return at.leaf(c.tokens, count, c.d_qk), at.leaf(c.d_qk)
-            return at.leaf(c.tokens, count * c.d_qk), at.leaf(count * c.d_qk)
-
-        return (*rows(heads), *rows(key_heads))
-
-    def run(query: Tensor, of_query: Tensor, key: Tensor, of_key: Tensor) -> tuple[Tensor, ...]:
-        pairs = ((query, of_query), (key, of_key))
-        return tuple(parts.norm(at.torch, x, w, None, eager=c.eager == 1) for x, w in pairs)
-
-    return MemoryOperator("rms_norm", inputs, run)
+    c, heads = at.columns, _local_heads(at.columns)
+    if c.qk_norm == 1:
+        return _norms(at, [(c.tokens, count, c.d_qk) for count in heads])
+    return _norms(at, [(c.tokens, count * c.d_qk) for count in heads])
 
 
 def _residual(at: Context) -> MemoryOperator:
@@ -246,12 +233,11 @@ def _topk(at: Context) -> MemoryOperator:
 
 def _permute(at: Context) -> MemoryOperator:
     c, (routing, _) = at.columns, _expert_rows(at)
-
-    def run(x: Tensor) -> Tensor:
-        _, token = routing.order()
-        return permute(x, token)
-
-    return MemoryOperator("sort, index_select", lambda: (at.leaf(c.outer_tokens, c.hidden),), run)
+    return MemoryOperator(
+        "sort, index_select",
+        lambda: (at.leaf(c.outer_tokens, c.hidden),),
+        lambda x: permute(x, routing.order()[1]),
+    )
 
 
 def _unpermute(at: Context) -> MemoryOperator:
@@ -289,20 +275,15 @@ def _embedding(at: Context) -> MemoryOperator:
 
 
 def _loss(at: Context) -> MemoryOperator:
-    from projector.measure.layers import IN_PLACE
-
     c = at.columns
     columns = ceil_div(c.vocab, c.tp)
     targets = at.kit.integers(c.tokens, below=columns)
-    if 0 < c.loss_saved_bytes <= IN_PLACE:
-        loss = parts.in_place_loss(at.torch)
-        return MemoryOperator(
-            "loss in place", lambda: (at.leaf(c.tokens, columns),), lambda x: loss(x, targets)
-        )
+    in_place = 0 < c.loss_saved_bytes <= IN_PLACE
+    loss = parts.in_place_loss(at.torch) if in_place else partial(parts.plain_loss, at.torch)
     return MemoryOperator(
-        "loss on FP32 logits",
+        "loss in place" if in_place else "loss on FP32 logits",
         lambda: (at.leaf(c.tokens, columns),),
-        lambda x: parts.plain_loss(at.torch, x, targets),
+        lambda x: loss(x, targets),
     )
 
 

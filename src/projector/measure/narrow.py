@@ -120,7 +120,7 @@ class NarrowLinear:
         self._apply = _function(fmt.torch, self)
 
     def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return ``x @ weight'`` in 16 bits."""
+        """Return ``x @ weight'`` in 16 bits, of rows of experts each with its own weight."""
         return self._apply(x, weight)
 
     def of_weight(self, weight: Tensor) -> tuple[Quantised, Quantised]:
@@ -134,8 +134,9 @@ class NarrowLinear:
         """Quantise one operand of a GEMM, its depth innermost."""
         return self.format.quantise(x)
 
-    of_groups = of_rows
-    """All rows are of one group."""
+    def of_groups(self, x: Tensor) -> Quantised:
+        """Quantise rows, which are all of one group."""
+        return self.of_rows(x)
 
     def multiply(self, left: Quantised, right: Quantised, *, gradient: bool = False) -> Tensor:
         """Return the product of quantised rows and quantised rows of the other side."""
@@ -148,10 +149,11 @@ class NarrowLinear:
 
     def _keep(self, weight: Tensor) -> None:
         plain = weight.detach()
-        self._kept[id(weight)] = (weight, self.of_rows(plain), self.of_rows(plain.t().contiguous()))
+        turned = plain.transpose(-2, -1).contiguous()
+        self._kept[id(weight)] = (weight, self.of_rows(plain), self.of_rows(turned))
 
 
-class NarrowExperts:
+class NarrowExperts(NarrowLinear):
     """A grouped linear layer of which all three GEMMs are narrow, one kernel for all experts.
 
     ``torch._scaled_grouped_mm`` takes a scale for each row; one of a whole tensor is repeated.
@@ -160,27 +162,8 @@ class NarrowExperts:
 
     def __init__(self, fmt: Format, ends: Tensor) -> None:
         """Take where the rows of each expert end, int32[experts]."""
-        self.format, self.ends, self.torch = fmt, ends, fmt.torch
-        self._kept: tuple[Quantised, Quantised] | None = None
-        self._weight: Tensor = None
-        self._apply = _function(fmt.torch, self)
-
-    def __call__(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the rows times the weight of their expert, in 16 bits."""
-        return self._apply(x, weight)
-
-    def of_weight(self, weight: Tensor) -> tuple[Quantised, Quantised]:
-        """Return the weights quantised by rows and by columns."""
-        if self._kept is None:
-            self._weight = weight
-            self.refresh()
-        assert self._kept is not None
-        return self._kept
-
-    def refresh(self) -> None:
-        """Quantise the weights anew, as after a step of the optimizer."""
-        plain = self._weight.detach()
-        self._kept = (self.of_rows(plain), self.of_rows(plain.transpose(1, 2).contiguous()))
+        super().__init__(fmt)
+        self.ends, self.torch = ends, fmt.torch
 
     def of_rows(self, x: Tensor) -> Quantised:
         """Quantise, and give each row its scale: [..., rows, k] and [..., rows]."""
@@ -203,9 +186,7 @@ class NarrowExperts:
         )  # fmt: skip
 
 
-def _function(
-    torch: Torch, linear: NarrowLinear | NarrowExperts
-) -> Callable[[Tensor, Tensor], Tensor]:
+def _function(torch: Torch, linear: NarrowLinear) -> Callable[[Tensor, Tensor], Tensor]:
     class Function(torch.autograd.Function):
         """The three GEMMs, grouped or not; a weight that wants no gradient keeps no input."""
 

@@ -27,7 +27,12 @@ from projector.files import check_place, read_bounded, write_whole
 from projector.measure import task
 from projector.measure.devices import driver_at_hand, gpus_at_hand, stands_for
 from projector.measure.keys import OperationKey
-from projector.measure.reduction import AS_MEASURED, DescribedReduction, reduction_lines
+from projector.measure.reduction import (
+    AS_MEASURED,
+    DescribedReduction,
+    kept_experts,
+    reduction_lines,
+)
 from projector.units import MILLISECOND, to_gib
 
 MOST_BYTES = 64 * 1024**2
@@ -274,8 +279,6 @@ class Record(Config):
         measured = self.section("model", ModelConfig).moe
         if job.model.moe is None or measured is None:
             return []
-        from projector.measure.reduction import kept_experts  # a record is read without it
-
         ranks = self.section("parallelism", ParallelismConfig).ep
         here = measured.num_experts // ranks
         wanted = kept_experts(job.model.moe, job.parallelism.ep, ranks) // ranks

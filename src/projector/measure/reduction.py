@@ -16,25 +16,16 @@ from projector.config.first_order import FirstOrderConfig
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import MoEConfig
+from projector.config.resources import settings_of
 from projector.config.run import RunConfig
 from projector.envelope import told
 from projector.errors import ConfigError
 from projector.lower.rules import divisors, first_broken
 from projector.lower.workloads import layout_of
 
-AS_MEASURED: dict[str, Any] = {
-    "parallelism.tp_comm_overlap": False,
-    "parallelism.overlap_moe_expert_parallel_comm": False,
-    "parallelism.moe_shared_expert_overlap": False,
-    "training.elementwise": "eager",
-    "training.torch_compile": False,
-    "training.cuda_graphs": False,
-    "training.moe.dispatcher": "alltoall",
-    "training.moe.dispatch_precision": "bf16",
-    "training.moe.permute_fusion": False,
-    "training.moe.fused_experts": False,
-    "training.moe.padding_fusion": True,
-}
+_SETTINGS = settings_of("benchmark_job")
+
+AS_MEASURED: Mapping[str, Any] = _SETTINGS["as_measured"]
 """PyTorch's own kernels, one after the other. What the target does instead is scaled by the model,
 so that no time of another kernel is taken for that of a fused one."""
 
@@ -83,27 +74,7 @@ class DescribedReduction(Config):
     stand_ins: list[str]
 
 
-WHOLE: dict[str, Any] = {
-    "parallelism.pp": 1,
-    "parallelism.vpp": 1,
-    "parallelism.dp": None,
-    "parallelism.decoder_first_pipeline_num_layers": None,
-    "parallelism.decoder_last_pipeline_num_layers": None,
-    "parallelism.pipeline_model_parallel_layout": None,
-    "parallelism.account_for_embedding_in_pipeline_split": False,
-    "parallelism.account_for_loss_in_pipeline_split": False,
-    "parallelism.divide_pipeline_by_work": False,
-    "parallelism.microbatch_group_size_per_vp_stage": None,
-    "parallelism.num_distributed_optimizer_instances": 1,
-    "parallelism.sharding_group_size": None,
-    "training.recompute": "none",
-    "training.schedule": "auto",
-    "training.zero_bubble_max_pending_backward": None,
-    "training.optimizer_post_validation": False,
-    "training.activation_offload_fraction": 0.0,
-    "training.optimizer.offload_fraction": 0.0,
-    "cluster.nodes": 1,
-}
+WHOLE: Mapping[str, Any] = _SETTINGS["whole"]
 """What every benchmark job has: one stage, one copy, everything kept on the device."""
 
 
@@ -238,7 +209,7 @@ class Reduction:
 def reduction_lines(described: Mapping[str, Any]) -> list[str]:
     """Return what was reduced and why, one line each, from `Reduction.to_dict`."""
     steps, target = described["steps"], described["target"]
-    least, offered = _gpus(described["least_gpus"]), described["available_gpus"]
+    least, offered = _count(described["least_gpus"]), described["available_gpus"]
     measured = described["benchmark"]["gpus"]
     shown = [
         f"Benchmark: {_degrees_shown(described['benchmark'])}",
@@ -252,13 +223,13 @@ def reduction_lines(described: Mapping[str, Any]) -> list[str]:
         shown.append(f"One copy of the target takes {least} of {offered}: nothing is reduced.")
     for number, step in enumerate(steps, 1):
         change = f"{step['dimension'].upper()} {step['before']} -> {step['after']}"
-        shown.append(f"  {number}. {change}: {_gpus(step['gpus'])}. {step['reason']}")
+        shown.append(f"  {number}. {change}: {_count(step['gpus'])}. {step['reason']}")
     low, high = described["min_dp"], described["target_dp"]
     if low != high:
-        nodes = _nodes(described["least_nodes"])
+        nodes = _count(described["least_nodes"], "node")
         shown.append(
             f"DP {low} on {nodes}, the fewest that hold a copy -> {high} on "
-            f"{_nodes(target['nodes'])}: each copy runs {low}/{high} of the microbatches."
+            f"{_count(target['nodes'], 'node')}: each copy runs {low}/{high} of the microbatches."
         )
     closed = described.get("closed_form")
     if closed:
@@ -312,7 +283,7 @@ def reduce_job(job: Job, benchmark_gpus: int | None = None) -> Reduction:
     cp = job.parallelism.cp
     why = f"cp ({cp}) is never reduced" if least % cp == 0 and cp > 1 else "its degrees need more"
     msg = (
-        f"benchmark_gpus: {job.model.name} cannot be measured on {_gpus(available)}, because "
+        f"benchmark_gpus: {job.model.name} cannot be measured on {_count(available)}, because "
         f"{why}; at least {least} would do"
     )
     raise ConfigError(msg, key="benchmark_gpus", value=available, allowed=f"at least {least}")
@@ -458,15 +429,11 @@ def _described(job: Job) -> dict[str, Any]:
 
 def _degrees_shown(values: Mapping[str, Any]) -> str:
     degrees = ", ".join(f"{name.upper()}={values[name]}" for name in _SHOWN)
-    return f"{degrees} ({_gpus(values['gpus'])}, {_nodes(values['nodes'])})"
+    return f"{degrees} ({_count(values['gpus'])}, {_count(values['nodes'], 'node')})"
 
 
 _SHOWN = ("tp", "pp", "vpp", "ep", "cp", "dp")
 
 
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'s' if count != 1 else ''}"
-
-
-def _nodes(count: int) -> str:
-    return f"{count} node{'s' if count != 1 else ''}"
+def _count(count: int, what: str = "GPU") -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"

@@ -110,9 +110,24 @@ class Library:
 
 
 class _Opened(Library):
+    _NAME: tuple[str, Any]
+    """Function for the name of a device, and the type of the size that it takes."""
+    _CLOSE: str
+
     def __init__(self, library: Any) -> None:
         self._library = library
         self._device: Any = None
+
+    def name(self) -> str:
+        """Return the name of the device."""
+        function, size = self._NAME
+        text = ctypes.create_string_buffer(_NAME_BYTES)
+        failed = self._call(function, self._device, text, size(_NAME_BYTES))
+        return "" if failed else text.value.decode(errors="replace")
+
+    def close(self) -> None:
+        """Shut the library down."""
+        self._call(self._CLOSE)
 
     def _call(self, function: str, *arguments: Any) -> int:
         """Call a function; one that this version does not have fails with -1."""
@@ -121,10 +136,12 @@ class _Opened(Library):
         except AttributeError:
             return -1
 
-    def _text(self, function: str, size: Any) -> str:
-        text = ctypes.create_string_buffer(_NAME_BYTES)
-        failed = self._call(function, self._device, text, size)
-        return "" if failed else text.value.decode(errors="replace")
+    def _number(
+        self, function: str, value: Any, unit: float, *which: Any, more: Sequence[Any] = ()
+    ) -> float | None:
+        """Return what a function puts into a number, which lies before its last arguments."""
+        failed = self._call(function, self._device, *which, ctypes.byref(value), *more)
+        return None if failed else float(value.value) / unit
 
 
 class Nvml(_Opened):
@@ -134,6 +151,8 @@ class Nvml(_Opened):
     title = "NVML"
     reset = "nvidia-smi --reset-gpu-clocks"
 
+    _NAME = "nvmlDeviceGetName", ctypes.c_uint
+    _CLOSE = "nvmlShutdown"
     _READINGS: Mapping[Reading, tuple[str, tuple[int, ...], float]] = {
         "clock_mhz": ("nvmlDeviceGetClockInfo", (_SM_CLOCK,), 1.0),
         "memory_clock_mhz": ("nvmlDeviceGetClockInfo", (_MEMORY_CLOCK,), 1.0),
@@ -160,16 +179,10 @@ class Nvml(_Opened):
             self.close()
             raise OSError(f"NVML has no device {pci or index}")
 
-    def name(self) -> str:
-        """Return the name of the device."""
-        return self._text("nvmlDeviceGetName", ctypes.c_uint(_NAME_BYTES))
-
     def read(self, what: Reading) -> float | None:
         """Return a reading of the multiprocessors, the memory or the board."""
         function, which, unit = self._READINGS[what]
-        value = ctypes.c_uint()
-        failed = self._call(function, self._device, *map(ctypes.c_uint, which), ctypes.byref(value))
-        return None if failed else value.value / unit
+        return self._number(function, ctypes.c_uint(), unit, *map(ctypes.c_uint, which))
 
     def reasons(self) -> tuple[str, ...]:
         """Return what holds the clock down."""
@@ -180,10 +193,6 @@ class Nvml(_Opened):
             if self._call(function, self._device, ctypes.byref(bits)) == _SUCCESS:
                 return tuple(text for bit, text in REASONS.items() if bits.value & bit)
         return ()
-
-    def close(self) -> None:
-        """Shut the library down."""
-        self._call("nvmlShutdown")
 
     def _lock(self, clock_mhz: int) -> int:
         clock = ctypes.c_uint(clock_mhz)
@@ -199,6 +208,9 @@ class RocmSmi(_Opened):
     vendor = "amd"
     title = "ROCm SMI"
     reset = "rocm-smi --resetperfdeterminism"
+
+    _NAME = "rsmi_dev_name_get", ctypes.c_size_t
+    _CLOSE = "rsmi_shut_down"
 
     def __init__(self, library: Any, index: int, pci: str | None = None) -> None:
         """Start the library and find a device by its PCI address, or else by its number."""
@@ -216,40 +228,23 @@ class RocmSmi(_Opened):
             raise OSError(f"ROCm SMI has no device {pci or index}")
         self._device = ctypes.c_uint32(found[0])
 
-    def name(self) -> str:
-        """Return the name of the device."""
-        return self._text("rsmi_dev_name_get", ctypes.c_size_t(_NAME_BYTES))
-
     def read(self, what: Reading) -> float | None:
         """Return a reading: the average power where it is known, heat of the hottest spot."""
+        number, sensor = self._number, ctypes.c_uint32(0)
         match what:
-            case "clock_mhz":
-                return self._clock_mhz(_SYSTEM_CLOCK)
-            case "memory_clock_mhz":
-                return self._clock_mhz(_DRAM_CLOCK)
+            case "clock_mhz" | "memory_clock_mhz":
+                return self._clock_mhz(_SYSTEM_CLOCK if what == "clock_mhz" else _DRAM_CLOCK)
             case "power_w":
-                power_uw, kind = ctypes.c_uint64(), ctypes.c_int()
-                sensor, found = ctypes.c_uint32(0), ctypes.byref(power_uw)
-                average, current = "rsmi_dev_power_ave_get", "rsmi_dev_power_get"
-                failed = self._call(average, self._device, sensor, found) and self._call(
-                    current, self._device, found, ctypes.byref(kind)
-                )
-                return None if failed else power_uw.value / 1e6
+                average_w = number("rsmi_dev_power_ave_get", ctypes.c_uint64(), 1e6, sensor)
+                if average_w is not None:
+                    return average_w
+                kind = ctypes.byref(ctypes.c_int())
+                return number("rsmi_dev_power_get", ctypes.c_uint64(), 1e6, more=(kind,))
             case "power_limit_w":
-                cap_uw, sensor = ctypes.c_uint64(), ctypes.c_uint32(0)
-                found = ctypes.byref(cap_uw)
-                failed = self._call("rsmi_dev_power_cap_get", self._device, sensor, found)
-                return None if failed else cap_uw.value / 1e6
+                return number("rsmi_dev_power_cap_get", ctypes.c_uint64(), 1e6, sensor)
             case "temperature_c":
-                value = ctypes.c_int64()
                 which = ctypes.c_uint32(_JUNCTION), ctypes.c_int(_CURRENT)
-                function = "rsmi_dev_temp_metric_get"
-                failed = self._call(function, self._device, *which, ctypes.byref(value))
-                return None if failed else value.value / 1e3
-
-    def close(self) -> None:
-        """Shut the library down."""
-        self._call("rsmi_shut_down")
+                return number("rsmi_dev_temp_metric_get", ctypes.c_int64(), 1e3, *which)
 
     def _lock(self, clock_mhz: int) -> int:
         # The highest clock, in the mode that keeps a device at it.

@@ -208,14 +208,13 @@ LOST_RANK = 75
 """Exit code of a rank that has waited in vain for another one: BSD's ``EX_TEMPFAIL``."""
 
 
-def write_answer(path: Path, answer: Answer) -> None:
-    """Write what was measured; the file appears whole."""
-    write_whole(path, answer.model_dump_json().encode(), key="answer")
-
-
-def write_error(path: Path, error: ProjectorError) -> None:
-    """Write why nothing could be measured; the worker then ends with an exit code above 0."""
-    write_whole(path, json.dumps(error.to_dict()).encode(), key="answer")
+def write_answer(path: Path, answer: Answer | ProjectorError) -> None:
+    """Write what was measured, or why nothing could be; the file appears whole."""
+    if isinstance(answer, ProjectorError):
+        text = json.dumps(answer.to_dict())
+    else:
+        text = answer.model_dump_json()
+    write_whole(path, text.encode(), key="answer")
 
 
 def read_error(path: Path) -> MeasurementError | None:

@@ -87,11 +87,6 @@ class Sampler(ReadingThread):
             self._library.close()
             self._library = None
 
-    def between(self, start_s: float, end_s: float) -> tuple[float | None, float | None]:
-        """Return the median clock in MHz and power in W of a span; None where none was read."""
-        load = self.load([(start_s, end_s)])
-        return load.clock_mhz, load.power_w
-
     def load(self, spans: Sequence[tuple[float, float]]) -> Load:
         """Return how the device was over spans of seconds, such as all runs of one operation.
 
@@ -105,12 +100,10 @@ class Sampler(ReadingThread):
             within += inside or [
                 each for each in samples if start_s - reach_s <= each.at_s <= end_s + reach_s
             ]
-        return Load(
-            _median([each.clock_mhz for each in within]),
-            _median([each.power_w for each in within]),
-            _median([each.temperature_c for each in within]),
-            tuple(dict.fromkeys(reason for each in within for reason in each.reasons)),
-        )
+        names = ("clock_mhz", "power_w", "temperature_c")
+        medians = {name: _median([getattr(each, name) for each in within]) for name in names}
+        reasons = dict.fromkeys(reason for each in within for reason in each.reasons)
+        return Load(**medians, reasons=tuple(reasons))
 
     def _read(self) -> None:
         library = self._library
@@ -125,7 +118,7 @@ class Sampler(ReadingThread):
                 return
 
 
-def _median(values: list[float | None]) -> float | None:
+def _median(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 

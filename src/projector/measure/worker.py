@@ -21,7 +21,7 @@ from projector.measure.parts import Kit
 from projector.measure.runners import Bench
 from projector.measure.session import Session
 from projector.measure.smi import address_of
-from projector.measure.task import LOST_RANK, Answer, Environment, Task, write_answer, write_error
+from projector.measure.task import LOST_RANK, Answer, Environment, Task, write_answer
 from projector.measure.vendor import Sampler
 
 
@@ -39,7 +39,7 @@ def main(task_path: str, answer_path: str, *, limited: bool = False) -> int:
             write_answer(Path(answer_path), answer)
         ranks.leave()
     except ProjectorError as error:
-        write_error(Path(answer_path), error)
+        write_answer(Path(answer_path), error)
         return 2
     except LostRankError as error:
         sys.stderr.write(f"LostRankError: {error}\n")

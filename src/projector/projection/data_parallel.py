@@ -31,15 +31,25 @@ class DataParallelCosts:
     gather_bytes: Floats
     """float64[sent]: what one layer's gather moves into each rank."""
     reduce_bytes: Floats
-    gather_algorithm: Ints
-    """int64[sent]: of the dense part; -1 where nothing moves."""
-    reduce_algorithm: Ints
+    parts: "tuple[Part, ...]"
+    """Of what there is: dense parameters, routed experts."""
 
     @cached_property
     def of_run(self) -> Ints:
         """int64[runs of replicas]: which of these a layer of each run is."""
         replicas = self.replicas
         return self.sent.row[self.sharing.take(replicas.of_run), self.layer.take(replicas.run)]
+
+
+class Part(NamedTuple):
+    """What one layer's dense parameters or routed experts add: of gathers, and of reductions."""
+
+    time_s: Floats
+    """float64[2, sent]"""
+    bytes: Floats
+    """float64[2, sent]"""
+    algorithm: Ints
+    """int64[2, sent]: -1 where nothing moves."""
 
 
 def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallelCosts:
@@ -58,8 +68,7 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
     fabric = replicas.fabric[owner]
     grad_bytes, weight_bytes = training.reduce_bytes[owner], training.weight_bytes[owner]
     stage = columns.zero_stage[owner]
-    gather_all_s, reduce_all_s, gather_bytes, reduce_bytes = np.zeros((4, len(owner)))
-    algorithms: tuple[Ints, ...] = ()
+    parts: list[Part] = []
     whole = costs.dense_parameters + costs.expert_parameters
     packed = (costs.packed_parameters / np.maximum(whole, 1.0))[workload]
     # All weights are gathered to be used, or those that were updated.
@@ -94,22 +103,27 @@ def cost_data_parallel(replicas: Replicas, costs: WorkloadCosts) -> DataParallel
             workloads.fabrics, across.span,
         )  # fmt: skip
         reduce_s += summed_s
-        gather_all_s += gather_s * (gathered / np.maximum(gather_size, 1.0))
-        reduce_all_s += reduce_s * share
-        gather_bytes += gathered * sent_bytes * gathers
-        reduce_bytes += trained * grad_bytes * (ranks * across.ranks > 1)
-        if position == 0:
-            algorithms = gather_algorithm, reduce_algorithm
+        gather_s = gather_s * (gathered / np.maximum(gather_size, 1.0))
+        moved = gathered * sent_bytes * gathers, trained * grad_bytes * (ranks * across.ranks > 1)
+        parts.append(
+            Part(
+                np.stack([gather_s, reduce_s * share]),
+                np.stack(moved),
+                np.stack([gather_algorithm, reduce_algorithm]),
+            )
+        )
+    gather_s, reduce_s = sum((part.time_s for part in parts), np.zeros((2, len(owner))))
+    gather_bytes, reduce_bytes = sum((part.bytes for part in parts), np.zeros((2, len(owner))))
     rate, passes = found.rate[owner], found.copy_passes[owner]
     sent = kernels.SentLayers(
         row=found.row,
-        gather_s=gather_all_s,
-        reduce_s=reduce_all_s,
+        gather_s=gather_s,
+        reduce_s=reduce_s,
         gather_copy_s=passes[:, 0] * gather_bytes / rate,
         reduce_copy_s=passes[:, 1] * reduce_bytes / rate,
     )
     return DataParallelCosts(
-        replicas, found.sharing, found.layer, sent, gather_bytes, reduce_bytes, *algorithms
+        replicas, found.sharing, found.layer, sent, gather_bytes, reduce_bytes, tuple(parts)
     )
 
 

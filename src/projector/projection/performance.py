@@ -341,36 +341,22 @@ def _data_parallel_communication(
     replicas = evaluation.inputs.replicas
     stage = int(evaluation.jobs.zero_stage[row])
     microbatches = float(evaluation.order(row).microbatches)
-    gathers = 2.0 * microbatches if stage >= 3 else 1.0
-    reduces = microbatches if stage >= 2 else 1.0
-    sums = {"dp:param_all_gather": [0.0, 0.0], "dp:grad_reduce": [0.0, 0.0]}
-    codes = {"dp:param_all_gather": -1, "dp:grad_reduce": -1}
+    times = np.array(
+        [2.0 * microbatches if stage >= 3 else 1.0, microbatches if stage >= 2 else 1.0]
+    )
+    spent, moved = np.zeros((2, len(parallel.parts), 2))
+    codes = np.full(moved.shape, -1)
     first = replicas.stage_offset[replica]
     for virtual in (first + placement.model_stage[rank]).tolist():
         kind = int(replicas.stage_kind[virtual])
         for run in range(int(replicas.run_offset[kind]), int(replicas.run_offset[kind + 1])):
             count = float(workloads.run_count[replicas.run[run]])
             sent = int(parallel.of_run[run])
-            for name, times, seconds, num_bytes, code in (
-                (
-                    "dp:param_all_gather",
-                    gathers,
-                    parallel.sent.gather_s,
-                    parallel.gather_bytes,
-                    parallel.gather_algorithm,
-                ),
-                (
-                    "dp:grad_reduce",
-                    reduces,
-                    parallel.sent.reduce_s,
-                    parallel.reduce_bytes,
-                    parallel.reduce_algorithm,
-                ),
-            ):
-                sums[name][0] += times * count * float(num_bytes[sent])
-                sums[name][1] += times * count * float(seconds[sent])
-                codes[name] = max(codes[name], int(code[sent]))
-    total = sum(seconds for _, seconds in sums.values())
+            for place, part in enumerate(parallel.parts):
+                spent[place] += times * count * part.time_s[:, sent]
+                moved[place] += times * count * part.bytes[:, sent]
+                codes[place] = np.maximum(codes[place], part.algorithm[:, sent])
+    total = float(spent.sum())
     exposed = float(evaluation.steps.breakdown_s[row, BREAKDOWN.index("dp_comm")])
     found: dict[str, Communication] = {}
     tied = _tied_embeddings(evaluation, row, rank)
@@ -378,10 +364,15 @@ def _data_parallel_communication(
         found["dp:tied_embeddings"] = tied
         exposed -= tied.exposed_s
     own = min(max(exposed, 0.0), total)
-    for name, (moved, spent) in sums.items():
-        if spent > 0.0:
-            algorithm = ALGORITHMS[codes[name]] if codes[name] >= 0 else "exchange"
-            found[name] = Communication(algorithm, moved, spent, own * spent / total)
+    for place, direction in np.argwhere(spent > 0.0).tolist():
+        name = f"dp:{('', 'experts.')[place]}{('param_all_gather', 'grad_reduce')[direction]}"
+        seconds, code = float(spent[place, direction]), int(codes[place, direction])
+        found[name] = Communication(
+            ALGORITHMS[code] if code >= 0 else "exchange",
+            float(moved[place, direction]),
+            seconds,
+            own * seconds / total,
+        )
     return found | _elsewhere("dp", exposed - own, exposed)
 
 

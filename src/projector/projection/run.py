@@ -20,7 +20,7 @@ from projector.projection.money import known
 from projector.projection.results import Results, Told
 from projector.projection.terms import BREAKDOWN
 from projector.runs import time as runtime
-from projector.units import DAY
+from projector.units import DAY, Numbers
 
 _ATTENTION, _STRAGGLERS = map(BREAKDOWN.index, ("compute_attention", "stragglers"))
 
@@ -100,10 +100,19 @@ def _warm_up(results: Results) -> runtime.WarmUp:
 def _evaluation_steps(results: Results) -> Floats:
     """Return the time of evaluations in steps: the share of forwards in the FLOP of a pipeline."""
     run, steps = results.evaluation.batch.run, results.steps
-    units = _FORWARDS * (1.0 + results.recompute_flop / results.model_flop)
-    forward = _stated_or(run.forward_share, steps.pipeline_s / steps.iteration_s / units)
+    share = forward_of(steps.pipeline_s / steps.iteration_s, results)
+    forward = _stated_or(run.forward_share, share)
     each = run.evaluation_iterations / run.evaluation_interval * forward
     return np.where(run.evaluates != 0, each, 0.0)
+
+
+def forward_of(pipeline: Numbers, flop: Any) -> Numbers:
+    """Return what of a pipeline's time is forward: its share of the matrix FLOP.
+
+    ``flop`` has ``recompute_flop`` and ``model_flop`` of a step.
+    """
+    part: Numbers = pipeline / (_FORWARDS * (1.0 + flop.recompute_flop / flop.model_flop))
+    return part
 
 
 class RunProjections:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-Kind = Literal["number", "word", "text", "bar"]
-"""What is in a column: right-aligned numbers, words on one line, folded text, bars of a share."""
+Kind = Literal["number", "word", "text", "bar", "copied"]
+"""What is in a column: right-aligned numbers, words on one line, folded text, bars of a share, text
+that a page copies at a click."""
 
 Figure = Mapping[str, Any]
 """A Plotly object: ``data`` and ``layout``."""
@@ -22,13 +23,9 @@ Figure = Mapping[str, Any]
 class Media(Flag):
     """Where a part of a report is shown."""
 
-    NARROW = 1
-    WIDE = 2
-    """A terminal that has room for all columns that are meant for it."""
-    PAGE = 4
-    TERMINAL = NARROW | WIDE
-    ROOMY = WIDE | PAGE
-    ALL = NARROW | WIDE | PAGE
+    TERMINAL = 1
+    PAGE = 2
+    ALL = TERMINAL | PAGE
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ from projector.config.training import TrainingConfig
 from projector.files import write_whole
 from projector.projection.api import project_memory
 from projector.projection.bands import FITS
+from projector.report.terminal.grid import assignments
 from projector.searches.configurations import fitting_overrides
 
 WIDTH = 92
@@ -34,6 +36,8 @@ _HEADER = """\
 # A training job. Lines such as '# name: value' show defaults; take the sign away to change one.
 # Any field can also be set on the command line: parallelism.tp=4
 #   projector performance --config FILE
+# Editors complete fields with what `projector schema job > job.schema.json` writes:
+# yaml-language-server: $schema=job.schema.json
 """
 
 _MODEL = """Architecture: a shipped name (`projector models` lists them), a file (YAML or Hugging
@@ -65,26 +69,34 @@ class JobFile(NamedTuple):
 
 
 def fitting_job_file(
-    model: str = "llama3.1_8b", device: str = "mi300x", nodes: int | None = None
+    model: str = "llama3.1_8b",
+    device: str = "mi300x",
+    nodes: int | None = None,
+    *,
+    minimal: bool = False,
 ) -> JobFile:
     """Return a job file whose job fits, or say that none does.
 
-    The layout is the default one where it fits, else the fastest of a small search. Without
-    ``nodes`` it is one where a layout fits on one, else the least hosts on which one does.
+    The layout is the default one where it fits, else the fastest of a small search, and the file
+    says so. Without ``nodes`` it is one where a layout fits on one, else the least hosts on which
+    one does. A ``minimal`` file has no defaults and no explanations.
     """
+    write = partial(job_file, model, device, minimal=minimal)
     job = load_job(_stated(model, device, 1 if nodes is None else nodes))
     if project_memory(job).verdict == FITS:
-        return JobFile(job_file(model, device, job.cluster.nodes))
+        return JobFile(write(job.cluster.nodes))
     found = fitting_overrides(job)
     needed = None if found is None else found.get("cluster.nodes")
     if found is not None and (needed is None or nodes is None):
-        return JobFile(job_file(model, device, job.cluster.nodes, found))
+        chosen = {name: value for name, value in found.items() if value is not None}
+        why = f"The default layout does not fit. A small search chose {assignments(chosen)}."
+        return JobFile(_comment(why, "") + write(job.cluster.nodes, found))
     size = f"{model} on {job.cluster.gpus:,} GPUs fits in no layout"
     remedy = "no number of hosts that was tried would do"
     if needed is not None:
         remedy = f"--nodes {needed} ({needed * job.cluster.gpus_per_node:,} GPUs) would do"
     note = f"{size}; {remedy}"
-    return JobFile(f"# {note}.\n{job_file(model, device, job.cluster.nodes)}", note)
+    return JobFile(f"# {note}.\n{write(job.cluster.nodes)}", note)
 
 
 def _stated(model: str, device: str, nodes: int) -> dict[str, Any]:
@@ -104,6 +116,8 @@ def job_file(
     device: str = "mi300x",
     nodes: int = 1,
     layout: Mapping[str, Any] | None = None,
+    *,
+    minimal: bool = False,
 ) -> str:
     """Return a job file with every field explained, its default behind a comment sign.
 
@@ -116,6 +130,8 @@ def job_file(
             section, _, name = dotted.partition(".")
             given = {"granularity": value} if name == "recompute" else value
             stated.setdefault(section, {})[name] = given
+    if minimal:
+        return yaml.safe_dump(stated, sort_keys=False, width=WIDTH)
     cluster = ClusterConfig.parse(stated["cluster"], path="cluster")
     filled = {"network": chip.network, "gpus_per_node": cluster.gpus_per_node}
     sections = [

@@ -1,6 +1,6 @@
 """A search: the best configurations, their trade-offs, and illegal ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.projection.bands import COVERED, FITS, VERDICTS, WORDS
-from projector.report.document import Column, Document, Media, Section, Table, words
+from projector.report.document import Column, Document, Section, Table, words
 from projector.report.figures.pareto import distinct, read_front
-from projector.report.figures.rows import configuration, merged, sample
+from projector.report.figures.rows import configuration, merged, sample, shared
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
 from projector.report.terminal.grid import Pasted, assignments, gib
@@ -147,11 +147,11 @@ def _reached(result: SearchResult, places: Sequence[int]) -> dict[str, Column]:
     columns = {
         "place": Column("#", [place + 1 for place in places]),
         "group": Column("group", [result.groups[place] for place in places]),
-        "rate": Column("tokens/s/GPU", rates, "{:,.0f}".format, 1, media=Media.ROOMY),
-        "narrow rate": Column("tok/s/GPU", rates, "{:,.0f}".format, media=Media.NARROW),
+        "rate": Column("tokens/s/GPU", rates, "{:,.0f}".format, 1,
+                       short="tok/s/GPU"),
         "value": _values(result, shown),
         "mfu": Column("MFU %", [_mfu_percent(result, place) for place in places],
-                      "{:.1f} %".format, 1, short="MFU", media=Media.ROOMY),
+                      "{:.1f} %".format, 1, short="MFU"),
         "peak": Column("peak GiB", [to_gib(each.peak_bytes) for each in shown], _gib, 2),
         "high": Column("to GiB", [to_gib(each.peak_high_bytes) for each in shown], _gib, 2),
     }  # fmt: skip
@@ -172,7 +172,7 @@ def _values(result: SearchResult, shown: Sequence[Configuration]) -> Column:
 
 
 def _best(result: SearchResult) -> list[Section]:
-    """Return the best; a narrow terminal leaves out the schedule and MFU."""
+    """Return the best."""
     steps = result.best
     if not steps:
         return []
@@ -185,7 +185,7 @@ def _best(result: SearchResult) -> list[Section]:
         Column("MBS", [step.job.training.micro_batch_size for step in steps]),
         words("recompute", [step.job.training.recompute.granularity for step in steps]),
         Column("ZeRO", [step.job.parallelism.sharding_stage for step in steps]),
-        words("schedule", [step.schedule for step in steps], media=Media.WIDE),
+        words("schedule", [step.schedule for step in steps]),
         *reached.values(),
     ]  # fmt: skip
     if result.limits.allow_risk:
@@ -221,16 +221,19 @@ def _ranked(result: SearchResult) -> Section:
     mfu = reached.pop("mfu")
     in_full = [result.best[place] if place < len(result.best) else None for place in places]
     bubbles = [100.0 * step.bubble_fraction if step else None for step in in_full]
-    settings = [configuration(merged([_set_fields(every[row]) for row in same])) for same in equal]
+    settings = [merged([_set_fields(every[row]) for row in same]) for same in equal]
+    common = shared(settings)
     columns = [
+        reached.pop("place"),
+        reached.pop("group"),
+        words("configuration", [_but(each, common) for each in settings]),
+        Column("overrides", [command_of(result, each) for each in shown], kind="copied"),
         *reached.values(),
         Column("step ms", [to_ms(each.iteration_time_s) for each in shown], digits=1),
         Column("free GiB", [to_gib(each.headroom_bytes) for each in shown], digits=2),
         words("verdict", [WORDS[each.verdict] for each in shown]),
         mfu,
         Column("bubble %", bubbles, digits=1),
-        words("configuration", settings),
-        words("overrides", [command_of(result, each) for each in shown]),
     ]
     best = "fastest" if result.objective == TIME else f"best by {NAMES[result.objective]}"
     text = f"The {len(equal):,} {best} of {len(every):,} that are ranked"
@@ -238,8 +241,18 @@ def _ranked(result: SearchResult) -> Section:
         text += f", the first {len(result.best)} of them projected in full (bubble)"
     if any(len(same) > 1 for same in equal):
         text += "; layouts that are equal in time and memory stand once, with all their settings"
+    if common and len(equal) > 1:
+        text += f". All have {configuration(common)}"
     text += f". {groups_text(result)} The band of the peak holds {COVERED} % of comparable runs"
     return Section("Ranked", f"{text}. A click on a head sorts.", Table(columns))
+
+
+def _but(settings: Mapping[str, Any], common: Collection[str]) -> str:
+    """Write a configuration without what is common to all; degrees of one go without saying."""
+    return configuration(
+        {name: value for name, value in settings.items()
+         if name not in common and not (name.startswith("parallelism.") and value in (1, False))}
+    ) or "data parallel only"  # fmt: skip
 
 
 def _mfu_percent(result: SearchResult, index: int) -> float | None:

@@ -1,7 +1,6 @@
 """A served load: the answer, throughput against speed, a simulated load, time and memory."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -14,7 +13,6 @@ from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Media, Section, Table, prose, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import write_page
 from projector.report.speed_front import Curve, chart, draw
 from projector.report.terminal.grid import DIM, entries, gib, milliseconds, pairs, percent, plain
 from projector.serving.deployment import degrees
@@ -43,11 +41,6 @@ def serve_report(result: ServingProjection) -> Document:
         lead += f" {bands}."
     sections = [*_front(result), *_load(result), _steps(result), _memory(result)]
     return Document(title, lead, [*sections, *_filled_in(result)], _head(result))
-
-
-def write_serve_page(result: ServingProjection, path: str | Path) -> None:
-    """Write a load as one page that works offline; it appears whole or not at all."""
-    write_page(path, serve_report(result))
 
 
 def _head(result: ServingProjection) -> list[RenderableType]:
@@ -315,11 +308,9 @@ def _filled_in(result: ServingProjection) -> list[Section]:
 # The chart: throughput against speed.
 
 
-def write_front(result: ServingProjection, path: str | Path) -> None:
-    """Draw throughput against speed; the file appears whole or not at all."""
-    fig.check_figure(path)
-    front = front_of(result)
-    fig.save_figure(path, lambda: draw(*titles(result), [_curve(result, front)]))
+def front_figure(result: ServingProjection) -> fig.Figure:
+    """Draw throughput against speed."""
+    return draw(*titles(result), [_curve(result, front_of(result))])
 
 
 def front_of(result: ServingProjection) -> ServingFront:

@@ -1,7 +1,6 @@
 """A search for what serves a load: the ranking, each device by itself, and their fronts."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from rich.console import RenderableType
@@ -12,7 +11,6 @@ from projector.arrays import front_rows
 from projector.config.bands import LATENCY, serving_band
 from projector.report.document import Column, Document, Media, Section, Table, words
 from projector.report.figures import figure as fig
-from projector.report.pages.page import write_page
 from projector.report.serve import bands_text
 from projector.report.speed_front import Curve, chart, draw
 from projector.report.terminal.grid import Pasted, assignments
@@ -42,17 +40,10 @@ def serve_search_report(result: ServingSearch) -> Document:
     return Document(title, lead, sections, [*head, Text()])
 
 
-def write_serve_search_page(result: ServingSearch, path: str | Path) -> None:
-    """Write a search as one page that works offline; it appears whole or not at all."""
-    write_page(path, serve_search_report(result))
-
-
-def write_fronts(result: ServingSearch, path: str | Path) -> None:
-    """Draw the fronts of all devices; the file appears whole or not at all."""
-    fig.check_figure(path)
+def fronts_figure(result: ServingSearch) -> fig.Figure:
+    """Draw the fronts of all devices."""
     title = f"{result.model} on up to {_counts(result)}"
-    speed = _least_speed(result)
-    fig.save_figure(path, lambda: draw(title, _asked(result), _curves(result), speed))
+    return draw(title, _asked(result), _curves(result), _least_speed(result))
 
 
 def _counts(result: ServingSearch) -> str:

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -249,8 +248,8 @@ def _times(found: Runs) -> Section:
         Column("over the first", over, lambda value: f"{value:.3f}", digits=3),
         *(Column(f"{kind} ms", [each[kind] for each in parts], _ms, digits=3) for kind in kinds),
         *(Column(f"{kind} ms", [each[kind] for each in talks], _ms, digits=3) for kind in talks[0]),
-        Column("ranks", [run.ranks for run in runs], media=Media.ROOMY),
-        Column("iterations", [run.iterations for run in runs], media=Media.ROOMY),
+        Column("ranks", [run.ranks for run in runs]),
+        Column("iterations", [run.iterations for run in runs]),
     ]
     note = "launch: between kernels; hidden, exposed: communication"
     return Section("Where an iteration goes", _sentence(note), Table(columns), note=note)
@@ -332,12 +331,6 @@ _SPREAD = (
 # The page.
 
 
-def write_runs_page(found: Runs, path: str | Path) -> None:
-    """Write the runs as one page that works offline; it appears whole or not at all."""
-    page.check_page(path)
-    page.write_page(path, runs_document(found))
-
-
 def _phase_page(found: Runs, phase: str) -> Figure:
     parts, talks = found.bars(phase)
     data = [
@@ -393,11 +386,6 @@ def _samples_page(found: Runs, what: str) -> Figure:
 # The picture.
 
 
-def write_runs_picture(found: Runs, path: str | Path) -> None:
-    """Draw the runs as one picture; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: runs_picture(found))
-
-
 def runs_picture(found: Runs) -> "Picture":
     """Draw breakdown, overlap, duration against overlap, and what was sampled."""
     shown = found.operations(MOST_OPERATIONS // 2)
@@ -410,9 +398,9 @@ def runs_picture(found: Runs) -> "Picture":
     ]
     rows = [row for row in rows if row]
     across = max(map(len, rows))
-    figure = fig.new_figure(1.6 + 3.6 * across, 1.2 + 2.9 * len(rows))
-    fig.head(
-        figure,
+    figure = fig.new_figure(
+        1.6 + 3.6 * across,
+        1.2 + 2.9 * len(rows),
         f"Runs side by side: {fig.one_line(', '.join(found.names), 80)}",
         "bars: medians over iterations and devices, over all compute and launches of the first run",
     )
@@ -501,8 +489,7 @@ def _draw_points(found: Runs, operation: Operation, axes: Axes) -> None:
                 color=colour, label=_folded(run.name),
             )  # fmt: skip
     axes.set_xlim(-0.04, 1.04)
-    axes.set_xlabel("overlap ratio")
-    axes.set_ylabel("duration over the shortest")
+    fig.label(axes, "overlap ratio", "duration over the shortest")
     _entitle(axes, operation)
 
 

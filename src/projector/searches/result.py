@@ -11,6 +11,7 @@ from projector.config.job import Job
 from projector.config.load import load_job
 from projector.envelope import told
 from projector.errors import ConfigError
+from projector.frames import Frame
 from projector.projection.bands import uncertainty
 from projector.projection.performance import PerformanceProjection
 from projector.searches import ranking
@@ -73,7 +74,7 @@ def _on(job: Job, nodes: int, find: Find) -> Least | None:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SearchResult(ranking.Coverage):
+class SearchResult(Frame, ranking.Coverage):
     """Configurations of a job within the limits, the best by the objective first."""
 
     job: Job
@@ -131,6 +132,16 @@ class SearchResult(ranking.Coverage):
             return self.pareto
         by_time = sorted(self.configurations, key=lambda c: (c.iteration_time_s, c.peak_bytes))
         return tuple(ranking.front(by_time))
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All configurations within the limits, ranked, with their groups."""
+        return [
+            {"rank": place + 1, "group": group, **_plain(each, self.job, self.objective)}
+            for place, (group, each) in enumerate(
+                zip(self.groups, self.configurations, strict=True)
+            )
+        ]
 
     def __repr__(self) -> str:
         return (

@@ -21,6 +21,7 @@ from projector.config.model import ModelConfig
 from projector.config.prices import load_prices
 from projector.envelope import told
 from projector.errors import ConfigError, one_of
+from projector.frames import Frame
 from projector.lower.hardware import native_type
 from projector.projection.bands import ratio_band
 from projector.runs.cost import cost_usd, usd_per_million_tokens
@@ -342,7 +343,7 @@ def _evaluated(deployments: Sequence[Deployment], traffic: Traffic) -> tuple[Loa
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class ServingSearch:
+class ServingSearch(Frame):
     """What serves a load within targets, the best by the objective first."""
 
     goal: ServingGoal
@@ -414,20 +415,24 @@ class ServingSearch:
         price = float(self.goal.usd_per_million_tokens(device, rate)[0])
         return None if np.isnan(price) else price
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that ``projector serve --search --json`` prints, without envelope."""
-        best = [
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """All that is ranked, with its group."""
+        return [
             {"rank": place + 1, "group": self.groups[place], **each.to_dict()}
             | {"usd_per_million_tokens": self.usd_per_million_tokens(each)}
-            for place, each in enumerate(self.configurations[: self.top])
+            for place, each in enumerate(self.configurations)
         ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``projector serve --search --json`` prints, without envelope."""
         return {
             **told(self, "model evaluated fitting within seconds"),
             "objective": self.goal.objective,
             "targets": self.goal.targets.model_dump(),
             "load": self.goal.traffic.model_dump(mode="json"),
             "within_noise": self.groups.count(1),
-            "best": best,
+            "best": self.records[: self.top],
             **told(self, "relaxed least"),
             "projection": None if self.best is None else self.best.to_dict(),
         }

@@ -60,17 +60,30 @@ class Lengths(Config):
 
     def draw(self, count: int, bits: "_Bits") -> Ints:
         """Return int64[count]."""
+        drawn = bits.normal(count) if self.kind == "lognormal" else bits.uniform(count)
+        return self._tokens(drawn)
+
+    def quantiles(self, levels: Floats) -> Ints:
+        """Return the lengths below which shares of all lie, int64; levels are above 0, below 1."""
+        if self.kind != "lognormal":
+            return self._tokens(levels)
+        from scipy.special import ndtri  # type: ignore[import-untyped,unused-ignore]
+
+        return self._tokens(ndtri(levels))
+
+    def _tokens(self, drawn: Floats) -> Ints:
+        """Return lengths from numbers of the unit interval, or normal ones where lognormal."""
         if self.kind == "fixed":
-            return np.full(count, max(1, round(self.mean or 0)), np.int64)
+            return np.full(len(drawn), max(1, round(self.mean or 0)), np.int64)
         if self.kind == "uniform":
             high = self.high or self.low
-            drawn = self.low + np.floor(bits.uniform(count) * (high - self.low + 1))
-            whole: Ints = np.minimum(drawn, high).astype(np.int64)
+            scaled = self.low + np.floor(drawn * (high - self.low + 1))
+            whole: Ints = np.minimum(scaled, high).astype(np.int64)
             return whole
         spread = np.sqrt(np.log1p(self.cv**2))
         middle = np.log(self.mean or 1.0) - spread**2 / 2.0
-        drawn = np.rint(np.exp(middle + spread * bits.normal(count)))
-        clipped: Ints = np.clip(drawn, 1, self.high or MAX_TOKENS).astype(np.int64)
+        rounded = np.rint(np.exp(middle + spread * drawn))
+        clipped: Ints = np.clip(rounded, 1, self.high or MAX_TOKENS).astype(np.int64)
         return clipped
 
 

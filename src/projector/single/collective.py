@@ -280,9 +280,7 @@ class CollectiveCase:
         return AlgorithmTimes(sizes, best_s, names, each)
 
     def _refuse(self, algorithm: str, size: float, ranks: int) -> None:
-        legal = [
-            name for name, _ in self._all_algorithms(np.array([size]), ranks, None).each_s.items()
-        ]
+        legal = list(self._all_algorithms(np.array([size]), ranks, None).each_s)
         local = int(self.local(np.array([ranks]))[0])
         where = "of one scale-up domain" if local == ranks else f"with {local} in a scale-up domain"
         msg = (

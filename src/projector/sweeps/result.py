@@ -12,7 +12,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION
 from projector.errors import ConfigError
-from projector.frames import to_pandas
+from projector.frames import Frame
 from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
@@ -20,7 +20,6 @@ from projector.sweeps import journal
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 
 if TYPE_CHECKING:
-    import pandas as pd  # type: ignore[import-untyped,import-not-found,unused-ignore]
     import pyarrow as pa
 
 MAX, MIN = "max", "min"
@@ -44,7 +43,7 @@ SHOWN = (
 
 
 @dataclass(repr=False)
-class SweepResult:
+class SweepResult(Frame):
     """The rows of a sweep, in the order of the space."""
 
     plan: Plan
@@ -129,14 +128,6 @@ class SweepResult:
         wanted = pa.unify_schemas([wanted, *(table.schema for table in tables)])
         cast = [table.cast(wanted) for table in tables]
         return pa.concat_tables(cast) if cast else wanted.empty_table()
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """Return the rows as a data frame.
-
-        Raises:
-            UnsupportedError: If pandas is not installed.
-        """
-        return to_pandas(self.to_arrow())
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator["pa.Table"]:
         """Yield the rows chunk by chunk; on disk only one of them is in memory.

@@ -36,15 +36,15 @@ class Clock:
     """Rank whose clock it was aligned to; its own number where there was nothing to align."""
     start_ps: int
     """Distance of the starts of the traces, by the clocks of the hosts; 0 where unknown."""
-    offset_ps: int
+    offset_ps: int = 0
     """Found from collectives, beyond that of the starts."""
-    drift: float
+    drift: float = 0.0
     """Seconds that a second of the rank's clock is off."""
-    origin_ps: int
+    origin_ps: int = 0
     """Time from which the drift counts."""
-    collectives: int
+    collectives: int = 0
     """Collectives that it was found from."""
-    spread_ps: int
+    spread_ps: int = 0
     """Median distance of their ends after the alignment."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,19 +102,13 @@ def align_clocks(ranks: Sequence[Meetings]) -> tuple[Clock, ...]:
         )
         if not best[0]:
             i = waiting.pop(0)
-            clocks[i] = _unmoved(ranks[i].rank, starts[i])
+            rank = ranks[i].rank
+            clocks[i] = Clock(rank=rank, reference=rank, start_ps=starts[i])
             continue
         i, j = -best[1], -best[2]
         waiting.remove(i)
         clocks[i] = _fitted(ranks[i].rank, starts[i], ends[i], clocks[j], ends[j])
     return tuple(clocks[i] for i in range(len(ranks)))
-
-
-def _unmoved(rank: int, start_ps: int) -> Clock:
-    return Clock(
-        rank=rank, reference=rank, start_ps=start_ps, offset_ps=0, drift=0.0, origin_ps=0,
-        collectives=0, spread_ps=0,
-    )  # fmt: skip
 
 
 def _starts(ranks: Sequence[Meetings]) -> list[int]:
@@ -146,7 +140,7 @@ def _fitted(
         if key[-1] != "count" and own[*key[:-1], "count"] == other[*key[:-1], "count"]
     ]  # fmt: skip
     if not common:
-        return _unmoved(rank, start_ps)
+        return Clock(rank=rank, reference=rank, start_ps=start_ps)
     common.sort(key=lambda key: own[key])
     mine = np.array([own[key] for key in common], np.int64)
     theirs = clock.moved(np.array([other[key] for key in common], np.int64))

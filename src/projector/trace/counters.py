@@ -136,7 +136,7 @@ def _of_long(table: tables.Table, rank: int) -> Counters:
     amounts = tables.numbers([] if column is None else column)
     units = table.text("counter_unit")
     if units is not None:
-        amounts = amounts * _factors(units)
+        amounts = amounts * np.array([_factor(unit) for unit in units])
     names = list(table.text("counter") or ())
     place = {name: i for i, name in enumerate(dict.fromkeys(names))}
     which = np.array([place[name] for name in names], np.int64)
@@ -163,25 +163,20 @@ def _of_wide(table: tables.Table, rank: int) -> Counters:
         }
         table = table.take(np.arange(1, len(table)))
     table = table.take(np.lexsort((table.ints("dispatch"), table.ints("device"))))
-    factors = tables.load_formats().units
     values: dict[str, Floats] = {}
     for heading, column in zip(table.headings, table.columns, strict=True):
         if not heading or tables.quantity_of(heading):
             continue
         amounts = tables.numbers(column)
         if np.isfinite(amounts).any():
-            unit = factors.get(tables.plain(units.get(heading, "")))
-            values[heading] = amounts * unit.value if unit else amounts
+            values[heading] = amounts * _factor(units.get(heading, ""))
     return _counters(table, rank, values)
 
 
-def _factors(units: Sequence[str]) -> Floats:
-    known = tables.load_formats().units
-    factors = {
-        unit: known[tables.plain(unit)].value if tables.plain(unit) in known else 1.0
-        for unit in set(units)
-    }
-    return np.array([factors[unit] for unit in units], np.float64)
+@cache
+def _factor(unit: str) -> float:
+    known = tables.load_formats().units.get(tables.plain(unit))
+    return known.value if known else 1.0
 
 
 def _counters(table: tables.Table, rank: int, values: Mapping[str, Floats]) -> Counters:

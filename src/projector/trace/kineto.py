@@ -369,12 +369,13 @@ def _devices(around: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _vendor(around: Mapping[str, Any], names: Iterable[str]) -> str:
     known = load_event_names()
-    for key, entry in known.vendor_keys.items():
-        if key in around:
-            return entry.value
-    for texts, begins in ((_devices(around), known.vendor_devices), (names, known.vendor_calls)):
-        for text in texts:
-            for begin, entry in begins.items():
-                if text.startswith(begin):
-                    return entry.value
-    return ""
+    told = [entry.value for key, entry in known.vendor_keys.items() if key in around]
+    tables = ((_devices(around), known.vendor_devices), (names, known.vendor_calls))
+    begun = (
+        entry.value
+        for texts, begins in tables
+        for text in texts
+        for begin, entry in begins.items()
+        if text.startswith(begin)
+    )
+    return told[0] if told else next(begun, "")

@@ -70,6 +70,10 @@ class Formats(Config):
     units: dict[str, Factor]
     sampled: dict[str, SampledColumn]
     amd_sampled: dict[str, SampledColumn]
+    tool_records: dict[str, tuple[str, ...]]
+    """Records of rocprofv3's JSON, and the numbers of each by their path within it."""
+    tool_texts: dict[str, tuple[str, ...]]
+    """Short lists of it that say what numbers stand for."""
     sources: dict[str, str]
 
 
@@ -402,7 +406,8 @@ class Rows:
 
     def _tell(self, rows: Ints, table: Table | None) -> None:
         if len(rows):
-            where = "" if table is None else f"line {int(table.lines[rows[0]]):,}"
+            line = 0 if table is None else int(table.lines[rows[0]])
+            where = f"line {line:,}" if line else ""
             text = f"{len(rows):,} events without stamps, or that end before they start, left out"
             self._problems.append(Problem("" if table is None else table.path, where, text))
 

@@ -75,7 +75,8 @@ def load_trace(
             except NoTraceError as error:
                 if any(files[path] for path in group):
                     raise
-                left.append(Problem(str(group[0]), "", f"{LEFT_OUT}{_bare(error)}"))
+                why = error.message.removeprefix("trace: ")
+                left.append(Problem(str(group[0]), "", f"{LEFT_OUT}{why}"))
             told.next(group)
     if not readings:
         folders = filter(Path.is_dir, map(Path, paths))
@@ -87,17 +88,9 @@ def load_trace(
     trace = _join(_numbered(readings), left, only)
     return replace(
         trace,
-        counters=_of_ranks(trace, (*_own_counters(trace.ranks), *_counted(counted))),
+        counters=_of_ranks(trace, (*map(counters_of_trace, trace.ranks), *_counted(counted))),
         samples=(*trace.samples, *_of_ranks(trace, _sampled(trace, sampled))),
     )
-
-
-def _bare(error: ConfigError) -> str:
-    return error.message.removeprefix("trace: ")
-
-
-def _own_counters(ranks: Iterable[RankTrace]) -> Iterator[Counters]:
-    yield from filter(None, map(counters_of_trace, ranks))
 
 
 def _counted(paths: Iterable[Path]) -> Iterator[Counters]:
@@ -108,8 +101,8 @@ def _counted(paths: Iterable[Path]) -> Iterator[Counters]:
             with Workers(_workers([path])) as workers, suppress(NoTraceError):
                 rank = _read(path, workers, _Told(None, 0)).rank
                 spoilt = tuple(problem for problem in rank.problems if problem.where)
-                own = _own_counters([replace(rank, rank=_rank_told(rank))])
-                found = [replace(each, problems=spoilt) for each in own]
+                own = counters_of_trace(replace(rank, rank=_rank_told(rank)))
+                found = [replace(own, problems=spoilt)] if own else []
         yield from found or read_counters(path)
 
 
@@ -119,10 +112,10 @@ def _rank_told(rank: RankTrace) -> int:
     return rank.rank if rank.rank >= 0 else NONE if named is None else named
 
 
-def _of_ranks(trace: Trace, found: Iterable[Beside]) -> tuple[Beside, ...]:
+def _of_ranks(trace: Trace, found: Iterable[Beside | None]) -> tuple[Beside, ...]:
     """Return what is of a rank that the trace has, or of no certain one."""
     ranks = {NONE, *(rank.rank for rank in trace.ranks)}
-    return tuple(each for each in found if each.rank in ranks)
+    return tuple(each for each in found if each is not None and each.rank in ranks)
 
 
 def _sampled(trace: Trace, paths: Sequence[Path]) -> tuple[Samples, ...]:
@@ -268,13 +261,9 @@ def _shifted(reading: Reading, zero_ns: int) -> Reading:
         )
         for link in rank.links
     )
-    samples = tuple(_later(samples, shift_ps) for samples in reading.samples)
+    samples = tuple(replace(s, time_ps=s.time_ps + shift_ps) for s in reading.samples)
     moved: RankTrace = replace(rank, events=events, links=links, zero_ns=zero_ns)
     return reading._replace(rank=moved, samples=samples)
-
-
-def _later(samples: Samples, shift_ps: int) -> Samples:
-    return replace(samples, time_ps=samples.time_ps + shift_ps)
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from projector.errors import ConfigError
 from projector.trace import events as ev
 from projector.trace.events import NONE, Problem, RankTrace
 from projector.trace.profiler_tables import (
+    Column,
     Rows,
     Table,
     call_kind,
@@ -106,23 +107,27 @@ def _read_csv(paths: Sequence[Path]) -> RankTrace:
     for path in paths:
         table = read_table(path, heading=_HEADING)
         problems += table.problems
-        which = kind_of(table)
         modern = modern or table.has("correlation")
-        if which == "kernels":
-            _take_kernels(table, rows)
-        elif which == "copies":
-            _take_copies(table, rows)
-        elif which == "calls":
-            _take_calls(table, rows)
+        _take(table, rows)
     return rows.trace(
         path=str(paths[0]), which="rocprofv3" if modern else "rocprof", problems=problems
     )
 
 
+def _take(table: Table, rows: Rows) -> None:
+    which = kind_of(table)
+    if which == "kernels":
+        _take_kernels(table, rows)
+    elif which == "copies":
+        _take_copies(table, rows)
+    elif which == "calls":
+        _take_calls(table, rows)
+
+
 def _take_kernels(table: Table, rows: Rows) -> None:
     """Take dispatches: of `rocprofv3`'s kernel trace, or of results of older ones."""
     stream = table.ints("stream")
-    if not (stream > 0).any():
+    if np.isin(stream, (0, NONE)).all():
         # Streams are 0 unless they were asked for; queues tell apart what may run together.
         stream = table.ints("queue")
     rows.add(
@@ -151,12 +156,14 @@ def _work_items(table: Table, what: str) -> Ints:
 def _take_copies(table: Table, rows: Rows) -> None:
     directions = table.text("direction") or ()
     source, target = table.ints("source_device"), table.ints("target_device")
+    sizes = table.ints("bytes").tolist()
     to_host = np.array(["DEVICE_TO_HOST" in each for each in directions], bool)
     rows.add(
         kind=ev.COPY,
         names=copy_names(directions),
         process=np.where(to_host, source, target),
         thread=table.ints("stream"),
+        detail=np.array([rows.fact(bytes=size) if size > 0 else NONE for size in sizes], np.int64),
         **_spans(table),
     )
 
@@ -165,20 +172,13 @@ def _take_calls(table: Table, rows: Rows) -> None:
     """Take calls of HIP as launches and marked ranges as annotations."""
     domains = table.text("domain") or [""] * len(table)
     names = list(table.text("function") or ())
-    kernels = table.text("kernel")
-    if kernels is not None:
+    known = {domain: call_kind(domain) for domain in dict.fromkeys(domains)}
+    rows.skipped.update(domain for domain in domains if known[domain] == NONE)
+    kinds = np.array([known[domain] for domain in domains], np.int64)
+    if kernels := table.text("kernel"):
         # The second rocprof writes dispatches among the calls.
         names = [kernel or name for kernel, name in zip(kernels, names, strict=True)]
-    kinds = np.array(
-        [
-            ev.KERNEL if kernels and kernels[row] else call_kind(domain)
-            for row, domain in enumerate(domains)
-        ],
-        np.int64,
-    )
-    for domain in set(domains):
-        if call_kind(domain) == NONE:
-            rows.skipped[domain] += sum(each == domain for each in domains)
+        kinds[np.array([bool(kernel) for kernel in kernels])] = ev.KERNEL
     rows.add(
         kind=kinds,
         names=names,
@@ -193,41 +193,6 @@ ROOT = "rocprofiler-sdk-tool"
 GPU = 2
 """Type of an agent that is a GPU (``ROCPROFILER_AGENT_TYPE_GPU``)."""
 
-_CALL = ("start_timestamp", "end_timestamp", "kind", "operation", "thread_id",
-         "correlation_id.internal")  # fmt: skip
-_DISPATCH = (
-    "agent_id.handle", "queue_id.handle", "kernel_id", "dispatch_id",
-    "grid_size.x", "grid_size.y", "grid_size.z",
-    "workgroup_size.x", "workgroup_size.y", "workgroup_size.z",
-)  # fmt: skip
-
-RECORDS: dict[str, tuple[str, ...]] = {
-    "buffer_records.kernel_dispatch": (
-        *_CALL, "stream_id.handle", *(f"dispatch_info.{name}" for name in _DISPATCH),
-    ),
-    "buffer_records.hip_api": _CALL,
-    "buffer_records.marker_api": _CALL,
-    "buffer_records.rccl_api": _CALL,
-    "buffer_records.memory_copy": (
-        *_CALL, "stream_id.handle", "src_agent_id.handle", "dst_agent_id.handle", "bytes",
-    ),
-    "callback_records.counter_collection": (
-        "dispatch_data.start_timestamp", "dispatch_data.end_timestamp",
-        *(f"dispatch_data.dispatch_info.{name}" for name in _DISPATCH),
-    ),
-}  # fmt: skip
-"""Records that become rows, and the numbers of each, by their path within the record."""
-
-TEXTS: dict[str, tuple[str, ...]] = {
-    "agents": ("id.handle", "type", "logical_node_id", "node_id", "product_name"),
-    "kernel_symbols": ("kernel_id", "formatted_kernel_name", "kernel_name"),
-    "counters": ("id.handle", "name"),
-    "strings.buffer_records": ("kind", "operations"),
-    "strings.marker_api": ("key", "value"),
-    "metadata": ("pid",),
-}
-"""Short lists that say what numbers stand for."""
-
 _COUNTED = "callback_records.counter_collection"
 
 
@@ -236,17 +201,17 @@ class Process:
     """What the file says of one process."""
 
     rows: dict[str, "array[int]"] = field(
-        default_factory=lambda: {name: array("Q") for name in RECORDS}
+        default_factory=lambda: {name: array("Q") for name in load_formats().tool_records}
     )
     texts: dict[str, list[dict[str, Any]]] = field(
-        default_factory=lambda: {name: [] for name in TEXTS}
+        default_factory=lambda: {name: [] for name in load_formats().tool_texts}
     )
     counted: list[tuple[int, int, float]] = field(default_factory=list)
     """Record, handle of the counter and its value."""
 
     def columns(self, section: str) -> dict[str, Ints]:
         """Return the numbers of records of a section as int64, by their path."""
-        names = RECORDS[section]
+        names = load_formats().tool_records[section]
         table = np.frombuffer(self.rows[section], np.uint64).reshape(-1, len(names))
         return {name: table[:, i].astype(np.int64) for i, name in enumerate(names)}
 
@@ -285,17 +250,20 @@ def _place(stream: IO[bytes] | gzip.GzipFile) -> int:
 
 
 def _slots() -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, str]], dict[str, str]]:
-    item = f"{ROOT}.item"
+    item, formats = f"{ROOT}.item", load_formats()
     numbers = {
         f"{item}.{section}.item.{name}": (section, place)
-        for section, names in RECORDS.items()
+        for section, names in formats.tool_records.items()
         for place, name in enumerate(names)
     }
-    ends = {f"{item}.{section}.item": section for section in (*RECORDS, *TEXTS)}
+    ends = {
+        f"{item}.{section}.item": section
+        for section in (*formats.tool_records, *formats.tool_texts)
+    }
     ends[f"{item}.metadata"] = "metadata"
     texts = {
         f"{item}.{section}{'' if section == 'metadata' else '.item'}.{name}": (section, name)
-        for section, names in TEXTS.items()
+        for section, names in formats.tool_texts.items()
         for name in names
     }
     texts |= {f"{path}.item": slot for path, slot in texts.items()}
@@ -307,7 +275,8 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
     numbers, texts, ends = _slots()
     records = f"{ROOT}.item.{_COUNTED}.item.records.item"
     counter, amount = f"{records}.counter_id.handle", f"{records}.value"
-    row = {section: [0] * len(names) for section, names in RECORDS.items()}
+    empty = {section: [0] * len(names) for section, names in load_formats().tool_records.items()}
+    row = {section: [*zeros] for section, zeros in empty.items()}
     process, handle = Process(), 0
     entry: dict[str, Any] = {}
     for prefix, event, value in tokens:
@@ -327,13 +296,13 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
         elif prefix == counter and event == "number":
             handle = int(value)
         elif prefix == amount and event == "number":
-            names = len(RECORDS[_COUNTED])
-            process.counted.append((len(process.rows[_COUNTED]) // names, handle, float(value)))
+            record = len(process.rows[_COUNTED]) // len(empty[_COUNTED])
+            process.counted.append((record, handle, float(value)))
         elif event == "end_map" and prefix in ends:
             section = ends[prefix]
-            if section in RECORDS:
+            if section in empty:
                 process.rows[section].extend(row[section])
-                row[section] = [0] * len(RECORDS[section])
+                row[section] = [*empty[section]]
             else:
                 process.texts[section].append(entry)
                 entry = {}
@@ -348,10 +317,8 @@ def read_tool(path: Path) -> list[RankTrace]:
     traces = []
     for process in read_processes(path, problems):
         rows = Rows()
-        _take_dispatches(process, rows)
-        _add_copies(process, rows)
-        for section in ("hip_api", "marker_api", "rccl_api"):
-            _add_calls(process, f"buffer_records.{section}", rows)
+        for name in _SECTIONS:
+            _take(_as_table(process, name), rows)
         names = tuple(
             str(agent.get("product_name", ""))
             for agent in process.texts["agents"]
@@ -391,27 +358,6 @@ def kernel_names(process: Process, kernel: Ints) -> list[str]:
     return [known.get(each, f"kernel {each}").removesuffix(".kd") for each in kernel.tolist()]
 
 
-def _take_dispatches(process: Process, rows: Rows) -> None:
-    column = process.columns("buffer_records.kernel_dispatch")
-    grid, group = (
-        np.stack([column[f"dispatch_info.{what}.{axis}"] for axis in "xyz"], axis=1)
-        for what in ("grid_size", "workgroup_size")
-    )
-    stream = column["stream_id.handle"]
-    if not stream.any():
-        stream = column["dispatch_info.queue_id.handle"]
-    rows.add(
-        kind=ev.KERNEL,
-        names=kernel_names(process, column["dispatch_info.kernel_id"]),
-        start_ns=column["start_timestamp"],
-        end_ns=column["end_timestamp"],
-        process=_agents(process, column["dispatch_info.agent_id.handle"]),
-        thread=stream,
-        correlation=column["correlation_id.internal"],
-        detail=rows.grids(grid, group),
-    )
-
-
 def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[str], list[str]]:
     known = [
         (str(entry.get("kind", "")), list(entry.get("operations", ())))
@@ -427,46 +373,28 @@ def _names_of_calls(process: Process, column: Mapping[str, Ints]) -> tuple[list[
     return domains, names
 
 
-def _add_copies(process: Process, rows: Rows) -> None:
-    column = process.columns("buffer_records.memory_copy")
-    _, directions = _names_of_calls(process, column)
-    to_host = np.array(["DEVICE_TO_HOST" in each for each in directions], bool)
-    agent = np.where(to_host, column["src_agent_id.handle"], column["dst_agent_id.handle"])
-    detail = [rows.fact(bytes=size) if size else NONE for size in column["bytes"].tolist()]
-    rows.add(
-        kind=ev.COPY,
-        names=copy_names(directions),
-        start_ns=column["start_timestamp"],
-        end_ns=column["end_timestamp"],
-        process=_agents(process, agent),
-        thread=column["stream_id.handle"],
-        correlation=column["correlation_id.internal"],
-        detail=np.array(detail, np.int64),
-    )
+_SECTIONS = ("kernel_dispatch", "memory_copy", "hip_api", "marker_api", "rccl_api")
+_BEYOND_HEADINGS = re.compile(r"^dispatch_info\.|\.handle$|\.internal$")
 
 
-def _add_calls(process: Process, section: str, rows: Rows) -> None:
-    column = process.columns(section)
-    domains, names = _names_of_calls(process, column)
-    if section.endswith("marker_api"):
-        said = process.words("strings.marker_api", "key", "value")
-        correlation = column["correlation_id.internal"].tolist()
-        names = [said.get(key, name) for key, name in zip(correlation, names, strict=True)]
-    kinds = {domain: call_kind(domain) for domain in set(domains)}
-    kind = np.array([kinds[domain] for domain in domains], np.int64)
-    for domain in domains:
-        if kinds[domain] == NONE:
-            rows.skipped[domain] += 1
-    rows.add(
-        kind=kind,
-        names=names,
-        start_ns=column["start_timestamp"],
-        end_ns=column["end_timestamp"],
-        process=np.zeros(len(kind), np.int64),
-        thread=column["thread_id"],
-        correlation=column["correlation_id.internal"],
-        keep=kind != NONE,
-    )
+def _as_table(process: Process, name: str) -> Table:
+    """Return the records of a section as the CSVs of rocprofv3 have them."""
+    numbers = process.columns(f"buffer_records.{name}")
+    columns: dict[str, Column] = {_BEYOND_HEADINGS.sub("", n): c for n, c in numbers.items()}
+    for agent in [each for each in numbers if each.endswith("agent_id.handle")]:
+        columns[_BEYOND_HEADINGS.sub("", agent)] = _agents(process, numbers[agent])
+    count = len(numbers["kind"])
+    if name == "kernel_dispatch":
+        columns["kernel_name"] = kernel_names(process, numbers["dispatch_info.kernel_id"])
+    else:
+        columns["kind"], names = _names_of_calls(process, numbers)
+        if name == "marker_api":
+            said = process.words("strings.marker_api", "key", "value")
+            keys = numbers["correlation_id.internal"].tolist()
+            names = [said.get(key, text) for key, text in zip(keys, names, strict=True)]
+        columns["direction" if name == "memory_copy" else "function"] = names
+        columns["process_id"] = np.zeros(count, np.int64)
+    return Table("", tuple(columns), tuple(columns.values()), np.zeros(count, np.int64), ())
 
 
 _GPU_LABEL = re.compile(r"GPU(\d+)")

@@ -7,7 +7,7 @@ operator was called with. Those of matrix products, attention and convolutions g
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -166,31 +166,22 @@ def _dtype(types: Any, position: int) -> str:
 
 def _gemm(operator: GemmOperator, dims: Any, types: Any) -> Work | None:
     a, b = _extents(dims, operator.a), _extents(dims, operator.b)
-    dtype = _dtype(types, operator.a)
+    product = partial(Work, kind="gemm", dtype=_dtype(types, operator.a))
     if operator.b_is == "nk":
         b = (*b[:-2], b[-1], b[-2])
     if operator.grouped and len(a) != len(b):
         if len(a) == 2 and len(b) == 3 and a[1] == b[1]:
-            return Work(
-                kind="gemm", m=a[0], n=b[2], k=a[1], batch=b[0], grouped=True, dtype=dtype
-            )  # fmt: skip
+            return product(m=a[0], n=b[2], k=a[1], batch=b[0], grouped=True)
         if len(a) == 3 and len(b) == 2 and a[2] == b[0]:
-            return Work(
-                kind="gemm", m=a[1], n=b[1], k=a[2], batch=a[0], grouped=True, dtype=dtype
-            )  # fmt: skip
+            return product(m=a[1], n=b[1], k=a[2], batch=a[0], grouped=True)
         return None
     if operator.grouped and len(a) == 2:
         # Gradients of weights: the summed rows are divided among groups that no extent counts.
-        return Work(kind="gemm", m=a[0], n=b[1], k=a[1], grouped=True, dtype=dtype)
-    rows = a[:-1]
-    batch = 1
-    if len(b) > 2:
-        batch, rows = int(np.prod(b[:-2])), rows[-1:]
+        return product(m=a[0], n=b[1], k=a[1], grouped=True)
     if a[-1] != b[-2]:
         return None
-    return Work(
-        kind="gemm", m=int(np.prod(rows)), n=b[-1], k=a[-1], batch=batch, dtype=dtype
-    )  # fmt: skip
+    rows = a[-2:-1] if len(b) > 2 else a[:-1]
+    return product(m=math.prod(rows), n=b[-1], k=a[-1], batch=math.prod(b[:-2]))
 
 
 def _attention(operator: AttentionOperator, dims: Any, types: Any) -> Work:

@@ -35,10 +35,10 @@ from projector.lower.workload_columns import expected_parts
 from projector.operations.moe import FP8_BYTES
 from projector.units import MICROSECOND
 from projector.validate import kind as kinds
-from projector.validate.clusters import network_of
+from projector.validate.clusters import Stated, network_of
 from projector.validate.kind import Kind, number, whole
-from projector.validate.names import device_of
-from projector.validate.words import number_said, said
+from projector.validate.names import Loop, device_of, load_table_names
+from projector.validate.words import named_loop, number_said, said
 
 DISPATCHER_UNITS = FUSED_UNITS["deepep"]
 
@@ -188,48 +188,16 @@ def _exchange_s(row: kinds.Row, routing: Routing, ranks: int, local: int) -> flo
     return size / (value * kinds.chosen("unit", unit, kinds.BYTES_PER_S))
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """How a benchmark calls the library, and what that costs."""
-
-    name: str
-    """Shown with the row."""
-    added_us: float = 0.0
-    """Time of every call, whatever it does."""
-    least_us: tuple[tuple[str, float], ...] = ()
-    """Vendor, and what one thread takes to launch a call on one of the devices that it drives."""
-
-
-LOOPS = {
-    # stas00/ml-engineering network/benchmarks/all_reduce_bench.py says that a call alone on an idle
-    # device adds 20 to 30 us of the host; its tables are older than the queue that hides them.
-    # Primus' rccl_bench.py reads the clock of the host around a call and a synchronisation. 21 us
-    # is what the 20 rows of a node of A100 below 512 KiB lie above a queued call.
-    "idle": Loop("a call of PyTorch on an idle device adds 21 us", added_us=21.0),
-    # Benchmarks/NVIDIA/NCCLBandwidth.py of Azure/AI-benchmarking-guide runs all_reduce_perf with
-    # -g, so that one thread launches on all devices of a node, one after the other. Rows up to
-    # 8 KiB are flat: 3.2 us a device on H100, 3.8 on H200, 4.0 on GB300 (half as many devices, half
-    # the time), 6.0 on MI300X.
-    "one_thread": Loop(
-        "one thread launches on every device", least_us=(("nvidia", 3.7), ("amd", 6.0))
-    ),
-}
-"""Loops whose cost shows in their rows. Others queue calls from one process or thread a device."""
-
-
 def loop_of(row: kinds.Row) -> Loop | None:
     """Return the loop of a row's benchmark, None where it adds nothing."""
-    name = said(row, "collective_loop")
-    if name and name not in LOOPS:
-        raise ValueError(f"collective_loop must be one of {', '.join(LOOPS)}, got {name!r}")
-    return LOOPS.get(name)
+    return named_loop(row, "collective_loop", load_table_names().collective_loops)
 
 
 def with_loop_s(time_s: float, loop: Loop | None, vendor: str, ranks: int) -> float:
     """Return the time that the loop shows for a collective of ``ranks`` in one node."""
     if loop is None:
         return time_s
-    least_us = dict(loop.least_us).get(vendor, 0.0) * ranks
+    least_us = loop.least_us_of.get(vendor, 0.0) * ranks
     return max(time_s + loop.added_us * MICROSECOND, least_us * MICROSECOND)
 
 
@@ -237,26 +205,14 @@ MAX_RANKS = 1 << 20
 MAX_NODE_GPUS = 16
 """Devices of the largest node."""
 
-_OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all2all": "all_to_all",
-    "sendrecv": "send_recv",
-}
 _METRICS = ("busbw", "algbw", "time", "latency")
 
 
 class _Links(NamedTuple):
     device: str
-    adapters: tuple[int, float] | None
-    """Adapters of a node and their rate [Gbit/s] where the row names them."""
+    stated: Stated
     algorithm: str
     """The only one that the run was allowed; empty where the library chose."""
-    network: tuple[str, str]
-    """What names the network in a cluster (``extends`` or ``transport``), and its name; empty for
-    the usual one of the device."""
     node_gpus: int
     """Devices of a node that holds more than the usual one; 0 where it does not."""
 
@@ -355,14 +311,14 @@ def read_case(row: kinds.Row) -> _Case:
     """Read one row."""
     device = device_of(row.get("gpu") or "")
     usual = load_network(load_device(device).network)
-    adapters, network, _ = network_of(device, row.get("system") or "")
+    stated = network_of(device, row.get("system") or "")
     ranks = kinds.integer(row, "n_gpus") or 0
     one_node = (kinds.integer(row, "n_nodes") or 1) == 1 and ranks > usual.scale_up_gpus
     held = min(ranks, MAX_NODE_GPUS) if one_node else 0
-    links = _Links(device, adapters, said(row, "algorithm"), network, held)
+    links = _Links(device, stated, said(row, "algorithm"), held)
     cluster = _cluster(links)
     nodes = whole(row, "n_nodes", MAX_RANKS, 1)
-    rules = [f"network {links.network[1] or cluster.device.network}"] if nodes > 1 else []
+    rules = [f"network {stated.network[1] or cluster.device.network}"] if nodes > 1 else []
     per_node = cluster.network.gpus_per_node
     ranks = whole(row, "n_gpus", MAX_RANKS, nodes * per_node)
     if not (row.get("n_gpus") or "").strip():
@@ -372,7 +328,7 @@ def read_case(row: kinds.Row) -> _Case:
     held = ranks if domain > per_node else -(-ranks // nodes)
     local = -(-held // -(-held // domain))
     if not is_exchange(row):
-        operation = _OPERATIONS[_plain(row.get("collective") or "")]
+        operation = load_table_names().collectives[_plain(row.get("collective") or "")]
         size = kinds.positive(row, "message_bytes")
         measured_s = kinds.plausible(_collective_s(row, operation, size, ranks))
         if operation == "send_recv":
@@ -380,7 +336,7 @@ def read_case(row: kinds.Row) -> _Case:
             ranks, local = min(ranks, 2), 2 if local == ranks > 1 else 1
         loop = loop_of(row)
         work: tuple[str, float] | Routing = (operation, size)
-        rule = loop.name if loop else ""
+        rule = loop.note if loop else ""
     else:
         loop = None
         work, measured_s, rule = read_exchange(row, ranks, local)
@@ -390,11 +346,7 @@ def read_case(row: kinds.Row) -> _Case:
 
 @cache
 def _cluster(links: _Links) -> ClusterConfig:
-    network: dict[str, object] = {}
-    if links.network[1]:
-        network[links.network[0]] = links.network[1]
-    if links.adapters:
-        network["nics_per_node"], network["nic_gbit_per_s"] = links.adapters
+    network = links.stated.fields()
     if links.node_gpus:
         network["gpus_per_node"] = network["scale_up_gpus"] = links.node_gpus
     return ClusterConfig.parse({"device": links.device, "network": network or None}, path="cluster")
@@ -422,7 +374,7 @@ def _why_not_eligible(row: kinds.Row) -> str:
         return "" if _sizes(row) else "no tokens, hidden and top-k"
     if why := kinds.why_not_measured(row):
         return why
-    if _plain(row.get("collective") or "") not in _OPERATIONS:
+    if _plain(row.get("collective") or "") not in load_table_names().collectives:
         return "not one of the collectives"
     if not (row.get("message_bytes") or "").strip():
         return "no message size"
@@ -440,15 +392,8 @@ def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
 KIND = Kind(
     name="collectives_measured",
     columns=(
-        "gpu",
-        "n_nodes",
-        "n_gpus",
-        "collective",
-        "message_bytes",
-        "value",
-        "unit",
-        "metric",
-        "notes",
+        *("gpu", "n_nodes", "n_gpus", "collective", "message_bytes"),
+        *("value", "unit", "metric", "notes"),
     ),
     why_not_eligible=_why_not_eligible,
     project=project,

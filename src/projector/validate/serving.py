@@ -22,6 +22,7 @@ from projector.config.device_file import load_device
 from projector.config.engine import GENERIC, engines
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.resources import settings_of
 from projector.errors import ProjectorError
 from projector.serving.deployment import MTP, Deployment, SpeculativeConfig
 from projector.serving.generation import Generation, GenerationTimes, generation_times
@@ -34,60 +35,19 @@ from projector.validate.kind import Kind, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import number_said, said
 
-NARROW_CACHE = ("vllm", "vllm_async", "tensorrt_llm")
-"""Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
-use it: AMD's FP8-KV checkpoints, TensorRT-LLM's ``quantize.py --kv_cache_dtype fp8``."""
-
-BLOCK_SCALED = ("DeepSeek-V3", "Kimi-K2", "MiniMax-M2", "GLM-5", "Qwen3")
-"""Begins of names of models whose published FP8 checkpoints have a scale for each 128 x 128 weights
-(``weight_block_size`` of their config.json). TensorRT-LLM runs checkpoints of its own of Qwen3."""
+_TABLE = settings_of("serving_rows")
 
 WIDENING = "widening_share"
 
-_OLD_VLLM, _LATER, _TRT = ("vllm",), ("vllm_async", "sglang"), ("tensorrt_llm",)
-ENGINES = (*_OLD_VLLM, *_LATER, *_TRT)
-"""Engines with a scheduler, whose host times are fitted."""
-
-FITTED = {
-    "step_us": ("step_us", _OLD_VLLM),
-    "sequence_us": ("sequence_us", _OLD_VLLM),
-    "later_step_us": ("step_us", _LATER),
-    "later_sequence_us": ("sequence_us", _LATER),
-    "trt_step_us": ("step_us", _TRT),
-    "trt_sequence_us": ("sequence_us", _TRT),
-    "expert_load": ("expert_load", ENGINES),
-    "request_ms": ("request_ms", ENGINES),
-    "handoff_ms": ("handoff_ms", ENGINES),
-    "latent_layer_us": ("latent_layer_us", ("sglang",)),
-}
+FITTED: Mapping[str, tuple[str, list[str]]] = _TABLE["fitted"]
 """Fitted constant of an engine -> its field, and the engines that share it."""
 
 MOST_SHARE = 0.9999
 """All of a prompt but its last page."""
 
-GATHERED = 8
-"""Most parts of experts whose tokens engines gather by default: ``allgather_reducescatter`` of vLLM
-(``--all2all-backend``), no backend of SGLang (``--moe-a2a-backend``), TensorRT-LLM without
-``WIDEEP``."""
-
-ASYNC_VLLM = (0, 12)
-"""First release of vLLM that schedules beside the device by default; not verified."""
-
-TRT_MEMORY = 0.95
-"""Share of the memory that TensorRT-LLM's benchmarks take (perf-overview.md: "in many cases")."""
-
-PROMPT_TOKENS, NEW_TOKENS = 5, 200
-"""Lengths of a decode row that states none: the defaults of the gpt-fast script, a short prompt.
-Decode is then bound by the weights and hardly depends on them."""
-
 _DEPLOYMENT = ("model", "gpu", "n_gpus", "precision", "tp", "pp")
 _LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
 _COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
-
-REUSED_PROMPTS = ("vllm", (0, 8), (0, 11))
-"""Engine, and the releases from one up to another, whose latency benchmark has its prompts cached:
-it sends the same ones again after warming up, and the engine keeps prefixes unless told otherwise.
-Later releases tell it (vllm/benchmarks/latency.py); which was the first is not verified."""
 
 _MAX_LENGTH = 1 << 27
 
@@ -289,9 +249,10 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
         raise ValueError(f"batch_or_concurrency is {text!r}, not a count")
     batch = -(-total // replicas)
     given_in, given_out = kinds.integer(row, "input_len"), kinds.integer(row, "output_len")
-    input_len = whole(row, "input_len", _MAX_LENGTH, PROMPT_TOKENS)
+    usual_in, usual_out = _TABLE["usual_lengths"]
+    input_len = whole(row, "input_len", _MAX_LENGTH, usual_in)
     prefill_only = "decode" not in kinds.plain(row, "phase") and given_out is None
-    output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else NEW_TOKENS)
+    output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else usual_out)
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
     per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
@@ -361,14 +322,18 @@ def _deployment(
     stated = says.get("kv_cache", "")
     if re.match("fp8|bf16|fp16", stated):
         settings["kv_cache_bytes"] = 1 if stated.startswith("fp8") else 2
-    elif engine in NARROW_CACHE and str(settings["dtype"]).startswith("fp8"):
+    elif engine in _TABLE["narrow_cache"] and str(settings["dtype"]).startswith("fp8"):
         settings["kv_cache_bytes"] = 1
         notes.append("8-bit cache, as FP8 checkpoints of the engine have")
     if engine == "tensorrt_llm" and loads.is_under_load(row):
-        settings["gpu_memory_utilization"] = TRT_MEMORY
+        settings["gpu_memory_utilization"] = _TABLE["tensorrt_llm_memory"]
     if says.get("graphs", "").startswith("off"):
         settings["decode_graph"] = False
-    if layout["attention_dp"] > 1 and layout["ep"] <= GATHERED and "WIDEEP" not in str(says):
+    if (
+        layout["attention_dp"] > 1
+        and layout["ep"] <= _TABLE["gathered"]
+        and "WIDEEP" not in str(says)
+    ):
         settings["dispatcher"] = "allgather"
     constants = _constants(engine, without)
     if "mlperf" in kinds.plain(row, "phase"):
@@ -395,7 +360,7 @@ def _deployment(
 def engine_of(row: kinds.Row) -> str:
     """Return the engine of a row, by its release."""
     engine = said(row, "engine") or GENERIC
-    later = engine == "vllm" and _release(row) >= ASYNC_VLLM
+    later = engine == "vllm" and _release(row) >= tuple(_TABLE["async_vllm"])
     return "vllm_async" if later else engine
 
 
@@ -462,9 +427,9 @@ def _device(text: str, notes: list[str]) -> str:
 
 
 def _prefix_share(row: kinds.Row, notes: list[str]) -> float:
-    """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
-    engine, first, end = REUSED_PROMPTS
-    if phase_of(row) != bands.LATENCY or said(row, "engine") != engine:
+    """Return the share of each prompt that was cached before."""
+    first, end = map(tuple, _TABLE["vllm_reuses_prompts"])
+    if phase_of(row) != bands.LATENCY or said(row, "engine") != "vllm":
         return 0.0
     if not first <= _release(row) < end:
         return 0.0
@@ -480,7 +445,7 @@ def _settings(row: kinds.Row, precision: str, notes: list[str]) -> dict[str, obj
     dtype: str = precision_of(precision)
     name = _model_name(row)
     of_library = said(row, "engine") == "tensorrt_llm" and name.startswith("Qwen3")
-    if dtype == "fp8" and name.startswith(BLOCK_SCALED) and not of_library:
+    if dtype == "fp8" and name.startswith(tuple(_TABLE["block_scaled"])) and not of_library:
         dtype = "fp8_block"
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"

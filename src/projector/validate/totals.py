@@ -81,23 +81,16 @@ def errors_of(ratio: Floats) -> dict[str, Any]:
 
 def totals(results: Iterable[Result]) -> Totals:
     """Return the totals of some rows."""
-    total = eligible = 0
-    ratios: list[float] = []
-    shown: list[Outcome] = []
-    for result in results:
-        total += 1
-        eligible += result.eligible
-        if result.projected:
-            assert result.outcome.ratio is not None
-            ratios.append(result.outcome.ratio)
-            shown.append(result.outcome)
-    if not ratios:
-        return Totals(total, eligible, 0, None, None, None, None)
+    rows = list(results)
+    eligible = sum(result.eligible for result in rows)
+    shown = [result.outcome for result in rows if result.projected]
+    if not shown:
+        return Totals(len(rows), eligible, 0, None, None, None, None)
     return Totals(
-        total_rows=total,
+        total_rows=len(rows),
         rows=eligible,
-        projected=len(ratios),
-        **errors_of(np.array(ratios)),
+        projected=len(shown),
+        **errors_of(np.array([each.ratio for each in shown])),
         **_coverages(shown),
         left_out=_left_out(shown),
     )
@@ -183,12 +176,9 @@ def summary(validation: Validation) -> dict[str, Any]:
         for family in ("dense", "moe")
         if any(r.family == family for r in results)
     }
+    kernels = [each for result in results if (each := result.as_named) is not None]
     named = [result for result in results if result.as_named is not None]
-    kernels = [each for each in (result.as_named for result in named) if each is not None]
-    tuned = {
-        "tuned": _all_totals(named, validation),
-        "tuned_as_named": _all_totals(kernels, validation),
-    }
+    tuned = {"tuned": named, "tuned_as_named": kernels} if named else {}
     beside = [replace(each, group=f"{each.group}, {AS_NAMED}") for each in kernels if each.group]
     first = first_results(validation.kind, validation.path, results)
     lines = {result.line for result in first}
@@ -202,7 +192,7 @@ def summary(validation: Validation) -> dict[str, Any]:
         **_all_totals(results, validation),
         "without_doubt": _all_totals(certain, validation),
         **families,
-        **(tuned if named else {}),
+        **{name: _all_totals(each, validation) for name, each in tuned.items()},
         **{name: _all_totals(each, validation) for name, each in firsts.items() if each},
         "over_sources": _over_sources(results),
         **_verdicts(results),
@@ -243,11 +233,9 @@ def _verdict_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
 
 def _over_sources(results: Sequence[Result]) -> dict[str, Any]:
     """Return errors with sources weighing the same, in-sample and left out."""
-    found = {
-        name: over_sources(results, left_out=left_out)
-        for name, left_out in (("in_sample", False), ("left_out", True))
-    }
-    return {name: None if each is None else asdict(each) for name, each in found.items()}
+    ways = {"in_sample": False, "left_out": True}
+    found = {name: over_sources(results, left_out=way) for name, way in ways.items()}
+    return {name: each and asdict(each) for name, each in found.items()}
 
 
 def _all_totals(results: Sequence[Result], validation: Validation) -> dict[str, Any]:
@@ -338,9 +326,7 @@ def _object(result: Result) -> dict[str, Any]:
     return {
         **told(result, "line model eligible"),
         **_shown(result),
-        "left_out": None
-        if other is None
-        else {"predicted": other.predicted, "ratio": other.ratio, **_bands(other)},
+        "left_out": other and {**told(other, "predicted ratio"), **_bands(other)},
     }
 
 

@@ -6,8 +6,8 @@ from measure.bench_stand_in import CPU, H100, StandIn, out_of_memory
 from projector.measure.bench.cases import clock_cases, collective_cases, copy_cases
 from projector.measure.bench.lists import AttentionOptions, GemmOptions, attention_list, gemm_list
 from projector.measure.bench.session import begin, settings_of
-from projector.report.figures.benchmark import benchmark_figure, write_benchmark_figure
-from projector.report.figures.figure import style
+from projector.report.figures.benchmark import benchmark_figure
+from projector.report.figures.figure import save_figure, style
 from projector.validate.beside import benchmark_of
 
 LISTS = {
@@ -64,5 +64,5 @@ def test_a_curve_is_sorted():
 def test_nothing_measured_is_said(tmp_path, kind):
     found = benchmark(kind, rule=lambda program: out_of_memory())
     target = tmp_path / "figure.svg"
-    write_benchmark_figure(found, target)
+    save_figure(target, lambda: benchmark_figure(found))
     assert "nothing was measured" in target.read_text()

@@ -10,8 +10,8 @@ import pytest
 from projector.cli.main import run
 from projector.errors import ConfigError
 from projector.report.figures import measurements as plots
-from projector.report.figures.figure import short_number
-from projector.report.figures.measurements import write_figure
+from projector.report.figures.figure import save_figure, short_number
+from projector.report.figures.measurements import measurements_figure
 from projector.validate.kind import OK, Outcome, failed
 from projector.validate.run import Result, Validation
 
@@ -91,7 +91,7 @@ def test_the_command_draws(rows, tmp_path, capsys, suffix):
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_every_table_is_drawn_without_a_warning(tmp_path, name, suffix):
     figure = tmp_path / f"figure{suffix}"
-    write_figure(table_of(*TABLES[name]), figure)
+    save_figure(figure, lambda: measurements_figure(table_of(*TABLES[name])))
     assert figure.stat().st_size > 2_000
 
 
@@ -99,7 +99,7 @@ def test_every_table_is_drawn_without_a_warning(tmp_path, name, suffix):
 def test_the_figure_is_the_same_each_time(tmp_path):
     contents = []
     for name in ("a.svg", "b.svg"):
-        write_figure(table_of(*MANY), tmp_path / name)
+        save_figure(tmp_path / name, lambda: measurements_figure(table_of(*MANY)))
         contents.append((tmp_path / name).read_bytes())
     assert contents[0] == contents[1]
 
@@ -158,7 +158,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(plots.Path, "replace", refuse)
     with pytest.raises(ConfigError, match="No space left"):
-        write_figure(table_of(), tmp_path / "figure.png")
+        save_figure(tmp_path / "figure.png", lambda: measurements_figure(table_of()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -167,7 +167,7 @@ def test_without_matplotlib(rows, tmp_path, capsys, monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     figure = tmp_path / "figure.png"
     assert run(["validate", "training_throughput", str(rows), "--plot", str(figure)]) == 2
-    assert "pip install 'llm-projector[plot]'" in capsys.readouterr().err
+    assert "pip install '.[plot]'" in capsys.readouterr().err
     assert not figure.exists()
 
 
@@ -175,7 +175,7 @@ def test_drawing_leaves_the_settings_alone(tmp_path):
     import matplotlib as mpl
 
     before = dict(mpl.rcParams)
-    write_figure(table_of(*MANY), tmp_path / "figure.png")
+    save_figure(tmp_path / "figure.png", lambda: measurements_figure(table_of(*MANY)))
     assert dict(mpl.rcParams) == before
 
 

@@ -519,7 +519,7 @@ def test_what_is_not_installed_is_named(space, tmp_path, capsys, monkeypatch, mo
         monkeypatch.setitem(sys.modules, name, None)
     options = {"plotly": ["--html", tmp_path / "a.html"],
                "matplotlib": ["--plot", f"pareto={tmp_path / 'a.png'}"]}  # fmt: skip
-    extra = {"plotly": "llm-projector[html]", "matplotlib": "llm-projector[plot]"}
+    extra = {"plotly": ".[html]", "matplotlib": ".[plot]"}
     assert command("sweep", space, *options[module]) == 2
     assert extra[module] in capsys.readouterr().err
 

@@ -83,3 +83,19 @@ def test_the_best_stays():
 def test_too_little_memory():
     with pytest.raises(ScheduleError, match=r"rank 0 may hold 0\.5"):
         optimise.improve(uniform_costs(3, 3, limit=0.5), 4, one_after_another(3, 4))
+
+
+def test_long_orders_take_fewer_steps(monkeypatch):
+    times = np.random.default_rng(8).integers(90, 111, (3, 64)) * 10**7
+    costs = costs_from(*times, np.full((2, 64), 10**6), np.ones(64), 1.0, np.full(64, 64.0))
+    start = registry.build("zerobubble", 64, 1, 128)
+    taken = []
+
+    def noticed(kind, times, memory, least_ps, worst_ps, moves, seed):
+        taken.append(moves * kind.size)
+        return 1 << 62
+
+    monkeypatch.setattr(optimise.kernels, "anneal", noticed)
+    assert optimise.improve(costs, 128, start) is start
+    assert len(taken) == len(optimise.THRESHOLDS)
+    assert optimise.MOST_STEPPED / 2 < max(taken) <= optimise.MOST_STEPPED

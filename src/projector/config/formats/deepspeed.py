@@ -48,16 +48,14 @@ def read_deepspeed(data: Mapping[str, Any], *, path: Path = Path()) -> read_job.
     else:
         precision(stated)
     degrees(stated)
-    if stated.values.keys() & {f"{PREFIX}activation_checkpointing.{key}" for key in _CHECKPOINTS}:
+    section, checkpoints = f"{PREFIX}activation_checkpointing.", _TABLE["checkpoints"].split()
+    if any(f"{section}{key}" in stated.values for key in checkpoints):
         stated.warn(
             "activation_checkpointing only works where the model calls it: nothing is recomputed "
             "unless training.recompute says so"
         )
     unmodelled(stated)
     return stated.read_job(HARMLESS, derive=batch.derive, least_nodes=batch.data_parallel == 0)
-
-
-_CHECKPOINTS: Final = ("partition_activations", "cpu_checkpointing", "number_checkpoints")
 
 
 def without_auto(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,54 +125,29 @@ def precision(stated: read_job.Stated, kind: str = "") -> None:
         reduced = stated.choice(name, _TABLE["dtypes"], "fp32")
         stated.put("training.grad_reduce_dtype", reduced, name)
     stated.put("training.gradient_accumulation_fusion", False)
-    for name in (
-        f"{PREFIX}bf16.bf16_master_weights_and_grads",
-        f"{PREFIX}fp16.fp16_master_weights_and_grads",
-    ):
-        if stated.on(name):
-            stated.put("training.optimizer.master_weights", "none", name)
-    name = f"{PREFIX}bf16.bf16_optimizer_states"
-    if stated.on(name):
-        stated.put("training.optimizer.moment_dtype", "bf16", name)
+    stated.take(_TABLE["states"], PREFIX)
     name = f"{PREFIX}torch_autocast.enabled"
     if stated.on(name):
-        kind = stated.choice(f"{PREFIX}torch_autocast.dtype", _AUTOCAST, "bfloat16")
+        kind = stated.choice(f"{PREFIX}torch_autocast.dtype", _TABLE["autocast"], "bfloat16")
         stated.put("training.precision", kind, name)
         stated.put("training.optimizer.master_weights", "shared", name)
     name = f"{PREFIX}optimizer.type"
     if stated.has(name):
-        optimizer(stated, name, stated.word(name).lower().replace("_", ""))
-
-
-_AUTOCAST: Final = {"bfloat16": "bf16", "float16": "fp16", "torch.bfloat16": "bf16"}
-
-
-def optimizer(stated: read_job.Stated, name: str, rule: str) -> None:
-    """Set the rule of the optimizer."""
-    if rule not in _TABLE["optimizers"]:
-        stated.warn(f"{stated.spell(name)} {stated.values[name]} is projected as adam")
-    stated.put("training.optimizer.name", _TABLE["optimizers"].get(rule, "adam"), name)
+        rule = stated.word(name).lower().replace("_", "")
+        if rule not in _TABLE["optimizers"]:
+            stated.warn(f"{stated.spell(name)} {stated.values[name]} is projected as adam")
+        stated.put("training.optimizer.name", _TABLE["optimizers"].get(rule, "adam"), name)
 
 
 def degrees(stated: read_job.Stated) -> None:
     """Set the degrees of a job."""
-    tensor = f"{PREFIX}tensor_parallel."
-    for field, names in (
-        ("tp", (f"{tensor}autotp_size", f"{tensor}tp_size", f"{tensor}tp.tp_size")),
-        # This one and the stages of a pipeline are from memory; not looked up.
-        ("cp", (f"{PREFIX}sequence_parallel_size",)),
-        ("pp", (f"{PREFIX}pipeline.stages",)),
-        ("ep", (f"{PREFIX}expert_parallel.autoep_size",)),
-        ("etp", (f"{PREFIX}expert_parallel.expert_tensor_parallel_size",)),
-    ):
-        for name in names:
-            stated.take(f"parallelism.{field}", name)
+    stated.take(_TABLE["degrees"], PREFIX)
     split = stated.job.get("parallelism", {})
     if split.get("cp", 1) > 1:
         # Ulysses exchanges heads.
         stated.put("parallelism.cp_comm_type", "a2a", f"{PREFIX}sequence_parallel_size")
     if split.get("tp", 1) > 1:
-        stated.put("parallelism.sequence_parallel", False, f"{tensor}autotp_size")
+        stated.put("parallelism.sequence_parallel", False, f"{PREFIX}tensor_parallel.autotp_size")
 
 
 class Batch:

@@ -1,12 +1,12 @@
 """Reading the ``config.json`` of a Hugging Face model.
 
-Each ``model_type`` is one row of `FAMILIES`: where the plain dimensions are, what the
-architecture fixes, and the small functions ("parts") that read what several keys decide
-together. A key that is absent takes the default of the Hugging Face class; where that is no
-property of the architecture, the key is required.
+Each ``model_type`` is a row of ``hardware/settings/huggingface.yaml``: where the plain dimensions
+are, what the architecture fixes, and the small functions ("parts") that read what several keys
+decide together.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from projector.config.formats import huggingface_file as hf
@@ -22,385 +22,48 @@ class Family(NamedTuple):
     """How the configurations of one ``model_type`` are read."""
 
     fields: hf.Fields
-    """Fields with their own key, and fields that the architecture fixes."""
     parts: tuple[parts.Part, ...]
     own_keys: frozenset[str] = frozenset()
     """Keys that make a model of another type where they are not read here."""
 
 
-def _family(fields: hf.Fields, *further: parts.Part, **renamed: Any) -> Family:
-    return Family(fields | renamed, further)
+_TABLE: Final = settings_of("huggingface")
+_PARTS: Final = vars(parts) | vars(hybrid)
 
 
-def _hybrid(fields: hf.Fields, *further: parts.Part, **renamed: Any) -> Family:
-    return Family(fields | renamed, further, hybrid.OWN_KEYS)
+def _part(entry: str | Mapping[str, Any]) -> parts.Part:
+    """Return a part of a row, with what it is told beside the file."""
+    if isinstance(entry, str):
+        part: parts.Part = _PARTS[entry]
+        return part
+    ((name, told),) = entry.items()
+    if name == "unrotated_where_full":
+        return partial(parts.unrotated_where_full, part=_part(told))
+    read = _PARTS[name]
+    if isinstance(told, Mapping):
+        return partial(read, **told)
+    return lambda config: read(config, told)
 
 
-_GATED: Final = dict.fromkeys(("silu", "swish"), "swiglu") | dict.fromkeys(
-    ("gelu", "gelu_new", "gelu_pytorch_tanh"), "geglu"
-)
-_PLAIN: Final = dict.fromkeys(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu") | {
-    "relu": "relu",
-    "relu2": "squared_relu",
-}
-
-
-def _plain(default: str, name: str = "hidden_act") -> hf.Reader:
-    return hf.activation(name, _PLAIN, default)
-
-
-def _bias(name: str, on: str = "qkv+out", *, default: bool) -> hf.Reader:
-    return hf.switch(name, default=default, on=on, off="none")
-
-
-def _qk_norm(on: str) -> hf.Reader:
-    return hf.switch("use_qk_norm", default=False, on=on, off="none")
-
-
-def _widths(layers: str, hidden: str, heads: str) -> hf.Fields:
+def _families(
+    rows: Mapping[str, Mapping[str, Any]], *own_keys: frozenset[str]
+) -> dict[str, Family]:
     return {
-        "num_layers": hf.integer(layers, most=hf.MAX_LAYERS),
-        "hidden_size": hf.integer(hidden),
-        "num_attention_heads": hf.integer(heads, most=hf.MAX_HEADS),
-        "vocab_size": hf.integer("vocab_size"),
+        kind: Family(
+            hf.fields_of(row, _TABLE["field_sets"]),
+            tuple(map(_part, row.get("parts", ()))),
+            *own_keys,
+        )
+        for kinds, row in rows.items()
+        for kind in kinds.split()
     }
 
 
-_SILU: Final = {"activation": hf.activation("hidden_act", _GATED, "silu")}
-_BIAS: Final = {"attention_bias": _bias("attention_bias", default=False)}
-_MLP_BIAS: Final = {"mlp_bias": hf.switch("mlp_bias", default=False)}
-_LAYERNORM: Final = {"normalization": "layernorm"}
-_LEARNED: Final = {"position_embedding": "learned"}
-_TIED: Final = {"tied_embeddings": hf.switch("tie_word_embeddings", default=True)}
-
-_WIDTHS: Final = _widths("num_hidden_layers", "hidden_size", "num_attention_heads")
-_ROPE: Final = _WIDTHS | {
-    "ffn_hidden_size": hf.integer("intermediate_size"),
-    "num_query_groups": hf.optional("num_key_value_heads"),
-    "kv_channels": hf.optional("head_dim"),
-    # Rotations know no longest sequence; some files leave it out.
-    "max_position_embeddings": hf.optional("max_position_embeddings"),
-}
-_UNTIED: Final = _ROPE | {"tied_embeddings": hf.switch("tie_word_embeddings", default=False)}
-_LLAMA: Final = _UNTIED | _SILU
-_QWEN3: Final = _LLAMA | _BIAS | {"qk_norm": "head"}
-_LATENT: Final = {
-    name: value for name, value in _LLAMA.items() if name not in {"num_query_groups", "kv_channels"}
-}
-_GEGLU: Final = {"activation": hf.activation("hidden_activation", _GATED, "gelu_pytorch_tanh")}
-_ONE_PLUS: Final[hf.Fields] = {"zero_centered_norms": True}
-_GEMMA: Final = (
-    _ROPE | _TIED | {"kv_channels": hf.integer("head_dim", 256)} | _GEGLU | _BIAS | _ONE_PLUS
+FAMILIES: Final[Mapping[str, Family]] = _families(_TABLE["families"]) | _families(
+    _TABLE["hybrids"], frozenset(_TABLE["of_hybrids"].split())
 )
-_GEMMA3: Final = _GEMMA | {
-    # Files of the multimodal models leave out what equals the default of the class.
-    "num_attention_heads": hf.integer("num_attention_heads", 8, most=hf.MAX_HEADS),
-    "num_query_groups": hf.integer("num_key_value_heads", 4),
-    "vocab_size": hf.integer("vocab_size", 262_208),
-    "max_position_embeddings": hf.integer("max_position_embeddings", 131_072),
-    "rotary_base_local": lambda config: parts.numerics(config)["rotary_base_local"] or 10_000.0,
-}
 
-_QWEN2: Final = _family(_LLAMA, parts.last_layers_windowed, attention_bias="qkv")
-_QWEN2_VL: Final = _family(_LLAMA, parts.last_layers_windowed, parts.SEEN, attention_bias="qkv")
-_QWEN3_VL: Final = _family(_QWEN3, kv_channels=hf.optional("head_dim", 128))
-_QWEN3_VL_MOE: Final = _family(_QWEN3, parts.QWEN3, kv_channels=hf.optional("head_dim", 128))
-_GLM_BIAS: Final = {"attention_bias": _bias("attention_bias", "qkv", default=True)}
-_NORMED: Final = {"qk_norm": "head"}
-_ONE_BIAS: Final = {
-    "attention_bias": _bias("use_bias", default=False),
-    "mlp_bias": hf.switch("use_bias", default=False),
-}
-_LATENT_MOE: Final = (parts.latent_attention, parts.deepseek("noaux_tc"), parts.token_prediction)
-
-_QWEN3_NEXT: Final = _hybrid(
-    _QWEN3 | _ONE_PLUS,
-    parts.QWEN2,
-    hybrid.qwen3_next,
-    kv_channels=hf.optional("head_dim", 256),
-    attention_output_gate=True,
-)
-_LFM2: Final = _hybrid(
-    {name: value for name, value in _ROPE.items() if name != "ffn_hidden_size"} | _TIED | _NORMED,
-    hybrid.lfm2,
-)
-_NO_ATTENTION: Final[hf.Fields] = _TIED | {
-    "num_layers": hf.integer("num_hidden_layers", most=hf.MAX_LAYERS),
-    "hidden_size": hf.integer("hidden_size"),
-    "vocab_size": hf.integer("vocab_size"),
-    # No layer has an MLP.
-    "ffn_hidden_size": lambda config: 4 * config.integer("hidden_size"),
-    "position_embedding": "none",
-}
-_MAMBA: Final = _hybrid(_NO_ATTENTION, hybrid.mamba)
-
-FAMILIES: Final[Mapping[str, Family]] = {
-    "llama": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
-    "mistral": _family(_LLAMA, parts.every_layer_windowed(4096)),
-    "mixtral": _family(_LLAMA, parts.every_layer_windowed(None), parts.MIXTRAL),
-    "ministral": _family(_LLAMA, parts.listed_windows),
-    "ministral3": _family(_LLAMA, parts.every_layer_windowed(None)),
-    "qwen2": _QWEN2,
-    "qwen2_vl": _QWEN2_VL,
-    "qwen2_vl_text": _QWEN2,
-    "qwen2_5_vl": _QWEN2_VL,
-    "qwen2_5_vl_text": _QWEN2,
-    "mimo": _family(
-        _LLAMA, parts.last_layers_windowed, parts.token_prediction, attention_bias="qkv"
-    ),
-    "qwen2_moe": _family(
-        _LLAMA,
-        parts.last_layers_windowed,
-        parts.QWEN2,
-        attention_bias=_bias("qkv_bias", "qkv", default=True),
-    ),
-    "qwen3": _family(_QWEN3, parts.last_layers_windowed, kv_channels=hf.optional("head_dim", 128)),
-    "qwen3_moe": _family(_QWEN3, parts.last_layers_windowed, parts.QWEN3),
-    "qwen3_vl_text": _QWEN3_VL,
-    "qwen3_vl_moe_text": _QWEN3_VL_MOE,
-    "deepseek": _family(_LLAMA | _BIAS, parts.deepseek("greedy")),
-    "deepseek_v2": _family(
-        _LATENT, parts.latent_attention, parts.deepseek("greedy"), parts.token_prediction
-    ),
-    "deepseek_v3": _family(_LATENT, *_LATENT_MOE),
-    "kimi_k2": _family(_LATENT, *_LATENT_MOE),
-    "glm4_moe": _family(
-        _LLAMA,
-        parts.deepseek("noaux_tc"),
-        parts.token_prediction,
-        attention_bias=_bias("attention_bias", "qkv", default=False),
-        qk_norm=_qk_norm("head"),
-    ),
-    "glm4v_moe_text": _family(
-        _LLAMA, parts.deepseek("noaux_tc"), parts.token_prediction, **_GLM_BIAS
-    ),
-    "glm4_moe_lite": _family(_LATENT, *_LATENT_MOE),
-    "glm": _family(_LLAMA, **_GLM_BIAS),
-    "glm4": _family(_LLAMA, **_GLM_BIAS, norms_per_layer=4),
-    "glm4v_text": _family(_LLAMA, attention_bias="qkv", norms_per_layer=4),
-    "chatglm": _family(
-        _widths("num_layers", "hidden_size", "num_attention_heads") | _SILU,
-        parts.chatglm,
-        vocab_size=hf.integer("padded_vocab_size"),
-        ffn_hidden_size=hf.integer("ffn_hidden_size"),
-        kv_channels=hf.optional("kv_channels"),
-        max_position_embeddings=hf.optional("seq_length"),
-        attention_bias=_bias("add_qkv_bias", "qkv", default=False),
-        tied_embeddings=hf.switch("tie_word_embeddings", default=False),
-    ),
-    "dots1": _family(_LLAMA | _BIAS | _NORMED, parts.listed_windows, parts.deepseek("noaux_tc")),
-    "youtu": _family(_LATENT | _TIED, parts.latent_attention),
-    "minimax_m2": _family(_LLAMA, parts.minimax_prediction, parts.minimax),
-    "solar_open": _family(
-        _LLAMA | _BIAS,
-        parts.deepseek("noaux_tc", dense=0),
-        # No layer is dense, and files may leave that width out.
-        ffn_hidden_size=lambda config: config.integer(
-            config.first("intermediate_size", "moe_intermediate_size")
-        ),
-    ),
-    "hunyuan_v1_dense": _family(_LLAMA | _BIAS | _NORMED),
-    "hunyuan_v1_moe": _family(_LLAMA | _BIAS | _NORMED, parts.hunyuan),
-    "ernie4_5": _family(_ROPE | _TIED | _SILU | _ONE_BIAS),
-    "ernie4_5_moe": _family(_ROPE | _TIED | _SILU | _ONE_BIAS, parts.ERNIE),
-    "exaone4": _family(_LLAMA | _NORMED, parts.unrotated_where_full(parts.exaone_windows)),
-    "exaone_moe": _family(
-        _LLAMA | _NORMED, parts.exaone_windows, parts.EXAONE, parts.token_prediction
-    ),
-    "granite": _family(_UNTIED | _MLP_BIAS | _SILU | _BIAS),
-    "granitemoe": _family(_LLAMA | _BIAS, parts.MIXTRAL),
-    "granitemoeshared": _family(_LLAMA | _BIAS, parts.granite_shared),
-    "seed_oss": _family(
-        _LLAMA | _MLP_BIAS, parts.biases("attention_bias", "attention_out_bias", default=True)
-    ),
-    "smollm3": _family(
-        _ROPE | _TIED | _MLP_BIAS | _SILU | _BIAS,
-        parts.listed_windows,
-        parts.every_fourth_unrotated,
-    ),
-    "arcee": _family(_UNTIED | _MLP_BIAS | _BIAS | {"activation": _plain("relu2")}),
-    "helium": _family(_LLAMA | _MLP_BIAS | _BIAS),
-    "cwm": _family(_LLAMA | _MLP_BIAS, parts.listed_windows),
-    "gpt_oss": _family(
-        _LLAMA,
-        parts.one_full_layer_in(2, 128),
-        parts.GPT_OSS,
-        kv_channels=hf.integer("head_dim", 64),
-        attention_bias=_bias("attention_bias", default=True),
-        mlp_bias=True,
-        activation_clamp=hf.number("swiglu_limit", 7.0),
-        attention_sinks=True,
-    ),
-    "llama4_text": _family(
-        _LLAMA | _BIAS,
-        parts.chunked_attention,
-        parts.every_fourth_unrotated,
-        parts.LLAMA4,
-        # intermediate_size is the width of an expert there.
-        ffn_hidden_size=hf.integer("intermediate_size_mlp"),
-    ),
-    "gemma": _family(_GEMMA),
-    "gemma2": _family(
-        _GEMMA, parts.one_full_layer_in(2, 4096), parts.LOGIT_SOFTCAP, norms_per_layer=4
-    ),
-    "gemma3_text": _family(
-        _GEMMA3,
-        parts.one_full_layer_in(6, 4096),
-        parts.LOGIT_SOFTCAP,
-        norms_per_layer=4,
-        qk_norm="head",
-    ),
-    "phi3": _family(_LLAMA, parts.every_layer_windowed(None)),
-    "olmo": _family(_LLAMA | _BIAS, parts.PLAIN_NORMS),
-    "olmo2": _family(_LLAMA | _BIAS, qk_norm="full"),
-    "olmo3": _family(
-        _LLAMA | _BIAS, parts.one_full_layer_in(4, 4096), parts.plain_in_windows, qk_norm="full"
-    ),
-    "olmoe": _family(_LLAMA | _BIAS, parts.OLMOE, qk_norm="full"),
-    "internlm": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
-    "internlm2": _family(_LLAMA, attention_bias=_bias("bias", default=True)),
-    "internlm3": _family(
-        _LLAMA,
-        parts.biases("qkv_bias", "bias", default=False),
-        mlp_bias=hf.switch("bias", default=False),
-    ),
-    "stablelm": _family(
-        _LLAMA | _LAYERNORM,
-        parts.no_head_norms,
-        parts.stablelm,
-        attention_bias=_bias("use_qkv_bias", "qkv", default=False),
-    ),
-    "phi": _family(
-        _UNTIED | _LAYERNORM,
-        parts.no_head_norms,
-        parts.ALWAYS_PARALLEL,
-        parts.HEAD_BIAS,
-        norms_per_layer=1,
-        attention_bias="qkv+out",
-        mlp_bias=True,
-        activation=_plain("gelu_new"),
-    ),
-    "phimoe": _family(
-        _LLAMA | _LAYERNORM | _BIAS, parts.every_layer_windowed(None), parts.PHI, parts.HEAD_BIAS
-    ),
-    "dbrx": _family(
-        # Its LayerNorm has the gain only, which is what RMSNorm counts.
-        _widths("n_layers", "d_model", "n_heads"),
-        parts.dbrx,
-        tied_embeddings=hf.switch("tie_word_embeddings", default=False),
-        max_position_embeddings=hf.integer("max_seq_len", 2048),
-    ),
-    "cohere2": _family(
-        _ROPE | _TIED | _SILU | _BIAS,
-        parts.ALWAYS_PARALLEL,
-        parts.unrotated_where_full(parts.one_full_layer_in(4, 4096)),
-        norms_per_layer=1,
-    ),
-    "cohere": _family(
-        # Its LayerNorm has the gain only, which is what RMSNorm counts.
-        _ROPE | _TIED | _SILU | _BIAS,
-        parts.ALWAYS_PARALLEL,
-        norms_per_layer=1,
-        qk_norm=_qk_norm("full"),
-    ),
-    "nemotron": _family(
-        _UNTIED | _MLP_BIAS | _LAYERNORM | {"activation": _plain("relu2")} | _BIAS | _ONE_PLUS
-    ),
-    "starcoder2": _family(
-        _ROPE | _TIED | _LAYERNORM,
-        parts.every_layer_windowed(None),
-        activation=_plain("gelu_pytorch_tanh"),
-        attention_bias=_bias("use_bias", default=True),
-        mlp_bias=hf.switch("use_bias", default=True),
-    ),
-    "gpt_neox": _family(
-        _UNTIED | _LAYERNORM,
-        parts.PARALLEL,
-        mlp_bias=True,
-        activation=_plain("gelu"),
-        attention_bias=_bias("attention_bias", default=True),
-    ),
-    "gpt2": _family(
-        _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
-        parts.gpt2_mlp,
-        max_position_embeddings=hf.integer("n_positions"),
-        attention_bias="qkv+out",
-        mlp_bias=True,
-        activation=_plain("gelu_new", "activation_function"),
-    ),
-    "gpt_bigcode": _family(
-        _TIED | _widths("n_layer", "n_embd", "n_head") | _LAYERNORM | _LEARNED,
-        parts.gpt2_mlp,
-        num_query_groups=hf.switch("multi_query", default=True, on=1, off=None),
-        max_position_embeddings=hf.integer("n_positions"),
-        attention_bias="qkv+out",
-        mlp_bias=True,
-        activation=_plain("gelu_pytorch_tanh", "activation_function"),
-    ),
-    "opt": _family(
-        _WIDTHS | _TIED | _LAYERNORM | _LEARNED,
-        parts.opt,
-        ffn_hidden_size=hf.integer("ffn_dim"),
-        activation=_plain("relu", "activation_function"),
-    ),
-    "falcon": _family(
-        _WIDTHS | _TIED | _LAYERNORM,
-        parts.falcon,
-        max_position_embeddings=hf.integer("max_position_embeddings", 2048),
-        activation=_plain("gelu", "activation"),
-        attention_bias=_bias("bias", default=False),
-        mlp_bias=hf.switch("bias", default=False),
-    ),
-    "nemotron_h": _hybrid(
-        _UNTIED | _MLP_BIAS | _BIAS | {"activation": _plain("relu2", "mlp_hidden_act")},
-        hybrid.nemotron_h,
-        position_embedding="none",
-    ),
-    "qwen3_next": _QWEN3_NEXT,
-    "qwen3_5_moe_text": _QWEN3_NEXT,
-    "qwen3_5_text": _hybrid(_QWEN3_NEXT.fields, hybrid.qwen3_next),
-    "deepseek_v32": _hybrid(
-        _LATENT, hybrid.chosen_keys, parts.deepseek("noaux_tc"), parts.token_prediction
-    ),
-    "kimi_linear": _hybrid(
-        _LATENT, parts.latent_attention, hybrid.kimi_linear, position_embedding="none"
-    ),
-    "jamba": _hybrid(_LLAMA, hybrid.jamba, position_embedding="none"),
-    "olmo_hybrid": _hybrid(_LLAMA | _BIAS, hybrid.olmo_hybrid, qk_norm="full"),
-    "falcon_h1": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.falcon_h1),
-    "bamba": _hybrid(_LLAMA | _BIAS | _MLP_BIAS, hybrid.bamba),
-    "granitemoehybrid": _hybrid(_LLAMA | _BIAS, hybrid.granite_hybrid),
-    "minimax": _hybrid(_LLAMA, hybrid.minimax),
-    "mamba": _MAMBA,
-    "falcon_mamba": _MAMBA,
-    "mamba2": _hybrid(
-        _NO_ATTENTION,
-        hybrid.mamba2,
-        # Heads are those of the mixers.
-        num_attention_heads=hf.integer("num_heads", most=hf.MAX_HEADS),
-        kv_channels=hf.integer("head_dim"),
-    ),
-    "rwkv7": _hybrid(
-        _NO_ATTENTION | _LAYERNORM,
-        hybrid.rwkv7,
-        activation=_plain("relu2"),
-        tied_embeddings=hf.switch("tie_word_embeddings", default=False),
-    ),
-    "lfm2": _LFM2,
-    "lfm2_moe": _LFM2,
-    "mpt": _family(
-        _TIED | _widths("n_layers", "d_model", "n_heads"),
-        parts.mpt,
-        max_position_embeddings=hf.integer("max_seq_len"),
-        activation="gelu",
-    ),
-}
-
-REFUSED: Final = {
-    kind: why
-    for why, kinds in settings_of("huggingface")["refused"].items()
-    for kind in kinds.split()
-}
+REFUSED: Final = {kind: why for why, kinds in _TABLE["refused"].items() for kind in kinds.split()}
 """Architectures that cannot be described, and why."""
 
 

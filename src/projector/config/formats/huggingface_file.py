@@ -1,6 +1,6 @@
 """Typed access to the keys of a ``config.json``, which names the key in every error."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,8 @@ MAX_HEADS: Final = 10_000
 
 MAX_EXTENT: Final = 10**12
 """Largest number that a dimension of a model may have."""
+
+TABLE: Final = settings_of("huggingface")
 
 REQUIRED: Final[Any] = object()
 """Default of a key that has to be there."""
@@ -64,14 +66,12 @@ class ConfigFile:
             raise self.error(name, f"between {least} and {most}")
         return value
 
-    def optional_integer(self, name: str, default: Any = None) -> int | None:
-        """Return a whole number, or none where the key is null."""
+    def optional_integer(self, name: str, default: Any = None, *, must: bool = False) -> int | None:
+        """Return a whole number, none where the key is null; or absent, unless it ``must`` be."""
         self.used.add(name)
-        if name in self.data and self.data[name] is None:
+        if self.data.get(name, default) is None and not (must and name not in self.data):
             return None
-        if name not in self.data and default is None:
-            return None
-        return self.integer(name, default, least=0)
+        return self.integer(name, REQUIRED if default is None else default, least=0)
 
     def number(self, name: str, default: Any = REQUIRED) -> float:
         """Return a number from 0 on; null is an error."""
@@ -94,6 +94,23 @@ class ConfigFile:
             raise self.error(name, "a string")
         return value
 
+    def activation(self, name: str, default: str, *, gated: bool = False) -> Any:
+        """Return the name of an activation, with a gate or without."""
+        given = self.text(name, default)
+        meanings = TABLE["activations"]["gated" if gated else "plain"]
+        if given not in meanings:
+            why = f"this activation is not modelled; known: {', '.join(meanings)}"
+            raise self.unsupported(name=name, why=why, allowed=list(meanings))
+        return meanings[given]
+
+    def is_on(self, name: str) -> bool:
+        """Whether the key is there and neither null, false nor 0."""
+        return self.has(name) and bool(self.data[name])
+
+    def is_not_true(self, name: str) -> bool:
+        """Whether the key is absent or anything but true."""
+        return self.data.get(name) is not True
+
     def sequence(self, name: str, kind: type) -> list[Any]:
         """Return a list whose items are all of one type; absent or null means empty."""
         self.used.add(name)
@@ -106,7 +123,8 @@ class ConfigFile:
 
     def first(self, *names: str) -> str:
         """Return the first of some spellings of a key that is there, else the first of all."""
-        return next((name for name in names if self.has(name)), names[0])
+        there = [name for name in names if self.has(name)]
+        return there[0] if there else names[0]
 
     def child(self, name: str, *, required: bool = False) -> "ConfigFile":
         """Return a nested mapping; an absent one is empty."""
@@ -129,11 +147,6 @@ class ConfigFile:
         msg = f"{self.key(name)} = {value!r:.60}: {why}"
         return UnsupportedError(msg, key=self.key(name), value=value, allowed=allowed)
 
-    def refuse_unless(self, name: str, why: str, *, usual: bool) -> None:
-        """Refuse a flag that is not as it is where it is absent."""
-        if self.flag(name, usual) is not usual:
-            raise self.unsupported(name=name, why=why, allowed=usual)
-
     def _value(self, name: str, default: Any) -> Any:
         self.used.add(name)
         value = self.data.get(name, default)
@@ -143,62 +156,47 @@ class ConfigFile:
         return value
 
 
-Reader = Callable[[ConfigFile], Any]
-"""Reads one value, which has its own key."""
-
-Fields = dict[str, Any]
-"""Native field -> its `Reader`, or the value that the architecture fixes."""
+Fields = Mapping[str, Any]
+"""Native field -> the value that an architecture fixes, or how a value is read."""
 
 
-def integer(
-    name: str, default: Any = REQUIRED, *, least: int = 1, most: int = MAX_EXTENT
-) -> Reader:
-    """Read a whole number."""
-    return lambda config: config.integer(name, default, least=least, most=most)
-
-
-def optional(name: str, default: Any = None) -> Reader:
-    """Read a whole number or null."""
-    return lambda config: config.optional_integer(name, default)
-
-
-def number(name: str, default: Any = REQUIRED) -> Reader:
-    """Read a number."""
-    return lambda config: config.number(name, default)
-
-
-def switch(name: str, *, default: bool, on: Any = True, off: Any = False) -> Reader:
-    """Read a flag that selects one of two values."""
-    return lambda config: on if config.flag(name, default) else off
-
-
-def activation(name: str, meanings: Mapping[str, str], default: str) -> Reader:
-    """Read the name of an activation."""
-
-    def read(config: ConfigFile) -> str:
-        given = config.text(name, default)
-        if given not in meanings:
-            why = f"this activation is not modelled; known: {', '.join(meanings)}"
-            raise config.unsupported(name=name, why=why, allowed=list(meanings))
-        return meanings[given]
-
-    return read
+def fields_of(row: Mapping[str, Any], rows: Mapping[str, Any]) -> Fields:
+    """Return the fields of a row: those of the rows that it names, then its own."""
+    found: dict[str, Any] = {}
+    for name in row.get("of", "").split():
+        found |= fields_of(rows[name], rows)
+    found |= row.get("fields", {})
+    return {name: found[name] for name in found if name not in row.get("without", "").split()}
 
 
 def read_fields(fields: Fields, config: ConfigFile) -> dict[str, Any]:
     """Return the value of every field, read in the order of the table."""
-    return {name: value(config) if callable(value) else value for name, value in fields.items()}
+    return {name: read_value(config, how) for name, how in fields.items()}
 
 
-# Keys that no row of `FAMILIES` reads: other models, or no difference.
+def read_value(config: ConfigFile, how: Any) -> Any:
+    """Return a value that is fixed, or what a method of `ConfigFile` reads of one key."""
+    if not isinstance(how, Mapping):
+        return how
+    (method, spellings), *further = how.items()
+    told = dict(further)
+    means, otherwise = told.pop("means", None), told.pop("otherwise", None)
+    times, plus = told.pop("times", 1), told.pop("plus", 0)
+    value = getattr(config, method)(config.first(*spellings.split()), **told)
+    if means is not None:
+        value = read_value(config, means[value])
+    if otherwise is not None and not value:
+        value = read_value(config, otherwise)
+    return value if (times, plus) == (1, 0) else value * read_value(config, times) + plus
 
-_TABLE: Final = settings_of("huggingface")
+
+# Keys that no architecture reads: other models, or no difference.
 
 UNSUPPORTED: Final[Mapping[str, Unsupported]] = {
     name: entry for name, entry in _OF_MEGATRON.items() if name != "model_type"
 } | {
     name: Unsupported(row["what"], row["instead"])
-    for row in _TABLE["unsupported"]
+    for row in TABLE["unsupported"]
     for name in row["keys"].split()
 }
 """Keys that make another model, in the order in which they are told."""
@@ -215,10 +213,10 @@ class Group(NamedTuple):
 
 OF_OTHER_FAMILIES: Final = tuple(
     Group(row["field"], Unsupported(row["what"], row["instead"]), tuple(row["keys"].split()))
-    for row in _TABLE["of_other_families"]
+    for row in TABLE["of_other_families"]
 )
 
-HARMLESS: Final = frozenset(_TABLE["harmless"].split())
+HARMLESS: Final = frozenset(TABLE["harmless"].split())
 """Keys that change neither parameters nor work."""
 
 

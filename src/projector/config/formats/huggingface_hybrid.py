@@ -6,21 +6,19 @@ classes of huggingface/transformers (configuration_NAME.py).
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from projector.config.formats.huggingface_file import MAX_HEADS, ConfigFile
+from projector.config.formats.huggingface_file import MAX_HEADS, TABLE, ConfigFile, read_fields
 from projector.config.formats.huggingface_parts import (
-    MIXTRAL,
+    expert_fields,
+    experts,
     granite_shared,
     latent_attention,
     num_layers,
+    recurrent,
     sparse_step,
 )
 from projector.config.model import PATTERN
-from projector.config.resources import settings_of
-
-OWN_KEYS: Final = frozenset(settings_of("huggingface")["of_hybrids"].split())
-"""Keys that make another model of what has no such layers."""
 
 
 def _kinds(mixers: Iterable[str], has_experts: Iterable[bool]) -> dict[str, Any]:
@@ -46,17 +44,11 @@ def _listed(config: ConfigFile, mixer: str, words: Mapping[str, str]) -> list[st
 
 def qwen3_next(config: ConfigFile) -> dict[str, Any]:
     """Qwen3-Next: a gated delta net in most layers, experts in every one that is not listed."""
-    recurrent = {
-        "num_heads": config.integer("linear_num_value_heads", 32, most=MAX_HEADS),
-        "head_dim": config.integer("linear_value_head_dim", 128),
-        "num_groups": config.integer("linear_num_key_heads", 16, most=MAX_HEADS),
-        "state_size": config.integer("linear_key_head_dim", 128),
-        "conv_kernel": config.integer("linear_conv_kernel_dim", 4),
-    }
+    state = recurrent(config, "qwen3_next")
     mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
     # Qwen3.5 has models without experts.
     has_experts = sparse_step(config) if config.has("num_experts") else [False] * len(mixers)
-    return _kinds(mixers, has_experts) | {"recurrent": recurrent}
+    return _kinds(mixers, has_experts) | state
 
 
 def olmo_hybrid(config: ConfigFile) -> dict[str, Any]:
@@ -65,7 +57,7 @@ def olmo_hybrid(config: ConfigFile) -> dict[str, Any]:
     groups = config.optional_integer("linear_num_key_heads") or heads
     size = config.optional_integer("linear_key_head_dim")
     size = size or 3 * config.integer("hidden_size") // (4 * groups)
-    recurrent = {
+    state = {
         "num_heads": config.optional_integer("linear_num_value_heads") or heads,
         "head_dim": config.optional_integer("linear_value_head_dim") or 2 * size,
         "num_groups": groups,
@@ -73,20 +65,13 @@ def olmo_hybrid(config: ConfigFile) -> dict[str, Any]:
         "conv_kernel": config.integer("linear_conv_kernel_dim", 4),
     }
     mixers = _listed(config, "gdn", {"linear_attention": "gdn", "full_attention": "attention"})
-    return _kinds(mixers, [False] * len(mixers)) | {"recurrent": recurrent}
+    return _kinds(mixers, [False] * len(mixers)) | {"recurrent": state}
 
 
 def chosen_keys(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek-V3.2: latent attention to the keys that an indexer chooses."""
     latent: dict[str, Any] = latent_attention(config)["mla"]
-    return {
-        "mla": latent
-        | {
-            "index_heads": config.integer("index_n_heads", 64, most=MAX_HEADS),
-            "index_head_dim": config.integer("index_head_dim", 128),
-            "index_topk": config.integer("index_topk", 2048),
-        }
-    }
+    return {"mla": latent | read_fields(TABLE["indexer"], config)}
 
 
 def nemotron_h(config: ConfigFile) -> dict[str, Any]:
@@ -99,46 +84,14 @@ def nemotron_h(config: ConfigFile) -> dict[str, Any]:
     if None in kinds or len(kinds) != num_layers(config):
         allowed = f"{num_layers(config)} layers of {', '.join(words)} (M, *, -, E)"
         raise config.error(config.first("layers_block_type", "hybrid_override_pattern"), allowed)
-    fields: dict[str, Any] = {
-        "layer_types": tuple(kinds),
-        "recurrent": {
-            "num_heads": config.integer("mamba_num_heads", 128, most=MAX_HEADS),
-            "head_dim": config.integer("mamba_head_dim", 64),
-            "num_groups": config.integer("n_groups", 8, most=MAX_HEADS),
-            "state_size": config.integer("ssm_state_size", 128),
-            "conv_kernel": config.integer("conv_kernel", 4),
-            "chunk_size": config.integer("chunk_size", 128),
-        },
-    }
+    fields = {"layer_types": tuple(kinds)} | recurrent(config, "nemotron_h")
     if "experts" in kinds:
         shared = config.integer("n_shared_experts", 1, least=0)
         width = config.integer("moe_intermediate_size")
         wide = config.integer("moe_shared_expert_intermediate_size", shared * width, least=0)
-        fields["moe"] = {
-            "num_experts": config.integer("n_routed_experts"),
-            "router_topk": config.integer("num_experts_per_tok"),
-            "ffn_hidden_size": width,
-            "shared_expert_ffn_hidden_size": wide if shared else 0,
-            "latent_size": config.optional_integer("moe_latent_size") or 0,
-            "router_score_function": "sigmoid",
-            "router_bias": True,
-        }
+        fields["moe"] = expert_fields(config, "nemotron_h")
+        fields["moe"]["shared_expert_ffn_hidden_size"] = wide if shared else 0
     return fields
-
-
-def mamba2(config: ConfigFile) -> dict[str, Any]:
-    """Mamba-2 in every layer, and nothing else."""
-    return {
-        "layer_types": ("mamba2",),
-        "recurrent": {
-            "num_heads": config.integer("num_heads", most=MAX_HEADS),
-            "head_dim": config.integer("head_dim"),
-            "num_groups": config.integer("n_groups", 1, most=MAX_HEADS),
-            "state_size": config.integer("state_size"),
-            "conv_kernel": config.integer("conv_kernel", 4),
-            "chunk_size": config.integer("chunk_size", 256),
-        },
-    }
 
 
 def _unless_auto(config: ConfigFile, name: str, otherwise: int) -> int:
@@ -150,16 +103,8 @@ def _mamba2_of(config: ConfigFile) -> dict[str, Any]:
     heads = config.integer("mamba_n_heads", 128, most=MAX_HEADS)
     inner = config.integer("mamba_expand", 2) * config.integer("hidden_size")
     inner = config.optional_integer("mamba_d_ssm") or inner
-    return {
-        "recurrent": {
-            "num_heads": heads,
-            "head_dim": _unless_auto(config, "mamba_d_head", inner // heads),
-            "num_groups": config.integer("mamba_n_groups", 1, most=MAX_HEADS),
-            "state_size": config.integer("mamba_d_state", 256),
-            "conv_kernel": config.integer("mamba_d_conv", 4),
-            "chunk_size": config.integer("mamba_chunk_size", 256),
-        }
-    }
+    width = _unless_auto(config, "mamba_d_head", inner // heads)
+    return {"recurrent": {"head_dim": width} | recurrent(config, "of_hybrids")["recurrent"]}
 
 
 def bamba(config: ConfigFile) -> dict[str, Any]:
@@ -171,19 +116,19 @@ def bamba(config: ConfigFile) -> dict[str, Any]:
 
 def falcon_h1(config: ConfigFile) -> dict[str, Any]:
     """Falcon-H1: attention and Mamba-2 side by side in each layer, and an MLP."""
-    recurrent = _mamba2_of(config)["recurrent"]
-    recurrent["gated_norm"] = config.flag("mamba_rms_norm", default=False)
-    return {"layer_types": ("attention+mamba2_dense",), "recurrent": recurrent}
+    state = _mamba2_of(config)["recurrent"]
+    state["gated_norm"] = config.flag("mamba_rms_norm", default=False)
+    return {"layer_types": ("attention+mamba2_dense",), "recurrent": state}
 
 
 def granite_hybrid(config: ConfigFile) -> dict[str, Any]:
     """Granite 4: Mamba-2 and attention, with experts and a shared one, or with an MLP."""
     mixers = _listed(config, "mamba2", {"mamba": "mamba2", "attention": "attention"})
     has_experts = config.integer("num_local_experts", 0, least=0) > 0
-    experts = granite_shared(config) if has_experts else {}
+    moe = granite_shared(config) if has_experts else {}
     width = config.integer("shared_intermediate_size")
     kinds = _kinds(mixers, [has_experts] * len(mixers))
-    return kinds | _mamba2_of(config) | experts | {"ffn_hidden_size": width}
+    return kinds | _mamba2_of(config) | moe | {"ffn_hidden_size": width}
 
 
 def jamba(config: ConfigFile) -> dict[str, Any]:
@@ -196,11 +141,7 @@ def jamba(config: ConfigFile) -> dict[str, Any]:
 
     mixers = ["attention" if attends else "mamba1" for attends in periodic("attn", 8, 4)]
     names = ("mamba_expand", "mamba_d_state", "mamba_d_conv", "mamba_dt_rank")
-    moe = {
-        "num_experts": config.integer("num_experts", 16),
-        "router_topk": config.integer("num_experts_per_tok", 2),
-        "ffn_hidden_size": config.integer("intermediate_size"),
-    }
+    moe = expert_fields(config, "jamba")
     return _kinds(mixers, periodic("expert", 2, 1)) | _mamba1_of(config, *names) | {"moe": moe}
 
 
@@ -259,13 +200,7 @@ def lfm2(config: ConfigFile) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if config.has("num_experts"):
         dense = config.integer("num_dense_layers", 2, least=0)
-        fields["moe"] = {
-            "num_experts": config.integer("num_experts"),
-            "router_topk": config.integer("num_experts_per_tok", 4),
-            "ffn_hidden_size": config.integer("moe_intermediate_size"),
-            "router_score_function": "sigmoid",
-            "router_bias": config.flag("use_expert_bias", default=True),
-        }
+        fields["moe"] = expert_fields(config, "lfm2")
     elif config.flag("block_auto_adjust_ff_dim", default=True):
         every = config.integer("block_multiple_of", 256)
         scaled = int(config.number("block_ffn_dim_multiplier", 1.0) * (2 * width // 3))
@@ -286,7 +221,7 @@ def minimax(config: ConfigFile) -> dict[str, Any]:
     mixers = [("linear", "attention")[code] for code in codes] or _listed(config, "linear", words)
     heads = config.integer("num_attention_heads", most=MAX_HEADS)
     width = config.optional_integer("head_dim") or config.integer("hidden_size") // heads
-    recurrent = {
+    state = {
         "num_heads": heads,
         "head_dim": width,
         "num_groups": heads,
@@ -294,8 +229,8 @@ def minimax(config: ConfigFile) -> dict[str, Any]:
         "conv_kernel": 0,
         "chunk_size": config.integer("block_size", 256),
     }
-    experts: dict[str, Any] = MIXTRAL(config)
-    return experts | _kinds(mixers, [True] * len(mixers)) | {"recurrent": recurrent}
+    kinds = _kinds(mixers, [True] * len(mixers))
+    return experts(config, "mixtral") | kinds | {"recurrent": state}
 
 
 def kimi_linear(config: ConfigFile) -> dict[str, Any]:
@@ -305,23 +240,5 @@ def kimi_linear(config: ConfigFile) -> dict[str, Any]:
     layers = range(1, num_layers(config) + 1)
     mixers = ["attention" if i in attends else "kda" for i in layers]
     dense = config.integer("first_k_dense_replace", 1, least=0)
-    heads = linear.integer("num_heads", most=MAX_HEADS)
-    width = linear.integer("head_dim")
-    recurrent = {
-        "num_heads": heads,
-        "head_dim": width,
-        "num_groups": heads,
-        "state_size": width,
-        "conv_kernel": linear.integer("short_conv_kernel_size", 4),
-    }
-    shared = config.integer("num_shared_experts", 1, least=0)
-    expert = config.integer("moe_intermediate_size")
-    moe = {
-        "num_experts": config.integer("num_experts"),
-        "router_topk": config.integer(config.first("num_experts_per_token", "num_experts_per_tok")),
-        "ffn_hidden_size": expert,
-        "shared_expert_ffn_hidden_size": shared * expert,
-        "router_score_function": "sigmoid",
-        "router_bias": True,
-    }
-    return _kinds(mixers, [i > dense for i in layers]) | {"recurrent": recurrent, "moe": moe}
+    state, moe = recurrent(linear, "kimi_linear"), expert_fields(config, "kimi_linear")
+    return _kinds(mixers, [i > dense for i in layers]) | state | {"moe": moe}

@@ -1,17 +1,16 @@
 """What several keys of a ``config.json`` decide together: experts, windows, latent attention."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Concatenate, Final, ParamSpec
+from typing import Any, Final
 
 from projector.config.formats.huggingface_file import (
     MAX_LAYERS,
     REQUIRED,
+    TABLE,
     ConfigFile,
-    Fields,
-    Reader,
-    integer,
+    fields_of,
     read_fields,
-    switch,
+    read_value,
 )
 
 # Rotations and norms: what many families call alike, and no projection hangs on.
@@ -78,28 +77,7 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
 Part = Callable[[ConfigFile], dict[str, Any]]
 """Returns native fields; what it leaves out has the native default."""
 
-_P = ParamSpec("_P")
-
-
-def _told(read: Callable[Concatenate[ConfigFile, _P], dict[str, Any]]) -> Callable[_P, Part]:
-    """Make parts of a function that is told more than the file."""
-    return lambda *more, **named: lambda config: read(config, *more, **named)
-
-
 # Which layers are mixtures of experts, and their dimensions.
-
-_SOFTMAX_OF_CHOSEN: Final[Fields] = {
-    "router_score_function": "softmax",
-    "router_pre_softmax": False,
-}
-
-
-def _softmax_first(config: ConfigFile) -> bool:
-    """Whether weights of the chosen experts stay those of a softmax over all."""
-    return config.data.get("norm_topk_prob") is not True
-
-
-_SOFTMAX: Final[Fields] = {"router_score_function": "softmax", "router_pre_softmax": _softmax_first}
 
 
 def _mixture(
@@ -117,18 +95,20 @@ def _mixture(
     return {"moe": fields | more}
 
 
-def _experts(layers: Callable[[ConfigFile], Iterable[bool]], **fields: Any) -> Reader:
-    """Read which layers are mixtures of experts, then the fields of `MoEConfig`."""
-    return lambda config: _mixture(layers(config), **read_fields(fields, config))
+def expert_fields(config: ConfigFile, row: str) -> dict[str, Any]:
+    """Read the fields of `MoEConfig` by a row."""
+    return read_fields(fields_of(TABLE["experts"][row], TABLE["experts"]), config)
+
+
+def experts(config: ConfigFile, row: str) -> dict[str, Any]:
+    """Read which layers are mixtures of experts, then their fields, by a row."""
+    layers = _LAYERS[TABLE["experts"][row]["layers"]](config)
+    return _mixture(layers, **expert_fields(config, row))
 
 
 def num_layers(config: ConfigFile) -> int:
     """Return the layers of the model."""
     return config.integer("num_hidden_layers", most=MAX_LAYERS)
-
-
-def _every_layer(config: ConfigFile) -> list[bool]:
-    return [True] * num_layers(config)
 
 
 def sparse_step(config: ConfigFile) -> list[bool]:
@@ -202,121 +182,40 @@ def hunyuan(config: ConfigFile) -> dict[str, Any]:
     )
 
 
-def _gpt_oss_topk(config: ConfigFile) -> int:
-    # The first public files say experts_per_token beside num_experts_per_tok.
-    config.has("experts_per_token")
-    stated = config.has("num_experts_per_tok")
-    return config.integer("num_experts_per_tok" if stated else "experts_per_token")
-
-
-_MIXTRAL: Final[Fields] = {
-    "num_experts": integer("num_local_experts", 8),
-    "router_topk": integer("num_experts_per_tok", 2),
-    "ffn_hidden_size": integer("intermediate_size"),
+_LAYERS: Final[Mapping[str, Callable[[ConfigFile], list[bool]]]] = {
+    "every_layer": lambda config: [True] * num_layers(config),
+    "sparse_step": sparse_step,
+    "interleaved": _interleaved,
+    "behind_dense": _behind_dense,
+    "between": _ernie,
 }
-MIXTRAL: Final = _experts(_every_layer, **_MIXTRAL, **_SOFTMAX_OF_CHOSEN)
-# Its router, a sparse mixer, has no name here.
-PHI: Final = _experts(_every_layer, **_MIXTRAL)
-GPT_OSS: Final = _experts(
-    _every_layer,
-    **_SOFTMAX_OF_CHOSEN,
-    num_experts=integer("num_local_experts"),
-    router_topk=_gpt_oss_topk,
-    ffn_hidden_size=integer("intermediate_size"),
-    router_bias=True,
-)
-_QWEN: Final[Fields] = _SOFTMAX | {
-    # Some files of the same models follow Mixtral's spelling.
-    "num_experts": lambda config: config.integer(config.first("num_experts", "num_local_experts")),
-    "router_topk": integer("num_experts_per_tok"),
-    "ffn_hidden_size": integer("moe_intermediate_size"),
-}
-QWEN3: Final = _experts(sparse_step, **_QWEN)
-QWEN2: Final = _experts(
-    sparse_step,
-    **_QWEN,
-    shared_expert_ffn_hidden_size=integer("shared_expert_intermediate_size"),
-    num_shared_experts=1,
-    shared_expert_gate=True,
-)
-OLMOE: Final = _experts(_every_layer, **_QWEN | {"ffn_hidden_size": integer("intermediate_size")})
 
 
 def granite_shared(config: ConfigFile) -> dict[str, Any]:
     """Granite: experts as Mixtral's, and one expert that every token visits."""
     width = config.integer("shared_intermediate_size", 0, least=0)
-    fields: dict[str, Any] = MIXTRAL(config)["moe"]
+    fields: dict[str, Any] = experts(config, "mixtral")["moe"]
     shared = {"shared_expert_ffn_hidden_size": width, "num_shared_experts": 1} if width else {}
     return {"moe": fields | shared}
-
-
-def minimax(config: ConfigFile) -> dict[str, Any]:
-    """MiniMax: experts as Mixtral's, whose router has a learned bias for each."""
-    biased = config.flag("use_routing_bias", default=True)
-    return {"moe": PHI(config)["moe"] | {"router_score_function": "sigmoid", "router_bias": biased}}
 
 
 def dbrx(config: ConfigFile) -> dict[str, Any]:
     """DBRX: attention and experts have mappings of their own."""
     groups = config.child("attn_config").integer("kv_n_heads", 1)
-    experts = config.child("ffn_config", required=True)
-    width = experts.integer("ffn_hidden_size")
-    return {
-        "num_query_groups": groups,
-        "ffn_hidden_size": width,
-        **_mixture(
-            [True] * config.integer("n_layers", most=MAX_LAYERS),
-            num_experts=experts.integer("moe_num_experts"),
-            router_topk=experts.integer("moe_top_k"),
-            ffn_hidden_size=width,
-            **_SOFTMAX_OF_CHOSEN,
-        ),
-    }
+    fields = expert_fields(config.child("ffn_config", required=True), "dbrx")
+    layers = [True] * config.integer("n_layers", most=MAX_LAYERS)
+    width = fields["ffn_hidden_size"]
+    mixture = _mixture(layers, **fields)
+    return {"num_query_groups": groups, "ffn_hidden_size": width, **mixture}
 
 
-def _of_one_width(shared_key: str) -> Fields:
-    """Return what routed and shared experts of one width have, behind a router with a bias."""
-    width, shared = integer("moe_intermediate_size"), integer(shared_key, 0, least=0)
-    return {
-        "ffn_hidden_size": width,
-        "shared_expert_ffn_hidden_size": lambda config: shared(config) * width(config),
-        "num_shared_experts": shared,
-        "router_bias": True,
-    }
-
-
-ERNIE: Final = _experts(
-    _ernie,
-    num_experts=integer("moe_num_experts"),
-    router_topk=integer("moe_k"),
-    **_of_one_width("moe_num_shared_experts"),
-)
-# K-EXAONE: as DeepSeek, in Qwen's words.
-EXAONE: Final = _experts(
-    _behind_dense,
-    num_experts=integer("num_experts"),
-    router_topk=integer("num_experts_per_tok"),
-    **_of_one_width("num_shared_experts"),
-)
-LLAMA4: Final = _experts(
-    _interleaved,
-    router_score_function="sigmoid",
-    ffn_hidden_size=integer("intermediate_size"),
-    num_experts=integer("num_local_experts"),
-    router_topk=integer("num_experts_per_tok", 1),
-    shared_expert_ffn_hidden_size=integer("intermediate_size"),
-    num_shared_experts=1,
-)
-
-
-@_told
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:
     """DeepSeek and GLM (``noaux_tc``: a bias for each expert); ``dense`` layers by default."""
-    if config.optional_integer("n_routed_experts", REQUIRED) is None:
+    if config.optional_integer("n_routed_experts", must=True) is None:
         return {}
     layers = _behind_dense(config, dense)
     width = config.integer("moe_intermediate_size")
-    shared = config.optional_integer("n_shared_experts", REQUIRED) or 0
+    shared = config.optional_integer("n_shared_experts", must=True) or 0
     groups = config.optional_integer("n_group") or 1
     limits = {"num_groups": groups}
     biased = config.text("topk_method", topk_method) == "noaux_tc"
@@ -328,7 +227,9 @@ def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> 
         # Classes with a bias for each expert have sigmoids, whatever the key says.
         name = "sigmoid" if biased else "softmax"
     scale = _number((config.data,), ("routed_scaling_factor",), 1e9)
-    early = {"router_pre_softmax": _softmax_first(config)} if name == "softmax" else {}
+    early = (
+        {"router_pre_softmax": config.is_not_true("norm_topk_prob")} if name == "softmax" else {}
+    )
     return _mixture(
         layers,
         num_experts=config.integer("n_routed_experts"),
@@ -342,17 +243,12 @@ def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> 
     )
 
 
-OTHER_PART: Final = "the vision or audio part; only the language model is read"
-_PARALLEL: Final = "attention and MLP side by side in one block; they are projected in sequence"
-
-
 def _windows(width: int | None, layers: int) -> dict[str, Any]:
     if not width or not layers:
         return {}
     return {"sliding_window": width, "sliding_window_layers": layers}
 
 
-@_told
 def every_layer_windowed(config: ConfigFile, default: int | None) -> dict[str, Any]:
     """Mistral: one width for all layers."""
     return _windows(config.optional_integer("sliding_window", default), num_layers(config))
@@ -396,7 +292,6 @@ def exaone_windows(config: ConfigFile) -> dict[str, Any]:
     return _windows(width, sum(word[layer % len(word)] == "L" for layer in range(behind_last)))
 
 
-@_told
 def one_full_layer_in(config: ConfigFile, period: int, width: int) -> dict[str, Any]:
     """Every ``period``-th layer sees all keys, the others ``width``, unless listed."""
     stride = config.integer("sliding_window_pattern", period)
@@ -424,15 +319,21 @@ def plain_in_windows(config: ConfigFile) -> dict[str, Any]:
     return {"rotary_base_local": known["rotary_base"]} if "rope_scaling" in known else {}
 
 
-def unrotated_where_full(part: Part) -> Part:
+def unrotated_where_full(config: ConfigFile, part: Part) -> dict[str, Any]:
     """Cohere 2, EXAONE 4: beside layers with a window, those without do not rotate."""
+    found = part(config)
+    full = num_layers(config) - found.get("sliding_window_layers", 0)
+    return found | ({"no_rope_freq": num_layers(config) // full} if found and full else {})
 
-    def whole(config: ConfigFile) -> dict[str, Any]:
-        found = part(config)
-        full = num_layers(config) - found.get("sliding_window_layers", 0)
-        return found | ({"no_rope_freq": num_layers(config) // full} if found and full else {})
 
-    return whole
+def local_base(config: ConfigFile, usual: float) -> dict[str, Any]:
+    """Gemma 3: the base of rotations in layers with a window."""
+    return {"rotary_base_local": numerics(config)["rotary_base_local"] or usual}
+
+
+def recurrent(config: ConfigFile, row: str) -> dict[str, Any]:
+    """Read the dimensions of mixers with a state by a row."""
+    return {"recurrent": read_fields(TABLE["recurrent"][row], config)}
 
 
 def chunked_attention(config: ConfigFile) -> dict[str, Any]:
@@ -444,42 +345,19 @@ def chunked_attention(config: ConfigFile) -> dict[str, Any]:
     return {}
 
 
-@_told
-def warned(config: ConfigFile, what: str, where: Reader = lambda _: True) -> dict[str, Any]:
+def warned(config: ConfigFile, row: str) -> dict[str, Any]:
     """Say what is not modelled, where a file has it."""
-    if where(config):
-        config.warn(what)
+    how = TABLE["warned"][row]
+    if read_value(config, how.get("where", True)):
+        config.warn(how["what"])
     return {}
-
-
-# Qwen's first vision models: the language model lies beside the vision part in one mapping.
-SEEN: Final = warned(OTHER_PART, lambda config: config.has("vision_config"))
-PLAIN_NORMS: Final = warned("norms without weights; they are counted with H weights each")
-HEAD_BIAS: Final = warned(
-    "the bias of the output layer, one number for each word", switch("lm_head_bias", default=True)
-)
-LOGIT_SOFTCAP: Final = warned(
-    "the soft cap of the attention logits (attn_logit_softcapping)",
-    lambda config: config.has("attn_logit_softcapping") and config.data["attn_logit_softcapping"],
-)
-ALWAYS_PARALLEL: Final = warned(_PARALLEL)
-PARALLEL: Final = warned(_PARALLEL, switch("use_parallel_residual", default=True))
 
 
 def latent_attention(config: ConfigFile) -> dict[str, Any]:
     """DeepSeek: the ranks and widths of multi-head latent attention."""
-    if config.flag("attention_bias", default=False):
-        raise config.unsupported(
-            name="attention_bias", why="latent attention with biases is not modelled"
-        )
-    fields = {
-        "q_lora_rank": config.optional_integer("q_lora_rank", REQUIRED) or 0,
-        "kv_lora_rank": config.integer("kv_lora_rank"),
-        "qk_head_dim": config.integer("qk_nope_head_dim"),
-        "qk_pos_emb_head_dim": config.integer("qk_rope_head_dim"),
-        "v_head_dim": config.integer("v_head_dim"),
-    }
-    return {"mla": fields}
+    why = "latent attention with biases is not modelled"
+    refuse_unless(config, "attention_bias", why, usual=False, allowed=None)
+    return {"mla": read_fields(TABLE["latent"], config)}
 
 
 def token_prediction(config: ConfigFile) -> dict[str, Any]:
@@ -490,7 +368,7 @@ def token_prediction(config: ConfigFile) -> dict[str, Any]:
     return {}
 
 
-def minimax_prediction(config: ConfigFile) -> dict[str, Any]:
+def minimax_m2(config: ConfigFile) -> dict[str, Any]:
     """MiniMax: modules of multi-token prediction are left out, and no layer may be linear."""
     if config.data.get("attn_type_list") and set(config.sequence("attn_type_list", int)) != {1}:
         why = "layers of lightning attention are not supported"
@@ -514,7 +392,6 @@ def _leave_out(config: ConfigFile, modules: int) -> None:
     )
 
 
-@_told
 def biases(config: ConfigFile, query: str, output: str, *, default: bool) -> dict[str, Any]:
     """Attention whose output projection has a flag of its own for its bias."""
     inner, outer = config.flag(query, default), config.flag(output, default=False)
@@ -524,50 +401,22 @@ def biases(config: ConfigFile, query: str, output: str, *, default: bool) -> dic
     return {"attention_bias": "qkv+out" if outer else "qkv" if inner else "none"}
 
 
-def no_head_norms(config: ConfigFile) -> dict[str, Any]:
-    """Refuse norms with a weight for each head, which are not modelled."""
-    why = "a norm of queries and keys with weights for each head is not modelled"
-    config.refuse_unless("qk_layernorm", why, usual=False)
+def refuse_unless(
+    config: ConfigFile, name: str, why: str, *, usual: bool, **shown: Any
+) -> dict[str, Any]:
+    """Refuse a flag that is not as it is where it is absent."""
+    if config.flag(name, usual) is not usual:
+        raise config.unsupported(name=name, why=why, **({"allowed": usual} | shown))
     return {}
 
 
-def stablelm(config: ConfigFile) -> dict[str, Any]:
-    """StableLM: a parallel block has one norm."""
-    if not config.flag("use_parallel_residual", default=False):
-        return {}
-    config.warn(_PARALLEL)
-    return {"norms_per_layer": 1}
-
-
-def chatglm(config: ConfigFile) -> dict[str, Any]:
-    """ChatGLM: key/value heads, and kinds of norms that other architectures fix."""
-    config.refuse_unless("rmsnorm", "LayerNorm is not modelled", usual=True)
-    why = "biases of all linear layers are not modelled for this type"
-    config.refuse_unless("add_bias_linear", why, usual=False)
-    grouped = config.flag("multi_query_attention", default=False)
-    return {"num_query_groups": config.integer("multi_query_group_num") if grouped else None}
-
-
-def gpt2_mlp(config: ConfigFile) -> dict[str, Any]:
-    """GPT-2: the inner width follows from the hidden one."""
-    return {"ffn_hidden_size": config.optional_integer("n_inner") or 4 * config.integer("n_embd")}
-
-
 def opt(config: ConfigFile) -> dict[str, Any]:
-    """OPT: norms before the blocks, and one flag for all biases."""
+    """OPT: some models have a narrower embedding."""
     hidden = config.integer("hidden_size")
     if config.integer("word_embed_proj_dim", hidden) != hidden:
         why = f"an embedding projected to hidden_size ({hidden}) is not modelled"
         raise config.unsupported(name="word_embed_proj_dim", why=why, allowed=hidden)
-    why = "norms behind the block, without a final one, are not modelled"
-    config.refuse_unless("do_layer_norm_before", why, usual=True)
-    biased = config.flag("enable_bias", default=True)
-    return {
-        # OPT's table of positions has an offset of 2.
-        "max_position_embeddings": config.integer("max_position_embeddings") + 2,
-        "attention_bias": "qkv+out" if biased else "none",
-        "mlp_bias": biased,
-    }
+    return {}
 
 
 def falcon(config: ConfigFile) -> dict[str, Any]:
@@ -582,7 +431,7 @@ def falcon(config: ConfigFile) -> dict[str, Any]:
         groups = 1 if config.flag("multi_query", default=True) else heads
         norms = 1 if parallel else 2
     if parallel:
-        config.warn(_PARALLEL)
+        warned(config, "always_parallel")
     hidden = config.integer("hidden_size")
     return {
         "ffn_hidden_size": config.optional_integer("ffn_hidden_size") or 4 * hidden,

@@ -6,11 +6,18 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from projector.config.first_order import devices_of_a_node
-from projector.config.formats.values import flag, integer, number, word, words
+from projector.config.formats.values import Converter, flag, integer, number, word, words
 from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError, UnsupportedError, shown
 
 _T = TypeVar("_T")
+
+_READERS: Final[Mapping[str, Converter]] = {
+    "integer": integer,
+    "number": number,
+    "flag": flag,
+    "word": word,
+}
 
 CARRIED: Final = "projector"
 """What carries fields of ours in the JSON files of another tool; see `detect`."""
@@ -170,15 +177,25 @@ class Stated:
         elif all(name in self._assumed for name in held):
             self.origins[target] = self._assumed_origin
 
-    def take(self, target: str, name: str) -> None:
-        """Set a dotted field to a whole number, where the file states it."""
-        if self.has(name):
-            self.put(target, self.integer(name, 1), name)
+    def take(self, rows: Mapping[str, Mapping[str, Any]], prefix: str = "") -> None:
+        """Set fields by rows of ``hardware/settings/``: setting -> its field and how it is read.
 
-    def take_on(self, target: str, *names: str) -> None:
-        """Set a dotted field where the first of some switches is on."""
-        if self.on(names[0]):
-            self.put(target, True, *names)
+        A row has what ``reads`` the setting, the ``least`` value, the ``default`` where the tool's
+        may differ from ours, and what values mean; what has no meaning sets nothing.
+        """
+        for setting, row in rows.items():
+            name, default = prefix + setting, row.get("default")
+            if not self.has(name) and default is None:
+                continue
+            value = self.get(name, _READERS[row["reads"]], default)
+            if "least" in row and value < row["least"]:
+                self.fail(name, f"an integer >= {row['least']}")
+            if row["reads"] == "word" and "means" in row:
+                value = self.choice(name, row["means"], default or "")
+            elif "means" in row:
+                value = row["means"].get(value)
+            if value is not None:
+                self.put(row["field"], value, name)
 
     def warn(self, text: str) -> None:
         """Add a warning, once."""

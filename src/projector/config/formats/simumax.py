@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from projector.config.formats.read_job import Derived, ReadJob, Stated, nodes_for
-from projector.config.formats.values import Converter, flag, integer, word
 from projector.config.resources import settings_of
 from projector.errors import ConfigError
 
 ASSUMED: Final = "world_size of SimuMax"
 
 _TABLE: Final = settings_of("simumax")
-
-_READERS: Final[Mapping[str, Converter]] = {"integer": integer, "flag": flag, "word": word}
-
-_CP_TYPES: Final = {"a2a": "a2a", "p2p": "p2p", "all_gather": "all_gather"}
-
-_DTYPES: Final = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 
 
 def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
@@ -30,26 +23,12 @@ def read_strategy(data: Mapping[str, Any], *, path: Path = Path()) -> ReadJob:
     stated.put("name", path.stem, origin="the file's name")
     stated.put("training.framework", "megatron_lm", origin="assumed: SimuMax follows Megatron-LM")
     stated.ask_for("model", "model=FILE, a model of SimuMax, or model=NAME")
-    for setting, row in _TABLE["fields"].items():
-        value = stated.get(setting, _READERS[row["reads"]], row.get("default"))
-        if value is not None:
-            stated.put(row["field"], value, setting)
-    name = "cp_comm_type"
-    stated.put("parallelism.cp_comm_type", stated.choice(name, _CP_TYPES, "a2a"), name)
-    stated.put(
-        "training.schedule",
-        stated.choice("pp_schedule", _TABLE["schedules"], "1f1b"),
-        "pp_schedule",
-    )
-    kind = stated.choice("dtype", _DTYPES, "bf16")
+    stated.take(_TABLE["fields"])
+    kind = stated.choice("dtype", _TABLE["dtypes"], "bf16")
     narrow = stated.on("fp8")
     stated.put("training.precision", "fp8" if narrow else kind, "fp8" if narrow else "dtype")
     if narrow:
         stated.warn("fp8 does not say how scales are found: training.fp8_recipe is delayed")
-    wide = stated.on("use_fp32_accum_grad", default=True)
-    stated.put("training.gradient_dtype", "fp32" if wide else "bf16", "use_fp32_accum_grad")
-    if stated.on("grad_reduce_in_bf16"):
-        stated.put("training.grad_reduce_dtype", "bf16", "grad_reduce_in_bf16")
     _recompute(stated)
     dispatcher = stated.word("moe_dispatcher_policy", "all2all")
     if dispatcher not in {"all2all", "all2all-seq"}:
@@ -103,8 +82,6 @@ def _recompute(stated: Stated) -> None:
 
 TOOL: Final = "SimuMax"
 
-_LATENT: Final = ("kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim")
-
 
 def read_model(data: Mapping[str, Any], *, key: str = "model") -> dict[str, Any]:
     """Read a model: no biases, RMSNorm, rotary positions and untied embeddings."""
@@ -115,35 +92,18 @@ def read_model(data: Mapping[str, Any], *, key: str = "model") -> dict[str, Any]
             raise ConfigError(msg, key=f"{key}.{name}", allowed="an integer")
     layers, experts = stated.integer("layer_num", 1), stated.integer("expert_num", 1)
     width = stated.integer("intermediate_size", stated.integer("moe_ffn_hidden_size", 1))
-    model: dict[str, Any] = {
-        "name": stated.word("model_name", "custom"),
-        "source": "SimuMax model",
-        "num_layers": layers,
-        "hidden_size": stated.integer("hidden_size", 1),
-        "num_attention_heads": stated.integer("head_num", 1),
-        "vocab_size": stated.integer("vocab_size", 1),
-        "make_vocab_size_divisible_by": 128,
-        "ffn_hidden_size": width,
-        "activation": "swiglu" if stated.on("use_swiglu", default=True) else "gelu",
-    }
+    stated.job |= {"source": "SimuMax model", "make_vocab_size_divisible_by": 128}
+    stated.put("ffn_hidden_size", width)
+    stated.take(_TABLE["model"])
     if stated.word("attention_type") == "mla":
-        model["mla"] = {
-            "q_lora_rank": stated.integer("q_lora_rank", 0, least=0),
-            **{field: stated.integer(field, 1) for field in _LATENT},
-        }
+        stated.take(_TABLE["latent"])
     else:
-        model["num_query_groups"] = stated.integer("kv_head_num", model["num_attention_heads"])
-        if stated.has("head_size"):
-            model["kv_channels"] = stated.integer("head_size", 1)
+        stated.put("num_query_groups", stated.integer("kv_head_num", stated.integer("head_num", 1)))
+        stated.take(_TABLE["heads"])
     if experts > 1:
         dense = min(layers, stated.integer("dense_layers", 0, least=0))
-        model["moe"] = {
-            "num_experts": experts,
-            "router_topk": stated.integer("topk", 1),
-            "ffn_hidden_size": stated.integer("moe_ffn_hidden_size", width),
-            "shared_expert_ffn_hidden_size": stated.integer(
-                "moe_shared_expert_intermediate_size", 0, least=0
-            ),
-            "layer_freq": [0] * dense + [1] * (layers - dense),
-        }
-    return model
+        stated.put("moe.num_experts", experts)
+        stated.put("moe.ffn_hidden_size", stated.integer("moe_ffn_hidden_size", width))
+        stated.put("moe.layer_freq", [0] * dense + [1] * (layers - dense))
+        stated.take(_TABLE["experts"])
+    return stated.job

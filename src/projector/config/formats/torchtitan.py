@@ -37,26 +37,14 @@ FLAVORS: Final[Mapping[str, Mapping[str, Any]]] = _TABLE["flavors"]
 """``model.name`` -> ``model.flavor`` in small letters -> the same architecture here (a shipped
 name, or its fields)."""
 
-KNOWN_CONVERTERS: Final = ("float8", "mx", "quantize.", "primus_turbo")
-"""Beginnings of converters that are followed, or that choose kernels of the device alone."""
+_MEANINGS: Final[Mapping[str, Mapping[str, Any]]] = _TABLE["meanings"]
 
-RESHARDS: Final = {"default": None, "always": True, "never": False}
-"""By default gathered weights are freed unless there is a pipeline."""
+COMM_TYPES: Final = _MEANINGS["rotations"]
 
-COMM_TYPES: Final = {"allgather": "all_gather", "alltoall": "p2p"}
-"""``alltoall`` passes keys and values on from rank to rank."""
-
-DISPATCHERS: Final = {"standard": "alltoall", "deepep": "deepep", "hybridep": "hybridep"}
-
-OPTIMIZERS: Final = {"adam": "adam", "adamw": "adam", "muon": "muon", "sgd": "sgd"}
+DISPATCHERS: Final = _TABLE["fields"]["parallelism.expert_parallel_comm_backend"]["means"]
 
 SCHEDULES: Final[Mapping[str, tuple[str, str]]] = _TABLE["schedules"]
 """Schedule of torch.distributed.pipelining in small letters -> its spelling, and the name here."""
-
-SEVERAL_STAGES: Final = frozenset(
-    {"interleaved1f1b", "loopedbfs", "interleavedzerobubble", "zbvzerobubble", "dualpipev"}
-)
-"""Schedules with two stages a rank unless the file says otherwise."""
 
 
 def read_toml(text: str, *, path: Path) -> ReadJob:
@@ -90,6 +78,7 @@ def read_torchtitan(
     stated.origins.pop("name", None)
     stated.put("training.framework", "torchtitan", "model.name")
     _model(stated)
+    stated.take(_TABLE["fields"])
     _precision(stated)
     _training(stated)
     _sharding(stated)
@@ -135,7 +124,7 @@ def _model(stated: Stated) -> None:
 
 def _precision(stated: Stated) -> None:
     setting, reduce = "training.mixed_precision_param", "training.mixed_precision_reduce"
-    types = {"bfloat16": "bf16", "float32": "fp32", "float16": "fp16"}
+    types = _MEANINGS["types"]
     kind = stated.choice(setting, types, "bfloat16")
     names = [setting]
     converters = stated.words("model.converters")
@@ -150,7 +139,8 @@ def _precision(stated: Stated) -> None:
     if any("lora" in one for one in converters):
         name, why = "model.converters", "adapters are not read from torchtitan's files"
         raise stated.refusal(name, why, "converters without adapters")
-    others = [one for one in converters if not one.startswith(KNOWN_CONVERTERS)]
+    known = tuple(_TABLE["known_converters"].split())
+    others = [one for one in converters if not one.startswith(known)]
     if others:
         stated.warn(f"model.converters {', '.join(others)}: not modelled, and left out")
     whole = stated.choice("training.dtype", types, "float32")
@@ -164,32 +154,23 @@ def _precision(stated: Stated) -> None:
         stated.put("training.gradient_dtype", "fp32")
         stated.put("training.grad_reduce_dtype", stated.choice(reduce, types, "float32"), reduce)
     stated.put("training.precision", kind, *names)
-    stated.take_on("training.fp8_attention", "primus_turbo.enable_attention_float8")
 
 
 def _float8(stated: Stated) -> None:
-    recipes = {"tensorwise": "tensorwise", "rowwise": "rowwise", "rowwise_with_gw_hp": "rowwise"}
     name = "quantize.linear.float8.recipe_name"
-    stated.put("training.fp8_recipe", stated.choice(name, recipes, "tensorwise"), name)
-    gather = "quantize.linear.float8.enable_fsdp_float8_all_gather"
-    stated.take_on("training.fp8_param_gather", gather)
+    stated.take(_TABLE["float8"])
     if stated.word(name) == "rowwise_with_gw_hp":
         stated.warn(f"{stated.spell(name)} rowwise_with_gw_hp is projected as rowwise")
 
 
 def _training(stated: Stated) -> None:
-    name = "training.seq_len"
-    stated.put("training.seq_length", stated.integer(name, 2048), name)
     # torch adds gradients by a kernel of their own; FSDP reduces them at once.
     stated.put("training.gradient_accumulation_fusion", False)
     name = "optimizer.name"
     rule = stated.word(name, "AdamW").lower()
-    if rule not in OPTIMIZERS:
+    if rule not in _MEANINGS["optimizers"]:
         stated.warn(f"{stated.spell(name)} {shown(rule)} is projected as adam")
-    stated.put("training.optimizer.name", OPTIMIZERS.get(rule, "adam"), name)
-    name = "optimizer.implementation"
-    kinds = {"fused": 0.0, "foreach": 4.0, "for-loop": 0.0, "fused_opt_states_bf16": 0.0}
-    stated.put("training.optimizer.update_bytes", stated.choice(name, kinds, "fused"), name)
+    stated.put("training.optimizer.name", _MEANINGS["optimizers"].get(rule, "adam"), name)
     name = "training.enable_cpu_offload"
     if stated.on(name):
         stated.put("training.optimizer.offload_fraction", 1.0, name)
@@ -205,7 +186,7 @@ def _sharding(stated: Stated) -> None:
         "parallelism.fsdp_reshard_after_forward",
     )
     copies_name = "parallelism.data_parallel_replicate_degree"
-    reshard = stated.choice(name, RESHARDS, "default")
+    reshard = stated.choice(name, _MEANINGS["reshards"], "default")
     copies = stated.integer(copies_name, 1)
     cp = stated.integer("parallelism.context_parallel_degree", 1)
     shard = stated.get(shard_name, integer, -1)
@@ -226,12 +207,6 @@ def _sharding(stated: Stated) -> None:
 
 
 def _degrees(stated: Stated) -> None:
-    for name, field in (
-        ("tensor_parallel_degree", "tp"),
-        ("pipeline_parallel_degree", "pp"),
-        ("context_parallel_degree", "cp"),
-    ):
-        stated.take(f"parallelism.{field}", f"parallelism.{name}")
     name = "parallelism.context_parallel_rotate_method"
     kind = stated.choice(name, COMM_TYPES, "allgather")
     if stated.integer("parallelism.context_parallel_degree", 1) > 1:
@@ -239,18 +214,11 @@ def _degrees(stated: Stated) -> None:
 
 
 def _experts(stated: Stated) -> None:
-    name, split = "parallelism.expert_parallel_degree", "parallelism.expert_tensor_parallel_degree"
-    ep = stated.integer(name, 1)
+    split = "parallelism.expert_tensor_parallel_degree"
     etp = stated.integer(split, 1)
-    if stated.has(name):
-        stated.put("parallelism.ep", ep, name)
-    if ep > 1:
+    if stated.integer("parallelism.expert_parallel_degree", 1) > 1:
         # Without expert parallelism experts are split as all else.
         stated.put("parallelism.etp", etp, split)
-    name = "parallelism.expert_parallel_comm_backend"
-    dispatcher = stated.choice(name, DISPATCHERS, "standard")
-    if stated.has(name):
-        stated.put("training.moe.dispatcher", dispatcher, name)
 
 
 def _pipeline(stated: Stated) -> "_Stages | None":
@@ -336,7 +304,7 @@ class _Stages(NamedTuple):
             start = "E" if "tok_embeddings" in names else ""
             end = "L" if "output" in names or "lm_head" in names else ""
             parts.append(start + (f"t*{layers}" if layers else "") + end)
-        vpp = 2 if schedule.lower() in SEVERAL_STAGES else 1
+        vpp = 2 if schedule.lower() in _TABLE["several_stages"].split() else 1
         if parts and pp > 1:
             if len(parts) % pp:
                 stated.fail(_PARTS, f"a list of a multiple of {pp} parts")
@@ -404,28 +372,18 @@ class _Rest:
             name = "training.global_batch_size"
             stated.put(name, self.steps, name)
         name, option = "activation_checkpoint.mode", "activation_checkpoint.selective_ac_option"
-        modes = {"selective": 2, "full": 1, "none": 0, "memory_budget": 0}
-        self.every: int = stated.choice(name, modes, "selective")
+        self.every: int = stated.choice(name, _MEANINGS["modes"], "selective")
         """Of so many layers one is recomputed, 0 for none, below for a part of all."""
         if stated.word(name) == "memory_budget":
             stated.warn(f"{name} memory_budget is not modelled: nothing is recomputed")
         if self.every == 2:
-            self.every = self._selective(stated, option)
+            chosen = stated.word(option, "2")
+            if chosen != "op" and not (chosen.isdecimal() and int(chosen[:9]) > 0):
+                stated.fail(option, "op or an integer >= 1")
+            self.every = -1 if chosen == "op" else int(chosen[:9])
         if self.every < 2:
             kinds = {0: "none", 1: "full", -1: {"granularity": "selective", "modules": ["per_op"]}}
             stated.put("training.recompute", kinds[self.every], name, option)
-        early = "activation_checkpoint.early_stop"
-        if stated.has(early):
-            stated.put("training.recompute_early_stop", stated.on(early), early)
-
-    @staticmethod
-    def _selective(stated: Stated, option: str) -> int:
-        chosen = stated.word(option, "2")
-        if chosen == "op":
-            return -1
-        if not chosen.isdecimal() or not int(chosen[:9]) > 0:
-            stated.fail(option, "op or an integer >= 1")
-        return int(chosen[:9])
 
     def derive(self, data: dict[str, Any]) -> Derived:
         fields: dict[str, Any] = {**read_job.nodes_of_ranks(self.data_parallel, data)}

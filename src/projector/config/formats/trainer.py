@@ -35,15 +35,6 @@ OPTIMIZERS: Final = {
 }
 """``optim`` -> ``training.optimizer``."""
 
-UNFUSED: Final = ("eager", "disabled", "none")
-"""Attention that is not one kernel."""
-
-ADAPTERS: Final = {"lora_r": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
-"""Argument -> field of ``training.adapter``."""
-
-STAGES: Final = ("pt", "sft", "pretrain", "")
-"""LLaMA-Factory's stages with one model and one forward and backward a step."""
-
 HARMLESS: Final = frozenset(_TABLE["harmless"].split())
 """Arguments, and beginnings of them with a dash below, that cannot change a projection."""
 
@@ -53,11 +44,7 @@ _DEEPSPEED: Final = ("deepspeed", "deepspeed_config")
 
 _MARKS: Final = ("--model_name_or_path", "--per_device_train_batch_size")
 
-_LAUNCHER: Final = {
-    "num_nodes": "nodes", "nnodes": "nodes", "num_machines": "nodes",
-    "num_gpus": "gpus_per_node", "nproc_per_node": "gpus_per_node",
-}  # fmt: skip
-"""Argument of a launcher (deepspeed, torchrun, accelerate) -> field of the cluster."""
+_LAUNCHER: Final[Mapping[str, str]] = _TABLE["launcher"]
 
 
 def is_trainer_script(text: str) -> bool:
@@ -199,9 +186,11 @@ def _refuse(stated: Stated) -> None:
     for name, why in _TABLE["refused"].items():
         if stated.has(name) and stated.values[name] not in (False, 0, None, "false") and why:
             raise stated.refusal(name, why, "off")
-    if stated.word("stage") not in STAGES or stated.has("rl"):
+    if stated.word("stage") not in _TABLE["stages"] or stated.has("rl"):
         name = "rl" if stated.has("rl") else "stage"
-        raise stated.refusal(name, "only training of one model on text is projected", STAGES[:2])
+        raise stated.refusal(
+            name, "only training of one model on text is projected", _TABLE["stages"][:2]
+        )
     name = "finetuning_type"
     if stated.word(name, "full") not in {"full", "lora"}:
         raise stated.refusal(name, "not modelled", ["full", "lora"])
@@ -298,12 +287,9 @@ def _optimizer(stated: Stated, *, flat: bool) -> None:
 
 
 def _degrees(stated: Stated) -> None:
-    stated.take("parallelism.tp", "tp_size")
-    stated.take("parallelism.cp", "cp_size")
-    stated.take("parallelism.cp", "sp_size")
+    stated.take(_TABLE["fields"])
     if stated.has("sp_size"):
         stated.put("parallelism.cp_comm_type", "a2a", "sp_size")
-    stated.take("cluster.nodes", "num_nodes")
 
 
 def _recompute(stated: Stated) -> None:
@@ -319,11 +305,9 @@ def _recompute(stated: Stated) -> None:
 
 
 def _kernels(stated: Stated) -> None:
-    stated.take_on("training.torch_compile", "torch_compile")
     for name in ("attn_implementation", "flash_attn"):
-        if stated.has(name) and str(stated.values[name]).lower() in UNFUSED:
+        if stated.has(name) and str(stated.values[name]).lower() in _TABLE["unfused"].split():
             stated.put("training.flash_attention", False, name)
-    stated.take_on("training.cross_entropy_fusion", "use_liger_kernel")
     if stated.on("use_liger_kernel"):
         stated.put("training.elementwise", "fused", "use_liger_kernel")
 
@@ -351,7 +335,7 @@ def _adapter(stated: Stated) -> None:
         adapter["kind"] = "qlora"
     if stated.on("quantization_4bit") or stated.on("q_lora"):
         adapter["kind"] = "qlora"
-    for name, field in ADAPTERS.items():
+    for name, field in _TABLE["adapters"].items():
         if stated.has(name):
             adapter[field] = (
                 stated.integer(name, 8) if field == "rank" else stated.number(name, 1.0)

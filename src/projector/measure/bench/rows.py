@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from projector.config.resources import hardware_table
 from projector.measure.bench.cases import LAYOUTS, BenchKind, Case
 from projector.measure.task import ClockProgram, CopyProgram, Environment, Outcome, Status, Timing
 from projector.units import GB, MICROSECOND, MILLISECOND, TERA
@@ -26,30 +27,13 @@ def csv_text(lines: Iterable[Sequence[str]]) -> str:
     return stream.getvalue()
 
 
-_END = ("source", "verified", "doubt")
-
 _NOTES = {"gemm": "clock_note"}
 """Column of notes, where it is not ``notes``."""
 
+_WRITTEN: Mapping[str, list[str]] = hardware_table("table_names.yaml")["written"]
+
 COLUMNS: dict[BenchKind, tuple[str, ...]] = {
-    "gemm": (
-        *("gpu", "clock_note", "op", "in_dtype", "out_dtype", "m", "n", "k", "groups", "layout"),
-        *("kernel_config", "library", "runtime_us", "tflops", "mem_gbps", "derived_fields"),
-        *("source", "verified", "power_w", "power_limit_w", "doubt"),
-    ),
-    "attention": (
-        *("gpu", "impl", "dtype", "pass", "seq_len", "head_dim", "v_head_dim", "q_heads"),
-        *("kv_heads", "batch", "causal", "tflops", "time_ms", "flops_convention", "notes", *_END),
-    ),
-    "collective": (
-        *("system", "gpu", "n_nodes", "n_gpus", "collective", "message_bytes", "value", "unit"),
-        *("metric", "library", "notes", *_END),
-    ),
-    "memory": (*("gpu", "op", "bytes", "runtime_us", "gb_per_s", "library", "notes", *_END),),
-    "clock": (
-        *("gpu", "in_dtype", "seconds", "clock_mhz", "power_w", "tflops", "library", "notes"),
-        *_END,
-    ),
+    kind: tuple(_WRITTEN[kind]) for kind in get_args(BenchKind)
 }
 """Columns of each kind of table, in order; those of the first three are the ones of the published
 tables ``gemm_measured``, ``attention_measured`` and ``collectives_measured``."""
@@ -66,6 +50,14 @@ TABLES: dict[BenchKind, str] = {
     "collective": "collectives_measured",
 }
 """Kind of table for `projector validate` and `projector calibrate`."""
+
+_TIMES: dict[BenchKind, tuple[str, float]] = {
+    "gemm": ("runtime_us", MICROSECOND),
+    "attention": ("time_ms", MILLISECOND),
+    "collective": ("value", MICROSECOND),
+    "memory": ("runtime_us", MICROSECOND),
+}
+"""Column of the time of each kind of row, and its unit."""
 
 SOURCE = "projector-benchmark"
 """First word of ``source``, by which fits weigh rows."""
@@ -211,10 +203,8 @@ def status_of(row: Mapping[str, str]) -> tuple[Status, str]:
     if not doubt.startswith(NOT_MEASURED):
         return "ok", ""
     word, _, message = doubt.removeprefix(NOT_MEASURED).partition(";")
-    for status, text in _WORDS.items():
-        if text == word.strip():
-            return status, message.strip()
-    return "failed", message.strip()
+    known = (status for status, text in _WORDS.items() if text == word.strip())
+    return next(known, "failed"), message.strip()
 
 
 def identity(kind: BenchKind, row: Mapping[str, str]) -> tuple[str, ...]:
@@ -294,33 +284,20 @@ def _result(case: Case, outcome: Outcome, time_s: float | None) -> Row:
         }
     if not time_s:
         return {}
-    rate = work_of(case) / time_s
-    timing = outcome.times["time"]
-    if case.kind == "gemm":
-        return {
-            "runtime_us": _number(time_s / MICROSECOND),
-            "tflops": _number(rate / TERA),
-            "derived_fields": "tflops",
-            "power_w": _number(timing.power_w),
-        }
-    if case.kind == "attention":
-        return {
-            "time_ms": _number(time_s / MILLISECOND),
-            "tflops": _number(rate / TERA),
-            "flops_convention": FLOP_CONVENTION,
-        }
+    column, unit_s = _TIMES[case.kind]
+    row, rate = {column: _number(time_s / unit_s)}, work_of(case) / time_s
     if case.kind == "collective":
-        return {"value": _number(time_s / MICROSECOND), "unit": "us", "metric": "time"}
-    return {"runtime_us": _number(time_s / MICROSECOND), "gb_per_s": _number(rate / GB)}
+        return row | {"unit": "us", "metric": "time"}
+    if case.kind == "memory":
+        return row | {"gb_per_s": _number(rate / GB)}
+    row["tflops"] = _number(rate / TERA)
+    if case.kind == "attention":
+        return row | {"flops_convention": FLOP_CONVENTION}
+    return row | {"derived_fields": "tflops", "power_w": _number(outcome.times["time"].power_w)}
 
 
 def _time_s(kind: BenchKind, row: Mapping[str, str]) -> float | None:
-    column, unit_s = {
-        "gemm": ("runtime_us", MICROSECOND),
-        "attention": ("time_ms", MILLISECOND),
-        "collective": ("value", MICROSECOND),
-        "memory": ("runtime_us", MICROSECOND),
-    }.get(kind, ("", 1.0))
+    column, unit_s = _TIMES.get(kind, ("", 1.0))
     text = row.get(column, "")
     return float(text) * unit_s if text else None
 
@@ -332,21 +309,16 @@ def _library(case: Case, backend: str, where: Environment) -> str:
     measured here is the time of the kernels.
     """
     version = f"torch {where.torch}"
-    names: dict[str, str] = {}
-    if case.kind == "gemm":
-        names = {"cuda": "cuBLAS", "rocm": "hipBLASLt", "cpu": "oneDNN"}
-        if case.key.expert:
-            names = {}
-    elif case.kind == "attention":
+    if case.kind == "attention":
         first = _attention_name(backend, where)
         return f"{first} ({', '.join(filter(None, (backend, version)))})"
-    elif case.kind == "collective":
-        names = {"cuda": "NCCL", "rocm": "RCCL", "cpu": "gloo"}
-        library = names[where.backend]
-        found = where.libraries.get(library.lower())
-        return f"{library} {found} through {version}" if found else f"{library} through {version}"
-    first = names.get(where.backend, "")
-    return ", ".join(filter(None, (first, backend, version)))
+    if case.kind == "collective":
+        library = {"cuda": "NCCL", "rocm": "RCCL", "cpu": "gloo"}[where.backend]
+        found = where.libraries.get(library.lower(), "")
+        return " ".join(filter(None, (library, found, "through", version)))
+    is_plain = case.kind == "gemm" and not case.key.expert
+    names = {"cuda": "cuBLAS", "rocm": "hipBLASLt", "cpu": "oneDNN"} if is_plain else {}
+    return ", ".join(filter(None, (names.get(where.backend), backend, version)))
 
 
 def _attention_name(backend: str, where: Environment) -> str:

@@ -187,7 +187,8 @@ class Measuring:
 
     def todo(self) -> list[Case]:
         """Return the cases that no row has yet."""
-        return [case for case in self.cases if self._row(case) is None]
+        rows = (self.results.row(bench_rows.identity_of(case, self.machine)) for case in self.cases)
+        return [case for case, row in zip(self.cases, rows, strict=True) if row is None]
 
     def finished(self) -> list[bench_rows.Measured]:
         """Return what is there, in the order of the list."""
@@ -227,9 +228,6 @@ class Measuring:
             self._at_hand = int(found[1]) - 1
         if time.perf_counter() - self._said_s > SAID_EVERY_S:
             self._tell(f"in this process {text}")
-
-    def _row(self, case: Case) -> dict[str, str] | None:
-        return self.results.row(bench_rows.identity_of(case, self.machine))
 
     def _measure(self, chunk: Sequence[Case]) -> None:
         """Measure some cases; one that ends its process is found, and fails alone."""
@@ -358,10 +356,8 @@ def _check_range(key: str, value: float | None, most: float, unit: str = "") -> 
 
 def _strayed(found: Sequence[bench_rows.Measured], locked_mhz: float | None) -> list[str]:
     """Say where a locked clock was not kept, as under a cap of power."""
-    if locked_mhz is None:
-        return []
     clocks = [each.spread.clock_mhz for each in found if each.spread.clock_mhz is not None]
-    off = [clock for clock in clocks if abs(clock / locked_mhz - 1.0) > STRAYED]
+    off = [clock for clock in clocks if locked_mhz and abs(clock / locked_mhz - 1.0) > STRAYED]
     if not off:
         return []
     ran = f"{min(off):,.0f} to {max(off):,.0f} MHz"

@@ -1,7 +1,6 @@
 """The drawing of a cluster: hosts, rails, leaf, spine and core switches."""
 
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from projector.report.figures import figure as fig
@@ -31,11 +30,6 @@ class PodPlace(NamedTuple):
     left: float
     width: float
     hosts: tuple[int, ...]
-
-
-def write_cluster_figure(cluster: Cluster, path: str | Path) -> None:
-    """Draw a cluster; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: cluster_figure(cluster))
 
 
 def cluster_figure(cluster: Cluster) -> fig.Figure:

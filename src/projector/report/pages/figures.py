@@ -38,6 +38,8 @@ def pareto(front: Front, rate: Floats, peak: Floats, verdict: Ints, names: Seque
         line["text"] = [configuration(front.settings[row]) for row in order.tolist()]
         line["line"] = {"color": FRONT, "width": 2, "shape": "hv"}
         line["marker"] = {"size": 8, "line": {"color": "white", "width": 1}}
+        low = min(low, 0.97 * float(front.low.min()))
+        high = max(high, 1.03 * float(front.high.max()))
         line["error_x"] = band(peaks, front.low[order], front.high[order])
         data.append(line)
         data += _marks(front)
@@ -113,10 +115,10 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
         gap_x, gap_y = (0.04, 0.24 / lines) if lines * columns > 1 else (0.0, 0.0)
         across = [column * wide, (column + 1) * wide - gap_x]
         upwards = [1.0 - (line + 1) * high, 1.0 - line * high - gap_y]
-        # Labels stand at the left and below.
+        # Labels stand below, and once at the left: one may be higher than a panel.
         for name, texts, domain, anchor, shown in (
             ("xaxis", ticks[0], across, "y", line == lines - 1),
-            ("yaxis", ticks[1], upwards, "x", column == 0),
+            ("yaxis", ticks[1], upwards, "x", column == 0 and line == lines // 2),
         ):
             layout[f"{name}{suffix}"] = {
                 **layout[name],

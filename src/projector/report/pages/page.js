@@ -1,6 +1,7 @@
 "use strict";
 const figures = JSON.parse(document.getElementById("figures").textContent);
-const options = {responsive: true, displaylogo: false};
+const options = {responsive: true, displaylogo: false,
+  displayModeBar: innerWidth > 640 ? "hover" : false};
 function show(slot, number) {
   const figure = figures[slot][number];
   const place = document.getElementById("figure-" + slot);
@@ -10,6 +11,9 @@ function show(slot, number) {
 figures.forEach((_, slot) => show(slot, 0));
 document.querySelectorAll("select[data-slot]").forEach(choice =>
   choice.addEventListener("change", () => show(+choice.dataset.slot, +choice.value)));
+document.querySelectorAll("button[title]").forEach(button =>
+  button.addEventListener("click", () => navigator.clipboard.writeText(button.title).then(
+    () => { button.textContent = "copied"; }, () => prompt("Copy", button.title))));
 document.querySelectorAll("th").forEach(head => head.addEventListener("click", () => {
   const body = head.closest("table").tBodies[0], place = head.cellIndex;
   const down = head.dataset.down !== "yes";

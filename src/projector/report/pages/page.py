@@ -116,6 +116,8 @@ def _table(table: Table) -> str:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 text = f"{value:,.{column.digits}f}"
                 cells.append(f'<td class="number" data-value="{shown(value)}">{text}</td>')
+            elif column.kind == "copied":
+                cells.append(f'<td><button title="{escape(value)}">copy</button></td>')
             else:
                 text = "" if value is None else escape(str(value))
                 long = ' class="long"' if len(text) > LONG else ""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from projector.report.document import Column, Document, Section, Table, words
@@ -15,9 +14,8 @@ from projector.trace.measures.iterations import rank_summaries
 _MS = 1e6
 
 
-def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
-    """Write a trace as one page that works offline; it appears whole or not at all."""
-    page.check_page(path)
+def trace_document(analysis: TraceAnalysis) -> Document:
+    """Return the page of a trace."""
     warnings = analysis.warnings
     sections = [
         *([Section("Mind this", items=warnings)] if warnings else []),
@@ -30,7 +28,7 @@ def write_trace_page(analysis: TraceAnalysis, path: str | Path) -> None:
     lead = (
         f"{files:,} {'traces' if files > 1 else 'trace'}, {len(analysis.activities):,} activities."
     )
-    page.write_page(path, Document(f"Trace of {trace.title_of(analysis)}", lead, sections))
+    return Document(f"Trace of {trace.title_of(analysis)}", lead, sections)
 
 
 def _phases(analysis: TraceAnalysis) -> list[Section]:

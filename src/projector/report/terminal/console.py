@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from projector.report.document import Document, Media, Table
-from projector.report.terminal.grid import Cell, Fitting, Grid, bar, heading
+from projector.report.terminal.grid import Cell, Grid, bar, heading
 
 NARROWEST, WIDEST = 40, 120
 """Reports are laid out for widths in between; a narrower terminal wraps the lines itself."""
@@ -67,22 +67,15 @@ def parts_of(document: Document) -> list[RenderableType]:
     return parts
 
 
-def _laid_out(table: Table) -> RenderableType:
-    """Return a table; where it has no room, only the columns that matter most."""
-    wide = _grid(table, Media.WIDE)
-    if table.seen(Media.WIDE) == table.seen(Media.NARROW):
-        return wide
-    return Fitting(wide, _grid(table, Media.NARROW))
-
-
 _MARKS = {"number": "", "word": "=", "text": "<", "bar": "|"}
 
 
-def _grid(table: Table, media: Media) -> Grid:
-    columns = table.seen(media)
+def _laid_out(table: Table) -> Grid:
+    """Return a table for a terminal."""
+    columns = table.seen(Media.TERMINAL)
     laid_out = Grid(*(f"{_MARKS[each.kind]}{each.short or each.name}" for each in columns),
                     gap=table.gap)  # fmt: skip
-    for row, values in enumerate(table.rows(media)):
+    for row, values in enumerate(table.rows(Media.TERMINAL)):
         cells: list[Cell] = []
         for column, value in zip(columns, values, strict=True):
             if value is None:

@@ -1,7 +1,7 @@
 """Tables that follow the width of a terminal and never cut a number; numbers and lines in them."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -13,6 +13,8 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from projector.config.resources import hardware_table
 
 BAR_CELLS = 30
 """Longest bar of a breakdown, in characters."""
@@ -89,9 +91,29 @@ class Grid:
         self.styles: list[str | None] = []
         self._header, self._gap = header, gap
 
-    def add_text(self, head: str, least: int) -> None:
-        """Add a column of text that wants so many characters, before there are rows."""
-        self.columns.append(Column("text", head, roomy=least))
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        rows: Iterable[Any],
+        *,
+        style: Callable[[Any], str | None] | None = None,
+        gap: int = 2,
+        **known: Callable[[Any], Any],
+    ) -> "Grid":
+        """Return a table of ``hardware/report_tables.yaml``.
+
+        Functions that are ``known`` make a value of a row, or write one.
+        """
+        rows, known = list(rows), _WRITERS | known
+        told = [(*each, "", "", "")[:4] for each in hardware_table("report_tables.yaml")[name]]
+        cells = [[_told(row, path, form, known) for _, path, form, _ in told] for row in rows]
+        table = cls(*(str(head) for head, *_ in told), gap=gap)
+        for column, (*_, roomy) in zip(table.columns, told, strict=True):
+            column.roomy = roomy or 0
+        for row, line in zip(rows, cells, strict=True):
+            table.add_row(*line, style=style(row) if style else None)
+        return table
 
     def add_row(self, *cells: Cell | int, style: str | None = None) -> None:
         """Add a cell to every column; thousands of a number are set apart."""
@@ -191,6 +213,19 @@ class Grid:
                 widths[max(giving, key=lambda index: widths[index])] -= 1
                 over -= 1
         return widths
+
+
+def _told(row: Any, path: Any, form: str, known: Mapping[str, Callable[[Any], Any]]) -> Any:
+    """Return a cell: a value of a row, written; empty where nothing is known."""
+    value = known[path](row) if path in known else row
+    for part in () if path in known else str(path).split("."):
+        if isinstance(value, Mapping):
+            value = value[part]
+        elif value is not None:
+            value = value[int(part)] if part.isdecimal() else getattr(value, part)
+    if value is None:
+        return ""
+    return known[form](value) if form in known else format(value, form) if form else value
 
 
 def _length(cell: Cell) -> int:
@@ -305,6 +340,23 @@ class Entries:
 def entries(texts: Iterable[str | Text], style: str = "") -> Entries:
     """Return short texts side by side."""
     return Entries(tuple(each if isinstance(each, Text) else Text(each, style) for each in texts))
+
+
+def below(*lines: str, style: str = "") -> list[RenderableType]:
+    """Return lines below a table, indented as it is, with a blank line behind; of none nothing."""
+    return [Padding(Text("\n".join(lines), style), (0, 0, 1, 2))] if any(lines) else []
+
+
+_WRITERS: dict[str, Callable[[Any], Any]] = {
+    "bar": bar,
+    "count": count,
+    "gib": gib,
+    "milliseconds": milliseconds,
+    "percent": percent,
+    "plain": plain,
+    "dim": lambda text: Text(text, DIM),
+}
+"""How `Grid.of` writes values."""
 
 
 def pairs(named: Iterable[tuple[str, str]], name_style: str = "dim") -> Entries:

@@ -1,21 +1,24 @@
 """Shipped models and devices, listed or one in full."""
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from projector.config._base import Sourced
 from projector.config.device import Device
 from projector.config.device_file import origins_of
+from projector.config.device_kernels import MatrixType
 from projector.config.first_order import FirstOrderDevice
 from projector.config.model import ModelConfig
 from projector.config.network import Network, load_network
 from projector.envelope import flatten
 from projector.operations.counts import ModelCounts
-from projector.report.terminal.grid import DIM, Grid, count, plain, section
+from projector.report.terminal.grid import DIM, Grid, count, percent, plain, section
 
 CLASSES = ("fp32", "bf16", "fp8")
 """Types whose peak a list of devices shows."""
@@ -35,21 +38,11 @@ DITTO = "″"
 
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     """Return one line for each model."""
-    heads = ("layers", "hidden", "heads", "kv", "ffn", "experts", "top-k", "vocab")
-    table = Grid("=name", *heads, gap=1)
-    for name, model in models.items():
-        moe = model.moe
-        table.add_row(
-            name,
-            str(model.num_layers),
-            model.hidden_size,
-            str(model.num_attention_heads),
-            "MLA" if model.mla else str(model.query_groups),
-            moe.ffn_hidden_size if moe else model.ffn_hidden_size,
-            str(moe.num_experts) if moe else "",
-            str(moe.router_topk) if moe else "",
-            model.vocab_size or "",
-        )
+    table = Grid.of(
+        "models", models.items(), gap=1,
+        kv=lambda row: "MLA" if row[1].mla else str(row[1].query_groups),
+        ffn=lambda row: (row[1].moe or row[1]).ffn_hidden_size, stated=lambda value: value or "",
+    )  # fmt: skip
     return section("Models", "`projector models NAME` shows one in full", table)
 
 
@@ -67,16 +60,38 @@ def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType
 
 def device_list(devices: Mapping[str, Device]) -> list[RenderableType]:
     """Return one line for each device."""
-    table = Grid("=name", "<device", "GiB", "TB/s", *(kind.upper() for kind in CLASSES))
-    for name, device in devices.items():
-        table.add_row(
-            name,
-            device.name,
-            f"{device.hbm_gib:,.1f}",
-            f"{device.hbm_peak_tb_per_s:.2f}",
-            *(_rate(device, kind) for kind in CLASSES),
-        )
+    rates: dict[str, Any] = {kind: partial(_rate, kind) for kind in CLASSES}
+    table = Grid.of("devices", devices.items(), **rates)
     return section("Devices", "dense peaks in TFLOP/s; `projector hardware NAME` shows one", table)
+
+
+def device_summary(device: Device) -> list[RenderableType]:
+    """Return what a datasheet says on its first page, with what kernels reach of it."""
+    network = load_network(device.network)
+    rates = Grid("=type", "peak TFLOP/s", "sustained MHz", "long GEMMs TFLOP/s")
+    for kind, peak in device.matrix_peak_tflops.items():
+        clock = device.sustained_clock_mhz[kind]
+        reached = peak * clock / device.peak_clock_mhz * device.gemm_efficiency[kind]
+        rates.add_row(kind.upper(), f"{peak:,.1f}", f"{clock:,.0f}", f"{reached:,.1f}")
+    rest = {
+        "memory": f"{device.hbm_gib:,.1f} GiB at {device.hbm_peak_tb_per_s:g} TB/s, of which "
+        f"{percent(device.hbm_efficiency, 0)} are reached",
+        "caches": f"L2 {device.l2_mib:g} MiB"
+        + (f", last level {device.mall_mib:g} MiB" if device.mall_mib else ""),
+        "links": f"{device.scale_up_gb_per_s:g} GB/s a direction to {network.scale_up_gpus} GPUs, "
+        f"of which {percent(device.scale_up_efficiency, 0)} are reached",
+        "network": f"{network.name}; {network.gpus_per_node} GPUs a node, "
+        f"{network.nics_per_node} x {network.nic_gbit_per_s:g} Gbit/s",
+        "power": f"{device.tdp_w:,.0f} W",
+        "numbers": ", ".join(
+            f"{len(fields)} {owner}" for owner, fields in origins_of(device).fields.items()
+        ),
+    }
+    table = Grid("=", "<", header=False)
+    for name, text in rest.items():
+        table.add_row(name, text)
+    note = "what long kernels of training sustain; --full: every number with its source"
+    return [*section(device.name, note, rates), Padding(table, (0, 0, 0, 2))]
 
 
 def device_report(device: Device) -> list[RenderableType]:
@@ -88,19 +103,15 @@ def device_report(device: Device) -> list[RenderableType]:
 
 def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[RenderableType]:
     """Return one line for each device that only the first-order model knows."""
-    table = Grid("=name", "<device", "GiB", "TB/s", "BF16", "8 bits", "domain")
-    for name, device in devices.items():
-        peaks = device.peak_tflops
-        narrow = peaks.get("fp8") or peaks.get("int8")
-        table.add_row(
-            name,
-            device.name,
-            f"{device.memory_gib:,.1f}",
-            f"{device.memory_tb_per_s:.2f}",
-            f"{peaks['bf16']:,.1f}" if "bf16" in peaks else "-",
-            f"{narrow:,.1f}" if narrow else "-",
-            device.scale_up_domain,
-        )
+
+    def peak(row: tuple[str, FirstOrderDevice], *kinds: MatrixType) -> str:
+        known = (row[1].peak_tflops.get(kind) for kind in kinds)
+        return next((f"{rate:,.1f}" for rate in known if rate), "-")
+
+    table = Grid.of(
+        "first_order_devices", devices.items(), wide=lambda row: peak(row, "bf16"),
+        narrow=lambda row: peak(row, "fp8", "int8"),
+    )  # fmt: skip
     note = "for --fidelity first-order alone; FP8, or INT8 without it"
     return section("First-order devices", note, table)
 
@@ -108,18 +119,22 @@ def first_order_list(devices: Mapping[str, FirstOrderDevice]) -> list[Renderable
 def first_order_report(device: FirstOrderDevice) -> list[RenderableType]:
     """Return every number of a first-order device, with its source."""
     values = device.model_dump(exclude={"sources", "kind", "name", "vendor"}, exclude_none=True)
-    table = Grid("=field", "<value", "<source")
-    for key, value in flatten(values).items():
-        table.add_row(key, plain(value), Text(_source(device, key), DIM))
+    rows = flatten(values).items()
+    table = Grid.of("values", rows, source=lambda row: Text(_source(device, row[0]), DIM))
     return section(device.name, "first-order device: --fidelity first-order alone", table)
 
 
 def _owners(device: Device) -> list[RenderableType]:
     """Return a line for each device or family whose numbers a device has."""
-    table = Grid("=whose", "numbers", "<fields")
-    for owner, fields in origins_of(device).fields.items():
-        tops = dict.fromkeys(field.partition(".")[0] for field in fields)
-        table.add_row(owner, str(len(fields)), Text(", ".join(tops), DIM))
+    rows = [
+        (
+            owner,
+            str(len(fields)),
+            ", ".join(dict.fromkeys(each.partition(".")[0] for each in fields)),
+        )
+        for owner, fields in origins_of(device).fields.items()
+    ]
+    table = Grid.of("owners", rows)
     return section("Whose numbers these are", "counted with their parts", table)
 
 
@@ -137,13 +152,12 @@ def _sourced(title: str, note: str, owner: Device | Network) -> list[RenderableT
 
 
 def _table(owner: Device | Network, prefix: str, fields: Mapping[str, Any]) -> Grid:
-    table = Grid("=field", "<value", "<source")
-    above = ""
-    for key, value in fields.items():
-        source = _source(owner, f"{prefix}{key}")
-        table.add_row(key, plain(value), Text(DITTO if source and source == above else source, DIM))
-        above = source
-    return table
+    sources = [_source(owner, f"{prefix}{key}") for key in fields]
+    told = [
+        DITTO if source and source == above else source
+        for source, above in zip(sources, ["", *sources], strict=False)
+    ]
+    return Grid.of("sourced", zip(fields, fields.values(), told, strict=True))
 
 
 def _source(owner: Sourced, key: str) -> str:
@@ -174,8 +188,8 @@ def _tile(tile: Mapping[str, Any]) -> str:
     return f"{text}:{cluster[0]}x{cluster[1]}" if max(cluster) > 1 else text
 
 
-def _rate(device: Device, kind: str) -> str:
-    return f"{rate:,.1f}" if (rate := device.matrix_peak_tflops.get(kind)) else "-"  # type: ignore[call-overload]  # any name may be asked
+def _rate(kind: str, row: tuple[str, Device]) -> str:
+    return f"{rate:,.1f}" if (rate := row[1].matrix_peak_tflops.get(kind)) else "-"  # type: ignore[call-overload]  # any name may be asked
 
 
 def _runs(value: Any) -> str:

@@ -1,10 +1,15 @@
 """Parts of every report of a job: title, configuration, verdict, filled-in values."""
 
+from itertools import chain
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from projector.config.job import Job
+from projector.config.resources import hardware_table
+from projector.config.space import Expression
 from projector.config.training import RecomputeConfig
 from projector.envelope import flatten
 from projector.lower.batch import data_parallel
@@ -135,7 +140,7 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
     if derived:
         text.append("derived: ", style="italic").append("; ".join(sorted(derived, key=len)))
     sections: dict[str, list[str]] = {}
-    idle = (*_idle_parallelism(job), *_idle_training(job), *_idle_software(job))
+    idle = _idle(job)
     left_out = 0
     defaults = flatten(provenance.defaults)
     if provenance.times is not None:
@@ -164,120 +169,19 @@ def _shortened(values: list[str]) -> list[str]:
     ]
 
 
-def _idle_parallelism(job: Job) -> list[str]:
-    split, moe = job.parallelism, job.model.moe
-    idle: list[str] = []
-    if moe is None:
-        idle += ["parallelism.overlap_moe", "parallelism.moe_", "parallelism.ep"]
-    elif not moe.shared_expert_ffn_hidden_size:
-        idle.append("parallelism.moe_shared_expert_overlap")
-    if split.cp == 1:
-        idle.append("parallelism.cp_comm_type")
-    if split.tp == 1:
-        idle += ["parallelism.tp_comm_overlap", "parallelism.keep_gathered_input"]
-    if split.tp == 1 or split.tp_comm_overlap != "async_tp":
-        idle.append("cluster.software.async_tp_exposed")
-    if split.pp == 1:
-        idle += [f"parallelism.{name}" for name in ("account_for_", "divide_pipeline", "vpp")]
-        idle.append("training.schedule")
-    idle.append("parallelism.zero_stage" if split.fsdp else "parallelism.fsdp_reshard")
-    idle += [f"cluster.software.fsdp{form}_copies" for form in (1, 2) if form != split.fsdp]
-    if split.sharding_stage < 3:
-        idle += ["parallelism.fsdp_forward_prefetch", "parallelism.fsdp_backward_prefetch"]
-    return idle
+def setting(job: Job, name: str) -> Any:
+    """Return what a job has in a dotted field or property, None where a part of it is missing."""
+    found: Any = job
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
-def _idle_experts(job: Job) -> list[str]:
-    """Return assumptions of software that have no effect in a job with experts."""
-    moe, software = job.training.moe, job.cluster.software
-    stated = software.moe_layer_ms if moe.host_sync else software.moe_layer_sync_free_ms
-    if stated is None:
-        idle = ["moe_layer_"]
-    else:
-        idle = ["moe_layer_sync_free_ms" if moe.host_sync else "moe_layer_ms"]
-    if stated is not None or job.training.cuda_graphs:
-        idle.append("expert_call")
-    biased = job.model.mlp_bias and not moe.fused_experts
-    clamped = job.model.activation_clamp > 0.0 and not moe.fused_experts
-    idle += [] if clamped else ["expert_passes.clamp"]
-    idle += [] if biased else ["expert_passes.bias", "expert_calls.biased"]
-    if moe.permute_fusion:
-        idle += ["atomic_bytes", "expert_calls.route", "expert_calls.chunk"]
-        idle += [] if biased or clamped else ["eager_share"]
-    else:
-        idle.append("expert_calls.fused")
-    if job.parallelism.ep == 1:
-        idle += ["expert_calls.exchange", "expert_calls.chunk"]
-    return idle
-
-
-def _idle_training(job: Job) -> list[str]:
-    training = job.training
-    idle: list[str] = []
-    if job.model.moe is None:
-        names = ("moe_", "grouped_", "expert_", "eager_share", "atomic_bytes")
-        idle += ["training.moe.", *(f"cluster.software.{name}" for name in names)]
-    else:
-        if training.moe.load == "balanced":
-            idle.append("training.moe.zipf_exponent")
-        if not training.moe.dispatcher_units:
-            idle.append("training.moe.dispatcher_sms")
-        idle += [f"cluster.software.{name}" for name in _idle_experts(job)]
-        if not (job.model.mlp_bias or job.model.activation_clamp):
-            idle.append("training.moe.fused_experts")
-    if training.flash_attention:
-        idle.append("training.attention_dropout")
-    if training.elementwise == "fused" or training.torch_compile:
-        idle += ["cluster.software.gate_copy_bytes", "cluster.software.attention_copy_bytes"]
-    if training.precision in {"fp32", "bf16", "fp16"}:
-        idle += ["training.fp8_", "training.first_last_layers_bf16", "training.moe.padding_fusion"]
-    elif training.precision != "fp8":
-        idle.append("training.fp8_recipe")
-    if not job.parallelism.fsdp:
-        idle.append("training.fp8_weight_cache")
-    unused = "unfused_loss" if training.cross_entropy_fusion else "fused_loss"
-    idle.append(f"cluster.software.{unused}.")
-    if training.schedule not in {"auto", "all", "seaailab-ilp"}:
-        idle.append("training.schedule_solver_work")
-    if training.recompute.granularity != "selective":
-        idle.append("training.recompute.modules")
-    if training.recompute.granularity != "full":
-        idle += [f"training.recompute.{name}" for name in ("method", "num_layers", "layers")]
-        idle.append("training.recompute_early_stop")
-    if not job.model.mtp_num_layers:
-        idle.append("training.mtp_loss")
-    return idle
-
-
-def _idle_software(job: Job) -> list[str]:
-    """Return what is off, or leaves the rates of the device as they are."""
-    training, software = job.training, job.cluster.software
-    idle = [
-        f"training.{name}"
-        for name in ("fp8_attention", "activation_offload_fraction")
-        if not getattr(training, name)
-    ]
-    if job.parallelism.ep == 1:
-        idle.append("cluster.variation.layer_spread")
-    if job.model.diffusion is not None:
-        idle.append("training.cross_entropy_fusion")
-        idle += ["cluster.software.fused_loss.", "cluster.software.unfused_loss."]
-    if software.gemm_share is None:
-        idle.append("cluster.software.gemm_share")
-    if not training.first_last_layers_bf16:
-        idle.append("training.first_last_layers_bf16")
-    idle += [
-        f"training.optimizer.{name}"
-        for name in ("update_bytes", "offload_fraction")
-        if not getattr(training.optimizer, name)
-    ]
-    loss = "fused_loss" if training.cross_entropy_fusion else "unfused_loss"
-    if not getattr(software, loss).divided_bytes:
-        idle.append(f"cluster.software.{loss}.divided_bytes")
-    if not software.allocator.expandable_segments:
-        idle.append("cluster.software.allocator.expandable_segments")
-    if software.grouped_gemm_share == 1.0:
-        idle.append("cluster.software.grouped_gemm_share")
-    if training.precision != "fp8" or training.fp8_recipe != "rowwise":
-        idle.append("cluster.software.rowwise_gemm_share")
-    return idle
+def _idle(job: Job) -> tuple[str, ...]:
+    """Return how the names of defaults begin that change nothing in a job."""
+    idle = hardware_table("report_words.yaml")["idle_defaults"]
+    rules = [(Expression(each["when"], "idle_defaults"), each["fields"]) for each in idle]
+    found = (
+        fields for when, fields in rules if when({name: setting(job, name) for name in when.names})
+    )
+    return tuple(chain.from_iterable(found))

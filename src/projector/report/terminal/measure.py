@@ -5,24 +5,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from projector.calibrate.probed import Probed
 from projector.calibrate.profile import Calibration, Change, Fitted, OwnCalibration
+from projector.config.resources import hardware_table
 from projector.measure.bench.rows import Measured
 from projector.measure.probe import threads_of
 from projector.measure.tables import Tables
-from projector.report.terminal.grid import DIM, Grid, listing, percent, section
-from projector.units import GB, KIB, MICROSECOND, TERA
+from projector.report.terminal.grid import DIM, Grid, below, listing, percent, section
+from projector.units import KIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, Modelled, number_of, shape_of
 
-_STATUSES = {
-    "ok": "measured",
-    "out_of_memory": "out of memory",
-    "unsupported": "not supported",
-    "failed": "failed",
-}
+_STATUSES: Mapping[str, str] = hardware_table("report_words.yaml")["statuses"]
 _TIMES = ("forward", "backward", "optimizer", "total", "time")
 
 
@@ -46,7 +41,7 @@ def _title(summary: Mapping[str, Any]) -> list[RenderableType]:
     }
     versions = ", ".join(f"{name} {text}" for name, text in found.items() if name and text)
     lines = [f"profile {summary['device']}; {versions}", *summary["reduction"]]
-    return [line, Padding(Text("\n".join(lines)), (0, 0, 1, 2))]
+    return [line, *below(*lines)]
 
 
 def _layers(summary: Mapping[str, Any]) -> list[RenderableType]:
@@ -86,11 +81,11 @@ def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list
 
 
 def _longest(summary: Mapping[str, Any]) -> list[RenderableType]:
-    table = Grid("=operation", "=phase", "<shape", "ms", "spread")
-    for each in summary["longest"]:
-        (timing,) = list(each["times"].values())[:1] or (None,)
-        median, spread, *_ = _cells(timing, {})
-        table.add_row(each["label"], each["phase"], each["shape"], median, spread)
+    rows = [
+        (each, *_cells(next(iter(each["times"].values()), None), {})[:2])
+        for each in summary["longest"]
+    ]
+    table = Grid.of("longest", rows)
     counted = ", ".join(
         f"{count:,} {_STATUSES[status]}" for status, count in summary["operations"].items()
     )
@@ -102,14 +97,13 @@ def _longest(summary: Mapping[str, Any]) -> list[RenderableType]:
 
 def tables_report(tables: Tables) -> list[RenderableType]:
     """Return how many rows each table has, and what has no table."""
-    table = Grid("=table", "rows")
-    for name, found in tables.tables.items():
-        table.add_row(name, len(found.rows))
+    rows = [(name, len(found.rows)) for name, found in tables.tables.items()]
+    table = Grid.of("measurement_tables", rows)
     left_out = "; ".join(f"{count:,} {why}" for why, count in tables.left_out.items())
-    parts = section("Measurement tables", "for projector validate and calibrate", table)
-    if left_out:
-        parts.append(Padding(Text(f"In no table: {left_out}"), (0, 0, 1, 2)))
-    return parts
+    return [
+        *section("Measurement tables", "for projector validate and calibrate", table),
+        *below(left_out and f"In no table: {left_out}"),
+    ]
 
 
 def _why(outcome: Mapping[str, Any]) -> str:
@@ -124,27 +118,22 @@ WORST = 8
 def probe_report(probed: Probed) -> list[RenderableType]:
     """Return what was fitted, how well it holds, and where it holds least."""
     environment = probed.probe.environment
-    table = Grid("=field", "start", "fitted", "error")
-    for field in probed.fields:
-        error = "at a bound" if field.standard_error is None else f"{field.standard_error:.2g}"
-        table.add_row(field.field, f"{field.start:.4g}", f"{field.value:.4g}", error)
+    fields = Grid.of("probed_fields", probed.fields, error=_probed_error)
+    times = Grid.of("probed_errors", probed.errors().items())
+    rows = sorted(probed.rows, key=lambda row: max(row.ratio, 1.0 / row.ratio))
+    worst = Grid.of(
+        "probed_times", rows[: -WORST - 1 : -1], us=lambda time_s: f"{1e6 * time_s:,.1f}"
+    )
     note = f"{environment.backend}{threads_of(environment)}, torch {environment.torch}"
-    parts = section(environment.device, note, table)
-    table = Grid("=times", "n", "median error", "projected / measured")
-    for what, (rows, median, mean) in probed.errors().items():
-        table.add_row(what, f"{rows}", percent(median), f"{mean:.2f}")
-    parts += section("How well it holds", "of what was measured for the fit", table)
-    table = Grid("=time", "measured us", "projected us", "ratio")
-    for row in sorted(probed.rows, key=lambda row: max(row.ratio, 1.0 / row.ratio))[
-        : -WORST - 1 : -1
-    ]:
-        table.add_row(
-            row.name,
-            f"{1e6 * row.measured_s:,.1f}",
-            f"{1e6 * row.projected_s:,.1f}",
-            f"{row.ratio:.2f}",
-        )
-    return [*parts, *section("Where it holds least", "", table)]
+    return [
+        *section(environment.device, note, fields),
+        *section("How well it holds", "of what was measured for the fit", times),
+        *section("Where it holds least", "", worst),
+    ]
+
+
+def _probed_error(field: Any) -> str:
+    return "at a bound" if field.standard_error is None else f"{field.standard_error:.2g}"
 
 
 # Report of a calibration.
@@ -157,80 +146,61 @@ def report_of(calibration: Calibration | OwnCalibration) -> list[RenderableType]
 
 def own_report(calibration: OwnCalibration) -> list[RenderableType]:
     """Return how far each constant moved, and the runs before and after."""
-    table = Grid("=constant", "before", "after", "moved", "<still open")
-    for field in calibration.fields:
-        table.add_row(
-            field.field,
-            f"{field.prior:.4g}",
-            f"{field.value:.4g}",
-            f"{field.shift:+.2f}" if field.seen else "-",
-            f"{100.0 * field.width_left:.0f} %" if field.seen else "no run depends on it",
-            style=None if field.seen else DIM,
-        )
+    fields = Grid.of(
+        "own_fields",
+        calibration.fields,
+        style=lambda field: None if field.seen else DIM,
+        moved=lambda field: f"{field.shift:+.2f}" if field.seen else "-",
+        still_open=lambda field: (
+            f"{100.0 * field.width_left:.0f} %" if field.seen else "no run depends on it"
+        ),
+    )
+    runs = Grid.of(
+        "own_runs",
+        calibration.runs,
+        ms=lambda time_s: f"{1e3 * time_s:,.1f}",
+        off_before=lambda run: f"{100.0 * (run.before_s / run.measured_s - 1.0):+.1f}",
+        off_after=lambda run: f"{100.0 * (run.after_s / run.measured_s - 1.0):+.1f}",
+    )
     note = "moved in widths of the prior; share of the prior's width that the runs leave open"
-    parts = section(f"{calibration.base.device}: own runs", note, table)
-    table = Grid("=run", "measured ms", "before", "%", "after", "%")
-    for run in calibration.runs:
-        errors = [time_s / run.measured_s - 1.0 for time_s in (run.before_s, run.after_s)]
-        table.add_row(
-            run.name,
-            f"{1e3 * run.measured_s:,.1f}",
-            f"{1e3 * run.before_s:,.1f}",
-            f"{100.0 * errors[0]:+.1f}",
-            f"{1e3 * run.after_s:,.1f}",
-            f"{100.0 * errors[1]:+.1f}",
-        )
-    return [*parts, *section("Time of one step", "projected before and after", table)]
+    return [
+        *section(f"{calibration.base.device}: own runs", note, fields),
+        *section("Time of one step", "projected before and after", runs),
+    ]
 
 
 def calibration_report(calibration: Calibration) -> list[RenderableType]:
     """Return the fitted fields, and the errors before and after."""
     fitted = calibration.fitted
-    table = Grid("=field", "shipped", "fitted", "error", "<folds", "<")
-    for field in calibration.fields:
-        table.add_row(
-            field.field,
-            f"{field.prior:g}",
-            f"{field.value:g}",
-            "-" if field.standard_error is None else f"{field.standard_error:.2g}",
-            _folds(field),
-            "not seen" if not field.seen else f"at its {field.bound} bound" if field.bound else "",
-        )
+    fields = Grid.of(
+        "fitted_fields", calibration.fields, error=_fitted_error, folds=_folds, where=_where
+    )
+    changes: dict[str, Change | None] = {"fitted": fitted}
+    changes |= {f"fold {i}, fitted without it": fold for i, fold in enumerate(calibration.folds, 1)}
+    changes |= {"all folds": calibration.cross_validation, "put aside": calibration.holdout}
+    known = [(name, change) for name, change in changes.items() if change is not None]
     note = f"{fitted.rows:,} rows of {fitted.groups:,} groups of {calibration.table}"
-    parts = section(f"{calibration.base.device}: {calibration.kind}", note, table)
-    table = Grid("=rows", "n", "median", "after", "p90", "after", "ratio", "after")
-    _add(table, "fitted", fitted)
-    for number, fold in enumerate(calibration.folds, start=1):
-        _add(table, f"fold {number}, fitted without it", fold)
-    if calibration.cross_validation is not None:
-        _add(table, "all folds", calibration.cross_validation)
-    if calibration.holdout is not None:
-        _add(table, "put aside", calibration.holdout)
-    parts += section("Errors of the time", "shipped, then fitted", table)
-    table = Grid("rows", "<why")
-    for why, count in calibration.left_out.items():
-        table.add_row(count, why)
-    return parts + listing("Left out", "", table)
+    return [
+        *section(f"{calibration.base.device}: {calibration.kind}", note, fields),
+        *section("Errors of the time", "shipped, then fitted", Grid.of("fitted_errors", known)),
+        *listing("Left out", "", Grid.of("counted", calibration.left_out.items())),
+    ]
+
+
+def _fitted_error(field: Fitted) -> str:
+    return "-" if field.standard_error is None else f"{field.standard_error:.2g}"
+
+
+def _where(field: Fitted) -> str:
+    if not field.seen:
+        return "not seen"
+    return f"at its {field.bound} bound" if field.bound else ""
 
 
 def _folds(field: Fitted) -> str:
     if field.fold_least is None or field.fold_most is None:
         return ""
     return f"{field.fold_least:g} to {field.fold_most:g}"
-
-
-def _add(table: Grid, name: str, change: Change) -> None:
-    before, after = change.before, change.after
-    table.add_row(
-        name,
-        change.rows,
-        percent(before.median_ape),
-        percent(after.median_ape),
-        percent(before.p90_ape),
-        percent(after.p90_ape),
-        f"{before.geomean_ratio:.3f}",
-        f"{after.geomean_ratio:.3f}",
-    )
 
 
 # Measured operations as a table: time and spread, rate, and the model beside them.
@@ -240,25 +210,7 @@ MANY = 200
 LONGEST = 300
 """Characters of a message about cases without a time."""
 
-_SHAPES = {
-    "gemm": ("=type", "M", "N", "K", "batch"),
-    "attention": ("=type", "=pass", "batch", "heads", "kv", "length", "d", "d_v"),
-    "collective": ("=operation", "ranks", "bytes"),
-    "memory": ("bytes",),
-}
-_RATES = {
-    "gemm": ("TFLOP/s", TERA),
-    "attention": ("TFLOP/s", TERA),
-    "collective": ("bus GB/s", GB),
-    "memory": ("GB/s", GB),
-}
-_TITLES = {
-    "gemm": "GEMMs",
-    "attention": "Attention",
-    "collective": "Collectives",
-    "memory": "Copies within memory",
-    "clock": "Clock under load",
-}
+_KINDS: Mapping[str, Mapping[str, Any]] = hardware_table("report_words.yaml")["bench_kinds"]
 
 
 def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
@@ -271,7 +223,8 @@ def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
     rest = len(benchmark.measured) - MANY
     if rest > 0:
         note += f"; {rest:,} more rows in --json"
-    parts = section(_TITLES[benchmark.kind], note, table)
+    kind = _KINDS[benchmark.kind]
+    parts = section(kind.get("table", kind["title"]), note, table)
     lines = []
     whys = Counter((each.status, each.message) for each in benchmark.measured)
     for (status, message), count in whys.items():
@@ -287,21 +240,19 @@ def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
             f"modelled over measured: {totals.geomean_ratio:.2f} in the mean of {totals.rows}; "
             f"error {percent(totals.median_ape)} median, {percent(totals.p90_ape)} 90th percentile"
         )
-    if lines:
-        parts.append(Padding(Text("\n".join(lines)), (0, 0, 1, 2)))
-    return parts
+    return [*parts, *below(*lines)]
 
 
 def _table(benchmark: Benchmark) -> RenderableType:
-    unit, scale = _RATES[benchmark.kind]
-    columns = [*_SHAPES[benchmark.kind], "us", "spread", unit]
+    kind = _KINDS[benchmark.kind]
+    columns = [*kind["columns"], "us", "spread", kind["short"]]
     clocked = any(each.spread.clock_mhz for each in benchmark.measured)
     columns += ["MHz"] if clocked else []
     columns += ["model us", "ratio"] if benchmark.modelled else []
     noted = any(_words(benchmark, row) for row in range(len(benchmark.measured)))
     table = Grid(*columns, *(["<"] if noted else []))
     for row, each in enumerate(benchmark.measured[:MANY]):
-        cells = [*_shape(each), *_times(each, scale)]
+        cells = [*_shape(each), *_times(each, kind["unit"])]
         if clocked:
             cells.append(f"{each.spread.clock_mhz:,.0f}" if each.spread.clock_mhz else "")
         if benchmark.modelled:

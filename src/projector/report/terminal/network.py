@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import RenderableType
 
-from projector.report.terminal.grid import Grid, bar, section
+from projector.report.terminal.grid import Grid, bar, listing, section
 from projector.units import GB, GIB, KIB, MIB, MICROSECOND
 
 if TYPE_CHECKING:
-    from projector.single.collective import CollectiveProjection, Crossover
+    from projector.single.collective import CollectiveProjection
 
 MANY = 16
 """Devices whose matrix a terminal shows."""
@@ -20,49 +20,30 @@ MANY_ROUTES = 120
 
 def node_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the tiers of a node, what hangs on what, and what collectives reach."""
-    tiers = Grid("=tier", "links", "GB/s", "latency us", "bundles", "<between")
-    for tier in shown["tiers"]:
+
+    def between(tier: dict[str, Any]) -> str:
         links = [link for link in shown["links"] if link["tier"] == tier["tier"]]
         names = [f"{link['a']}-{link['b']}" for link in links]
         rest = len(names) - 12
-        tiers.add_row(
-            tier["tier"],
-            str(tier["links"]),
-            f"{tier['gb_per_s']:,.4g}",
-            f"{tier['latency_us']:,.3g}",
-            str(tier["bundles"]),
-            " ".join(names[:12]) + (f" and {rest} more" if rest > 0 else ""),
-        )
-    parts = section(shown["node"], f"{len(shown['devices'])} devices: {shown['device']}", tiers)
-    if shown["rates"]:
-        rates = Grid("devices", "ring", "exchange", "slowest pair")
-        for row in shown["rates"]:
-            rates.add_row(
-                str(row["devices"]),
-                *(f"{row[f'{name}_gb_per_s']:,.4g}" for name in ("ring", "exchange", "pair")),
-            )
-        parts += section("Among the first devices", "GB/s of one device and direction", rates)
-    return parts
+        return " ".join(names[:12]) + (f" and {rest} more" if rest > 0 else "")
+
+    tiers = Grid.of("node_tiers", shown["tiers"], between=between)
+    rates = Grid.of("node_rates", shown["rates"])
+    return [
+        *section(shown["node"], f"{len(shown['devices'])} devices: {shown['device']}", tiers),
+        *listing("Among the first devices", "GB/s of one device and direction", rates),
+    ]
 
 
 def cluster_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return what a host of a cluster finds on its way to others."""
-    table = Grid("=to hosts in", "hosts", "switches", "latency us", "alone", "all at once")
-    for row in shown["reach"]:
-        table.add_row(
-            row["where"],
-            row["hosts"],
-            str(row["switches"]),
-            f"{row['latency_us']:,.3g}",
-            f"{row['alone_gb_per_s']:,.4g}",
-            f"{row['shared_gb_per_s']:,.4g}",
-        )
     kind = "rail-optimised" if shown["rail_optimised"] else "plain"
     sizes = ", ".join(
         f"{shown[name]:,} {name if shown[name] > 1 else name[:-1]}"
         for name in ("hosts", "pods", "zones")
     )
-    parts = section(f"Cluster: {sizes}", f"{shown['network']}, {kind}; GB/s of one host", table)
+    note = f"{shown['network']}, {kind}; GB/s of one host"
+    parts = section(f"Cluster: {sizes}", note, Grid.of("cluster_reach", shown["reach"]))
     tiers = Grid("=tier", "bundles", "adapters below", "GB/s in all")
     for name in dict.fromkeys(link["tier"] for link in shown["links"]):
         links = [link for link in shown["links"] if link["tier"] == name]
@@ -103,22 +84,18 @@ def _cell(value: float | None, same: bool, form: str) -> str:
 
 def route_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return routes, one line for each pair where the widest is the shortest, else two."""
-    table = Grid("=pair", "=route", "=path", "hops", "GB/s", "us", "all routes")
+    rows: list[dict[str, Any]] = []
     for row in shown["routes"][:MANY_ROUTES]:
-        pair = f"{row['source']}-{row['target']}"
-        together = row["all_routes_gb_per_s"]
-        for name in ("widest",) if row["widest_is_shortest"] else ("shortest", "widest"):
-            route = row[name]
-            kind = "shortest, widest" if row["widest_is_shortest"] else name
-            table.add_row(
-                pair,
-                kind,
-                "-".join(map(str, route["path"])),
-                str(route["hops"]),
-                f"{route['gb_per_s']:,.4g}",
-                f"{route['latency_us']:,.3g}",
-                "" if together is None or name == "shortest" else f"{together:,.4g}",
-            )
+        named = {"pair": f"{row['source']}-{row['target']}", "together": row["all_routes_gb_per_s"]}
+        widest = {**named, "kind": "widest", "route": row["widest"]}
+        if row["widest_is_shortest"]:
+            rows.append({**widest, "kind": "shortest, widest"})
+        else:
+            rows += [
+                {**named, "kind": "shortest", "route": row["shortest"], "together": None},
+                widest,
+            ]
+    table = Grid.of("routes", rows, joined=_joined)
     rest = len(shown["routes"]) - MANY_ROUTES
     note = "GB/s per direction of the narrowest link, and of all routes at once"
     return section("Routes", f"{note}; {rest} more in --json" if rest > 0 else note, table)
@@ -126,15 +103,12 @@ def route_report(shown: dict[str, Any]) -> list[RenderableType]:
 
 def flow_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the rates of flows that run at once."""
-    table = Grid("=flow", "=path", "alone", "together")
-    for row in shown["flows"]:
-        table.add_row(
-            row["flow"],
-            "-".join(map(str, row["path"])),
-            f"{row['alone_gb_per_s']:,.4g}",
-            f"{row['gb_per_s']:,.4g}",
-        )
+    table = Grid.of("flows", shown["flows"], joined=_joined)
     return section("Flows", f"GB/s, max-min fair, {shown['route']} routes", table)
+
+
+def _joined(path: list[Any]) -> str:
+    return "-".join(map(str, path))
 
 
 # Transfers in a node as tables: engines, sizes, flows that share links.
@@ -143,22 +117,16 @@ def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
     both = "both ways, " if shown["both_directions"] else ""
     times = f", read {shown['accesses']} times" if shown["accesses"] > 1 else ""
     note = f"{size_name(shown['bytes'])}, {both}{_path(shown)}{times}"
-    table = Grid("=engine", "us", "GB/s", "total", "at most", "latency", "CUs", "| ", "<what")
     fastest = shown["time_us"]
-    for row in shown["engines"]:
-        share = fastest / row["time_us"] if row["time_us"] else 1.0
+
+    def most(row: dict[str, Any]) -> str:
         low, high = row["low_gb_per_s"], row["high_gb_per_s"]
-        table.add_row(
-            row["engine"],
-            _us(row["time_us"]),
-            f"{row['gb_per_s']:,.1f}",
-            f"{row['total_gb_per_s']:,.1f}",
-            f"{row['peak_gb_per_s']:,.1f}" if low == high else f"{low:,.1f} to {high:,.1f}",
-            f"{row['latency_us']:,.1f}",
-            row["compute_units"],
-            bar(share),
-            row["what"],
-        )
+        return f"{row['peak_gb_per_s']:,.1f}" if low == high else f"{low:,.1f} to {high:,.1f}"
+
+    def share(row: dict[str, Any]) -> float:
+        return fastest / row["time_us"] if row["time_us"] else 1.0
+
+    table = Grid.of("engines", shown["engines"], us=_us, most=most, share=share)
     parts = section(f"{shown['node']}: {shown['from']} to {shown['to']}", note, table)
     if "sizes" in shown:
         parts += _sizes(shown)
@@ -167,17 +135,12 @@ def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
 
 def sharing_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the rates of messages that move at the same time."""
-    table = Grid("=engine", "=from", "=to", "alone", "together", "total")
-    for engine in shown["engines"]:
-        for number, flow in enumerate(engine["flows"]):
-            table.add_row(
-                "" if number else engine["engine"],
-                flow["from"],
-                flow["to"],
-                f"{flow['alone_gb_per_s']:,.1f}",
-                f"{flow['gb_per_s']:,.1f}",
-                "" if number else f"{engine['total_gb_per_s']:,.1f}",
-            )
+    rows = [
+        {"engine": "" if number else engine["engine"], "flow": flow,
+         "total": None if number else engine["total_gb_per_s"]}
+        for engine in shown["engines"] for number, flow in enumerate(engine["flows"])
+    ]  # fmt: skip
+    table = Grid.of("shared_flows", rows)
     both = "GB/s per direction; totals of both" if shown["both_directions"] else "GB/s"
     return section(f"{shown['node']}: at the same time", both, table)
 
@@ -189,18 +152,14 @@ def _sizes(shown: dict[str, Any]) -> list[RenderableType]:
         rates = (f"{row['engines'][name]['gb_per_s']:,.3g}" for name in names)
         table.add_row(size_name(row["bytes"]), row["engine"], *rates)
     parts = section("By size", "GB/s per direction", table)
-    if shown["crossovers"]:
-        points = Grid("size", "=before", "=after")
-        for point in shown["crossovers"]:
-            points.add_row(size_name(point["bytes"]), point["from"], point["to"])
-        parts += section("Crossovers", "where the fastest engine changes", points)
-    return parts
+    points = Grid.of("engine_crossovers", shown["crossovers"], size=size_name)
+    return parts + listing("Crossovers", "where the fastest engine changes", points)
 
 
 def _path(shown: dict[str, Any]) -> str:
     if len(shown["path"]) == 1:
         return "within its memory"
-    return f"{'-'.join(map(str, shown['path']))} at {shown['link_gb_per_s']:,.4g} GB/s"
+    return f"{_joined(shown['path'])} at {shown['link_gb_per_s']:,.4g} GB/s"
 
 
 def _us(value: float) -> str:
@@ -227,10 +186,14 @@ def collective_report(projection: "CollectiveProjection") -> list[RenderableType
     library, every = projection.crossovers, projection.crossovers_of_all
     if library:
         note = f"among what the library has: {', '.join(projection.served_by_library)}"
-        parts += section("Crossovers", note, _crossovers(library))
+        parts += section("Crossovers", note, Grid.of(_CROSSOVERS, library, size=size_name))
     if every != library:
-        parts += section("Crossovers of all", "with any algorithm", _crossovers(every))
+        table = Grid.of(_CROSSOVERS, every, size=size_name)
+        parts += section("Crossovers of all", "with any algorithm", table)
     return parts
+
+
+_CROSSOVERS = "collective_crossovers"
 
 
 def title(projection: "CollectiveProjection") -> str:
@@ -260,8 +223,7 @@ def _note(projection: "CollectiveProjection") -> str:
 def _microseconds(seconds: float) -> str:
     if not np.isfinite(seconds):
         return "-"
-    value = seconds / MICROSECOND
-    return f"{value:,.0f}" if value >= 1000.0 else f"{value:,.1f}"
+    return _us(seconds / MICROSECOND)
 
 
 def _algorithms(projection: "CollectiveProjection") -> Grid:
@@ -283,11 +245,4 @@ def _algorithms(projection: "CollectiveProjection") -> Grid:
         else:
             remark = "" if name in projection.served_by_library else "not in the library"
         table.add_row(name, _microseconds(seconds), f"{rate:,.1f}", bar(fastest / seconds), remark)
-    return table
-
-
-def _crossovers(points: "tuple[Crossover, ...]") -> Grid:
-    table = Grid("size", "=before", "=after")
-    for point in points:
-        table.add_row(size_name(point.num_bytes), point.before, point.after)
     return table

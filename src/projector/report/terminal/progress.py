@@ -21,12 +21,11 @@ LONG_S = 5.0
 class SweepProgress:
     """A bar with rate and remaining time, after a second and where standard error is a terminal.
 
-    Call it with the points done, the points to do and the rows found; ``unit`` and ``found`` are
-    what points and rows are called.
+    Call it with the points done, the points to do and the rows found, which are called ``found``.
     """
 
-    def __init__(self, *, quiet: bool, unit: str = "points", found: str = "rows") -> None:
-        self._unit, self._found = unit, found
+    def __init__(self, *, quiet: bool, found: str = "rows") -> None:
+        self._found = found
         self._shown = not quiet and sys.stderr is not None and sys.stderr.isatty()
         self._begun = time.perf_counter()
         self._bar: Any = None
@@ -49,21 +48,22 @@ class SweepProgress:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._bar = Progress(
-            BarColumn(),
+            BarColumn(bar_width=None),
             *self._columns(),
             TextColumn("{task.fields[rows]}"),
             *self._last_columns(),
             console=Console(file=sys.stderr),
             transient=True,
+            expand=True,
         )
         self._bar.start()
-        self._task = self._bar.add_task(self._unit, total=total, rows="")
+        self._task = self._bar.add_task("", total=total, rows="")
 
     def _columns(self) -> "list[ProgressColumn]":
         """Return what stands between the bar and the rows."""
-        from rich.progress import MofNCompleteColumn, TextColumn
+        from rich.progress import TaskProgressColumn
 
-        return [MofNCompleteColumn(), TextColumn(self._unit)]
+        return [TaskProgressColumn()]
 
     def _last_columns(self) -> "list[ProgressColumn]":
         """Return what stands behind the rows."""
@@ -104,11 +104,6 @@ class SearchProgress(SweepProgress):
             )
         rows = f"{progress.unit}, {progress.found:,} evaluated, {progress.left_s:,.0f} s left"
         self._show(progress.done, progress.total, rows)
-
-    def _columns(self) -> "list[ProgressColumn]":
-        from rich.progress import MofNCompleteColumn
-
-        return [MofNCompleteColumn()]
 
     def _last_columns(self) -> "list[ProgressColumn]":
         return []

@@ -7,7 +7,7 @@ from rich.text import Text
 from projector.config.job import Job
 from projector.projection.bands import COVERED, FITS, WORDS
 from projector.projection.bands import DOES_NOT_FIT as NOT
-from projector.report.terminal.grid import Grid, gib, listing, milliseconds, pairs, percent
+from projector.report.terminal.grid import Grid, listing, milliseconds, pairs, percent
 from projector.report.terminal.job import STYLES, risk, title
 from projector.schedule.compare import DOES_NOT_FIT, OK, Candidate, ScheduleComparison
 from projector.schedule.registry import SCHEDULES
@@ -31,14 +31,14 @@ def schedule_report(comparison: ScheduleComparison, job: Job | None = None) -> l
                     f"order could save {percent(search.gap)} of the {search.objective} at most"
                 )
             )
-    table = Grid("=schedule", "=status", "<why")
-    for candidate in comparison.candidates:
-        if candidate.run is not None:
-            continue
-        status = "does not fit" if candidate.status == DOES_NOT_FIT else "cannot run"
+
+    def status(candidate: Candidate) -> str:
         if SCHEDULES[candidate.schedule].on_request:
-            status = "not tried"
-        table.add_row(candidate.schedule, status, candidate.reason)
+            return "not tried"
+        return "does not fit" if candidate.status == DOES_NOT_FIT else "cannot run"
+
+    unable = [each for each in comparison.candidates if each.run is None]
+    table = Grid.of("not_scheduled", unable, status=status)
     return [
         *parts,
         Padding(pairs(numbers), (0, 0, 0, 2)),
@@ -74,25 +74,14 @@ def _time(candidate: Candidate) -> str:
 
 
 def _table(comparison: ScheduleComparison, of_a_job: bool) -> list[RenderableType]:
-    times = ("step ms", "pipeline ms") if of_a_job else ("time s",)
-    memory = ("peak GiB", "to GiB") if of_a_job else ("microbatches",)
-    table = Grid("=schedule", "vpp", *times, "bubble", "in flight", *memory, "=status")
-    for candidate in comparison.candidates:
-        run = candidate.run
-        if run is None:
-            continue
-        table.add_row(
-            candidate.schedule,
-            str(candidate.vpp),
-            *([] if candidate.iteration_s is None else [milliseconds(candidate.iteration_s)]),
-            milliseconds(run.makespan_s) if of_a_job else f"{run.makespan_s:.6g}",
-            percent(run.bubble_fraction),
-            max(run.peak_in_flight),
-            *([gib(candidate.peak)] if of_a_job else [f"{candidate.peak:,.6g}"]),
-            *([] if run.memory_band is None else [gib(run.memory_band.high_bytes)]),
-            _status(candidate),
-            style="bold" if (candidate.status == OK) and candidate is comparison.best else None,
-        )
+    best = comparison.best
+    table = Grid.of(
+        "schedules_of_a_job" if of_a_job else "schedules",
+        [each for each in comparison.candidates if each.run is not None],
+        style=lambda each: "bold" if each.status == OK and each is best else None,
+        in_flight=lambda each: max(each.run.peak_in_flight),
+        status=_status,
+    )
     note = "bubble: idle time of the busiest rank over its work; "
     note += "in flight: microbatch-chunks that the fullest rank holds"
     if of_a_job:

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from projector.report.terminal.grid import DIM, Grid, milliseconds, percent, plain, section, signed
+from projector.report.terminal.grid import DIM, Grid, milliseconds, percent, section, signed
 from projector.report.terminal.job import configuration, title
 from projector.searches.bottleneck import CLASSES, BottleneckMap, MapAxis
 from projector.searches.sensitivity import Effect, Sensitivity, SharedEffect, SharedSensitivity
@@ -37,19 +38,8 @@ def _bound(result: Sensitivity) -> str:
 
 
 def _workloads(result: SharedSensitivity) -> list[RenderableType]:
-    table = Grid("#", "=workload", "GPUs", "=device", "weight", "ms/step", "=bound by")
-    for index, (workload, job_result) in enumerate(
-        zip(result.workloads, result.sensitivities, strict=True)
-    ):
-        table.add_row(
-            str(index + 1),
-            workload.name,
-            workload.job.cluster.gpus,
-            workload.job.cluster.device.name,
-            percent(workload.weight),
-            milliseconds(job_result.iteration_time_s),
-            _bound(job_result).split(",")[0],
-        )
+    rows = zip(count(1), result.workloads, result.sensitivities, strict=False)
+    table = Grid.of("workloads", rows, bound=lambda row: _bound(row[2]).split(",")[0])
     mean = f"geometric mean {milliseconds(result.iteration_time_s)} ms/step"
     return section("Workloads", mean, table)
 
@@ -83,18 +73,13 @@ def _effects(result: Sensitivity | SharedSensitivity, top: int) -> list[Renderab
 
 
 def _table(result: Sensitivity, top: int) -> Grid:
-    table = Grid("<field", "value", "point", "elasticity", "step less", "step more")
-    for effect in result.effects[:top]:
-        low, high = (effect.low_s / effect.base_s - 1.0, effect.high_s / effect.base_s - 1.0)
-        table.add_row(
-            short_field(effect.field),
-            plain(effect.value),
-            _point(effect),
-            f"{effect.elasticity:+.3f}",
-            f"{signed(100.0 * low)} %",
-            f"{signed(100.0 * high)} %",
-        )
-    return table
+    def change(effect: Effect, seconds: float) -> str:
+        return f"{signed(100.0 * (seconds / effect.base_s - 1.0))} %"
+
+    return Grid.of(
+        "effects", result.effects[:top], short=short_field, point=_point,
+        less=lambda each: change(each, each.low_s), more=lambda each: change(each, each.high_s),
+    )  # fmt: skip
 
 
 def _shared_table(result: SharedSensitivity, top: int) -> Grid:

@@ -65,18 +65,14 @@ def attention_report(
     projection: AttentionProjection, *, explain: bool, packed_s: float | None
 ) -> list[RenderableType]:
     """Return the shapes with their times, and with ``explain`` the terms of the first ones."""
-    table = Grid("batch", "heads", "kv", "queries", "keys", "d", "d_v", "window", "ms", "TFLOP/s",
-                 "of peak", "=bound")  # fmt: skip
-    for row in range(len(projection)):
-        rate = float(projection.flop_per_s[row])
-        table.add_row(
-            *projection.extents[row].tolist(),
-            int(projection.window[row]) or "-",
-            milliseconds(float(projection.time_s[row])),
-            f"{rate * 1e-12:,.1f}",
-            percent(rate / projection.peak_flop_per_s),
-            projection.bound[row],
-        )
+    columns = (projection.extents, projection.window, projection.time_s, projection.flop_per_s)
+    table = Grid.of(
+        "attentions",
+        zip(*(column.tolist() for column in columns), projection.bound, strict=True),
+        window=lambda keys: keys or "-",
+        tera=lambda rate: f"{rate / TERA:,.1f}",
+        share=lambda rate: percent(rate / projection.peak_flop_per_s),
+    )
     parts = section(title(projection), _note(projection, packed_s), table)
     if explain:
         for row in range(min(len(projection), EXPLAINED)):
@@ -101,10 +97,10 @@ def _note(projection: AttentionProjection, packed_s: float | None) -> str:
 def _explained(projection: AttentionProjection, row: int) -> list[RenderableType]:
     terms = {name: float(column[row]) for name, column in projection.terms.items()}
     time_s = terms["time_s"]
-    table = Grid("=term", "ms", "of time", "| ", "<what")
-    for name, (label, meaning) in _TERMS.items():
-        share = terms[name] / time_s if time_s else 0.0
-        table.add_row(label, milliseconds(terms[name]), percent(share), bar(share), meaning)
+    table = Grid.of(
+        "attention_terms", _TERMS.items(), time_s=lambda row: terms[row[0]],
+        share=lambda row: terms[row[0]] / time_s if time_s else 0.0,
+    )  # fmt: skip
     shape = ", ".join(
         f"{name} {value}" for name, value in zip(EXTENTS, projection.extents[row], strict=True)
     )
@@ -132,20 +128,12 @@ def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:
     note = f"model {case.model}, library {case.library}, run {case.run}, layout {gemms.layout}"
     if gemms.band.words:
         note += f"; times {gemms.band.words} for 68 %"
-    table = Grid("M", "N", "K", "batch", "us", "TFLOP/s", "=bound", "MHz", "W", "=kernel")
-    for row, report in enumerate(gemms.reports[:MANY]):
-        table.add_row(
-            report.m,
-            report.n,
-            report.k,
-            report.batch,
-            _us(gemms.total_s(row)),
-            f"{gemms.flop_per_s(row) / TERA:,.1f}",
-            report.bound,
-            f"{report.clock_mhz:,.0f}",
-            f"{report.power_w:,.0f}" if report.power_w is not None else "",
-            report.kernel,
-        )
+    table = Grid.of(
+        "gemms",
+        enumerate(gemms.reports[:MANY]),
+        us=lambda row: _us(gemms.total_s(row)),
+        tflops=lambda row: f"{gemms.flop_per_s(row) / TERA:,.1f}",
+    )
     rest = len(gemms.reports) - MANY
     if rest > 0:
         note += f"; {rest:,} more rows in --json"

@@ -144,21 +144,13 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
     entries = sorted(result.communication.items(), key=lambda item: -item[1].time_s)
     waits_s = sum(entry.time_s for name, entry in entries if name.endswith(ELSEWHERE))
     entries = [item for item in entries if item[1].time_s > 0.0 and not item[0].endswith(ELSEWHERE)]
-    table = grid.Grid("=collective", "<algorithm", "GB", "ms", "exposed ms")
-    for name, entry in entries[:MAX_COLLECTIVES]:
-        table.add_row(
-            name,
-            entry.algorithm,
-            f"{entry.bytes / 1e9:,.2f}",
-            grid.milliseconds(entry.time_s),
-            grid.milliseconds(entry.exposed_s),
-        )
     rest = [entry for _, entry in entries[MAX_COLLECTIVES:]]
+    table = grid.Grid.of("collectives", entries[:MAX_COLLECTIVES], giga=_giga)
     if rest:
         table.add_row(
             f"{len(rest)} shorter ones",
             "",
-            f"{sum(entry.bytes for entry in rest) / 1e9:,.2f}",
+            _giga(sum(entry.bytes for entry in rest)),
             grid.milliseconds(sum(entry.time_s for entry in rest)),
             grid.milliseconds(sum(entry.exposed_s for entry in rest)),
             style=grid.DIM,
@@ -169,25 +161,22 @@ def communication(result: PerformanceProjection) -> list[RenderableType]:
     return grid.listing("Communication of one GPU", note, table)
 
 
+def _giga(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.2f}"
+
+
 def alternatives(result: PerformanceProjection) -> list[RenderableType]:
     """Return the other schedules that were compared, if any were, and why some were not."""
     if not result.alternatives and not result.left_out:
         return []
-    table = grid.Grid("=schedule", "vpp", "ms", "bubble", "peak GiB", "<")
-    for other in (result, *result.alternatives):
-        table.add_row(
-            other.schedule,
-            str(other.degrees["vpp"]),
-            grid.milliseconds(other.iteration_time_s),
-            grid.percent(other.bubble_fraction),
-            grid.gib(other.memory.peak_bytes),
-            Text("chosen") if other is result else risk(other.memory.verdict),
-        )
-    parts = grid.section("Schedules", "bubble: idle time of the busiest stage over its work", table)
-    left_out = grid.Grid("=schedule", "<why")
-    for name, reason in result.left_out:
-        left_out.add_row(name, reason)
-    return parts + grid.listing("Left out", "", left_out)
+    table = grid.Grid.of(
+        "alternatives",
+        (result, *result.alternatives),
+        outcome=lambda other: Text("chosen") if other is result else risk(other.memory.verdict),
+    )
+    note = "bubble: idle time of the busiest stage over its work"
+    left_out = grid.Grid.of("left_out", result.left_out)
+    return [*grid.section("Schedules", note, table), *grid.listing("Left out", "", left_out)]
 
 
 def next_steps(
@@ -318,9 +307,10 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
         ("total, GiB", f"{forms.total_gib:,.2f}"),
     ):
         table.add_row(name, value)
-    parts = grid.Grid("=component", "parameters", "activations GiB")
-    for name, figures in forms.components.items():
-        parts.add_row(name, int(figures["parameters"]) or "-", f"{figures['activation_gib']:,.4f}")
+    parts = grid.Grid.of(
+        "documented", forms.components.items(),
+        parameters=lambda row: int(row[1]["parameters"]) or "-",
+    )  # fmt: skip
     note = "coarse; the verdict does not use them"
     if result.job.training.adapter is not None:
         note = "they train every weight; the verdict does not use them"
@@ -372,7 +362,7 @@ def measurement(times: Origins | None) -> list[RenderableType]:
     lines = "\n".join(reduction_lines(times.record["reduction"]))
     return [
         grid.heading(f"Measured on {where['ranks']} x {where['device']}", note),
-        Padding(Text(lines, style=grid.DIM), (0, 0, 1, 2)),
+        *grid.below(lines, style=grid.DIM),
     ]
 
 
@@ -381,15 +371,14 @@ def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
     anchor, compared = result.anchor, result.comparison
     if anchor is None:
         return []
-    table = grid.Grid("=of the fullest stage", "GiB", "=from")
-    for name, num_bytes, origin in (
+    rows = (
         ("modelled peak", anchor.analytic_bytes, "analytic"),
         ("alive beyond the model", anchor.live_bytes, "scaled"),
         ("idle in the allocator", anchor.idle_bytes, "measured"),
         ("reserved peak", anchor.peak_bytes, ""),
         ("upper bound", anchor.upper_bytes, ""),
-    ):
-        table.add_row(name, grid.gib(num_bytes), mark(origin))
+    )
+    table = grid.Grid.of("anchored", rows, mark=mark)
     note = f"a step of the benchmark held {grid.gib(anchor.measured_bytes)} GiB"
     if compared is not None:
         note += f", and {grid.gib(compared.step.simulated_bytes)} simulated"

@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
-from projector.report.terminal.grid import Fitting, Grid, listing, percent, section
+from projector.config.resources import hardware_table
+from projector.report.terminal.grid import DIM, Fitting, Grid, below, listing, percent, section
 from projector.trace.counter_join import FUNCTION, spelled
 from projector.units import NANOSECOND
 
@@ -86,14 +87,14 @@ def title(shown: Mapping[str, Any]) -> list[RenderableType]:
     where = f" on {', '.join(devices)}" if devices else ""
     line.append(f"  {ranks}{where}: {events:,} events", style="not bold")
     numbers = shown["iterations"]
-    below = "no iterations" if not numbers else f"iterations {runs_of(numbers)}"
+    told = "no iterations" if not numbers else f"iterations {runs_of(numbers)}"
     if shown["frameworks"]:
-        below += f"; {', '.join(name.upper() for name in shown['frameworks'])}"
+        told += f"; {', '.join(name.upper() for name in shown['frameworks'])}"
     aligned = [each for each in shown["clocks"] if each["collectives"]]
     if aligned:
         apart = max(each["spread_ns"] for each in aligned)
-        below += f"\nclocks aligned on collectives, which end within {us(apart)} us of each other"
-    return [line, Padding(Text(below), (0, 0, 1, 2))]
+        told += f"\nclocks aligned on collectives, which end within {us(apart)} us of each other"
+    return [line, *below(told)]
 
 
 def runs_of(numbers: list[int]) -> str:
@@ -160,12 +161,10 @@ def _rates(rows: Rows) -> list[_Column]:
 
 def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace launch`."""
-    ranks = Grid("rank", "launch ms", "preparation", "call", "of kernel time")
-    for row in shown["ranks"][:MANY]:
-        spent = row["launch_ns"]["median"]
-        work = row["duration_ns"]["median"]
-        parts = (row["preparation_ns"]["median"], row["call_ns"]["median"])
-        ranks.add_row(str(row["rank"]), ms(spent), *map(ms, parts), share(spent, work))
+    ranks = Grid.of(
+        "launch_ranks", shown["ranks"][:MANY], ms=ms,
+        share=lambda row: share(row["launch_ns"]["median"], row["duration_ns"]["median"]),
+    )  # fmt: skip
     rows = shown["operations"]
     columns = (
         _Column("count", _count, kept=False),
@@ -176,8 +175,8 @@ def launch_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     )
     note = "ms of one iteration, median"
     table = _fitting(rows, shown["by"], columns)
-    below = section(f"By {shown['by'][0]}", f"{note}{_more(rows)}", table)
-    return [*section("Launch overhead", note, ranks), *below]
+    each = section(f"By {shown['by'][0]}", f"{note}{_more(rows)}", table)
+    return [*section("Launch overhead", note, ranks), *each]
 
 
 def overlap_report(shown: Mapping[str, Any]) -> list[RenderableType]:
@@ -295,11 +294,11 @@ def _title(found: "TraceComparison") -> list[RenderableType]:
     ranks = "rank" if len(found.ranks) == 1 else "ranks"
     line.append(f"  {found.iterations} {steps} of {len(found.ranks)} {ranks}", style="not bold")
     first, second = found.names.first, found.names.second
-    below = (
+    compared = (
         f"compared: {percent(found.matched_second)} of {second} and "
         f"{percent(found.matched_first)} of {first} time, durations added"
     )
-    return [line, Padding(Text(below), (0, 0, 1, 2))]
+    return [line, *below(compared)]
 
 
 def _pair(pair: "Pair") -> tuple[str, str, str, str]:
@@ -327,8 +326,7 @@ def _operations(found: "TraceComparison") -> list[RenderableType]:
     note = f"ms of a step; ratio: {names.second} over {names.first}{more}"
     used = {factor.name for each in found.operations[:COMPARED] for factor in _told(each.factors)}
     legend = "; ".join(f"{name}: {text}" for name, text in MEANINGS.items() if name in used)
-    lines: list[RenderableType] = section("Operations", note, table)
-    return [*lines, Padding(Text(legend, style="dim"), (0, 0, 1, 2))] if legend else lines
+    return [*section("Operations", note, table), *below(legend, style=DIM)]
 
 
 def _told(factors: Sequence["Factor"]) -> list["Factor"]:
@@ -341,14 +339,13 @@ def _compact(ratio: float) -> str:
 
 
 def _unmatched(title: str, entries: Sequence["Unmatched"]) -> list[RenderableType]:
-    table = Grid("=operation", "=phase", "=type", "ms", "runs", "<kernel")
-    for each in entries[:UNMATCHED]:
-        runs = f"{each.runs:,.3g}" if each.runs < 1000.0 else f"{each.runs:,.0f}"
-        table.add_row(short(each.operation), each.phase, each.kind, _ms(each.time_s), runs,
-            short(each.kernel),
-        )  # fmt: skip
+    table = Grid.of("unmatched", entries[:UNMATCHED], short=short, seconds=_ms, many=_many)
     total = _ms(sum(each.time_s for each in entries))
     return listing(title, f"{total} ms of a step{_more(entries, UNMATCHED)}", table)
+
+
+def _many(runs: float) -> str:
+    return f"{runs:,.3g}" if runs < 1000.0 else f"{runs:,.0f}"
 
 
 # The gap between theory and measurement.
@@ -385,7 +382,7 @@ def gap_report(found: "GapResult") -> list[RenderableType]:
     lines: list[RenderableType] = section("Gap", note, table)
     if missing:
         text = f"not known, and so part of the rest: {'; '.join(missing)}"
-        lines.append(Padding(Text(text, style="dim"), (0, 0, 1, 2)))
+        lines += below(text, style=DIM)
     return lines
 
 
@@ -396,12 +393,7 @@ SUMMARISED = 16
 DIFFERING = 5
 """Operations in which ranks differ most."""
 
-_PARTS = {
-    "compute_ns": "compute",
-    "exposed_communication_ns": "exposed comm.",
-    "exposed_memcpy_ns": "exposed copies",
-    "idle_ns": "idle",
-}
+_PARTS: Mapping[str, str] = hardware_table("report_words.yaml")["span_parts"]
 """What adds up to the span of a rank."""
 
 _KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")
@@ -454,7 +446,7 @@ def _iterations(iterations: Rows, throughput: Mapping[str, Any] | None) -> list[
         rate, slowest = throughput["tokens_per_s"], throughput["slowest"]
         named = ", ".join(f"rank {each['rank']} in {each['iterations']}" for each in slowest[:4])
         text = f"{rate['median']:,.0f} tokens/s by the slowest rank of each iteration ({named})"
-        parts.append(Padding(Text(text), (0, 0, 1, 2)))
+        parts += below(text)
     return parts
 
 
@@ -476,65 +468,43 @@ def _phases(phases: Rows) -> list[RenderableType]:
 
 
 def _communication(rows: Rows) -> list[RenderableType]:
-    table = Grid("<collective", "<group", "count", "MiB", "ms", "exposed", "us each", "GB/s")
-    for each in rows[:SUMMARISED]:
-        rate = each["bytes_per_s"]
-        table.add_row(
-            short(each["collective"]),
-            each["group"],
-            each["kernels"],
-            "" if each["bytes"] is None else f"{each['bytes'] / 2**20:,.3g}",
-            ms(each["iteration_ns"]["median"]),
-            ms(each["exposed_ns"]["median"]),
-            us(each["kernel_ns"]["median"]),
-            "" if rate is None else f"{rate / 1e9:,.3g}",
-        )
-    note = (
-        f"ms of an iteration of a rank, median; counted over all of them{_more(rows, SUMMARISED)}"
-    )
+    table = _listed("trace_communication", rows, SUMMARISED)
+    more = _more(rows, SUMMARISED)
+    note = f"ms of an iteration of a rank, median; counted over all of them{more}"
     return listing("Communication", note, table)
+
+
+def _listed(name: str, rows: Rows, most: int, ranks: Rows | None = None) -> Grid:
+    """Return a table of the first rows; ranks are told apart from those that are listed."""
+    return Grid.of(
+        name, rows[:most], ms=ms, us=us, short=short,
+        place=lambda row: _place(row, rows if ranks is None else ranks),
+        mib=lambda value: f"{value / 2**20:,.3g}", giga=lambda value: f"{value / 1e9:,.3g}",
+        whole=_percent, named=lambda name: short(name) or "(outside operations)",
+    )  # fmt: skip
 
 
 def _sharding(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["communication_ns"]["median"]]
-    names = {"filling_ns": "begin", "between_ns": "between", "emptying_ns": "end"}
-    table = Grid("rank", *names.values())
-    for each in known[:SUMMARISED]:
-        table.add_row(_place(each, rows), *(ms(each[key]["median"]) for key in names))
     note = "ms of an iteration: at its begin, between its matrix products, at its end"
+    table = _listed("trace_sharding", known, SUMMARISED, rows)
     return listing("Exposed communication", f"{note}{_more(known, SUMMARISED)}", table)
 
 
 def _stragglers(rows: Rows) -> list[RenderableType]:
     if len(rows) < 2:
         return []
-    table = Grid(
-        "rank", "ms", "of median", "costs ms", "slowest in", "waits ms", "late us", "enters last"
-    )
-    for each in rows[:SUMMARISED]:
-        waiting, late = each["waiting_ns"], each["late_ns"]
-        table.add_row(
-            _place(each, rows),
-            ms(each["compute_ns"]["median"]),
-            "" if each["relative"] is None else percent(each["relative"]),
-            "" if each["cost_ns"] is None else ms(each["cost_ns"]),
-            str(each["slowest"]),
-            "" if waiting is None else ms(waiting["median"]),
-            "" if late is None else us(late["median"]),
-            "" if each["last"] is None else percent(each["last"], 0),
-        )
     note = (
         "computing of an iteration, median; costs: what it would be shorter with this rank at the "
         f"median of the others; waits in collectives{_more(rows, SUMMARISED)}"
     )
-    found = section("Ranks against each other", note, table)
+    table = _listed("stragglers", rows, SUMMARISED)
     blank: dict[str, list[Mapping[str, Any]]] = {}
     for each in rows:
         if each["waiting_unknown"]:
             blank.setdefault(each["waiting_unknown"], []).append(each)
-    for why, those in blank.items():
-        found.append(Padding(Text(_blank(why, those, rows)), (0, 0, 1, 2)))
-    return found
+    unknown = (below(_blank(why, those, rows)) for why, those in blank.items())
+    return [*section("Ranks against each other", note, table), *chain.from_iterable(unknown)]
 
 
 def _blank(why: str, those: Rows, rows: Rows) -> str:
@@ -548,78 +518,37 @@ def _blank(why: str, those: Rows, rows: Rows) -> str:
 
 def _rank_spreads(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
-    ranks = ("slowest / fastest", "slowest rank", "fastest rank")
-    table = Grid("<operation", "=phase", "ms", "costs ms", *ranks)
-    for each in known[:DIFFERING]:
-        table.add_row(
-            short(each["operation"]) or "(outside operations)",
-            each["phase"],
-            ms(each["median_ns"]),
-            ms(each["cost_ns"]),
-            f"{each['spread']:.2f}",
-            str(each["slowest"]),
-            str(each["fastest"]),
-        )
-    more = _more(known, DIFFERING)
-    return listing("Operations that differ", f"ms of an iteration of a rank, medians{more}", table)
+    note = f"ms of an iteration of a rank, medians{_more(known, DIFFERING)}"
+    return listing("Operations that differ", note, _listed("rank_spreads", known, DIFFERING))
 
 
 def _links(rows: Rows) -> list[RenderableType]:
-    table = Grid("<group", "peers", "ms", "peers' ms", "of median", "costs ms")
-    for each in rows[:DIFFERING]:
-        table.add_row(
-            each["group"],
-            each["peers"],
-            ms(each["transfer_ns"]["median"]),
-            ms(each["peers_ns"]),
-            "" if each["relative"] is None else percent(each["relative"]),
-            ms(each["cost_ns"]),
-        )
     note = (
         "transfers of an iteration, median; costs: what it would be shorter with this group at the "
         f"median of its peers{_more(rows, DIFFERING)}"
     )
-    return listing("Links against each other", note, table)
+    return listing("Links against each other", note, _listed("trace_links", rows, DIFFERING))
 
 
 def _gaps(rows: Rows) -> list[RenderableType]:
     known = [each for each in rows if each["gaps"]]
-    table = Grid("rank", "idle ms", "host late", "called", "unknown", "longest", "<before")
-    for each in known[:SUMMARISED]:
-        longest = each["longest"][0]
-        table.add_row(
-            _place(each, rows),
-            *(ms(each[key]) for key in ("idle_ns", "late_ns", "called_ns", "unknown_ns")),
-            ms(longest["duration_ns"]),
-            short(longest["after"]),
-        )
-    note = (
-        f"ms: before the call of what came next, after it, launch unknown{_more(known, SUMMARISED)}"
-    )
-    return listing("Idle time", note, table)
+    more = _more(known, SUMMARISED)
+    note = f"ms: before the call of what came next, after it, launch unknown{more}"
+    return listing("Idle time", note, _listed("trace_gaps", known, SUMMARISED, rows))
 
 
 def _beside(cores: Rows, sampled: Rows) -> list[RenderableType]:
-    table = Grid("=sampled", "<of", "median", "25-75 %", "min", "max")
+    rows: list[tuple[str, str, Mapping[str, Any]]] = []
     for each in cores:
         of = f"{each['cores']} logical cores"
-        for name in ("active", "minimum"):
-            table.add_row(f"{name} cores", of, *_quantiles(each[name]))
-        if each["physical"] is not None:
-            physical = each["physical"]
-            of = f"{physical['cores']} physical cores"
-            table.add_row("active cores", of, *_quantiles(physical["active"]))
+        rows += [(f"{name} cores", of, each[name]) for name in ("active", "minimum")]
+        if (physical := each["physical"]) is not None:
+            rows.append(("active cores", f"{physical['cores']} physical cores", physical["active"]))
     for each in sampled[:SUMMARISED]:
         unit = _UNITS.get(str(each["what"]), str(each["what"]))
-        table.add_row(unit, str(each["column"]), *_quantiles(each["spread"]))
+        rows.append((unit, str(each["column"]), each["spread"]))
+    table = Grid.of("sampled", rows, quartiles=lambda of: f"{of['p25']:,.4g}-{of['p75']:,.4g}")
     return listing("Sampled beside the run", "", table)
-
-
-def _quantiles(spread: Mapping[str, Any]) -> list[str]:
-    median, low, high, least, most = (
-        f"{spread[name]:,.4g}" for name in ("median", "p25", "p75", "min", "max")
-    )
-    return [median, f"{low}-{high}", least, most]
 
 
 def _place(row: Mapping[str, Any], rows: Rows) -> str:

@@ -15,9 +15,6 @@ from projector.validate.run import Result, Validation
 WORST = 10
 """Rows that the report lists by error."""
 
-NOTE = 32
-"""Least columns of a note beside its row; it stands below where there are fewer."""
-
 LONGEST = 14
 """Groups of one kind that the report lists; of those that the user names, all."""
 
@@ -130,9 +127,7 @@ def _pair(first: float | None, second: float | None, digits: int) -> str:
 
 
 def _counted(title: str, counts: Mapping[str, int]) -> list[RenderableType]:
-    table = Grid("rows", "<why")
-    for why, number in list(counts.items())[:LONGEST]:
-        table.add_row(number, why)
+    table = Grid.of("counted", list(counts.items())[:LONGEST])
     rest = len(counts) - LONGEST
     return listing(title, f"{rest} more reasons in --json" if rest > 0 else "", table)
 
@@ -153,24 +148,8 @@ def _worst(validation: Validation) -> list[RenderableType]:
 
 
 def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
-    text = "=" if with_notes else "<"
-    names = (f"{text}{name}" for name in ("model", "device", "precision"))
-    table = Grid("line", *names, "predicted", "measured", "ratio")
-    if with_notes:
-        table.add_text("note", least=NOTE)
-    for result in worst:
-        outcome = result.outcome
-        cells = [
-            str(result.line),
-            result.model,
-            result.device,
-            result.precision,
-            _number(outcome.predicted),
-            _number(outcome.measured),
-            f"{outcome.ratio:.3f}",
-        ]
-        table.add_row(*cells, *([Text(_note(result), DIM)] if with_notes else []))
-    return table
+    name = "worst_rows" if with_notes else "worst_rows_without_notes"
+    return Grid.of(name, worst, number=_number, told=lambda result: Text(_note(result), DIM))
 
 
 def _note(result: Result) -> str:

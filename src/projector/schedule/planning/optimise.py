@@ -33,6 +33,10 @@ from projector.schedule.planning.problem import (
 MOVES = 100_000
 """Steps of a round; all rounds are 0.1 s for 4 ranks with 8 microbatches, 0.8 s for 8 with 32."""
 
+MOST_STEPPED = 8000 * MOVES
+"""Operations of an order times steps of a round: a step replays the order, and a round of more
+would take longer than two seconds, in which nothing hears a signal."""
+
 THRESHOLDS = (1.0, 0.3, 0.1, 0.1)
 """What the first steps of a round may make worse, as a share of the mean duration of an
 operation. A round begins with the best of the one before. Large ones find a way out of a short
@@ -75,6 +79,7 @@ def improve(
         np.array(problem.limit, np.float64),
     )
     best_ps = start_ps
+    moves = min(moves, max(1, MOST_STEPPED // kind.size))
     for turn, threshold in enumerate(THRESHOLDS):
         worst_ps = threshold * float(problem.duration_ps.mean())
         best_ps = kernels.anneal(kind, times, memory, least_ps, worst_ps, moves, SEED + turn)

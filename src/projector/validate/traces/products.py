@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -207,16 +207,14 @@ class Products:
                 self.parts.setdefault(extents, []).append(Part(row, times))
 
     def _match_grouped(self, seen: Mapping[Work, float]) -> dict[Work, ExpectedRow]:
-        found: dict[Work, ExpectedRow] = {}
+        """Return products of experts by their weights, whatever their tokens."""
         experts = [row for row in self.rows if row.key is not None and row.key.expert]
-        for work in seen:
-            if _extents(work) in self.parts:
-                continue
-            for row in experts:
-                if _same_weights(work, row):
-                    found[work] = row
-                    break
-        return found
+        found = {
+            work: next((row for row in experts if _tokens_of(work, row, layout_of(row))), None)
+            for work in seen
+            if _extents(work) not in self.parts
+        }
+        return {work: row for work, row in found.items() if row is not None}
 
 
 def _extents(work: Work) -> Extents:
@@ -303,23 +301,9 @@ def _adding_up(pieces: Mapping[Extents, tuple[int, int]], whole: int) -> dict[Ex
 
 
 def _is_near(extents: Extents, expected: Extents) -> bool:
-    if extents.batch != expected.batch:
-        return False
-    unequal = [
-        abs(here / there - 1.0)
-        for here, there in zip(extents[:3], expected[:3], strict=True)
-        if here != there
-    ]
-    return len(unequal) <= 1 and all(share <= NEAR for share in unequal)
-
-
-def _same_weights(work: Work, row: ExpectedRow) -> bool:
-    """Whether a product of experts has the weights of a row, whatever its tokens."""
-    layout = layout_of(row)
-    if row.name.phase == "weight":
-        return sorted((work.m, work.n)) == sorted((layout.kept, layout.divided))
-    other = layout.divided if row.name.phase != "backward" else layout.kept
-    return work.k == layout.summed and other in (work.m, work.n)
+    pairs = zip(extents[:3], expected[:3], strict=True)
+    unequal = [abs(here / there - 1.0) for here, there in pairs if here != there]
+    return extents.batch == expected.batch and len(unequal) <= 1 and max(unequal, default=0) <= NEAR
 
 
 class LabelPattern(Pattern):
@@ -328,19 +312,14 @@ class LabelPattern(Pattern):
     label: str
 
 
-class GroupPattern(Pattern):
-    """A regular expression over the name of a process group, and the term of the step."""
-
-    category: str
-
-
 class OperationNames(Config):
     """``hardware/trace_operations.yaml``."""
 
     modules: list[LabelPattern]
     kernels: list[LabelPattern]
     operators: list[LabelPattern]
-    groups: list[GroupPattern]
+    groups: list[LabelPattern]
+    """Of names of process groups; labels are terms of the step."""
     collectives: list[LabelPattern]
     sources: dict[str, str]
 
@@ -389,15 +368,12 @@ def label_in(text: str, labels: Iterable[str]) -> str | None:
 
 def kind_of_operator(text: str) -> str | None:
     """Return the last part of a label that an operator's name speaks of, such as ``norm``."""
-    found = _first(load_operation_names().operators, text)
-    return None if found is None else found.label
+    return _first(load_operation_names().operators, text) or None
 
 
-Fitting = TypeVar("Fitting", bound=Pattern)
-
-
-def _first(patterns: Iterable[Fitting], text: str) -> Fitting | None:
-    return next((p for p in patterns if re.search(p.pattern, text, re.IGNORECASE)), None)
+def _first(patterns: Iterable[LabelPattern], text: str) -> str:
+    """Return the label of the first pattern that fits, nothing without one."""
+    return next((p.label for p in patterns if re.search(p.pattern, text, re.IGNORECASE)), "")
 
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -405,9 +381,7 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 def collective_of(text: str) -> str:
     """Return the operation of the models that a collective or its kernel is; empty if unknown."""
-    plain = _SEPARATORS.sub("", text.lower())
-    found = _first(load_operation_names().collectives, plain)
-    return "" if found is None else found.label
+    return _first(load_operation_names().collectives, _SEPARATORS.sub("", text.lower()))
 
 
 ALIKE = math.log(1.25)
@@ -505,8 +479,7 @@ def _best(
 ) -> list[ExpectedRow]:  # fmt: skip
     """Return the collectives of the models that are nearest, several where nothing tells which."""
     # The term of the step whose process group has a name; empty if none is recognised.
-    found = _first(load_operation_names().groups, group)
-    category = "" if found is None else found.category
+    category = _first(load_operation_names().groups, group)
     least, best = math.inf, list[ExpectedRow]()
     for row in rows:
         if row.kind not in ("collective", "exchange") or not _can_be(row, kind, ranks, expected):

@@ -71,15 +71,8 @@ def _machine(analysis: TraceAnalysis, device: str) -> Machine:
     device = next((name for rank in ranks for name in rank.devices), device or "unknown device")
     vendors = {rank.vendor for rank in ranks}
     backend = "rocm" if "AMD" in vendors else "cuda" if "NVIDIA" in vendors else "cpu"
-    environment = Environment.model_validate(
-        {
-            "device": device,
-            "backend": backend,
-            "memory_bytes": 0,
-            "ranks": max(len(ranks), 1),
-            "torch": "unknown",
-        }
-    )
+    about = {"device": device, "backend": backend, "memory_bytes": 0, "torch": "unknown"}
+    environment = Environment.model_validate(about | {"ranks": max(len(ranks), 1)})
     return Machine(profile_of(device) or device, environment)
 
 
@@ -166,9 +159,8 @@ def _collectives(
             if len(here):
                 left_out["a collective that tables do not have"] += len(here)
             continue
-        alike = group(ranks[here], activities.bytes[rows[here]]) if len(here) else None
-        for place in range(alike.count if alike is not None else 0):
-            assert alike is not None
+        alike = group(ranks[here], activities.bytes[rows[here]])
+        for place in range(alike.count):
             members = here[alike.of == place]
             size, many = int(activities.bytes[rows[members[0]]]), int(ranks[members[0]])
             (case,) = cases.collective_cases([kind], [size], many)

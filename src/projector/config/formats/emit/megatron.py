@@ -17,6 +17,7 @@ from projector.config.formats.megatron_settings.model import LATENT_LENGTH, laye
 from projector.config.job import Job
 from projector.config.model import ModelConfig, parts_of
 from projector.config.resources import settings_of
+from projector.config.training import FUSED_UNITS
 from projector.distribution import package_version
 from projector.errors import UnsupportedError
 
@@ -152,13 +153,37 @@ def megatron_arguments(job: Job) -> dict[str, Arguments]:
     Megatron cannot say is not there.
     """
     found: dict[str, Arguments] = {}
-    for group, sections in _GROUPS.items():
+    for group, parts in settings_of("megatron")["written"].items():
+        if group == "experts" and job.model.moe is None:
+            continue
         settings: Arguments = {}
-        for section in sections:
-            settings |= section(job)
-        if settings:
-            found[group] = settings
+        for part in parts:
+            if isinstance(part, str):
+                settings |= _RULES[part](job)
+            else:
+                add_rows(settings, part, job)
+        found[group] = settings
     return found
+
+
+def add_rows(settings: Arguments, rows: Mapping[str, Any], job: Job) -> None:
+    """Add what rows of ``written`` say of a job; ``hardware/settings/megatron.yaml`` says how."""
+    for name, row in rows.items():
+        how: Mapping[str, Any] = {"field": row} if isinstance(row, str) else row
+        value: Any = job
+        for part in how["field"].split("."):
+            value = getattr(value, part, None)
+        if "is" in how:
+            value = value == how["is"]
+        if "is_one_of" in how:
+            value = value in how["is_one_of"].split()
+        if "is_not" in how:
+            value = value != how["is_not"]
+        if "means" in how:
+            value = how["means"].get(value)
+        left_out = value is None or ("unless" in how and value == how["unless"])
+        if not left_out and ("with" not in how or settings.get(how["with"])):
+            settings[name] = value
 
 
 def _same(section: Any, names: str) -> Arguments:
@@ -167,45 +192,14 @@ def _same(section: Any, names: str) -> Arguments:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _model(job: Job) -> Arguments:
-    model = job.model
-    settings = _same(model, "num_layers hidden_size ffn_hidden_size num_attention_heads")
-    settings["group_query_attention"] = model.num_query_groups is not None
-    settings |= _same(model, "num_query_groups kv_channels max_position_embeddings")
-    if model.mla is not None and model.kv_channels is None:
-        # Latent attention does not look at it; without it Megatron divides the width by the heads.
-        settings["kv_channels"] = model.mla.qk_head_dim
-    settings |= _positions(job)
-    settings["normalization"] = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}[
-        model.normalization
-    ]
-    settings["swiglu"] = model.activation == "swiglu"
-    settings["quick_geglu"] = model.activation == "geglu"
-    settings["squared_relu"] = model.activation == "squared_relu"
-    if model.activation_clamp:
-        settings["activation_func_clamp_value"] = model.activation_clamp
-    settings["add_bias_linear"] = model.mlp_bias
-    settings["add_qkv_bias"] = model.attention_bias == "qkv"
-    settings["untie_embeddings_and_output_weights"] = not model.tied_embeddings
-    # Primus hands the names in code on; norm_epsilon is none, and would do nothing there.
-    if model.norm_epsilon is not None:
-        settings["layernorm_epsilon"] = model.norm_epsilon
-    settings["layernorm_zero_centered_gamma"] = model.zero_centered_norms
-    # Latents are normed as they are projected: DeepSeek's attention has these norms.
-    settings["attention_output_gate"] = model.attention_output_gate
-    settings["qk_layernorm"] = model.qk_norm != "none" or model.mla is not None
-    if model.mtp_num_layers:
-        settings["mtp_num_layers"] = model.mtp_num_layers
-    settings |= _same(model, "vocab_size make_vocab_size_divisible_by")
-    if model.make_vocab_size_divisible_by is None:
-        settings["padded_vocab_size"] = model.vocab_size
-    return settings | _attention(job) | layer_words(model)
-
-
 def _positions(job: Job) -> Arguments:
     model = job.model
     kind, scaling = model.position_embedding, model.rope_scaling
-    settings: Arguments = {"position_embedding_type": POSITIONS.get(kind, kind)}
+    settings: Arguments = {}
+    if model.mla is not None and model.kv_channels is None:
+        # Latent attention does not look at it; without it Megatron divides the width by the heads.
+        settings["kv_channels"] = model.mla.qk_head_dim
+    settings["position_embedding_type"] = POSITIONS.get(kind, kind)
     if kind != "rope":
         return settings
     if model.rotary_base is not None and model.rotary_base.is_integer():
@@ -247,96 +241,73 @@ _LLAMA3_LENGTH: Final = 8192
 """The first length that Megatron's rule of Llama 3 is written for."""
 
 
-def _attention(job: Job) -> Arguments:
-    model, settings = job.model, Arguments()
-    if model.attention_sinks:
-        settings["softmax_type"] = "learnable"
+def _windows(job: Job) -> Arguments:
+    model = job.model
     windowed, layers = model.sliding_window_layers, model.num_layers
-    if windowed:
-        settings["window_size"] = f"{model.sliding_window},0"
-        if windowed < layers:
-            full = layers - windowed
-            # Megatron leaves each n-th layer whole; what that cannot say is listed.
-            each = layers // full if layers // (layers // full) == full else 0
-            pattern = layer_list((1,) * windowed + (0,) * full)
-            settings["window_attn_skip_freq"] = each if each > 1 else pattern
-    if model.mla is not None:
-        settings["multi_latent_attention"] = True
-        if model.mla.q_lora_rank:
-            settings["q_lora_rank"] = model.mla.q_lora_rank
-        settings |= _same(model.mla, "kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim")
+    if not windowed:
+        return {}
+    settings: Arguments = {"window_size": f"{model.sliding_window},0"}
+    if windowed < layers:
+        full = layers - windowed
+        # Megatron leaves each n-th layer whole; what that cannot say is listed.
+        each = layers // full if layers // (layers // full) == full else 0
+        pattern = layer_list((1,) * windowed + (0,) * full)
+        settings["window_attn_skip_freq"] = each if each > 1 else pattern
     return settings
 
 
-def _experts(job: Job) -> Arguments:
-    model, choice = job.model.moe, job.training.moe
-    if model is None:
-        return {}
-    freq = model.layer_freq
+def _padded_vocabulary(job: Job) -> Arguments:
+    whole = job.model.make_vocab_size_divisible_by is None
+    return {"padded_vocab_size": job.model.vocab_size} if whole else {}
+
+
+def _layer_freq(job: Job) -> Arguments:
+    assert job.model.moe is not None
+    freq = job.model.moe.layer_freq
     if job.model.layer_types is not None:
         freq = tuple(map(int, job.model.moe_layers))
-    settings: Arguments = {
-        "num_experts": model.num_experts,
-        "moe_router_topk": model.router_topk,
-        "moe_ffn_hidden_size": model.ffn_hidden_size,
-        "moe_layer_freq": freq if isinstance(freq, int) else layer_list(freq),
-    }
-    if model.latent_size:
-        settings["moe_latent_size"] = model.latent_size
-    if model.shared_expert_ffn_hidden_size:
-        settings["moe_shared_expert_intermediate_size"] = model.shared_expert_ffn_hidden_size
-        settings["moe_shared_expert_gate"] = model.shared_expert_gate
-    if model.num_groups:
-        settings["moe_router_num_groups"] = model.num_groups
-        settings["moe_router_group_topk"] = model.group_topk
-    score = model.router_score_function
-    if score is not None:
-        settings["moe_router_score_function"] = score
+    return {"moe_layer_freq": freq if isinstance(freq, int) else layer_list(freq)}
+
+
+def _router(job: Job) -> Arguments:
+    moe = job.model.moe
+    assert moe is not None
+    is_sigmoid = moe.router_score_function == "sigmoid"
     # A softmax of one score is 1 and has no gradient.
-    alone = model.router_topk == 1 and score != "sigmoid"
-    settings["moe_router_pre_softmax"] = bool(model.router_pre_softmax) or alone
-    settings["moe_router_enable_expert_bias"] = model.router_bias and score == "sigmoid"
-    if model.router_scaling_factor is not None:
-        settings["moe_router_topk_scaling_factor"] = model.router_scaling_factor
-    settings["moe_grouped_gemm"] = True
-    fused = choice.dispatcher in {"deepep", "hybridep"}
-    settings["moe_token_dispatcher_type"] = "flex" if fused else choice.dispatcher
-    if fused:
-        settings["moe_flex_dispatcher_backend"] = choice.dispatcher
-        if choice.dispatcher_sms is not None:
-            settings[f"moe_{choice.dispatcher}_num_sms"] = choice.dispatcher_sms
-    settings["moe_permute_fusion"] = choice.permute_fusion
-    settings["use_transformer_engine_op_fuser"] = choice.fused_experts
-    if choice.padding_fusion:
-        settings["moe_router_padding_for_quantization"] = True
-    if choice.capacity_factor is not None:
-        settings["moe_expert_capacity_factor"] = choice.capacity_factor
-        settings["moe_pad_expert_input_to_capacity"] = not choice.host_sync
+    alone = moe.router_topk == 1 and not is_sigmoid
+    return {
+        "moe_router_pre_softmax": bool(moe.router_pre_softmax) or alone,
+        "moe_router_enable_expert_bias": moe.router_bias and is_sigmoid,
+    }
+
+
+def _dispatcher(job: Job) -> Arguments:
+    choice = job.training.moe
+    settings: Arguments = {"moe_grouped_gemm": True}
+    if choice.dispatcher not in FUSED_UNITS:
+        return settings | {"moe_token_dispatcher_type": choice.dispatcher}
+    settings |= {
+        "moe_token_dispatcher_type": "flex",
+        "moe_flex_dispatcher_backend": choice.dispatcher,
+    }
+    if choice.dispatcher_sms is not None:
+        settings[f"moe_{choice.dispatcher}_num_sms"] = choice.dispatcher_sms
     return settings
 
 
-def _parallelism(job: Job) -> Arguments:
+def _stages(job: Job) -> Arguments:
     split = job.parallelism
-    settings: Arguments = {
-        "tensor_model_parallel_size": split.tp,
-        "pipeline_model_parallel_size": split.pp,
-        "context_parallel_size": split.cp,
-        "expert_model_parallel_size": split.ep,
-        "expert_tensor_parallel_size": split.expert_tp,
-        "sequence_parallel": split.splits_sequence,
-    }
+    if has_pattern(job.model):
+        return {}  # which has the stages
     layout = split.pipeline_model_parallel_layout or _uneven_layout(job)
-    pattern = has_pattern(job.model)  # which has the stages
-    if layout and not pattern:
-        settings["pipeline_model_parallel_layout"] = layout
-    elif split.vpp > 1 and not pattern:
-        settings["num_virtual_stages_per_pipeline_rank"] = split.vpp
-    settings |= _same(split, "decoder_first_pipeline_num_layers decoder_last_pipeline_num_layers")
-    settings |= _same(split, "ddp_bucket_size microbatch_group_size_per_vp_stage")
-    settings |= _same(split, "account_for_embedding_in_pipeline_split")
-    settings |= _same(split, "account_for_loss_in_pipeline_split")
-    if split.cp > 1:
-        settings["cp_comm_type"] = split.cp_comm_type
+    if layout:
+        return {"pipeline_model_parallel_layout": layout}
+    return {"num_virtual_stages_per_pipeline_rank": split.vpp} if split.vpp > 1 else {}
+
+
+def _ranks(job: Job) -> Arguments:
+    split = job.parallelism
+    settings: Arguments = {"cp_comm_type": split.cp_comm_type} if split.cp > 1 else {}
     settings["use_tp_pp_dp_mapping"] = split.rank_order == "tp-cp-ep-pp-dp"
     if split.vpp > 1 and split.overlap_p2p_comm is False:
         settings["overlap_p2p_comm"] = False
@@ -367,52 +338,35 @@ def _uneven_layout(job: Job) -> str:
 
 
 def _sharding(job: Job) -> Arguments:
-    split, settings = job.parallelism, Arguments()
-    settings["use_torch_fsdp2"] = split.fsdp == 2
-    if split.fsdp == 2:
-        settings["torch_fsdp2_reshard_after_forward"] = split.fsdp_reshard_after_forward
-    settings["use_megatron_fsdp"] = not split.fsdp and split.zero_stage in STRATEGIES
-    if settings["use_megatron_fsdp"]:
-        settings["data_parallel_sharding_strategy"] = STRATEGIES[split.zero_stage]
-        settings["ckpt_format"] = "fsdp_dtensor"
-    settings["use_distributed_optimizer"] = not split.fsdp and split.zero_stage >= 1
-    if split.num_distributed_optimizer_instances > 1:
-        settings["num_distributed_optimizer_instances"] = split.num_distributed_optimizer_instances
-    settings["overlap_grad_reduce"] = split.overlap_grad_reduce
-    # Megatron refuses to gather ahead what its own optimizer or FSDP does not shard.
-    own = settings["use_distributed_optimizer"] or settings["use_megatron_fsdp"]
-    settings["overlap_param_gather"] = split.overlap_param_gather and own
-    settings["tp_comm_overlap"] = split.tp_overlap == "user_buffers"
-    return settings | _same(split, "overlap_moe_expert_parallel_comm moe_shared_expert_overlap")
-
-
-def _precision(job: Job) -> Arguments:
-    """Return the batch and the number formats."""
-    training = job.training
-    narrow = training.precision not in {"fp32", "fp16", "bf16"}
-    settings: Arguments = {
-        **_same(training, "micro_batch_size global_batch_size seq_length"),
-        "bf16": narrow or training.precision == "bf16",
-        "fp16": training.precision == "fp16",
-    }
-    if training.precision in {"fp8", "mxfp8"}:
-        settings["fp8"] = "hybrid"
-        settings["fp8_recipe"] = "mxfp8" if training.precision == "mxfp8" else training.fp8_recipe
-        settings["fp8_param_gather"] = training.fp8_param_gather
-    elif training.precision in {"nvfp4", "mxfp4"}:
-        settings["fp4"] = "e2m1"
-        settings["fp4_recipe"] = training.precision
-    if narrow and training.first_last_layers_bf16:
-        settings["first_last_layers_bf16"] = True
-        settings["num_layers_at_start_in_bf16"] = training.first_last_layers_bf16
-        settings["num_layers_at_end_in_bf16"] = training.first_last_layers_bf16
-    settings["grad_reduce_in_bf16"] = training.gradient_dtype == "bf16"
-    if training.precision == "fp16":
-        settings["accumulate_allreduce_grads_in_fp32"] = training.gradient_dtype == "fp32"
-    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
-    fused = training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
-    settings["gradient_accumulation_fusion"] = fused
+    split = job.parallelism
+    strategy = None if split.fsdp else STRATEGIES.get(split.zero_stage)
+    settings: Arguments = {"use_megatron_fsdp": strategy is not None}
+    if strategy is not None:
+        settings |= {"data_parallel_sharding_strategy": strategy, "ckpt_format": "fsdp_dtensor"}
+    settings["use_distributed_optimizer"] = _shards(job)
     return settings
+
+
+def _shards(job: Job) -> bool:
+    """Whether Megatron's own optimizer or FSDP divides states."""
+    return not job.parallelism.fsdp and job.parallelism.zero_stage >= 1
+
+
+def _narrow(job: Job) -> Arguments:
+    training, settings = job.training, Arguments()
+    if training.precision == "mxfp8":
+        settings["fp8_recipe"] = "mxfp8"
+    layers = training.first_last_layers_bf16
+    if layers and training.precision not in {"fp32", "fp16", "bf16"}:
+        settings["first_last_layers_bf16"] = True
+        settings["num_layers_at_start_in_bf16"] = settings["num_layers_at_end_in_bf16"] = layers
+    return settings
+
+
+def _accumulation(job: Job) -> Arguments:
+    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
+    fused = job.training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
+    return {"gradient_accumulation_fusion": fused}
 
 
 def _recompute(job: Job) -> Arguments:
@@ -428,34 +382,37 @@ def _recompute(job: Job) -> Arguments:
     return settings
 
 
-def _optimizer(job: Job) -> Arguments:
+def _states(job: Job) -> Arguments:
     optimizer = job.training.optimizer
-    settings: Arguments = {"optimizer": optimizer.name}
     narrow = optimizer.moment_dtype != "fp32" or optimizer.master_weights == "split"
+    kinds = dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), optimizer.moment_dtype)
     # Megatron moves states to the host by the code of that optimizer alone.
-    settings["use_precision_aware_optimizer"] = narrow or optimizer.offload_fraction > 0
-    if narrow:
-        settings["exp_avg_dtype"] = settings["exp_avg_sq_dtype"] = optimizer.moment_dtype
-    if optimizer.offload_fraction:
-        settings["optimizer_cpu_offload"] = True
-        settings["optimizer_offload_fraction"] = optimizer.offload_fraction
-    return settings
+    aware = {"use_precision_aware_optimizer": narrow or optimizer.offload_fraction > 0}
+    return aware | (kinds if narrow else {})
 
 
-def _kernels(job: Job) -> Arguments:
-    training = job.training
-    settings: Arguments = {"cross_entropy_loss_fusion": training.cross_entropy_fusion}
-    if training.cuda_graphs:
-        settings["cuda_graph_impl"] = "local"
-    if not training.flash_attention:
-        settings["attention_backend"] = "unfused"
-        settings["attention_dropout"] = training.attention_dropout
-    return settings
-
-
-_GROUPS: dict[str, tuple[Callable[[Job], Arguments], ...]] = {
-    "model": (_model,),
-    "experts": (_experts,),
-    "parallelism": (_parallelism, _sharding),
-    "training": (_precision, _recompute, _optimizer, _kernels),
+_RULES: Final[Mapping[str, Callable[[Job], Arguments]]] = {
+    "positions": _positions,
+    # Latents are normed as they are projected: DeepSeek's attention has these norms.
+    "qk_norms": lambda job: {
+        "qk_layernorm": job.model.qk_norm != "none" or job.model.mla is not None
+    },
+    "padded_vocabulary": _padded_vocabulary,
+    "windows": _windows,
+    "layers": lambda job: layer_words(job.model),
+    "layer_freq": _layer_freq,
+    "router": _router,
+    "dispatcher": _dispatcher,
+    "stages": _stages,
+    "ranks": _ranks,
+    "sharding": _sharding,
+    # Megatron refuses to gather ahead what it does not shard itself.
+    "gathers": lambda job: {
+        "overlap_param_gather": job.parallelism.overlap_param_gather and _shards(job)
+    },
+    "narrow": _narrow,
+    "accumulation": _accumulation,
+    "recompute": _recompute,
+    "states": _states,
 }
+"""What is written of a job that no row says."""

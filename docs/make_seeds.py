@@ -1,0 +1,265 @@
+"""Write docs/seeds.md: what five documents print, beside what our commands print.
+
+With --check only say whether it is current. Figures of the documents stand here with their
+section; ours are read from the commands that the page names.
+"""
+
+import contextlib
+import io
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from projector.cli.main import run
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "validation"))
+
+import infinity_fabric  # noqa: E402
+import methodology  # noqa: E402
+
+TARGET = ROOT / "docs" / "seeds.md"
+
+SAMPLE = "memory --config examples/mixtral_8x22b_seed_sample.yaml"
+STEP = "performance --config examples/mixtral_8x22b_mi355x.yaml"
+LOCKED = "examples/devices/b200_1300mhz.yaml"
+LAYERS, MICROBATCHES, PASSES = 14, 16, 2
+"""Of a stage of four, of a step; forward and backward."""
+
+Figure = float | str
+
+
+class Item(NamedTuple):
+    """One figure of a document and where ours comes from."""
+
+    what: str
+    command: str
+    printed: float
+    read: Callable[[dict[str, Any]], float]
+    digits: int = 2
+    unit: str = ""
+
+
+@cache
+def answer(command: str) -> dict[str, Any]:
+    """Return the JSON object of a command."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text), contextlib.chdir(ROOT):
+        code = run([*shlex.split(command), "--json", "--quiet"])
+    assert code in {0, 3}, command
+    found: dict[str, Any] = json.loads(text.getvalue())
+    return found
+
+
+def documented(*keys: str) -> Callable[[dict[str, Any]], float]:
+    """Return the reader of one figure of the documented closed forms."""
+
+    def read(found: dict[str, Any]) -> float:
+        value: Any = found["documented"]
+        for key in keys:
+            value = value[key]
+        return float(value)
+
+    return read
+
+
+def _parts() -> Iterator[Item]:
+    for name, parameters, gib in (
+        ("embedding", 616_562_688, 0.1875), ("dense_transformer_layer", 390_107_136, 3.25),
+        ("self_attention", 88_080_384, 0.625), ("mlp", 301_989_888, 1.6875),
+        ("moe_transformer_layer", 390_156_288, 5.125), ("router", 49_152, 0.1875),
+        ("moe_mlp", 301_989_888, 3.375), ("output_layer", 616_562_688, 3.0625),
+    ):  # fmt: skip
+        if name not in {"mlp", "router", "moe_mlp", "self_attention"}:
+            yield Item(f"`{name}`, parameters", SAMPLE, parameters,
+                       documented("components", name, "parameters"), 0)  # fmt: skip
+        yield Item(f"`{name}`, activations", SAMPLE, gib,
+                   documented("components", name, "activation_gib"), 4, "GiB")  # fmt: skip
+
+
+def _collective(*names: str, key: str = "time_ms") -> Callable[[dict[str, Any]], float]:
+    return lambda found: sum(found["communication"][name][key] for name in names)
+
+
+GRADIENTS = ("dp:grad_reduce", "dp:experts.grad_reduce")
+GATHERS = ("dp:param_all_gather", "dp:experts.param_all_gather")
+EXCHANGES = ("ep:moe.dispatch", "ep:moe.combine")
+
+PRIMUS = [
+    Item("parameters", SAMPLE, 140_845_350_912, documented("parameters_total"), 0),
+    Item("parameters of a rank", SAMPLE, 6_078_750_720, documented("parameters_per_rank"), 0),
+    Item("parameters and optimizer", SAMPLE, 79.26, documented("param_optimizer_gib"), 2, "GiB"),
+    Item("activations", SAMPLE, 503.56, documented("activation_gib"), 2, "GiB"),
+    Item("total", SAMPLE, 582.82, documented("total_gib"), 2, "GiB"),
+    *_parts(),
+    Item("step of the sample output", STEP, 10_052, lambda f: f["iteration_time_ms"], 0, "ms"),
+    Item("projected, in its validation", STEP, 3_426, lambda f: f["tokens_per_s_per_gpu"], 0,
+         "tokens/s/GPU"),
+    Item("measured, in its validation", STEP, 3_475, lambda f: f["tokens_per_s_per_gpu"], 0,
+         "tokens/s/GPU"),
+    Item("traffic of gradients and weights", STEP, 540.274, _collective(*GRADIENTS, *GATHERS), 1,
+         "ms"),
+    Item("of it experts", STEP, 483.2, _collective(GRADIENTS[1], GATHERS[1]), 1, "ms"),
+    Item("of it the rest", STEP, 57.1, _collective(GRADIENTS[0], GATHERS[0]), 1, "ms"),
+    Item("exchange of a layer, forward", STEP, 3.913, lambda f: _collective(*EXCHANGES)(f)
+         / (LAYERS * MICROBATCHES * PASSES), 3, "ms"),
+    Item("70B FSDP BF16 on MI325X, measured", "performance --config "
+         "examples/llama3.1_70b_fsdp_mi325x.yaml", 1_174, lambda f: f["tokens_per_s_per_gpu"], 0,
+         "tokens/s/GPU"),
+    Item("70B FP8 on MI325X, measured", "performance --config "
+         "examples/llama3.1_70b_fp8_mi325x.yaml", 1_726, lambda f: f["tokens_per_s_per_gpu"], 0,
+         "tokens/s/GPU"),
+    Item("8B FP8 on MI325X, measured", "performance --config "
+         "examples/llama3.1_8b_fp8_mi325x.yaml", 16_186, lambda f: f["tokens_per_s_per_gpu"], 0,
+         "tokens/s/GPU"),
+]  # fmt: skip
+
+EXAMPLES = {
+    f"gemm 4096 4096 16384 --gpu {LOCKED} --dtype nvfp4 --model ws_persistent --tile 128x64:2x1 "
+    "--out-bytes 4": (
+        376.1631394230768, 6.153846153846154, 0.1040625, 26.64, 6.3015384615384615,
+        1.3612307692307695, 22.32, 1.2652307692307694,
+    ),
+    f"gemm 4096 7168 257 --gpu {LOCKED} --dtype fp8 --model ws_persistent --tile 64x256:2x1 "
+    "--out-bytes 1": (
+        20.65007692307692, 6.153846153846154, 0.111, 0.89146875, 0.3953846153846154,
+        1.0652307692307692, 0.096375, 0.8012307692307692,
+    ),
+}  # fmt: skip
+TERMS = {
+    "predicted": "time_us", "overhead": "setup_s", "first load": "first_load_s",
+    "loads of a wave": "load_s", "math of a wave": "matrix_s", "epilogue of a wave": "epilogue_s",
+    "last loads": "last_load_s", "last epilogue": "last_epilogue_s",
+}  # fmt: skip
+
+
+def _term(key: str) -> Callable[[dict[str, Any]], float]:
+    def read(found: dict[str, Any]) -> float:
+        (one,) = found["gemms"]
+        return float(one[key] if key in one else one["terms"][key] * 1e6)
+
+    return read
+
+
+GEMMS = [
+    Item(f"{command.split(' --')[0].removeprefix('gemm ').replace(' ', ' x ')}: {what}", command,
+         printed, _term(key), 6, "us")
+    for command, figures in EXAMPLES.items()
+    for (what, key), printed in zip(TERMS.items(), figures, strict=True)
+]  # fmt: skip
+
+
+def table(items: Sequence[Item]) -> list[str]:
+    """Return the rows of one document; the command stands in its first row."""
+    lines = ["| item | document | ours | off | command |", "|---|---|---|---|---|"]
+    before = ""
+    for item in items:
+        ours = item.read(answer(item.command))
+        off = ours / item.printed - 1.0
+        text = "" if abs(off) < 5e-5 else f"{off:+.1%}".replace("%", " %")
+        command = "" if item.command == before else f"`projector {item.command}`"
+        figures = [
+            f"{value:,.{item.digits}f} {item.unit}".strip() for value in (item.printed, ours)
+        ]
+        lines.append(f"| {item.what} | {figures[0]} | {figures[1]} | {text} | {command} |")
+        before = item.command
+    return lines
+
+
+def fabric() -> list[str]:
+    """Return what of the interconnect study stands, and what does not."""
+    rows = [*infinity_fabric.figures()]
+    far = [row for row in rows if abs(row.error) > infinity_fabric.WITHIN]
+    lines = [
+        f"{len(rows)} figures and findings, of which {len(rows) - len(far)} are within "
+        f"{infinity_fabric.WITHIN:.0%} of the study's, or keep its bound. "
+        "[transfers.md](transfers.md) has them all.".replace("%", " %"),
+    ]
+    if far:
+        lines += ["", "| figure | unit | study | ours |", "|---|---|---|---|"]
+        lines += [
+            f"| {row.what} | {row.unit} | {infinity_fabric.printed(row.low, row.high)} "
+            f"| {row.model:.4g} |"
+            for row in far
+        ]
+    return lines
+
+
+def roofline() -> list[str]:
+    """Return which of the 27 benchmarks of the methodology hold."""
+    rows = methodology.read()["rows"]
+    failed = [
+        f"{row['category'].lower()}, {row['quantity']}"
+        for row in rows
+        if not methodology.holds(row, methodology.compute(row).first_order)
+    ]
+    held = len(rows) - len(failed)
+    text = f"{len(rows)} benchmarks, of which {held} hold by its own equations. These do not: "
+    text += "; ".join(failed)
+    text += (
+        ". [first_order.md](first_order.md#does-it-hold) has each with its tolerance, its source "
+    )
+    text += "and why it does not hold. The multiplier of owned clusters is in [cost.md](cost.md)."
+    return [text]
+
+
+HEAD = """\
+# What the documents print, and what we print
+
+Generated by `docs/make_seeds.py`; a test keeps it current. Five published documents are behind this
+project. Here each of their figures stands beside ours, with the command that prints ours.
+"""
+
+GEMM_MODELS = """
+`tile`, the default model, follows the kernels of the library that `--library` names. The document
+measured CuTeDSL kernels, so compare with `--library cutedsl`
+([measured GEMMs](gemm_measured.md)). `ws_persistent` and `sol` are the two models of the document.
+"""
+
+WHY = """
+The memory sample is its closed form, term by term. The physical peak of the same job stands in the
+same report and is smaller or larger for reasons that [memory.md](memory.md) gives.
+
+Of the step, the traffic of gradients is one pass of FP32 gradients and one of BF16 weights here,
+where the document has one all-reduce; ours hides behind the last backward but for the exposed part.
+An exchange of a layer is 402 MB for a GPU, dispatch and combine together: 103 GB/s in the document.
+Ours is 400 GB/s, from all-to-alls that were measured within a node ([collectives](collectives.md)).
+The step that was measured is the one to compare with.
+"""
+
+
+CHOPPER = """\
+Its findings are measured on our own exported timelines, which are read back as traces of a real run
+are: [timeline_export.md](timeline_export.md).
+"""
+
+
+def page() -> str:
+    """Return the page."""
+    parts = [
+        HEAD,
+        "## Primus projection (AMD ROCm blog, 2026)\n",
+        *table(PRIMUS),
+        WHY,
+        "## Data movement on MI250X (Schieffer et al., KTH)\n",
+        *fabric(),
+        "\n## gemm-model (H. Barclay)\n",
+        *table(GEMMS),
+        GEMM_MODELS,
+        "## Chopper (Kurzynski, Aga, Wu)\n",
+        CHOPPER,
+        "## The equations behind Roofline\n",
+        *roofline(),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        sys.exit(TARGET.read_text(encoding="utf-8") != page())
+    TARGET.write_text(page(), encoding="utf-8")
