@@ -103,6 +103,14 @@ def test_a_deployment_is_answered_as_projected():
     assert len(page.answer("serve", {}).figures) == 4
 
 
+def test_a_job_that_generates_no_tokens_leaves_serving_to_another_model():
+    batch = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 8192}
+    job = {"model": "wan2.1_t2v_14b", "cluster": {"device": "h100"}, "training": batch}
+    page = Page(job)
+    assert texts(page.answer("train", {}).tiles)["MFU"]
+    assert page.tabs["serve"].read({}).deployment.model.name == "Llama-3.1-70B"
+
+
 @pytest.fixture
 def client(page):
     return page.app.server.test_client()

@@ -192,12 +192,16 @@ def tabs_of(source: str | Path | Mapping[str, Any] | None) -> dict[str, Tab]:
     more = {"training.recompute": job.training.recompute.granularity}
     load, tp = {"context": 4096, "output": 512}, job.cluster.gpus_per_node
     start = {"model": job.model, "device": job.cluster.device, "tp": tp, "load": load}
-    told = {**names, "tp": tp, **{f"load.{name}": tokens for name, tokens in load.items()}}
+    served = names
+    if job.model.diffusion is not None:  # It generates no tokens.
+        served = names | {"model": DEFAULT_JOB["model"]}
+        start["model"] = served["model"]
+    told = {**served, "tp": tp, **{f"load.{name}": tokens for name, tokens in load.items()}}
     command = f"performance --config {shlex.quote(str(file))}"
     return {
         "train": Tab("train", lambda changes: load_job(job, changes), command, names | more),
         "serve": Tab("serve", lambda changes: read_case(start, changes),
-                     f"serve {assignments(told)}", names),
+                     f"serve {assignments(told)}", served),
     }  # fmt: skip
 
 

@@ -125,12 +125,10 @@ class Page:
                    for each in range(FIGURES[tab.name])]  # fmt: skip
         files = [html.Button(title, id={"get": each, "tab": tab.name})
                  for each, title in FILES[tab.name].items()]  # fmt: skip
-        alerts = {each: html.P(id=name(each), className="error", role="alert")
-                  for each in ("error", "unwritten")}  # fmt: skip
         actions = [html.Button(title, id=each) for each, title in buttons.items()]
         return html.Section([
             dcc.Store(id=name("frame")), dcc.Store(id=name("overrides")),
-            html.Div([html.Div(id=name("tiles"), className="tiles"), alerts["error"]],
+            html.Div([html.Div(id=name("tiles"), className="tiles"), _alert(name("error"))],
                      className="verdict"),
             html.Div([html.Div(actions, className="actions"),
                       html.P(id=name("found"), role="status"), *groups,
@@ -138,7 +136,7 @@ class Page:
             html.Div([
                 html.Div(figures, className="figures"), html.Ul(id=name("notes")),
                 html.P(["The same on the command line: ", html.Code(id=name("command"))]),
-                html.P(["Download: ", *files], className="actions"), alerts["unwritten"],
+                html.P(["Download: ", *files], className="actions"), _alert(name("unwritten")),
             ], className="answer"),
         ], id=tab.name)  # fmt: skip
 
@@ -152,7 +150,7 @@ class Page:
                       State(f"{name}-more", "value")]  # fmt: skip
             values = [f"{name}-{_id(each)}" for each in tab.controls]
             moves = [(value, prop) for value, each in zip(values, tab.controls, strict=True)
-                     for prop in (_OFFERED[each.kind], "value")]  # fmt: skip
+                     for prop in (("max", "options")[each.kind == "menu"], "value")]  # fmt: skip
             texts = [f"{name}-{each}" for each in ("error", "tiles", "notes", "command")]
             drawn = [f"{name}-figure-{each}" for each in range(FIGURES[name])]
             clicks = ["best", f"{name}-reset"] if name == "train" else [f"{name}-reset"]
@@ -178,7 +176,9 @@ class Page:
             Output("pinned", "data"), Output("unpin", "hidden"), State("train-overrides", "data"),
             url, Input("pin", "n_clicks"), Input("unpin", "n_clicks"),
         )(self._pin)  # fmt: skip
-        call(Output("tab", "value"), url)(lambda query: ("train", "serve")["tab=serve" in query])
+        call(Output("tab", "value"), url)(
+            lambda query: ("train", "serve")["tab=serve" in (query or "")]
+        )
         call(
             Output("link", "href"), *(Output(name, "hidden") for name in self.tabs), shown, pinned,
             *(Input(f"{name}-overrides", "data") for name in self.tabs),
@@ -255,14 +255,14 @@ class Page:
         return write
 
 
-_OFFERED = {"menu": "options", "range": "max", "factor": "max"}
-"""Kind of a control -> the property that tells it of its choices."""
-
-
 def _link(shown: str, pin: Overrides | None, *parts: Overrides | None) -> Any:
     train, serve = parts
     href = no_update if None in parts else link_of(shown, train=train, serve=serve, pin=pin)
     return href, shown != "train", shown != "serve"
+
+
+def _alert(name: str) -> Any:
+    return html.P(id=name, className="error", role="alert")
 
 
 def _closed(response: Any) -> Any:

@@ -78,7 +78,14 @@ def step_answer(now: PerformanceProjection, pinned: PerformanceProjection | None
     terms = [(group, {LIMITS[name]: each.breakdown_s[name] for name in shown})
              for group, each in reversed(both)]  # fmt: skip
     figures = [_memory(both), _terms("Step by term", terms), _timeline(now.pipeline)]
-    return Answer(tiles, figures, [*(_compared(pinned, now) if pinned else []), *now.warnings])
+    if pinned is None:
+        return Answer(tiles, figures, [*now.warnings])
+    comparison = Comparison(pinned, now)
+    ratio, sure = comparison.time_ratio, comparison.ratio_band
+    ends = " to ".join(f"{ratio * limit:.3f}" for limit in sure.limits(90) or ())
+    known = f"90 %: {ends}; " if ends else ""
+    told = f"A token takes {ratio:.3f} of its time in the pinned job ({known}{sure.basis})."
+    return Answer(tiles, figures, [told, *now.warnings])
 
 
 def _number(value: float) -> str:
@@ -92,15 +99,6 @@ def _within(value: float, band: Band, power: int = 1) -> str:
         return "no band is known"
     low, high = sorted(value * limit**power for limit in limits)
     return f"68 %: {_number(low)} to {_number(high)}"
-
-
-def _compared(pinned: PerformanceProjection, now: PerformanceProjection) -> list[str]:
-    """Say how sure it is which of two configurations is faster."""
-    comparison = Comparison(pinned, now)
-    ratio, band = comparison.time_ratio, comparison.ratio_band
-    limits = band.limits(90)
-    known = f"90 %: {ratio * limits[0]:.3f} to {ratio * limits[1]:.3f}; " if limits else ""
-    return [f"A token takes {ratio:.3f} of its time in the pinned job ({known}{band.basis})."]
 
 
 def _memory(results: Sequence[tuple[str, PerformanceProjection]]) -> Figure:

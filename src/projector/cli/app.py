@@ -39,7 +39,5 @@ def app(
     address = f"http://{HOST}:{server.socket.getsockname()[1]}/"
     say(f"{address} (an interrupt ends it)")
     if open_page:
-        import webbrowser
-
-        webbrowser.open(address)
+        click.launch(address)
     server.serve_forever()
