@@ -4,7 +4,7 @@ import click
 
 from projector.cli.job import config_option
 from projector.cli.options import command, flag, option
-from projector.cli.output import compiling_steps, say
+from projector.cli.output import compiling_steps
 from projector.distribution import install_command
 from projector.errors import ConfigError
 
@@ -37,7 +37,7 @@ def app(
         msg = f"port: {port} cannot be taken; give another --port, or 0"
         raise ConfigError(msg, key="port", value=port, allowed="a free port, or 0") from None
     address = f"http://{HOST}:{server.socket.getsockname()[1]}/"
-    say(f"{address} (an interrupt ends it)")
+    click.echo(address)
     if open_page:
         click.launch(address)
     server.serve_forever()
