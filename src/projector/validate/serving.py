@@ -9,7 +9,7 @@ row. A stated batch is that of all devices; replicas share it. Loads are simulat
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from projector.config import bands
 from projector.config.bands import Band
 from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import GENERIC, engines
 from projector.config.model import ModelConfig
@@ -53,7 +54,9 @@ _MAX_LENGTH = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
+    """What a row times, and what is projected for it."""
+
     work: Generation | Load | loads.Pools
     measured: float
     unit: str
@@ -68,10 +71,12 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    clusters: dict[tuple[str, int], ClusterConfig]
-    deployments: dict[tuple[object, ...], Deployment]
-    replicas: dict[tuple[int, Scheduler, int], Replica]
+class Shared:
+    """What rows of a table have in common, read once."""
+
+    clusters: dict[tuple[str, int], ClusterConfig] = field(default_factory=dict)
+    deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict)
+    replicas: dict[tuple[int, Scheduler, int], Replica] = field(default_factory=dict)
 
 
 @cache
@@ -133,9 +138,9 @@ def project_without(
     rows: Sequence[kinds.Row], constants: Sequence[kinds.Without]
 ) -> list[kinds.Outcome]:
     """Project rows, each with the constants beside it in place of those that ship."""
-    shared = _Shared({}, {}, {})
+    shared = Shared()
     pairs = list(zip(rows, constants, strict=True))
-    read = kinds.read_cases(pairs, lambda pair: _read(pair[0], shared, pair[1]))
+    read = kinds.read_cases(pairs, lambda pair: read_case(pair[0], shared, pair[1]))
     cases = [case for case in read if not isinstance(case, str)]
     if not cases:
         return [kinds.failed(str(why)) for why in read]
@@ -159,7 +164,7 @@ def _is_rate(unit: str) -> bool:
     return unit != "s" and not unit.strip().lower().startswith("ms")
 
 
-def _values(cases: Sequence[_Case], shared: _Shared) -> list[float | str]:
+def _values(cases: Sequence[Case], shared: Shared) -> list[float | str]:
     """Return the projected value of each case in the unit of its row, or why there is none."""
     batches = [case.work for case in cases if isinstance(case.work, Generation)]
     found = generation_times(batches) if batches else GenerationTimes(np.zeros(0), np.zeros(0))
@@ -184,7 +189,7 @@ def _values(cases: Sequence[_Case], shared: _Shared) -> list[float | str]:
     return values
 
 
-def _served(case: _Case, load: Load, shared: _Shared) -> LoadResult:
+def _served(case: Case, load: Load, shared: Shared) -> LoadResult:
     drawn = load.draw()
     longest = longest_of(drawn)
     key = (id(case.deployment), case.scheduler, longest)
@@ -193,7 +198,7 @@ def _served(case: _Case, load: Load, shared: _Shared) -> LoadResult:
     return serve_all([(shared.replicas[key], load, drawn)], threads=1)[0]
 
 
-def _in_unit(case: _Case, item: Generation, prefill_s: float, decode_s: float) -> float:
+def _in_unit(case: Case, item: Generation, prefill_s: float, decode_s: float) -> float:
     if case.is_decode_alone:
         prefill_s = 0.0
     if case.unit == "s":
@@ -206,7 +211,8 @@ def _in_unit(case: _Case, item: Generation, prefill_s: float, decode_s: float) -
     return decode_s / (item.output_len - 1) * 1e3
 
 
-def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
+def read_case(row: kinds.Row, shared: Shared, without: kinds.Without) -> Case:
+    """Return a row as it is projected; raise what `kind.read_cases` takes as its failure."""
     notes: list[str] = []
     says = loads.stated(row)
     measured = kinds.above_zero(row, "value")
@@ -219,20 +225,20 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     if replicas * of_replica != gpus and pools is None:
         names = "tp x pp" if layout["attention_dp"] == 1 else "tp x attention_dp x pp"
         raise ValueError(f"{gpus} GPUs are not a whole number of replicas of {names} {of_replica}")
-    device = load_device(_device(row.get("gpu") or "", []))
+    device = load_device(_device(row.get("gpu") or "", notes))
     scheduler = loads.scheduler_of(row, engine_of(row), device)
     limits: dict[str, Any] = {"max_step_tokens": scheduler.max_num_batched_tokens,
               "max_sequences": scheduler.max_num_seqs} if under_load else {}  # fmt: skip
     if pools is not None:
         limits = {"disaggregated": {"prefill": pools[1]}}
         layout = pools[0]
-    deployment = _deployment(row, layout | limits, shared, without, notes)
+    deployment = _deployment(row, device, layout | limits, shared, without, notes)
     if pools is not None:
         output = loads.number_in(says.get("mean_output_len")) or whole(row, "output_len", 1 << 24)
         many = int(loads.number_in(row.get("batch_or_concurrency")))
         lengths = whole(row, "input_len", _MAX_LENGTH), max(2, round(output))
         work: Any = loads.Pools(deployment, *pools[2], many, *lengths)
-        return _Case(work, measured, row.get("unit") or "", 1, 1, "; ".join(notes), deployment)
+        return Case(work, measured, row.get("unit") or "", 1, 1, "; ".join(notes), deployment)
     if under_load:
         longest = sum(int(loads.number_in(row.get(name))) for name in ("input_len", "output_len"))
         most = int(serving_memory(deployment).max_batch(longest or 1024))
@@ -242,7 +248,7 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
         loads.reported(unit)
         if not whole(row, "input_len", _MAX_LENGTH, 1) > 1:
             notes.append("lengths of the MLPerf data set")
-        return _Case(work, measured, unit, replicas, 1, "; ".join(notes), deployment, scheduler)
+        return Case(work, measured, unit, replicas, 1, "; ".join(notes), deployment, scheduler)
     text = (row.get("batch_or_concurrency") or "").strip()
     total = int(loads.number_in(text)) * (gpus if "per gpu" in text.lower() else 1)
     if total > _MAX_LENGTH:
@@ -256,7 +262,7 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
     per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
-    return _Case(
+    return Case(
         Generation(deployment, batch, input_len, output_len), measured,
         _unit(row.get("unit") or ""), replicas, per, "; ".join(notes), deployment,
         is_decode_alone=loads.is_decode_alone(row),
@@ -301,18 +307,17 @@ def _pools(says: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int], tup
 
 def _deployment(
     row: kinds.Row,
+    device: Device,
     layout: Mapping[str, Any],
-    shared: _Shared,
+    shared: Shared,
     without: kinds.Without,
     notes: list[str],
 ) -> Deployment:
     """Return what serves; rows that agree share it, so that it is read once."""
-    name = _device(row.get("gpu") or "", notes)
     precision = kinds.plain(row, "precision")
     gpus = layout["tp"] * layout["pp"] * layout["attention_dp"]
-    key = (name, gpus)
+    key = (device.name, gpus)
     if key not in shared.clusters:
-        device = load_device(name)
         nodes = -(-gpus // ClusterConfig.parse({"device": device}).gpus_per_node)
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(row, precision, notes)
@@ -395,7 +400,7 @@ def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
     }
 
 
-def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
+def _band(row: kinds.Row, case: Case, source: str) -> tuple[Band, tuple[str, ...]]:
     device, experts = case.deployment.cluster.device, case.deployment.model.moe is not None
     classes = bands.serving_classes(device, phase_of(row), experts)
     return bands.band_of(KIND.quantity, classes, device.name, source or None), classes

@@ -3,7 +3,7 @@
 An S-curve sorts the ratios of a list: a model that is right is a flat line at one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
         return figure
     _draw_sizes(sizes, points, benchmark.kind)
     if np.isfinite(points.ratio).any():
-        _draw_curve(curve, points)
+        s_curve(curve, points.ratio, _coloured(points))
     elif benchmark.kind in SWEPT:
         _draw_times(curve, points, benchmark.kind)
     else:
@@ -179,19 +179,20 @@ def _bytes(value: float) -> str:
     return f"{value:g} B"
 
 
-def _draw_curve(axes: fig.Axes, points: _Points) -> None:
-    known = np.isfinite(points.ratio)
-    order = np.flatnonzero(known)[np.argsort(points.ratio[known], kind="stable")]
-    place = np.empty(len(points.ratio))
+def s_curve(axes: fig.Axes, ratio: Floats, groups: Iterable[tuple[str, str, Ints]]) -> None:
+    """Draw modelled over measured times in order; groups have a name, a colour and their rows."""
+    known = np.isfinite(ratio)
+    order = np.flatnonzero(known)[np.argsort(ratio[known], kind="stable")]
+    place = np.empty(len(ratio))
     place[order] = np.arange(1, len(order) + 1)
     axes.axhspan(1.0 - BAND, 1.0 + BAND, color="#DBE1E7", lw=0.0, zorder=0)
     axes.axhline(1.0, color=fig.INK, lw=1.0)
-    axes.plot(place[order], points.ratio[order], color=fig.SOFT, lw=1.0, zorder=2)
-    for name, colour, rows in _coloured(points):
+    axes.plot(place[order], ratio[order], color=fig.SOFT, lw=1.0, zorder=2)
+    for name, colour, rows in groups:
         shown = rows[known[rows]]
-        axes.scatter(place[shown], points.ratio[shown], s=18.0, color=colour, label=name, zorder=3)
-    low = min(0.8, float(points.ratio[order[0]]) / 1.1)
-    high = max(1.25, float(points.ratio[order[-1]]) * 1.1)
+        axes.scatter(place[shown], ratio[shown], s=18.0, color=colour, label=name, zorder=3)
+    low = min(0.8, float(ratio[order[0]]) / 1.1)
+    high = max(1.25, float(ratio[order[-1]]) * 1.1)
     fig.log_axes(axes, y=(low, high))
     _whole_ticks(axes)
     title = f"S-curve; the band is ±{BAND:.0%}"

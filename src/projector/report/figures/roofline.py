@@ -420,7 +420,13 @@ def gemm_figure(gemms: GemmList) -> fig.Figure:
     intensity = flop / (batch * ((m + n) * k * OPERAND_BYTES[code] + m * n * 2.0))
     rate = np.array([report.flop_per_s for report in shown])
     bounds = np.array([report.bound for report in shown])
-    _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
+    ratios = gemms.ratios
+    if len(ratios):
+        from projector.report.figures.benchmark import s_curve
+
+        s_curve(curve, ratios, [("shapes", fig.PALETTE[0], np.arange(len(ratios)))])
+    else:
+        _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
     _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)
     return figure
 

@@ -393,6 +393,7 @@ EQUAL = 1e-9
 _OF_DATA_PARALLEL = {
     "dp.param_all_gather": ("all_gather",),
     "dp.grad_reduce": ("reduce_scatter", "all_reduce"),
+    "dp.tied_embeddings": ("all_reduce",),
 }
 _EXCHANGES = {"bulk_dispatch": "dispatch", "bulk_combine": "combine"}
 
@@ -498,6 +499,8 @@ def _can_be(row: ExpectedRow, kind: str, ranks: int, expected: Expected) -> bool
     if row.category == DATA_PARALLEL and row.key is None:
         degrees = expected.performance.degrees
         sizes = {degrees["dp"], degrees["dp"] * degrees["cp"], expected.performance.gpus}
+        if row.name.label == "dp.tied_embeddings":
+            sizes = {2}  # The first and the last stage.
         return kind in _OF_DATA_PARALLEL[row.name.label] and (not ranks or ranks in sizes)
     if row.category == PIPELINE and row.key is None:
         return kind == "send_recv"
