@@ -132,6 +132,7 @@ SURFACE = {
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
     | {"--fidelity", "--plot", "--csv", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
+    "app": {"--config", "--port", "--open"},
     "schedule": {
         "--pp",
         "--vpp",

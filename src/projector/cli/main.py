@@ -37,6 +37,7 @@ COMMANDS = {
     "plan": ("plan", "Rank clusters for a training run: days, money, layouts."),
     "sensitivity": ("sensitivity", "Rank the effect of each hardware number on a step."),
     "serve": ("serve", "Project how a deployment serves a model."),
+    "app": ("app", "Drag sliders of a job and see memory, time and verdict follow."),
     "rl": ("rl", "Project a step of reinforcement learning."),
     "schedule": ("schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": ("single", "Time matrix multiplications, term by term."),
@@ -59,7 +60,7 @@ COMMANDS = {
 
 GROUPS = {
     "Project": "memory performance both compare",
-    "Choose": "search plan sweep sensitivity",
+    "Choose": "search plan app sweep sensitivity",
     "Serve": "serve rl",
     "Kernels, links and schedules": "gemm attention collective topology schedule",
     "Measure and traces": "trace benchmark record probe calibrate validate",
