@@ -82,3 +82,12 @@ def test_mistakes(projector_run, arguments, message):
     assert (code, out) == (2, "")
     assert err.startswith(f"error: {message}")
     assert err.count("\n") == 1
+
+
+def test_one_field_of_the_lengths_is_set_beside_the_others(projector_run):
+    code, out, _ = projector_run("--json", "--quiet", *SMALL, "responses.tokens.mean=1500")
+    assert code == 0
+    tokens = {"kind": "lognormal", "mean": 1500, "high": 3896}
+    changes = {"responses.prompts": 16, "rollout.tp": 1, "responses.tokens": tokens}
+    found = pj.project_rl(EXAMPLE, overrides=changes)
+    assert json.loads(out) == json.loads(json.dumps(found.to_dict()))

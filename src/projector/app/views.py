@@ -82,8 +82,8 @@ def step_answer(now: PerformanceProjection, pinned: PerformanceProjection | None
         return Answer(tiles, figures, [*now.warnings])
     comparison = Comparison(pinned, now)
     ratio, sure = comparison.time_ratio, comparison.ratio_band
-    ends = " to ".join(f"{ratio * limit:.3f}" for limit in sure.limits(90) or ())
-    known = f"90 %: {ends}; " if ends else ""
+    ends = " to ".join(f"{ratio * limit:.3f}" for limit in sure.limits(68) or ())
+    known = f"68 %: {ends}; " if ends else ""
     told = f"A token takes {ratio:.3f} of its time in the pinned job ({known}{sure.basis})."
     return Answer(tiles, figures, [told, *now.warnings])
 

@@ -25,7 +25,7 @@ def days_text(choice: Choice) -> str:
     if not run.has_band:
         return f"{days_number(run.days)} days"
     low, high = days_number(run.days_low), days_number(run.days_high)
-    return f"{days_number(run.days)} days ({low} to {high})"
+    return f"{days_number(run.days)} days (90 %: {low} to {high})"
 
 
 def spend_text(choice: Choice) -> str:
@@ -86,7 +86,7 @@ def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, 
     found = [batch, f"Devices: {question.devices_basis}."]
     if choices:
         known = "its band is " if choices[0].run.has_band else ""
-        found.append(f"Step time: {known}{choices[0].band.basis}.")
+        found.append(f"Step time: {known}{choices[0].band.basis.removeprefix('for 68 % of runs, ')}.")
         found += [f"{OF_RUN} {text}." for text in choices[0].run.assumptions]
         found += _of_others(choices)
     return tuple(found)

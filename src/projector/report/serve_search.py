@@ -29,7 +29,7 @@ def serve_search_report(result: ServingSearch) -> Document:
     title = f"Serving {result.model} on {_counts(result)}"
     lead = (
         f"{_asked(result)}. {result.evaluated:,} points in {result.seconds:.1f} s: "
-        f"{result.fitting:,} fit, {result.within:,} do."
+        f"{result.fitting:,} fit, {result.within:,} keep what is asked."
     )
     if result.left_out:
         lead += f" STOPPED, {OUT_OF_TIME}: at least {result.left_out:,} deployments were left out."
@@ -37,9 +37,9 @@ def serve_search_report(result: ServingSearch) -> Document:
     sections = [*_ranked(result), _picture(result)]
     if not result.configurations:
         out = ways_out(result)
-        head += [Text(), Text("NOTHING DOES", style="bold red"), *map(Text, out)]
+        head += [Text(), Text("NOTHING KEEPS WHAT IS ASKED", style="bold red"), *map(Text, out)]
         head += [Pasted(assignments(result.least.overrides))] if result.least else []
-        sections.insert(0, Section("Nothing does", items=out, media=Media.PAGE))
+        sections.insert(0, Section("Nothing keeps what is asked", items=out, media=Media.PAGE))
     return Document(title, lead, sections, [*head, Text()])
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from projector.arrays import Ints
 from projector.config._base import Config, Count
 from projector.config.job import Job
-from projector.config.load import load_job, resolve_paths
+from projector.config.load import load_job, resolve_paths, set_field
 from projector.config.yaml_file import beside, read_yaml
 from projector.errors import ConfigError, shown
 from projector.serving.api import read_case
@@ -181,7 +181,7 @@ def read_rl(
         if name and section in changes:
             changes[section][name] = value
         else:
-            data[section] = {**(data.get(section) or {}), name: value} if name else value
+            set_field(data, key, value)
     for name in ("training", "responses"):
         if not data.get(name):
             raise ConfigError(f"{name}: is required", key=name, allowed="a section")

@@ -494,8 +494,8 @@ def _band(run: RunProjection) -> str:
     if run.days_low is None:
         return ""
     if run.days_high is None:
-        return f" ({run.days_low:,.3g} or more)"
-    return f" ({run.days_low:,.3g} to {run.days_high:,.3g})"
+        return f" (90 %: {run.days_low:,.3g} or more)"
+    return f" (90 %: {run.days_low:,.3g} to {run.days_high:,.3g})"
 
 
 def terms(run: RunProjection) -> Text:
