@@ -215,7 +215,7 @@ def test_the_command_ranks_draws_and_writes_a_page(capsys, tmp_path):
     assert found["best"][0]["group"] == 1
     assert found["projection"]["fits"]
     assert run([*words[:-1], "0.01"]) == 3
-    assert "NOTHING DOES" in capsys.readouterr().out
+    assert "NOTHING KEEPS WHAT IS ASKED" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

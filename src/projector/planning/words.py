@@ -85,8 +85,8 @@ def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, 
     )
     found = [batch, f"Devices: {question.devices_basis}."]
     if choices:
-        known = "its band is " if choices[0].run.has_band else ""
-        found.append(f"Step time: {known}{choices[0].band.basis.removeprefix('for 68 % of runs, ')}.")
+        basis = choices[0].band.basis.replace("for 68 % of runs, ", "its band is ")
+        found.append(f"Step time: {basis}.")
         found += [f"{OF_RUN} {text}." for text in choices[0].run.assumptions]
         found += _of_others(choices)
     return tuple(found)
