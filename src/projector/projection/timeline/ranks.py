@@ -14,8 +14,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.blocks import Block
 from projector.projection.timeline.columns import BLOCK, LAYER, NONE, NOT_LAUNCHED
-
-PS_PER_S = 1e12
+from projector.schedule.replay.order_times import PS_PER_S
 
 
 class Place(NamedTuple):
