@@ -197,12 +197,14 @@ def roofline() -> list[str]:
         for row in rows
         if not methodology.holds(row, methodology.compute(row).first_order)
     ]
-    return [
-        f"{len(rows)} benchmarks, of which {len(rows) - len(failed)} hold by its own equations. These "
-        f"do not: {'; '.join(failed)}. [first_order.md](first_order.md#does-it-hold) has each with "
-        "its tolerance, its source and why it does not hold. The multiplier of owned clusters is in "
-        "[cost.md](cost.md).",
-    ]
+    held = len(rows) - len(failed)
+    text = f"{len(rows)} benchmarks, of which {held} hold by its own equations. These do not: "
+    text += "; ".join(failed)
+    text += (
+        ". [first_order.md](first_order.md#does-it-hold) has each with its tolerance, its source "
+    )
+    text += "and why it does not hold. The multiplier of owned clusters is in [cost.md](cost.md)."
+    return [text]
 
 
 HEAD = """\
@@ -216,6 +218,9 @@ GEMM_MODELS = """
 `tile`, the default model, follows the kernels of the library that `--library` names. The document
 measured CuTeDSL kernels, so compare with `--library cutedsl`
 ([measured GEMMs](gemm_measured.md)). `ws_persistent` and `sol` are the two models of the document.
+Its `predict_gemm.py` is `projector gemm --csv shapes.csv --model ws_persistent --out pred.csv
+--plot scurve.png`: the table has every term. A column `measured_us` of the shapes makes the
+S-curve.
 """
 
 WHY = """

@@ -15,6 +15,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = "repository/"
+INDEX = "/index.md"
 _LINK = re.compile(r"(?<=\]\()[^)#:\s]+")
 _ENTRY = re.compile(r"- \[(.+?)\]\((.+?)\)")
 _PUBLIC = re.compile(r"^- \[`(\w+)`\].*$", re.MULTILINE)
@@ -36,10 +37,26 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
     for page in pages:
         for target in _LINK.findall(_path(page).read_text(encoding="utf-8")):
             uri = _uri(page, target)
-            if uri.startswith(OUTSIDE) and uri not in files.src_uris and _path(uri).is_file():
+            if not uri.startswith(OUTSIDE) or uri in files.src_uris:
+                continue
+            if uri.endswith(INDEX):
+                _list_folder(uri, files, config)
+            elif _path(uri).is_file():
                 files.append(File.generated(config, uri, abs_src_path=str(_path(uri))))
                 if uri.endswith(".md"):
                     pages.append(uri)
+
+
+def _list_folder(uri: str, files: Files, config: MkDocsConfig) -> None:
+    """Add a page that lists the files of a folder, and the files."""
+    folder = _path(uri).parent
+    paths = sorted(path for path in folder.iterdir() if path.is_file())
+    lines = [f"# {folder.name}", "", *(f"- [{path.name}]({path.name})" for path in paths)]
+    files.append(File.generated(config, uri, content="\n".join(lines)))
+    for path in paths:
+        beside = uri.removesuffix(INDEX) + f"/{path.name}"
+        if beside not in files.src_uris:
+            files.append(File.generated(config, beside, abs_src_path=str(path)))
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
@@ -59,4 +76,6 @@ def _path(uri: str) -> Path:
 def _uri(page: str, target: str) -> str:
     """Name in the site what a page calls ``target``."""
     path = normpath((_path(page).parent / target).relative_to(ROOT))
+    if (ROOT / path).is_dir():
+        path += INDEX
     return path.removeprefix("docs/") if path.startswith("docs/") else OUTSIDE + path

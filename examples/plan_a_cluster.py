@@ -10,8 +10,9 @@ from pathlib import Path
 
 import projector as pj
 from projector.errors import ProjectorError
+from projector.report.figures.figure import save_figure
 from projector.report.job_file import write_job
-from projector.report.plan import write_plan_figure
+from projector.report.plan import plan_figure
 
 MODEL, TOKENS = "llama3.1_70b", "1T"
 DEADLINE_DAYS = 30.0
@@ -23,7 +24,7 @@ def show(plan: pj.PlanResult) -> None:
     """Print the answer, the choices, and what would do where none keeps the limits."""
     print(f"{plan.answer}\n")
     print(" GPUs  device     days     to   GPU-hours         USD  layout")
-    for each in plan.choices[: plan.top]:
+    for each in plan.listed:
         run = each.run
         print(
             f"{each.gpus:>5,}  {each.label:<7} {run.days:>7.1f} {run.days_high:>6.1f}"
@@ -45,7 +46,7 @@ def main() -> None:
     cheap = pj.project_plan(MODEL, TOKENS, budget_usd=BUDGET_USD, gpus=[256, 512], **question)
     show(cheap)
 
-    write_plan_figure(in_time, folder / "plan.png")
+    save_figure(folder / "plan.png", lambda: plan_figure(in_time))
     print(f"Figure: {folder / 'plan.png'}")
     if in_time.choices:
         write_job(in_time.choices[0].job, folder / "plan.yaml", in_time.answer)

@@ -113,6 +113,15 @@ def test_the_quick_start_is_two_blocks_that_stand_alone():
     assert second.rstrip().endswith("pytest")
 
 
+def test_the_projection_of_the_readme_is_current(capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    pattern = r"/projector (performance [^\n]*)\n```\n\n```\n(.*?)\n  \.\.\."
+    command, shown = re.search(pattern, text, re.DOTALL).groups()
+    assert run(command.split()) == 0
+    assert shown in capsys.readouterr().out
+
+
 def test_the_python_example_of_the_readme_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)

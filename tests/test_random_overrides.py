@@ -16,7 +16,7 @@ from projector.projection.evaluate import evaluate_possible, find_legal
 from projector.projection.performance import performance_projection
 from projector.projection.results import Results
 
-EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("[!s]*.yaml"))
+EXAMPLES = sorted((Path(__file__).resolve().parents[1] / "examples").glob("[!rs]*.yaml"))
 ROUNDS, PER_ROUND = 10, 1000
 ALONE = 100
 """Jobs of a round that are projected one by one; the others are one batch, which is cheaper."""

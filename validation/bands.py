@@ -1,7 +1,7 @@
 """Make the bands of uncertainty from validated tables; --record writes them.
 
 Usage: ``bands.py [--record] [KIND ...]``, by default the tables of whole runs; bands of other
-quantities stay as they are. docs/validation.md says how bands are made.
+quantities stay as they are. docs/accuracy.md says how bands are made.
 """
 
 import math
@@ -40,7 +40,7 @@ LEFT_OUT = ROOT / "hardware" / "uncertainty_left_out.yaml"
 WHOLE_RUNS = ("training_throughput", "memory")
 NESTED = (*WHOLE_RUNS, "serving_measured")
 """Tables whose bands are also kept without each source."""
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs" / "scoreboard.md"
 BEGIN, END = "<!-- coverage -->\n", "<!-- end of coverage -->\n"
 FEWEST = 20
 """Rows of a class whose coverage is shown."""
@@ -247,7 +247,7 @@ def _lines(
 
 
 def _write_page(lines: Mapping[str, Sequence[str]]) -> None:
-    """Replace the lines of these quantities in docs/validation.md."""
+    """Replace the lines of these quantities in docs/scoreboard.md."""
     head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     body, tail = rest.split(END)
     kept: dict[str, list[str]] = {}

@@ -9,7 +9,7 @@ sample, each source (or device) is projected with constants fitted to the others
 
 ``--record`` writes the values to ``hardware/training.yaml``, those of every fit that leaves one
 source or device out to ``hardware/left_out.yaml``, and the table of constants to
-``docs/validation.md``. The fit is linear about the present values, so a second run ends it.
+``docs/scoreboard.md``. The fit is linear about the present values, so a second run ends it.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TABLE = Path(__file__).parent / "data" / "training_throughput.csv"
 CONSTANTS = ROOT / "hardware" / "training.yaml"
 LEFT_OUT = ROOT / "hardware" / "left_out.yaml"
 RECORDED = Path(__file__).with_name("first_projection.csv")
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs" / "scoreboard.md"
 BEGIN, END = "<!-- constants -->\n", "<!-- end of constants -->\n"
 
 FEWEST_ROWS, FEWEST_SOURCES = 8, 2

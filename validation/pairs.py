@@ -1,7 +1,7 @@
 """How well the ratio of two step times is known: pairs of published runs that differ in a setting.
 
 Prints the errors by setting, those of the sources, and the worst pairs; --record writes the bands
-into hardware/uncertainty.yaml and the table into docs/validation.md.
+into hardware/uncertainty.yaml and the table into docs/scoreboard.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from projector.projection.bands import SETTINGS, SEVERAL
 TABLE = Path(__file__).parent / "data" / "training_throughput.csv"
 BANDS = Path(__file__).resolve().parents[1] / "hardware" / "uncertainty.yaml"
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "validation.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "scoreboard.md"
 BEGIN, END = "<!-- pairs -->\n", "<!-- end of pairs -->\n"
 COLUMNS = (
     *("setting", "pairs", "sources", "median", "p90", "68 % band", "90 % band"),

@@ -1,4 +1,4 @@
-"""Validate every shipped table; --record stores the totals in docs/validation.md.
+"""Validate every shipped table; --record stores the totals in docs/scoreboard.md.
 
 Usage: ``scoreboard.py [--record] [KIND ...]``, by default all tables; lines of other tables stay
 as they are. Run ``bands.py --record`` before, whose bands are judged here.
@@ -16,7 +16,7 @@ from projector.validate.totals import summary
 
 ROOT = Path(__file__).resolve().parents[1]
 TOTALS = Path(__file__).with_name("totals.json")
-PAGE = ROOT / "docs" / "validation.md"
+PAGE = ROOT / "docs" / "scoreboard.md"
 
 SHOWN = ("total_rows", "rows", "projected", "median_ape", "p90_ape", "geomean_ratio")
 PARTS = ("without_doubt", "dense", "moe", "tuned", "tuned_as_named")

@@ -123,10 +123,11 @@ SURFACE = {
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
     | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
-    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms"}
+    | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms", "--most-seconds"}
     | OUTPUT_OPTIONS,
     "rl": {"assignments", "--config", "--search", "--gpus"} | OUTPUT_OPTIONS,
     "plan": {"assignments", "--config", "--model", "--tokens", "--device", "--gpus"}
+    | {"--global-batch"}
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
     | {"--fidelity", "--plot", "--csv", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
@@ -146,7 +147,7 @@ SURFACE = {
     | {"assignments", "--algorithm", "--plot", "--timeline"}
     | (JOB_OPTIONS - {"--list-ignored"})
     | OUTPUT_OPTIONS,
-    "gemm": {"extents", "--csv", "--gpu", "--dtype", "--batch", "--out-bytes", "--layout"}
+    "gemm": {"extents", "--out", "--csv", "--gpu", "--dtype", "--batch", "--out-bytes", "--layout"}
     | {"--model", "--library", "--run", "--tile", "--clock-mhz", "--l2-hit-rate"}
     | {"--explain", "--plot"}
     | OUTPUT_OPTIONS,

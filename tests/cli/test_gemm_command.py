@@ -1,5 +1,6 @@
 """``projector gemm``."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -86,3 +87,24 @@ def test_mistakes_are_told_in_one_line(gemm, arguments, text):
     assert (code, out) == (2, "")
     assert text in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_predictions_beside_what_was_measured(gemm, tmp_path):
+    shapes, out, figure = (tmp_path / name for name in ("in.csv", "out.csv", "s.png"))
+    shapes.write_text("m,n,k,measured_us\n4096,4096,4096,250\n8192,8192,8192,\n512,512,512,9.5\n")
+    options = ("--csv", shapes, "--gpu", "h100", "--out", out, "--plot", figure)
+    for model in ("tile", "ws_persistent", "sol"):
+        code, shown, _ = gemm(*options, "--model", model, "--json")
+        assert code == 0
+        assert figure.read_bytes().startswith(b"\x89PNG")
+        with out.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        found = json.loads(shown)["gemms"]
+        assert [float(row["time_us"]) for row in rows] == [each["time_us"] for each in found]
+        assert [row["measured_us"] for row in rows] == ["250", "", "9.5"]
+        assert "terms.memory_s" in rows[0] or model != "tile"
+        assert "explanation" not in rows[0]
+    shapes.write_text("m,n,k,measured_us\n4096,4096,4096,0\n")
+    code, _, err = gemm(*options)
+    assert code == 2
+    assert "in.csv:2: measured_us must be a number above 0, got '0'" in err

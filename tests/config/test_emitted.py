@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = [
     path
     for path in sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("examples/primus/*/*.yaml")])
-    if "training" in (data := read_yaml(path)) or "modules" in data
+    if ("training" in (data := read_yaml(path)) or "modules" in data) and "rollout" not in data
 ]
 TITLES = {"cluster.device", "name", "model.name", "training.framework"}
 SMALL = {

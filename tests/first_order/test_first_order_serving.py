@@ -4,12 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from projector.config.first_order import FirstOrderConfig
+import projector as pj
+from projector.cli.main import run
+from projector.config.first_order import FIRST_ORDER, FirstOrderConfig
 from projector.config.first_order_job import load_first_order_job
 from projector.config.prices import load_prices
 from projector.errors import ConfigError
 from projector.first_order.results import project_performance
 from projector.first_order.serving import project_serving
+from projector.serving.deployment import Deployment
 
 JOB = {
     "model": "llama3.1_70b",
@@ -56,6 +59,44 @@ def test_more_sequences_take_longer_and_serve_more(batch, context, derate):
     more = serving(batch=2 * batch, context=context, first_order=config)
     assert more.tpot_s >= few.tpot_s
     assert more.tokens_per_s_per_gpu >= few.tokens_per_s_per_gpu * (1 - 1e-12)
+
+
+ROOFS = {"first_order.prefill_mfu": 1.0, "first_order.decode_mfu": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("load", "times", "most"),
+    [
+        ({"batch": 1, "context": 1}, "tpot_s", 1.4),  # reads weights
+        ({"batch": 4, "context": 100_000}, "tpot_s", 1.25),  # reads the cache
+        ({"batch": 2048, "context": 1}, "tpot_s", 1.7),  # computes
+        ({"batch": 1, "context": 2048}, "ttft_s", 1.8),
+    ],
+)
+def test_tile_models_approach_it_in_each_limit(load, times, most):
+    tiles = pj.project_serving("llama3.1_8b", "h100", **load)
+    roofs = pj.project_serving("llama3.1_8b", "h100", **load, overrides=ROOFS, fidelity=FIRST_ORDER)
+    assert 1.0 <= getattr(tiles, times) / getattr(roofs, times) <= most
+
+
+def test_the_interface_takes_it(capsys):
+    given = {"model": "llama3_70b", "device": "tpu_v6e", "dtype": "bf16", "tp": 8, "batch": 16}
+    found = pj.project_serving(**given, fidelity="first-order")
+    assert found.tpot_s == project_serving(**given).tpot_s
+    assert found.fits
+    words = [f"--{name}={value}" for name, value in given.items()]
+    assert run(["serve", "--fidelity", "first-order", *words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == found.to_dict()
+    stated = Deployment.parse({"model": "llama3_70b", "cluster": {"device": "h100"}, "tp": 8})
+    other = pj.project_serving(deployment=stated, fidelity="first-order")
+    assert other.gpus == 8
+    noted = {"model": "llama3_70b", "device": "h100", "engine": "vllm"}
+    warned = pj.project_serving(deployment=noted, fidelity="first-order").warnings
+    assert "engine has no meaning" in warned[-1]
+    with pytest.raises(ConfigError, match="rate_per_s has no meaning"):
+        pj.project_serving(**given, rate_per_s=1.0, fidelity="first-order")
+    with pytest.raises(ConfigError, match="know no front"):
+        pj.project_serving(**given, front=True, fidelity="first-order")
 
 
 def test_json():

@@ -145,7 +145,7 @@ def test_a_torch_that_cannot_be_imported_is_named(worker, folders, tmp_path):
 
 def test_no_torch_is_said_before_anything_starts(monkeypatch):
     monkeypatch.setattr(process, "find_spec", lambda name: None)
-    with pytest.raises(MeasurementError, match=r"pip install 'llm-projector\[torch\]'"):
+    with pytest.raises(MeasurementError, match=r"pip install '\.\[torch\]'"):
         process.run_task(TASK)
 
 

@@ -121,7 +121,7 @@ def test_no_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smi.ctypes, "CDLL", missing)
     assert open_library(0) is None
     with Sampler(0) as sampler:
-        assert sampler.between(0.0, 1e9) == (None, None)
+        assert sampler.load([(0.0, 1e9)])[:2] == (None, None)
     with pytest.raises(MeasurementError, match="no library"), locked_clock(0, 1000.0):
         pass
 
@@ -188,7 +188,7 @@ def test_visible_devices_are_counted_among_those_of_the_machine() -> None:
 def test_cpu_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smi.ctypes, "CDLL", pytest.fail)
     with Sampler(None) as sampler:
-        assert sampler.between(0.0, 1e9) == (None, None)
+        assert sampler.load([(0.0, 1e9)])[:2] == (None, None)
 
 
 def test_sampler_reads_beside_the_load_and_lets_go() -> None:
@@ -198,11 +198,11 @@ def test_sampler_reads_beside_the_load_and_lets_go() -> None:
         deadline_s = start_s + 5.0
         while len(sampler._samples) < 5 and time.perf_counter() < deadline_s:
             time.sleep(0.001)
-        clock_mhz, power_w = sampler.between(start_s, time.perf_counter())
+        clock_mhz, power_w = sampler.load([(start_s, time.perf_counter())])[:2]
     assert (clock_mhz, power_w) == (1755.0, 695.5)
     assert fake.open == 0
     assert not [each for each in threading.enumerate() if each.name == "clock"]
-    assert sampler.between(start_s, time.perf_counter()) == (1755.0, 695.5)
+    assert sampler.load([(start_s, time.perf_counter())])[:2] == (1755.0, 695.5)
 
 
 def sampled(*samples: tuple[float, float | None]) -> Sampler:
@@ -214,13 +214,13 @@ def sampled(*samples: tuple[float, float | None]) -> Sampler:
 
 def test_median_of_a_span_is_of_its_own_readings() -> None:
     sampler = sampled((0.0, 1000.0), (1.0, 1500.0), (1.1, 1600.0), (1.2, 1980.0), (9.0, 300.0))
-    assert sampler.between(0.9, 1.3) == (1600.0, 500.0)
-    assert sampler.between(5.0, 6.0) == (None, None)
+    assert sampler.load([(0.9, 1.3)])[:2] == (1600.0, 500.0)
+    assert sampler.load([(5.0, 6.0)])[:2] == (None, None)
 
 
 def test_short_span_has_the_readings_next_to_it() -> None:
     sampler = sampled((1.0, 1500.0), (1.01, 1700.0), (2.0, 300.0))
-    assert sampler.between(1.004, 1.006) == (1600.0, 500.0)
+    assert sampler.load([(1.004, 1.006)])[:2] == (1600.0, 500.0)
 
 
 def test_spans_of_one_operation_are_read_together() -> None:

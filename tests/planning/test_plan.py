@@ -61,9 +61,69 @@ def test_each_choice_is_the_fastest_layout_that_fits(two_sizes):
 
 def test_every_cluster_trains_the_same_model(two_sizes):
     batches = {each.job.training.global_batch_size for each in two_sizes.choices}
-    assert batches == {128}
-    assert two_sizes.to_dict()["tokens_per_step"] == 128 * 8192
+    assert batches <= {64, 128} == {*two_sizes.question.batches}
+    first = two_sizes.choices[0].batch
+    assert two_sizes.to_dict()["tokens_per_step"] == first * 8192
+    assert f"global batch {first}" in two_sizes.answer
     assert "our rule for models of up to 5 B parameters" in two_sizes.assumptions[0]
+    assert "the law of best batches for 20 B tokens" in two_sizes.assumptions[0]
+
+
+def test_more_than_one_batch_is_chosen_from():
+    given = {"model": "llama3.1_8b", "tokens": "15T", "devices": "h100", "gpus": [1024]}
+    free = plan(**given)
+    assert free.question.batches == (512, 1024, 2048)
+    (first,) = (each for each in free.choices if each.fits)
+    fixed = {
+        batch: min(each.run.days for each in plan(**given, global_batch=batch).choices)
+        for batch in free.question.batches
+    }
+    assert first.run.days == fixed[first.batch]
+    assert first.run.days <= 1.01 * min(fixed.values())
+    assert min(fixed.values()) == fixed[2048] < fixed[512]
+    # The smallest that adds no more than a hundredth.
+    assert first.batch == 512 or fixed[first.batch // 2] > 1.01 * fixed[2048]
+    assert first.overrides["training.global_batch_size"] == first.batch
+    for each in free.worths:
+        if each.name == "global batch":
+            days = fixed[int(each.moved.replace(",", ""))]
+            assert each.days == pytest.approx(days / first.run.days - 1.0)
+
+
+def test_batches_that_do_not_divide_each_other_are_all_searched():
+    asked = question(global_batch=[96, 128, 256])
+    assert asked.longest_batches == (96, 256)
+    result = plan(devices="h100", gpus=[8], global_batch="96,128")
+    assert {each.batch for each in result.choices} <= {96, 128}
+    assert "global batch" in result.answer
+
+
+def test_a_job_keeps_its_batch_unless_asked():
+    assert question(model=None, job=JOB).batches == (256,)
+    assert question(model=None, job=JOB, global_batch="128..1k").batches == (128, 256, 512, 1000)
+    steps = {**JOB, "run": {"steps": 1000}}
+    with pytest.raises(ConfigError, match="state tokens"):
+        question(model=None, tokens=None, job=steps, global_batch="128..256")
+
+
+def test_what_is_slower_and_dearer_is_not_listed():
+    result = plan(devices="h100", gpus=[8, 16, 32], usd_per_gpu_hour=2.5)
+    beaten = {each.name for each in result.beaten}
+    assert {each.name for each in result.listed} | beaten == {each.name for each in result.choices}
+    by_name = {each.name: each for each in result.choices}
+    for each in result.beaten:
+        better = by_name[each.beaten_by]
+        assert better.run.days < each.run.days
+        assert better.run.cost_usd < each.run.cost_usd
+
+
+def test_what_decides_is_said_with_its_worth(two_sizes):
+    first = two_sizes.choices[0]
+    by_name = {each.name: each for each in two_sizes.worths}
+    assert by_name["step time"].days == pytest.approx(first.run.days_high / first.run.days - 1.0)
+    assert by_name["an hour of a GPU, USD"].spend == pytest.approx(0.1)
+    shares = [max(abs(each.days), abs(each.spend)) for each in two_sizes.worths]
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_the_result_shows_itself(two_sizes):
@@ -222,6 +282,11 @@ def test_the_global_batch_follows_the_model():
         ({"usd_per_gpu_hour": -2.0}, "usd_per_gpu_hour", "above 0"),
         ({"fidelity": "exact"}, "fidelity", "first-order"),
         ({"top": 0}, "top", ">= 1"),
+        ({"global_batch": "512..256"}, "global_batch", "512..2k"),
+        ({"global_batch": 0}, "global_batch", "above 0"),
+        ({"global_batch": True}, "global_batch", "above 0"),
+        ({"global_batch": "many"}, "global_batch", "above 0"),
+        ({"global_batch": 64, "overrides": {"gbs": 64}}, "global_batch", "give one of them"),
         ({"overrides": {"parallelism.ppp": 2}}, "parallelism.ppp", "did you mean"),
     ],
 )
@@ -246,7 +311,7 @@ def test_the_first_order_model_plans_any_device():
         step = pj.project_performance(each.job, fidelity="first-order")
         assert step.iteration_time_s == each.iteration_time_s
         assert each.run.days == pytest.approx(2e10 / step.tokens_per_s_per_gpu / each.gpus / 86_400)
-        assert each.job.training.global_batch_size == 128
+        assert each.batch in result.question.batches
     first = result.to_dict()["choices"][0]
     assert not {"days_low", "goodput", "energy_mwh"} & first.keys()
     assert "steps alone" in result.warnings[0]

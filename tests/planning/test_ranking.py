@@ -122,6 +122,21 @@ def test_groups_hold_what_noise_explains_and_are_numbered_in_order():
     assert "within noise of the first" in found[1].remark
 
 
+def test_what_another_beats_names_it():
+    found = rank(
+        question(deadline=30.0),
+        [
+            choice(64, 10.0, 100.0),
+            choice(128, 11.0, 110.0),
+            choice(256, 9.0, 120.0),
+            choice(512, 8.0, 90.0, verdict="at_risk"),
+        ],
+    )
+    beaten = {each.gpus: each.beaten_by for each in found}
+    # What is at risk beats nothing that fits.
+    assert beaten == {64: "", 256: "", 128: "64 x h100", 512: ""}
+
+
 def test_nothing_is_ranked_as_nothing():
     assert rank(question(deadline=1.0), []) == ()
 

@@ -6,7 +6,8 @@ heads, d the width of a head, F the inner width of an MLP and E the number of ex
 The vocabulary is not padded, and multi-token-prediction modules are outside every count.
 """
 
-from projector.config.model import DiffusionConfig, MLAConfig, ModelConfig, MoEConfig, parts_of
+from projector.config.modalities import DiffusionConfig
+from projector.config.model import MLAConfig, ModelConfig, MoEConfig, parts_of
 
 
 def parameters_total(model: ModelConfig) -> int:

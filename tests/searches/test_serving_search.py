@@ -6,6 +6,7 @@ import pytest
 import projector as pj
 from projector.cli.main import run
 from projector.errors import ConfigError
+from projector.searches import serving
 from projector.searches.serving import STEP_TOKENS
 from projector.serving.api import project_case, read_case
 from projector.serving.generation import prefill_time_s
@@ -160,6 +161,42 @@ def test_mistakes_name_their_key(words, key):
     with pytest.raises(ConfigError) as caught:
         searched(**words)
     assert caught.value.key == key
+
+
+def test_parts_of_a_search_are_the_search(monkeypatch):
+    words = {"device": ["h100", "mi300x"], "gpus": [4, 8], "speculative": DRAFT, "tpot_ms": 20.0}
+    seen = []
+    whole = searched(**words, progress=lambda *told: seen.append(told))
+    assert whole.left_out == 0
+    assert seen[-1] == (seen[-1][1], seen[-1][1], whole.evaluated)
+    monkeypatch.setattr(serving, "KINDS", 3)
+    parts = searched(**words)
+    assert len(parts.points) > len(whole.points)
+    assert parts.evaluated == whole.evaluated
+    values = [[each.value for each in found.configurations] for found in (whole, parts)]
+    assert values[0] == values[1]
+    assert parts.configurations[0].overrides == whole.configurations[0].overrides
+    monkeypatch.setattr(serving, "KINDS", 1)
+    some = searched(**words, most_seconds=1e-9)
+    assert some.left_out > 0
+    assert len(some.points) == 1
+    assert len(some.configurations) == 1
+
+
+def test_the_command_stops(capsys, monkeypatch):
+    monkeypatch.setattr(serving, "KINDS", 1)
+    words = ["serve", "--search", "--model", "llama3.1_8b", "--device", "h100", "--gpus", "2,4"]
+    words += ["--output", "64", "--most-seconds", "1e-9"]
+    assert run(words) == 4
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Serving Llama-3.1-8B on 2 or 4 GPUs" in out
+    assert "STOPPED, out of time: at least" in out
+    assert run([*words, "--tpot-ms", "0.01"]) == 4
+    out = " ".join(capsys.readouterr().out.split())
+    assert "More may do" in out
+    assert "would do, the least" not in out
+    assert run([*words[:-1], "0"]) == 2
+    assert "most_seconds must be a number of seconds above 0" in capsys.readouterr().err
 
 
 def test_the_command_ranks_draws_and_writes_a_page(capsys, tmp_path):

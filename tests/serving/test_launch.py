@@ -1,13 +1,14 @@
 import itertools
 
 import pytest
+import yaml
 
 from projector.cli.main import run
 from projector.config.resources import settings_of
 from projector.errors import ConfigError
 from projector.serving.api import read_case
 from projector.serving.deployment import DEGREES
-from projector.serving.launch import ENGINES, launches, read_launch, words_of
+from projector.serving.launch import ENGINES, launches, read_graph, read_launch, words_of
 
 SPLITS = [
     dict(zip(DEGREES, degrees, strict=True))
@@ -107,9 +108,72 @@ def test_the_command_writes_the_first_of_a_search(capsys, tmp_path):
     plain = ["serve", "--model", "llama3.1_8b", "--device", "h100", "--batch", "8"]
     assert run([*plain, "--emit", "vllm"]) == 0
     assert capsys.readouterr().out.startswith("#!/bin/sh\n# vLLM")
-    assert run([*plain, "--emit", "dynamo"]) == 2
-    assert "vllm, sglang, trtllm" in capsys.readouterr().err
+    assert run([*plain, "--emit", "triton"]) == 2
+    assert "vllm, sglang, trtllm, dynamo" in capsys.readouterr().err
     assert run([*plain, "--emit", "vllm="]) == 2
     assert "names no folder" in capsys.readouterr().err
     assert run([*words, "--tpot-ms", "0.01", "--emit", "vllm"]) == 3
     assert "--emit wrote nothing" in capsys.readouterr().err
+
+
+BACKENDS = {"vllm": 1, "sglang": 4, "tensorrt_llm": 1}
+"""Engine of a deployment -> attention TP that it can say beside attention groups."""
+
+FIELDS = {
+    "": {"apiVersion", "kind", "metadata", "spec"},
+    "spec": {"backendFramework", "components"},
+    "component": {"name", "type", "replicas", "multinode", "podTemplate"},
+    "container": {"name", "image", "command", "args", "env", "resources"},
+}
+"""Those of deploy/operator/api/v1beta1 of ai-dynamo/dynamo@006b6e1, and of a pod, that are used."""
+
+
+@pytest.mark.parametrize("engine", BACKENDS)
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_manifest_is_the_deployment(engine, apart):
+    tp = BACKENDS[engine]
+    words = {"tp": tp, "attention_dp": 16 // tp, "ep": 16, "cluster.nodes": 2, "engine": engine}
+    if apart:
+        words["disaggregated"] = {"prefill": {"tp": 8, "attention_dp": 1, "ep": 1}}
+        words |= {"model.mtp_num_layers": 1, "speculative": DRAFT}
+    read = case(**words, kv_cache_bytes=1)
+    (launch,) = launches("dynamo", read.deployment, read.traffic, (3, 2))
+    text = launch.files["dynamo.yaml"]
+    manifest = yaml.safe_load(text)
+    assert set(manifest) == FIELDS[""]
+    assert set(manifest["spec"]) == FIELDS["spec"]
+    front, *workers = manifest["spec"]["components"]
+    roles = ["prefill", "decode"] if apart else ["worker"]
+    assert [front["type"], *(each["type"] for each in workers)] == ["frontend", *roles]
+    assert [each["replicas"] for each in workers] == ([3, 2] if apart else [2])
+    for each in (front, *workers):
+        assert set(each) <= FIELDS["component"]
+        (main,) = each["podTemplate"]["spec"]["containers"]
+        assert set(main) <= FIELDS["container"]
+        assert main["name"] == "main"
+        assert all(isinstance(word, str) for word in main.get("args", []))
+    assert workers[-1]["multinode"] == {"nodeCount": 2}
+    found = read_graph(text)
+    for role, side in zip(
+        roles[::-1], (read.deployment, read.deployment.prefill_side), strict=False
+    ):
+        for name in DEGREES:
+            assert found[role][name] == getattr(side, name)
+        assert found[role].get("drafts", 0) == (2 if apart and role == "decode" else 0)
+    if apart:
+        assert "multinode" not in workers[0]
+        assert workers[0]["podTemplate"]["spec"]["containers"][0]["args"][2:4] == [
+            "--disaggregation-mode", "prefill",
+        ]  # fmt: skip
+
+
+def test_dynamo_runs_the_engine_of_the_deployment(capsys, tmp_path):
+    plain = ["serve", "--model", "llama3.1_8b", "--device", "h100", "--batch", "8"]
+    assert run([*plain, "--emit", "dynamo"]) == 2
+    assert "engine (generic) is none that Dynamo runs" in capsys.readouterr().err
+    assert run([*plain, "engine=vllm", "--emit", f"dynamo={tmp_path / 'k8s'}"]) == 0
+    found = read_graph((tmp_path / "k8s" / "dynamo.yaml").read_text())
+    assert found["worker"]["tp"] == 1
+    read = case(tp=2, attention_dp=4, ep=8, engine="tensorrt_llm")
+    with pytest.raises(ConfigError, match="TensorRT-LLM would run attention_dp 8"):
+        launches("dynamo", read.deployment, read.traffic)

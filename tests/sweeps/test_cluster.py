@@ -292,7 +292,7 @@ def test_options_that_exclude_each_other(two):
 
 def test_dask_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(UnsupportedError, match=r"pip install 'llm-projector\[dask\]'"):
+    with pytest.raises(UnsupportedError, match=r"pip install '\.\[dask\]'"):
         sweep(grid(), engine="dask")
 
 

@@ -29,15 +29,8 @@ LITTLE = 0.95
 UNEXPLAINED = 0.1
 """Error left over, as a logarithm, that a calibration names."""
 
-SLOWER = (
-    "recomputation or an eager attention that the job does not state, an overlap that is off, "
-    "clocks below those sustained (power cap, heat), the schedule and its chunks, a slow data "
-    "loader, or a slow node"
-)
-FASTER = (
-    "recomputation that the job states and the run does without, an overlap that the job switches "
-    "off, the schedule and its chunks, or a step time that leaves out a part of the step"
-)
+_TO_CHECK: Mapping[str, str] = resources.hardware_table("report_words.yaml")["runs_to_check"]
+"""Whether a run is slower or faster than projected -> what of its job is likely wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +203,13 @@ class OwnCalibration:
         worst = max(self.runs, key=lambda run: abs(math.log(run.before_s / run.measured_s)))
         if self.widths_needed > FURTHEST or far:
             is_slow = worst.measured_s > worst.before_s
+            which = "slower" if is_slow else "faster"
             factor = max(worst.measured_s / worst.before_s, worst.before_s / worst.measured_s)
             warnings.append(
-                f"{worst.name} is {'slower' if is_slow else 'faster'} than projected by a factor "
+                f"{worst.name} is {which} than projected by a factor "
                 f"of {factor:.2f}: its constants would have to leave their priors "
                 f"({self.widths_needed:.1f} widths; {FURTHEST:g} are plausible). The job file is "
-                f"more likely wrong than the constants; check {SLOWER if is_slow else FASTER}"
+                f"more likely wrong than the constants; check {_TO_CHECK[which]}"
             )
         else:
             warnings += [

@@ -1,7 +1,7 @@
 """What a shell completes: files, names of models and devices, and the values of an option."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import click
 from click.shell_completion import CompletionItem
@@ -43,35 +43,16 @@ def _choices(metavar: str) -> Iterator[str]:
 
 def _shipped(context: click.Context, parameter: click.Parameter) -> list[str]:
     """Return the names of what is shipped that a parameter may take."""
-    of_command = {"models": _models, "hardware": _devices}.get(context.info_name or "")
-    if of_command is not None and isinstance(parameter, click.Argument):
-        return of_command()
-    for names, listed in _LISTED:
+    from projector.config import resources
+
+    kind = context.info_name if isinstance(parameter, click.Argument) else None
+    if kind in {"models", "hardware"}:
+        return list(resources.shipped(str(kind)))
+    for kind, names in (("models", _MODELS), ("hardware", _DEVICES)):
         if parameter.name in names:
-            return listed()
-    return []
-
-
-def _models() -> list[str]:
-    from projector.config import resources
-
-    return list(resources.shipped("models"))
-
-
-def _devices() -> list[str]:
-    from projector.config import resources
-
-    return list(resources.shipped("hardware"))
-
-
-def _schedules() -> list[str]:
+            return list(resources.shipped(kind))
+    if parameter.name not in _SCHEDULES:
+        return []
     from projector.schedule.registry import SCHEDULES
 
     return ["auto", *SCHEDULES]
-
-
-_LISTED: tuple[tuple[set[str], Callable[[], list[str]]], ...] = (
-    (_MODELS, _models),
-    (_DEVICES, _devices),
-    (_SCHEDULES, _schedules),
-)

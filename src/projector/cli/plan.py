@@ -24,6 +24,9 @@ def plan(
     gpus: tuple[int, ...] = option(
         "N", "Size to choose from; may be repeated. Left out: sizes that answer the question."
     ),
+    global_batch: str | None = option(
+        "A..B", "Sequences of a step: a range or several, as A,B. Left out: the job's, or a rule's."
+    ),
     deadline_days: float | None = option("N", "Days that the run may take."),
     deadline: str | None = option("DATE", "The same as a date, for a start today."),
     budget_usd: float | None = option("N", "USD that the run may cost."),
@@ -87,6 +90,7 @@ def plan(
             fidelity=fidelity,
             overrides=dict(parse_override(text) for text in assignments),
             formats=emission.formats,
+            global_batch=global_batch,
             progress=progress,
         )
     first = result.choices[0].job if result.choices else None

@@ -219,14 +219,14 @@ def _write(
         from projector.report.terminal.job import short_title
 
         title = short_title(job)
-    if plot is not None:
-        from projector.report.figures.gantt import write_gantt
+    from projector.report.figures.gantt import gantt_figure
 
-        write_gantt(best.run, plot, title)
+    run = best.run
+    output.draw(plot, lambda: gantt_figure(run, title))
     if timeline is not None:
         from projector.report.timeline import write_timeline
 
-        write_timeline(best.run, timeline, title)
+        write_timeline(run, timeline, title)
     printer.say(f"wrote {' and '.join(paths)}: {best.schedule}")
 
 

@@ -7,6 +7,7 @@ from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_opti
 from projector.cli.options import command, flag, option, refuse_idle
 from projector.cli.output import (
     DOES_NOT_FIT,
+    OUT_OF_TIME,
     SUCCESS,
     Printer,
     check_files,
@@ -68,13 +69,14 @@ def serve(
         "What a search ranks by: tokens/s/GPU, USD a token, or GPUs for the rate.",
     ),
     top: int | None = option("N", "Configurations of a search to show; 20 by default."),
+    most_seconds: float | None = option("S", "Begin nothing of a search after S seconds."),
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
     emit: str | None = option(
-        "vllm|sglang|trtllm[=FOLDER]",
-        "Write what starts the deployment, or the first of a search, in an engine: to a folder, or "
-        "to standard output in place of the report.",
+        "vllm|sglang|trtllm|dynamo[=FOLDER]",
+        "Write what starts the deployment, or the first of a search, in an engine (dynamo: its own "
+        "in Kubernetes): to a folder, or to standard output in place of the report.",
     ),
     fidelity: str = FIDELITY,
     printer: Printer,
@@ -94,6 +96,7 @@ def serve(
     names the times and the GPUs that would.
 
     Exit code 3: the batch does not fit; it is projected all the same. Or a search found nothing.
+    Exit code 4: --most-seconds stopped a search; what it found is ranked.
 
     \b
     Examples:
@@ -109,15 +112,20 @@ def serve(
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= dict(parse_override(text) for text in assignments)
     if is_first_order(fidelity):
-        own = {"front": front or None, "search": search or None, "gpus": gpus, "plot": plot}
-        own["emit"] = emit
+        own: dict[str, Any] = {
+            "front": front or None,
+            "search": search or None,
+            "gpus": gpus,
+            "plot": plot,
+        }
+        own |= {"emit": emit, "most_seconds": most_seconds}
         refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html)
     if emit is not None:
-        from projector.serving.launch import ENGINES
+        from projector.serving.launch import TARGETS
 
-        one_of("emit", emit.partition("=")[0], ENGINES)
+        one_of("emit", emit.partition("=")[0], TARGETS)
         if emit.endswith("="):
             msg = f"emit: {emit} names no folder"
             raise ConfigError(msg, key="emit", value=emit, allowed="ENGINE=FOLDER, or ENGINE")
@@ -127,8 +135,9 @@ def serve(
             msg = "--search draws the fronts too; leave out --front"
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
         ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
+        ranking["most_seconds"] = most_seconds
         return _search(config, changes, ranking, (plot, html), emit, printer)
-    refuse_idle("objective", "top", needs="--search")
+    refuse_idle("objective", "top", "most_seconds", needs="--search")
     from projector.serving.api import project_case, read_case
 
     numbers = _numbers(gpus)
@@ -144,7 +153,9 @@ def serve(
     write_page(html, lambda: serve_report(result))
     printer.wrote(plot, html)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
-    launched = _launched(emit, result.deployment, traffic, printer)
+    alone = result.capacity.replicas if result.capacity else 1
+    replicas = result.disaggregated.balanced() if result.disaggregated else (0, alone or 1)
+    launched = _launched(emit, result.deployment, traffic, replicas, printer)
     if printer.as_json:
         print_json({**result.to_dict(), **({"launch": launched} if emit else {})})
     elif not launched or (emit and "=" in emit):
@@ -154,7 +165,11 @@ def serve(
 
 
 def _launched(
-    emit: str | None, deployment: "Deployment", traffic: "Traffic", printer: Printer
+    emit: str | None,
+    deployment: "Deployment",
+    traffic: "Traffic",
+    replicas: tuple[int, int],
+    printer: Printer,
 ) -> list[dict[str, Any]]:
     """Write what starts a deployment, if that is asked for; return what JSON has of it."""
     if emit is None:
@@ -163,7 +178,7 @@ def _launched(
     from projector.serving.launch import launches
 
     engine, equals, folder = emit.partition("=")
-    found = launches(engine, deployment, traffic)
+    found = launches(engine, deployment, traffic, replicas)
     for each in found:
         for name, text in each.files.items():
             if equals:
@@ -172,7 +187,8 @@ def _launched(
                 printer.wrote(str(path))
             elif not printer.as_json:
                 write(text if name.endswith(".sh") else f"# {name}\n{text}")
-        printer.warn_beside_report(f"{each.role}.sh does not say {what}" for what in each.unsaid)
+        name = next(iter(each.files))
+        printer.warn_beside_report(f"{name} does not say {what}" for what in each.unsaid)
     return [{"engine": engine, **each._asdict()} for each in found]
 
 
@@ -196,19 +212,24 @@ def _search(
     printer: Printer,
 ) -> int:
     from projector.report import serve_search as report
+    from projector.report.terminal.progress import SweepProgress
     from projector.searches.serving import search_serving
 
     for name in {"device", "dtype"} & set(changes):
         ranking[name] = str(changes.pop(name)).split(",")
     ranking["usd_per_gpu_hour"] = changes.pop("load.usd_per_gpu_hour", None)
     stated = {name: value for name, value in ranking.items() if value is not None}
-    result = search_serving(deployment=config, overrides=changes, **stated)
+    with SweepProgress(quiet=printer.quiet, found="points") as progress:
+        result = search_serving(deployment=config, overrides=changes, progress=progress, **stated)
     draw(files[0], lambda: report.fronts_figure(result))
     write_page(files[1], lambda: report.serve_search_report(result))
     printer.wrote(*files)
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
-    launched = _launched(emit, first.deployment, first.traffic, printer) if first else []
+    launched = []
+    if first:
+        counts = first.units * first.prefill_replicas, first.units * first.decode_replicas
+        launched = _launched(emit, first.deployment, first.traffic, counts, printer)
     if emit and not first:
         printer.say("--emit wrote nothing: no deployment keeps what is promised")
     if printer.as_json:
@@ -217,18 +238,20 @@ def _search(
     elif not launched or (emit and "=" in emit):
         print_report([report.serve_search_report(result)])
         printer.warn(warnings)
+    if result.left_out:
+        return OUT_OF_TIME
     return SUCCESS if result.configurations else DOES_NOT_FIT
 
 
 def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) -> int:
     from projector.first_order.serving import project_deployment
 
-    result, warnings = project_deployment(config, changes)
+    result = project_deployment(config, changes)
     if printer.as_json:
-        print_json({**result.to_dict(), "warnings": warnings})
+        print_json(result.to_dict())
     else:
         from projector.report.terminal.first_order import serve_report
 
         print_report(serve_report(result))
-        printer.warn(warnings)
+        printer.warn(result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT

@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from projector.cli.options import argument, command, flag, option
-from projector.cli.output import Printer, check_files, draw, interpret_at_first
+from projector.cli.output import Printer, check_files, draw, interpret_at_first, write_csv
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,13 @@ class _Gemm:
 def gemm(
     *,
     extents: tuple[str, ...] = argument("[M N K]"),
-    table: str | None = option("FILE.csv", "Shapes: columns m, n, k, and batch.", names="--csv"),
+    table: str | None = option(
+        "FILE.csv", "Shapes: columns m, n, k, batch; measured_us to compare.", names="--csv"
+    ),
     products: _Gemm,
     explain: bool = flag("Show every term and what the time is made of."),
-    plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the shapes under the roofline."),
+    out: str | None = option("FILE.csv", "Write every shape with its time and terms."),
+    plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the roofline, and the S-curve."),
     printer: Printer,
 ) -> None:
     """Time C[M, N] = A[M, K] @ B[K, N] on one device.
@@ -38,13 +41,14 @@ def gemm(
     its weight gradient nt. Types of 8 bits or fewer need K to be contiguous in both; other layouts
     pay for a transposed copy.
     """
-    check_files(plot)
+    check_files(plot, out=out)
     interpret_at_first(quiet=printer.quiet)
     from projector.report.figures.roofline import gemm_figure
     from projector.report.terminal.single import gemm_report
     from projector.single.gemm import list_gemms
 
     gemms = list_gemms(extents, table, **asdict(products))
+    write_csv(gemms, out, printer)
     draw(plot, lambda: gemm_figure(gemms))
     printer.show(gemms.to_dict(), lambda _: gemm_report(gemms, explain=explain))
 

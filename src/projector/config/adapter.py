@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from projector.config._base import Config, Count, Positive
 from projector.config.model import ModelConfig
 from projector.config.model_file import read_json
-from projector.config.resources import settings_of
+from projector.config.resources import SPELLINGS, settings_of
 from projector.errors import ConfigError, UnsupportedError
 
 SITES: Final = (
@@ -23,41 +23,17 @@ _FUSED: Final = {"qkv": ("q", "k", "v"), "fc1": ("gate", "up")}
 
 _EVERY: Final = tuple(site for site in SITES if site not in _FUSED)
 
-_MODULES: Final[Mapping[str, str]] = {
-    "qkv": "linear_qkv qkv_proj",
-    "q": "linear_q linear_q_proj q_proj",
-    "k": "linear_k k_proj",
-    "v": "linear_v v_proj",
-    "proj": "linear_proj o_proj",
-    "q_down": "linear_q_down_proj q_a_proj",
-    "q_up": "linear_q_up_proj q_b_proj",
-    "kv_down": "linear_kv_down_proj kv_a_proj_with_mqa",
-    "kv_up": "linear_kv_up_proj kv_b_proj",
-    "fc1": "linear_fc1 gate_up_proj",
-    "gate": "linear_fc1_gate gate_proj w1",
-    "up": "linear_fc1_up up_proj w3",
-    "fc2": "linear_fc2 down_proj w2",
-}
-"""Linear layer -> names of its module in Megatron and in Hugging Face."""
+_TABLE: Final = settings_of("adapters")
 
 TARGETS: Final[Mapping[str, tuple[str, ...]]] = {
-    name: (site,) for site, names in _MODULES.items() for name in names.split()
+    name: (site,) for site, names in _TABLE["modules"].items() for name in names.split()
 } | {"all-linear": _EVERY}
 """Name of a module -> the linear layers it stands for."""
 
 MEGATRON_TARGETS: Final = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 """Modules that Megatron-Bridge and Primus put adapters beside where nothing is stated."""
 
-KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "lora": {},
-    "qlora": {"base_precision": "nf4"},
-    "canonical_lora": {
-        "targets": (
-            "linear_q", "linear_k", "linear_v", "linear_proj", "linear_fc1_gate", "linear_fc1_up",
-            "linear_fc2",
-        ),
-    },
-}  # fmt: skip
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = _TABLE["kinds"]
 """Kind of adapter -> what it sets where nothing is stated."""
 
 
@@ -93,16 +69,7 @@ class AdapterConfig(Config):
     """Storage of the frozen linear layers: 4 bits (``nf4``), made 16 bits for each use. None given
     means the type of training."""
 
-    aliases: ClassVar = {
-        "dim": "rank",
-        "adapter_dim": "rank",
-        "r": "rank",
-        "lora_alpha": "alpha",
-        "lora_dropout": "dropout",
-        "adapter_dropout": "dropout",
-        "target_modules": "targets",
-        "peft_scheme": "kind",
-    }
+    aliases: ClassVar = SPELLINGS["adapter"]
 
     @model_validator(mode="before")
     @classmethod
@@ -112,7 +79,7 @@ class AdapterConfig(Config):
         key = "peft_scheme" if "kind" not in data and "peft_scheme" in data else "kind"
         name = str(data.get(key, "lora")).lower()
         if name not in KINDS:
-            why = settings_of("adapters")["other_kinds"].get(name)
+            why = _TABLE["other_kinds"].get(name)
             if why:
                 msg = f"{name} is not modelled: {why}"
                 raise UnsupportedError(msg, key=key, value=data[key], allowed=sorted(KINDS))
@@ -203,8 +170,7 @@ def read_peft(data: Mapping[str, Any]) -> dict[str, Any]:
     adapter: dict[str, Any] = {"kind": kind}
     if str(kind).upper() != "LORA":
         return adapter
-    table = settings_of("adapters")
-    harmless, refused = table["peft_harmless"].split(), table["peft_refused"]
+    harmless, refused = _TABLE["peft_harmless"].split(), _TABLE["peft_refused"]
     for key, value in data.items():
         off = value in (None, False, 0, "none") or value in ({}, [], ())
         if key in _PEFT_FIELDS:

@@ -1,6 +1,6 @@
 """Bands around projections: where the measured value of a comparable run lies.
 
-``hardware/uncertainty.yaml`` holds them by class; docs/validation.md says how they are made.
+``hardware/uncertainty.yaml`` holds them by class; docs/accuracy.md says how they are made.
 """
 
 import math

@@ -3,18 +3,14 @@
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
 from projector.config._base import MOST, Config, NotNegative, Positive
+from projector.config.modalities import Count, DiffusionConfig, Extent, VisionConfig
+from projector.config.resources import SPELLINGS
 from projector.errors import ConfigError, UnsupportedError
-
-Extent = Annotated[int, Field(gt=0, le=1 << 30)]
-"""A width or a count of a real architecture; the limit keeps products within exact integers."""
-
-Count = Annotated[int, Field(ge=0, le=1 << 30)]
-"""The same, where nothing is legal too."""
 
 Mixer = Literal[
     "attention", "mamba1", "mamba2", "gdn", "kda", "linear", "rwkv7", "conv",
@@ -140,14 +136,7 @@ class MLAConfig(Config):
     index_topk: Count = 2048
     """Keys that it chooses for a query."""
 
-    aliases: ClassVar = {
-        "index_n_heads": "index_heads",
-        "dsa_indexer_n_heads": "index_heads",
-        "dsa_indexer_head_dim": "index_head_dim",
-        "dsa_indexer_topk": "index_topk",
-        "qk_nope_head_dim": "qk_head_dim",
-        "qk_rope_head_dim": "qk_pos_emb_head_dim",
-    }
+    aliases: ClassVar = SPELLINGS["mla"]
 
     @property
     def cached_size(self) -> int:
@@ -207,18 +196,7 @@ class MoEConfig(Config):
     group_topk: Count = 0
     """Groups each token may visit with group-limited routing."""
 
-    aliases: ClassVar = {
-        "moe_ffn_hidden_size": "ffn_hidden_size",
-        "moe_router_topk": "router_topk",
-        "top_k": "router_topk",
-        "moe_shared_expert_intermediate_size": "shared_expert_ffn_hidden_size",
-        "moe_latent_size": "latent_size",
-        "moe_layer_freq": "layer_freq",
-        "moe_router_score_function": "router_score_function",
-        "moe_router_pre_softmax": "router_pre_softmax",
-        "moe_router_topk_scaling_factor": "router_scaling_factor",
-        "routed_scaling_factor": "router_scaling_factor",
-    }
+    aliases: ClassVar = SPELLINGS["moe"]
 
     @field_validator("layer_freq", mode="after")
     @classmethod
@@ -274,17 +252,7 @@ class RecurrentConfig(Config):
     gated_norm: bool = True
     """Whether Mamba-2 has a norm behind its gate (Falcon-H1 has none)."""
 
-    aliases: ClassVar = {
-        "mamba_num_heads": "num_heads",
-        "mamba_head_dim": "head_dim",
-        "mamba_num_groups": "num_groups",
-        "mamba_state_dim": "state_size",
-        "linear_num_value_heads": "num_heads",
-        "linear_value_head_dim": "head_dim",
-        "linear_num_key_heads": "num_groups",
-        "linear_key_head_dim": "state_size",
-        "linear_conv_kernel_dim": "conv_kernel",
-    }
+    aliases: ClassVar = SPELLINGS["recurrent"]
 
     @model_validator(mode="after")
     def _groups_share_heads(self) -> Self:
@@ -292,138 +260,6 @@ class RecurrentConfig(Config):
             msg = f"num_groups ({self.num_groups}) must divide num_heads ({self.num_heads})"
             raise ValueError(msg)
         return self
-
-
-class DiffusionConfig(Config):
-    """What a diffusion transformer denoises, and what it is told beside it.
-
-    A sequence has the tokens of the residual stream: latents, and text where both are joined.
-    """
-
-    latent_size: Extent
-    """Numbers of a latent token that goes in: channels times what a patch covers."""
-
-    latent_out: Count = 0
-    """The same of one that comes out; 0 is as many."""
-
-    text_tokens: Count = 0
-    """Tokens of text that condition a sample; 0 has none."""
-
-    text_size: Count = 0
-    """Width of a token's embedding, as the text encoder gives it."""
-
-    text_layers: Literal[1, 2] = 1
-    """Linear layers that bring text to the width of the model."""
-
-    pooled_size: Count = 0
-    """Width of one embedding of the whole text, or class, beside the time; 0 has none."""
-
-    time_size: Extent = 256
-    """Sines and cosines of the time of a sample."""
-
-    guidance: bool = False
-    """Whether the scale of guidance is embedded like the time (FLUX.1 dev)."""
-
-    modulation: Literal["layer", "shared"] = "layer"
-    """Scales, shifts and gates of norms: each layer projects them, or the model does once and a
-    layer adds a table of its own (PixArt's adaLN-single, arXiv 2310.00426; Wan)."""
-
-    @model_validator(mode="after")
-    def _text_has_a_width(self) -> Self:
-        if (self.text_tokens > 0) != (self.text_size > 0):
-            msg = f"text_tokens ({self.text_tokens}) and text_size ({self.text_size}) go together"
-            raise ValueError(msg)
-        return self
-
-    @property
-    def out_size(self) -> int:
-        """Numbers of a latent token that comes out."""
-        return self.latent_out or self.latent_size
-
-    def text_width(self, hidden: int) -> int:
-        """Return all inputs of the projections to ``hidden`` that a token of text goes through."""
-        return self.text_size + (self.text_layers - 1) * hidden if self.text_tokens else 0
-
-    def condition_width(self, hidden: int) -> int:
-        """Return all inputs of the projections to ``hidden`` that run once a sample."""
-        times = 1 + self.guidance
-        width = times * (self.time_size + hidden) + (self.modulation == "shared") * 6 * hidden
-        return width + (self.pooled_size + hidden if self.pooled_size else 0)
-
-    @property
-    def embedder_biases(self) -> int:
-        """Biases of what embeds latents, text, time and the rest, each of the model's width."""
-        pairs = 1 + self.guidance + (self.pooled_size > 0)
-        text = self.text_layers * (self.text_tokens > 0)
-        return 1 + text + 2 * pairs + 6 * (self.modulation == "shared")
-
-
-class VisionConfig(Config):
-    """A vision transformer whose tokens a language model reads among its own (arXiv 2010.11929).
-
-    Its layers have full attention over the patches of one image, with biases, and an MLP. A
-    projector of two linear layers makes tokens of them. It stands on the first pipeline stage.
-    """
-
-    num_layers: int = Field(gt=0, le=1000)
-    """Layers of the tower."""
-
-    hidden_size: Extent
-    """Width of a patch's embedding."""
-
-    ffn_hidden_size: Extent
-    """Inner width of its MLP."""
-
-    num_attention_heads: Extent
-    """Heads of its attention."""
-
-    patch_size: Extent
-    """Numbers of a patch: channels times pixels, times frames (588 of 14 x 14 pixels in colour)."""
-
-    patches: Extent
-    """Patches of an image."""
-
-    images: Extent = 1
-    """Images in a sequence, whose tokens are part of its length."""
-
-    merge: Extent = 1
-    """Neighbouring patches that become one token (4 in Qwen2-VL)."""
-
-    projector_size: Extent | None = None
-    """Inner width of the projector; none given is that of the merged patches."""
-
-    gated: bool = False
-    """Whether its MLP has a gate projection (Qwen2.5-VL)."""
-
-    normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
-    """RMSNorm has one vector, LayerNorm two."""
-
-    learned_positions: bool = True
-    """Whether each patch has a learned position; rotations change no projection here."""
-
-    frozen: bool = False
-    """Whether the tower stays as it is: no backward, no gradients, no optimizer states. The
-    projector is trained."""
-
-    @model_validator(mode="after")
-    def _heads_and_tokens_are_whole(self) -> Self:
-        for key, whole, part in (
-            ("num_attention_heads", self.hidden_size, self.num_attention_heads),
-            ("merge", self.patches, self.merge),
-        ):
-            if whole % part:
-                raise ValueError(f"{key} ({part}) must divide {whole}")
-        return self
-
-    @property
-    def inner_size(self) -> int:
-        """Inner width of the projector."""
-        return self.projector_size or self.merge * self.hidden_size
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all images of a sequence, for the language model."""
-        return self.images * self.patches // self.merge
 
 
 class ModelConfig(Config):
@@ -553,19 +389,7 @@ class ModelConfig(Config):
     """What the projection does not follow, in sentences that every job of the model warns with. A
     sentence about something that a field can settle names the field as ``model.FIELD=value``."""
 
-    aliases: ClassVar = {
-        "head_dim": "kv_channels",
-        "kv_heads": "num_query_groups",
-        "rope_theta": "rotary_base",
-        "partial_rotary_factor": "rotary_percent",
-        "rms_norm_eps": "norm_epsilon",
-        "layernorm_epsilon": "norm_epsilon",
-        "rope_local_base_freq": "rotary_base_local",
-        "no_rope_layer_interval": "no_rope_freq",
-        "apply_layernorm_1p": "zero_centered_norms",
-        "hybrid_layer_pattern": "layer_types",
-        "hybrid_override_pattern": "layer_types",
-    }
+    aliases: ClassVar = SPELLINGS["model"]
 
     @field_validator("layer_types", mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from projector.config._base import (
     Label,
     Shares,
 )
+from projector.config.resources import SPELLINGS
 from projector.errors import ConfigError, shown
 
 MAX_DEGREE = 1 << 20
@@ -142,22 +143,7 @@ class ParallelismConfig(Config):
     """Run shared experts beside the expert all-to-all, which hides behind them; without effect
     where overlap_moe_expert_parallel_comm hides it behind the whole layer."""
 
-    aliases: ClassVar = {
-        "tensor_model_parallel_size": "tp",
-        "tensor_parallel_size": "tp",
-        "pipeline_model_parallel_size": "pp",
-        "pipeline_parallel_size": "pp",
-        "virtual_pipeline_model_parallel_size": "vpp",
-        "num_virtual_stages_per_pipeline_rank": "vpp",
-        "context_parallel_size": "cp",
-        "expert_model_parallel_size": "ep",
-        "expert_parallel_size": "ep",
-        "expert_tensor_parallel_size": "etp",
-        "data_parallel_size": "dp",
-        "layout": "pipeline_model_parallel_layout",
-        "data_parallel_replicate_degree": "num_distributed_optimizer_instances",
-        "data_parallel_shard_degree": "sharding_group_size",
-    }
+    aliases: ClassVar = SPELLINGS["parallelism"]
 
     @field_validator("fsdp", mode="before")
     @classmethod

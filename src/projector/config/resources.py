@@ -209,3 +209,7 @@ def hardware_table(file: str) -> Mapping[str, Any]:
 def settings_of(tool: str) -> Mapping[str, Any]:
     """Return what is known of the settings of another tool, from ``hardware/settings/``."""
     return hardware_table(f"settings/{tool}.yaml")
+
+
+SPELLINGS = settings_of("spellings")
+"""Section of a job -> other spellings of its fields."""

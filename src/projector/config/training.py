@@ -20,7 +20,7 @@ from projector.config._base import (
 from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.device_kernels import matrix_type_named
 from projector.config.framework import FrameworkConfig
-from projector.config.resources import normalise
+from projector.config.resources import SPELLINGS, normalise
 from projector.errors import ConfigError, shown
 
 AUTO, ALL = "auto", "all"
@@ -41,19 +41,8 @@ _CHUNKS: dict[str, Callable[[int], int]] = {
 }
 """Chunks a rank of each schedule, from those that another schedule uses for the same work."""
 
-_SPELLINGS = {
-    "zerobubble": "zb-h1 zero-bubble",
-    "zerobubble-h2": "zb-h2 zero-bubble-h2",
-    "interleaved": "1f1b-interleaved interleaved-1f1b",
-    "zbv-formatted": "zb-v zbv zbv-zero-bubble",
-    "zbv-greedy-min": "v-min",
-    "zbv-greedy-half": "v-half zbv-greedy",
-    "zbv-greedy-zb": "v-zb",
-    "seaailab": "zero-bubble-heuristic sea-ai-lab",
-    "seaailab-ilp": "zero-bubble-ilp",
-}
-"""What papers and other tools call a schedule. Primus' ``zerobubble-heuristic`` searches by the
-rules of Sea AI Lab's planner, as ``seaailab`` does (``zerobubble_heuristic.py``)."""
+_SPELLINGS: Mapping[str, str] = SPELLINGS["schedules"]
+"""What papers and other tools call a schedule."""
 
 
 def _folded(name: str) -> str:
@@ -125,13 +114,7 @@ class RecomputeConfig(Config):
     modules: tuple[str, ...] = ("core_attn",)
     """Modules that selective recomputation drops."""
 
-    aliases: ClassVar = {
-        "recompute_granularity": "granularity",
-        "recompute_method": "method",
-        "recompute_num_layers": "num_layers",
-        "recompute_modules": "modules",
-        "recompute_layer_ids": "layers",
-    }
+    aliases: ClassVar = SPELLINGS["recompute"]
 
     @field_validator("modules", mode="after")
     @classmethod
@@ -368,12 +351,7 @@ class TrainingConfig(Config):
     mtp_loss: bool = True
     """Train multi-token-prediction modules where the model has them."""
 
-    aliases: ClassVar = {
-        "mbs": "micro_batch_size",
-        "gbs": "global_batch_size",
-        "sequence_length": "seq_length",
-        "pipeline_schedule_algorithm": "schedule",
-    }
+    aliases: ClassVar = SPELLINGS["training"]
 
     @model_validator(mode="before")
     @classmethod

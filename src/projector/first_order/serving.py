@@ -1,13 +1,14 @@
 """Prefill, decode and the largest batch of a deployment, in closed form, and reading one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from projector.arrays import Flags, Floats
+from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
 from projector.config.first_order import (
     FIRST_ORDER,
@@ -136,6 +137,8 @@ class FirstOrderServing:
     columns: ServingColumns
     times: ServingTimes
     constants: FirstOrderConfig
+    unused: tuple[str, ...] = ()
+    """What a deployment states that has no meaning here, in words."""
 
     @property
     def gpus(self) -> int:
@@ -186,8 +189,8 @@ class FirstOrderServing:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the projection does not follow of the model."""
-        return self.model.notes
+        """What the projection does not follow of the model and of what is stated."""
+        return *self.model.notes, *self.unused
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector serve --fidelity first-order --json`` prints."""
@@ -294,10 +297,14 @@ CONSTANT = "first_order."
 
 
 def project_deployment(
-    source: str | Path | None, changes: Mapping[str, Any]
-) -> tuple[FirstOrderServing, list[str]]:
-    """Project a serving file and options in closed form; what has no use is a warning or error."""
-    stated = {} if source is None else _flat(read_yaml(source))
+    source: str | Path | Mapping[str, Any] | None, changes: Mapping[str, Any]
+) -> FirstOrderServing:
+    """Project a serving file or mapping in closed form.
+
+    What has no meaning is a warning if it stands there, an error if a change names it.
+    """
+    data = read_yaml(source) if isinstance(source, str | Path) else source
+    stated = _flat(data or {})
     ignored = sorted(name for name in stated if not _is_used(name))
     for name, value in changes.items():
         if not _is_used(name):
@@ -305,7 +312,7 @@ def project_deployment(
             raise ConfigError(msg, key=name, value=value, allowed=sorted(FIELDS))
     merged = {**stated, **changes}
     given = {FIELDS[name]: value for name, value in merged.items() if name in FIELDS}
-    if source is not None:
+    if isinstance(source, str | Path):
         folder = Path(source).parent
         given |= {
             name: beside(given[name], folder) for name in ("model", "device") if name in given
@@ -328,8 +335,8 @@ def project_deployment(
     config = FirstOrderConfig.parse(constants, path="first_order")
     kept = {name: value for name, value in given.items() if value is not None}
     result = project_serving(kept.pop("model"), kept.pop("device"), **kept, first_order=config)
-    unused = [f"{name} has no meaning in closed forms and is not used" for name in ignored]
-    return result, [*result.warnings, *unused]
+    unused = tuple(f"{name} has no meaning in closed forms and is not used" for name in ignored)
+    return replace(result, unused=unused)
 
 
 def _is_used(name: str) -> bool:
@@ -340,7 +347,9 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted fields; models and devices stay whole."""
     flat: dict[str, Any] = {}
     for name, value in data.items():
-        if name in {"cluster", "load", "first_order"} and isinstance(value, Mapping):
+        if isinstance(value, ClusterConfig):
+            flat["device"] = value.device
+        elif name in {"cluster", "load", "first_order"} and isinstance(value, Mapping):
             flat |= {f"{name}.{key}": inner for key, inner in value.items()}
         else:
             flat[name] = value

@@ -21,6 +21,7 @@ from projector.config._base import Config
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.measure.smi import AMD_PCI_VENDOR, name_of_gpu, text_of
+from projector.trace.names import Word
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -31,20 +32,12 @@ HIDING: dict[Vendor, tuple[str, ...]] = {
 """Variables with which the runtimes of a vendor hide devices from a process."""
 
 
-class Entry(Config):
-    """One line of ``hardware/runtime_names.yaml``."""
-
-    value: str
-    source: str
-    note: str = ""
-
-
 class RuntimeNames(Config):
     """``hardware/runtime_names.yaml``."""
 
-    names: dict[str, Entry]
+    names: dict[str, Word]
     """Name of a runtime -> file of the device."""
-    amd_pci_devices: dict[str, Entry]
+    amd_pci_devices: dict[str, Word]
     """Device id of PCI, in hexadecimal digits -> name of a runtime."""
     sources: dict[str, str]
 

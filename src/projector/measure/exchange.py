@@ -435,7 +435,12 @@ def join(torch: Torch, task: Task, kind: str) -> Ranks:
         msg = f"the task wants {task.ranks} ranks, and {count} were started"
         raise MeasurementError(msg, key="ranks", value=count, allowed=task.ranks)
     if kind == "cuda":
-        _take_gpu(torch, int(os.environ.get("LOCAL_RANK", "0")), count)
+        local, seen = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= seen:
+            msg = f"{count} ranks need as many GPUs, and torch sees {seen}"
+            allowed = f"at most {seen}"
+            raise MeasurementError(msg, key="benchmark_gpus", value=count, allowed=allowed)
+        torch.cuda.set_device(local)
     if count == 1:
         return Ranks(torch)
     groups = layout(count, tp=task.tp, cp=task.cp, ep=task.ep, etp=task.etp)
@@ -457,14 +462,6 @@ def join(torch: Torch, task: Task, kind: str) -> Ranks:
             if rank in members:
                 ranks.groups[name] = handle
     return ranks
-
-
-def _take_gpu(torch: Torch, local: int, count: int) -> None:
-    seen = torch.cuda.device_count()
-    if local >= seen:
-        msg = f"{count} ranks need as many GPUs, and torch sees {seen}"
-        raise MeasurementError(msg, key="benchmark_gpus", value=count, allowed=f"at most {seen}")
-    torch.cuda.set_device(local)
 
 
 MOST_PARTS = 8

@@ -16,25 +16,16 @@ from projector.config.first_order import FirstOrderConfig
 from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model import MoEConfig
+from projector.config.resources import settings_of
 from projector.config.run import RunConfig
 from projector.envelope import told
 from projector.errors import ConfigError
 from projector.lower.rules import divisors, first_broken
 from projector.lower.workloads import layout_of
 
-AS_MEASURED: dict[str, Any] = {
-    "parallelism.tp_comm_overlap": False,
-    "parallelism.overlap_moe_expert_parallel_comm": False,
-    "parallelism.moe_shared_expert_overlap": False,
-    "training.elementwise": "eager",
-    "training.torch_compile": False,
-    "training.cuda_graphs": False,
-    "training.moe.dispatcher": "alltoall",
-    "training.moe.dispatch_precision": "bf16",
-    "training.moe.permute_fusion": False,
-    "training.moe.fused_experts": False,
-    "training.moe.padding_fusion": True,
-}
+_SETTINGS = settings_of("benchmark_job")
+
+AS_MEASURED: Mapping[str, Any] = _SETTINGS["as_measured"]
 """PyTorch's own kernels, one after the other. What the target does instead is scaled by the model,
 so that no time of another kernel is taken for that of a fused one."""
 
@@ -83,27 +74,7 @@ class DescribedReduction(Config):
     stand_ins: list[str]
 
 
-WHOLE: dict[str, Any] = {
-    "parallelism.pp": 1,
-    "parallelism.vpp": 1,
-    "parallelism.dp": None,
-    "parallelism.decoder_first_pipeline_num_layers": None,
-    "parallelism.decoder_last_pipeline_num_layers": None,
-    "parallelism.pipeline_model_parallel_layout": None,
-    "parallelism.account_for_embedding_in_pipeline_split": False,
-    "parallelism.account_for_loss_in_pipeline_split": False,
-    "parallelism.divide_pipeline_by_work": False,
-    "parallelism.microbatch_group_size_per_vp_stage": None,
-    "parallelism.num_distributed_optimizer_instances": 1,
-    "parallelism.sharding_group_size": None,
-    "training.recompute": "none",
-    "training.schedule": "auto",
-    "training.zero_bubble_max_pending_backward": None,
-    "training.optimizer_post_validation": False,
-    "training.activation_offload_fraction": 0.0,
-    "training.optimizer.offload_fraction": 0.0,
-    "cluster.nodes": 1,
-}
+WHOLE: Mapping[str, Any] = _SETTINGS["whole"]
 """What every benchmark job has: one stage, one copy, everything kept on the device."""
 
 

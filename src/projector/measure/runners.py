@@ -392,12 +392,6 @@ class StepRunner:
         return seconds | {"total": sum(seconds.values())}
 
 
-def prepare_step(bench: Bench, program: StepProgram) -> Prepared:
-    """Make a step; its memory was counted before, see `step_memory`."""
-    runner = StepRunner(bench, program)
-    return Prepared(runner, runner.backend)
-
-
 def step_memory(bench: Bench, program: StepProgram) -> dict[str, float]:
     """Return what a step takes at its peak, all state included, in the second of two steps.
 

@@ -270,7 +270,8 @@ def _prepare(bench: runners.Bench, program: task.Program) -> runners.Prepared:
         case task.LayerProgram():
             return runners.prepare_layer(bench, program)
         case task.StepProgram():
-            return runners.prepare_step(bench, program)
+            step = runners.StepRunner(bench, program)
+            return runners.Prepared(step, step.backend)
         case task.CopyProgram():
             return runners.prepare_copy(bench, program)
         case task.ClockProgram():

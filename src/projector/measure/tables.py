@@ -5,7 +5,7 @@ it is a whole model of fewer layers, becomes a row of memory and one of a traini
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,27 +27,9 @@ KEY = "tables"
 SOURCE = "projector-record"
 """First word of ``source``, by which fits weigh rows."""
 
-_JOB = ("model", "params_b", "gpu", "n_gpus", "precision", "seq_len", "micro_batch", "global_batch")
-_SPLIT = ("tp", "pp", "vpp", "cp", "ep", "dp", "fsdp_zero", "recompute", "num_layers")
-
-MEMORY_COLUMNS = (
-    *_JOB, *_SPLIT, "other_flags", "component", "mem_gib", "unit_note", "kind", "source",
-    "verified",
-)  # fmt: skip
-THROUGHPUT_COLUMNS = (
-    *_JOB, *_SPLIT, "task", "other_flags", "tokens_per_s_per_gpu", "tflops_per_gpu",
-    "tflops_convention", "step_time_s", "mfu_pct", "derived_fields", "source", "verified",
-    *(
-        f"recipe_{name}"
-        for name in (
-            "match", "recompute", "cuda_graph", "tp_comm_overlap", "overlap_grad_reduce",
-            "overlap_param_gather", "fsdp", "moe_dispatcher", "moe_overlap", "activation_offload",
-            "optimizer_offload", "optimizer_dtype", "grad_reduce_dtype", "fused_cross_entropy",
-            "other", "source", "confidence",
-        )
-    ),
-    "doubt",
-)  # fmt: skip
+_WRITTEN: Mapping[str, list[str]] = resources.hardware_table("table_names.yaml")["written"]
+MEMORY_COLUMNS = tuple(_WRITTEN["memory_rows"])
+THROUGHPUT_COLUMNS = tuple(_WRITTEN["training_rows"])
 
 _KINDS: dict[str, BenchKind] = {
     "gemm": "gemm", "attention": "attention", "collective": "collective"

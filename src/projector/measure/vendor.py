@@ -87,11 +87,6 @@ class Sampler(ReadingThread):
             self._library.close()
             self._library = None
 
-    def between(self, start_s: float, end_s: float) -> tuple[float | None, float | None]:
-        """Return the median clock in MHz and power in W of a span; None where none was read."""
-        load = self.load([(start_s, end_s)])
-        return load.clock_mhz, load.power_w
-
     def load(self, spans: Sequence[tuple[float, float]]) -> Load:
         """Return how the device was over spans of seconds, such as all runs of one operation.
 

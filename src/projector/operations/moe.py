@@ -469,8 +469,9 @@ def _emit_served_exchange(
     """Emit a fused dispatch or combine; devices of an attention group share its tokens."""
     parts, local = np.maximum(1, shapes.ep), steps.stage_local
     sent = ceil_div(shapes.tokens, shapes.tp).astype(np.float64)
-    mean = steps.stage_tokens * shapes.topk / parts
-    tokens = sent * np.maximum(1.0, pairs / np.maximum(1.0, mean))
+    # Of the fullest part over what every device sends on average, all as full as the fullest.
+    devices = shapes.tp * steps.attention_dp
+    tokens = np.maximum(sent, pairs * parts / (devices * shapes.topk))
     size = shapes.expert_hidden * element
     # The kernel for few tokens sends a copy to every expert.
     copies = np.where(op == LOW_LATENCY, shapes.topk, steps.ranks_reached).astype(np.float64)

@@ -122,6 +122,8 @@ class Choice:
     on_front: bool = False
     """Whether no other choice beats it in both time and money (or GPU-hours)."""
     is_knee: bool = False
+    beaten_by: str = ""
+    """A choice that is faster and cheaper, with its band too, and no riskier."""
     remark: str = ""
     """Why it is where it is."""
 
@@ -129,6 +131,11 @@ class Choice:
     def gpus(self) -> int:
         """Devices of the cluster."""
         return self.job.cluster.gpus
+
+    @property
+    def batch(self) -> int:
+        """Sequences of a step."""
+        return self.job.training.global_batch_size
 
     @property
     def fits(self) -> bool:
@@ -162,6 +169,7 @@ class Choice:
             "device": self.label,
             "gpus": self.gpus,
             "nodes": self.job.cluster.nodes,
+            "global_batch_size": self.batch,
             **self.run.to_dict(),
             **told(self, "tokens_per_s_per_gpu mfu"),
             "iteration_time_ms": self.iteration_time_s * 1e3,

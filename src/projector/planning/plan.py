@@ -6,7 +6,7 @@ Where none does, it says what would do; every entry of that was projected.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from projector.planning.choice import MEETS, UNCERTAIN, Choice
 from projector.planning.question import Question, ask, days_number, number, stating, usd
 from projector.planning.ranking import COST, objective_of, rank, spend_of, status_of, value_of
 from projector.planning.words import answer_of, assumptions_of
+from projector.planning.worth import Worth, worths
 from projector.projection.api import JobLike
 from projector.searches.limits import check_top
 
@@ -210,6 +211,8 @@ class PlanResult(Frame):
     """Clusters that offered no choice, or were not searched, and why."""
     would_do: tuple[Remedy, ...]
     """Where nothing keeps the limits: what would."""
+    worths: tuple[Worth, ...]
+    """What the assumptions that decide are worth, the largest first."""
     layouts: int
     seconds: float
 
@@ -222,6 +225,16 @@ class PlanResult(Frame):
     def uncertain(self) -> bool:
         """Whether a choice fits and keeps the limits with the middle of its band alone."""
         return bool(self.choices) and self.choices[0].fits and self.choices[0].status == UNCERTAIN
+
+    @property
+    def listed(self) -> tuple[Choice, ...]:
+        """Choices that reports show, in order: no other is both faster and cheaper."""
+        return tuple(each for each in self.choices if not each.beaten_by)[: self.top]
+
+    @property
+    def beaten(self) -> tuple[Choice, ...]:
+        """Choices that are slower and dearer than another, which reports leave out."""
+        return tuple(each for each in self.choices if each.beaten_by)
 
     @property
     def knee(self) -> Choice | None:
@@ -267,19 +280,27 @@ class PlanResult(Frame):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector plan --json`` prints."""
-        question, training = self.question, self.question.job.training
+        question = self.question
+        first = self.choices[0].job if self.choices else question.job
+        training = first.training
         band = self.choices[0].band if self.choices else NOTHING
         return {
             **envelope(self.warnings, band.to_dict()),
             "model": question.job.model.name,
-            **told(question, "tokens tokens_per_step"),
+            "tokens": question.tokens,
+            "tokens_per_step": training.global_batch_size * training.seq_length,
             **told(training, "global_batch_size seq_length precision"),
+            "global_batches": list(question.batches),
             "batch_basis": question.batch_basis,
             "devices": [kind.label for kind in question.kinds],
             **told(question, "devices_basis deadline_days budget_usd fidelity"),
             **told(self, "met answer objective"),
-            "choices": [choice.to_dict() for choice in self.choices[: self.top]],
+            "choices": [choice.to_dict() for choice in self.listed],
             "considered": len(self.choices),
+            "beaten": [
+                {"device": each.label, "gpus": each.gpus, "by": each.beaten_by}
+                for each in self.beaten
+            ],
             "front": [
                 {"device": each.label, "gpus": each.gpus, "knee": each.is_knee}
                 for each in self.front
@@ -288,6 +309,7 @@ class PlanResult(Frame):
                 {"device": each.label, "gpus": list(each.gpus), "reason": each.reason}
                 for each in self.skipped
             ],
+            "worths": [asdict(each) for each in self.worths],
             **told(self, "would_do assumptions layouts seconds"),
         }
 
@@ -312,7 +334,7 @@ class PlanResult(Frame):
                 **({} if self.spend != "cost_usd" else {"USD": each.run.cost_usd}),
                 "remark": each.remark,
             }
-            for each in self.choices[: self.top]
+            for each in self.listed
         ]
         return html_table(self.answer, rows)
 
@@ -332,16 +354,18 @@ def project_plan(
     fidelity: str = TILES,
     settings: PlanSettings | None = None,
     formats: Sequence[str] = (),
+    global_batch: Any = None,
     progress: surveys.Progress | None = None,
 ) -> PlanResult:
     """Rank clusters and layouts for a training run.
 
     Every size of every kind of cluster is searched for its fastest layout, and its run projected.
-    Model, global batch and sequence are the same everywhere, so that every row trains the same.
+    Model, tokens and sequence are the same everywhere. Of several global batches each size takes
+    the fastest, or a smaller one that adds at most ``settings.batch_slack`` of the days.
 
     Args:
         model (str, mapping or ModelConfig, optional): An architecture; sequence and global batch
-            follow rules of `PlanSettings` unless ``overrides`` state them.
+            follow rules of `PlanSettings` unless they are stated.
         tokens (float or str, optional): Tokens to train: a number, or a text such as ``15.6T``.
             Left out, the job states them.
         job (Job, mapping, str or Path, optional): Instead of a model: anything that `load_job`
@@ -362,6 +386,9 @@ def project_plan(
         settings (PlanSettings, optional): Defaults to use instead of the shipped ones.
         formats (sequence of str): Formats of `emit_job`: only what their frameworks can run is
             offered.
+        global_batch (int, str or sequence of int, optional): Sequences of a step to choose from: a
+            range ``512..2048``, which is doubled from its lower end, or several. Left out, the job
+            or ``overrides`` state it, or rules of `PlanSettings` give a range.
         progress (callable, optional): Called after each size with sizes done, sizes expected and
             layouts projected.
 
@@ -384,6 +411,7 @@ def project_plan(
         fidelity=fidelity,
         settings=settings or PlanSettings(),
         formats=formats,
+        global_batch=global_batch,
     )
     surveyor = surveys.Surveyor(question, progress)
     skipped = surveys.survey(surveyor)
@@ -404,6 +432,7 @@ def project_plan(
         top=top,
         skipped=tuple(skipped),
         would_do=would_do,
+        worths=worths(surveyor, ranked),
         layouts=surveyor.layouts,
         seconds=time.perf_counter() - began,
     )

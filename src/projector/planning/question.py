@@ -165,6 +165,32 @@ def read_prices(value: Any, kinds: Sequence[ClusterKind]) -> dict[str, float]:
     return prices
 
 
+BATCH = "training.global_batch_size"
+
+_BATCHES = "whole numbers above 0: one, several as 512,1024, or a range as 512..2k"
+
+
+def read_batches(value: Any) -> tuple[int, ...]:
+    """Return the global batches to choose from, rising; a range is doubled from its lower end."""
+    value = unwrapped(value)
+    parts = value.split(",") if isinstance(value, str) else value
+    found: set[int] = set()
+    for part in parts if isinstance(parts, list | tuple) else [parts]:
+        ends = [read_amount(end) for end in part.split("..")] if isinstance(part, str) else [part]
+        whole = all(isinstance(end, int | float) and end >= 1 and end % 1 == 0 for end in ends)
+        if not whole or True in ends or len(ends) > 2 or ends[0] > ends[-1]:
+            msg = f"global_batch: takes {_BATCHES}; got {shown(value)}"
+            raise ConfigError(msg, key="global_batch", value=value, allowed=_BATCHES)
+        low, high = int(ends[0]), int(ends[-1])
+        found |= {high, *doubled(low, high)}
+    return tuple(sorted(found))
+
+
+def doubled(low: int, high: int) -> tuple[int, ...]:
+    """Return a number and its doubles up to another."""
+    return tuple(low << power for power in range((high // low).bit_length()))
+
+
 ROUND = 64
 """A global batch that no power of two gives is a multiple of this, so that replicas divide it."""
 
@@ -187,9 +213,11 @@ class Question:
     source: Any
     """What the job was read from: other devices bring other nodes along."""
     changes: Mapping[str, Any]
-    """Dotted fields that were stated besides, and the global batch."""
+    """Dotted fields that were stated besides, and the largest global batch."""
+    batches: tuple[int, ...]
+    """Global batches to choose from, rising."""
     batch_basis: str
-    """Where the global batch comes from, as a sentence."""
+    """Where the global batch comes from, in words."""
     devices_basis: str
     formats: tuple[str, ...] = ()
     """Formats of `emit_job` whose frameworks must be able to run a layout."""
@@ -206,8 +234,16 @@ class Question:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens of the whole global batch."""
-        return self.job.training.global_batch_size * self.job.training.seq_length
+        """Tokens of the largest global batch."""
+        return self.batches[-1] * self.job.training.seq_length
+
+    @property
+    def longest_batches(self) -> tuple[int, ...]:
+        """Global batches that divide no larger one: what divides one is no faster than it."""
+        given = self.batches
+        return tuple(
+            each for each in given if not any(other % each == 0 for other in given if other > each)
+        )
 
 
 def ask(
@@ -224,6 +260,7 @@ def ask(
     fidelity: str,
     settings: PlanSettings,
     formats: Sequence[str] = (),
+    global_batch: Any = None,
 ) -> Question:
     """Read the arguments of `projector.planning.plan.project_plan`, which documents them."""
     if fidelity not in FIDELITIES:
@@ -239,20 +276,33 @@ def ask(
     length = {} if tokens is None else stating(read_tokens(tokens))
     stated = in_full(overrides or {})
     _check_changes(overrides or {}, length)
-    changes = {**stated, **length}
+    batches = () if global_batch is None else read_batches(global_batch)
+    names = [key.removeprefix("training.").replace("-", "_") for key in stated]
+    is_stated = BATCH in {f"training.{TrainingConfig.aliases.get(name, name)}" for name in names}
+    if batches and is_stated:
+        msg = f"{BATCH} and global_batch both say the global batch; give one of them"
+        raise ConfigError(msg, key="global_batch", value=global_batch, allowed="one of the two")
+    changes = {**stated, **length, **({BATCH: batches[-1]} if batches else {})}
     if job is not None:
         source: Any = job
         base = answers.load(source, changes)
-        batch_basis = "as the job has it"
+        batch_basis = "as asked" if batches or is_stated else "as the job has it"
         kinds, devices_basis = _kinds_of_job(base, devices)
     else:
         kinds, devices_basis = _kinds_of_model(devices, changes, settings)
         source = _source_of(model, kinds[0], settings)
-        base, batch_basis = _with_batch(answers, source, changes, kinds[0], settings)
-        changes["training.global_batch_size"] = base.training.global_batch_size
+        base = answers.load(source, {**changes, **kinds[0].overrides})
+        batch_basis = "as asked"
     if not base.run.is_stated:
         msg = "a plan needs the tokens to train: --tokens 1T, or run.tokens in the job"
         raise ConfigError(msg, key="tokens", allowed="a number above 0")
+    if job is None and not batches and not is_stated:
+        batches, batch_basis = _batches_by_rule(answers, base, settings)
+        changes[BATCH] = batches[-1]
+        base = answers.load(base, {BATCH: batches[-1]})
+    if len(batches) > 1 and base.run.steps is not None:
+        msg = "run.steps: so many steps train other tokens with each global batch; state tokens"
+        raise ConfigError(msg, key="run.steps", value=base.run.steps, allowed="tokens or samples")
     prices = read_prices(usd_per_gpu_hour, kinds)
     if budget is not None and not prices and not base.run.cost.is_stated:
         msg = (
@@ -271,6 +321,7 @@ def ask(
         fidelity=fidelity,
         source=source,
         changes=changes,
+        batches=batches or (base.training.global_batch_size,),
         batch_basis=batch_basis,
         devices_basis=devices_basis,
         formats=tuple(formats),
@@ -338,26 +389,27 @@ def _source_of(model: Any, kind: ClusterKind, settings: PlanSettings) -> dict[st
     }
 
 
-def _with_batch(
-    answers: Fidelity,
-    source: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    kind: ClusterKind,
-    settings: PlanSettings,
-) -> tuple[AnyJob, str]:
-    """Return the job of a model, with a global batch by its size where none is stated."""
-    base = answers.load(source, {**changes, **kind.overrides})
-    names = [key.removeprefix("training.").replace("-", "_") for key in changes]
-    if any(TrainingConfig.aliases.get(name, name) == "global_batch_size" for name in names):
-        return base, "as asked"
+def _batches_by_rule(
+    answers: Fidelity, base: AnyJob, settings: PlanSettings
+) -> tuple[tuple[int, ...], str]:
+    """Return the global batches from the rule by size to the law by tokens, and these in words."""
     # Any batch that the devices of a node divide: what is counted does not depend on it.
-    counted = answers.load(base, {"training.global_batch_size": 1 << 10})
-    parameters = answers.parameters(counted)
+    parameters = answers.parameters(answers.load(base, {BATCH: 1 << 10}))
     most, batch_tokens = next(each for each in settings.batch_tokens if parameters <= each[0])
-    batch = batch_tokens / base.training.seq_length
-    batch = int(batch) if batch.is_integer() else max(1, round(batch / ROUND)) * ROUND
     size = f"up to {number(most)}"
     if most >= settings.batch_tokens[-1][0] and len(settings.batch_tokens) > 1:
         size = f"more than {number(settings.batch_tokens[-2][0])}"
-    basis = f"our rule for models of {size} parameters"
-    return answers.load(base, {"training.global_batch_size": batch}), basis
+    by_size = f"our rule for models of {size} parameters"
+    # The tokens of so many steps follow from the batch, which one rule alone can say.
+    by_law = batch_tokens
+    if base.run.steps is None:
+        scale, power = settings.batch_law
+        by_law = 2.0 ** round(math.log2(scale * tokens_of(base) ** power))
+    low, high = (each / base.training.seq_length for each in sorted((batch_tokens, by_law)))
+    least = int(low) if low >= 1.0 and low.is_integer() else max(1, round(low / ROUND)) * ROUND
+    batches = doubled(least, least * round(high / low))
+    if len(batches) == 1:
+        return batches, by_size
+    law = f"the law of best batches for {number(tokens_of(base))} tokens"
+    ends = (law, by_size) if by_law < batch_tokens else (by_size, law)
+    return batches, f"from {ends[0]} to {ends[1]}"

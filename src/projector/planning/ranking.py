@@ -61,7 +61,8 @@ def rank(question: Question, choices: Sequence[Choice]) -> tuple[Choice, ...]:
                 value_of(each, spend),
             ),
         )
-        return tuple(_explained(question, _grouped(ordered, DAYS, by_size=True), spend))
+        ordered = _grouped(_with_beaten(ordered, spend), DAYS, by_size=True)
+        return tuple(_explained(question, ordered, spend))
 
     def place(each: Choice) -> tuple[bool, bool, int, float, float]:
         misses = each.status == MISSES
@@ -69,7 +70,7 @@ def rank(question: Question, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         off = excess(question, each) if misses else 0.0
         return (misses, not each.fits, _STATUSES.index(each.status), off, value_of(each, objective))
 
-    ordered = sorted(judged, key=place)
+    ordered = _with_beaten(sorted(judged, key=place), spend)
     return tuple(_explained(question, _grouped(ordered, objective), objective))
 
 
@@ -109,6 +110,24 @@ def _with_front(choices: list[Choice]) -> list[Choice]:
         row = rows[index]
         marked[row] = replace(choices[row], on_front=True, is_knee=place == knee)
     return marked
+
+
+def _with_beaten(ordered: list[Choice], spend: str) -> list[Choice]:
+    """Name for each choice the first that beats it in days and money."""
+
+    def beats(other: Choice, each: Choice) -> bool:
+        return (
+            other.fits >= each.fits
+            and _STATUSES.index(other.status) <= _STATUSES.index(each.status)
+            and other.run.days < each.run.days
+            and other.run.days_high < each.run.days_high
+            and value_of(other, spend) < value_of(each, spend)
+        )
+
+    return [
+        replace(each, beaten_by=next((one.name for one in ordered if beats(one, each)), ""))
+        for each in ordered
+    ]
 
 
 def knee_of(days: Floats, spent: Floats) -> int | None:

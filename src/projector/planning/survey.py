@@ -11,7 +11,8 @@ from projector.config.first_order_job import AnyJob
 from projector.config.prices import load_prices
 from projector.errors import ConfigError, ProjectorError
 from projector.planning.choice import Choice
-from projector.planning.question import ClusterKind, Question, days_number, usd
+from projector.planning.question import BATCH, ClusterKind, Question, days_number, usd
+from projector.planning.ranking import status_of
 from projector.units import DAY, HOUR
 
 
@@ -100,6 +101,12 @@ class Site:
         return next((choice for choice in self.choices if choice.fits), None)
 
     @property
+    def fastest_days(self) -> float:
+        """Days of the fastest that fits, else of any."""
+        chosen = self.best or next(iter(self.choices), None)
+        return math.inf if chosen is None else chosen.run.days
+
+    @property
     def reason(self) -> str:
         """Why there is no choice."""
         if self.choices:
@@ -169,15 +176,47 @@ class Surveyor:
         return self.sites[key]
 
     def _searched(self, kind: ClusterKind, nodes: int) -> Site:
+        """Search the global batches that divide no larger one; take a smaller that costs nothing.
+
+        More microbatches never make a token slower, so that the others need no search.
+        """
+        question = self.question
+        sites = [self.with_batch(kind, nodes, batch) for batch in question.longest_batches]
+        site = min(sites, key=lambda each: each.fastest_days)
+        if (best := site.best) is None or len(question.batches) == 1:
+            return site
+        slowest_days = (1.0 + question.settings.batch_slack) * best.run.days
+        least = best.batch
+        for batch in reversed(question.batches):
+            if batch < least:
+                try:
+                    trial = question.model.load(best.job, {BATCH: batch})
+                    if question.model.run(trial).days > slowest_days:
+                        break
+                except ProjectorError:
+                    continue
+                least = batch
+        if least == best.batch:
+            return site
+        smaller = self.with_batch(kind, nodes, least)
+        same = smaller.best and status_of(question, smaller.best) == status_of(question, best)
+        return smaller if same else site
+
+    def with_batch(self, kind: ClusterKind, nodes: int, batch: int) -> Site:
+        """Search one size with one global batch."""
         job = self.job_on(kind)
         gpus = nodes * job.cluster.gpus_per_node
         try:
+            if batch != job.training.global_batch_size:
+                job = self.question.model.load(job, {BATCH: batch})
             legal, found = self.question.model.offers(job, nodes)
         except ProjectorError as error:
             # Layouts that cannot be are counted by the search; what is left concerns the run.
             return Site(kind, nodes, gpus, (), 0, error)
         self.layouts += legal
         stated = {key: _name(value) for key, value in kind.overrides.items()}
+        if len(self.question.batches) > 1:
+            stated[BATCH] = batch
         choices = [
             replace(
                 each,

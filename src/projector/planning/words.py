@@ -52,7 +52,8 @@ def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> 
     if not choices:
         return f"{run}: nothing fits on any cluster that was tried."
     first = choices[0]
-    takes = f"{first.name} ({first.layout}) takes {days_text(first)} and {spend_text(first)}"
+    batch = f", global batch {first.batch:,}" if len(question.batches) > 1 else ""
+    takes = f"{first.name} ({first.layout}{batch}) takes {days_text(first)} and {spend_text(first)}"
     risk = "" if first.fits else " Its memory is at risk."
     bands = " with their bands" if first.run.has_band else ""
     if not asked:
@@ -74,10 +75,14 @@ def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> 
 
 def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
     """Return what the figures of a plan rest on, a sentence each."""
-    training = question.job.training
+    training, batches = question.job.training, question.batches
+    several = len(batches) > 1
+    span = f"{batches[0]:,} to " if several else ""
+    steps = f"{number(batches[0] * training.seq_length)} to " if several else ""
+    chosen = "the least that loses no time" if several else "the same"
     batch = (
-        f"Global batch {training.global_batch_size:,} sequences of {training.seq_length:,} tokens, "
-        f"{number(question.tokens_per_step)} tokens a step ({question.batch_basis}), the same on "
+        f"Global batch {span}{batches[-1]:,} sequences of {training.seq_length:,} tokens, {steps}"
+        f"{number(question.tokens_per_step)} tokens a step ({question.batch_basis}), {chosen} on "
         f"every cluster; precision {training.precision}."
     )
     found = [batch, f"Devices: {question.devices_basis}."]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.files import check_place, not_written, umask, write_whole
+from projector.files import check_place, not_written, umask
 from projector.lower.placement import ORDERS, strides
 from projector.projection.performance import PerformanceProjection
 from projector.projection.terms import BREAKDOWN
@@ -22,7 +22,7 @@ from projector.projection.timeline.columns import Timeline
 from projector.report.memory_snapshot import save_snapshot, step_snapshot
 from projector.report.step_trace import Head, Member, rank_lines, step_lines
 from projector.report.terminal.job import short_title
-from projector.report.timeline import KEY
+from projector.report.timeline import KEY, write_text
 
 DETAIL = Detail(most=100_000)
 """What a file tells operation by operation: some 85 MB of text, 6 MB compressed. Viewers take much
@@ -63,8 +63,7 @@ def write_timeline(
         files = ((f"rank{rank}.json.gz", "".join(text)) for rank, text in rank_lines(found, head))
         _replace_folder(target, files)
     else:
-        content = "".join(step_lines(found, head)).encode()
-        write_whole(target, _packed(content) if target.suffix == ".gz" else content, key=KEY)
+        write_text(target, "".join(step_lines(found, head)))
 
 
 def step_detail(result: PerformanceProjection, path: str | Path | None) -> Detail:
@@ -105,11 +104,6 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _packed(content: bytes) -> bytes:
-    """Compress with neither time nor name, so that the same step gives the same file."""
-    return gzip.compress(content, compresslevel=6, mtime=0)
-
-
 def _replace_folder(target: Path, files: Iterable[tuple[str, str]]) -> None:
     """Write a folder beside its place and rename it, in the place of one that is there."""
     folder = target.resolve()
@@ -119,7 +113,7 @@ def _replace_folder(target: Path, files: Iterable[tuple[str, str]]) -> None:
             new = made / "new"
             new.mkdir(0o777 & ~umask())
             for name, text in files:
-                write_whole(new / name, _packed(text.encode()), key=KEY)
+                write_text(new / name, text)
             if folder.is_dir():
                 folder.rename(made / "old")
             new.rename(folder)

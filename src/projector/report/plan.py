@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,9 @@ LISTED = 14
 ROOM = 1.35
 """Factor of room around the points of a picture."""
 
+STROKES = {"x": ((0, (6, 3)), "dash"), "y": ((0, (1, 2)), "dot")}
+"""Strokes of deadline and budget, as both libraries name them."""
+
 MARKERS = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down",
     "P": "cross", "X": "x",
@@ -38,18 +40,25 @@ def plan_document(result: PlanResult) -> Document:
     """Return the report of a plan."""
     question = result.question
     title = f"Plan: {question.job.model.name} on {number(question.tokens)} tokens"
-    choices = result.choices[: result.top]
+    choices = result.listed
     sections = [*_listed("What would do", [each.text for each in result.would_do],
                          "each is a projection")]  # fmt: skip
+    if result.worths:
+        sections.append(_worths(result))
     if choices:
         sections += [_choices(result, choices), _picture(result), _layouts(result, choices)]
     else:
         none = "Nothing fits on any cluster that was tried."
         sections.append(Section("Choices", none, media=Media.PAGE))
-    if result.skipped:
-        clusters = words("cluster", [each.name for each in result.skipped])
-        why = prose("why it offers no choice", [each.reason for each in result.skipped])
-        sections.append(Section("Not among the choices", table=Table([clusters, why])))
+    rows = [(each.name, each.reason) for each in result.skipped]
+    told = len(rows) + len(result.beaten) * bool(question.gpus)
+    rows += [(each.name, f"slower and dearer than {each.beaten_by}") for each in result.beaten]
+    if rows:
+        clusters, why = zip(*rows, strict=True)
+        columns = [words("cluster", clusters), prose("why it offers no choice", why)]
+        # What was asked for by name is answered in a terminal too.
+        table, media = Table(columns, brief=range(told)), Media.ALL if told else Media.PAGE
+        sections.append(Section("Not among the choices", table=table, media=media))
     changes = changes_of(question, result.choices)
     sections += _listed("What would change the answer", changes, media=Media.PAGE)
     of_run = result.choices[0].run.assumptions if result.choices else ()
@@ -94,14 +103,30 @@ def _listed(
     return [Section(title, items=items, note=note, media=media)] if items else []
 
 
+def _worths(result: PlanResult) -> Section:
+    def share(change: float) -> str:
+        return f"{100.0 * change:+.0f} %" if change else ""
+
+    columns = [
+        words("assumed", [each.name for each in result.worths]),
+        words("as it is", [each.value for each in result.worths]),
+        words("instead", [each.moved for each in result.worths]),
+        words("days", [share(each.days) for each in result.worths]),
+        words(spend_label(result), [share(each.spend) for each in result.worths]),
+    ]
+    text = "The first choice, with one assumption moved at a time."
+    return Section("What decides", text, Table(columns), note="the first choice, one thing moved")
+
+
 def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
     runs = [each.run for each in choices]
     limited = bool(limits_text(result.question))
     columns = [
         Column("#", range(1, len(choices) + 1)),
-        Column("group", [each.group for each in choices]),
+        Column("group", [each.group for each in choices], media=Media.PAGE),
         Column("GPUs", [each.gpus for each in choices], "{:,}".format),
         words("device", [each.label for each in choices]),
+        Column("batch", [each.batch for each in choices], "{:,}".format),
         Column("days", [run.days for run in runs], days_number, 1),
         Column("from", [run.days_low for run in runs], days_number, 1, media=Media.PAGE),
         Column("to", [run.days_high for run in runs], days_number, 1),
@@ -109,7 +134,8 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("USD", [run.cost_usd for run in runs], usd),
         Column("MWh", [run.energy_mwh for run in runs], _three),
         Column("t CO2", [run.co2_t for run in runs], _three),
-        *_reached(choices, Media.TERMINAL, Media.TERMINAL),
+        Column("MFU %", [100.0 * each.mfu for each in choices], "{:.1f} %".format, 1, short="MFU"),
+        *_reached(choices, Media.TERMINAL),
         words("memory", [WORDS[each.verdict] for each in choices]),
     ]
     if limited:
@@ -118,7 +144,9 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         places = ["knee" if each.is_knee else "yes" if each.on_front else "" for each in choices]
         columns.append(words("front", places, media=Media.TERMINAL))
     columns.append(prose("why it is there", [each.remark for each in choices], media=Media.PAGE))
-    note = f"to: where the {COVERED} % bands end; group: told apart from others"
+    left_out = len(result.beaten)
+    note = f"{left_out} left out: slower and dearer than another" if left_out else ""
+    note += "; " * bool(note) + f"to: where the {COVERED} % bands end"
     if _is_plain(result):
         note = "no bands"
     text = (
@@ -126,23 +154,21 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         f"{COVERED} % of comparable runs. Rows of one group differ by less than a projection can "
         "tell. A click on a head sorts."
     )
-    if len(choices) < len(result.choices):
-        note = f"{len(choices)} of {len(result.choices)}; {note}"
-        text = f"The first {len(choices)} of {len(result.choices)} choices. {text}"
+    if len(choices) + left_out < len(result.choices):
+        note = f"{len(choices)} of {len(result.choices) - left_out}; {note}"
+        text = f"The first {len(choices)} of {len(result.choices) - left_out} choices. {text}"
     return Section("Choices", text, Table(columns, {0: "bold"}, gap=1), note=note)
 
 
-def _reached(choices: Sequence[Choice], media: Media, high: Media) -> list[Column]:
-    """Return goodput, rate and memory of each choice, and where the band of memory ends."""
+def _reached(choices: Sequence[Choice], media: Media) -> list[Column]:
+    """Return goodput and memory of each choice, and where the band of memory ends."""
     percent, gib = "{:.1f} %".format, "{:,.2f}".format
     goodput = [None if each.run.goodput is None else 100.0 * each.run.goodput for each in choices]
     peaks = [each.peak_bytes / GIB for each in choices]
     return [
         Column("goodput %", goodput, percent, 1, short="goodput", media=media),
-        Column("MFU %", [100.0 * each.mfu for each in choices], percent, 1, short="MFU",
-               media=media),
         Column("peak GiB", peaks, gib, 1, short="GiB", media=media),
-        Column("to GiB", [each.peak_high_bytes / GIB for each in choices], gib, 1, media=high),
+        Column("to GiB", [each.peak_high_bytes / GIB for each in choices], gib, 1, media=media),
     ]  # fmt: skip
 
 
@@ -157,12 +183,12 @@ def _layouts(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("#", range(1, len(choices) + 1)),
         words("cluster", [each.name for each in choices], media=Media.PAGE),
         prose("layout", [each.layout for each in choices]),
+        prose("limited by", [each.bound for each in choices]),
         prose("why it is there", [each.remark for each in choices], media=Media.TERMINAL),
         Column("tokens/s/GPU", [each.tokens_per_s_per_gpu for each in choices], media=Media.PAGE),
         Column("failures", failures, digits=1, media=Media.PAGE),
-        *_reached(choices, Media.PAGE, Media.PAGE),
+        *_reached(choices, Media.PAGE),
         Column("usable GiB", usable, digits=1, media=Media.PAGE),
-        words("limited by", [each.bound for each in choices], media=Media.PAGE),
     ]
     text = (
         f"The peak of memory stays below to GiB in {COVERED} % of comparable runs. Goodput is the "
@@ -192,7 +218,8 @@ def _picture(result: PlanResult) -> Section:
     name = spend_label(result)
     text = (
         f"Each point is a choice; the bars reach to both ends of its {COVERED} % band. The line "
-        f"joins those that no other beats in both days and {name}."
+        f"joins those that no other beats in both days and {name}. Small points are slower and "
+        "dearer than another."
     )
     if (knee := result.knee) is not None:
         text += (
@@ -215,10 +242,13 @@ def _points(result: PlanResult, choices: Sequence[Choice]) -> tuple[list[float],
 def _ranges(result: PlanResult) -> list[tuple[float, float]]:
     days = [end for each in result.choices for end in (each.run.days_low, each.run.days_high)]
     spent = _points(result, result.choices)[1]
+    for axis, place, _ in _limits(result):
+        (days if axis == "x" else spent).append(place)
     return [(min(values) / ROOM, max(values) * ROOM) for values in (days, spent)]
 
 
 def _limits(result: PlanResult) -> list[tuple[str, float, str]]:
+    """Return the limits as lines: their axis, place and text."""
     question = result.question
     found = []
     if (days := question.deadline_days) is not None:
@@ -242,27 +272,27 @@ def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
     ]
 
 
-def write_plan_figure(result: PlanResult, path: str | Path) -> None:
-    """Draw days against money of all choices; the file appears whole or not at all."""
-    fig.save_figure(path, lambda: plan_figure(result))
-
-
 def plan_figure(result: PlanResult) -> fig.Figure:
     """Draw the choices with their bands, the front, the knee, and the limits."""
-    figure = fig.new_figure(*fig.WIDE)
-    fig.head(figure, f"Days against {spend_label(result)}: {result.question.job.model.name}")
+    title = f"Days against {spend_label(result)}: {result.question.job.model.name}"
+    figure = fig.new_figure(*fig.WIDE, title)
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.78))
     if not result.choices:
         axes.set_axis_off()
         fig.draw_list(side, (), (), notes=[result.answer])
         return figure
     fig.log_axes(axes, *_ranges(result))
-    axes.set_xlabel("time of the run, days")
-    axes.set_ylabel(spend_label(result))
-    axes.grid(color=fig.FAINT, lw=0.6)
-    line: dict[str, Any] = {"color": fig.INK, "lw": 1.0, "ls": (0, (4, 3)), "zorder": 3}
-    for axis_name, limit, text in _limits(result):
-        (axes.axvline if axis_name == "x" else axes.axhline)(limit, label=text, **line)
+    fig.label(axes, "time of the run, days", spend_label(result), grid="both")
+    line: dict[str, Any] = {"color": fig.INK, "lw": 1.2, "zorder": 3}
+    for axis, limit, text in _limits(result):
+        if axis == "x":
+            axes.axvline(limit, ls=STROKES[axis][0], **line)
+            place, along = (limit, 1.0), {"ha": "center", "xytext": (0, 4)}
+        else:
+            axes.axhline(limit, ls=STROKES[axis][0], **line)
+            place, along = (1.0, limit), {"ha": "right", "xytext": (-2, 4)}
+        reference = ("data", "axes fraction") if axis == "x" else ("axes fraction", "data")
+        axes.annotate(text, place, xycoords=reference, textcoords="offset points", **along)
     for kind in _kinds(result):
         _draw_kind(axes, result, *kind)
     axes.plot(
@@ -274,17 +304,27 @@ def plan_figure(result: PlanResult) -> fig.Figure:
             *_points(result, [result.knee]), s=190, facecolors="none", edgecolors=fig.INK,
             linewidths=1.3, zorder=7, label="knee",
         )  # fmt: skip
-    shown = result.choices[:LISTED]
+    shown = _numbered(result)
     fig.number_points(axes, np.array(_points(result, shown)).T, np.full(len(shown), 5.0))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     _draw_names(side, result, shown)
     return figure
 
 
+def _numbered(result: PlanResult) -> list[Choice]:
+    return [each for each in result.choices if not each.beaten_by][:LISTED]
+
+
 def _draw_kind(
     axes: fig.Axes, result: PlanResult, label: str, members: list[Choice], colour: str, marker: str
 ) -> None:
-    """Draw the choices of one kind of cluster; those at risk are hollow."""
+    """Draw the choices of one kind of cluster; those at risk are hollow, beaten ones faint."""
+    beaten = [each for each in members if each.beaten_by]
+    members = [each for each in members if not each.beaten_by]
+    axes.scatter(
+        *_points(result, beaten), s=14, marker=marker, color=colour, alpha=0.4, zorder=4,
+        label=None if members else label,
+    )  # fmt: skip
     for each in members:
         run, spent = each.run, value_of(each, result.spend)
         # Money grows with time, so that both ends of a band lie on a line through the point.
@@ -314,8 +354,8 @@ def _draw_names(side: fig.Axes, result: PlanResult, shown: Sequence[Choice]) -> 
         for place, each in enumerate(shown)
     ]
     notes = [result.answer]
-    if len(shown) < len(result.choices):
-        notes.insert(0, f"{len(shown)} of {len(result.choices)} choices are numbered.")
+    if result.beaten:
+        notes.insert(0, f"{len(result.beaten)} small ones are slower and dearer than another.")
     columns = (("", 0.0, "left"), ("days", 0.14, "right"), ("to", 0.23, "right"),
                (spend_label(result), 0.38, "right"), ("cluster", 0.42, "left"))  # fmt: skip
     fig.draw_list(side, columns, rows, notes=notes, wrap=46)
@@ -334,9 +374,11 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
         symbols = [symbol if each.fits else f"{symbol}-open" for each in members]
         runs = [(each.run.days, each.run.days_low, each.run.days_high) for each in members]
         days, low, high = np.array(runs).T
-        bar = band(days, low, high, 3)
+        shown = np.array([not each.beaten_by for each in members])
+        bar = band(days, np.where(shown, low, days), np.where(shown, high, days), 3)
         texts = [f"{each.name}, {each.layout}<br>{each.remark}" for each in members]
-        points = {"color": colour, "size": 10, "symbol": symbols}
+        sizes = np.where(shown, 10, 4).tolist()
+        points = {"color": colour, "size": sizes, "symbol": symbols}
         data.append(trace("markers", label, members, text=texts, marker=points, error_x=bar,
                           hovertemplate=hover))  # fmt: skip
     front = {"color": fig.SOFT, "width": 1.5, "shape": "hv"}
@@ -363,6 +405,6 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
         lines.append({
             "type": "line", f"{across}ref": "paper", f"{across}0": 0, f"{across}1": 1,
             f"{axis}0": place, f"{axis}1": place, "label": told,
-            "line": {"color": fig.INK, "width": 1, "dash": "dash"},
+            "line": {"color": fig.INK, "width": 1.5, "dash": STROKES[axis][1]},
         })  # fmt: skip
     return {"data": data, "layout": {**layout, "shapes": lines}}

@@ -14,6 +14,7 @@ from projector.report.figures import figure as fig
 from projector.report.serve import bands_text
 from projector.report.speed_front import Curve, chart, draw
 from projector.report.terminal.grid import Pasted, assignments
+from projector.searches.limits import OUT_OF_TIME
 from projector.searches.serving import COST, GPUS, ServingChoice, ServingPoints, ServingSearch
 from projector.units import to_ms
 
@@ -25,11 +26,13 @@ BEST_BY = {COST: "cost of a token", GPUS: "devices for the rate"}
 
 def serve_search_report(result: ServingSearch) -> Document:
     """Return the report of a search."""
-    title = f"Serving {result.model} on up to {_counts(result)}"
+    title = f"Serving {result.model} on {_counts(result)}"
     lead = (
         f"{_asked(result)}. {result.evaluated:,} points in {result.seconds:.1f} s: "
         f"{result.fitting:,} fit, {result.within:,} do."
     )
+    if result.left_out:
+        lead += f" STOPPED, {OUT_OF_TIME}: at least {result.left_out:,} deployments were left out."
     head: list[RenderableType] = [Text(title, style="bold"), Padding(Text(lead), (0, 0, 0, 2))]
     sections = [*_ranked(result), _picture(result)]
     if not result.configurations:
@@ -42,13 +45,16 @@ def serve_search_report(result: ServingSearch) -> Document:
 
 def fronts_figure(result: ServingSearch) -> fig.Figure:
     """Draw the fronts of all devices."""
-    title = f"{result.model} on up to {_counts(result)}"
+    title = f"{result.model} on {_counts(result)}"
     return draw(title, _asked(result), _curves(result), _least_speed(result))
 
 
 def _counts(result: ServingSearch) -> str:
     counts = result.goal.counts
-    return f"{' or '.join(f'{each:,}' for each in counts)} GPU{'' if counts == (1,) else 's'}"
+    several = " or ".join(f"{each:,}" for each in counts)
+    if result.goal.objective == GPUS:
+        several = f"at most {counts[-1]:,}"
+    return f"{several} GPU{'' if counts[-1] == 1 else 's'}"
 
 
 def _asked(result: ServingSearch) -> str:
@@ -151,6 +157,8 @@ def ways_out(result: ServingSearch) -> list[str]:
             for item in (each.items() for each in result.relaxed)
         ]
         told.append(f"On these GPUs {' or '.join(texts)} would do.")
+    if least is None and result.left_out:
+        return [*told, "More may do: the search was stopped."]
     if least is None:
         return [*told, "No number of GPUs that was tried would do."]
     name, batch = least.deployment.cluster.device.name, least.traffic.batch

@@ -41,16 +41,12 @@ def draw(title: str, note: str, curves: Sequence[Curve], least: float | None = N
 
     ``least`` is the speed of a user that is asked for.
     """
-    figure = fig.new_figure(9.0, 5.6)
-    fig.head(figure, f"Throughput against speed: {title}", note)
+    figure = fig.new_figure(9.0, 5.6, f"Throughput against speed: {title}", note)
     axes = figure.subplots()
-    axes.set_xlabel(USER)
-    axes.set_ylabel(GPU)
-    axes.set(xscale="log", yscale="log")
-    axes.grid(color=fig.FAINT, lw=0.6)
+    fig.label(axes, USER, GPU, xscale="log", yscale="log", grid="both")
     several, drawn = len(curves) > 1, [each for each in curves if len(each.shown)]
     if not drawn:
-        axes.text(0.5, 0.5, "nothing fits", ha="center", color=fig.SOFT, transform=axes.transAxes)
+        fig.nothing(axes, "nothing fits")
         return figure
     for place, each in enumerate(curves):
         colour, rows = fig.PALETTE[place % len(fig.PALETTE)], each.front

@@ -35,10 +35,14 @@ _KINDS = ("F", "B", "W")
 def write_timeline(run: PipelineRun, path: str | Path, title: str = "") -> None:
     """Write the trace of a run, whole, compressed for ``.gz``, titled by the name of a job."""
     check_place(path, key=KEY)
-    target = Path(path)
-    content = timeline_text(run, title).encode()
+    write_text(Path(path), timeline_text(run, title))
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a trace, compressed if named ``.gz``: the same trace gives the same file."""
+    content = text.encode()
     if target.suffix == ".gz":
-        # Neither time nor name, so that the same run gives the same file.
+        # With neither time nor name.
         content = gzip.compress(content, compresslevel=6, mtime=0)
     write_whole(target, content, key=KEY)
 

@@ -398,9 +398,9 @@ def runs_picture(found: Runs) -> "Picture":
     ]
     rows = [row for row in rows if row]
     across = max(map(len, rows))
-    figure = fig.new_figure(1.6 + 3.6 * across, 1.2 + 2.9 * len(rows))
-    fig.head(
-        figure,
+    figure = fig.new_figure(
+        1.6 + 3.6 * across,
+        1.2 + 2.9 * len(rows),
         f"Runs side by side: {fig.one_line(', '.join(found.names), 80)}",
         "bars: medians over iterations and devices, over all compute and launches of the first run",
     )
@@ -489,8 +489,7 @@ def _draw_points(found: Runs, operation: Operation, axes: Axes) -> None:
                 color=colour, label=_folded(run.name),
             )  # fmt: skip
     axes.set_xlim(-0.04, 1.04)
-    axes.set_xlabel("overlap ratio")
-    axes.set_ylabel("duration over the shortest")
+    fig.label(axes, "overlap ratio", "duration over the shortest")
     _entitle(axes, operation)
 
 

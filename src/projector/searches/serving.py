@@ -4,7 +4,7 @@ Splits, batches, limits of a step's tokens, speculation, types and devices are t
 prefill and decode apart, the best few sides of each number of devices are paired.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +25,7 @@ from projector.frames import Frame
 from projector.lower.hardware import native_type
 from projector.projection.bands import ratio_band
 from projector.runs.cost import cost_usd, usd_per_million_tokens
-from projector.searches.limits import Watch, check_top
+from projector.searches.limits import Watch, check_seconds, check_top
 from projector.searches.ranking import noise_groups, pair_noise
 from projector.serving.api import LOAD, ServingCase, on_devices, project_case, read_case
 from projector.serving.capacity import Targets
@@ -217,36 +217,40 @@ class ServingGoal:
         price = np.array([self.prices[device.name]])
         return usd_per_million_tokens(cost_usd(np.ones(1), price), HOUR * per_gpu)
 
-    def evaluated(self, bases: Sequence[Deployment]) -> list[ServingPoints]:
+    def evaluated(self, bases: Sequence[Deployment], trial: "_Trial") -> list[ServingPoints]:
         """Evaluate what one device offers, a base for each type: alone, and with prefill apart."""
-        deployments = [each for base in bases for each in _offered(base, self.counts[-1])]
-        if not deployments:
-            return []
-        parts = [_evaluated(deployments, self.traffic)]
-        if bases[0].disaggregated is None and (self.traffic.output or 1) > 1:
-            apart = [each for base in bases for each in self._apart(base.dtype, *parts[0])]
-            parts += [_evaluated(apart, self.traffic)] if apart else []
+        parts = trial.of(each for base in bases for each in _offered(base, self.counts[-1]))
+        if parts and bases[0].disaggregated is None and (self.traffic.output or 1) > 1:
+            parts += trial.of(each for base in bases for each in self._apart(base.dtype, parts))
         return [self.placed(*part) for part in parts]
 
-    def _apart(self, dtype: str, grid: LoadGrid, rates: Rates) -> Iterable[Deployment]:
+    def _apart(self, dtype: str, parts: Sequence[tuple[LoadGrid, Rates]]) -> Iterable[Deployment]:
         """Yield pairs of a side that prefills and one that decodes.
 
         Of each number of devices the fastest, the one with most throughput, and the one with the
         best product of both are paired, whatever the targets and however many devices there are.
         """
-        of_type = np.array([each.dtype == dtype for each in grid.deployments])
-        right = np.flatnonzero(rates.fits & of_type[grid.deployment])
-        owner = grid.deployment[right]
-        gpus = np.array([each.gpus for each in grid.deployments])[owner]
-        prompt_s = rates.prompts_s * (self.traffic.output or 1) / grid.batch
+        every = [each for grid, _ in parts for each in grid.deployments]
+        first = np.cumsum([0, *(len(grid.deployments) for grid, _ in parts)])
+        points = [grid.deployment + begin for (grid, _), begin in zip(parts, first, strict=False)]
+        deployment, batch = np.concatenate(points), _joined(grid.batch for grid, _ in parts)
+        fits, ttft_s, tpot_s, prompts_s = (
+            _joined(getattr(rates, name) for _, rates in parts)
+            for name in ("fits", "ttft_s", "tpot_s", "prompts_s")
+        )
+        of_type = np.array([each.dtype == dtype for each in every])
+        right = np.flatnonzero(fits & of_type[deployment])
+        owner = deployment[right]
+        gpus = np.array([each.gpus for each in every])[owner]
+        prompt_s = prompts_s * (self.traffic.output or 1) / batch
         sides = []
-        for speed, work in ((rates.ttft_s, prompt_s), (rates.tpot_s, rates.tpot_s / grid.batch)):
+        for speed, work in ((ttft_s, prompt_s), (tpot_s, tpot_s / batch)):
             found: dict[int, None] = {}
             for key in (speed, work, speed * work):
                 order = np.lexsort((key[right], gpus))
-                first = np.unique(gpus[order], return_index=True)[1]
-                found |= dict.fromkeys(owner[order[first]].tolist())
-            sides.append([grid.deployments[row] for row in found])
+                best = np.unique(gpus[order], return_index=True)[1]
+                found |= dict.fromkeys(owner[order[best]].tolist())
+            sides.append([every[row] for row in found])
         for one in sides[0]:
             fields = {name: getattr(one, name) for name in (*DEGREES, "max_step_tokens")}
             prefill = DisaggregatedConfig(prefill=fields)
@@ -297,6 +301,43 @@ class ServingGoal:
         """Return the best of some points; None where none is within the targets."""
         best = [each.choice(row, self.traffic) for each in points for row in each.best[:1].tolist()]
         return min(best, key=lambda each: each.value, default=None)
+
+
+KINDS = 32
+"""Splits, types and drafts that are evaluated at once; between them the time is looked at."""
+
+
+@dataclass
+class _Trial:
+    """Evaluates deployments until the time is over, the first few whatever it says."""
+
+    traffic: Traffic
+    watch: Watch
+    progress: Callable[[int, int, int], None] | None = None
+    done: int = 0
+    total: int = 0
+    points: int = 0
+
+    def of(self, deployments: Iterable[Deployment]) -> list[tuple[LoadGrid, Rates]]:
+        """Return deployments with their points, those of one kind together."""
+        kinds: dict[tuple[Any, ...], list[Deployment]] = {}
+        for each in deployments:
+            kinds.setdefault(_kind(each), []).append(each)
+        every, found = [*kinds.values()], []
+        self.total += sum(map(len, every))
+        for begin in range(0, len(every), KINDS):
+            if self.done and self.watch.is_over:
+                break
+            some = [each for kind in every[begin : begin + KINDS] for each in kind]
+            found.append(_evaluated(some, self.traffic))
+            self.done, self.points = self.done + len(some), self.points + len(found[-1][0])
+            if self.progress is not None:
+                self.progress(self.done, self.total, self.points)
+        return found
+
+
+def _joined(columns: Iterable[Any]) -> Any:
+    return np.concatenate([*columns])
 
 
 def _offered(base: Deployment, most: int) -> Iterable[Deployment]:
@@ -359,6 +400,8 @@ class ServingSearch(Frame):
     """The same: what needs the fewest devices, of those tried."""
     top: int
     seconds: float
+    left_out: int
+    """Deployments that were not tried, as the time was over."""
 
     @property
     def evaluated(self) -> int:
@@ -427,7 +470,7 @@ class ServingSearch(Frame):
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector serve --search --json`` prints, without envelope."""
         return {
-            **told(self, "model evaluated fitting within seconds"),
+            **told(self, "model evaluated fitting within left_out seconds"),
             "objective": self.goal.objective,
             "targets": self.goal.targets.model_dump(),
             "load": self.goal.traffic.model_dump(mode="json"),
@@ -456,6 +499,8 @@ def search_serving(
     objective: str = THROUGHPUT,
     usd_per_gpu_hour: float | str | None = None,
     top: int = 20,
+    most_seconds: float | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> ServingSearch:
@@ -464,13 +509,15 @@ def search_serving(
     Words are those of `project_serving`, fields of the load such as ``ttft_ms`` included; what they
     state is kept and not searched. ``device``, ``dtype`` and ``gpus`` may be several, all of which
     are tried; a type that a device has no units for is left out. ``objective`` is one of
-    `OBJECTIVES`, ``usd_per_gpu_hour`` a number or ``listed``; ``top`` are told.
+    `OBJECTIVES`, ``usd_per_gpu_hour`` a number or ``listed``; ``top`` are told. No deployment is
+    begun after ``most_seconds``; ``progress`` is called with the deployments that are done, those
+    that are known, and the points of the former.
 
     Raises:
         ProjectorError: If no deployment of the kind can exist, or the words contradict each other.
     """
     check_top(top)
-    watch = Watch()
+    watch = Watch(check_seconds(most_seconds))
     changes = {
         f"{LOAD}.{name}" if name in Traffic.model_fields else name: value
         for name, value in {"model": model, **settings}.items()
@@ -487,7 +534,9 @@ def search_serving(
     devices = [each[0].deployment.cluster.device.name for each in cases]
     goal = _goal(first, objective, gpus, _prices(first.traffic, devices, usd_per_gpu_hour))
     bases = [_with_units([case.deployment for case in each]) for each in cases]
-    found = [points for each in bases for points in goal.evaluated(each)]
+    trial = _Trial(goal.traffic, watch, progress)
+    found = [points for each in bases for points in goal.evaluated(each, trial)]
+    left_out = trial.total - trial.done
     if not found:
         stated = [name for name in DEGREES if name in first.deployment.model_fields_set]
         kept = f" with the stated {', '.join(stated)}" if stated else ""
@@ -504,9 +553,10 @@ def search_serving(
         configurations=tuple(ranked),
         best=project_case(ranked[0].case) if ranked else None,
         relaxed=() if ranked else _relaxed(goal, found),
-        least=None if ranked else _least(goal, found, bases),
+        least=None if ranked or left_out else _least(goal, found, bases),
         top=top,
         seconds=watch.seconds,
+        left_out=left_out,
     )
 
 
@@ -596,7 +646,7 @@ def _least(
         more, points = replace(goal, counts=(goal.counts[-1] * times,)), []
         for each in bases:
             with suppress(ConfigError):
-                points += more.evaluated(each)
+                points += more.evaluated(each, _Trial(goal.traffic, Watch()))
         if (choice := more.first(points)) is not None:
             return choice
     return None

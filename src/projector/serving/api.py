@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -11,10 +11,12 @@ from projector.arrays import Floats
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
+from projector.config.first_order import TILES, by_closed_forms
 from projector.config.load import resolve_paths, set_field
 from projector.config.model import ModelConfig
 from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
+from projector.first_order.serving import FirstOrderServing, project_deployment
 from projector.lower.hardware import native_type
 from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
 from projector.serving import rates
@@ -158,6 +160,18 @@ def _cluster(data: Mapping[str, Any], derived: dict[str, str]) -> ClusterConfig:
     return cluster
 
 
+@overload
+def project_serving(
+    model: Any = None, device: Any = None, *, fidelity: Literal["first-order"], **settings: Any
+) -> FirstOrderServing: ...
+
+
+@overload
+def project_serving(
+    model: Any = None, device: Any = None, *, fidelity: Literal["tiles"] = "tiles", **settings: Any
+) -> ServingProjection: ...
+
+
 def project_serving(
     model: str | Path | Mapping[str, Any] | ModelConfig | None = None,
     device: str | Path | Mapping[str, Any] | Device | None = None,
@@ -171,9 +185,10 @@ def project_serving(
     tpot_ms: float | None = None,
     front: bool = False,
     gpus: int | None = None,
+    fidelity: str = TILES,
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
-) -> ServingProjection:
+) -> ServingProjection | FirstOrderServing:
     """Project a deployment under a load of equal requests.
 
     Args:
@@ -191,6 +206,8 @@ def project_serving(
             (``load.percentile``): the answer has the replicas that keep it.
         front (bool): Whether to try every split and batch on ``gpus`` devices, those of a node when
             left out.
+        fidelity (str): ``tiles``, or ``first-order`` for the closed forms of
+            ``docs/first_order.md``, which also take devices without compute units.
         overrides (mapping, optional): Dotted field -> value, e.g. ``{"cluster.gpu_clock_mhz":
             1500}``.
         **settings: Fields of `Deployment`: ``tp``, ``pp``, ``dtype`` ...
@@ -206,6 +223,11 @@ def project_serving(
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= dict(overrides or {})
     source = _mapping(deployment) if isinstance(deployment, Deployment) else deployment
+    if by_closed_forms(fidelity):
+        if front or gpus is not None:
+            msg = "front and gpus: closed forms know no front; leave them or fidelity out"
+            raise ConfigError(msg, key="front", value=front, allowed="fidelity tiles")
+        return project_deployment(source, changes)
     return project_case(read_case(source, changes), front=front, gpus=gpus)
 
 

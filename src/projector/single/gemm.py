@@ -22,6 +22,7 @@ from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile, Mat
 from projector.config.formats.shape_table import read_extent, shape_rows
 from projector.envelope import told
 from projector.errors import ConfigError, one_of, shown
+from projector.frames import Frame
 from projector.kernels.device import (
     FIRST_NARROW,
     MATRIX_TYPES,
@@ -382,7 +383,7 @@ _COPIES = {"tn": (False, False), "nn": (True, False), "nt": (True, True), "tt": 
 
 
 @dataclass(frozen=True)
-class GemmList:
+class GemmList(Frame):
     """GEMMs of one kind, explained."""
 
     case: GemmCase
@@ -390,6 +391,20 @@ class GemmList:
     reports: tuple[GemmReport, ...]
     copy_s: tuple[float, ...]
     """Seconds of transposed copies before each."""
+    measured_us: tuple[float | None, ...]
+    """What a table says was measured."""
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """One row for each: shape, time, terms, and what was measured beside it."""
+        rows = map(self._row, range(len(self.reports)))
+        return [{name: row[name] for name in row if name != "explanation"} for row in rows]
+
+    @property
+    def ratios(self) -> Floats:
+        """Projected over measured time of those that were measured."""
+        both = [(self.total_s(i), us) for i, us in enumerate(self.measured_us) if us]
+        return np.array([total_s / (us * MICROSECOND) for total_s, us in both], np.float64)
 
     @property
     def band(self) -> Band:
@@ -426,9 +441,14 @@ class GemmList:
             "time_us": self.total_s(row) / MICROSECOND,
             "copy_us": self.copy_s[row] / MICROSECOND,
             "tflops": self.flop_per_s(row) / TERA,
+            **({"measured_us": self.measured_us[row]} if any(self.measured_us) else {}),
             "terms": report.terms,
             "factors": report.factors,
         }
+
+
+MEASURED = "measured_us"
+"""Column of a table with measured times."""
 
 
 def list_gemms(
@@ -441,7 +461,9 @@ def list_gemms(
     layout: str = "tn",
     **kind: Any,
 ) -> GemmList:
-    """Time the GEMM of three extents, or those of a CSV table with columns m, n, k (and batch).
+    """Time the GEMM of three extents, or those of a CSV table with columns m, n, k.
+
+    The table may also have ``batch``, and ``measured_us`` to compare with.
 
     Extents may be text with commas, and are empty if a table is given. ``batch`` counts equal
     problems in one launch, for rows that do not state it; ``out_bytes`` are those of an output
@@ -457,13 +479,16 @@ def list_gemms(
     if bool(given) == (table is not None):
         msg = "give one GEMM as M N K, or many with --csv FILE.csv, but not both"
         raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
-    shapes = [_shape(given, repeats)] if table is None else _read_table(table, repeats)
+    shapes, measured_us = (
+        ([_shape(given, repeats)], [None]) if table is None else _read_table(table, repeats)
+    )
     rows = np.array(shapes, np.int64).reshape(-1, 4)
     # Narrow types are copied until K is contiguous.
     along_k = order == "tn" or MATRIX_TYPES.index(case.dtype) >= FIRST_NARROW
     case = replace(case, rows_along_k=along_k)
     reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
-    return GemmList(case, order, tuple(reports), _copies(case, order, rows))
+    copies = _copies(case, order, rows)
+    return GemmList(case, order, tuple(reports), copies, tuple(measured_us))
 
 
 def _texts(extents: object) -> list[str | int]:
@@ -486,15 +511,17 @@ def _shape(extents: Sequence[str | int], batch: int) -> tuple[int, ...]:
     return m, n, k, batch
 
 
-def _read_table(table: str | Path, batch: int) -> list[tuple[int, ...]]:
+def _read_table(table: str | Path, batch: int) -> tuple[list[tuple[int, ...]], list[float | None]]:
+    """Return the shapes of a table, and what it says was measured."""
     if not isinstance(table, str | Path):
         msg = f"a table is the path of a CSV file, got {table!r}"
         raise ConfigError(msg, key="csv", value=table, allowed="a path")
-    shapes: list[tuple[int, ...]] = []
-    for row in shape_rows(table, ("m", "n", "k"), ("batch",)):
+    shapes, measured_us = list[tuple[int, ...]](), list[float | None]()
+    for row in shape_rows(table, ("m", "n", "k"), ("batch", MEASURED)):
         m, n, k = (row.extent(name) for name in "mnk")
         shapes.append((m, n, k, row.extent("batch") if row.text("batch") else batch))
-    return shapes
+        measured_us.append(row.positive(MEASURED))
+    return shapes, measured_us
 
 
 def _copies(case: GemmCase, layout: str, rows: Ints) -> tuple[float, ...]:

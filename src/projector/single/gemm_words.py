@@ -8,6 +8,7 @@ import numpy as np
 
 from projector.config.device import Device
 from projector.config.device_kernels import GemmTile, MatrixType
+from projector.config.resources import hardware_table
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm import STEP_ELEMENT_BYTES
 from projector.lower.hardware import Offer, Run
@@ -72,20 +73,6 @@ class Vocabulary(NamedTuple):
     """Behind L2."""
 
 
-_AMD = Vocabulary("CU", "work-group", "macro-tile", "XCD", "LDS", "Infinity Cache")
-_NVIDIA = Vocabulary("SM", "CTA", "tile", "die", "shared memory", "memory-side cache")
-_OTHER = Vocabulary("compute unit", "tile", "tile", "die", "shared memory", "memory-side cache")
-_WORDS = {"amd": _AMD, "nvidia": _NVIDIA}
-
-_TYPES = {
-    "fp8_block": "FP8 with block scales",
-    "mxfp8": "MXFP8",
-    "mxfp6": "MXFP6",
-    "mxfp4": "MXFP4",
-    "nvfp4": "NVFP4",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class ExplainedGemm:
     """One GEMM with the kernel that was chosen for it."""
@@ -110,7 +97,8 @@ class ExplainedGemm:
     @property
     def words(self) -> Vocabulary:
         """Return what the vendor calls things."""
-        return _WORDS.get(self.device.vendor, _OTHER)
+        known = hardware_table("report_words.yaml")["parts_of_devices"]
+        return Vocabulary(**known.get(self.device.vendor, known["other"]))
 
     @property
     def flop(self) -> float:
@@ -134,7 +122,7 @@ def gemm_sentences(gemm: ExplainedGemm) -> tuple[str, ...]:
     m, n, k, batch = gemm.extents
     operands = (m + n) * k * batch * gemm.element_bytes
     l2 = f"L2 ({device.l2_mib:,.0f} MiB)"
-    if device.dies > 1 and words is _AMD:
+    if device.dies > 1 and device.vendor == "amd":
         l2 = f"L2 ({device.l2_mib / device.dies:,.0f} MiB an {words.die})"
     text = f"Bytes: the {words.group}s load {_size(gemm.term('l2_bytes'))} from {l2}"
     if device.mall_mib and gemm.term("cache_bytes"):
@@ -147,7 +135,8 @@ def gemm_sentences(gemm: ExplainedGemm) -> tuple[str, ...]:
 
 
 def _headline(gemm: ExplainedGemm) -> str:
-    device, kind = gemm.device, _TYPES.get(gemm.case.dtype, gemm.case.dtype.upper())
+    device, types = gemm.device, hardware_table("report_words.yaml")["matrix_types"]
+    kind = types.get(gemm.case.dtype, gemm.case.dtype.upper())
     rate = gemm.flop / gemm.report.time_s
     text = f"{device.name} takes {_us(gemm.report.time_s)} in {kind}: {rate / TERA:,.0f} TFLOP/s"
     peak_tflops = device.matrix_peak_tflops.get(gemm.case.dtype)

@@ -76,13 +76,10 @@ def read_amd(path: Path, problems: list[Problem]) -> AmdSamples:
         np.array([row.time_ns for row in timed], np.int64),
         tuple(row.device for row in timed),
         {
-            what: np.array([_mean(row.values.get(what, ())) for row in timed]) for what in whats
+            what: np.array([np.mean(row.values.get(what, np.nan)) for row in timed])
+            for what in whats
         },
-    )  # fmt: skip
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else float("nan")
+    )
 
 
 def _heading(name: str) -> str:

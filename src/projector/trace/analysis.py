@@ -158,9 +158,9 @@ class TraceAnalysis:
         Raises:
             ConfigError: If the tokens are not positive.
         """
-        found = overview(
-            self.trace, self.everything, self.in_time, self._times, self._in_iterations, tokens
-        )
+        everything = self.everything
+        where = chosen(everything, self.selection.in_time) & in_iterations(everything)
+        found = overview(self.trace, everything, self.in_time, self._times, where, tokens)
         return self._result("summary of a trace", "ranks", files=self.files, **found)
 
     def operations(self, by: str | Sequence[str] = "operation") -> TraceResult:
@@ -218,11 +218,6 @@ class TraceAnalysis:
     def _works(self) -> Works:
         """What all activities compute, as far as extents tell."""
         return works_of(self.everything)
-
-    @cached_property
-    def _in_iterations(self) -> Flags:
-        chosen_in_time = chosen(self.everything, self.selection.in_time)
-        return chosen_in_time & in_iterations(self.everything)
 
     @cached_property
     def _times(self) -> KernelTimes:

@@ -278,10 +278,8 @@ def _tokens(timed: Ints, grids: Ints, counted: Ints, grid: Ints) -> tuple[list[i
 
 
 def _rows_of(names: Ints) -> dict[int, Ints]:
-    order = np.argsort(names, kind="stable")
-    distinct, starts = np.unique(names[order], return_index=True)
-    parts = np.split(order, starts[1:])
-    return dict(zip(distinct.tolist(), parts, strict=True)) if len(names) else {}
+    runs = parts(np.argsort(names, kind="stable"), names)
+    return {int(names[run[0]]): run for run in runs if len(run)}
 
 
 FULL, BARE, FUNCTION = range(3)

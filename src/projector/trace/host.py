@@ -6,7 +6,7 @@ network, ``nn.Module: layers.3.mlp.up``.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -254,19 +254,16 @@ def _layer_class(trace: RankTrace, parts: list[_Part], is_leaf: Flags, rows: Int
     table = tables.load_trace_names()
     kinds = list(dict.fromkeys(part.kind for part in parts))
     contains = dict(zip(kinds, tables.fits(kinds, table.containers).tolist(), strict=True))
-    count: dict[str, int] = {}
-    leafs: dict[str, bool] = {}
-    for part in parts:
-        count[part.kind] = count.get(part.kind, 0) + 1
-        leafs[part.kind] = leafs.get(part.kind, True) and bool(is_leaf[part.name])
+    count = Counter(part.kind for part in parts)
+    holding = {part.kind for part in parts if not is_leaf[part.name]}
     spent_of_name = np.bincount(
         events.name[rows], events.duration_ps[rows].astype(np.float64), len(trace.names)
     )
-    spent: dict[str, float] = {}
+    spent: dict[str, float] = defaultdict(float)
     for part in parts:
-        spent[part.kind] = spent.get(part.kind, 0.0) + float(spent_of_name[part.name])
+        spent[part.kind] += float(spent_of_name[part.name])
     several = [kind for kind in kinds if count[kind] > 1 and not contains[kind]]
-    candidates = [kind for kind in several if not leafs[kind]] or several
+    candidates = [kind for kind in several if kind in holding] or several
     if not candidates:
         return None
     longest = max(spent[kind] for kind in candidates)

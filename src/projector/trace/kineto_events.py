@@ -59,8 +59,11 @@ class EventNames(Config):
     vendor_keys: dict[str, Word]
     vendor_devices: dict[str, Word]
     vendor_calls: dict[str, Word]
+    details: dict[str, dict[str, str]]
+    """Kind of event -> argument -> detail; so are the next."""
+    convolution_details: dict[str, str]
     collective_details: dict[str, str]
-    """Argument of a collective -> detail."""
+    projected_details: dict[str, str]
     sources: dict[str, str]
 
 
@@ -167,6 +170,10 @@ class Collector(Batch):
         self._prefix = names.module_prefix.value
         self._arrow_names = frozenset(names.backward_arrows)
         self._memory_names = frozenset(names.memory_instants)
+        self._details = {ev.KINDS.index(k): (*each.items(),) for k, each in names.details.items()}
+        self._of_convolution = (*names.convolution_details.items(),)
+        self._of_collective = (*names.collective_details.items(),)
+        self._of_projection = (*names.projected_details.items(),)
 
     def take(self, events: Iterable[Any]) -> None:
         """Keep what is known of some events."""
@@ -226,13 +233,13 @@ class Collector(Batch):
         self._numbers.append(self.events)
 
     def _detail(self, kind: int, name: str, get: Any, facts: list[Any]) -> int:
-        wanted = _DETAILS[kind]
+        wanted = self._details.get(kind, ())
         if kind == ev.OPERATOR and "conv" in name:
-            wanted += _SCALARS
+            wanted += self._of_convolution
         if get("Collective name") is not None:
-            wanted += (*load_event_names().collective_details.items(),)
+            wanted += self._of_collective
         if get("exposed_ps") is not None:
-            wanted += _PROJECTED
+            wanted += self._of_projection
         for told, label in wanted:
             value = get(told)
             if value is not None:
@@ -383,26 +390,6 @@ def stamps_ps(times_us: Floats, grid_ps: int, zero_us: int = 0) -> Ints:
     steps = np.rint((times_us - whole) * (US_PS / grid_ps)).astype(np.int64)
     return (whole.astype(np.int64) - zero_us) * US_PS + steps * grid_ps
 
-
-_SHAPES = (("Input Dims", "dims"), ("Input type", "types"))
-_SCALARS = (("Concrete Inputs", "scalars"),)
-"""Of convolutions alone: those of other operators differ from call to call and say nothing."""
-_DEVICE = (("grid", "grid"), ("block", "block"), ("bytes", "bytes"))
-_DETAILS: dict[int, tuple[tuple[str, str], ...]] = {
-    ev.KERNEL: _DEVICE,
-    ev.COPY: _DEVICE,
-    ev.FILL: _DEVICE,
-    ev.LAUNCH: (*_DEVICE, ("size", "bytes")),
-    ev.OPERATOR: _SHAPES,
-    ev.ANNOTATION: _SHAPES,
-    ev.GPU_ANNOTATION: (),
-    ev.MODULE: (("Python module id", "module"),),
-    ev.UNTOLD: (),
-}
-_PROJECTED = tuple(
-    (name, name) for name in ("term", "exposed_ps", "slowed_ps", "slowdown_ps", "flop")
-)
-"""What files of projections say besides."""
 
 _NUMBERS = ("bytes", "in_elements", "out_elements", "group_size", "module")
 

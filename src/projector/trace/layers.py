@@ -4,7 +4,6 @@ The layer of an event of the host is the one that is named, that modules tell, o
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -194,17 +193,6 @@ def _common(first: Ints, second: Ints) -> int:
     return int(differ[0]) if len(differ) else length
 
 
-def ordinals(label: Ints, layer: Ints, order: Sequence[int] | Ints) -> Ints:
-    """Return the how many-eth of its label within its run of one layer each operation is."""
-    index = np.asarray(order, np.int64)
-    run = np.cumsum(begins(layer[index]))
-    keys = np.lexsort((np.arange(len(index)), label[index], run))
-    count = np.arange(len(index)) - last_known(begins(run[keys], label[index][keys]))
-    result = np.full(len(label), NONE, np.int64)
-    result[index[keys]] = count
-    return result
-
-
 @dataclass(frozen=True, slots=True)
 class Operations:
     """What holds at each event of the host; all columns have one row an event."""
@@ -293,8 +281,12 @@ def _ordinals(
     )  # fmt: skip
     own = own[np.argsort(events.start_ps[own], kind="stable")]
     key = name * (len(trace.names) + 1) + inside + 1
-    place = layer * 2 + phases.recompute
-    count = ordinals(key, place, own)
+    # The how many-eth of its name each operation is within its run of one layer.
+    run = np.cumsum(begins((layer * 2 + phases.recompute)[own]))
+    order = np.lexsort((key[own], run))
+    count = np.full(len(events), NONE, np.int64)
+    ahead = last_known(begins(run[order], key[own][order]))
+    count[own[order]] = np.arange(len(own)) - ahead
     repeated = np.unique(key[own][count[own] > 0])
     count = np.where(np.isin(key, repeated), count, NONE)
     return values_at(count, instance)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from projector.trace.events import NS_PS
 from projector.trace.kineto_events import MALFORMED, Batch, Inexact, Plan, collect
@@ -382,17 +382,11 @@ def _receive(pipe: Any) -> Any:
     return pickle.loads(data)  # noqa: S301  # written by a process that this one started
 
 
-def _tasks(pipe: BinaryIO) -> Iterator[tuple[bytes, Plan]]:
-    while True:
-        try:
-            yield _receive(pipe)
-        except EOFError:
-            return
-
-
 def work() -> None:
     """Parse what comes from the caller until it has no more."""
     # Events hold no cycles, so nothing is lost with it but its time.
     gc.disable()
-    for data, plan in _tasks(sys.stdin.buffer):
-        _send(sys.stdout.buffer, parse_piece(data, plan))
+    with suppress(EOFError):
+        while True:
+            data, plan = _receive(sys.stdin.buffer)
+            _send(sys.stdout.buffer, parse_piece(data, plan))

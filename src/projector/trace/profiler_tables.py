@@ -70,6 +70,10 @@ class Formats(Config):
     units: dict[str, Factor]
     sampled: dict[str, SampledColumn]
     amd_sampled: dict[str, SampledColumn]
+    tool_records: dict[str, tuple[str, ...]]
+    """Records of rocprofv3's JSON, and the numbers of each by their path within it."""
+    tool_texts: dict[str, tuple[str, ...]]
+    """Short lists of it that say what numbers stand for."""
     sources: dict[str, str]
 
 

@@ -400,9 +400,7 @@ def collective_bytes(detail: Mapping[str, Any]) -> int:
     elements = [detail.get("in_elements"), detail.get("out_elements")]
     known = [value for value in elements if isinstance(value, int) and 0 <= value < MOST]
     width = load_trace_names().element_bytes.get(str(detail.get("dtype", "")).rpartition("::")[2])
-    if not known or width is None:
-        return -1
-    return max(known) * width
+    return max(known) * width if known and width is not None else -1
 
 
 def tensor_bytes(detail: Mapping[str, Any]) -> int:
@@ -438,13 +436,8 @@ def rank_ranges(ranks: Sequence[int]) -> str:
     steps = set(np.diff(numbers).tolist())
     if len(numbers) > 2 and len(steps) == 1 and steps != {1}:
         return f"{numbers[0]}-{numbers[-1]} by {steps.pop()}"
-    runs: list[list[int]] = []
-    for rank in numbers:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(f"{low}-{high}" if high > low else f"{low}" for low, high in runs)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1) if numbers else []
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def rank_distances(name: str) -> str:

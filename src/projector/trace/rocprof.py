@@ -193,41 +193,6 @@ ROOT = "rocprofiler-sdk-tool"
 GPU = 2
 """Type of an agent that is a GPU (``ROCPROFILER_AGENT_TYPE_GPU``)."""
 
-_CALL = ("start_timestamp", "end_timestamp", "kind", "operation", "thread_id",
-         "correlation_id.internal")  # fmt: skip
-_DISPATCH = (
-    "agent_id.handle", "queue_id.handle", "kernel_id", "dispatch_id",
-    "grid_size.x", "grid_size.y", "grid_size.z",
-    "workgroup_size.x", "workgroup_size.y", "workgroup_size.z",
-)  # fmt: skip
-
-RECORDS: dict[str, tuple[str, ...]] = {
-    "buffer_records.kernel_dispatch": (
-        *_CALL, "stream_id.handle", *(f"dispatch_info.{name}" for name in _DISPATCH),
-    ),
-    "buffer_records.hip_api": _CALL,
-    "buffer_records.marker_api": _CALL,
-    "buffer_records.rccl_api": _CALL,
-    "buffer_records.memory_copy": (
-        *_CALL, "stream_id.handle", "src_agent_id.handle", "dst_agent_id.handle", "bytes",
-    ),
-    "callback_records.counter_collection": (
-        "dispatch_data.start_timestamp", "dispatch_data.end_timestamp",
-        *(f"dispatch_data.dispatch_info.{name}" for name in _DISPATCH),
-    ),
-}  # fmt: skip
-"""Records that become rows, and the numbers of each, by their path within the record."""
-
-TEXTS: dict[str, tuple[str, ...]] = {
-    "agents": ("id.handle", "type", "logical_node_id", "node_id", "product_name"),
-    "kernel_symbols": ("kernel_id", "formatted_kernel_name", "kernel_name"),
-    "counters": ("id.handle", "name"),
-    "strings.buffer_records": ("kind", "operations"),
-    "strings.marker_api": ("key", "value"),
-    "metadata": ("pid",),
-}
-"""Short lists that say what numbers stand for."""
-
 _COUNTED = "callback_records.counter_collection"
 
 
@@ -236,17 +201,17 @@ class Process:
     """What the file says of one process."""
 
     rows: dict[str, "array[int]"] = field(
-        default_factory=lambda: {name: array("Q") for name in RECORDS}
+        default_factory=lambda: {name: array("Q") for name in load_formats().tool_records}
     )
     texts: dict[str, list[dict[str, Any]]] = field(
-        default_factory=lambda: {name: [] for name in TEXTS}
+        default_factory=lambda: {name: [] for name in load_formats().tool_texts}
     )
     counted: list[tuple[int, int, float]] = field(default_factory=list)
     """Record, handle of the counter and its value."""
 
     def columns(self, section: str) -> dict[str, Ints]:
         """Return the numbers of records of a section as int64, by their path."""
-        names = RECORDS[section]
+        names = load_formats().tool_records[section]
         table = np.frombuffer(self.rows[section], np.uint64).reshape(-1, len(names))
         return {name: table[:, i].astype(np.int64) for i, name in enumerate(names)}
 
@@ -285,17 +250,20 @@ def _place(stream: IO[bytes] | gzip.GzipFile) -> int:
 
 
 def _slots() -> tuple[dict[str, tuple[str, int]], dict[str, tuple[str, str]], dict[str, str]]:
-    item = f"{ROOT}.item"
+    item, formats = f"{ROOT}.item", load_formats()
     numbers = {
         f"{item}.{section}.item.{name}": (section, place)
-        for section, names in RECORDS.items()
+        for section, names in formats.tool_records.items()
         for place, name in enumerate(names)
     }
-    ends = {f"{item}.{section}.item": section for section in (*RECORDS, *TEXTS)}
+    ends = {
+        f"{item}.{section}.item": section
+        for section in (*formats.tool_records, *formats.tool_texts)
+    }
     ends[f"{item}.metadata"] = "metadata"
     texts = {
         f"{item}.{section}{'' if section == 'metadata' else '.item'}.{name}": (section, name)
-        for section, names in TEXTS.items()
+        for section, names in formats.tool_texts.items()
         for name in names
     }
     texts |= {f"{path}.item": slot for path, slot in texts.items()}
@@ -307,7 +275,8 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
     numbers, texts, ends = _slots()
     records = f"{ROOT}.item.{_COUNTED}.item.records.item"
     counter, amount = f"{records}.counter_id.handle", f"{records}.value"
-    row = {section: [0] * len(names) for section, names in RECORDS.items()}
+    empty = {section: [0] * len(names) for section, names in load_formats().tool_records.items()}
+    row = {section: [*zeros] for section, zeros in empty.items()}
     process, handle = Process(), 0
     entry: dict[str, Any] = {}
     for prefix, event, value in tokens:
@@ -327,13 +296,13 @@ def _fill(tokens: Iterator[tuple[str, str, Any]], found: list[Process]) -> None:
         elif prefix == counter and event == "number":
             handle = int(value)
         elif prefix == amount and event == "number":
-            names = len(RECORDS[_COUNTED])
-            process.counted.append((len(process.rows[_COUNTED]) // names, handle, float(value)))
+            record = len(process.rows[_COUNTED]) // len(empty[_COUNTED])
+            process.counted.append((record, handle, float(value)))
         elif event == "end_map" and prefix in ends:
             section = ends[prefix]
-            if section in RECORDS:
+            if section in empty:
                 process.rows[section].extend(row[section])
-                row[section] = [0] * len(RECORDS[section])
+                row[section] = [*empty[section]]
             else:
                 process.texts[section].append(entry)
                 entry = {}

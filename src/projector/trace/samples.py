@@ -213,8 +213,7 @@ def _own(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> list[_
     if not isinstance(columns, dict):
         problems.append(Problem(str(path), "line 1", "it names no columns"))
         return []
-    times: dict[str, list[int]] = {name: [] for name in columns}
-    rows: dict[str, list[list[float]]] = {name: [] for name in columns}
+    found: dict[str, list[tuple[int, list[float]]]] = {name: [] for name in columns}
     with open_text(path) as stream:
         for line, text in enumerate(stream, 1):
             if line == 1 or not text.strip():
@@ -229,19 +228,18 @@ def _own(path: Path, head: Mapping[str, Any], problems: list[Problem]) -> list[_
                 problems.append(Problem(str(path), f"line {line:,}", "no sample, left out"))
                 continue
             for name, values in taken.items():
-                times[name].append(time_ns)
-                rows[name].append(values)
+                found[name].append((time_ns, values))
     physical = head.get("physical_core")
     return [
         _Read(
             name,
-            np.array(times[name], np.int64),
-            np.array(rows[name], np.float64).reshape(len(rows[name]), len(labels)),
-            tuple(map(str, labels)),
-            _physical(physical, len(labels)) if name == "cpu_percent" else None,
+            np.array([time_ns for time_ns, _ in rows], np.int64),
+            np.array([row for _, row in rows], np.float64).reshape(len(rows), len(columns[name])),
+            tuple(map(str, columns[name])),
+            _physical(physical, len(columns[name])) if name == "cpu_percent" else None,
         )
-        for name, labels in columns.items()
-        if times[name]
+        for name, rows in found.items()
+        if rows
     ]
 
 
@@ -471,17 +469,14 @@ def _rounds(columns: Iterable[int]) -> Ints:
 def _wide(table: Mapping[str, Sequence[str]], time_ns: Ints, local: bool) -> list[_Read]:
     groups: dict[str, list[str]] = {}
     for heading in table:
-        if re.fullmatch(r"(cpu|core)?\d+(percent)?", plain(heading)):
-            groups.setdefault("cpu_percent", []).append(heading)
-        elif _quantity(heading)[0]:
-            groups.setdefault(_quantity(heading)[0], []).append(heading)
+        is_core = re.fullmatch(r"(cpu|core)?\d+(percent)?", plain(heading))
+        if what := "cpu_percent" if is_core else _quantity(heading)[0]:
+            groups.setdefault(what, []).append(heading)
     found = []
     for what, headings in groups.items():
         factors = [1.0 if what == "cpu_percent" else _quantity(each)[1] for each in headings]
         columns = [numbers([text.split(" ")[0] for text in table[each]]) for each in headings]
         values = np.stack([c * f for c, f in zip(columns, factors, strict=True)], axis=1)
-        names = headings
-        if what == "cpu_percent":
-            names = [f"cpu{_number_in(each)}" for each in headings]
+        names = (f"cpu{_number_in(h)}" if what == "cpu_percent" else h for h in headings)
         found.append(_Read(what, time_ns, values, tuple(names), None, local))
     return found

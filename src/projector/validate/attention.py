@@ -21,7 +21,7 @@ from projector.lower.hardware import Run, device_record, native_type
 from projector.units import MILLISECOND, TERA
 from projector.validate import kind as kinds
 from projector.validate.kind import Kind, missing, whole
-from projector.validate.names import device_of, precision_of
+from projector.validate.names import device_of, load_table_names, precision_of
 from projector.validate.words import number_said, said
 
 MAX_EXTENT = 1 << 26
@@ -32,43 +32,10 @@ SLOWS_AFTER_S = 0.02
 training a kernel of t seconds has gone t / (t + this): published rows of 10 ms and more fall 4 to
 14 % behind shorter ones on H200 and Blackwell, and 10 to 60 ms fit them equally well."""
 
-IMPLEMENTATIONS = (
-    "FlashAttention-2",
-    "FlashAttention-3",
-    "cuDNN",
-    "TransformerEngine",
-    "TensorRT-LLM FMHA",
-    "vLLM",
-    "CK",
-    "AITER",
-    "HipKittens",
-    "Primus-Turbo",
-    "torch SDPA",
-)
-"""Kernels that are mature enough to be compared, by the beginning of their name. The last are
-measured by `projector benchmark` where torch has none of the others."""
-
 RUNS: tuple[Run, Run] = ("short", "training")
 """Clocks between which the clock of a row lies."""
 
 _EXTENTS = ("batch", "q_heads", "kv_heads", "seq_len", "head_dim", "v_head_dim")
-
-_PASSES = {
-    "fwd": (True, False),
-    "forward": (True, False),
-    "bwd": (False, True),
-    "backward": (False, True),
-    "fwd+bwd": (True, True),
-}
-"""Name of a pass -> whether the forward and whether the backward are in it."""
-
-_MASKS = {
-    "true": (True, ""),
-    "false": (False, ""),
-    "assumed causal": (True, "causal mask assumed"),
-    "not stated": (False, "mask not stated: none, the first case of the benchmark script"),
-    "": (False, "mask not stated: none"),
-}
 
 _SCRIPT = "4*b*s^2*h*d, halved if causal; fwd+bwd x3.5"
 """How flash-attention's benchmark script counts."""
@@ -170,11 +137,12 @@ def read_case(row: kinds.Row) -> AttentionCase:
     device = device_of(row.get("gpu") or "")
     kind = precision_of(row.get("dtype") or "")
     name = re.sub(r"\(.*?\)", "", row.get("pass") or "").strip().lower()
-    forward, backward = kinds.chosen("pass", name, _PASSES)
+    forward, backward = kinds.chosen("pass", name, load_table_names().passes)
     mask = kinds.plain(row, "causal")
-    if mask not in _MASKS:
+    masks = load_table_names().masks
+    if mask not in masks:
         raise ValueError(f"unknown mask {mask!r}")
-    causal, rule = _MASKS[mask]
+    causal, rule = masks[mask]
     profile = load_device(device)
     native = native_type(profile, kind)
     described = _kernel(row, profile)
@@ -235,7 +203,7 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
     if "4*b*s^2*h*d" not in convention:
         raise ValueError(f"a rate without a known count of FLOP: {convention!r}")
     half = 0.5 if causal and re.search(r"halved|/2 causal", convention) else 1.0
-    forward, backward = _PASSES[name]
+    forward, backward = load_table_names().passes[name]
     if not backward:
         return half
     both = re.search(r"fwd\+bwd x(\d+(?:\.\d+)?)", convention)
@@ -251,7 +219,7 @@ def _flop_factor(convention: str, name: str, *, causal: bool) -> float:
 def _why_not_eligible(row: kinds.Row) -> str:
     if empty := missing(row, _EXTENTS):
         return empty
-    if not (row.get("impl") or "").startswith(IMPLEMENTATIONS):
+    if not (row.get("impl") or "").startswith(load_table_names().attention_kernels):
         return "no mature implementation"
     return kinds.why_not_measured(row)
 

@@ -12,28 +12,6 @@ from projector.validate.names import load_table_names
 _INFINIBAND = {200.0: "infiniband_hdr", 400.0: "infiniband_ndr", 800.0: "infiniband_xdr"}
 """Rate of an adapter [Gbit/s] -> its generation, where a row says InfiniBand alone."""
 
-_RATE = re.compile(
-    r"""(?:\b(?:(?P<cards>\d{1,2})x)?(?P<count>\d{1,3})[ ]?
-        (?:NICs?|HCAs?|adapters?|ports?|rails?)?[ ]?[x\u00d7*][ ]?
-        |(?<![\w.]))
-    (?P<rate>\d{1,5}(?:\.\d+)?)[ ]?-?
-    (?P<unit>[GT](?:B(?:yte)?s?(?:/s(?:ec)?|ps)|b(?:it)?s?(?:/s(?:ec)?|ps)|bE)
-        |[gt]b(?:it)?s?(?:/s(?:ec)?|ps)|GbE|G(?:b|bit)?)(?!\w|/s)
-    (?P<per>[ ]?(?:/|per|a|each)[ ]?(?:GPU|NIC|adapter|port|rail|link|node|server|host|machine))?
-    """,
-    re.VERBOSE,
-)
-_SCALE_UP = re.compile(r"NV ?Link|NV ?Switch|xGMI|Infinity Fabric|\bHBM|memory|PCIe", re.IGNORECASE)
-_OF_NODE = re.compile(
-    r"(?:per|a|/|each) ?(?:node|server|host|machine)|(?:inter-?|node[- ]to-?|node-)node|aggregate"
-    r"|in total",
-    re.IGNORECASE,
-)
-_OF_ADAPTER = re.compile(
-    r"(?:per|a|/|each) ?(?:GPU|NIC|HCA|adapter|port|rail|link)\b|InfiniBand|\bIB\b", re.IGNORECASE
-)
-
-_NETWORK = re.compile(r"RoCE|InfiniBand|\bIB\b|\bEFA|\bNICs?\b|Ethernet|\bRDMA", re.IGNORECASE)
 _SLOWEST = 10.0
 """Rate of the slowest adapter [Gbit/s]; below, a text speaks of something else."""
 
@@ -53,7 +31,8 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
     of links inside a node do not count. The number of the device's ``usual`` ones holds where the
     text has none.
     """
-    for match in _RATE.finditer(text):
+    words = load_table_names().adapter_words
+    for match in re.finditer(words["rate"], text, re.VERBOSE):
         around = text[max(0, match.start() - 28) : match.end() + 12]
         unit = match["unit"]
         count = int(match["count"] or 0) * int(match["cards"] or 1)
@@ -63,7 +42,7 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
         gbit = float(match["rate"]) * (scale * (8.0 if is_byte else 1.0))
         if match["count"] and not (count and gbit):
             raise ValueError(f"{match[0].strip()!r} states no adapters")
-        if _SCALE_UP.search(around) or (unit in {"G", "Gb", "Gbit"} and not count):
+        if _speaks(words["scale_up"], around) or (unit in {"G", "Gb", "Gbit"} and not count):
             continue
         if gbit < _SLOWEST:
             continue
@@ -72,12 +51,12 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
         if re.search(r"GPU", match["per"] or "", re.IGNORECASE):
             return Adapters(gpus_per_node, gbit)
         near = text[max(0, match.start() - 28) : match.end() + 28]
-        of_node = _OF_NODE.search(near)
-        if not of_node and (gbit == _generation(text) or _OF_ADAPTER.search(near)):
+        of_node = _speaks(words["of_node"], near)
+        if not of_node and (gbit == _generation(text) or _speaks(words["of_adapter"], near)):
             return Adapters(usual.number, gbit)
         return Adapters(usual.number, gbit / usual.number)
     bare = re.search(r"\b(\d{1,2}) ?[x\u00d7*] ?(100|200|400|800)\b(?! ?\w)", text)
-    if bare and int(bare[1]) and _NETWORK.search(text):
+    if bare and int(bare[1]) and re.search(words["network"], text):
         return Adapters(int(bare[1]), float(bare[2]))
     for counted in re.finditer(
         r"\b(\d{1,2}) ?[x\u00d7*] ?(?:NVIDIA |Mellanox |InfiniBand |IB )?", text
@@ -87,6 +66,10 @@ def stated_adapters(text: str, usual: Adapters, gpus_per_node: int) -> Adapters 
             return Adapters(int(counted[1]), generation)
     generation = _generation(text)
     return Adapters(usual.number, generation) if generation else None
+
+
+def _speaks(words: str, text: str) -> bool:
+    return re.search(words, text, re.IGNORECASE) is not None
 
 
 def _generation(text: str, *, at_start: bool = False) -> float:

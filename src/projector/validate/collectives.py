@@ -37,8 +37,8 @@ from projector.units import MICROSECOND
 from projector.validate import kind as kinds
 from projector.validate.clusters import Stated, network_of
 from projector.validate.kind import Kind, number, whole
-from projector.validate.names import device_of
-from projector.validate.words import number_said, said
+from projector.validate.names import Loop, device_of, load_table_names
+from projector.validate.words import named_loop, number_said, said
 
 DISPATCHER_UNITS = FUSED_UNITS["deepep"]
 
@@ -188,48 +188,16 @@ def _exchange_s(row: kinds.Row, routing: Routing, ranks: int, local: int) -> flo
     return size / (value * kinds.chosen("unit", unit, kinds.BYTES_PER_S))
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """How a benchmark calls the library, and what that costs."""
-
-    name: str
-    """Shown with the row."""
-    added_us: float = 0.0
-    """Time of every call, whatever it does."""
-    least_us: tuple[tuple[str, float], ...] = ()
-    """Vendor, and what one thread takes to launch a call on one of the devices that it drives."""
-
-
-LOOPS = {
-    # stas00/ml-engineering network/benchmarks/all_reduce_bench.py says that a call alone on an idle
-    # device adds 20 to 30 us of the host; its tables are older than the queue that hides them.
-    # Primus' rccl_bench.py reads the clock of the host around a call and a synchronisation. 21 us
-    # is what the 20 rows of a node of A100 below 512 KiB lie above a queued call.
-    "idle": Loop("a call of PyTorch on an idle device adds 21 us", added_us=21.0),
-    # Benchmarks/NVIDIA/NCCLBandwidth.py of Azure/AI-benchmarking-guide runs all_reduce_perf with
-    # -g, so that one thread launches on all devices of a node, one after the other. Rows up to
-    # 8 KiB are flat: 3.2 us a device on H100, 3.8 on H200, 4.0 on GB300 (half as many devices, half
-    # the time), 6.0 on MI300X.
-    "one_thread": Loop(
-        "one thread launches on every device", least_us=(("nvidia", 3.7), ("amd", 6.0))
-    ),
-}
-"""Loops whose cost shows in their rows. Others queue calls from one process or thread a device."""
-
-
 def loop_of(row: kinds.Row) -> Loop | None:
     """Return the loop of a row's benchmark, None where it adds nothing."""
-    name = said(row, "collective_loop")
-    if name and name not in LOOPS:
-        raise ValueError(f"collective_loop must be one of {', '.join(LOOPS)}, got {name!r}")
-    return LOOPS.get(name)
+    return named_loop(row, "collective_loop", load_table_names().collective_loops)
 
 
 def with_loop_s(time_s: float, loop: Loop | None, vendor: str, ranks: int) -> float:
     """Return the time that the loop shows for a collective of ``ranks`` in one node."""
     if loop is None:
         return time_s
-    least_us = dict(loop.least_us).get(vendor, 0.0) * ranks
+    least_us = loop.least_us_of.get(vendor, 0.0) * ranks
     return max(time_s + loop.added_us * MICROSECOND, least_us * MICROSECOND)
 
 
@@ -237,14 +205,6 @@ MAX_RANKS = 1 << 20
 MAX_NODE_GPUS = 16
 """Devices of the largest node."""
 
-_OPERATIONS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "all2all": "all_to_all",
-    "sendrecv": "send_recv",
-}
 _METRICS = ("busbw", "algbw", "time", "latency")
 
 
@@ -368,7 +328,7 @@ def read_case(row: kinds.Row) -> _Case:
     held = ranks if domain > per_node else -(-ranks // nodes)
     local = -(-held // -(-held // domain))
     if not is_exchange(row):
-        operation = _OPERATIONS[_plain(row.get("collective") or "")]
+        operation = load_table_names().collectives[_plain(row.get("collective") or "")]
         size = kinds.positive(row, "message_bytes")
         measured_s = kinds.plausible(_collective_s(row, operation, size, ranks))
         if operation == "send_recv":
@@ -376,7 +336,7 @@ def read_case(row: kinds.Row) -> _Case:
             ranks, local = min(ranks, 2), 2 if local == ranks > 1 else 1
         loop = loop_of(row)
         work: tuple[str, float] | Routing = (operation, size)
-        rule = loop.name if loop else ""
+        rule = loop.note if loop else ""
     else:
         loop = None
         work, measured_s, rule = read_exchange(row, ranks, local)
@@ -414,7 +374,7 @@ def _why_not_eligible(row: kinds.Row) -> str:
         return "" if _sizes(row) else "no tokens, hidden and top-k"
     if why := kinds.why_not_measured(row):
         return why
-    if _plain(row.get("collective") or "") not in _OPERATIONS:
+    if _plain(row.get("collective") or "") not in load_table_names().collectives:
         return "not one of the collectives"
     if not (row.get("message_bytes") or "").strip():
         return "no message size"

@@ -32,7 +32,7 @@ from projector.units import MICROSECOND, TB, TERA
 from projector.validate import gemm_benchmarks
 from projector.validate import kind as kinds
 from projector.validate.kind import Kind, missing, whole
-from projector.validate.names import device_of, precision_of
+from projector.validate.names import Loop, device_of, precision_of
 from projector.validate.words import said
 
 MAX_EXTENT = 1 << 40
@@ -96,7 +96,7 @@ class Case:
     """Elements of each 16-bit matrix that is quantised."""
     accumulated: tuple[int, ...]
     """Elements of each gradient that is added to the one before."""
-    loop: gemm_benchmarks.Loop
+    loop: Loop
     beside_collective: bool
     """Whether a collective of the same node runs at the same time."""
     measured: float

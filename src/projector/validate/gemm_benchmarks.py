@@ -2,21 +2,19 @@
 
 Of the benchmark these are library, loop, and what is quantised.
 
-What a loop adds to a kernel belongs to its benchmark and is no property of a device: each floor is
-a reading of the smallest rows of that benchmark.
+What a loop adds to a kernel belongs to its benchmark and is no property of a device.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from projector.config.device_kernels import MOST_ROWS, MOST_UNITS, GemmTile
 from projector.kernels.gemm import MAX_SPLIT_K, STEP_ELEMENT_BYTES
-from projector.lower.hardware import Offer, Run
+from projector.lower.hardware import Offer
 from projector.validate.kind import Row
-from projector.validate.names import load_table_names
-from projector.validate.words import said
+from projector.validate.names import Loop, load_table_names
+from projector.validate.words import named_loop, said
 
 _INFERENCE_LIBRARIES = {"fp8_block": "deepgemm", "nvfp4": "trtllm_nvfp4"}
 """Library that TensorRT-LLM uses for a type, if the device describes it."""
@@ -31,54 +29,9 @@ def library_of(row: Row, scaling: str) -> str:
     return _INFERENCE_LIBRARIES.get(scaling, "default") if name == "trtllm" else name
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """How a benchmark calls a kernel, and what that costs."""
-
-    added_us: float = 0.0
-    """Time of every call beside the kernels, whatever they do."""
-    least_us: float = 0.0
-    """What the host takes for a call, so that shorter kernels wait."""
-    run: Run | None = None
-    """Clocks that its rows met, where ``clock_note`` does not say."""
-
-
-LOOPS = {
-    "": Loop(),
-    # Operators of a training framework meet the clock of training, and so do loops of Primus-Turbo:
-    # a call of PyTorch a hundred times. Its dense rows are all longer than its host.
-    "training": Loop(run="training"),
-    # Readings of several tables that launch every call themselves, rather than in a graph.
-    "launched": Loop(added_us=3.0),
-    "torch": Loop(added_us=11.0),
-    # All sixteen rows of the two smallest shapes lie at 23 to 26 us, whatever the tile.
-    "cutedsl": Loop(least_us=24.0),
-    # HipKittens' figures. At 1024 x 1024 x 1024 kernels that are launched directly take 7 to 15 us.
-    # Through PyTorch they take 36 to 40 us on MI355X, 28 more than the same kernel of hipBLASLt.
-    # Both libraries on MI325X (27 and 36 us) and the FP6 kernel (29 us) have 14 us less of it.
-    "hipkittens_short": Loop(added_us=14.0),
-    "hipkittens_direct": Loop(added_us=4.0),
-    "hipkittens_torch": Loop(added_us=28.0),
-    # The logic files of hipBLASLt for MI210: the nine smallest of each type lie 28 to 35 us above a
-    # MI250X die with two more units, whose own logic file begins at 6 us.
-    "mi210_tuner": Loop(added_us=31.0),
-    # A call of a grouped GEMM is the same 64 to 67 us for a group of 512 or 1,024 rows, a backward
-    # 140 to 150 us, and one that quantises first 113 to 121 us up to three times as much work.
-    "turbo_grouped_forward": Loop(least_us=64.0, run="training"),
-    "turbo_grouped_backward": Loop(least_us=140.0, run="training"),
-    "turbo_quantised_forward": Loop(least_us=114.0, run="training"),
-}
-"""Loops whose cost shows in their rows. Others time the kernel alone, as a profiler or a graph
-does: the tuner of AITER lies at 2.6 to 4 us where there is next to nothing to do, the logic files
-of hipBLASLt for MI250X at 6 us."""
-
-
 def loop_of(row: Row) -> Loop:
-    """Return the loop of a row's benchmark."""
-    name = said(row, "gemm_loop")
-    if name not in LOOPS:
-        raise ValueError(f"gemm_loop must be one of {', '.join(filter(None, LOOPS))}, got {name!r}")
-    return LOOPS[name]
+    """Return the loop of a row's benchmark; one that is not known times the kernel alone."""
+    return named_loop(row, "gemm_loop", load_table_names().gemm_loops) or Loop()
 
 
 class NamedKernel(NamedTuple):

@@ -1,7 +1,7 @@
 """A row of a training table as a job: settings of the row, of its recipe, then of stated rules.
 
-Each rule is described, with its reason, in ``docs/validation.md``. ``row_layout.py`` reads columns
-and places the model on devices.
+Each rule is described, with its reason, in ``docs/validation_rules.md``. ``row_layout.py`` reads
+columns and places the model on devices.
 """
 
 from typing import Any

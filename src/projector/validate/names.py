@@ -17,6 +17,7 @@ from projector.config._base import Config
 from projector.config.device_file import load_device
 from projector.config.model_file import model_data
 from projector.errors import ProjectorError
+from projector.lower.hardware import Run
 
 
 class Variant(Config):
@@ -26,6 +27,21 @@ class Variant(Config):
     """Of the file of the model."""
     fields: dict[str, Any] = Field(default_factory=dict)
     """Their values; of a mapping only what it names is replaced."""
+
+
+class Loop(Config):
+    """How a benchmark calls a kernel or a library, and what that costs."""
+
+    added_us: float = 0.0
+    """Time of every call beside the kernels, whatever they do."""
+    least_us: float = 0.0
+    """What the host takes for a call, so that shorter kernels wait."""
+    least_us_of: dict[str, float] = Field(default_factory=dict)
+    """Vendor -> what one thread takes to launch a call on one of the devices that it drives."""
+    run: Run | None = None
+    """Clocks that its rows met, where ``clock_note`` does not say."""
+    note: str = ""
+    """Shown with the row of a collective."""
 
 
 class TableNames(Config):
@@ -51,8 +67,24 @@ class TableNames(Config):
     """Words of a network -> an entry of ``hardware/transports.yaml``."""
     adapters: dict[str, float]
     """Generation of an adapter -> its rate [Gbit/s]."""
+    adapter_words: dict[str, str]
+    """Words of a text about adapters: their ``rate``, and what it is the rate of."""
     kernels: tuple[str, ...]
     """Names of GEMM kernels; the first that fits."""
+    collectives: dict[str, str]
+    dimensions: dict[str, str]
+    """Column of an architecture -> field of ``model``; so for latent attention."""
+    latent_dimensions: dict[str, str]
+    written: dict[str, tuple[str, ...]]
+    """Columns of the tables that `projector benchmark` and `projector measure` write."""
+    gemm_loops: dict[str, Loop]
+    collective_loops: dict[str, Loop]
+    attention_kernels: tuple[str, ...]
+    """Kernels that are mature enough to be compared, by the beginning of their name."""
+    passes: dict[str, tuple[bool, bool]]
+    """Name of a pass -> whether the forward and whether the backward are in it."""
+    masks: dict[str, tuple[bool, str]]
+    """Text of a mask -> whether it is causal, and the rule that says so."""
 
 
 @cache

@@ -8,27 +8,12 @@ from projector.errors import ProjectorError
 from projector.operations.counts import count_architecture
 from projector.validate import kind as kinds
 from projector.validate.kind import Kind, whole
-from projector.validate.names import model_of
+from projector.validate.names import load_table_names, model_of
 from projector.validate.words import number_said, said
 
 _SHAPE = ("layers", "hidden", "ffn", "heads", "vocab")
 _COLUMNS = ("model", *_SHAPE, "computed_total", "computed_active")
 
-_DIMENSIONS = {
-    "layers": "num_layers",
-    "hidden": "hidden_size",
-    "ffn": "ffn_hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_query_groups",
-    "head_dim": "kv_channels",
-    "vocab": "vocab_size",
-}
-_MLA = {
-    "kv_lora": "kv_lora_rank",
-    "qk_nope": "qk_head_dim",
-    "qk_rope": "qk_pos_emb_head_dim",
-    "v_head": "v_head_dim",
-}
 MAX_LAYERS = 10_000
 MAX_PARAMETERS = 1 << 62
 
@@ -60,7 +45,7 @@ def architecture(row: kinds.Row) -> tuple[ModelConfig, str, str]:
     are those of the shipped model of that name, and those that ``extra`` names.
     """
     data, mark, note = _features(row)
-    for column, field in _DIMENSIONS.items():
+    for column, field in load_table_names().dimensions.items():
         value = kinds.integer(row, column)
         if value is not None:
             data[field] = value
@@ -109,8 +94,9 @@ def _features(row: kinds.Row) -> tuple[dict[str, Any], str, str]:
 def _mla(row: kinds.Row) -> dict[str, int] | None:
     if kinds.integer(row, "kv_lora") is None:
         return None
-    fields = {field: kinds.integer(row, column) for column, field in _MLA.items()}
-    missing = [column for column, field in _MLA.items() if fields[field] is None]
+    columns = load_table_names().latent_dimensions
+    fields = {field: kinds.integer(row, column) for column, field in columns.items()}
+    missing = [column for column, field in columns.items() if fields[field] is None]
     if missing:
         raise ValueError(f"{missing[0]} is missing beside kv_lora")
     stated = {field: value for field, value in fields.items() if value is not None}

@@ -9,7 +9,7 @@ row. A stated batch is that of all devices; replicas share it. Loads are simulat
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -18,10 +18,12 @@ import numpy as np
 from projector.config import bands
 from projector.config.bands import Band
 from projector.config.cluster import ClusterConfig
+from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.engine import GENERIC, engines
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.resources import settings_of
 from projector.errors import ProjectorError
 from projector.serving.deployment import MTP, Deployment, SpeculativeConfig
 from projector.serving.generation import Generation, GenerationTimes, generation_times
@@ -34,66 +36,27 @@ from projector.validate.kind import Kind, whole
 from projector.validate.names import device_of, precision_of
 from projector.validate.words import number_said, said
 
-NARROW_CACHE = ("vllm", "vllm_async", "tensorrt_llm")
-"""Engines whose FP8 checkpoints come with scales for an 8-bit cache, and whose published commands
-use it: AMD's FP8-KV checkpoints, TensorRT-LLM's ``quantize.py --kv_cache_dtype fp8``."""
-
-BLOCK_SCALED = ("DeepSeek-V3", "Kimi-K2", "MiniMax-M2", "GLM-5", "Qwen3")
-"""Begins of names of models whose published FP8 checkpoints have a scale for each 128 x 128 weights
-(``weight_block_size`` of their config.json). TensorRT-LLM runs checkpoints of its own of Qwen3."""
+_TABLE = settings_of("serving_rows")
 
 WIDENING = "widening_share"
 
-_OLD_VLLM, _LATER, _TRT = ("vllm",), ("vllm_async", "sglang"), ("tensorrt_llm",)
-ENGINES = (*_OLD_VLLM, *_LATER, *_TRT)
-"""Engines with a scheduler, whose host times are fitted."""
-
-FITTED = {
-    "step_us": ("step_us", _OLD_VLLM),
-    "sequence_us": ("sequence_us", _OLD_VLLM),
-    "later_step_us": ("step_us", _LATER),
-    "later_sequence_us": ("sequence_us", _LATER),
-    "trt_step_us": ("step_us", _TRT),
-    "trt_sequence_us": ("sequence_us", _TRT),
-    "expert_load": ("expert_load", ENGINES),
-    "request_ms": ("request_ms", ENGINES),
-    "handoff_ms": ("handoff_ms", ENGINES),
-    "latent_layer_us": ("latent_layer_us", ("sglang",)),
-}
+FITTED: Mapping[str, tuple[str, list[str]]] = _TABLE["fitted"]
 """Fitted constant of an engine -> its field, and the engines that share it."""
 
 MOST_SHARE = 0.9999
 """All of a prompt but its last page."""
 
-GATHERED = 8
-"""Most parts of experts whose tokens engines gather by default: ``allgather_reducescatter`` of vLLM
-(``--all2all-backend``), no backend of SGLang (``--moe-a2a-backend``), TensorRT-LLM without
-``WIDEEP``."""
-
-ASYNC_VLLM = (0, 12)
-"""First release of vLLM that schedules beside the device by default; not verified."""
-
-TRT_MEMORY = 0.95
-"""Share of the memory that TensorRT-LLM's benchmarks take (perf-overview.md: "in many cases")."""
-
-PROMPT_TOKENS, NEW_TOKENS = 5, 200
-"""Lengths of a decode row that states none: the defaults of the gpt-fast script, a short prompt.
-Decode is then bound by the weights and hardly depends on them."""
-
 _DEPLOYMENT = ("model", "gpu", "n_gpus", "precision", "tp", "pp")
 _LOAD = ("phase", "batch_or_concurrency", "input_len", "output_len")
 _COLUMNS = (*_DEPLOYMENT, *_LOAD, "value", "unit")
-
-REUSED_PROMPTS = ("vllm", (0, 8), (0, 11))
-"""Engine, and the releases from one up to another, whose latency benchmark has its prompts cached:
-it sends the same ones again after warming up, and the engine keeps prefixes unless told otherwise.
-Later releases tell it (vllm/benchmarks/latency.py); which was the first is not verified."""
 
 _MAX_LENGTH = 1 << 27
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class Case:
+    """What a row times, and what is projected for it."""
+
     work: Generation | Load | loads.Pools
     measured: float
     unit: str
@@ -108,10 +71,12 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shared:
-    clusters: dict[tuple[str, int], ClusterConfig]
-    deployments: dict[tuple[object, ...], Deployment]
-    replicas: dict[tuple[int, Scheduler, int], Replica]
+class Shared:
+    """What rows of a table have in common, read once."""
+
+    clusters: dict[tuple[str, int], ClusterConfig] = field(default_factory=dict)
+    deployments: dict[tuple[object, ...], Deployment] = field(default_factory=dict)
+    replicas: dict[tuple[int, Scheduler, int], Replica] = field(default_factory=dict)
 
 
 @cache
@@ -173,9 +138,9 @@ def project_without(
     rows: Sequence[kinds.Row], constants: Sequence[kinds.Without]
 ) -> list[kinds.Outcome]:
     """Project rows, each with the constants beside it in place of those that ship."""
-    shared = _Shared({}, {}, {})
+    shared = Shared()
     pairs = list(zip(rows, constants, strict=True))
-    read = kinds.read_cases(pairs, lambda pair: _read(pair[0], shared, pair[1]))
+    read = kinds.read_cases(pairs, lambda pair: read_case(pair[0], shared, pair[1]))
     cases = [case for case in read if not isinstance(case, str)]
     if not cases:
         return [kinds.failed(str(why)) for why in read]
@@ -199,7 +164,7 @@ def _is_rate(unit: str) -> bool:
     return unit != "s" and not unit.strip().lower().startswith("ms")
 
 
-def _values(cases: Sequence[_Case], shared: _Shared) -> list[float | str]:
+def _values(cases: Sequence[Case], shared: Shared) -> list[float | str]:
     """Return the projected value of each case in the unit of its row, or why there is none."""
     batches = [case.work for case in cases if isinstance(case.work, Generation)]
     found = generation_times(batches) if batches else GenerationTimes(np.zeros(0), np.zeros(0))
@@ -224,7 +189,7 @@ def _values(cases: Sequence[_Case], shared: _Shared) -> list[float | str]:
     return values
 
 
-def _served(case: _Case, load: Load, shared: _Shared) -> LoadResult:
+def _served(case: Case, load: Load, shared: Shared) -> LoadResult:
     drawn = load.draw()
     longest = longest_of(drawn)
     key = (id(case.deployment), case.scheduler, longest)
@@ -233,7 +198,7 @@ def _served(case: _Case, load: Load, shared: _Shared) -> LoadResult:
     return serve_all([(shared.replicas[key], load, drawn)], threads=1)[0]
 
 
-def _in_unit(case: _Case, item: Generation, prefill_s: float, decode_s: float) -> float:
+def _in_unit(case: Case, item: Generation, prefill_s: float, decode_s: float) -> float:
     if case.is_decode_alone:
         prefill_s = 0.0
     if case.unit == "s":
@@ -246,7 +211,8 @@ def _in_unit(case: _Case, item: Generation, prefill_s: float, decode_s: float) -
     return decode_s / (item.output_len - 1) * 1e3
 
 
-def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
+def read_case(row: kinds.Row, shared: Shared, without: kinds.Without) -> Case:
+    """Return a row as it is projected; raise what `kind.read_cases` takes as its failure."""
     notes: list[str] = []
     says = loads.stated(row)
     measured = kinds.above_zero(row, "value")
@@ -259,20 +225,20 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
     if replicas * of_replica != gpus and pools is None:
         names = "tp x pp" if layout["attention_dp"] == 1 else "tp x attention_dp x pp"
         raise ValueError(f"{gpus} GPUs are not a whole number of replicas of {names} {of_replica}")
-    device = load_device(_device(row.get("gpu") or "", []))
+    device = load_device(_device(row.get("gpu") or "", notes))
     scheduler = loads.scheduler_of(row, engine_of(row), device)
     limits: dict[str, Any] = {"max_step_tokens": scheduler.max_num_batched_tokens,
               "max_sequences": scheduler.max_num_seqs} if under_load else {}  # fmt: skip
     if pools is not None:
         limits = {"disaggregated": {"prefill": pools[1]}}
         layout = pools[0]
-    deployment = _deployment(row, layout | limits, shared, without, notes)
+    deployment = _deployment(row, device, layout | limits, shared, without, notes)
     if pools is not None:
         output = loads.number_in(says.get("mean_output_len")) or whole(row, "output_len", 1 << 24)
         many = int(loads.number_in(row.get("batch_or_concurrency")))
         lengths = whole(row, "input_len", _MAX_LENGTH), max(2, round(output))
         work: Any = loads.Pools(deployment, *pools[2], many, *lengths)
-        return _Case(work, measured, row.get("unit") or "", 1, 1, "; ".join(notes), deployment)
+        return Case(work, measured, row.get("unit") or "", 1, 1, "; ".join(notes), deployment)
     if under_load:
         longest = sum(int(loads.number_in(row.get(name))) for name in ("input_len", "output_len"))
         most = int(serving_memory(deployment).max_batch(longest or 1024))
@@ -282,20 +248,21 @@ def _read(row: kinds.Row, shared: _Shared, without: kinds.Without) -> _Case:
         loads.reported(unit)
         if not whole(row, "input_len", _MAX_LENGTH, 1) > 1:
             notes.append("lengths of the MLPerf data set")
-        return _Case(work, measured, unit, replicas, 1, "; ".join(notes), deployment, scheduler)
+        return Case(work, measured, unit, replicas, 1, "; ".join(notes), deployment, scheduler)
     text = (row.get("batch_or_concurrency") or "").strip()
     total = int(loads.number_in(text)) * (gpus if "per gpu" in text.lower() else 1)
     if total > _MAX_LENGTH:
         raise ValueError(f"batch_or_concurrency is {text!r}, not a count")
     batch = -(-total // replicas)
     given_in, given_out = kinds.integer(row, "input_len"), kinds.integer(row, "output_len")
-    input_len = whole(row, "input_len", _MAX_LENGTH, PROMPT_TOKENS)
+    usual_in, usual_out = _TABLE["usual_lengths"]
+    input_len = whole(row, "input_len", _MAX_LENGTH, usual_in)
     prefill_only = "decode" not in kinds.plain(row, "phase") and given_out is None
-    output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else NEW_TOKENS)
+    output_len = whole(row, "output_len", _MAX_LENGTH, 1 if prefill_only else usual_out)
     if given_in is None or (given_out is None and not prefill_only):
         notes.append(f"lengths not stated: {input_len} tokens in, {output_len} out")
     per = gpus if "gpu" in (row.get("unit") or "").lower() else 1
-    return _Case(
+    return Case(
         Generation(deployment, batch, input_len, output_len), measured,
         _unit(row.get("unit") or ""), replicas, per, "; ".join(notes), deployment,
         is_decode_alone=loads.is_decode_alone(row),
@@ -340,18 +307,17 @@ def _pools(says: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int], tup
 
 def _deployment(
     row: kinds.Row,
+    device: Device,
     layout: Mapping[str, Any],
-    shared: _Shared,
+    shared: Shared,
     without: kinds.Without,
     notes: list[str],
 ) -> Deployment:
     """Return what serves; rows that agree share it, so that it is read once."""
-    name = _device(row.get("gpu") or "", notes)
     precision = kinds.plain(row, "precision")
     gpus = layout["tp"] * layout["pp"] * layout["attention_dp"]
-    key = (name, gpus)
+    key = (device.name, gpus)
     if key not in shared.clusters:
-        device = load_device(name)
         nodes = -(-gpus // ClusterConfig.parse({"device": device}).gpus_per_node)
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(row, precision, notes)
@@ -361,14 +327,18 @@ def _deployment(
     stated = says.get("kv_cache", "")
     if re.match("fp8|bf16|fp16", stated):
         settings["kv_cache_bytes"] = 1 if stated.startswith("fp8") else 2
-    elif engine in NARROW_CACHE and str(settings["dtype"]).startswith("fp8"):
+    elif engine in _TABLE["narrow_cache"] and str(settings["dtype"]).startswith("fp8"):
         settings["kv_cache_bytes"] = 1
         notes.append("8-bit cache, as FP8 checkpoints of the engine have")
     if engine == "tensorrt_llm" and loads.is_under_load(row):
-        settings["gpu_memory_utilization"] = TRT_MEMORY
+        settings["gpu_memory_utilization"] = _TABLE["tensorrt_llm_memory"]
     if says.get("graphs", "").startswith("off"):
         settings["decode_graph"] = False
-    if layout["attention_dp"] > 1 and layout["ep"] <= GATHERED and "WIDEEP" not in str(says):
+    if (
+        layout["attention_dp"] > 1
+        and layout["ep"] <= _TABLE["gathered"]
+        and "WIDEEP" not in str(says)
+    ):
         settings["dispatcher"] = "allgather"
     constants = _constants(engine, without)
     if "mlperf" in kinds.plain(row, "phase"):
@@ -395,7 +365,7 @@ def _deployment(
 def engine_of(row: kinds.Row) -> str:
     """Return the engine of a row, by its release."""
     engine = said(row, "engine") or GENERIC
-    later = engine == "vllm" and _release(row) >= ASYNC_VLLM
+    later = engine == "vllm" and _release(row) >= tuple(_TABLE["async_vllm"])
     return "vllm_async" if later else engine
 
 
@@ -430,7 +400,7 @@ def _constants(engine: str, without: kinds.Without) -> dict[str, float]:
     }
 
 
-def _band(row: kinds.Row, case: _Case, source: str) -> tuple[Band, tuple[str, ...]]:
+def _band(row: kinds.Row, case: Case, source: str) -> tuple[Band, tuple[str, ...]]:
     device, experts = case.deployment.cluster.device, case.deployment.model.moe is not None
     classes = bands.serving_classes(device, phase_of(row), experts)
     return bands.band_of(KIND.quantity, classes, device.name, source or None), classes
@@ -462,9 +432,9 @@ def _device(text: str, notes: list[str]) -> str:
 
 
 def _prefix_share(row: kinds.Row, notes: list[str]) -> float:
-    """Return the share of each prompt that was cached before, by `REUSED_PROMPTS`."""
-    engine, first, end = REUSED_PROMPTS
-    if phase_of(row) != bands.LATENCY or said(row, "engine") != engine:
+    """Return the share of each prompt that was cached before."""
+    first, end = map(tuple, _TABLE["vllm_reuses_prompts"])
+    if phase_of(row) != bands.LATENCY or said(row, "engine") != "vllm":
         return 0.0
     if not first <= _release(row) < end:
         return 0.0
@@ -480,7 +450,7 @@ def _settings(row: kinds.Row, precision: str, notes: list[str]) -> dict[str, obj
     dtype: str = precision_of(precision)
     name = _model_name(row)
     of_library = said(row, "engine") == "tensorrt_llm" and name.startswith("Qwen3")
-    if dtype == "fp8" and name.startswith(BLOCK_SCALED) and not of_library:
+    if dtype == "fp8" and name.startswith(tuple(_TABLE["block_scaled"])) and not of_library:
         dtype = "fp8_block"
     # NVFP4 checkpoints come with an 8-bit cache.
     narrow_cache = "kv" in precision or dtype == "nvfp4"

@@ -1,6 +1,7 @@
 """Loads that published rows of serving state: requests, their lengths, and what is reported.
 
-What a row does not say follows from its benchmark or its engine, as the constants here say.
+What a row does not say follows from its benchmark or its engine, as
+``hardware/settings/serving_rows.yaml`` says.
 """
 
 import math
@@ -22,20 +23,6 @@ from projector.validate.words import said
 
 _TABLE = settings_of("serving_rows")
 
-REQUESTS_OF_CONCURRENCY = 10
-"""Requests of a closed loop over its concurrency (InferenceMAX README: ``--num-prompts``)."""
-
-INFERENCEX = ({(1024, 1024), (1024, 8192), (8192, 1024)}, 0.8)
-"""Pairs of lengths of InferenceX, and the share of each that its uniform lengths begin at (README:
-``RANDOM_RANGE_RATIO``)."""
-
-POISSON_REQUESTS = 8000
-WAVES = 8
-"""Largest batches that an unbounded load without a stated number of requests is made of."""
-
-MLPERF_CV = 0.6
-"""Standard deviation of lengths of MLPerf's data sets over their mean; assumed."""
-
 _NUMBER = r"\d[\d,]*\.?\d*"
 
 
@@ -56,7 +43,9 @@ def reported(text: str) -> Reported:
     unit = text.strip().lower()
     found = re.search(r"p(\d\d)", unit)
     percentile = float(found[1]) if found else 50.0 if "median" in unit else None
-    quantity = next((name for words, name in _QUANTITIES.items() if re.search(words, unit)), "")
+    quantity = next(
+        (name for words, name in _TABLE["quantities"].items() if re.search(words, unit)), ""
+    )
     if not quantity:
         raise ValueError(f"unknown unit {text!r}")
     return Reported(quantity, percentile, "gpu" in unit)
@@ -64,17 +53,6 @@ def reported(text: str) -> Reported:
 
 AT_SERVER = ("ttft", "e2e")
 """Times that begin when a request comes to the server."""
-
-_QUANTITIES = {
-    r"^ms.*(ttft|first token)": "ttft",
-    r"^ms.*(tpot|itl|inter.token)": "tpot",
-    r"^ms.*latency": "e2e",
-    r"tok\w*/s/user": "user",
-    r"^(input|prefill|prompt) tok\w*/s": "input",
-    r"tok\w*/s.*input and output": "all",
-    r"tok\w*/s": "output",
-    r"^(requests|samples|queries)/s": "requests",
-}
 
 
 def stated(row: Row) -> dict[str, str]:
@@ -126,13 +104,17 @@ def load_of(row: Row, model: str, replicas: int, largest: int) -> Load:
     requests = number_in(notes.get("requests")) or number_in(prompts and prompts[0])
     if "poisson" in parallel or notes.get("arrival") == "Poisson":
         rate = number_in(notes.get("rate_per_s")) or many
-        settings |= {"rate_per_s": rate / replicas, "requests": POISSON_REQUESTS, "warm_up": 0.2}
+        settings |= {
+            "rate_per_s": rate / replicas,
+            "requests": _TABLE["poisson_requests"],
+            "warm_up": 0.2,
+        }
         return Load.parse(settings)
     if "offline" in phase or "at once" in parallel or not many:
         if parallel == "unbounded" or not many:
             pair = f"{_whole(row, 'input_len')}x{_whole(row, 'output_len')}"
             of_engine = _TABLE.get(f"{said(row, 'engine')}_requests", {})
-            many = requests or of_engine.get(pair) or WAVES * largest * replicas
+            many = requests or of_engine.get(pair) or _TABLE["waves"] * largest * replicas
         elif requests and not notes.get("requests", "").startswith("at once"):
             # A concurrency beside a number of requests is a closed loop.
             return _closed(settings, many / replicas, requests / replicas)
@@ -143,7 +125,7 @@ def load_of(row: Row, model: str, replicas: int, largest: int) -> Load:
 
 def _closed(settings: Mapping[str, Any], concurrency: float, requests: float) -> Load:
     many = max(1, math.ceil(concurrency))
-    count = math.ceil(requests) or REQUESTS_OF_CONCURRENCY * many
+    count = math.ceil(requests) or _TABLE["requests_of_concurrency"] * many
     closed = {"arrival": "closed", "concurrency": many, "requests": max(count, many), "warm_up": 0}
     return Load.parse({**settings, **closed})
 
@@ -157,16 +139,16 @@ def _lengths(row: Row, notes: Mapping[str, str], model: str) -> dict[str, Any]:
     mean = number_in(notes.get("mean_output_len"))
     if not prompt:
         usual_in, most_in, usual_out, most_out = _TABLE["mlperf"][model]
-        spread = {"kind": "lognormal", "cv": MLPERF_CV}
+        spread = {"kind": "lognormal", "cv": _TABLE["mlperf_cv"]}
         return {
             "input_tokens": {**spread, "mean": usual_in, "high": most_in},
             "output_tokens": {**spread, "mean": mean or usual_out, "high": most_out},
         }
     if "without --random-range-ratio" in (row.get("notes") or ""):
         return {"input_tokens": _from(1, prompt), "output_tokens": _from(1, output)}
-    pairs, share = INFERENCEX
+    pairs, share = _TABLE["inferencex"]
     published = re.search("inferencex|inferencemax|aiconfigurator", (row["source"] or "").lower())
-    if published and (prompt, output) in pairs and "requests" not in notes:
+    if published and [prompt, output] in pairs and "requests" not in notes:
         each = (_from(int(share * tokens), tokens) for tokens in (prompt, output))
         return dict(zip(("input_tokens", "output_tokens"), each, strict=True))
     return {"input_tokens": prompt, "output_tokens": mean or max(1, output)}
@@ -280,7 +262,7 @@ def pools_value(what: Reported, pools: Pools) -> float:
         if what.percentile is None:
             # All of the first wave come together and wait for prefill.
             burst_s = max(queued_s, ttft_s + pools.concurrency / 2.0 / limit)
-            queued_s += (burst_s - queued_s) / REQUESTS_OF_CONCURRENCY
+            queued_s += (burst_s - queued_s) / _TABLE["requests_of_concurrency"]
         return queued_s * 1e3 + runs.request_ms + runs.handoff_ms
     counts = {"output": pools.output_len, "input": pools.input_len, "requests": 1}
     if what.quantity not in counts:

@@ -14,7 +14,7 @@ from pydantic import Field
 from projector.config._base import Config
 from projector.config.resources import shipped_table
 from projector.validate.kind import Row, integer
-from projector.validate.names import KNOWN_TEXTS, source_of, vendor_name
+from projector.validate.names import KNOWN_TEXTS, Loop, source_of, vendor_name
 
 
 class Look(Config):
@@ -102,6 +102,14 @@ def number_said(row: Row, column: str, default: int = 0) -> int:
     """Return a whole number that a row says, ``default`` where it says none."""
     value = integer({column: said(row, column)}, column)
     return default if value is None else value
+
+
+def named_loop(row: Row, column: str, loops: Mapping[str, Loop]) -> Loop | None:
+    """Return the loop that a row names in a column, None where it names none."""
+    name = said(row, column)
+    if name and name not in loops:
+        raise ValueError(f"{column} must be one of {', '.join(loops)}, got {name!r}")
+    return loops.get(name)
 
 
 def _joined(row: Row, columns: str) -> str:

@@ -107,8 +107,11 @@ def test_no_axis_is_labelled_with_a_bare_unit():
     report = Path(words.__file__).parents[1]
     sources = list(report.glob("**/*.py"))
     assert len(sources) > 30
-    pattern = re.compile(r'(?:set_[xy]label|sup[xy]label|_layout)\(f?"(.*?)"')
+    pattern = re.compile(r'(?:set_[xy]label\(|sup[xy]label\(|_layout\(|fig\.label\(\w+, )f?"(.*?)"')
     labels = [found for path in sources for found in pattern.findall(path.read_text("utf-8"))]
+    lines = [line for path in sources for line in path.read_text("utf-8").splitlines()]
+    texts = (re.findall(r'"(.*?)"', line) for line in lines if ".label(" in line)
+    labels += [text for found in texts for text in found]
     assert len(labels) > 30
     assert [label for label in labels if label in BARE] == []
 

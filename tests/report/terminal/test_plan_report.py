@@ -45,9 +45,13 @@ def test_no_number_is_cut(results, name, width):
     assert "…" not in text
     joined = " ".join(text.split())
     assert joined.startswith(result.answer)
-    for each in result.choices[: result.top]:
+    for each in result.listed:
         assert f"{each.gpus:,} {each.label}" in joined
         assert each.layout in joined
+    for each in result.beaten if result.question.gpus else ():
+        assert f"{each.name} slower and dearer than" in joined
+    for each in result.worths:
+        assert f"{each.name} {each.value} {each.moved}" in joined
     for remedy in result.would_do:
         assert remedy.text in joined
 
@@ -70,3 +74,12 @@ def test_pictures_have_every_choice(results, name):
     low, high = drawn["layout"]["xaxis"]["range"]
     for each in result.choices:
         assert 10**low < each.run.days_low < each.run.days_high < 10**high
+
+
+def test_deadline_and_budget_differ_and_lie_on_the_axes(results):
+    layout = figure_of_plan(results["not met"])["layout"]
+    deadline, budget = layout["shapes"]
+    assert deadline["line"]["dash"] != budget["line"]["dash"]
+    for place, axis in ((deadline["x0"], "xaxis"), (budget["y0"], "yaxis")):
+        low, high = layout[axis]["range"]
+        assert 10**low < place < 10**high

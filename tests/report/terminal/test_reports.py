@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 JOBS = [
     path
     for path in sorted(EXAMPLES.glob("*.yaml"))
-    if not path.name.startswith(("space_", "serve_"))
+    if not path.name.startswith(("space_", "serve_", "rl_"))
 ]
 WIDTHS = [60, 80, 100, 140]
 

@@ -170,8 +170,12 @@ def _kernels(
         yield 1.0, "", {"collective": row.key.operation, "group_ranks": ranks}
         return
     if row.kind == "collective":
-        kind = {"dp.param_all_gather": "_allgather_base", "dp.grad_reduce": "_reduce_scatter_base"}
-        detail = {"collective": kind.get(row.name.label, "send"), "group_description": "dp"}
-        yield 1.0, "", detail
+        kind = {"dp.param_all_gather": "_allgather_base", "dp.grad_reduce": "_reduce_scatter_base",
+                "dp.tied_embeddings": "allreduce"}  # fmt: skip
+        detail = {"collective": kind.get(row.name.label, "send"),
+                  "group_description": row.name.label.partition(".")[0]}  # fmt: skip
+        # The first and the last stage sum the gradient of what they share.
+        ranks = {"group_ranks": [0, 1]} if row.name.label == "dp.tied_embeddings" else {}
+        yield 1.0, "", detail | ranks
         return
     yield 1.0, name, None

@@ -90,6 +90,15 @@ def test_other_layouts(name):
             assert each.slowdown == pytest.approx(1.0, rel=5e-3), each
 
 
+def test_the_sum_of_tied_embeddings_is_known():
+    tied = {**SMALL_LLAMA["model"], "tied_embeddings": True}
+    job = load_job({**SMALL_LLAMA, "model": tied, "parallelism": {"pp": 2}})
+    found = compare_run(run_of(expect(job)), job)
+    assert found.matched_second == 1.0
+    (tied_sum,) = (each for each in found.operations if each.operation == "dp.tied_embeddings")
+    assert tied_sum.slowdown == pytest.approx(1.0, rel=5e-3)
+
+
 def test_longer_sequences_are_a_shape(job, expected):
     longer = load_job({**SMALL_LLAMA, "training": {**SMALL_LLAMA["training"], "seq_length": 1024}})
     found = compare_run(run_of(expected), longer)

@@ -89,15 +89,8 @@ def nemotron_h(config: ConfigFile) -> dict[str, Any]:
         shared = config.integer("n_shared_experts", 1, least=0)
         width = config.integer("moe_intermediate_size")
         wide = config.integer("moe_shared_expert_intermediate_size", shared * width, least=0)
-        fields["moe"] = {
-            "num_experts": config.integer("n_routed_experts"),
-            "router_topk": config.integer("num_experts_per_tok"),
-            "ffn_hidden_size": width,
-            "shared_expert_ffn_hidden_size": wide if shared else 0,
-            "latent_size": config.optional_integer("moe_latent_size") or 0,
-            "router_score_function": "sigmoid",
-            "router_bias": True,
-        }
+        fields["moe"] = expert_fields(config, "nemotron_h")
+        fields["moe"]["shared_expert_ffn_hidden_size"] = wide if shared else 0
     return fields
 
 
@@ -110,16 +103,8 @@ def _mamba2_of(config: ConfigFile) -> dict[str, Any]:
     heads = config.integer("mamba_n_heads", 128, most=MAX_HEADS)
     inner = config.integer("mamba_expand", 2) * config.integer("hidden_size")
     inner = config.optional_integer("mamba_d_ssm") or inner
-    return {
-        "recurrent": {
-            "num_heads": heads,
-            "head_dim": _unless_auto(config, "mamba_d_head", inner // heads),
-            "num_groups": config.integer("mamba_n_groups", 1, most=MAX_HEADS),
-            "state_size": config.integer("mamba_d_state", 256),
-            "conv_kernel": config.integer("mamba_d_conv", 4),
-            "chunk_size": config.integer("mamba_chunk_size", 256),
-        }
-    }
+    width = _unless_auto(config, "mamba_d_head", inner // heads)
+    return {"recurrent": {"head_dim": width} | recurrent(config, "of_hybrids")["recurrent"]}
 
 
 def bamba(config: ConfigFile) -> dict[str, Any]:
@@ -255,14 +240,5 @@ def kimi_linear(config: ConfigFile) -> dict[str, Any]:
     layers = range(1, num_layers(config) + 1)
     mixers = ["attention" if i in attends else "kda" for i in layers]
     dense = config.integer("first_k_dense_replace", 1, least=0)
-    heads = linear.integer("num_heads", most=MAX_HEADS)
-    width = linear.integer("head_dim")
-    state = {
-        "num_heads": heads,
-        "head_dim": width,
-        "num_groups": heads,
-        "state_size": width,
-        "conv_kernel": linear.integer("short_conv_kernel_size", 4),
-    }
-    moe = expert_fields(config, "kimi_linear")
-    return _kinds(mixers, [i > dense for i in layers]) | {"recurrent": state, "moe": moe}
+    state, moe = recurrent(linear, "kimi_linear"), expert_fields(config, "kimi_linear")
+    return _kinds(mixers, [i > dense for i in layers]) | state | {"moe": moe}

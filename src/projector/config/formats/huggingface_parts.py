@@ -15,14 +15,7 @@ from projector.config.formats.huggingface_file import (
 
 # Rotations and norms: what many families call alike, and no projection hangs on.
 
-_BASES: Final = ("rope_theta", "rotary_emb_base")
-_PARTS: Final = ("partial_rotary_factor", "rotary_pct", "rotary_percentage")
-_SCALES: Final = (
-    "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-)  # fmt: skip
-_EPSILONS: Final = (
-    "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", "norm_epsilon",
-)  # fmt: skip
+_NAMES: Final = {kind: names.split() for kind, names in TABLE["numerics"].items()}
 
 
 def _number(places: Iterable[Mapping[str, Any]], names: Iterable[str], most: float) -> float | None:
@@ -48,18 +41,18 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
     places = (config.data, inner)
     kind = inner.get("rope_type", inner.get("type"))
     factor = _number((inner,), ("factor",), 1e9)
-    part = _number(places, _PARTS, 1)
+    part = _number(places, _NAMES["parts"], 1)
     turned, head = (
         _number((config.data,), (name,), 1 << 30) for name in ("rotary_dim", "head_dim")
     )
     if part is None and turned and head:
         part = min(1.0, turned / head)
     found: dict[str, Any] = {
-        "rotary_base": _number(places, _BASES, 1e15),
+        "rotary_base": _number(places, _NAMES["bases"], 1e15),
         "rotary_base_local": _number((config.data,), ("rope_local_base_freq",), 1e15)
-        or _number((windowed,), _BASES, 1e15),
+        or _number((windowed,), _NAMES["bases"], 1e15),
         "rotary_percent": None if part == 1 else part,
-        "norm_epsilon": _number(places, _EPSILONS, 0.5),
+        "norm_epsilon": _number(places, _NAMES["epsilons"], 0.5),
     }
     if kind in {"llama3", "yarn", "linear"} and factor is not None:
         length = "original_max_position_embeddings"
@@ -68,7 +61,7 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
             "kind": kind,
             "factor": factor,
             length: known if type(known) is int and 0 < known <= 1 << 30 else None,
-        } | {name: value for name in _SCALES if (value := _number((inner,), (name,), 1e9))}
+        } | {name: value for name in _NAMES["scales"] if (value := _number((inner,), (name,), 1e9))}
         if inner.get("truncate") is False:
             found["rope_scaling"]["truncate"] = False
     return found
@@ -202,19 +195,11 @@ def granite_shared(config: ConfigFile) -> dict[str, Any]:
 def dbrx(config: ConfigFile) -> dict[str, Any]:
     """DBRX: attention and experts have mappings of their own."""
     groups = config.child("attn_config").integer("kv_n_heads", 1)
-    experts = config.child("ffn_config", required=True)
-    width = experts.integer("ffn_hidden_size")
-    return {
-        "num_query_groups": groups,
-        "ffn_hidden_size": width,
-        **_mixture(
-            [True] * config.integer("n_layers", most=MAX_LAYERS),
-            num_experts=experts.integer("moe_num_experts"),
-            router_topk=experts.integer("moe_top_k"),
-            ffn_hidden_size=width,
-            **TABLE["experts"]["softmax_of_chosen"]["fields"],
-        ),
-    }
+    fields = expert_fields(config.child("ffn_config", required=True), "dbrx")
+    layers = [True] * config.integer("n_layers", most=MAX_LAYERS)
+    width = fields["ffn_hidden_size"]
+    mixture = _mixture(layers, **fields)
+    return {"num_query_groups": groups, "ffn_hidden_size": width, **mixture}
 
 
 def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> dict[str, Any]:

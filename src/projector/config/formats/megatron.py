@@ -245,8 +245,11 @@ def _take_over(settings: fields.Settings) -> None:
     """Take over every plain field; a base architecture outranks defaults of the model."""
     for field in fields.FIELDS:
         assumed = field.section == "model" and not settings.has(field.name)
-        if settings.get(field.name) is not None and not (assumed and settings.base is not None):
-            settings.put(field.target, settings.read(field.name, field.convert), field.name)
+        if settings.get(field.name) is None or (assumed and settings.base is not None):
+            continue
+        value = settings.read(field.name, field.convert)
+        if value is not None:
+            settings.put(field.target, value, field.name)
 
 
 def _report_rest(settings: fields.Settings) -> None:
@@ -297,7 +300,6 @@ _RULES: tuple[Callable[[fields.Settings], None], ...] = (
     *model.RULES,
     model.virtual_stages,
     model.context,
-    model.placement,
     model.sharding,
     training.precision,
     training.optimizer,

@@ -17,26 +17,15 @@ from projector.errors import ConfigError, UnsupportedError
 
 ORIGIN = "Primus preset (assumed)"
 
-_ENVIRONMENT = {
-    "PRIMUS_TP": ("parallelism.tp", "tensor_model_parallel_size"),
-    "PRIMUS_PP": ("parallelism.pp", "pipeline_model_parallel_size"),
-    "PRIMUS_EP": ("parallelism.ep", "expert_model_parallel_size"),
-    "NNODES": ("cluster.nodes", "nnodes"),
-    "GPUS_PER_NODE": ("cluster.gpus_per_node", "nproc_per_node"),
-}
+_TABLE: Final = resources.settings_of("primus")
+
+_ENVIRONMENT: Final[Mapping[str, tuple[str, str]]] = _TABLE["environment"]
 """Environment variable -> our field and Megatron's setting."""
 
-_DEVICE_VARIABLES = {
-    "PRIMUS_GPU_ARCH": "cluster.device",
-    "PRIMUS_GPU_CLOCK_MHZ": "cluster.gpu_clock_mhz",
-}
+_DEVICE_VARIABLES: Final[Mapping[str, str]] = _TABLE["device_variables"]
 """Environment variable -> our field, for what Megatron has no setting of."""
 
 _FRAMEWORKS = ("megatron", "torchtitan")
-_TOP_KEYS = frozenset(
-    ("work_group", "user_name", "exp_name", "workspace", "platform", "modules", "env")
-)
-"""What an experiment says at its top, beside the settings of its trainer."""
 
 
 def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -156,7 +145,9 @@ def _given(
     if not isinstance(overrides, Mapping):
         msg = f"overrides should be a mapping of Megatron settings (got {overrides!r})"
         raise ConfigError(msg, key="overrides", value=overrides, allowed="a mapping")
-    stray = {str(name): value for name, value in data.items() if name not in _TOP_KEYS}
+    stray = {
+        str(name): value for name, value in data.items() if name not in _TABLE["top_keys"].split()
+    }
     if stray:
         around.warnings.append(
             f"{', '.join(stray)}: at the top of the file, where Primus does not look for settings; "
@@ -274,9 +265,6 @@ def _device_from_folder(path: Path) -> tuple[str, str] | None:
 # Experiments for torchtitan. What presets set: primus/configs/modules/torchtitan/pre_trainer.yaml
 # and the model files beside it, of AMD-AGI/Primus.
 
-_TRAINER: Final[Mapping[str, Any]] = {"activation_checkpoint.mode": "none", "compile.enable": True}
-"""What the trainer's preset sets otherwise than torchtitan itself."""
-
 _FP8: Final = re.compile(r"[-_]fp8$", re.IGNORECASE)
 
 
@@ -291,7 +279,10 @@ def read_torchtitan_experiment(
     stem = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
     name = _FP8.sub("", stem)
     narrow = name != stem
-    assumed = {**_TRAINER, **({"model.converters": ["quantize.linear.float8"]} if narrow else {})}
+    assumed = {
+        **_TABLE["torchtitan"],
+        **({"model.converters": ["quantize.linear.float8"]} if narrow else {}),
+    }
     assumed |= _named(name)
     read = read_torchtitan(settings, name=stem, assumed=assumed, assumed_origin=ORIGIN)
     found = resources.index("models").get(resources.normalise(name))

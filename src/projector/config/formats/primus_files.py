@@ -81,19 +81,16 @@ class Surroundings:
         return default
 
 
-def whole_experiment(data: Mapping[str, Any], path: Path, around: Surroundings) -> dict[str, Any]:
-    """Return an experiment with the files that it extends; mappings are merged key by key."""
-    return _merged(dict(data), path, around, ())
-
-
-def _merged(
-    data: dict[str, Any], path: Path, around: Surroundings, above: tuple[Path, ...]
+def whole_experiment(
+    given: Mapping[str, Any], path: Path, around: Surroundings, above: tuple[Path, ...] = ()
 ) -> dict[str, Any]:
-    above = around.enter(path, above)
+    """Return an experiment with the files that it extends; mappings are merged key by key."""
+    above, data = around.enter(path, above), dict(given)
     merged: dict[str, Any] = {}
     for parent in _parents(data, path):
         file = path.parent / parent
-        merged = _deep(merged, _merged(read_yaml(file, key="extends"), file, around, above))
+        inherited = read_yaml(file, key="extends")
+        merged = _deep(merged, whole_experiment(inherited, file, around, above))
     return _deep(merged, data)
 
 

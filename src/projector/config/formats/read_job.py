@@ -191,7 +191,7 @@ class Stated:
             if "least" in row and value < row["least"]:
                 self.fail(name, f"an integer >= {row['least']}")
             if row["reads"] == "word" and "means" in row:
-                value = self.choice(name, row["means"], default)
+                value = self.choice(name, row["means"], default or "")
             elif "means" in row:
                 value = row["means"].get(value)
             if value is not None:

@@ -7,6 +7,7 @@ number whose comma is not quoted), and a column that is named twice.
 """
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,6 +82,18 @@ class ShapeRow:
     def extent(self, name: str) -> int:
         """Return the number of a column."""
         return read_extent(name, self.text(name), self.where)
+
+    def positive(self, name: str) -> float | None:
+        """Return a number above zero, None where the column is empty."""
+        text = self.text(name)
+        try:
+            number = float(text) if text else None
+        except ValueError:
+            number = 0.0
+        if number is not None and not 0.0 < number < math.inf:
+            msg = f"{self.where}{name} must be a number above 0, got {text!r}"
+            raise ConfigError(msg, key=name, value=text, allowed="a number above 0")
+        return number
 
 
 def shape_rows(

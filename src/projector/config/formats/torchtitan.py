@@ -377,19 +377,13 @@ class _Rest:
         if stated.word(name) == "memory_budget":
             stated.warn(f"{name} memory_budget is not modelled: nothing is recomputed")
         if self.every == 2:
-            self.every = self._selective(stated, option)
+            chosen = stated.word(option, "2")
+            if chosen != "op" and not (chosen.isdecimal() and int(chosen[:9]) > 0):
+                stated.fail(option, "op or an integer >= 1")
+            self.every = -1 if chosen == "op" else int(chosen[:9])
         if self.every < 2:
             kinds = {0: "none", 1: "full", -1: {"granularity": "selective", "modules": ["per_op"]}}
             stated.put("training.recompute", kinds[self.every], name, option)
-
-    @staticmethod
-    def _selective(stated: Stated, option: str) -> int:
-        chosen = stated.word(option, "2")
-        if chosen == "op":
-            return -1
-        if not chosen.isdecimal() or not int(chosen[:9]) > 0:
-            stated.fail(option, "op or an integer >= 1")
-        return int(chosen[:9])
 
     def derive(self, data: dict[str, Any]) -> Derived:
         fields: dict[str, Any] = {**read_job.nodes_of_ranks(self.data_parallel, data)}

@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from projector.config.resources import hardware_table
 from projector.measure.bench.cases import LAYOUTS, BenchKind, Case
 from projector.measure.task import ClockProgram, CopyProgram, Environment, Outcome, Status, Timing
 from projector.units import GB, MICROSECOND, MILLISECOND, TERA
@@ -26,30 +27,13 @@ def csv_text(lines: Iterable[Sequence[str]]) -> str:
     return stream.getvalue()
 
 
-_END = ("source", "verified", "doubt")
-
 _NOTES = {"gemm": "clock_note"}
 """Column of notes, where it is not ``notes``."""
 
+_WRITTEN: Mapping[str, list[str]] = hardware_table("table_names.yaml")["written"]
+
 COLUMNS: dict[BenchKind, tuple[str, ...]] = {
-    "gemm": (
-        *("gpu", "clock_note", "op", "in_dtype", "out_dtype", "m", "n", "k", "groups", "layout"),
-        *("kernel_config", "library", "runtime_us", "tflops", "mem_gbps", "derived_fields"),
-        *("source", "verified", "power_w", "power_limit_w", "doubt"),
-    ),
-    "attention": (
-        *("gpu", "impl", "dtype", "pass", "seq_len", "head_dim", "v_head_dim", "q_heads"),
-        *("kv_heads", "batch", "causal", "tflops", "time_ms", "flops_convention", "notes", *_END),
-    ),
-    "collective": (
-        *("system", "gpu", "n_nodes", "n_gpus", "collective", "message_bytes", "value", "unit"),
-        *("metric", "library", "notes", *_END),
-    ),
-    "memory": (*("gpu", "op", "bytes", "runtime_us", "gb_per_s", "library", "notes", *_END),),
-    "clock": (
-        *("gpu", "in_dtype", "seconds", "clock_mhz", "power_w", "tflops", "library", "notes"),
-        *_END,
-    ),
+    kind: tuple(_WRITTEN[kind]) for kind in get_args(BenchKind)
 }
 """Columns of each kind of table, in order; those of the first three are the ones of the published
 tables ``gemm_measured``, ``attention_measured`` and ``collectives_measured``."""

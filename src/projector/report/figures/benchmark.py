@@ -3,16 +3,18 @@
 An S-curve sorts the ratios of a list: a model that is right is a flat line at one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.resources import hardware_table
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.rows import work_of
 from projector.report.figures import figure as fig
-from projector.units import GB, GIB, KIB, MIB, MICROSECOND, TERA
+from projector.units import GIB, KIB, MIB, MICROSECOND
 from projector.validate.beside import Benchmark, number_of
 
 BAND = 0.1
@@ -21,21 +23,8 @@ BAND = 0.1
 SWEPT: tuple[BenchKind, ...] = ("collective", "memory")
 """Kinds whose cases differ by size alone, so that a line joins them."""
 
-_TITLES: dict[BenchKind, str] = {
-    "gemm": "GEMMs", "attention": "Attention", "collective": "Collectives",
-    "memory": "Copies within memory", "clock": "Rate under load",
-}  # fmt: skip
-_RATES: dict[BenchKind, tuple[str, float]] = {
-    "gemm": ("rate, TFLOP/s", TERA),
-    "attention": ("rate, TFLOP/s", TERA),
-    "collective": ("bus bandwidth, GB/s", GB),
-    "memory": ("bandwidth, GB/s", GB),
-    "clock": ("rate, TFLOP/s", TERA),
-}  # fmt: skip
-_SIZES: dict[BenchKind, str] = {
-    "gemm": "FLOP of a problem", "attention": "FLOP of a pass", "collective": "bytes of a buffer",
-    "memory": "bytes read and written", "clock": "",
-}  # fmt: skip
+KINDS: Mapping[str, Mapping[str, Any]] = hardware_table("report_words.yaml")["bench_kinds"]
+"""What each kind of list is called, and its rates and sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +47,12 @@ class _Points:
 
 def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
     """Draw rates by size on the left, the sorted ratios (else rates) on the right."""
-    figure = fig.new_figure(fig.WIDE[0], 5.4)
     where = benchmark.machine.environment
     note = f"torch {where.torch}, {benchmark.machine.clock}"
     if benchmark.device:
         note += f"; modelled as {benchmark.device}"
-    fig.head(figure, f"{_TITLES[benchmark.kind]}, {where.device}", fig.one_line(note, 150))
+    title = f"{KINDS[benchmark.kind]['title']}, {where.device}"
+    figure = fig.new_figure(fig.WIDE[0], 5.4, title, fig.one_line(note, 150))
     points = _points(benchmark)
     if not len(points.rate):
         figure.text(0.5, 0.5, "nothing was measured", ha="center", color=fig.SOFT)
@@ -72,8 +61,7 @@ def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
     if benchmark.kind == "clock":
         pairs = {"measured": points.rate, "matrix pipe at the modelled clock": points.modelled}
         _bars(sizes, points.series.tolist(), pairs)
-        sizes.set_title("Rate that is sustained")
-        sizes.set_ylabel("rate, TFLOP/s")
+        fig.label(sizes, "", "rate, TFLOP/s", "Rate that is sustained")
         here = [number_of(each.row, "clock_mhz") or np.nan for each in benchmark.measured]
         there = [each.clock_mhz or np.nan for each in benchmark.modelled]
         names = [_series(each.case) for each in benchmark.measured]
@@ -83,12 +71,11 @@ def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
         else:
             curve.set_axis_off()
             curve.text(0.5, 0.5, "no clock was read", ha="center", color=fig.SOFT)
-        curve.set_title("Clock that is sustained")
-        curve.set_ylabel("clock, MHz")
+        fig.label(curve, "", "clock, MHz", "Clock that is sustained")
         return figure
     _draw_sizes(sizes, points, benchmark.kind)
     if np.isfinite(points.ratio).any():
-        _draw_curve(curve, points)
+        s_curve(curve, points.ratio, _coloured(points))
     elif benchmark.kind in SWEPT:
         _draw_times(curve, points, benchmark.kind)
     else:
@@ -97,7 +84,7 @@ def benchmark_figure(benchmark: Benchmark) -> fig.Figure:
 
 
 def _points(benchmark: Benchmark) -> _Points:
-    unit = _RATES[benchmark.kind][1]
+    unit = KINDS[benchmark.kind]["unit"]
     rows: list[tuple[float, ...]] = []
     series: list[str] = []
     for row, each in enumerate(benchmark.measured):
@@ -154,16 +141,13 @@ def _draw_sizes(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
                 size, points.modelled[rows], color=colour, lw=line, ls="--", marker="_", ms=9.0,
                 mew=1.8, label=f"{name}, modelled", zorder=3,
             )  # fmt: skip
-    axes.set(xscale="log", yscale="log")
     known = points.modelled[np.isfinite(points.modelled)]
     values = np.concatenate([points.low, points.high, known])
     low, high = float(values.min()) / 1.4, float(values.max()) * 1.6
-    axes.set_ylim(low, high)
-    fig.number_ticks(axes.yaxis, low, high)
+    fig.log_axes(axes, y=(low, high))
     _size_axis(axes, points, kind)
-    axes.set_title(f"{_RATES[kind][0]} by size; bars hold half of the runs")
-    axes.set_ylabel(_RATES[kind][0])
-    axes.grid(color=fig.FAINT, lw=0.6)
+    title = f"{KINDS[kind]['rate']} by size; bars hold half of the runs"
+    fig.label(axes, "", KINDS[kind]["rate"], title, grid="both")
     axes.legend(loc="best", framealpha=0.9, edgecolor="none")
 
 
@@ -180,7 +164,7 @@ def _size_axis(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
         axes.minorticks_off()
     else:
         fig.number_ticks(axes.xaxis, left, right)
-    axes.set_xlabel(_SIZES[kind])
+    axes.set_xlabel(KINDS[kind]["size"])
 
 
 def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
@@ -195,27 +179,24 @@ def _bytes(value: float) -> str:
     return f"{value:g} B"
 
 
-def _draw_curve(axes: fig.Axes, points: _Points) -> None:
-    known = np.isfinite(points.ratio)
-    order = np.flatnonzero(known)[np.argsort(points.ratio[known], kind="stable")]
-    place = np.empty(len(points.ratio))
+def s_curve(axes: fig.Axes, ratio: Floats, groups: Iterable[tuple[str, str, Ints]]) -> None:
+    """Draw modelled over measured times in order; groups have a name, a colour and their rows."""
+    known = np.isfinite(ratio)
+    order = np.flatnonzero(known)[np.argsort(ratio[known], kind="stable")]
+    place = np.empty(len(ratio))
     place[order] = np.arange(1, len(order) + 1)
     axes.axhspan(1.0 - BAND, 1.0 + BAND, color="#DBE1E7", lw=0.0, zorder=0)
     axes.axhline(1.0, color=fig.INK, lw=1.0)
-    axes.plot(place[order], points.ratio[order], color=fig.SOFT, lw=1.0, zorder=2)
-    for name, colour, rows in _coloured(points):
+    axes.plot(place[order], ratio[order], color=fig.SOFT, lw=1.0, zorder=2)
+    for name, colour, rows in groups:
         shown = rows[known[rows]]
-        axes.scatter(place[shown], points.ratio[shown], s=18.0, color=colour, label=name, zorder=3)
-    axes.set_yscale("log")
-    low = min(0.8, float(points.ratio[order[0]]) / 1.1)
-    high = max(1.25, float(points.ratio[order[-1]]) * 1.1)
-    axes.set_ylim(low, high)
-    fig.number_ticks(axes.yaxis, low, high)
-    axes.set_title(f"S-curve; the band is ±{BAND:.0%}")
-    axes.set_xlabel("cases, sorted")
+        axes.scatter(place[shown], ratio[shown], s=18.0, color=colour, label=name, zorder=3)
+    low = min(0.8, float(ratio[order[0]]) / 1.1)
+    high = max(1.25, float(ratio[order[-1]]) * 1.1)
+    fig.log_axes(axes, y=(low, high))
     _whole_ticks(axes)
-    axes.set_ylabel("modelled over measured time")
-    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
+    title = f"S-curve; the band is ±{BAND:.0%}"
+    fig.label(axes, "cases, sorted", "modelled over measured time", title, grid="y")
 
 
 def _whole_ticks(axes: fig.Axes) -> None:
@@ -230,13 +211,10 @@ def _draw_rates(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
         place = np.arange(1, len(rate) + 1)
         axes.plot(place, rate, color=colour, lw=1.4, marker="o", ms=3.5, label=name)
     low, high = float(points.rate.min()) / 1.4, float(points.rate.max()) * 1.6
-    axes.set(yscale="log", ylim=(low, high))
-    fig.number_ticks(axes.yaxis, low, high)
-    axes.set_title("S-curve of what was measured")
-    axes.set_xlabel("cases, from the slowest to the fastest")
+    fig.log_axes(axes, y=(low, high))
     _whole_ticks(axes)
-    axes.set_ylabel(_RATES[kind][0])
-    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
+    order, title = "cases, from the slowest to the fastest", "S-curve of what was measured"
+    fig.label(axes, order, KINDS[kind]["rate"], title, grid="y")
 
 
 def _draw_times(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
@@ -247,12 +225,9 @@ def _draw_times(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
             label=name,
         )  # fmt: skip
     low, high = float(points.time_us.min()) / 1.4, float(points.time_us.max()) * 1.6
-    axes.set(yscale="log", ylim=(low, high))
-    fig.number_ticks(axes.yaxis, low, high)
+    fig.log_axes(axes, y=(low, high))
     _size_axis(axes, points, kind)
-    axes.set_title("Time by size")
-    axes.set_ylabel("time, µs")
-    axes.grid(color=fig.FAINT, lw=0.6)
+    fig.label(axes, "", "time, µs", "Time by size", grid="both")
 
 
 def _bars(axes: fig.Axes, names: Sequence[str], pairs: Mapping[str, Floats]) -> None:
@@ -262,6 +237,5 @@ def _bars(axes: fig.Axes, names: Sequence[str], pairs: Mapping[str, Floats]) -> 
             shift = 0.4 * position - 0.2
             axes.bar(place + shift, values, width=0.38, color=fig.PALETTE[position], label=label)
     axes.set_xticks(place, names)
-    axes.set_ylim(0.0, axes.get_ylim()[1] * 1.15)
-    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
+    fig.label(axes, ylim=(0.0, axes.get_ylim()[1] * 1.15), grid="y")
     axes.legend(loc="upper right", framealpha=0.9, edgecolor="none", ncols=2)

@@ -14,24 +14,18 @@ _STRIP = 0.022
 
 def collective_figure(projection: CollectiveProjection) -> fig.Figure:
     """Draw a line for each algorithm; those that the library lacks are thin and dashed."""
-    figure = fig.new_figure(12.5, 5.4)
     local = projection.local
     where = "one scale-up domain" if local == projection.ranks else f"{local} a scale-up domain"
-    fig.head(
-        figure,
-        f"Collective: {title(projection)}",
-        f"{where}, {projection.case.cluster.network.name}; the foot shows what is chosen",
-    )
+    note = f"{where}, {projection.case.cluster.network.name}; the foot shows what is chosen"
+    figure = fig.new_figure(12.5, 5.4, f"Collective: {title(projection)}", note)
     left, right = figure.subplots(1, 2)
     _draw(left, projection, bandwidth=True)
     _draw(right, projection, bandwidth=False)
-    left.set_ylabel("bus bandwidth, GB/s")
     left.set_ylim(0.0)
-    left.set_title("Bus bandwidth by size")
+    fig.label(left, "", "bus bandwidth, GB/s", "Bus bandwidth by size")
     right.set_yscale("log")
     fig.number_ticks(right.yaxis, *right.get_ylim())
-    right.set_ylabel("time, µs")
-    right.set_title("Time by size")
+    fig.label(right, "", "time, µs", "Time by size")
     if projection.fine.each_s:
         left.legend(loc="upper left", framealpha=0.9, edgecolor="none")
     return figure
@@ -47,8 +41,7 @@ def _draw(axes: fig.Axes, projection: CollectiveProjection, *, bandwidth: bool) 
     axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
     axes.minorticks_off()
     axes.set_xlim(FINE_BYTES[0], FINE_BYTES[-1])
-    axes.grid(color=fig.FAINT, lw=0.6)
-    axes.set_xlabel("size of the buffer")
+    fig.label(axes, "size of the buffer", grid="both")
     fine = projection.fine
     for name, seconds in fine.each_s.items():
         has = name in projection.served_by_library

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -110,6 +110,8 @@ def save_figure(path: str | Path, draw: "Callable[[], Figure]") -> None:
 def new_figure(
     width_in: float,
     height_in: float,
+    title: str = "",
+    note: str = "",
     *,
     w_pad: float = 0.12,
     wspace: float = 0.03,
@@ -117,7 +119,8 @@ def new_figure(
 ) -> "Figure":
     """Return an empty figure, its size in inches, that lays its axes out itself if ``laid_out``.
 
-    ``w_pad`` are inches beside the axes, ``wspace`` is their distance as a share of the width.
+    Its title stands above, and below that in the note what else must be known. ``w_pad`` are
+    inches beside the axes, ``wspace`` is their distance as a share of the width.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -126,6 +129,8 @@ def new_figure(
     engine = ConstrainedLayoutEngine(w_pad=w_pad, h_pad=0.1, wspace=wspace) if laid_out else None
     figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout=engine)
     FigureCanvasAgg(figure)
+    if title:
+        head(figure, title, note)
     return figure
 
 
@@ -140,6 +145,43 @@ def head(figure: "Figure", title: str, note: str = "") -> None:
     """Write the title of a figure, and below it what else must be known."""
     text = f"{one_line(title)}\n{note}" if note else one_line(title)
     figure.suptitle(text, x=0.012, ha="left", fontsize=11.5, linespacing=1.5)
+
+
+def panels(figure: "Figure", count: int, most: int) -> list["Axes"]:
+    """Return axes for panels, so many in a line at most; what is left over shows nothing."""
+    columns = min(most, count)
+    every = figure.subplots(-(-count // columns), columns, squeeze=False).ravel().tolist()
+    for axes in every[count:]:
+        axes.set_visible(False)
+    return every[:count]
+
+
+def label(
+    axes: "Axes",
+    x: str = "",
+    y: str = "",
+    title: str = "",
+    *,
+    grid: Literal["x", "y", "both"] | None = None,
+    **more: Any,
+) -> None:
+    """Write the labels and the title of axes, and draw a grid along some of them."""
+    given = {"xlabel": x, "ylabel": y, "title": title}
+    axes.set(**{name: text for name, text in given.items() if text}, **more)
+    if grid:
+        axes.grid(axis=grid, color=FAINT, lw=0.6)
+
+
+def beside(
+    axes: "Axes", text: str, at: tuple[float, float], shift: tuple[float, float], **style: Any
+) -> None:
+    """Write a text some points beside a place."""
+    axes.annotate(text, at, xytext=shift, textcoords="offset points", **style)
+
+
+def nothing(axes: "Axes", text: str) -> None:
+    """Say that axes have nothing to show."""
+    axes.text(0.5, 0.5, text, ha="center", color=SOFT, transform=axes.transAxes)
 
 
 def one_line(text: str, longest: int | None = None) -> str:

@@ -1,5 +1,6 @@
 """The best of a column over two axes of a sweep, and its figure."""
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -191,70 +192,49 @@ class _Grid:
         self.fields, self.column, self._workloads = (first, second), column, workloads
         self._sign = 1.0 if swept.more_is_better(column) else -1.0
         x, y = ({value: index for index, value in enumerate(axis_values)} for axis_values in values)
-        names: dict[Any, int] = {}
-        self._indices: tuple[dict[Any, int], dict[Any, int], dict[Any, int]] = (x, y, names)
-        self._best = np.full((0, 0, 0), -np.inf)
-        self._rows = np.zeros((0, 0, 0), np.int64)
-        self._grow()
+        self._known: tuple[dict[Any, int], ...] = ({}, y, x)
+        """Workloads and values of both axes -> their places."""
+        self._cells: dict[tuple[int, ...], tuple[float, int]] = {}
+        """Best and rows of each cell."""
+
+    def _is_too_large(self) -> bool:
+        workloads, *sides = map(len, self._known)
+        return math.prod([max(1, workloads), *sides]) > MOST_CELLS
 
     def add(self, coded: dict[str, tuple[Ints, list[Any]]], value: Floats, fits: Flags) -> None:
+        """Take in a chunk; workloads and values are numbered in the order of its rows."""
         if not len(value):
             return
-        coordinates = []
-        for field, known in zip(self.fields, self._indices[:2], strict=True):
-            code, chunk_values = coded[field]
-            indices = np.array(
-                [known.setdefault(item, len(known)) for item in chunk_values], np.int64
-            )
-            coordinates.append(indices[code])
-        workload = self._workload(coded, len(value))
-        if not self._grow():
-            return
-        x, y = coordinates
-        np.add.at(self._rows, (workload, y, x), 1)
-        valid = fits & ~np.isnan(value)
-        cells = workload[valid], y[valid], x[valid]
-        np.maximum.at(self._best, cells, self._sign * value[valid])
-
-    def _workload(self, coded: dict[str, tuple[Ints, list[Any]]], rows: int) -> Ints:
-        """Return the number of the workload of each row of a chunk, in the order of rows."""
-        known = self._indices[2]
-        if not self._workloads:
-            known.setdefault((), 0)
-            return np.zeros(rows, np.int64)
-        stacked = np.column_stack([coded[field][0] for field in self._workloads])
-        distinct, first, of_row = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
-        number = np.zeros(len(distinct), np.int64)
+        fields = [*self._workloads, *self.fields[::-1]]
+        stacked = np.column_stack([coded[field][0] for field in fields])
+        distinct, first, cell = np.unique(stacked, axis=0, return_index=True, return_inverse=True)
+        cell, valid = cell.reshape(-1), fits & ~np.isnan(value)
+        best, rows = np.full(len(distinct), -np.inf), np.bincount(cell)
+        np.maximum.at(best, cell[valid], self._sign * value[valid])
         for place in np.argsort(first).tolist():
-            key = tuple(
-                coded[field][1][code]
-                for field, code in zip(self._workloads, distinct[place].tolist(), strict=True)
-            )
-            number[place] = known.setdefault(key, len(known))
-        return number[of_row.reshape(-1)]
-
-    def _grow(self) -> bool:
-        """Make room for all known values; tell whether there are not too many."""
-        shape = tuple(len(known) for known in self._indices[::-1])
-        if max(1, shape[0]) * shape[1] * shape[2] > MOST_CELLS:
-            self._best, self._rows = self._best[:0, :0, :0], self._rows[:0, :0, :0]
-            return False
-        grow = [(0, size - now) for size, now in zip(shape, self._best.shape, strict=True)]
-        self._best = np.pad(self._best, grow, constant_values=-np.inf)
-        self._rows = np.pad(self._rows, grow)
-        return True
+            codes = zip(fields, distinct[place].tolist(), strict=True)
+            *workload, second, one = (coded[field][1][code] for field, code in codes)
+            named = zip(self._known, (tuple(workload), second, one), strict=True)
+            key = tuple(known.setdefault(item, len(known)) for known, item in named)
+            before, count = self._cells.get(key, (-np.inf, 0))
+            self._cells[key] = max(before, float(best[place])), count + int(rows[place])
+        if self._is_too_large():
+            self._cells.clear()
 
     def finish(self, plan: Plan, axes: Sequence[str]) -> HeatMap | None:
         """Sort the values of both axes; None if there are too many."""
-        if not self._grow():
+        if self._is_too_large():
             return None
-        orders = [_order(list(known)) for known in self._indices[:2]]
-        best = np.where(np.isinf(self._best), np.nan, self._sign * self._best)
-        cells = np.ix_(range(len(best)), orders[1], orders[0])
-        best, rows = best[cells], self._rows[cells]
-        first, second = (
+        shape = tuple(map(len, self._known))
+        best, rows = np.full(shape, np.nan), np.zeros(shape, np.int64)
+        for key, (most, count) in self._cells.items():
+            best[key], rows[key] = np.nan if np.isinf(most) else self._sign * most, count
+        orders = [_order(list(known)) for known in self._known[1:]]
+        cells = np.ix_(range(len(best)), *orders)
+        best, rows = best[cells], rows[cells]
+        second, first = (
             tuple(list(known)[index] for index in order)
-            for known, order in zip(self._indices[:2], orders, strict=True)
+            for known, order in zip(self._known[1:], orders, strict=True)
         )
         several = len(best) > 1
         panels = tuple(
@@ -263,7 +243,7 @@ class _Grid:
                 best[row],
                 rows[row],
             )
-            for key, row in self._indices[2].items()
+            for key, row in self._known[0].items()
         )
         job, tied = plan.space.get("base"), swept.tied_fields(plan)
         return HeatMap(
@@ -305,8 +285,7 @@ def _others(
 def values_of(plan: Plan, field: str) -> list[Any]:
     """Return the values that a space lists for an axis, not those computed or left open."""
     kind, values = plan.kinds.get(field), []
-    axes = plan.space.get("axes")
-    for axis in axes if isinstance(axes, list) else []:
+    for axis in swept.plan_axes(plan):
         if field in axis["fields"]:
             column = axis["fields"].index(field)
             for point in axis["points"]:
@@ -384,21 +363,18 @@ def heat_map_figure(heat_map: HeatMap, title: str) -> fig.Figure:
     tall = float(np.clip(_ABOVE_IN + (0.6 + label_in + one[1] * height) * lines, 4.6, 11.0))
     upright, _ = _labels(heat_map, (wide - _BESIDE_IN) / columns)
     size = wide, tall + (_LETTER_IN * _longest(heat_map) if upright else 0.0)
-    figure = fig.new_figure(*size)
-    fig.head(figure, *_heading(heat_map, title, round(size[0] * 9.5)))
-    every = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
+    figure = fig.new_figure(*size, *_heading(heat_map, title, round(size[0] * 9.5)))
+    every = fig.panels(figure, len(panels), MOST_COLUMNS)
     if not heat_map.rows.size:
-        every[0].text(0.5, 0.5, "no row", ha="center", color=fig.SOFT, transform=every[0].transAxes)
+        fig.nothing(every[0], "no row")
         every[0].set_axis_off()
         return figure
-    for axes in every[len(panels) :]:
-        axes.set_axis_off()
     from matplotlib.colors import Normalize
 
     finite = np.concatenate([panel.best[np.isfinite(panel.best)] for panel in panels])
     norm = Normalize(float(finite.min()), float(finite.max())) if len(finite) else None
     width_in = (size[0] - _BESIDE_IN) / columns
-    for place, (panel, axes) in enumerate(zip(panels, every, strict=False)):
+    for place, (panel, axes) in enumerate(zip(panels, every, strict=True)):
         drawn = _draw_panel(axes, heat_map, panel, norm)
         _draw_axes(axes, heat_map, (width_in, (size[1] - _ABOVE_IN) / lines),
                    (place + columns >= len(panels), place % columns == 0))  # fmt: skip

@@ -11,18 +11,7 @@ from projector.config.run import run_default
 from projector.errors import ConfigError
 from projector.projection.api import project_performance
 from projector.projection.run import RunProjection
-from projector.report.figures.figure import (
-    FAINT,
-    INK,
-    PALETTE,
-    SOFT,
-    Axes,
-    Figure,
-    head,
-    new_figure,
-    number_ticks,
-    save_figure,
-)
+from projector.report.figures import figure as fig
 from projector.report.terminal.job import short_title
 from projector.report.terminal.step import duration
 from projector.runs.time import (
@@ -53,10 +42,10 @@ def write_interval(job: Job, path: str | Path) -> None:
         key = "run.tokens" if run is None else "run.checkpoint"
         msg = f"{key}: the picture of the interval needs a run with checkpoints and failures"
         raise ConfigError(msg, key=key, allowed="run.tokens, with checkpoints and failures")
-    save_figure(path, lambda: interval_figure(run))
+    fig.save_figure(path, lambda: interval_figure(run))
 
 
-def interval_figure(run: RunProjection) -> Figure:
+def interval_figure(run: RunProjection) -> fig.Figure:
     """Draw what is added to the steps, with its parts, and runs that were played."""
     interruptions, _ = interruptions_of(run.inputs)
     times = run.times
@@ -67,10 +56,10 @@ def interval_figure(run: RunProjection) -> Figure:
     centre_s = min(max(best_s, least_s), work_s)
     low, high = centre_s / 10.0**_DECADES, min(centre_s * 10.0**_DECADES, work_s)
     intervals_s = np.geomspace(max(low, least_s), high, _POINTS)
-    figure = new_figure(8.4, 4.9)
     failures = 86400.0 * float(interruptions.rate_per_s[0])
-    head(
-        figure,
+    figure = fig.new_figure(
+        8.4,
+        4.9,
         f"{short_title(run.job)}: what checkpoints and failures add",
         f"{failures:.3g} failures a day, {duration(float(interruptions.restart_s[0]))} to set up "
         f"again, {duration(float(interruptions.stall_s[0]))} at each checkpoint",
@@ -81,11 +70,10 @@ def interval_figure(run: RunProjection) -> Figure:
     _marks(axes, run, interruptions, top)
     axes.set_xscale("log")
     axes.set_xlim(intervals_s[0] / _MINUTE, intervals_s[-1] / _MINUTE)
-    number_ticks(axes.xaxis, intervals_s[0], intervals_s[-1])
+    fig.number_ticks(axes.xaxis, intervals_s[0], intervals_s[-1])
     axes.set_ylim(0.0, top)
-    axes.set_xlabel("training between two checkpoints, minutes")
-    axes.set_ylabel("added to the time of the steps, %")
-    axes.grid(color=FAINT, linewidth=0.6)
+    added = "added to the time of the steps, %"
+    fig.label(axes, "training between two checkpoints, minutes", added, grid="both")
     axes.legend(loc="upper center", frameon=False, ncols=2)
     return figure
 
@@ -106,7 +94,9 @@ def _added(interruptions: Interruptions, work_s: float, intervals_s: Floats) -> 
     return 100.0 * (expected_s(interruptions, work, intervals_s)[0] / work_s - 1.0)
 
 
-def _curves(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats) -> float:
+def _curves(
+    axes: fig.Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats
+) -> float:
     """Draw the parts as areas and the band of the rate; return the top of the figure."""
     many = _many(interruptions, len(intervals_s))
     total = _added(many, work_s, intervals_s)
@@ -115,23 +105,33 @@ def _curves(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s
     segments = expected_s(many, np.full(len(intervals_s), work_s), intervals_s)[1]
     saved = 100.0 * (segments * many.stall_s + many.write_s) / work_s
     minutes = intervals_s / _MINUTE
-    axes.fill_between(minutes, 0.0, restarts, color=PALETTE[4], alpha=0.55, label="restarts", lw=0)
     axes.fill_between(
-        minutes, restarts, restarts + saved, color=PALETTE[1], alpha=0.55, label="checkpoints", lw=0
+        minutes, 0.0, restarts, color=fig.PALETTE[4], alpha=0.55, label="restarts", lw=0
     )
     axes.fill_between(
-        minutes, restarts + saved, total, color=PALETTE[3], alpha=0.45, label="lost work", lw=0
+        minutes,
+        restarts,
+        restarts + saved,
+        color=fig.PALETTE[1],
+        alpha=0.55,
+        label="checkpoints",
+        lw=0,
     )
-    axes.plot(minutes, total, color=INK, linewidth=1.6, label="expected")
+    axes.fill_between(
+        minutes, restarts + saved, total, color=fig.PALETTE[3], alpha=0.45, label="lost work", lw=0
+    )
+    axes.plot(minutes, total, color=fig.INK, linewidth=1.6, label="expected")
     spread = np.exp(run_default("rate_log_spread"))
     for factor in (1.0 / spread, spread):
         other = _added(_many(interruptions, len(intervals_s), factor), work_s, intervals_s)
         label = f"{spread:.2g} times more failures, and fewer" if factor > 1.0 else None
-        axes.plot(minutes, other, color=SOFT, linewidth=1.0, linestyle="--", label=label)
+        axes.plot(minutes, other, color=fig.SOFT, linewidth=1.0, linestyle="--", label=label)
     return float(1.5 * max(total.max(), total.min() * 2.0))
 
 
-def _played(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats) -> None:
+def _played(
+    axes: fig.Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats
+) -> None:
     chosen = np.geomspace(intervals_s[0] * 1.05, intervals_s[-1] / 1.05, _PLAYED)
     ones = np.ones((_PLAYED, _SAMPLES))
     work = np.full(_PLAYED, work_s)
@@ -140,20 +140,20 @@ def _played(axes: Axes, interruptions: Interruptions, work_s: float, intervals_s
     low, mean, high = np.percentile(added, 5, 1), added.mean(1), np.percentile(added, 95, 1)
     axes.errorbar(
         chosen / _MINUTE, mean, yerr=np.stack([mean - low, high - mean]), fmt="o", markersize=3.5,
-        color=PALETTE[0], elinewidth=0.9, capsize=2, label="played: mean and 90 % of runs",
+        color=fig.PALETTE[0], elinewidth=0.9, capsize=2, label="played: mean and 90 % of runs",
     )  # fmt: skip
 
 
-def _marks(axes: Axes, run: RunProjection, interruptions: Interruptions, top: float) -> None:
+def _marks(axes: fig.Axes, run: RunProjection, interruptions: Interruptions, top: float) -> None:
     marks = (
         ("Young", float(young_interval_s(interruptions)[0]), 0.60),
         ("Daly", float(daly_interval_s(interruptions)[0]), 0.54),
         ("this run", run.checkpoint_interval_s or 0.0, 0.66),
     )
     for name, seconds, height in marks:
-        axes.axvline(seconds / _MINUTE, color=SOFT, linewidth=0.8, ymax=height)
+        axes.axvline(seconds / _MINUTE, color=fig.SOFT, linewidth=0.8, ymax=height)
         axes.annotate(
             f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), xytext=(3, -2),
-            textcoords="offset points", fontsize=8.5, color=INK, va="top",
+            textcoords="offset points", fontsize=8.5, color=fig.INK, va="top",
             bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip

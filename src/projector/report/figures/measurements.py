@@ -153,12 +153,8 @@ def _draw_agreement(axes: fig.Axes, points: _Points, kind: str) -> None:
                 rasterized=len(points.ratio) > fig.MANY,
             )
     unit = _RATED if rated.all() else "row's unit" if mixed else _UNITS[kind]
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
-    axes.set_xlabel(f"measured, {unit}")
-    axes.set_ylabel(f"predicted, {unit}")
-    axes.set_title("Predicted against measured")
-    fig.number_ticks(axes.xaxis, low, high)
-    fig.number_ticks(axes.yaxis, low, high)
+    fig.log_axes(axes, (low, high), (low, high))
+    fig.label(axes, f"measured, {unit}", f"predicted, {unit}", "Predicted against measured")
     axes.grid(color="#EEEEEE", lw=0.8)
     names = [_plain(name, LONGEST_NAME) for name in points.names[:COLOURED]]
     handles: list[Any] = [_dot(fig.PALETTE[position]) for position in range(len(names))]
@@ -225,9 +221,8 @@ def _draw_ratios(axes: fig.Axes, points: _Points, kind: str) -> None:
     axes.set(yscale="log", xlim=(0.0, 100.0), ylim=(low, high))
     _ratio_ticks(axes.yaxis, low, high)
     axes.grid(axis="y", color="#EEEEEE", lw=0.8)
-    axes.set_xlabel("rows, sorted by ratio, %")
-    axes.set_ylabel(f"predicted / measured {_RATIO_OF.get(kind, 'time')}")
-    axes.set_title("Ratios: 1 is agreement")
+    ratio_label = f"predicted / measured {_RATIO_OF.get(kind, 'time')}"
+    fig.label(axes, "rows, sorted by ratio, %", ratio_label, "Ratios: 1 is agreement")
 
 
 def _draw_groups(axes: fig.Axes, points: _Points) -> None:
@@ -248,23 +243,17 @@ def _draw_groups(axes: fig.Axes, points: _Points) -> None:
     for position, ((_, colour, ratio), (median, p90)) in enumerate(zip(bars, errors, strict=True)):
         axes.barh(position, p90, height=height, color=colour, alpha=0.3, lw=0)
         axes.barh(position, median, height=height, color=colour, lw=0)
-        axes.annotate(
-            f"{median:.1f} / {p90:.1f}   n = {len(ratio):,}",
-            (min(p90, longest), position),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9.0,
-        )
+        text, end = f"{median:.1f} / {p90:.1f}   n = {len(ratio):,}", min(p90, longest)
+        fig.beside(axes, text, (end, position), (5, 0), va="center", fontsize=9.0)
     axes.set_yticks(range(len(bars)), [name for name, _, _ in bars], fontsize=9.5)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(len(bars), 4) - 0.5, -0.5)
     # Room for the numbers behind the longest bar.
     axes.set_xlim(0.0, longest * 1.7)
-    axes.set_xlabel("error, %: median solid, p90 pale")
     axes.grid(axis="x", color="#EEEEEE", lw=0.8)
     axes.spines["left"].set_visible(False)
-    axes.set_title(f"Median / p90 error by {points.grouped_by}")
+    title = f"Median / p90 error by {points.grouped_by}"
+    fig.label(axes, "error, %: median solid, p90 pale", "", title)
 
 
 def _errors(ratio: Floats) -> tuple[float, float]:

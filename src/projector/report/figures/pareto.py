@@ -374,16 +374,14 @@ def read_front(result: SweepResult | SearchResult) -> Front:
 def pareto_figure(front: Front) -> fig.Figure:
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
-    figure = fig.new_figure(*fig.WIDE)
-    fig.head(figure, f"Speed against memory: {front.title}", counts_of(front.cloud))
+    title = f"Speed against memory: {front.title}"
+    figure = fig.new_figure(*fig.WIDE, title, counts_of(front.cloud))
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.74))
     low, high, bottom, top = cloud.shown
     axes.set(xlim=(low, high), ylim=(bottom, max(top, _top_of_band(front))))
-    axes.set_xlabel(PEAK_LABEL)
-    axes.set_ylabel(RATE_LABEL)
-    axes.grid(color=fig.FAINT, lw=0.6)
+    fig.label(axes, PEAK_LABEL, RATE_LABEL, grid="both")
     if not cloud.rows:
-        axes.text(0.5, 0.5, "no row", ha="center", color=fig.SOFT, transform=axes.transAxes)
+        fig.nothing(axes, "no row")
     _draw_cloud(axes, cloud)
     _draw_limit(axes, front)
     if not len(front.rate):
@@ -412,19 +410,16 @@ def _draw_legend(axes: fig.Axes) -> None:
 def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> fig.Figure:
     """Draw a panel for each workload: its cloud, its front and its knee."""
     columns = min(3, len(fronts))
-    lines = -(-len(fronts) // columns)
-    figure = fig.new_figure(*fig.WIDE)
-    fig.head(
-        figure, f"Speed against memory: {title}", "each workload by itself, with its fastest layout"
-    )
-    every = [axes for line in figure.subplots(lines, columns, squeeze=False) for axes in line]
+    note = "each workload by itself, with its fastest layout"
+    figure = fig.new_figure(*fig.WIDE, f"Speed against memory: {title}", note)
+    every = fig.panels(figure, len(fronts), columns)
     handles: dict[str, Any] = {}
-    for place, (axes, (name, front)) in enumerate(zip(every, fronts, strict=False)):
+    for place, (axes, (name, front)) in enumerate(zip(every, fronts, strict=True)):
         axes.set_xlabel(PEAK_LABEL if place + columns >= len(fronts) else "", fontsize=9.5)
         axes.set_ylabel(RATE_LABEL if place % columns == 0 else "", fontsize=9.5)
         low, high, bottom, top = front.cloud.shown
-        axes.set(xlim=(low, high), ylim=(bottom, max(top, _top_of_band(front))))
-        axes.grid(color=fig.FAINT, lw=0.6)
+        top = max(top, _top_of_band(front))
+        fig.label(axes, xlim=(low, high), ylim=(bottom, top), grid="both")
         _draw_cloud(axes, front.cloud, bar=False)
         _draw_limit(axes, front)
         said = ["nothing fits"]
@@ -439,8 +434,6 @@ def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> fig.Fig
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             # Panels differ in numbers; what a mark means is the same in all.
             handles.setdefault(re.split(r"[:,]|^\d+ ", label)[0] or label, (handle, label))
-    for axes in every[len(fronts) :]:
-        axes.set_axis_off()
     figure.legend(
         [handle for handle, _ in handles.values()],
         [_MEANS.get(name, name) for name in handles],

@@ -210,19 +210,14 @@ def roofline_figure(roofline: Roofline) -> fig.Figure:
     Near the roofs matrix operations lie so close together that one figure cannot show both them
     and the memory-bound ones.
     """
-    figure = fig.new_figure(*fig.WIDE)
     share = sum(operation.share for operation in roofline.operations)
-    fig.head(
-        figure,
-        f"Roofline: {roofline.title}",
-        f"operations of a training step; together they take {100.0 * share:.0f} % of it",
-    )
+    note = f"operations of a training step; together they take {100.0 * share:.0f} % of it"
+    figure = fig.new_figure(*fig.WIDE, f"Roofline: {roofline.title}", note)
     whole, near, side = figure.subplots(1, 3, width_ratios=(0.8, 1.0, 1.0))
     named = roofline.operations[:NAMED]
     numbers = {id(operation): str(number + 1) for number, operation in enumerate(named)}
     _draw(whole, roofline, roofline.operations, _limits(roofline, roofline.operations, whole=True))
-    whole.set_ylabel("rate of a GPU, TFLOP/s")
-    whole.set_title("All operations")
+    fig.label(whole, "", "rate of a GPU, TFLOP/s", "All operations")
     _draw_legend(whole, roofline)
     matrix = [operation for operation in roofline.operations if operation.dtype]
     if matrix:
@@ -263,8 +258,7 @@ def _draw(
     (low, high), (floor, ceiling) = limits
     floor, ceiling = floor / TERA, ceiling / TERA
     fig.log_axes(axes, (low, high), (floor, ceiling))
-    axes.set_xlabel("FLOP per byte of compulsory memory traffic")
-    axes.grid(color=fig.FAINT, lw=0.6)
+    fig.label(axes, "FLOP per byte of compulsory memory traffic", grid="both")
     slope = roofline.bytes_per_s / TERA
     end = max(roofline.roofs.values()) / TERA
     axes.plot([low, end / slope], [low * slope, end], color=fig.INK, lw=1.6, zorder=3)
@@ -405,9 +399,9 @@ _COLOURS = {
 def gemm_figure(gemms: GemmList) -> fig.Figure:
     """Draw each GEMM's share of the speed of light in order, and all of them under the roofs."""
     case = gemms.case
-    figure = fig.new_figure(fig.WIDE[0], 5.6)
-    fig.head(
-        figure,
+    figure = fig.new_figure(
+        fig.WIDE[0],
+        5.6,
         f"GEMM, {case.dtype}, {case.device.name}",
         f"model {case.model}, library {case.library}, run {case.run}, "
         f"{len(gemms.reports):,} {'shape' if len(gemms.reports) == 1 else 'shapes'}",
@@ -426,7 +420,13 @@ def gemm_figure(gemms: GemmList) -> fig.Figure:
     intensity = flop / (batch * ((m + n) * k * OPERAND_BYTES[code] + m * n * 2.0))
     rate = np.array([report.flop_per_s for report in shown])
     bounds = np.array([report.bound for report in shown])
-    _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
+    ratios = gemms.ratios
+    if len(ratios):
+        from projector.report.figures.benchmark import s_curve
+
+        s_curve(curve, ratios, [("shapes", fig.PALETTE[0], np.arange(len(ratios)))])
+    else:
+        _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
     _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)
     return figure
 
@@ -440,11 +440,9 @@ def _draw_curve(axes: fig.Axes, share: np.ndarray, bounds: np.ndarray) -> None:
         color=[_COLOURS[name] for name in bounds[order]],
     )
     axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
-    axes.set_title("Share of the roofline")
-    axes.set_ylabel("share of the roof, %")
-    axes.set_xlabel("shapes, from the furthest below the roof to the nearest")
     axes.set_xticks([])
-    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
+    shapes = "shapes, from the furthest below the roof to the nearest"
+    fig.label(axes, shapes, "share of the roof, %", "Share of the roofline", grid="y")
 
 
 def _draw_roof(
@@ -458,9 +456,7 @@ def _draw_roof(
         f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), xytext=(-4, 4), fontsize=8.5,
         textcoords="offset points", ha="right", va="bottom", color=fig.SOFT,
     )  # fmt: skip
-    axes.set_title("Roofline")
-    axes.set_xlabel("FLOP per byte of compulsory memory traffic")
-    axes.set_ylabel("rate, TFLOP/s")
+    fig.label(axes, "FLOP per byte of compulsory memory traffic", "rate, TFLOP/s", "Roofline")
 
 
 def _draw_bounded(
@@ -520,19 +516,14 @@ def attention_figure(projection: AttentionProjection, arguments: Mapping[str, An
     The arguments are those of `project_attention` that gave the projection.
     """
     curves = _curves(projection, arguments)
-    figure = fig.new_figure(12.5, 5.2)
-    fig.head(
-        figure,
-        f"Attention: {title(projection)}",
-        f"at {projection.clock_mhz:,.0f} MHz; curves: the first shape at other lengths",
-    )
+    note = f"at {projection.clock_mhz:,.0f} MHz; curves: the first shape at other lengths"
+    figure = fig.new_figure(12.5, 5.2, f"Attention: {title(projection)}", note)
     left, right = figure.subplots(1, 2)
     left.set_xscale("log", base=2)
     # A power of two in words of 1,024, as sequences are named.
     ticks = [1 << power for power in range(7, 18, 2)]
     left.set_xticks(ticks, [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks])
     left.minorticks_off()
-    left.grid(color=fig.FAINT, lw=0.6)
     for (name, rates), colour in zip(
         curves.items(), (fig.PALETTE[0], fig.PALETTE[3]), strict=False
     ):
@@ -544,9 +535,8 @@ def attention_figure(projection: AttentionProjection, arguments: Mapping[str, An
         )  # fmt: skip
     left.axhline(projection.peak_flop_per_s / TERA, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
     left.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
-    left.set_xlabel("length of the keys, tokens")
-    left.set_ylabel("rate of visible work, TFLOP/s")
-    left.set_title("Rate by sequence length")
+    work = "rate of visible work, TFLOP/s"
+    fig.label(left, "length of the keys, tokens", work, "Rate by sequence length", grid="both")
     left.legend(loc="lower right", framealpha=0.9, edgecolor="none")
     _draw_roofline(right, projection)
     return figure
@@ -572,6 +562,5 @@ def _draw_roofline(axes: fig.Axes, projection: AttentionProjection) -> None:
         f"memory  {slope * TERA / TB:.2f} TB/s", (low, low * slope), xytext=(22, 2),
         textcoords="offset points", ha="left", fontsize=8.5,
     )  # fmt: skip
-    axes.set_xlabel("FLOP per byte of memory traffic")
-    axes.set_ylabel("rate of visible work, TFLOP/s")
-    axes.set_title("Roofline, by limit")
+    rate_label, title_text = "rate of visible work, TFLOP/s", "Roofline, by limit"
+    fig.label(axes, "FLOP per byte of memory traffic", rate_label, title_text)

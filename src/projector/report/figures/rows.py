@@ -10,6 +10,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.config.job import Job
+from projector.config.resources import hardware_table
 from projector.config.space import Expression
 from projector.errors import ConfigError
 from projector.report.figures.words import HARDWARE, words_of
@@ -29,13 +30,7 @@ LOW, HIGH, VERDICT = "peak_gib_low", "peak_gib_high", "verdict"
 FIRST_RESULT = "iteration_time_ms"
 """First column after those of the axes."""
 
-_SHORT = {
-    "micro_batch_size": "MBS",
-    "global_batch_size": "GBS",
-    "zero_stage": "ZeRO",
-    "seq_length": "seq",
-    **{name: name.upper() for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")},
-}
+_SHORT: Mapping[str, str] = hardware_table("report_words.yaml")["short_fields"]
 
 _FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size", "recompute")
 """Most telling axes of a configuration, in the order in which it is written."""
@@ -244,8 +239,7 @@ def tied_fields(plan: Plan) -> dict[str, tuple[str, ...]]:
     expression computes from one other.
     """
     tied: dict[str, tuple[str, ...]] = {}
-    axes = plan.space.get("axes")
-    for axis in axes if isinstance(axes, list) else []:
+    for axis in plan_axes(plan):
         columns = dict(zip(axis["fields"], zip(*map(_hashable, axis["points"]), strict=True),
                            strict=False))  # fmt: skip
         for field, values in columns.items():
@@ -270,10 +264,7 @@ def tied_fields(plan: Plan) -> dict[str, tuple[str, ...]]:
 def _computed(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield fields computed from one axis alone, another value for each of its, with that axis."""
     derived = plan.space.get("derived")
-    axes = plan.space.get("axes")
-    fields = [
-        field for axis in (axes if isinstance(axes, list) else []) for field in axis["fields"]
-    ]
+    fields = [field for axis in plan_axes(plan) for field in axis["fields"]]
     for field, text in (derived if isinstance(derived, Mapping) else {}).items():
         expression = Expression(text, field)
         read = [name for name in fields if name in expression.names]
@@ -320,14 +311,19 @@ def device_name(base: Any) -> str:
 
 def points_of(plan: Plan, field: str) -> list[Any]:
     """Return the distinct values that a space lists for a field, in its order."""
-    axes = plan.space.get("axes")
     values: dict[Any, Any] = {}
-    for axis in axes if isinstance(axes, list) else []:
+    for axis in plan_axes(plan):
         if field in axis["fields"]:
             place = axis["fields"].index(field)
             for point in axis["points"]:
                 values.setdefault(_hashable(point)[place], point[place])
     return list(values.values())
+
+
+def plan_axes(plan: Plan) -> list[Mapping[str, Any]]:
+    """Return the axes of a space: fields, and points with a value of each."""
+    axes = plan.space.get("axes")
+    return axes if isinstance(axes, list) else []
 
 
 def _hashable(point: Sequence[Any]) -> tuple[Any, ...]:
@@ -439,7 +435,7 @@ def workloads_of(result: SweepResult) -> list[tuple[str, SweepResult]]:
 def _one(result: SweepResult, workload: Mapping[str, Any], rows: int) -> OneWorkload:
     plan = result.plan
     # What stays the same in all rows is no axis of theirs.
-    axes = [_with(axis, workload) for axis in plan.space.get("axes") or ()]
+    axes = [_with(axis, workload) for axis in plan_axes(plan)]
     return OneWorkload(
         Plan({**plan.space, "axes": axes}, plan.digest, rows, plan.kinds, plan.chunk_points),
         Totals(rows, rows, 0, {}, 0), 0.0, 0, allow_risk=result.allow_risk, whole=result,

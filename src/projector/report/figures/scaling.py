@@ -104,18 +104,16 @@ def read_scaling(result: SweepResult) -> Scaling:
 
 def scaling_figure(scaling: Scaling) -> fig.Figure:
     """Draw tokens/s with the ideal line, tokens/s/GPU, and the list of configurations."""
-    figure = fig.new_figure(fig.WIDE[0], 5.6)
     note = "the fastest configuration that fits at each number of GPUs, of all other axes"
     if scaling.mixed:
         note += "; several workloads: the fastest of them"
-    fig.head(figure, f"Scaling: {scaling.title}", note)
+    figure = fig.new_figure(fig.WIDE[0], 5.6, f"Scaling: {scaling.title}", note)
     total, per_gpu, side = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 1.15))
     fits = ~np.isnan(scaling.rate)
     if not fits.any():
         for axes in (total, per_gpu):
             axes.set_axis_off()
-        text = "nothing fits" if len(scaling.gpus) else "no row"
-        total.text(0.5, 0.5, text, ha="center", color=fig.SOFT, transform=total.transAxes)
+        fig.nothing(total, "nothing fits" if len(scaling.gpus) else "no row")
         side.set_axis_off()
         return figure
     _draw_total(total, scaling, fits)
@@ -124,38 +122,24 @@ def scaling_figure(scaling: Scaling) -> fig.Figure:
     return figure
 
 
+_CURVE: dict[str, Any] = {"color": fig.PALETTE[0], "lw": 2.0, "ms": 6, "mec": "white"}
+
+
 def _draw_total(axes: fig.Axes, scaling: Scaling, fits: Any) -> None:
     gpus = scaling.gpus[fits].astype(np.float64)
     first = scaling.first
     assert first is not None
     span = np.array([gpus[0], gpus[-1]])
-    axes.plot(
-        span,
-        span * scaling.rate[first],
-        color=fig.SOFT,
-        lw=1.2,
-        ls=(0, (4, 3)),
-        zorder=2,
-        label=f"ideal: as on {scaling.gpus[first]:,} GPUs",
-    )
-    axes.plot(
-        gpus,
-        scaling.total[fits],
-        "-o",
-        color=fig.PALETTE[0],
-        lw=2.0,
-        ms=6,
-        mec="white",
-        zorder=3,
-        label="best configuration",
-    )
-    axes.set(xscale="log", yscale="log")
+    ideal = f"ideal: as on {scaling.gpus[first]:,} GPUs"
+    dashes: dict[str, Any] = {"color": fig.SOFT, "lw": 1.2, "ls": (0, (4, 3)), "zorder": 2}
+    axes.plot(span, span * scaling.rate[first], label=ideal, **dashes)
+    axes.plot(gpus, scaling.total[fits], "-o", zorder=3, label="best configuration", **_CURVE)
+    axes.set_xscale("log")
     drawn = np.concatenate([scaling.total[fits], span * scaling.rate[first]])
     ends = np.concatenate([end[fits] * gpus for end in scaling.band()])
     drawn = np.concatenate([drawn, ends[np.isfinite(ends)]])
     low, high = float(drawn.min()) / 1.3, float(drawn.max()) * 1.3
-    axes.set_ylim(low, high)
-    fig.number_ticks(axes.yaxis, low, high)
+    fig.log_axes(axes, y=(low, high))
     axes.set_ylabel("speed of all GPUs, tokens/s")
     _draw_band(axes, scaling, fits, total=True)
     axes.legend(loc="upper left", frameon=False)
@@ -175,15 +159,7 @@ def _draw_band(axes: fig.Axes, scaling: Scaling, fits: Any, *, total: bool) -> N
 
 
 def _draw_per_gpu(axes: fig.Axes, scaling: Scaling, fits: Any) -> None:
-    axes.plot(
-        scaling.gpus[fits],
-        scaling.rate[fits],
-        "-o",
-        color=fig.PALETTE[0],
-        lw=2.0,
-        ms=6,
-        mec="white",
-    )
+    axes.plot(scaling.gpus[fits], scaling.rate[fits], "-o", **_CURVE)
     axes.set(xscale="log", ylim=(0.0, float(np.nanmax([scaling.rate, scaling.band()[1]])) * 1.16))
     axes.set_ylabel("speed, tokens/s/GPU")
     _draw_band(axes, scaling, fits, total=False)
@@ -191,15 +167,8 @@ def _draw_per_gpu(axes: fig.Axes, scaling: Scaling, fits: Any) -> None:
         for gpus, rate, share in zip(
             scaling.gpus[fits], scaling.rate[fits], scaling.efficiency[fits], strict=True
         ):
-            axes.annotate(
-                f"{100.0 * share:.0f} %",
-                (gpus, rate),
-                xytext=(0, 9),
-                fontsize=8.8,
-                textcoords="offset points",
-                ha="center",
-                color=fig.SOFT,
-            )
+            text = f"{100.0 * share:.0f} %"
+            fig.beside(axes, text, (gpus, rate), (0, 9), fontsize=8.8, ha="center", color=fig.SOFT)
         axes.set_title(
             f"percent: of the rate on {scaling.gpus[scaling.first]:,} GPUs",
             fontsize=9.5,
@@ -228,8 +197,7 @@ def _gpu_axis(axes: fig.Axes, scaling: Scaling) -> None:
     for gpus, rate in zip(scaling.gpus.tolist(), scaling.rate.tolist(), strict=True):
         if np.isnan(rate):
             axes.axvline(gpus, color=fig.FAINT, lw=5.0, zorder=1)
-    axes.set_xlabel("GPUs")
-    axes.grid(axis="y", color=fig.FAINT, lw=0.6)
+    fig.label(axes, "GPUs", grid="y")
 
 
 def _draw_configurations(side: fig.Axes, scaling: Scaling, fits: Any) -> None:

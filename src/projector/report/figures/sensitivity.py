@@ -26,7 +26,6 @@ BAR_IN = 0.3
 def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> fig.Figure:
     """Draw the tornado: one bar a field, from its shortest to its longest step."""
     shown = [effect for effect in sensitivity.effects[:top] if effect.swing > 0.0]
-    figure = fig.new_figure(9.0, 1.9 + BAR_IN * max(1, len(shown)), wspace=0.02)
     jobs, mean = [], ""
     if isinstance(sensitivity, SharedSensitivity):
         jobs = [each.job for each in sensitivity.workloads]
@@ -34,18 +33,17 @@ def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> fi
     else:
         jobs = [sensitivity.job]
     note = f"change of the time of a step with each number {100.0 * sensitivity.change:g} % less "
-    fig.head(figure, f"What matters: {title_of_jobs(jobs)}", f"{note}and more{mean}")
+    title, height_in = f"What matters: {title_of_jobs(jobs)}", 1.9 + BAR_IN * max(1, len(shown))
+    figure = fig.new_figure(9.0, height_in, title, f"{note}and more{mean}", wspace=0.02)
     axes = figure.subplots()
     for row, effect in enumerate(shown):
         for seconds, text in ((effect.low_s, "less"), (effect.high_s, "more")):
             share = 100.0 * (seconds / effect.base_s - 1.0)
             if share:
                 axes.barh(row, share, height=0.68, color=BETTER if share < 0.0 else WORSE)
-                axes.annotate(
-                    text, (share, row), xytext=(4 if share > 0.0 else -4, 0),
-                    textcoords="offset points", va="center", fontsize=8.5, color=fig.SOFT,
-                    ha="left" if share > 0.0 else "right",
-                )  # fmt: skip
+                shift, side = (4, "left") if share > 0.0 else (-4, "right")
+                style = {"va": "center", "fontsize": 8.5, "color": fig.SOFT, "ha": side}
+                fig.beside(axes, text, (share, row), (shift, 0), **style)
     axes.axvline(0.0, color=fig.INK, linewidth=0.8)
     labels = labels_of([effect.field for effect in shown])
     axes.set_yticks(
@@ -53,8 +51,7 @@ def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> fi
     )
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.margins(x=0.09)
-    axes.set_xlabel("change of the time of a step, %")
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
+    fig.label(axes, "change of the time of a step, %", grid="x")
     return figure
 
 
@@ -136,7 +133,7 @@ def _draw(axes: fig.Axes, indices: Sequence[SobolIndex]) -> None:
         )  # fmt: skip
     axes.axvline(0.0, color=fig.INK, linewidth=0.8)
     axes.set_xlabel("share of the variance of ln(time of a step)", fontsize=9.5)
-    axes.grid(axis="x", color="#E6E6E6", linewidth=0.6)
+    axes.grid(axis="x", color=fig.FAINT, lw=0.6)
 
 
 # The map of what bounds a step, as a picture.

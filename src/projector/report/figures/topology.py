@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from itertools import combinations, pairwise, permutations, product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from projector.report.figures.figure import (
     FAINT,
@@ -410,24 +410,29 @@ def _disorder(order: list[int], links: list[tuple[End, End, float]]) -> tuple[fl
 
 
 def _draw_packages(axes: Axes, topology: Topology, ring: Ring) -> None:
-    from matplotlib.patches import Wedge
-
     beside = {number for members in adapters(topology).values() for number in members}
     for i, group in enumerate(topology.packages):
         if len(group) < 2:
             continue
         low, high = _span(ring, group, 0.62)
-        wedge = Wedge(
-            (0.0, 0.0), 1.0 + 1.55 * ring.radius, 90.0 - math.degrees(high),
-            90.0 - math.degrees(low), width=3.1 * ring.radius, fc=PACKAGE_FACE, ec=SOFT, lw=0.8,
-            zorder=1.0,
-        )  # fmt: skip
-        axes.add_patch(wedge)
+        outside, width = 1.0 + 1.55 * ring.radius, 3.1 * ring.radius
+        _draw_wedge(axes, (low, high), outside, width, PACKAGE_FACE, 1.0)
         # At one end: links to the host leave from the middle, those to adapters at the other.
         at_end = min(group, key=lambda number: (number in beside, ring.angles[number]))
         outwards = 1.0 if ring.angles[at_end] > 0.5 * (low + high) else -1.0
         angle = ring.angles[at_end] + 0.12 * outwards * ring.step
         _arc_text(axes, angle, 1.0 + 2.0 * ring.radius, f"{topology.node.package} {i}")
+
+
+def _draw_wedge(
+    axes: Axes, span: tuple[float, float], outside: float, width: float, face: str, zorder: float
+) -> None:
+    """Draw a part of a ring between two angles."""
+    from matplotlib.patches import Wedge
+
+    end, begin = (90.0 - math.degrees(angle) for angle in span)
+    style: dict[str, Any] = {"width": width, "fc": face, "ec": SOFT, "lw": 0.8, "zorder": zorder}
+    axes.add_patch(Wedge((0.0, 0.0), outside, begin, end, **style))
 
 
 def _span(ring: Ring, group: Sequence[int], margin: float) -> tuple[float, float]:
@@ -448,8 +453,6 @@ def _arc_text(axes: Axes, angle: float, distance: float, text: str, colour: str 
 def _draw_circle_host(
     axes: Axes, topology: Topology, ring: Ring, styles: dict[str, TierStyle]
 ) -> None:
-    from matplotlib.patches import Wedge
-
     host = topology.node.host
     if host is None:
         return
@@ -458,11 +461,7 @@ def _draw_circle_host(
     for end, members in domains(topology).items():
         low, high = _span(ring, members, 0.42)
         spans[end] = low, high
-        wedge = Wedge(
-            (0.0, 0.0), outside, 90.0 - math.degrees(high), 90.0 - math.degrees(low),
-            width=outside - inside, fc=HOST_FACE, ec=SOFT, lw=0.8, zorder=3.0,
-        )  # fmt: skip
-        axes.add_patch(wedge)
+        _draw_wedge(axes, (low, high), outside, outside - inside, HOST_FACE, 3.0)
         middle = 0.5 * (low + high)
         _arc_text(axes, middle, 0.5 * (inside + outside), f"NUMA {str(end)[4:]}", INK)
         if host.port is None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from projector.arrays import Floats, Ints
+from projector.config.resources import hardware_table
 from projector.errors import ConfigError
 from projector.report.figures import figure as fig
 from projector.trace.activity import COLLECTIVE, MOVE, PHASES, TYPES
@@ -217,14 +218,10 @@ _MOST_TITLE = 36
 def gap_figure(gaps: Sequence[OperationGap], title: str) -> fig.Figure:
     """Draw the operations with the largest gap: the duration after each factor, in order."""
     gaps = [gap for gap in gaps if gap.theory_ns][:MOST]
-    columns = min(_COLUMNS, len(gaps))
-    lines = -(-len(gaps) // columns)
-    figure = fig.new_figure(1.0 + 3.5 * columns, 1.2 + 2.6 * lines)
-    fig.head(figure, title, "from FLOP at the peak rate to the actual duration of a step, in ms")
-    panels = list(figure.subplots(lines, columns, squeeze=False).ravel())
-    for empty in panels[len(gaps) :]:
-        empty.set_visible(False)
-    for axes, gap in zip(panels, gaps, strict=False):
+    columns, lines = min(_COLUMNS, len(gaps)), -(-len(gaps) // _COLUMNS)
+    note = "from FLOP at the peak rate to the actual duration of a step, in ms"
+    figure = fig.new_figure(1.0 + 3.5 * columns, 1.2 + 2.6 * lines, title, note)
+    for axes, gap in zip(fig.panels(figure, len(gaps), _COLUMNS), gaps, strict=True):
         _panel(axes, gap)
     return figure
 
@@ -262,12 +259,7 @@ _PS_PER_S = 1e12
 _MOST_LABELS = 16
 _RECORD = "; record with projector trace record"
 
-_TITLES = {
-    "clock_mhz": "clock, MHz",
-    "memory_clock_mhz": "memory clock, MHz",
-    "power_w": "power, W",
-    "memory_bytes": "memory, bytes",
-}
+_TITLES: Mapping[str, str] = hardware_table("report_words.yaml")["sampled_titles"]
 
 
 def cores_figure(analysis: TraceAnalysis) -> fig.Figure:
@@ -277,9 +269,9 @@ def cores_figure(analysis: TraceAnalysis) -> fig.Figure:
         raise _nothing(CORES, f"the utilisation of cores was not sampled{_RECORD}")
     samples = found[0]
     mapped = samples.physical_core is not None
-    figure = fig.new_figure(8.6, 5.4 if mapped else 3.2)
-    fig.head(
-        figure,
+    figure = fig.new_figure(
+        8.6,
+        5.4 if mapped else 3.2,
         f"Cores of the host: {samples.values.shape[1]:,} logical",
         "active: cores that do anything; minimum: as many would do if each were used in full",
     )
@@ -327,8 +319,8 @@ def clocks_figure(analysis: TraceAnalysis) -> fig.Figure:
             found.setdefault(each.what, []).append(each)
     if not found:
         raise _nothing(CLOCKS, f"neither clocks nor power were sampled{_RECORD}")
-    figure = fig.new_figure(8.6, 1.0 + 2.0 * len(found))
-    fig.head(figure, "Sampled beside the run", "clocks, power and memory, as the samples give them")
+    note = "clocks, power and memory, as the samples give them"
+    figure = fig.new_figure(8.6, 1.0 + 2.0 * len(found), "Sampled beside the run", note)
     panels = figure.subplots(len(found), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (what, several) in zip(panels, found.items(), strict=True):
         lines = [
@@ -412,9 +404,9 @@ def breakdown_figure(analysis: TraceAnalysis) -> fig.Figure:
     bars = phase_bars(analysis)
     if not bars.phases:
         raise _nothing(BREAKDOWN, "nothing was selected")
-    figure = fig.new_figure(8.6, 1.9 + 0.62 * len(bars.phases))
-    fig.head(
-        figure,
+    figure = fig.new_figure(
+        8.6,
+        1.9 + 0.62 * len(bars.phases),
         f"Where an iteration goes: {title_of(analysis)}",
         "medians over iterations and devices; launch is the time between kernels that compute",
     )
@@ -453,14 +445,9 @@ def _panels(analysis: TraceAnalysis, kind: str) -> list[OverlapPanel]:
 def _grid(
     panels: Sequence[OverlapPanel], title: str, note: str
 ) -> tuple[fig.Figure, list[fig.Axes]]:
-    columns = min(_COLUMNS, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = fig.new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines)
-    fig.head(figure, title, note)
-    axes = list(np.atleast_1d(figure.subplots(lines, columns)).ravel())
-    for empty in axes[len(panels) :]:
-        empty.set_visible(False)
-    return figure, axes
+    columns, lines = min(_COLUMNS, len(panels)), -(-len(panels) // _COLUMNS)
+    figure = fig.new_figure(1.0 + 3.4 * columns, 1.1 + 2.7 * lines, title, note)
+    return figure, fig.panels(figure, len(panels), _COLUMNS)
 
 
 def cdf_figure(analysis: TraceAnalysis) -> fig.Figure:
@@ -556,9 +543,9 @@ def launch_figure(analysis: TraceAnalysis) -> fig.Figure:
     bars = launch_bars(analysis)
     if not any(map(sum, (bars.preparation_us, bars.call_us, bars.other_us))):
         raise _nothing(LAUNCH, "nothing that computes waits")
-    figure = fig.new_figure(8.6, 1.7 + 0.34 * len(bars.names))
-    fig.head(
-        figure,
+    figure = fig.new_figure(
+        8.6,
+        1.7 + 0.34 * len(bars.names),
         f"Launch overhead: {title_of(analysis)}",
         "mean before one run; the operation with the largest sum over all runs comes first",
     )
@@ -610,8 +597,8 @@ def ranks_figure(analysis: TraceAnalysis) -> fig.Figure:
         note += f"; {half} with the least and {half} with the most idle time of {len(names)}"
         names = [names[place] for place in kept]
         parts = {name: [values[place] for place in kept] for name, values in parts.items()}
-    figure = fig.new_figure(8.6, 1.9 + 0.26 * len(names))
-    fig.head(figure, f"Ranks beside each other: {title_of(analysis)}", note)
+    title = f"Ranks beside each other: {title_of(analysis)}"
+    figure = fig.new_figure(8.6, 1.9 + 0.26 * len(names), title, note)
     axes = figure.subplots()
     places = np.arange(len(names))
     _stack(axes, places, 0.72, parts, dict(zip(parts, SPREAD_COLOURS, strict=True)))

@@ -54,11 +54,7 @@ FIELDS: dict[str, Words] = {
 }
 """Last part of a dotted name -> words; other names are spelled out with the tables around."""
 
-CAPITALS = {
-    name: name.upper()
-    for name in ("hbm", "l2", "lds", "nic", "gemm", "fsdp", "fp8", "mtp", "moe", "pat", "gpc",
-                 "tp", "pp", "vpp", "cp", "ep", "dp", "fp32", "bf16", "gpu", "cpu")
-} | {"flop": "FLOP", "gpus": "GPUs", "moe": "MoE", "zero": "ZeRO", "gemms": "GEMMs"}  # fmt: skip
+CAPITALS: Mapping[str, str] = _TABLE["capitals"]
 
 _GROUPS = ("cluster", "device", "network", "software", "parallelism", "training", "model", "run")
 """Sections that are not named: the words of their fields stand alone."""

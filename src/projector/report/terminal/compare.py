@@ -1,6 +1,6 @@
 """Differences between two jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from rich.text import Text
 
 from projector.config.bands import SHARES, Band
 from projector.config.job import Job
+from projector.config.resources import hardware_table
 from projector.envelope import flatten
 from projector.projection.bands import changed_settings, ratio_band
 from projector.projection.memory import StageMemoryProjection
@@ -20,17 +21,7 @@ from projector.report.terminal.grid import DIM, Grid, heading, plain, section
 from projector.report.terminal.job import title, verdict
 from projector.units import to_gib, to_ms
 
-HEADLINE = (
-    "iteration_time_ms",
-    "tokens_per_s_per_gpu",
-    "tflops_per_gpu",
-    "mfu",
-    "hfu",
-    "bubble_fraction",
-    "peak_gib",
-    "peak_gib_low",
-    "peak_gib_high",
-)
+HEADLINE: Sequence[str] = hardware_table("report_words.yaml")["headline"]
 """Scalars that people ask for first."""
 
 OF_RUNS = ("days", "gpu_hours", "goodput")

@@ -108,15 +108,12 @@ class Grid:
         rows, known = list(rows), _WRITERS | known
         told = [(*each, "", "", "")[:4] for each in hardware_table("report_tables.yaml")[name]]
         cells = [[_told(row, path, form, known) for _, path, form, _ in told] for row in rows]
-        kept = [i for i, each in enumerate(told) if not each[3] or any(row[i] for row in cells)]
-        table = cls(*(str(told[i][0]) for i in kept), gap=gap)
+        table = cls(*(str(head) for head, *_ in told), gap=gap)
+        for column, (*_, roomy) in zip(table.columns, told, strict=True):
+            column.roomy = roomy or 0
         for row, line in zip(rows, cells, strict=True):
-            table.add_row(*(line[i] for i in kept), style=style(row) if style else None)
+            table.add_row(*line, style=style(row) if style else None)
         return table
-
-    def add_text(self, head: str, least: int) -> None:
-        """Add a column of text that wants so many characters, before there are rows."""
-        self.columns.append(Column("text", head, roomy=least))
 
     def add_row(self, *cells: Cell | int, style: str | None = None) -> None:
         """Add a cell to every column; thousands of a number are set apart."""

@@ -169,16 +169,19 @@ def _shortened(values: list[str]) -> list[str]:
     ]
 
 
+def setting(job: Job, name: str) -> Any:
+    """Return what a job has in a dotted field or property, None where a part of it is missing."""
+    found: Any = job
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
 def _idle(job: Job) -> tuple[str, ...]:
     """Return how the names of defaults begin that change nothing in a job."""
-
-    def at(name: str) -> Any:
-        found: Any = job
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        return found
-
     idle = hardware_table("report_words.yaml")["idle_defaults"]
     rules = [(Expression(each["when"], "idle_defaults"), each["fields"]) for each in idle]
-    found = (fields for when, fields in rules if when({name: at(name) for name in when.names}))
+    found = (
+        fields for when, fields in rules if when({name: setting(job, name) for name in when.names})
+    )
     return tuple(chain.from_iterable(found))

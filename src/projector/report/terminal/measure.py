@@ -9,19 +9,15 @@ from rich.text import Text
 
 from projector.calibrate.probed import Probed
 from projector.calibrate.profile import Calibration, Change, Fitted, OwnCalibration
+from projector.config.resources import hardware_table
 from projector.measure.bench.rows import Measured
 from projector.measure.probe import threads_of
 from projector.measure.tables import Tables
 from projector.report.terminal.grid import DIM, Grid, below, listing, percent, section
-from projector.units import GB, KIB, MICROSECOND, TERA
+from projector.units import KIB, MICROSECOND, TERA
 from projector.validate.beside import Benchmark, Modelled, number_of, shape_of
 
-_STATUSES = {
-    "ok": "measured",
-    "out_of_memory": "out of memory",
-    "unsupported": "not supported",
-    "failed": "failed",
-}
+_STATUSES: Mapping[str, str] = hardware_table("report_words.yaml")["statuses"]
 _TIMES = ("forward", "backward", "optimizer", "total", "time")
 
 
@@ -214,25 +210,7 @@ MANY = 200
 LONGEST = 300
 """Characters of a message about cases without a time."""
 
-_SHAPES = {
-    "gemm": ("=type", "M", "N", "K", "batch"),
-    "attention": ("=type", "=pass", "batch", "heads", "kv", "length", "d", "d_v"),
-    "collective": ("=operation", "ranks", "bytes"),
-    "memory": ("bytes",),
-}
-_RATES = {
-    "gemm": ("TFLOP/s", TERA),
-    "attention": ("TFLOP/s", TERA),
-    "collective": ("bus GB/s", GB),
-    "memory": ("GB/s", GB),
-}
-_TITLES = {
-    "gemm": "GEMMs",
-    "attention": "Attention",
-    "collective": "Collectives",
-    "memory": "Copies within memory",
-    "clock": "Clock under load",
-}
+_KINDS: Mapping[str, Mapping[str, Any]] = hardware_table("report_words.yaml")["bench_kinds"]
 
 
 def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
@@ -245,7 +223,8 @@ def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
     rest = len(benchmark.measured) - MANY
     if rest > 0:
         note += f"; {rest:,} more rows in --json"
-    parts = section(_TITLES[benchmark.kind], note, table)
+    kind = _KINDS[benchmark.kind]
+    parts = section(kind.get("table", kind["title"]), note, table)
     lines = []
     whys = Counter((each.status, each.message) for each in benchmark.measured)
     for (status, message), count in whys.items():
@@ -265,15 +244,15 @@ def benchmark_report(benchmark: Benchmark) -> list[RenderableType]:
 
 
 def _table(benchmark: Benchmark) -> RenderableType:
-    unit, scale = _RATES[benchmark.kind]
-    columns = [*_SHAPES[benchmark.kind], "us", "spread", unit]
+    kind = _KINDS[benchmark.kind]
+    columns = [*kind["columns"], "us", "spread", kind["short"]]
     clocked = any(each.spread.clock_mhz for each in benchmark.measured)
     columns += ["MHz"] if clocked else []
     columns += ["model us", "ratio"] if benchmark.modelled else []
     noted = any(_words(benchmark, row) for row in range(len(benchmark.measured)))
     table = Grid(*columns, *(["<"] if noted else []))
     for row, each in enumerate(benchmark.measured[:MANY]):
-        cells = [*_shape(each), *_times(each, scale)]
+        cells = [*_shape(each), *_times(each, kind["unit"])]
         if clocked:
             cells.append(f"{each.spread.clock_mhz:,.0f}" if each.spread.clock_mhz else "")
         if benchmark.modelled:

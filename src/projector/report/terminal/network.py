@@ -84,22 +84,18 @@ def _cell(value: float | None, same: bool, form: str) -> str:
 
 def route_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return routes, one line for each pair where the widest is the shortest, else two."""
-    table = Grid("=pair", "=route", "=path", "hops", "GB/s", "us", "all routes")
+    rows: list[dict[str, Any]] = []
     for row in shown["routes"][:MANY_ROUTES]:
-        pair = f"{row['source']}-{row['target']}"
-        together = row["all_routes_gb_per_s"]
-        for name in ("widest",) if row["widest_is_shortest"] else ("shortest", "widest"):
-            route = row[name]
-            kind = "shortest, widest" if row["widest_is_shortest"] else name
-            table.add_row(
-                pair,
-                kind,
-                _joined(route["path"]),
-                str(route["hops"]),
-                f"{route['gb_per_s']:,.4g}",
-                f"{route['latency_us']:,.3g}",
-                "" if together is None or name == "shortest" else f"{together:,.4g}",
-            )
+        named = {"pair": f"{row['source']}-{row['target']}", "together": row["all_routes_gb_per_s"]}
+        widest = {**named, "kind": "widest", "route": row["widest"]}
+        if row["widest_is_shortest"]:
+            rows.append({**widest, "kind": "shortest, widest"})
+        else:
+            rows += [
+                {**named, "kind": "shortest", "route": row["shortest"], "together": None},
+                widest,
+            ]
+    table = Grid.of("routes", rows, joined=_joined)
     rest = len(shown["routes"]) - MANY_ROUTES
     note = "GB/s per direction of the narrowest link, and of all routes at once"
     return section("Routes", f"{note}; {rest} more in --json" if rest > 0 else note, table)
@@ -139,17 +135,12 @@ def transfer_report(shown: dict[str, Any]) -> list[RenderableType]:
 
 def sharing_report(shown: dict[str, Any]) -> list[RenderableType]:
     """Return the rates of messages that move at the same time."""
-    table = Grid("=engine", "=from", "=to", "alone", "together", "total")
-    for engine in shown["engines"]:
-        for number, flow in enumerate(engine["flows"]):
-            table.add_row(
-                "" if number else engine["engine"],
-                flow["from"],
-                flow["to"],
-                f"{flow['alone_gb_per_s']:,.1f}",
-                f"{flow['gb_per_s']:,.1f}",
-                "" if number else f"{engine['total_gb_per_s']:,.1f}",
-            )
+    rows = [
+        {"engine": "" if number else engine["engine"], "flow": flow,
+         "total": None if number else engine["total_gb_per_s"]}
+        for engine in shown["engines"] for number, flow in enumerate(engine["flows"])
+    ]  # fmt: skip
+    table = Grid.of("shared_flows", rows)
     both = "GB/s per direction; totals of both" if shown["both_directions"] else "GB/s"
     return section(f"{shown['node']}: at the same time", both, table)
 

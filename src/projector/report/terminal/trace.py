@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from projector.config.resources import hardware_table
 from projector.report.terminal.grid import DIM, Fitting, Grid, below, listing, percent, section
 from projector.trace.counter_join import FUNCTION, spelled
 from projector.units import NANOSECOND
@@ -392,12 +393,7 @@ SUMMARISED = 16
 DIFFERING = 5
 """Operations in which ranks differ most."""
 
-_PARTS = {
-    "compute_ns": "compute",
-    "exposed_communication_ns": "exposed comm.",
-    "exposed_memcpy_ns": "exposed copies",
-    "idle_ns": "idle",
-}
+_PARTS: Mapping[str, str] = hardware_table("report_words.yaml")["span_parts"]
 """What adds up to the span of a rank."""
 
 _KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")

@@ -15,9 +15,6 @@ from projector.validate.run import Result, Validation
 WORST = 10
 """Rows that the report lists by error."""
 
-NOTE = 32
-"""Least columns of a note beside its row; it stands below where there are fewer."""
-
 LONGEST = 14
 """Groups of one kind that the report lists; of those that the user names, all."""
 
@@ -151,24 +148,8 @@ def _worst(validation: Validation) -> list[RenderableType]:
 
 
 def _worst_rows(worst: Sequence[Result], *, with_notes: bool) -> Grid:
-    text = "=" if with_notes else "<"
-    names = (f"{text}{name}" for name in ("model", "device", "precision"))
-    table = Grid("line", *names, "predicted", "measured", "ratio")
-    if with_notes:
-        table.add_text("note", least=NOTE)
-    for result in worst:
-        outcome = result.outcome
-        cells = [
-            str(result.line),
-            result.model,
-            result.device,
-            result.precision,
-            _number(outcome.predicted),
-            _number(outcome.measured),
-            f"{outcome.ratio:.3f}",
-        ]
-        table.add_row(*cells, *([Text(_note(result), DIM)] if with_notes else []))
-    return table
+    name = "worst_rows" if with_notes else "worst_rows_without_notes"
+    return Grid.of(name, worst, number=_number, told=lambda result: Text(_note(result), DIM))
 
 
 def _note(result: Result) -> str:

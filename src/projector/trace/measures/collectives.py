@@ -21,7 +21,7 @@ import numpy as np
 from projector.arrays import Flags, Floats, Ints
 from projector.trace import activity as act
 from projector.trace.events import NS_PS
-from projector.trace.groups import Groups, group, places_within
+from projector.trace.groups import Groups, group, parts, places_within
 from projector.trace.intervals import cover, difference, union
 from projector.trace.measures import statistics
 from projector.trace.measures.iterations import IterationTimes, iteration_times
@@ -397,18 +397,15 @@ def rank_spreads(
     total = samples.sums((times.duration_ps + times.inner_ps)[rows])
     cells = group(samples.keys[0], samples.keys[1])
     medians = spreads(total, cells.of, cells.count)[:, 0] / NS_PS
+    kind, device = cells.keys
     found = [
-        _spread(activities, kinds.keys, kind, devices.keys[0][device], medians[mine])
-        for kind, device, mine in _cells(cells.keys)
+        _spread(
+            activities, kinds.keys, int(kind[mine[0]]), devices.keys[0][device[mine]], medians[mine]
+        )
+        for mine in parts(np.arange(cells.count), kind)
+        if len(mine)
     ]
     return sorted(found, key=lambda row: min(row.per_rank_ns) - max(row.per_rank_ns))
-
-
-def _cells(keys: tuple[Ints, ...]) -> list[tuple[int, Ints, Ints]]:
-    kind, device = keys
-    borders = np.flatnonzero(np.diff(kind)) + 1
-    rows = np.split(np.arange(len(kind)), borders) if len(kind) else []
-    return [(int(kind[mine[0]]), device[mine], mine) for mine in rows]
 
 
 def _spread(

@@ -192,18 +192,19 @@ def _copy_rows(evaluation: Evaluation, weights: dict[int, float]) -> Iterator[Ex
 
 def _other_rows(performance: projected.PerformanceProjection) -> Iterator[ExpectedRow]:
     """Yield what stands in no row of the table: data and pipeline parallelism, and the update."""
+    sums: dict[tuple[str, str], tuple[float, float]] = {}
     for name, entry in performance.communication.items():
         prefix, _, label = name.partition(":")
         if prefix in ("dp", "pp") and entry.time_s > 0.0 and label != projected.ELSEWHERE:
-            yield ExpectedRow(
-                name=Name(f"{prefix}.{label}", "step"),
-                kind="collective",
-                key=None,
-                category=f"{prefix}_comm",
-                runs=1.0,
-                time_s=entry.time_s,
-                bytes=entry.bytes,
-            )
+            # Names in traces do not tell gradients and weights of experts apart from dense ones.
+            place = prefix, label.removeprefix("experts.")
+            time_s, num_bytes = sums.get(place, (0.0, 0.0))
+            sums[place] = time_s + entry.time_s, num_bytes + entry.bytes
+    for (prefix, label), (time_s, num_bytes) in sums.items():
+        yield ExpectedRow(
+            name=Name(f"{prefix}.{label}", "step"), kind="collective", key=None,
+            category=f"{prefix}_comm", runs=1.0, time_s=time_s, bytes=num_bytes,
+        )  # fmt: skip
     update_s = performance.breakdown_s["optimizer"]
     if update_s > 0.0:
         yield ExpectedRow(

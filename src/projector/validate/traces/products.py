@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -312,19 +312,14 @@ class LabelPattern(Pattern):
     label: str
 
 
-class GroupPattern(Pattern):
-    """A regular expression over the name of a process group, and the term of the step."""
-
-    category: str
-
-
 class OperationNames(Config):
     """``hardware/trace_operations.yaml``."""
 
     modules: list[LabelPattern]
     kernels: list[LabelPattern]
     operators: list[LabelPattern]
-    groups: list[GroupPattern]
+    groups: list[LabelPattern]
+    """Of names of process groups; labels are terms of the step."""
     collectives: list[LabelPattern]
     sources: dict[str, str]
 
@@ -373,15 +368,12 @@ def label_in(text: str, labels: Iterable[str]) -> str | None:
 
 def kind_of_operator(text: str) -> str | None:
     """Return the last part of a label that an operator's name speaks of, such as ``norm``."""
-    found = _first(load_operation_names().operators, text)
-    return None if found is None else found.label
+    return _first(load_operation_names().operators, text) or None
 
 
-Fitting = TypeVar("Fitting", bound=Pattern)
-
-
-def _first(patterns: Iterable[Fitting], text: str) -> Fitting | None:
-    return next((p for p in patterns if re.search(p.pattern, text, re.IGNORECASE)), None)
+def _first(patterns: Iterable[LabelPattern], text: str) -> str:
+    """Return the label of the first pattern that fits, nothing without one."""
+    return next((p.label for p in patterns if re.search(p.pattern, text, re.IGNORECASE)), "")
 
 
 _SEPARATORS = re.compile(r"[^a-z0-9]+")
@@ -389,9 +381,7 @@ _SEPARATORS = re.compile(r"[^a-z0-9]+")
 
 def collective_of(text: str) -> str:
     """Return the operation of the models that a collective or its kernel is; empty if unknown."""
-    plain = _SEPARATORS.sub("", text.lower())
-    found = _first(load_operation_names().collectives, plain)
-    return "" if found is None else found.label
+    return _first(load_operation_names().collectives, _SEPARATORS.sub("", text.lower()))
 
 
 ALIKE = math.log(1.25)
@@ -403,6 +393,7 @@ EQUAL = 1e-9
 _OF_DATA_PARALLEL = {
     "dp.param_all_gather": ("all_gather",),
     "dp.grad_reduce": ("reduce_scatter", "all_reduce"),
+    "dp.tied_embeddings": ("all_reduce",),
 }
 _EXCHANGES = {"bulk_dispatch": "dispatch", "bulk_combine": "combine"}
 
@@ -489,8 +480,7 @@ def _best(
 ) -> list[ExpectedRow]:  # fmt: skip
     """Return the collectives of the models that are nearest, several where nothing tells which."""
     # The term of the step whose process group has a name; empty if none is recognised.
-    found = _first(load_operation_names().groups, group)
-    category = "" if found is None else found.category
+    category = _first(load_operation_names().groups, group)
     least, best = math.inf, list[ExpectedRow]()
     for row in rows:
         if row.kind not in ("collective", "exchange") or not _can_be(row, kind, ranks, expected):
@@ -509,6 +499,8 @@ def _can_be(row: ExpectedRow, kind: str, ranks: int, expected: Expected) -> bool
     if row.category == DATA_PARALLEL and row.key is None:
         degrees = expected.performance.degrees
         sizes = {degrees["dp"], degrees["dp"] * degrees["cp"], expected.performance.gpus}
+        if row.name.label == "dp.tied_embeddings":
+            sizes = {2}  # The first and the last stage.
         return kind in _OF_DATA_PARALLEL[row.name.label] and (not ranks or ranks in sizes)
     if row.category == PIPELINE and row.key is None:
         return kind == "send_recv"

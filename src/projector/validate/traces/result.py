@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from projector.config.resources import hardware_table
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION, told
 from projector.projection.comparison import Pair, errors
@@ -16,16 +17,7 @@ from projector.units import to_ms
 REST = "rest"
 """What no other factor explains."""
 
-MEANINGS: Mapping[str, str] = {
-    "count": "it runs more or fewer times a step",
-    "shape": "one run works on other extents",
-    "waiting": "ranks wait for the slowest of their group",
-    "overlap": "communication runs beside it",
-    "frequency": "the clock",
-    "instruction": "more FLOP are performed than are needed",
-    "utilisation": "the matrix units are less busy than assumed",
-    REST: "not explained",
-}
+MEANINGS: Mapping[str, str] = hardware_table("report_words.yaml")["trace_factors"]
 """Factors in the order in which they are looked for, and what each is."""
 
 EPSILON = 1e-12

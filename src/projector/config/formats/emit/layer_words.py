@@ -5,12 +5,7 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final
 
-from projector.config.formats.megatron_settings.model import (
-    INDEXER,
-    LINEAR,
-    STATES,
-    layers_of_period,
-)
+from projector.config.formats.megatron_settings.model import WIDTHS, layers_of_period
 from projector.config.job import Job
 from projector.config.model import PATTERN, LayerType, ModelConfig
 from projector.config.parallelism import ParallelismConfig
@@ -33,12 +28,12 @@ def layer_words(model: ModelConfig) -> dict[str, Any]:
     """Return what mixers have, and which layers have which where no pattern says it."""
     settings: dict[str, Any] = {}
     if model.mla is not None and model.mla.index_heads:
-        settings |= {"experimental_attention_variant": "dsa"} | _named(INDEXER, model.mla)
+        settings |= {"experimental_attention_variant": "dsa"} | _named("indexer", model.mla)
         settings["apply_rope_fusion"] = False
     if model.recurrent is not None and "mamba2" in model.mixers:
-        settings |= _named(STATES, model.recurrent)
+        settings |= _named("states", model.recurrent)
     if model.recurrent is not None and {*model.mixers} - {"mamba2", "attention"}:
-        settings |= _named(LINEAR, model.recurrent)
+        settings |= _named("linear", model.recurrent)
     if "gdn" in model.mixers and not has_pattern(model):
         whole = [int(mixer == "attention") for mixer in model.mixers]
         freq = whole.index(1) + 1 if 1 in whole else 0
@@ -56,8 +51,8 @@ def layer_list(pattern: Iterable[int]) -> str:
     return f"({'+'.join(runs)})"
 
 
-def _named(names: Mapping[str, tuple[str, int]], section: Any) -> dict[str, Any]:
-    return {name: getattr(section, field) for field, (name, _) in names.items()}
+def _named(part: str, section: Any) -> dict[str, Any]:
+    return {name: getattr(section, field) for field, (name, _) in WIDTHS[part].items()}
 
 
 def layer_pattern(job: Job, letters: Mapping[Any, str]) -> str:

@@ -158,21 +158,25 @@ def megatron_arguments(job: Job) -> dict[str, Arguments]:
             continue
         settings: Arguments = {}
         for part in parts:
-            settings |= _RULES[part](job) if isinstance(part, str) else _rows(part, job)
+            if isinstance(part, str):
+                settings |= _RULES[part](job)
+            else:
+                add_rows(settings, part, job)
         found[group] = settings
     return found
 
 
-def _rows(rows: Mapping[str, Any], job: Job) -> Arguments:
-    """Return what rows of ``written`` in ``hardware/settings/megatron.yaml`` say of a job."""
-    settings: Arguments = {}
+def add_rows(settings: Arguments, rows: Mapping[str, Any], job: Job) -> None:
+    """Add what rows of ``written`` say of a job; ``hardware/settings/megatron.yaml`` says how."""
     for name, row in rows.items():
-        how = {"field": row} if isinstance(row, str) else row
+        how: Mapping[str, Any] = {"field": row} if isinstance(row, str) else row
         value: Any = job
         for part in how["field"].split("."):
             value = getattr(value, part, None)
         if "is" in how:
             value = value == how["is"]
+        if "is_one_of" in how:
+            value = value in how["is_one_of"].split()
         if "is_not" in how:
             value = value != how["is_not"]
         if "means" in how:
@@ -180,7 +184,6 @@ def _rows(rows: Mapping[str, Any], job: Job) -> Arguments:
         left_out = value is None or ("unless" in how and value == how["unless"])
         if not left_out and ("with" not in how or settings.get(how["with"])):
             settings[name] = value
-    return settings
 
 
 def _same(section: Any, names: str) -> Arguments:
@@ -340,41 +343,30 @@ def _sharding(job: Job) -> Arguments:
     settings: Arguments = {"use_megatron_fsdp": strategy is not None}
     if strategy is not None:
         settings |= {"data_parallel_sharding_strategy": strategy, "ckpt_format": "fsdp_dtensor"}
-    own = not split.fsdp and split.zero_stage >= 1
-    settings["use_distributed_optimizer"] = own
-    if split.num_distributed_optimizer_instances > 1:
-        settings["num_distributed_optimizer_instances"] = split.num_distributed_optimizer_instances
-    settings["overlap_grad_reduce"] = split.overlap_grad_reduce
-    # Megatron refuses to gather ahead what its own optimizer or FSDP does not shard.
-    settings["overlap_param_gather"] = split.overlap_param_gather and own
+    settings["use_distributed_optimizer"] = _shards(job)
     return settings
 
 
-def _precision(job: Job) -> Arguments:
-    training = job.training
-    narrow = training.precision not in {"fp32", "fp16", "bf16"}
-    settings: Arguments = {
-        "bf16": narrow or training.precision == "bf16",
-        "fp16": training.precision == "fp16",
-    }
-    if training.precision in {"fp8", "mxfp8"}:
-        settings["fp8"] = "hybrid"
-        settings["fp8_recipe"] = "mxfp8" if training.precision == "mxfp8" else training.fp8_recipe
-        settings["fp8_param_gather"] = training.fp8_param_gather
-    elif training.precision in {"nvfp4", "mxfp4"}:
-        settings["fp4"] = "e2m1"
-        settings["fp4_recipe"] = training.precision
-    if narrow and training.first_last_layers_bf16:
+def _shards(job: Job) -> bool:
+    """Whether Megatron's own optimizer or FSDP divides states."""
+    return not job.parallelism.fsdp and job.parallelism.zero_stage >= 1
+
+
+def _narrow(job: Job) -> Arguments:
+    training, settings = job.training, Arguments()
+    if training.precision == "mxfp8":
+        settings["fp8_recipe"] = "mxfp8"
+    layers = training.first_last_layers_bf16
+    if layers and training.precision not in {"fp32", "fp16", "bf16"}:
         settings["first_last_layers_bf16"] = True
-        settings["num_layers_at_start_in_bf16"] = training.first_last_layers_bf16
-        settings["num_layers_at_end_in_bf16"] = training.first_last_layers_bf16
-    settings["grad_reduce_in_bf16"] = training.gradient_dtype == "bf16"
-    if training.precision == "fp16":
-        settings["accumulate_allreduce_grads_in_fp32"] = training.gradient_dtype == "fp32"
-    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
-    fused = training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
-    settings["gradient_accumulation_fusion"] = fused
+        settings["num_layers_at_start_in_bf16"] = settings["num_layers_at_end_in_bf16"] = layers
     return settings
+
+
+def _accumulation(job: Job) -> Arguments:
+    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
+    fused = job.training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
+    return {"gradient_accumulation_fusion": fused}
 
 
 def _recompute(job: Job) -> Arguments:
@@ -390,18 +382,13 @@ def _recompute(job: Job) -> Arguments:
     return settings
 
 
-def _optimizer(job: Job) -> Arguments:
+def _states(job: Job) -> Arguments:
     optimizer = job.training.optimizer
-    settings: Arguments = {"optimizer": optimizer.name}
     narrow = optimizer.moment_dtype != "fp32" or optimizer.master_weights == "split"
+    kinds = dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), optimizer.moment_dtype)
     # Megatron moves states to the host by the code of that optimizer alone.
-    settings["use_precision_aware_optimizer"] = narrow or optimizer.offload_fraction > 0
-    if narrow:
-        settings["exp_avg_dtype"] = settings["exp_avg_sq_dtype"] = optimizer.moment_dtype
-    if optimizer.offload_fraction:
-        settings["optimizer_cpu_offload"] = True
-        settings["optimizer_offload_fraction"] = optimizer.offload_fraction
-    return settings
+    aware = {"use_precision_aware_optimizer": narrow or optimizer.offload_fraction > 0}
+    return aware | (kinds if narrow else {})
 
 
 _RULES: Final[Mapping[str, Callable[[Job], Arguments]]] = {
@@ -419,8 +406,13 @@ _RULES: Final[Mapping[str, Callable[[Job], Arguments]]] = {
     "stages": _stages,
     "ranks": _ranks,
     "sharding": _sharding,
-    "precision": _precision,
+    # Megatron refuses to gather ahead what it does not shard itself.
+    "gathers": lambda job: {
+        "overlap_param_gather": job.parallelism.overlap_param_gather and _shards(job)
+    },
+    "narrow": _narrow,
+    "accumulation": _accumulation,
     "recompute": _recompute,
-    "optimizer": _optimizer,
+    "states": _states,
 }
 """What is written of a job that no row says."""

@@ -62,13 +62,8 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
         "model": "language_model.yaml",
         "overrides": overrides,
     }
-    data = {
-        "work_group": "${PRIMUS_TEAM:amd}",
-        "user_name": "${PRIMUS_USER:root}",
-        "exp_name": title,
-        "workspace": "./output",
-        "modules": {"post_trainer" if adapters else "pre_trainer": trainer},
-    }
+    modules = {"post_trainer" if adapters else "pre_trainer": trainer}
+    data = {**settings_of("primus")["experiment"], "exp_name": title, "modules": modules}
     template: str = settings_of("primus")["head"]
     head = template.format(title=title, version=package_version(), carried=comment_lines(carried))
     body: str = yaml.safe_dump(data, sort_keys=False, width=1 << 20)
@@ -106,11 +101,7 @@ def _own(job: Job) -> Arguments:
         settings["recompute_layer_ids"] = [*training.recompute.layers]
     choice = training.moe
     if job.model.moe and choice.dispatcher == "deepep" and not choice.host_sync:
-        settings |= {
-            "enable_primus_turbo": True,
-            "use_turbo_deepep": True,
-            "turbo_sync_free_moe_stage": 2,
-        }
+        settings |= settings_of("primus")["sync_free"]
         if choice.dispatcher_sms is not None:
             settings["turbo_deepep_num_cu"] = choice.dispatcher_sms
     return settings

@@ -29,6 +29,7 @@ class Field(NamedTuple):
     """Native name of the field, where it is another one."""
     default: Any = None
     """Megatron's default, where it can differ from this package's."""
+    is_switch: bool = False
 
     @property
     def target(self) -> str:
@@ -44,14 +45,24 @@ _TABLE = settings_of("megatron")
 _READERS = {"integer": integer, "number": number, "flag": flag, "layer_pattern": layer_pattern}
 
 
+def _converter(row: Mapping[str, Any]) -> Converter:
+    if not isinstance(row["reads"], str):
+        return _one_of(row["reads"])
+    read = _READERS[row["reads"]]
+    if "means" not in row:
+        return read
+    return lambda name, value: row["means"].get(read(name, value))
+
+
 def _fields(rows: Mapping[str, Mapping[str, Any]]) -> tuple[Field, ...]:
     return tuple(
         Field(
             name,
             row["section"],
-            _READERS[row["reads"]] if isinstance(row["reads"], str) else _one_of(row["reads"]),
+            _converter(row),
             row.get("field", ""),
             row.get("default"),
+            row["reads"] == "flag",
         )
         for name, row in rows.items()
     )
@@ -73,7 +84,7 @@ CHOICES = {name: _one_of(spellings) for name, spellings in _TABLE["choices"].ite
 
 _PLAIN = (*FIELDS, *EXPERT_FIELDS, *LATENT_FIELDS)
 OPEN: Mapping[str, str] = {
-    field.name: field.target for field in _PLAIN if field.convert is not flag
+    field.name: field.target for field in _PLAIN if not field.is_switch
 } | _TABLE["open"]
 """Settings that the user can give in the place of a file: setting -> dotted field."""
 

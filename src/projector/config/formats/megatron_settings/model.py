@@ -11,6 +11,12 @@ from projector.config.formats.megatron_settings.fields import Settings
 from projector.config.formats.read_job import Derived, section_of
 from projector.config.formats.values import flag, number, words
 from projector.config.model import PATTERN
+from projector.config.resources import settings_of
+
+_TABLE = settings_of("megatron")
+
+WIDTHS: Mapping[str, Mapping[str, tuple[str, int]]] = _TABLE["widths"]
+"""Part of a model -> its field -> setting and Megatron's default."""
 
 
 def layer_spec(settings: Settings) -> None:
@@ -63,17 +69,12 @@ def _derived_width(settings: Settings, job: dict[str, Any]) -> Derived:
 
 
 def biases(settings: Settings) -> None:
-    """Set which projections have a bias, and whether the output layer has weights of its own."""
+    """Set which projections of attention have a bias."""
     names = ("add_bias_linear", "add_qkv_bias")
     if settings.applies(*names):
         bias = settings.on("add_bias_linear")
         qkv = "qkv" if settings.on("add_qkv_bias") else "none"
         settings.put("model.attention_bias", "qkv+out" if bias else qkv, *names)
-        if settings.applies("add_bias_linear"):
-            settings.put("model.mlp_bias", bias, "add_bias_linear")
-    name = "untie_embeddings_and_output_weights"
-    if settings.applies(name):
-        settings.put("model.tied_embeddings", not settings.on(name), name)
 
 
 def query_groups(settings: Settings) -> None:
@@ -275,15 +276,8 @@ def chosen_keys(settings: Settings) -> None:
     """Set the indexer of DeepSeek Sparse Attention."""
     if settings.word("experimental_attention_variant") != "dsa" or not settings.latent():
         return
-    for field, (name, usual) in INDEXER.items():
+    for field, (name, usual) in WIDTHS["indexer"].items():
         settings.put(f"model.mla.{field}", settings.integer(name, usual), name)
-
-
-INDEXER = {
-    "index_heads": ("dsa_indexer_n_heads", 64),
-    "index_head_dim": ("dsa_indexer_head_dim", 128),
-    "index_topk": ("dsa_indexer_topk", 2048),
-}
 
 
 def hybrid(settings: Settings) -> None:
@@ -305,7 +299,7 @@ def hybrid(settings: Settings) -> None:
     settings.put("model.layer_types", kinds, *_PATTERNS, "linear_attention_freq")
     if {"attention", "mlp", "experts"}.issuperset(kinds):
         return
-    named = STATES if mixer == "mamba2" else LINEAR
+    named = WIDTHS["states" if mixer == "mamba2" else "linear"]
     found = {field: settings.integer(name, usual) for field, (name, usual) in named.items()}
     if not found["num_heads"]:
         found["num_heads"] = max(1, 2 * hidden // found["head_dim"])
@@ -313,20 +307,6 @@ def hybrid(settings: Settings) -> None:
 
 
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern", "hybrid_attention_ratio")
-STATES = {
-    "num_heads": ("mamba_num_heads", 0),
-    "head_dim": ("mamba_head_dim", 64),
-    "num_groups": ("mamba_num_groups", 8),
-    "state_size": ("mamba_state_dim", 128),
-}
-LINEAR = {
-    "num_heads": ("linear_num_value_heads", 32),
-    "head_dim": ("linear_value_head_dim", 128),
-    "num_groups": ("linear_num_key_heads", 16),
-    "state_size": ("linear_key_head_dim", 128),
-    "conv_kernel": ("linear_conv_kernel_dim", 4),
-}
-"""Field of `RecurrentConfig` -> setting and Megatron's default (transformer_config.py)."""
 
 
 def _letters(settings: Settings, spec: str) -> str:
@@ -339,8 +319,12 @@ def _letters(settings: Settings, spec: str) -> str:
                 raise values.bad(
                     settings.spell(name), settings.get(name), f"letters of {''.join(PATTERN)}"
                 )
-            if modules:
-                _further_tokens(settings, name, modules.split("/"))
+            behind = modules.split("/") if modules else []
+            if behind:
+                settings.put("model.mtp_num_layers", len(behind), name)
+            if {*behind} - {"*E", "+E", "*-", "+-"}:
+                text = "is projected with attention and a feed-forward"
+                settings.warn(name, f": a module behind /, {behind[0]}, {text}")
             if not settings.has("num_layers"):
                 settings.missing.pop("model.num_layers", None)
                 settings.put("model.num_layers", len(letters), name)
@@ -364,14 +348,6 @@ def _letters(settings: Settings, spec: str) -> str:
         for _ in range(round(layers * part))
     ]
     return "".join(kinds[i] for i in sorted(range(len(kinds)), key=lambda i: i * 7 % len(kinds)))
-
-
-def _further_tokens(settings: Settings, name: str, modules: list[str]) -> None:
-    """Set the modules of multi-token prediction that stand behind a pattern."""
-    settings.put("model.mtp_num_layers", len(modules), name)
-    if {*modules} - {"*E", "+E", "*-", "+-"}:
-        text = f": a module behind /, {modules[0]}, is projected with attention and a feed-forward"
-        settings.warn(name, text)
 
 
 def _linear_layers(settings: Settings) -> list[str]:
@@ -431,7 +407,7 @@ def diffusion(settings: Settings) -> None:
     kind, base = settings.word("model_type").lower(), settings.base_section("diffusion")
     joint, single = "num_joint_layers", "num_single_layers"
     if base is None and not settings.has(joint):
-        if kind in DIFFUSION_TYPES:
+        if kind in _TABLE["diffusion_types"].split():
             settings.refuse("model_type", f": of diffusion models only Flux is read ({joint})")
         return
     model = settings.native("model")
@@ -444,10 +420,12 @@ def diffusion(settings: Settings) -> None:
         kinds = ["double_stream"] * layers[joint] + ["single_stream"] * layers[single]
         settings.put("model.layer_types", kinds, joint)
         settings.put("model.num_layers", len(kinds), joint)
-        widths = {field: settings.integer(name, usual) for field, (name, usual) in _FLUX.items()}
+        widths = {
+            field: settings.integer(name, usual) for field, (name, usual) in WIDTHS["flux"].items()
+        }
         settings.put("model.diffusion", widths | {"text_tokens": text}, joint)
         hidden = settings.integer("hidden_size", 3072)
-        for field, value in (*_FLUX_LAYERS, ("ffn_hidden_size", 4 * hidden)):
+        for field, value in {**_TABLE["flux_layers"], "ffn_hidden_size": 4 * hidden}.items():
             if not settings.has(field):
                 settings.put(f"model.{field}", value)
     elif kind:
@@ -463,27 +441,6 @@ def diffusion(settings: Settings) -> None:
     compiled = settings.get("torch_compile")
     if isinstance(compiled, Mapping) and flag("torch_compile.enable", compiled.get("enable")):
         settings.put("training.torch_compile", True, "torch_compile")
-
-
-DIFFUSION_TYPES = frozenset(("diffusion_model", "flux", "flux_schnell"))
-_FLUX = {
-    "latent_size": ("in_channels", 64),
-    "latent_out": ("out_channels", 0),
-    "text_size": ("context_dim", 4096),
-    "pooled_size": ("vec_in_dim", 768),
-    "time_size": ("model_channels", 256),
-}
-"""Field of `DiffusionConfig` -> setting and default of ``FluxConfig`` (Primus)."""
-
-_FLUX_LAYERS: tuple[tuple[str, Any], ...] = (
-    ("activation", "gelu"),
-    ("attention_bias", "qkv+out"),
-    ("mlp_bias", True),
-    ("normalization", "layernorm"),
-    ("position_embedding", "rope"),
-    ("qk_norm", "head"),
-    ("tied_embeddings", False),
-)
 
 
 RULES = (
@@ -567,19 +524,9 @@ def _cut_pattern(settings: Settings, name: str, stages: list[int], pp: int) -> N
 
 
 def context(settings: Settings) -> None:
-    """Set how context parallelism exchanges keys and values."""
-    name = "cp_comm_type"
-    if settings.has(name):
-        settings.put(f"parallelism.{name}", settings.choice(name), name)
-        if settings.word(name) == "a2a+p2p":
-            settings.warn(name, " a2a+p2p is projected as a2a")
-
-
-def placement(settings: Settings) -> None:
-    """Set the order of ranks."""
-    name = "use_tp_pp_dp_mapping"
-    if settings.on(name):
-        settings.put("parallelism.rank_order", "tp-cp-ep-pp-dp", name)
+    """Warn of an exchange of keys and values on two levels."""
+    if settings.word("cp_comm_type") == "a2a+p2p":
+        settings.warn("cp_comm_type", " a2a+p2p is projected as a2a")
 
 
 def sharding(settings: Settings) -> None:
@@ -619,9 +566,6 @@ def schedule(settings: Settings) -> None:
         name = "zero_bubble_max_pending_backward"
         if settings.has(name) and settings.word(name) != "auto":
             settings.put(f"training.{name}", settings.read(name, values.integer), name)
-    # Without virtual stages Megatron turns it off; that is the default here as well.
-    if settings.has("overlap_p2p_comm") and not settings.on("overlap_p2p_comm"):
-        settings.put("parallelism.overlap_p2p_comm", False, "overlap_p2p_comm")
 
 
 def batch(settings: Settings) -> None:

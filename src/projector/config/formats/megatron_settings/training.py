@@ -1,11 +1,12 @@
 """What one step does: precision, optimizer, recompute, dispatch, kernels, adapters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from projector.config.adapter import AdapterConfig
 from projector.config.formats.megatron_settings.fields import CHOICES, MOMENT_BYTES, Settings
 from projector.config.formats.values import flag, integer, integers, number, words
+from projector.config.resources import settings_of
 from projector.config.training import FUSED_UNITS
 from projector.errors import ConfigError, shown
 
@@ -220,14 +221,8 @@ def dispatch(settings: Settings) -> None:
         settings.put("training.moe.load", "balanced", load)
 
 
-SYNC_FREE_STAGES: tuple[dict[str, Any], ...] = (
-    {},
-    {"permute_fusion": True},
-    {"permute_fusion": True, "dispatcher": "deepep", "host_sync": False},
-    {"permute_fusion": True, "dispatcher": "deepep", "host_sync": False},
-)
-"""What stages 0 to 3 of Primus-Turbo's synchronisation-free experts set. Stage 1 has fused kernels
-for router and permutation, but still waits for counts (Primus, ``rocm_arg_validation.py``)."""
+SYNC_FREE_STAGES: Sequence[Mapping[str, Any]] = settings_of("primus")["sync_free_stages"]
+"""What each stage of Primus-Turbo's synchronisation-free experts sets."""
 
 
 def sync_free(stage: int, name: str = "--sync-free-stage") -> dict[str, Any]:
@@ -288,23 +283,7 @@ def kernels(settings: Settings) -> None:
 ADAPTERS: Final = frozenset({"lora", "peft"})
 """Settings that say what has adapters."""
 
-_ADAPTER_FIELDS: Final = (
-    "dim", "alpha", "dropout", "dropout_position", "target_modules", "peft_scheme",
-)  # fmt: skip
-
-_HARMLESS_OF_ADAPTERS: Final = frozenset(
-    {"enabled", "lora_A_init_method", "lora_B_init_method", "lora_dtype", "_target_"}
-)
-"""Keys that change neither what is trained nor what it costs."""
-
-_ADAPTER_CLASSES: Final = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora", "DoRA": "dora"}
-"""Class of Megatron-Bridge -> kind of adapter."""
-
-_REFUSED_ADAPTERS: Final = {
-    "a2a_experimental": "outputs of adapters are gathered",
-    "exclude_modules": "modules are named, not left out",
-}
-"""Keys that make another training of it -> what is modelled."""
+_LORA: Final[Mapping[str, Any]] = settings_of("adapters")["megatron"]
 
 
 def adapter(settings: Settings) -> None:
@@ -323,15 +302,15 @@ def _read_adapter(settings: Settings, name: str, stated: Mapping[str, Any]) -> d
     adapter: dict[str, Any] = {}
     target = str(stated.get("_target_", "")).rpartition(".")[2]
     if target:
-        adapter["kind"] = _ADAPTER_CLASSES.get(target, target)
+        adapter["kind"] = _LORA["classes"].get(target, target)
     for key, value in stated.items():
-        if key in _ADAPTER_FIELDS:
+        if key in _LORA["fields"].split():
             adapter[AdapterConfig.aliases.get(key, key)] = value
         elif key == "normalize_moe_lora":
             if value:
                 adapter["expert_rank"] = _expert_rank(settings, name, stated)
-        elif key not in _HARMLESS_OF_ADAPTERS and value:
-            why = _REFUSED_ADAPTERS.get(key, "it is not known")
+        elif key not in _LORA["harmless"].split() and value:
+            why = _LORA["refused"].get(key, "it is not known")
             settings.refuse(name, f".{key} is not modelled: {why}", value=value)
     return {field: value for field, value in adapter.items() if value is not None}
 

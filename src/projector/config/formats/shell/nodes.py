@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
+
+from projector.config.resources import settings_of
 
 
 class Text(NamedTuple):
@@ -39,7 +41,8 @@ class Sum(NamedTuple):
     quoted: bool = False
 
 
-Word = tuple[Text | Parameter | Output | Sum, ...]
+Part = Text | Parameter | Output | Sum
+Word = tuple[Part, ...]
 
 
 class Assign(NamedTuple):
@@ -60,18 +63,13 @@ class AssignArray(NamedTuple):
     more: bool = False
 
 
-class Document(NamedTuple):
-    """Text that a command reads: ``<<END ... END``."""
-
-    word: Word
-
-
 @dataclass
 class Simple:
     """A command with its words and assignments."""
 
     items: list[Word | Assign | AssignArray] = field(default_factory=list)
-    documents: list[Document] = field(default_factory=list)
+    documents: list[Word] = field(default_factory=list)
+    """Texts that it reads: ``<<END ... END``."""
 
 
 @dataclass
@@ -161,45 +159,21 @@ def first_word(node: Node) -> str:
 
 
 def simple_commands(nodes: list[Node]) -> Iterator[Simple]:
-    """Yield every simple command within, in the order of the script."""
-    rest = list(reversed(nodes))
+    """Yield every simple command within, in the order of the script, none of those within words."""
+    rest: list[Any] = [*reversed(nodes)]
     while rest:
         node = rest.pop()
-        match node:
-            case Simple():
-                yield node
-            case Chain(links):
-                rest.extend(part for _, part in reversed(links))
-            case Pipe(stages):
-                rest.extend(reversed(stages))
-            case Not(inner):
-                rest.append(inner)
-            case Group(body) | Function(_, body):
-                rest.extend(reversed(body))
-            case If(branches):
-                for condition, body in reversed(branches):
-                    rest.extend(reversed(body))
-                    rest.extend(reversed(condition))
-            case Case(_, arms):
-                for _, body in reversed(arms):
-                    rest.extend(reversed(body))
-            case Loop():
-                rest.extend(reversed(node.body))
-                rest.extend(reversed(node.condition))
-            case _:
-                pass
+        if isinstance(node, Simple):
+            yield node
+        elif isinstance(node, list | tuple) and not isinstance(node, Part):
+            rest += reversed(node)
+        elif is_dataclass(node):
+            rest += reversed([getattr(node, each.name) for each in fields(node)])
 
 
 # What commands are for, told by their words.
 
-_UNRELATED_TEXT = """
-alias apt apt-get awk basename bc cat cd chmod chown clear command cp curl cut date df dirname du
-echo find git grep hash head hostname kill ln ls lscpu lsof make mkdir mktemp module mv nproc
-nvidia-smi pip pip3 pkill popd printf ps pushd pwd read rm rmdir rocm-smi rsync scp sed shopt
-sleep sort sync tail tar tee touch tr trap type ulimit uname uniq unzip wait wc wget which xargs
-zip
-"""
-UNRELATED = frozenset(_UNRELATED_TEXT.split())
+UNRELATED = frozenset(settings_of("shell")["unrelated"].split())
 """Programs that train nothing: their words are no arguments of a training."""
 
 ASSIGNMENTS = (Assign, AssignArray)

@@ -2,9 +2,10 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from projector.config.formats.shell import nodes as shell
 from projector.config.formats.shell.nodes import Node, Word
@@ -22,6 +23,7 @@ from projector.config.formats.shell.values import (
     negated,
     printed,
 )
+from projector.config.resources import settings_of
 from projector.config.yaml_file import read_text
 from projector.errors import ConfigError
 from projector.files import is_file
@@ -30,8 +32,9 @@ _MAX_WORDS = 50_000
 _MOST_FILES = 32
 _MOST_CALLS = 12
 
-_SHELLS = {"bash", "sh", "zsh", "dash", "ksh"}
-_TAKERS = _SHELLS | {"sbatch", "srun", "salloc", "qsub", "bsub", "ssh", "pdsh"}
+_TABLE = settings_of("shell")
+_SHELLS = frozenset(_TABLE["shells"].split())
+_TAKERS = _SHELLS.union(_TABLE["takers"].split())
 """Programs that run the script which they are given as a file or a text."""
 
 _PREFIXES = {"exec", "nohup", "time"}
@@ -86,8 +89,8 @@ class Script:
     def _take_launch(self, options: dict[str, int]) -> None:
         """Keep options of Slurm, and the variables that it sets by them."""
         self.launch |= options
-        for option, names in _SLURM_SETS.items():
-            for name in names:
+        for option, names in _TABLE["slurm_sets"].items():
+            for name in names.split():
                 if option in options:
                     self._values.held.setdefault(name, str(options[option]))
 
@@ -135,40 +138,43 @@ class Script:
         _, first = links[0]
         unset = self._values.taken_for_unset
         looks: set[str] = set() if unset is None else unset
-        verdict = (
-            self._judging(first, looks)
-            if shell.is_test(first)
-            else self._status(first, presumed=presumed)
-        )
+        verdict = self._link(first, looks, presumed)
         for operator, node in links[1:]:
             wanted = operator == "&&"
-            if verdict is None:
-                if shell.is_test(node):
-                    other = self._judging(node, looks)
-                    verdict = both(None, other) if wanted else negated(both(None, negated(other)))
-                else:
-                    self._skip([node])
+            if verdict is None and shell.is_test(node):
+                other = self._judging(node, looks)
+                verdict = both(None, other) if wanted else negated(both(None, negated(other)))
+            elif verdict is None:
+                self._skip([node])
             elif verdict is wanted:
-                verdict = (
-                    self._judging(node, looks)
-                    if shell.is_test(node)
-                    else self._status(node, presumed=presumed)
-                )
+                verdict = self._link(node, looks, presumed)
             elif not shell.is_test(node):
                 self._leave_out([node], looks)
         if unset is None:
             self._values.taken_for_unset = None
         return verdict
 
-    def _judging(self, node: Node, looks: set[str]) -> Verdict:
-        """Return the verdict on a condition; ``looks`` gathers what it takes for unset."""
+    def _link(self, node: Node, looks: set[str], presumed: Verdict) -> Verdict:
+        """Judge a command of a chain, or follow it."""
+        if shell.is_test(node):
+            return self._judging(node, looks)
+        return self._status(node, presumed=presumed)
+
+    @contextmanager
+    def _looking(self, looks: set[str]) -> Iterator[None]:
+        """Take what nobody sets for empty, and gather it; end where that is not enough."""
         before, self._values.taken_for_unset = self._values.taken_for_unset, looks
         try:
-            return self._status(node, presumed=None)
-        except UnknownValueError:
-            return None
+            with suppress(UnknownValueError):
+                yield
         finally:
             self._values.taken_for_unset = before
+
+    def _judging(self, node: Node, looks: set[str]) -> Verdict:
+        """Return the verdict on a condition; ``looks`` gathers what it takes for unset."""
+        with self._looking(looks):
+            return self._status(node, presumed=None)
+        return None
 
     def _verdict(self, condition: Sequence[Node], looks: set[str]) -> Verdict:
         if not condition:
@@ -239,18 +245,14 @@ class Script:
         self, subject: Word, arms: Sequence[tuple[list[Word], list[Node]]], looks: set[str]
     ) -> int | None:
         """Return which arm a case takes, their number for none; None if that is not known."""
-        before, self._values.taken_for_unset = self._values.taken_for_unset, looks
-        try:
+        with self._looking(looks):
             text = self._values.known(self._values.text(subject, self._output))
             for place, (patterns, _) in enumerate(arms):
                 for pattern in patterns:
                     if matches(text, self._values.known(self._values.text(pattern, self._output))):
                         return place
-        except UnknownValueError:
-            return None
-        finally:
-            self._values.taken_for_unset = before
-        return len(arms)
+            return len(arms)
+        return None
 
     def _loop(self, node: shell.Loop) -> None:
         """Follow a loop that trains, once; any other is skipped."""
@@ -336,18 +338,13 @@ class Script:
             if len(simple) < len(links) or any(sign not in {"", "&&"} for sign, _ in links):
                 return None
             for part in simple:
-                if any(isinstance(item, shell.ASSIGNMENTS) for item in part.items):
+                words = [item for item in part.items if not isinstance(item, shell.ASSIGNMENTS)]
+                if len(words) < len(part.items):
                     return None
-                fields = [field for item in part.items for field in self._printed_fields(item)]
-                commands.append(fields)
+                fields = [field for word in words for field in self._fields(word)]
+                judged = self._values.taken_for_unset is not None
+                commands.append([*map(self._values.known, fields)] if judged else fields)
         return printed(commands, self._values.folder)
-
-    def _printed_fields(self, item: Word | shell.Assign | shell.AssignArray) -> list[str]:
-        if isinstance(item, shell.ASSIGNMENTS):
-            return []
-        if self._values.taken_for_unset is None:
-            return self._fields(item)
-        return [self._values.known(field) for field in self._fields(item)]
 
     def _command(self, words: list[str], node: shell.Simple) -> None:
         name = words[0]
@@ -377,23 +374,32 @@ class Script:
         if not arguments or arguments[0] == "0":
             raise _ExitError if name == "exit" else _ReturnError
 
+    @contextmanager
+    def _deeper(self, **own: Any) -> Iterator[bool]:
+        """Follow what is nested, within bounds: a function or a file that returns ends alone.
+
+        ``own`` are attributes that the variables have in it.
+        """
+        self._calls += 1
+        before = {name: getattr(self._values, name) for name in own}
+        vars(self._values).update(own)
+        try:
+            with suppress(_ReturnError):
+                yield self._calls <= _MOST_CALLS
+        finally:
+            vars(self._values).update(before)
+            self._calls -= 1
+
     def _call(self, name: str, arguments: list[str]) -> None:
         self._called.add(name)
-        self._calls += 1
-        if self._calls <= _MOST_CALLS:
-            before, self._values.arguments = self._values.arguments, arguments
-            try:
+        with self._deeper(arguments=arguments) as fits:
+            if fits:
                 self._follow(self._functions[name])
-            except _ReturnError:
-                pass
-            finally:
-                self._values.arguments = before
-        self._calls -= 1
 
     def _program(self, words: list[str], node: shell.Simple) -> None:
         """Keep the words of a program, or follow the script that it is given."""
         program = words[0].rpartition("/")[2] if words else ""
-        self._take_launch(_read(words[1:]) if program in _LAUNCHERS else {})
+        self._take_launch(_read(words[1:]) if program in _TABLE["launchers"].split() else {})
         names = [word.rpartition("/")[2] for word in words]
         for place in [place for place, word in enumerate(names) if word in _SHELLS]:
             rest = words[place + 1 :]
@@ -403,7 +409,7 @@ class Script:
                 return
         if names[0] in _TAKERS:
             for document in node.documents:
-                self._run_nested(self._values.text(document.word, self._output))
+                self._run_nested(self._values.text(document, self._output))
             if node.documents:
                 return
             files = [word for word in words[1:] if re.search(r"\.(sh|bash|slurm|sbatch)$", word)]
@@ -419,18 +425,14 @@ class Script:
 
     def _run_nested(self, text: str) -> None:
         """Follow a script that is given as one text, as to ``eval`` or ``sh -c``."""
-        self._calls += 1
         try:
-            if self._calls <= _MOST_CALLS:
-                self._follow(Parser(text, self._budget).parse())
-        except _ReturnError:
-            pass
+            with self._deeper() as fits:
+                if fits:
+                    self._follow(Parser(text, self._budget).parse())
         except ConfigError as error:
             if "never closed" not in str(error):
                 raise
             self.commands.append(_split_quietly(text))
-        finally:
-            self._calls -= 1
 
     def _read_file(self, name: str, *, needed: bool = True) -> bool:
         """Follow a script that is read by this one; return whether it is there."""
@@ -444,26 +446,12 @@ class Script:
                 self.not_read.append(name)
             return False
         self._files += 1
-        self._calls += 1
-        if self._files <= _MOST_FILES and self._calls <= _MOST_CALLS:
-            before, self._values.script = self._values.script, file
-            try:
+        with self._deeper(script=file) as fits:
+            if fits and self._files <= _MOST_FILES:
                 text = read_text(file)
                 self._take_launch(batch_options(text))
                 self._follow(Parser(text, self._budget).parse())
-            except _ReturnError:
-                pass
-            finally:
-                self._values.script = before
-        self._calls -= 1
         return True
-
-
-_SLURM_SETS = {
-    "nnodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "nproc_per_node": ("SLURM_NTASKS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-}
-"""Variables that Slurm sets by its options."""
 
 
 def _split_quietly(text: str) -> list[str]:
@@ -476,16 +464,6 @@ def _split_quietly(text: str) -> list[str]:
 # What options of Slurm say about nodes and GPUs.
 
 _LINE = re.compile(r"^#SBATCH[ \t]+([^\n#]*)", re.MULTILINE)
-_OPTIONS = {
-    "--nodes": "nnodes",
-    "-N": "nnodes",
-    "--ntasks-per-node": "nproc_per_node",
-    "--gpus-per-node": "nproc_per_node",
-    "--gres": "nproc_per_node",
-}
-"""Option -> argument of torchrun that says the same."""
-
-_LAUNCHERS = {"sbatch", "srun", "salloc"}
 _GPUS = re.compile(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 
 
@@ -500,7 +478,7 @@ def _read(words: Sequence[str]) -> dict[str, int]:
         name, equals, value = word.partition("=")
         if word.startswith("-N") and word[2:].isdecimal():
             name, equals, value = "-N", "=", word[2:]
-        target = _OPTIONS.get(name)
+        target = _TABLE["slurm_options"].get(name)
         if target is None:
             continue
         if not equals:

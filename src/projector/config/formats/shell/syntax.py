@@ -22,8 +22,11 @@ _PLAIN_WITHIN = {
 }
 _NAME = re.compile(r"[A-Za-z_]\w*+", re.ASCII)
 _SPECIAL = re.compile(r"[0-9@*#?!$-]")
+_NUMBERED = re.compile(r"\d+|[@*#?!$-]")
 _INDEX = re.compile(r"\[([^\]\n]*)\]")
 _OPERATION = re.compile(r":[-=+?]|[-=+?]|##?|%%?|//?|\^\^?|,,?|:")
+_COMMENT = re.compile(r"[^\n]*")
+_OPERATOR = re.compile(r"&&|\|\||[()<>]")
 _BLANK = re.compile(r"(?:[ \t]|\\\n)+")
 PATTERN = re.compile(r"\({1,8}+\[[\d,\[\]()+*]{0,2000}+(?=\s|\Z)", re.ASCII)
 """A layer pattern such as ([0]*3+[1]*58), which a plain list of arguments need not quote."""
@@ -85,9 +88,7 @@ class Parser:
         nodes: list[Node] = []
         while True:
             self._separators(arm=arm)
-            if self._at >= len(self._text) or self._text[self._at] == ")":
-                return nodes
-            if arm and self._text.startswith(";;", self._at):
+            if self._char in {"", ")"} or (arm and self._starts(";;")):
                 return nodes
             word = self._keyword()
             if word in stops:
@@ -99,20 +100,17 @@ class Parser:
 
     def _separators(self, *, arm: bool) -> None:
         """Pass over blanks, comments, line ends, ``;`` and ``&``."""
-        text, size = self._text, len(self._text)
-        while self._at < size:
-            run = None if arm or self._documents else _SEPARATORS.match(text, self._at)
+        while char := self._char:
+            run = None if arm or self._documents else _SEPARATORS.match(self._text, self._at)
             if run is not None:
                 self._at = run.end()
-                continue
-            char = text[self._at]
-            if char in " \t" or text.startswith("\\\n", self._at):
-                self._blanks()
+            elif char in " \t" or self._starts("\\\n"):
+                self._pass(_BLANK)
             elif char == "#":
-                self._to_line_end()
+                self._pass(_COMMENT)
             elif char == "\n":
                 self._line_end()
-            elif char in ";&" and not (arm and text.startswith(";;", self._at)):
+            elif char in ";&" and not (arm and self._starts(";;")):
                 self._at += 1
             else:
                 return
@@ -120,11 +118,10 @@ class Parser:
     def _between(self) -> None:
         """Pass over blanks, comments and line ends."""
         if self._documents:
-            self._blanks()
+            self._pass(_BLANK)
             if self._starts("\n"):
                 self._line_end()
-        match = _BETWEEN.match(self._text, self._at)
-        self._at = match.end() if match else self._at
+        self._pass(_BETWEEN)
 
     def _keyword(self) -> str:
         match = _KEYWORD.match(self._text, self._at)
@@ -140,7 +137,7 @@ class Parser:
     def _chain(self) -> Node:
         links = [("", self._pipe())]
         while True:
-            self._blanks()
+            self._pass(_BLANK)
             operator = self._text[self._at : self._at + 2]
             if operator not in {"&&", "||"}:
                 return links[0][1] if len(links) == 1 else shell.Chain(links)
@@ -151,29 +148,25 @@ class Parser:
 
     def _pipe(self) -> Node:
         self._budget.spend()
-        self._blanks()
+        self._pass(_BLANK)
         if self._keyword() == "!":
             self._at += 1
             return shell.Not(self._nested(self._pipe))
         stages = [self._command()]
         while True:
-            self._blanks()
-            if not self._text.startswith("|", self._at) or self._text.startswith("||", self._at):
+            self._pass(_BLANK)
+            if self._starts("||") or not (self._take_text("|&") or self._take_text("|")):
                 return stages[0] if len(stages) == 1 else shell.Pipe(stages)
-            self._at += 2 if self._text.startswith("|&", self._at) else 1
             self._budget.spend()
             self._between()
             stages.append(self._command())
 
     def _command(self) -> Node:
         text = self._text
-        if text.startswith("((", self._at):
+        if self._starts("(("):
             return shell.Condition([], self._arithmetic(self._at + 2))
-        if text.startswith("(", self._at):
-            self._at += 1
-            body = self._nested(lambda: self._list(frozenset()))
-            self._close(")")
-            return shell.Group(body)
+        if self._take_text("("):
+            return shell.Group(self._bracketed())
         function = _FUNCTION.match(text, self._at) or _FUNCTION_WORD.match(text, self._at)
         if function is not None:
             return self._function(function)
@@ -192,17 +185,26 @@ class Parser:
         body = self._nested(self._command)
         return shell.Function(match[1], body.body if isinstance(body, shell.Group) else [body])
 
+    def _bracketed(self) -> list[Node]:
+        """Read commands past a closing bracket, if there is one."""
+        body = self._nested(lambda: self._list(frozenset()))
+        self._take_text(")")
+        return body
+
+    def _up_to(self, *stops: str) -> list[Node]:
+        """Read commands up to one of some words, of which the first is passed over."""
+        body = self._list(frozenset(stops))
+        self._take(stops[0])
+        return body
+
     def _braces(self, _: str) -> Node:
-        body = self._list(frozenset({"}"}))
-        self._take("}")
-        return shell.Group(body)
+        return shell.Group(self._up_to("}"))
 
     def _if(self, _: str) -> Node:
         branches: list[tuple[list[Node], list[Node]]] = []
         stops = frozenset({"elif", "else", "fi"})
         while True:
-            condition = self._list(frozenset({"then"}) | stops)
-            self._take("then")
+            condition = self._up_to("then", *stops)
             branches.append((condition, self._list(stops)))
             if self._take("elif"):
                 continue
@@ -212,27 +214,21 @@ class Parser:
             return shell.If(branches)
 
     def _loop(self, word: str) -> Node:
-        condition = self._list(frozenset({"do", "done"}))
-        self._take("do")
-        body = self._list(frozenset({"done"}))
-        self._take("done")
-        return shell.Loop(word, "", condition, [], body)
+        condition = self._up_to("do", "done")
+        return shell.Loop(word, "", condition, [], self._up_to("done"))
 
     def _for(self, word: str) -> Node:
-        self._blanks()
+        self._pass(_BLANK)
         words: list[Word] = []
         name = ""
-        if self._text.startswith("((", self._at):
+        if self._starts("(("):
             self._arithmetic(self._at + 2)
         else:
             name = literal(self._word())
             if self._take("in"):
-                while (found := self._one_word()) is not None:
-                    words.append(found)
+                words = [*iter(self._one_word, None)]
         self._take("do")
-        body = self._list(frozenset({"done"}))
-        self._take("done")
-        return shell.Loop(word, name, [], words, body)
+        return shell.Loop(word, name, [], words, self._up_to("done"))
 
     def _case(self, _: str) -> Node:
         subject = self._one_word() or ()
@@ -240,22 +236,19 @@ class Parser:
         arms: list[tuple[list[Word], list[Node]]] = []
         while not self._take("esac"):
             self._between()
-            if self._at >= len(self._text):
+            if not self._char:
                 break
-            if self._text.startswith("(", self._at):
-                self._at += 1
+            self._take_text("(")
             patterns: list[Word] = []
             while (pattern := self._one_word()) is not None:
                 patterns.append(pattern)
-                self._blanks()
-                if not self._text.startswith("|", self._at):
+                self._pass(_BLANK)
+                if not self._take_text("|"):
                     break
-                self._at += 1
-            if not self._text.startswith(")", self._at):
+            if not self._take_text(")"):
                 break
-            self._at += 1
             arms.append((patterns, self._list(frozenset({"esac"}), arm=True)))
-            while self._text.startswith((";", "&"), self._at):
+            while self._starts((";", "&")):
                 self._at += 1
         return shell.Case(subject, arms)
 
@@ -264,13 +257,10 @@ class Parser:
         words: list[Word] = []
         while True:
             self._between()
-            if self._at >= len(self._text):
+            if not self._char:
                 return shell.Condition(words)
-            operator = next(
-                (sign for sign in ("&&", "||", "(", ")", "<", ">") if self._starts(sign)), ""
-            )
+            operator = self._pass(_OPERATOR)
             if operator:
-                self._at += len(operator)
                 words.append((shell.Text(operator),))
                 self._budget.spend()
                 continue
@@ -285,25 +275,23 @@ class Parser:
         command = shell.Simple()
         plain = declares = False
         while True:
-            self._blanks()
-            if self._at >= len(self._text):
+            self._pass(_BLANK)
+            char = self._char
+            if not char:
                 return command
-            char = self._text[self._at]
             redirection = _REDIRECTION.match(self._text, self._at)
             if redirection is not None:
                 self._redirect(command, redirection)
             elif char == "#":
-                self._to_line_end()
+                self._pass(_COMMENT)
             elif char == "(" and command.items and PATTERN.match(self._text, self._at):
                 command.items.append(self._word())
             elif char in "<>":
                 self._at += 2
-                self._nested(lambda: self._list(frozenset()))
-                self._close(")")
+                self._bracketed()
                 command.items.append((shell.Text("$(...)"),))
             elif char in "\n;|&()":
-                if char == "(":
-                    self._at += 1
+                self._take_text("(")
                 return command
             elif not plain and (match := _ASSIGNMENT.match(self._text, self._at)):
                 command.items.append(self._assignment(match))
@@ -316,24 +304,22 @@ class Parser:
     def _assignment(self, match: re.Match[str]) -> shell.Assign | shell.AssignArray:
         self._at = match.end()
         more = bool(match[3])
-        if not self._text.startswith("(", self._at):
-            at_end = self._at >= len(self._text) or self._text[self._at] in " \t\n;|&()<>"
-            place = (match[2] or "").strip("[]")
-            return shell.Assign(match[1], () if at_end else self._word(), more, place)
         opened = self._at
-        self._at += 1
+        if not self._take_text("("):
+            # Nothing, the end of the text, is in any text.
+            word = () if self._char in " \t\n;|&()<>" else self._word()
+            return shell.Assign(match[1], word, more, (match[2] or "").strip("[]"))
         words: list[Word] = []
         while True:
             self._between()
-            if self._at >= len(self._text):
+            if not self._char:
                 name = match[1]
                 msg = f"array {name} (line {self._line(opened)}) is never closed with ')'"
                 raise ConfigError(msg, key=name, allowed=f"{name}=( ... )")
-            if self._text[self._at] == ")":
-                self._at += 1
+            if self._take_text(")"):
                 return shell.AssignArray(match[1], tuple(words), more)
             self._budget.spend()
-            if self._text[self._at] in "(;|&<>" and not PATTERN.match(self._text, self._at):
+            if self._char in "(;|&<>" and not PATTERN.match(self._text, self._at):
                 self._at += 1
             else:
                 words.append(self._word())
@@ -341,14 +327,14 @@ class Parser:
     def _redirect(self, command: shell.Simple, match: re.Match[str]) -> None:
         self._at = match.end()
         self._budget.spend()
-        self._blanks()
+        self._pass(_BLANK)
         if match[0].endswith(("<<", "<<-")) and "<<<" not in match[0]:
             mark = re.compile(r"['\"\\]?([\w.-]+)['\"]?").match(self._text, self._at)
             if mark is not None:
                 self._at = mark.end()
                 plain = mark[0] == mark[1]
                 self._documents.append((command, mark[1], plain, match[0].endswith("-")))
-        elif self._at < len(self._text) and self._text[self._at] not in "\n;|&()<>":
+        elif self._char not in "\n;|&()<>":
             self._word()
 
     def _line_end(self) -> None:
@@ -365,7 +351,7 @@ class Parser:
             if plain and ("$" in body or "`" in body or "\\" in body):
                 # Only ``$``, back quotes and backslashes have a meaning there.
                 word = Parser(body, self._budget, self._depth + 1).whole()
-            command.documents.append(shell.Document(word))
+            command.documents.append(word)
 
     # Words.
 
@@ -385,10 +371,8 @@ class Parser:
 
     def _one_word(self) -> Word | None:
         """Read one word of this line, None where there is none."""
-        self._blanks()
-        if self._at >= len(self._text) or self._text[self._at] in "\n;|&()<>#":
-            return None
-        return self._word()
+        self._pass(_BLANK)
+        return None if self._char in "\n;|&()<>#" else self._word()
 
     def _word(self) -> Word:
         pattern = PATTERN.match(self._text, self._at)
@@ -414,7 +398,7 @@ class Parser:
                 self._at += 1
                 return tuple(parts)
             elif char == "'" and not quoted:
-                parts.append(shell.Text(self._single_quoted(), quoted=True))
+                parts.append(shell.Text(self._quoted_by("'"), quoted=True))
             elif char == '"' and stop != "":
                 self._at += 1
                 inner = self._nested(lambda: self._parts('"'))
@@ -434,9 +418,10 @@ class Parser:
             self._at += 1  # a character that no word begins with
         return tuple(parts)
 
-    def _single_quoted(self) -> str:
+    def _quoted_by(self, mark: str) -> str:
+        """Return what stands between a mark and its next one, and pass over both."""
         start = self._at
-        end = self._text.find("'", start + 1)
+        end = self._text.find(mark, start + 1)
         if end < 0:
             raise self._unclosed(start)
         self._at = end + 1
@@ -456,24 +441,21 @@ class Parser:
     ) -> shell.Text | shell.Parameter | shell.Output | shell.Sum:
         text, start = self._text, self._at
         if text[start] == "`":
-            end = text.find("`", start + 1)
-            if end < 0:
-                raise self._unclosed(start)
-            self._at = end + 1
-            body = Parser(text[start + 1 : end], self._budget, self._depth).parse()
+            body = Parser(self._quoted_by("`"), self._budget, self._depth).parse()
             return shell.Output(tuple(body), quoted)
         if text.startswith("$((", start):
             return shell.Sum(self._arithmetic(start + 3), quoted)
         if text.startswith("$(", start):
             self._at = start + 2
             body = self._list(frozenset())
-            self._close(")", start)
+            if not self._take_text(")"):
+                raise self._unclosed(start)
             return shell.Output(tuple(body), quoted)
         if text.startswith("${", start):
             return self._parameter(quoted=quoted)
         if text.startswith("$'", start) and not quoted:
             self._at = start + 1
-            return shell.Text(self._single_quoted(), quoted=True)
+            return shell.Text(self._quoted_by("'"), quoted=True)
         name = _NAME.match(text, start + 1) or _SPECIAL.match(text, start + 1)
         if name is None:
             self._at += 1
@@ -488,22 +470,16 @@ class Parser:
         if self._starts(("#", "!")) and not self._starts(("#}", "!}")):
             prefix = self._text[self._at]
             self._at += 1
-        name = _NAME.match(self._text, self._at) or re.compile(r"\d+|[@*#?!$-]").match(
-            self._text, self._at
-        )
-        label = name[0] if name else ""
-        self._at += len(label)
-        index = _INDEX.match(self._text, self._at)
-        self._at = index.end() if index else self._at
-        operation = _OPERATION.match(self._text, self._at)
-        self._at = operation.end() if operation else self._at
+        label = self._pass(_NAME) or self._pass(_NUMBERED)
+        index = self._pass(_INDEX)
+        operation = self._pass(_OPERATION)
         argument = self._parts("}")
         if self._text[self._at - 1 : self._at] != "}":
             raise self._unclosed(start)
-        kind = {"#": "length", "!": "indirect"}.get(prefix, operation[0] if operation else "")
+        kind = {"#": "length", "!": "indirect"}.get(prefix, operation)
         if not label or (argument and not kind):
             kind = "unknown"
-        position = index[1] if index else ("@" if label in {"@", "*"} else "")
+        position = index[1:-1] if index else ("@" if label in {"@", "*"} else "")
         return shell.Parameter(label, position, kind, argument, quoted)
 
     def _arithmetic(self, start: int) -> str:
@@ -520,22 +496,25 @@ class Parser:
 
     # Positions.
 
+    @property
+    def _char(self) -> str:
+        """The next character, nothing at the end of the text."""
+        return self._text[self._at : self._at + 1]
+
     def _starts(self, what: str | tuple[str, ...]) -> bool:
         return self._text.startswith(what, self._at)
 
-    def _blanks(self) -> None:
-        match = _BLANK.match(self._text, self._at)
+    def _take_text(self, what: str) -> bool:
+        """Pass over a text, if it is next."""
+        found = self._starts(what)
+        self._at += len(what) * found
+        return found
+
+    def _pass(self, pattern: re.Pattern[str]) -> str:
+        """Pass over what a pattern matches here, and return it."""
+        match = pattern.match(self._text, self._at)
         self._at = match.end() if match else self._at
-
-    def _to_line_end(self) -> None:
-        end = self._text.find("\n", self._at)
-        self._at = len(self._text) if end < 0 else end
-
-    def _close(self, bracket: str, start: int | None = None) -> None:
-        if self._text.startswith(bracket, self._at):
-            self._at += 1
-        elif start is not None:
-            raise self._unclosed(start)
+        return match[0] if match else ""
 
     def _unclosed(self, start: int) -> ConfigError:
         start = max(start, 0)
