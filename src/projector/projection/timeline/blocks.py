@@ -142,17 +142,12 @@ class _Template(NamedTuple):
     @staticmethod
     def of(layer: Layer, labels: Labels) -> "_Template":
         """Turn lists into arrays."""
-        pieces = layer.pieces
-        return _Template(
-            {
-                "seconds": np.array(pieces.seconds, np.float64),
-                **{
-                    name: np.array(getattr(pieces, name), np.int64)
-                    for name in ("term", "row", "inside", "kind")
-                },
-            },
-            columns_of(layer.rows, labels),
-        )
+        pieces = {
+            name: np.array([getattr(each, name) for each in layer.pieces], np.int64)
+            for name in ("term", "row", "inside", "kind")
+        }
+        seconds = np.array([each.seconds for each in layer.pieces], np.float64)
+        return _Template(pieces | {"seconds": seconds}, columns_of(layer.rows, labels))
 
 
 def columns_of(rows: list[Row], labels: Labels) -> dict[str, Array]:

@@ -107,11 +107,6 @@ class Placed:
         self.boundary = np.concatenate([[0], np.cumsum(self.width)]) + line.begin_ps
         self.label: Ints = line.joined("label")
 
-    @property
-    def end_ps(self) -> int:
-        """The end of the last piece."""
-        return int(self.boundary[-1])
-
     def begins(self, element: int) -> int:
         """Return when an element begins."""
         return int(self.boundary[self.first_piece[element]])
