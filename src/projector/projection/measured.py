@@ -358,10 +358,8 @@ def _shares(seconds: Floats) -> dict[str, float]:
     total = float(seconds.sum())
     if total <= 0.0:
         return {"measured": 0.0, "scaled": 0.0, "analytic": 1.0}
-    return {name: float(seconds[ORIGINS.index(name)]) / total for name in reversed(_ORDER)}
-
-
-_ORDER = ("analytic", "scaled", "measured")
+    names = ("measured", "scaled", "analytic")
+    return {name: float(seconds[ORIGINS.index(name)]) / total for name in names}
 
 
 def _origins_of_stages(

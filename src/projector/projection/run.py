@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from projector.arrays import Flags, Floats
+from projector.arrays import Floats
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.run import run_default, run_default_source
@@ -130,11 +130,6 @@ class RunProjections:
     def times(self) -> runtime.RunTimes:
         """Expected seconds by term."""
         return runtime.run_times(self.inputs)
-
-    @property
-    def possible(self) -> Flags:
-        """Whether a job states a run, and the run ends."""
-        return ~np.isnan(self.times.total_s)
 
     @cached_property
     def money(self) -> bills.RunMoney:
