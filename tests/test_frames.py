@@ -1,6 +1,7 @@
 """Results as tables: for pandas, as CSV, and in notebooks."""
 
 import csv
+import os
 
 import pandas as pd
 import pytest
@@ -89,3 +90,14 @@ def test_commands_write_csv(command, tmp_path, capsys):
         assert len(list(csv.reader(file))) >= 2
     assert run([command, *lines[command], "--csv", str(tmp_path / "no" / "rows.csv")]) == 2
     assert "there is no folder" in capsys.readouterr().err
+
+
+def test_a_device_or_a_pipe_is_not_replaced(tmp_path, capsys):
+    pipe = tmp_path / "pipe.csv"
+    os.mkfifo(pipe)
+    for command in (["search", "--config", JOB, "--csv"], ["gemm", "64", "64", "64", "--out"]):
+        assert run([*command, str(pipe)]) == 2
+        assert "is a pipe, not a file" in capsys.readouterr().err
+    with pytest.raises(pj.ProjectorError, match="is a pipe"):
+        Made({"a": 1}).to_csv(pipe)
+    assert pipe.is_fifo()

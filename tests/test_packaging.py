@@ -56,7 +56,7 @@ def test_the_wheel_holds_hardware_and_models(tmp_path):
     assert "projector/_data/schemas/job.json" in names
     assert "projector/_data/models/mixtral_8x22b.yaml" in names
     assert {"projector/report/pages/page.css", "projector/report/pages/page.js"} <= {*names}
-    assert "projector/py.typed" in names
+    assert {"projector/py.typed", "projector/app/assets/app.css"} <= {*names}
     # What the caller starts as a script, and what needs torch only with its extra.
     assert "projector/measure/guard.py" in names
     assert [line for line in needed if line.startswith("Requires-Dist: torch")] == [

@@ -33,7 +33,6 @@ from projector.validate.kind import Outcome, Row, Without
 from projector.validate.names import source_of
 from projector.validate.run import without
 from projector.validate.serving import (
-    TRT_MEMORY,
     Case,
     Shared,
     phase_of,
@@ -217,7 +216,7 @@ def _asked(point: Point) -> dict[str, Any]:
         if "gemm_quant_mode" in asked:
             asked["moe_quant_mode"] = asked["gemm_quant_mode"]
     if engine == "trtllm" and isinstance(case.work, Load):
-        asked["free_gpu_memory_fraction"] = TRT_MEMORY
+        asked["free_gpu_memory_fraction"] = of.gpu_memory_utilization
     if isinstance(case.work, Generation):
         asked["mode"] = "static_gen" if case.is_decode_alone else "static"
         return asked | {"batch_size": math.ceil(case.work.batch / of.attention_dp)}

@@ -31,6 +31,7 @@ _NOT_FILES = {
 def check_place(path: str | Path, *, key: str) -> None:
     """Refuse a file that could not be written, before anything is projected for it."""
     target = Path(path)
+    refuse_special(target, key=key)  # a file would take the place of a device
     try:
         is_folder = target.is_dir()
     except OSError as error:
@@ -155,6 +156,7 @@ def write_whole(target: Path, content: bytes, *, key: str) -> None:
 @contextmanager
 def written_whole(target: Path, *, key: str) -> Iterator[BinaryIO]:
     """Open a file beside its place, and rename it once it is written without an error."""
+    refuse_special(target, key=key)
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     except OSError as error:

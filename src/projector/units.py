@@ -4,6 +4,7 @@ A rate of memory or of a link is decimal (1 GB/s = 1e9 bytes/s), a capacity is b
 (1 GiB = 2**30 bytes), as vendors print them.
 """
 
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -47,6 +48,29 @@ _SI = {
 }
 """End of the name of a setting -> its unit in SI, and the end of the name that a number in SI has;
 the first that matches counts."""
+
+
+_WRITTEN = re.compile(
+    r"((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9][0-9_]*)\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([kmbgt]?)",
+    re.IGNORECASE,
+)
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_MEASURED = (*_SI, "_per_node", "_seconds", "_days", "_mhz")
+_LENGTHS = ("seq_length", "context", "output", "chunk_tokens", "max_position_embeddings")
+
+
+def read_amount(value: Any, name: str = "") -> Any:
+    """Return the number that a text such as ``15.6T`` stands for; anything else as it is.
+
+    k is 1,000, and 1,024 in the length of a sequence, as people call them; B is 1e9. A ``name``
+    that ends with a unit takes no letter, which could be another unit.
+    """
+    match = _WRITTEN.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or (match[2] and name.endswith(_MEASURED)):
+        return value
+    letter = match[2].lower()
+    scale = KIB if letter == "k" and name.endswith(_LENGTHS) else _SCALES[letter]
+    return float(match[1].replace(",", "").replace("_", "")) * scale
 
 
 def si_unit(name: str) -> float:

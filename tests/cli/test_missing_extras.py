@@ -22,6 +22,7 @@ pytestmark = pytest.mark.thorough
         ("matplotlib", "plot", ["gemm", "64", "64", "64", "--plot", "a.png"]),
         ("plotly", "html", ["sweep", SPACE, "--html", "a.html"]),
         ("plotly", "html", ["search", *JOB, "--html", "a.html"]),
+        ("dash", "app", ["app", "--port", "0"]),
         ("SALib", "sensitivity", ["sensitivity", *JOB, "--sobol"]),
         ("distributed", "dask", ["sweep", SPACE, "--engine", "dask"]),
         ("torch", "torch", ["probe"]),

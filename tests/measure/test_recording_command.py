@@ -102,6 +102,6 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path, monkeypatch, cap
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None\n")
     (tmp_path / "train.py").write_text("print('trains')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(MeasurementError, match=r"needs torch .*projector\[torch\]"):
+    with pytest.raises(MeasurementError, match=r"needs torch .*pip install .\.\[torch\]"):
         record_command([str(tmp_path / "train.py")], tmp_path / "out")
     assert capfd.readouterr() == ("", "")

@@ -63,7 +63,10 @@ def test_a_deadline_is_a_date(given):
 def test_numbers_above_0():
     assert positive(None, "budget_usd") is None
     assert positive(3, "budget_usd") == 3.0
-    for wrong in (0, -1.0, float("inf"), "3", True):
+    assert positive("100M", "budget_usd") == 1e8
+    with pytest.raises(ConfigError, match="deadline_days is a number above 0"):
+        positive("60M", "deadline_days")
+    for wrong in (0, -1.0, float("inf"), "three", True):
         with pytest.raises(ConfigError, match="budget_usd is a number above 0"):
             positive(wrong, "budget_usd")
 

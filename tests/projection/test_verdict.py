@@ -73,8 +73,8 @@ def test_the_band_decides(share, name, fits):
 
 
 @pytest.mark.usefixtures("band")
-def test_exit_codes_follow_the_central_value(tmp_path, capsys):
-    for share, code, word in ((1.2, 0, "FITS"), (1.05, 0, "AT RISK"), (0.95, 3, "AT RISK"),
+def test_only_what_does_not_fit_exits_3(tmp_path, capsys):
+    for share, code, word in ((1.2, 0, "FITS"), (1.05, 0, "AT RISK"), (0.95, 0, "AT RISK"),
                               (0.8, 3, "DOES NOT FIT")):  # fmt: skip
         path = tmp_path / "job.json"
         path.write_text(json.dumps(with_memory(share)))

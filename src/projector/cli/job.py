@@ -81,6 +81,7 @@ class JobRequest:
     list_ignored: bool = flag(
         "Name the settings of the job file that change nothing, such as learning rates."
     )
+    defaults: bool = flag("List the values that the job leaves out.")
     target_ep_size: int | None = option("N", "As parallelism.ep=N.")
     virtual_stages: int | None = option(
         "N", "As parallelism.vpp=N.", names="--num-virtual-stages-per-pipeline-rank"

@@ -37,6 +37,7 @@ COMMANDS = {
     "plan": ("plan", "Rank clusters for a training run: days, money, layouts."),
     "sensitivity": ("sensitivity", "Rank the effect of each hardware number on a step."),
     "serve": ("serve", "Project how a deployment serves a model."),
+    "app": ("app", "Drag sliders of a job and see memory, time and verdict follow."),
     "rl": ("rl", "Project a step of reinforcement learning."),
     "schedule": ("schedule", "Compare pipeline schedules, draw and trace one."),
     "gemm": ("single", "Time matrix multiplications, term by term."),
@@ -59,7 +60,7 @@ COMMANDS = {
 
 GROUPS = {
     "Project": "memory performance both compare",
-    "Choose": "search plan sweep sensitivity",
+    "Choose": "search plan app sweep sensitivity",
     "Serve": "serve rl",
     "Kernels, links and schedules": "gemm attention collective topology schedule",
     "Measure and traces": "trace benchmark record probe calibrate validate",
@@ -131,6 +132,8 @@ def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> N
 )
 def cli() -> None:
     """Project memory and speed of large language model training on GPU clusters.
+
+    Large numbers may end with k, M, B (1e9) or T: 8k, 100M, 15T. 8k tokens of a sequence are 8,192.
 
     Exit codes: 0 success, 1 the output cannot be written or memory ran out, 2 bad input, 3 the job
     does not fit (it is projected all the same), 4 the time that was given is over.

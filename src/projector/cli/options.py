@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from projector.errors import ConfigError, shown
+from projector.units import read_amount
 
 _DECLARED = "declared"
 """Key of the metadata of a field that is an option."""
@@ -24,6 +25,23 @@ class _Declared(NamedTuple):
     kind: type[click.Parameter]
     names: tuple[str, ...]
     settings: dict[str, Any]
+
+
+class _Amount(click.ParamType[Any]):
+    """A number that may have a letter behind it: 8k, 100M, 15T."""
+
+    def __init__(self, plain: click.ParamType[Any]) -> None:
+        self.plain, self.name = plain, plain.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the letter; whole numbers take no fraction."""
+        amount = read_amount(value, "" if param is None else param.name or "")
+        if self.plain is click.INT and isinstance(amount, float):
+            amount = int(amount) if amount.is_integer() else value
+        return self.plain.convert(amount, param, ctx)
+
+
+_AMOUNTS = {int: _Amount(click.INT), float: _Amount(click.FLOAT)}
 
 
 def option(
@@ -120,7 +138,7 @@ def _made(name: str, annotation: Any, told: Field[Any]) -> click.Parameter:
     if get_origin(annotation) is Literal:
         known["type"] = click.Choice(inner)
     elif not is_flag:
-        known["type"] = plain
+        known["type"] = _AMOUNTS.get(plain, plain)
     if kind is click.Argument:
         number = {"nargs": -1} if several else {"required": not optional}
         return click.Argument([name], **{**known, **number, **settings})

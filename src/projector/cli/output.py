@@ -133,6 +133,11 @@ def print_error(error: click.ClickException | ProjectorError, *, as_json: bool) 
         print_json(record)
 
 
+def exit_code(*verdicts: str) -> int:
+    """Return the exit code of jobs by the verdicts on their memory; at risk is no failure."""
+    return DOES_NOT_FIT if "does_not_fit" in verdicts else SUCCESS
+
+
 def check_files(
     plot: str | None = None, html: str | None = None, **files: str | Path | None
 ) -> None:
@@ -286,12 +291,35 @@ def compiling_steps(*, quiet: bool) -> Iterator[None]:
         say(f"compiled {len(names)} kernels in {seconds:.1f} s: {', '.join(names)}")
 
 
+_INSTEAD = {
+    ("search", "max_tp"): "tp=8 keeps one degree; without it each that a node holds is tried",
+    ("serve", "nodes"): "--tp and --pp say how many devices, --gpus how many a search may take",
+}
+"""What does what is asked for, by command and name of an option that it does not have."""
+
+
+def _instead_of(error: click.NoSuchOption) -> str:
+    """Return what does it: another way, or an override, where the command takes these."""
+    from projector.config.names import is_field, job_field
+
+    if error.ctx is None:
+        return ""
+    command, name = error.ctx.command, error.option_name.lstrip("-").replace("-", "_")
+    if told := _INSTEAD.get((command.name or "", name)):
+        return told
+    field = job_field(name)
+    takes = command.name != "serve" and any(each.name == "assignments" for each in command.params)
+    return f"write {name}=VALUE, which sets {field}" if takes and is_field(field) else ""
+
+
 def _usage(error: click.ClickException) -> dict[str, Any]:
     """Return a mistake in the command line as the object of any other error."""
     message = error.format_message().rstrip(".")
     key, allowed = "", None
     if isinstance(error, click.NoSuchOption):
         key, allowed = error.option_name, error.possibilities
+        if instead := _instead_of(error):
+            message, allowed = f"No such option {key!r}: {instead}", [instead]
     elif isinstance(error, click.BadParameter) and error.param is not None:
         key = error.param.opts[0] if error.param.opts else str(error.param.name)
     context = getattr(error, "ctx", None)

@@ -32,9 +32,8 @@ View = Literal["memory", "performance", "both"]
 _OF_A_JOB = """\
 KEY=VALUE overrides a field of the job file: parallelism.tp=4, or tp=4 in short.
 
-Exit code 3: the projected peak does not fit; the projection is printed all the same. A warning
-says where a job is at risk: the limit lies within the band of its peak. This does not change
-the exit code.
+Exit code 3: the job does not fit, not even the lower end of the band of its peak; the projection
+is printed all the same. A job at risk, whose band holds the limit, exits 0 with a warning.
 """
 
 
@@ -150,6 +149,7 @@ def _project(
             memory_snapshot=files.memory_snapshot,
             plot=plots or None,
             emit=emit or None,
+            defaults=request.defaults or None,
         )
         profiling.refuse_measuring()
         return _first_order(view, request, printer)
@@ -168,12 +168,12 @@ def _project(
         whole = result.to_dict() if step is None or view != "both" else _both_to_dict(step)
         output.print_json(emission.add_to(whole, emitted))
     elif not emission.on_output:
-        output.print_report(_report(memory, step, view))
+        output.print_report(_report(memory, step, view, defaults=request.defaults))
     if not printer.as_json:
         printer.warn(result.warnings)
         emission.show(emitted, result.job, printer)
     files.tell(printer)
-    return output.SUCCESS if memory.fits else output.DOES_NOT_FIT
+    return output.exit_code(memory.verdict)
 
 
 def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
@@ -184,17 +184,22 @@ def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
 
 
 def _report(
-    memory: "MemoryProjection", step: "PerformanceProjection | None", view: View
+    memory: "MemoryProjection",
+    step: "PerformanceProjection | None",
+    view: View,
+    *,
+    defaults: bool,
 ) -> "Iterable[RenderableType]":
     from projector.report.terminal.step import both_report, memory_report, performance_report
 
     if step is None:
-        return memory_report(memory)
+        return memory_report(memory, defaults=defaults)
     from projector.report.terminal.suggestions import suggest
 
     # A change would need its own measurement, so models alone are no neighbour of one.
     suggestions = suggest(step) if step.record is None else ()
-    return (both_report if view == "both" else performance_report)(step, suggestions)
+    report = both_report if view == "both" else performance_report
+    return report(step, suggestions, defaults=defaults)
 
 
 def _first_order(view: View, request: JobRequest, printer: output.Printer) -> int:
@@ -239,7 +244,7 @@ def compare(
 
     KEY=VALUE overrides a field of both jobs.
 
-    Exit code 3: the projected peak of at least one of them does not fit.
+    Exit code 3: at least one of them does not fit; at risk is no failure.
     """
     from projector.config.load import load_job, parse_override
     from projector.projection.api import project_performance
@@ -262,8 +267,7 @@ def compare(
     else:
         output.print_report(compare_report(comparison))
         printer.warn(result["warnings"])
-    fit = comparison.first.memory.fits and comparison.second.memory.fits
-    return output.SUCCESS if fit else output.DOES_NOT_FIT
+    return output.exit_code(comparison.first.memory.verdict, comparison.second.memory.verdict)
 
 
 @contextmanager

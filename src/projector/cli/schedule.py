@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.schedule.compare import ScheduleComparison
 
-_LEFT_OUT = ("config", "schedule", "list_ignored", *PRIMUS)
+_LEFT_OUT = ("config", "schedule", "list_ignored", "defaults", *PRIMUS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @command()
 def search(
     *,
-    asked: JobRequest = group(without=PRIMUS),
+    asked: JobRequest = group(without=(*PRIMUS, "defaults")),
     top: int = option("N", "Configurations to show.", shown=20),
     headroom_gib: float = option("G", "Memory that must stay free on every rank.", default=0.0),
     allow_risk: bool = output.ALLOW_RISK,

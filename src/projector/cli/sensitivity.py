@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def sensitivity(
     *,
     configs: tuple[str, ...] = config_option("; may be repeated"),
-    request: JobRequest = group(without=("config", *PRIMUS)),
+    request: JobRequest = group(without=("config", "defaults", *PRIMUS)),
     weights: tuple[float, ...] = option(
         "W",
         "Weight of each job in the geometric mean of their steps, in order; equal when left out.",

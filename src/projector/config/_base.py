@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from projector.errors import ConfigError, shown
-from projector.units import unwrapped
+from projector.units import read_amount, unwrapped
 
 MOST_COUNT = 1 << 30
 """Counts beyond this are of no device, and their products leave 64 bits."""
@@ -128,6 +128,8 @@ class Config(BaseModel):
                 raise ValueError(f"{name!r} is set twice, also under its alias {alias!r}")
             resolved[name] = unwrapped(value)
             spelled[name] = str(given)
+            if isinstance(resolved[name], str) and name in _numbers(cls, str):
+                resolved[name] = read_amount(resolved[name], name)
             if resolved[name] is True and name in _numbers(cls):
                 # Python takes it for one, which nobody means; false may mean none.
                 msg = f"{name}: should be a number, not true or false"
@@ -227,12 +229,12 @@ def _or(values: list[Any]) -> str:
 
 
 @cache
-def _numbers(owner: type[BaseModel]) -> frozenset[str]:
-    """Return the fields of a class that take numbers, and neither true nor false."""
+def _numbers(owner: type[BaseModel], but: type = bool) -> frozenset[str]:
+    """Return the fields of a class that take numbers, and nothing of another type."""
     return frozenset(
         name
         for name, field in owner.model_fields.items()
-        if (kinds := set(_leaves(field.annotation))) & {int, float} and bool not in kinds
+        if (kinds := set(_leaves(field.annotation))) & {int, float} and but not in kinds
     )
 
 

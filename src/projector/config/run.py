@@ -1,6 +1,5 @@
 """A whole training run: how much is trained, what takes time beside the steps, and who pays."""
 
-import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -19,6 +18,7 @@ from projector.config._base import (
 from projector.config.prices import region_named
 from projector.config.resources import hardware_table
 from projector.errors import ConfigError, shown
+from projector.units import read_amount
 
 MOST_G_CO2_PER_KWH = 5000.0
 """No grid emits more: lignite alone is at about 1,200."""
@@ -158,18 +158,6 @@ def run_default_source(name: str) -> str:
     """Return where a default comes from, in words."""
     table = hardware_table(FILE)
     return str(table["sources"][table["defaults"][name]["source"]])
-
-
-_WRITTEN = re.compile(r"([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([kmbgt]?)", re.IGNORECASE)
-_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-
-
-def read_amount(value: Any) -> Any:
-    """Return the number that a text stands for; what is no such text is returned as it is."""
-    match = _WRITTEN.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        return value
-    return float(match[1].replace(",", "").replace("_", "")) * _SCALES[match[2].lower()]
 
 
 MOST_TOKENS = 1e18

@@ -248,9 +248,14 @@ class FirstOrderPerformance(FirstOrderProjection):
         return float(self.results.model_flop[self.row]) / self.iteration_time_s / self.gpus / TERA
 
     @property
+    def peak_tflops(self) -> float:
+        """Dense datasheet peak of the precision."""
+        return float(self.results.columns.peak_flop_per_s[self.row]) / TERA
+
+    @property
     def mfu(self) -> float:
-        """The same over the peak: the derate, less what communication and bubble leave of it."""
-        return self.tflops_per_gpu * TERA / float(self.results.columns.peak_flop_per_s[self.row])
+        """Of the peak: the derate, less what communication and bubble leave of it."""
+        return self.tflops_per_gpu / self.peak_tflops
 
     @property
     def schedule(self) -> str:

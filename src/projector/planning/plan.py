@@ -14,7 +14,6 @@ from projector.config.bands import NOTHING
 from projector.config.first_order import FIRST_ORDER, TILES
 from projector.config.planning import PlanSettings
 from projector.envelope import envelope, told
-from projector.errors import ConfigError
 from projector.frames import Frame
 from projector.planning import survey as surveys
 from projector.planning.choice import MEETS, UNCERTAIN, Choice
@@ -142,7 +141,8 @@ def _dearer(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
         assert question.budget_usd is not None
         if price is not None:
             lower = _down(price * question.budget_usd / most_usd)
-            trial = _changed(question, cheapest, {surveys.PRICE: lower}) if lower > 0.0 else None
+            change = {surveys.PRICE: lower}
+            trial = surveys.changed(question, cheapest, change) if lower > 0.0 else None
             if trial is not None and status_of(question, trial) == MEETS:
                 yield Remedy(HOURLY, lower, replace(trial, status=MEETS))
 
@@ -162,24 +162,15 @@ def _shorter(question: Question, fitting: Sequence[Choice]) -> Iterator[Remedy]:
     tokens = question.tokens * share(choice)
     for _ in range(TRIES):
         tokens = _down(tokens)
-        if tokens < question.tokens_per_step:
+        if tokens < choice.batch * choice.job.training.seq_length:
             return
-        trial = _changed(question, choice, stating(tokens))
+        trial = surveys.changed(question, choice, stating(tokens))
         if trial is None:
             return
         if status_of(question, trial) == MEETS:
             yield Remedy(TOKENS, tokens, replace(trial, status=MEETS))
             return
         tokens *= share(trial)
-
-
-def _changed(question: Question, choice: Choice, changes: Mapping[str, Any]) -> Choice | None:
-    """Project a choice with some fields changed; return None where its run cannot be."""
-    try:
-        job = question.model.load(choice.job, changes)
-        return replace(choice, job=job, run=question.model.run(job))
-    except ConfigError:
-        return None
 
 
 def _rounded(value: float, *, up: bool) -> float:
@@ -297,10 +288,7 @@ class PlanResult(Frame):
             **told(self, "met answer objective"),
             "choices": [choice.to_dict() for choice in self.listed],
             "considered": len(self.choices),
-            "beaten": [
-                {"device": each.label, "gpus": each.gpus, "by": each.beaten_by}
-                for each in self.beaten
-            ],
+            "beaten": {each.name: each.beaten_by for each in self.beaten},
             "front": [
                 {"device": each.label, "gpus": each.gpus, "knee": each.is_knee}
                 for each in self.front

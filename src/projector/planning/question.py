@@ -15,13 +15,12 @@ from projector.config.first_order_job import AnyJob
 from projector.config.model_file import load_model
 from projector.config.names import in_full
 from projector.config.planning import PlanSettings
-from projector.config.run import read_amount
 from projector.config.training import TrainingConfig
-from projector.errors import ConfigError, shown
+from projector.errors import ConfigError, one_of, shown
 from projector.first_order.results import tokens_of
 from projector.planning.fidelity import Fidelity, fidelity_named
 from projector.projection.api import JobLike
-from projector.units import unwrapped
+from projector.units import read_amount, unwrapped
 
 
 def number(value: float) -> str:
@@ -49,14 +48,7 @@ _TOKENS = "a number above 0, such as 1e12, 300B or 15.6T"
 
 def read_tokens(value: Any) -> float:
     """Return tokens from a number or a text such as ``1e12``, ``300B`` or ``15.6T``."""
-    value = unwrapped(value)
-    read = read_amount(value)
-    is_number = isinstance(read, int | float) and not isinstance(read, bool)
-    tokens = float(read) if is_number else math.nan
-    if not math.isfinite(tokens) or tokens <= 0.0:
-        msg = f"tokens is {_TOKENS}, got {shown(value)}"
-        raise ConfigError(msg, key="tokens", value=value, allowed=_TOKENS)
-    return tokens
+    return positive(value, "tokens", _TOKENS) or 0.0
 
 
 def days_until(deadline: Any, today: date) -> float:
@@ -76,16 +68,16 @@ def days_until(deadline: Any, today: date) -> float:
     return float(days)
 
 
-def positive(value: Any, key: str) -> float | None:
-    """Return a number above 0, or None where none is given."""
-    value = unwrapped(value)
-    if value is None:
+def positive(value: Any, key: str, allowed: str = "a number above 0") -> float | None:
+    """Return a number above 0, or what a text such as ``100M`` stands for; None where none is."""
+    amount = read_amount(unwrapped(value), key)
+    if amount is None:
         return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0.0:
-        msg = f"{key} is a number above 0, got {shown(value)}"
-        raise ConfigError(msg, key=key, value=value, allowed="above 0")
-    return float(value)
+    is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
+    if not is_number or not math.isfinite(amount) or amount <= 0.0:
+        msg = f"{key} is {allowed}, got {shown(value)}"
+        raise ConfigError(msg, key=key, value=value, allowed=allowed)
+    return float(amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +225,6 @@ class Question:
         return tokens_of(self.job)
 
     @property
-    def tokens_per_step(self) -> int:
-        """Tokens of the largest global batch."""
-        return self.batches[-1] * self.job.training.seq_length
-
-    @property
     def longest_batches(self) -> tuple[int, ...]:
         """Global batches that divide no larger one: what divides one is no faster than it."""
         given = self.batches
@@ -263,9 +250,7 @@ def ask(
     global_batch: Any = None,
 ) -> Question:
     """Read the arguments of `projector.planning.plan.project_plan`, which documents them."""
-    if fidelity not in FIDELITIES:
-        msg = f"fidelity is one of {', '.join(FIDELITIES)}, got {fidelity!r}"
-        raise ConfigError(msg, key="fidelity", value=fidelity, allowed=list(FIDELITIES))
+    one_of("fidelity", fidelity, FIDELITIES)
     if (model is None) == (job is None):
         given = "both" if job is not None else "neither"
         msg = f"a plan takes a model or a job, got {given}: --model NAME or --config FILE"

@@ -4,8 +4,9 @@ Bounds that no layout can beat spare a plan the search of hopeless sizes.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import load_prices
@@ -101,12 +102,6 @@ class Site:
         return next((choice for choice in self.choices if choice.fits), None)
 
     @property
-    def fastest_days(self) -> float:
-        """Days of the fastest that fits, else of any."""
-        chosen = self.best or next(iter(self.choices), None)
-        return math.inf if chosen is None else chosen.run.days
-
-    @property
     def reason(self) -> str:
         """Why there is no choice."""
         if self.choices:
@@ -182,20 +177,15 @@ class Surveyor:
         """
         question = self.question
         sites = [self.with_batch(kind, nodes, batch) for batch in question.longest_batches]
-        site = min(sites, key=lambda each: each.fastest_days)
-        if (best := site.best) is None or len(question.batches) == 1:
+        site = min(sites, key=lambda each: each.best.run.days if each.best else math.inf)
+        if (best := site.best) is None:
             return site
-        slowest_days = (1.0 + question.settings.batch_slack) * best.run.days
-        least = best.batch
-        for batch in reversed(question.batches):
-            if batch < least:
-                try:
-                    trial = question.model.load(best.job, {BATCH: batch})
-                    if question.model.run(trial).days > slowest_days:
-                        break
-                except ProjectorError:
-                    continue
-                least = batch
+        slowest_days, least = (1.0 + question.settings.batch_slack) * best.run.days, best.batch
+        for batch in reversed([each for each in question.batches if each < least]):
+            trial = changed(question, best, {BATCH: batch})
+            if trial is None or trial.run.days > slowest_days:
+                break
+            least = batch
         if least == best.batch:
             return site
         smaller = self.with_batch(kind, nodes, least)
@@ -231,6 +221,15 @@ class Surveyor:
 def _name(value: object) -> object:
     """Return a device as the user named it; one that came with the job stays out of texts."""
     return value if isinstance(value, str) else str(getattr(value, "name", value))
+
+
+def changed(question: Question, choice: Choice, changes: Mapping[str, Any]) -> Choice | None:
+    """Project a choice with some fields changed; return None where its run cannot be."""
+    try:
+        job = question.model.load(choice.job, changes)
+        return replace(choice, job=job, run=question.model.run(job))
+    except ProjectorError:
+        return None
 
 
 def check_sizes(surveyor: Surveyor) -> None:

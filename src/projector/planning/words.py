@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from projector.planning.choice import MEETS, MISSES, UNCERTAIN, Choice
 from projector.planning.question import Question, days_number, number, usd
-from projector.planning.ranking import COST, DAYS, GPU_HOURS, spend_of, value_of
+from projector.planning.ranking import COST, DAYS, GPU_HOURS
 
 KEEPS = {MEETS: "yes", UNCERTAIN: "maybe", MISSES: "no"}
 """What reports say about a status: whether a choice keeps the limits."""
@@ -75,15 +75,13 @@ def answer_of(question: Question, choices: Sequence[Choice], objective: str) -> 
 
 def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
     """Return what the figures of a plan rest on, a sentence each."""
-    training, batches = question.job.training, question.batches
-    several = len(batches) > 1
-    span = f"{batches[0]:,} to " if several else ""
-    steps = f"{number(batches[0] * training.seq_length)} to " if several else ""
-    chosen = "the least that loses no time" if several else "the same"
+    training, ends = question.job.training, sorted({question.batches[0], question.batches[-1]})
+    chosen = "the least that loses no time" if len(ends) > 1 else "the same"
+    steps = " to ".join(number(each * training.seq_length) for each in ends)
     batch = (
-        f"Global batch {span}{batches[-1]:,} sequences of {training.seq_length:,} tokens, {steps}"
-        f"{number(question.tokens_per_step)} tokens a step ({question.batch_basis}), {chosen} on "
-        f"every cluster; precision {training.precision}."
+        f"Global batch {' to '.join(map('{:,}'.format, ends))} sequences of "
+        f"{training.seq_length:,} tokens, {steps} tokens a step ({question.batch_basis}), {chosen} "
+        f"on every cluster; precision {training.precision}."
     )
     found = [batch, f"Devices: {question.devices_basis}."]
     if choices:
@@ -108,52 +106,18 @@ def _of_others(choices: Sequence[Choice]) -> list[str]:
     return found
 
 
-def changes_of(question: Question, choices: Sequence[Choice]) -> tuple[str, ...]:
-    """Return what would change the first choice: other deadlines, other prices."""
+def changes_of(choices: Sequence[Choice]) -> tuple[str, ...]:
+    """Say at which prices of an hour another device would be the cheaper one."""
     if not choices or choices[0].status != MEETS:
         return ()
     first, found = choices[0], []
-    fitting = [each for each in choices if each.fits]
-    spend = spend_of(choices)
-    if question.deadline_days is not None:
-        found += _other_deadlines(first, fitting, spend)
-    found += _other_prices(first, fitting)
-    return tuple(found)
-
-
-def _other_deadlines(first: Choice, fitting: Sequence[Choice], spend: str) -> list[str]:
-    """Say from which deadlines on another choice is the cheapest."""
-    found = []
-    spent = value_of(first, spend)
-    later = [each for each in fitting if value_of(each, spend) < spent]
-    if later:
-        soonest = min(later, key=lambda each: each.run.days_high)
-        found.append(
-            f"From {days_number(soonest.run.days_high)} days on: {soonest.name} at "
-            f"{spend_text(soonest)}."
-        )
-    sooner = [each for each in fitting if each.run.days_high < first.run.days_high]
-    if sooner:
-        cheapest = min(sooner, key=lambda each: value_of(each, spend))
-        found.append(
-            f"Below {days_number(first.run.days_high)} days: {cheapest.name} at "
-            f"{spend_text(cheapest)}, up to {days_number(cheapest.run.days_high)} days."
-        )
-    return found
-
-
-def _other_prices(first: Choice, fitting: Sequence[Choice]) -> list[str]:
-    """Say at which prices of an hour another device is the cheaper one."""
-    found = []
-    for label in dict.fromkeys(each.label for each in fitting):
-        rivals = [each for each in fitting if each.label == label and each.status == MEETS]
-        if label == first.label or not rivals:
-            continue
+    keeping = [each for each in choices if each.fits and each.status == MEETS]
+    for label in dict.fromkeys(each.label for each in keeping if each.label != first.label):
+        rivals = [each for each in keeping if each.label == label]
         rival = min(rivals, key=lambda each: each.run.gpu_hours)
         ratio = first.run.gpu_hours / rival.run.gpu_hours
         price = first.job.run.cost.usd_per_gpu_hour
-        at_most = f"{ratio:.2f} times that of {first.label}"
-        if price is not None:
-            at_most = f"{price * ratio:,.2f} USD"
+        times = f"{ratio:.2f} times that of {first.label}"
+        at_most = times if price is None else f"{price * ratio:,.2f} USD"
         found.append(f"{rival.name} costs no more where an hour of a GPU costs at most {at_most}.")
-    return found
+    return tuple(found)

@@ -46,7 +46,7 @@ def plan_document(result: PlanResult) -> Document:
     if result.worths:
         sections.append(_worths(result))
     if choices:
-        sections += [_choices(result, choices), _picture(result), _layouts(result, choices)]
+        sections += [_choices(result, choices), _picture(result), _layouts(choices)]
     else:
         none = "Nothing fits on any cluster that was tried."
         sections.append(Section("Choices", none, media=Media.PAGE))
@@ -59,7 +59,7 @@ def plan_document(result: PlanResult) -> Document:
         # What was asked for by name is answered in a terminal too.
         table, media = Table(columns, brief=range(told)), Media.ALL if told else Media.PAGE
         sections.append(Section("Not among the choices", table=table, media=media))
-    changes = changes_of(question, result.choices)
+    changes = changes_of(result.choices)
     sections += _listed("What would change the answer", changes, media=Media.PAGE)
     of_run = result.choices[0].run.assumptions if result.choices else ()
     shown = [text for text in result.assumptions if not text.startswith(OF_RUN)]
@@ -114,8 +114,8 @@ def _worths(result: PlanResult) -> Section:
         words("days", [share(each.days) for each in result.worths]),
         words(spend_label(result), [share(each.spend) for each in result.worths]),
     ]
-    text = "The first choice, with one assumption moved at a time."
-    return Section("What decides", text, Table(columns), note="the first choice, one thing moved")
+    note = "the first choice, with one assumption moved at a time"
+    return Section("What decides", note, Table(columns), note=note)
 
 
 def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
@@ -132,10 +132,9 @@ def _choices(result: PlanResult, choices: Sequence[Choice]) -> Section:
         Column("to", [run.days_high for run in runs], days_number, 1),
         Column("GPU-hours", [run.gpu_hours for run in runs], number, short="GPU-h"),
         Column("USD", [run.cost_usd for run in runs], usd),
-        Column("MWh", [run.energy_mwh for run in runs], _three),
-        Column("t CO2", [run.co2_t for run in runs], _three),
+        Column("MWh", [run.energy_mwh for run in runs], _three, media=Media.PAGE),
+        Column("t CO2", [run.co2_t for run in runs], _three, media=Media.PAGE),
         Column("MFU %", [100.0 * each.mfu for each in choices], "{:.1f} %".format, 1, short="MFU"),
-        *_reached(choices, Media.TERMINAL),
         words("memory", [WORDS[each.verdict] for each in choices]),
     ]
     if limited:
@@ -176,7 +175,7 @@ def _three(value: float) -> str:
     return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
 
 
-def _layouts(result: PlanResult, choices: Sequence[Choice]) -> Section:
+def _layouts(choices: Sequence[Choice]) -> Section:
     failures = [each.run.failures for each in choices]
     usable = [each.usable_bytes / GIB for each in choices]
     columns = [
@@ -194,15 +193,7 @@ def _layouts(result: PlanResult, choices: Sequence[Choice]) -> Section:
         f"The peak of memory stays below to GiB in {COVERED} % of comparable runs. Goodput is the "
         "share of the days in which steps are made that stay."
     )
-    closing: list[Any] = []
-    if (knee := result.knee) is not None:
-        from rich.text import Text
-
-        spent = "USD" if result.spend == COST else "GPU-hours"
-        told = f"The knee of days against {spent}: {knee.name}, {days_number(knee.run.days)} days."
-        closing.append(Text(told))
-    note = "the fastest of each cluster"
-    return Section("Layouts", text, Table(columns), note=note, closing=closing)
+    return Section("Layouts", text, Table(columns), note="the fastest of each cluster")
 
 
 def _text(value: Any) -> str:
@@ -285,14 +276,10 @@ def plan_figure(result: PlanResult) -> fig.Figure:
     fig.label(axes, "time of the run, days", spend_label(result), grid="both")
     line: dict[str, Any] = {"color": fig.INK, "lw": 1.2, "zorder": 3}
     for axis, limit, text in _limits(result):
-        if axis == "x":
-            axes.axvline(limit, ls=STROKES[axis][0], **line)
-            place, along = (limit, 1.0), {"ha": "center", "xytext": (0, 4)}
-        else:
-            axes.axhline(limit, ls=STROKES[axis][0], **line)
-            place, along = (1.0, limit), {"ha": "right", "xytext": (-2, 4)}
-        reference = ("data", "axes fraction") if axis == "x" else ("axes fraction", "data")
-        axes.annotate(text, place, xycoords=reference, textcoords="offset points", **along)
+        (axes.axvline if axis == "x" else axes.axhline)(limit, ls=STROKES[axis][0], **line)
+        at = (limit, 1.01, "center") if axis == "x" else (0.99, 1.03 * limit, "right")
+        along = axes.get_xaxis_transform() if axis == "x" else axes.get_yaxis_transform()
+        axes.text(*at[:2], text, ha=at[2], transform=along)
     for kind in _kinds(result):
         _draw_kind(axes, result, *kind)
     axes.plot(
@@ -304,15 +291,11 @@ def plan_figure(result: PlanResult) -> fig.Figure:
             *_points(result, [result.knee]), s=190, facecolors="none", edgecolors=fig.INK,
             linewidths=1.3, zorder=7, label="knee",
         )  # fmt: skip
-    shown = _numbered(result)
+    shown = result.listed[:LISTED]
     fig.number_points(axes, np.array(_points(result, shown)).T, np.full(len(shown), 5.0))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False)
     _draw_names(side, result, shown)
     return figure
-
-
-def _numbered(result: PlanResult) -> list[Choice]:
-    return [each for each in result.choices if not each.beaten_by][:LISTED]
 
 
 def _draw_kind(

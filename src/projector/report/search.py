@@ -11,7 +11,7 @@ from rich.text import Text
 
 from projector.projection.bands import COVERED, FITS, VERDICTS, WORDS
 from projector.report.document import Column, Document, Section, Table, words
-from projector.report.figures.pareto import distinct, read_front
+from projector.report.figures.pareto import distinct, read_front, set_fields
 from projector.report.figures.rows import configuration, merged, sample, shared
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
@@ -221,7 +221,7 @@ def _ranked(result: SearchResult) -> Section:
     mfu = reached.pop("mfu")
     in_full = [result.best[place] if place < len(result.best) else None for place in places]
     bubbles = [100.0 * step.bubble_fraction if step else None for step in in_full]
-    settings = [merged([_set_fields(every[row]) for row in same]) for same in equal]
+    settings = [merged([set_fields(every[row].overrides) for row in same]) for same in equal]
     common = shared(settings)
     columns = [
         reached.pop("place"),
@@ -270,10 +270,6 @@ def _rate(result: SearchResult, candidate: Configuration) -> float:
     return tokens / candidate.iteration_time_s / result.job.cluster.gpus
 
 
-def _set_fields(candidate: Configuration) -> dict[str, Any]:
-    return {name: value for name, value in candidate.overrides.items() if value is not None}
-
-
 def groups_text(result: SearchResult) -> str:
     """Say how many configurations are as fast as the fastest, as far as can be told."""
     same = result.groups.count(1)
@@ -317,7 +313,7 @@ def _picture(result: SearchResult) -> Section:
         np.array([_rate(result, candidate) for candidate in drawn], np.float64),
         np.array([to_gib(candidate.peak_bytes) for candidate in drawn], np.float64),
         np.array([VERDICTS.index(candidate.verdict) for candidate in drawn], np.int64),
-        [configuration(_set_fields(candidate)) for candidate in drawn],
+        [configuration(set_fields(candidate.overrides)) for candidate in drawn],
     )
     text = f"The front has {len(front.rate):,} configurations that no other beats in both."
     if front.knee_text:

@@ -135,7 +135,7 @@ def test_the_verdict_is_the_result(results):
 
 def test_every_value_that_was_filled_in_is_shown_or_counted(results):
     for result in results.values():
-        text = render(*performance_report(result), width=100)
+        text = render(*performance_report(result, defaults=True), width=100)
         filled = text.split("Filled in")[1]
         left_out = numbers(filled.splitlines()[0])
         # In a group, only the first entry names the group.
@@ -174,8 +174,15 @@ def test_defaults_without_effect_are_only_counted(model, ep, field, shown):
         "training": {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096},
         "cluster": {"device": "h100"},
     }
-    text = render(*performance_report(projector.project_performance(job)), width=100)
+    text = render(*performance_report(projector.project_performance(job), defaults=True), width=100)
     assert (field in text.split("Filled in")[1]) is shown
+
+
+def test_what_was_filled_in_is_one_line(results):
+    for result in results.values():
+        _, filled = render(*performance_report(result), width=100).split("Filled in")
+        assert len(filled.strip().splitlines()) == 1
+        assert f"{len(flatten(result.provenance.defaults))} defaults; --defaults lists" in filled
 
 
 def test_equal_neighbours_are_folded(results):

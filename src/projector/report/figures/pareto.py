@@ -234,7 +234,7 @@ def front_of_search(result: SearchResult) -> Front:
     kept, equal = distinct(rates(whole), gib(whole, "peak_bytes"))
     front = [whole[row] for row in kept.tolist()]
     settings = tuple(
-        swept.merged([_set_fields(whole[row].overrides) for row in rows]) for rows in equal
+        swept.merged([set_fields(whole[row].overrides) for row in rows]) for rows in equal
     )
     peak = gib(front, "peak_bytes")
     codes = np.array([bands.VERDICTS.index(each.verdict) for each in every], np.int64)
@@ -261,7 +261,8 @@ def front_of_search(result: SearchResult) -> Front:
     )
 
 
-def _set_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def set_fields(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what overrides set, without what they leave open."""
     return {name: value for name, value in overrides.items() if value is not None}
 
 

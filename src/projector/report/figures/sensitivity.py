@@ -164,9 +164,8 @@ def map_figure(maps: Sequence[BottleneckMap]) -> fig.Figure:
     figure = fig.new_figure(
         min(1.2 + 6.4 * len(maps), max(fig.WIDE[0], 4.4 * len(maps))), 6.2, wspace=0.02
     )
-    for axes, bottleneck_map in zip(
-        figure.subplots(1, len(maps), squeeze=False)[0], maps, strict=True
-    ):
+    panels = fig.panels(figure, len(maps), len(maps))
+    for axes, bottleneck_map in zip(panels, maps, strict=True):
         _draw_bottleneck(axes, bottleneck_map)
     cells = [cell for bottleneck_map in maps for row in bottleneck_map.cells for cell in row]
     seen = {cell.bound for cell in cells if cell is not None}
@@ -187,17 +186,12 @@ def map_figure(maps: Sequence[BottleneckMap]) -> fig.Figure:
 def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
     from matplotlib.colors import ListedColormap
 
+    rows = bottleneck_map.cells
     codes = np.array(
-        [
-            [-1 if cell is None else CLASSES.index(cell.bound) for cell in row]
-            for row in bottleneck_map.cells
-        ]
+        [[-1 if each is None else CLASSES.index(each.bound) for each in row] for row in rows]
     )
     seconds = np.array(
-        [
-            [np.nan if cell is None else cell.iteration_time_s for cell in row]
-            for row in bottleneck_map.cells
-        ]
+        [[np.nan if each is None else each.iteration_time_s for each in row] for row in rows]
     )
     axes.imshow(
         codes, origin="lower", aspect="auto",
@@ -212,15 +206,8 @@ def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
     if codes.size <= MOST_PRINTED or min(codes.shape) < 3:
         for (y, x), step_s in np.ndenumerate(seconds):
             if np.isfinite(step_s):
-                axes.text(
-                    x,
-                    y,
-                    step_text(float(step_s), float(np.nanmax(seconds))),
-                    ha="center",
-                    va="center",
-                    fontsize=8.0,
-                    color=fig.INK,
-                )
+                text = step_text(float(step_s), float(np.nanmax(seconds)))
+                axes.text(x, y, text, ha="center", va="center", fontsize=8.0, color=fig.INK)
     else:
         _draw_contours(axes, seconds)
     job_cell = (

@@ -54,7 +54,7 @@ def _head(result: FirstOrderPerformance) -> list[RenderableType]:
         f"{grid.milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
-        f"MFU {grid.percent(result.mfu)}",
+        f"MFU {grid.percent(result.mfu)} of {result.peak_tflops:,.0f} TFLOP/s",
     )
     degrees = {name.upper(): value for name, value in result.degrees.items()}
     layout = [f"{name} {value:,}" for name, value in degrees.items()]

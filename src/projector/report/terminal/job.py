@@ -129,12 +129,15 @@ def risk(name: str) -> Text:
     return Text("" if name == FITS else WORDS[name], style=STYLES[name])
 
 
-def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
-    """List the values that the job leaves out: derived ones with their origin, then defaults.
+def filled_in(job: Job, provenance: Provenance, *, listed: bool) -> list[RenderableType]:
+    """Count what the job leaves out, or list it: derived values with their origin, then defaults.
 
-    Defaults that change nothing in this job are only counted, and all of them beside measurements,
-    which need the room; ``--json`` has all of them.
+    Defaults that change nothing in this job are only counted; ``--json`` has all of them.
     """
+    defaults = flatten(provenance.defaults)
+    if not listed:
+        count = f"{len(provenance.derived)} derived values, {len(defaults)} defaults"
+        return [heading("Filled in", f"{count}; --defaults lists them")]
     text = Text(style=DIM)
     derived = [f"{key} = {value}" for key, value in provenance.derived.items()]
     if derived:
@@ -142,10 +145,6 @@ def filled_in(job: Job, provenance: Provenance) -> list[RenderableType]:
     sections: dict[str, list[str]] = {}
     idle = _idle(job)
     left_out = 0
-    defaults = flatten(provenance.defaults)
-    if provenance.times is not None:
-        note = f"{len(defaults)} defaults; --json lists them"
-        return [heading("Filled in", note), Padding(text, (0, 0, 0, 2))]
     for key, value in defaults.items():
         if key.startswith(idle):
             left_out += 1

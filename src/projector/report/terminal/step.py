@@ -35,7 +35,7 @@ MAX_COLLECTIVES = 10
 
 
 def performance_report(
-    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
+    result: PerformanceProjection, suggestions: Sequence[Suggestion] = (), *, defaults: bool = False
 ) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
     return [
@@ -43,12 +43,12 @@ def performance_report(
         *run_lines(result.run),
         Text(),
         *measurement(result.provenance.times),
-        *_step(result, suggestions),
+        *_step(result, suggestions, defaults=defaults),
     ]
 
 
 def both_report(
-    result: PerformanceProjection, suggestions: Sequence[Suggestion] = ()
+    result: PerformanceProjection, suggestions: Sequence[Suggestion] = (), *, defaults: bool = False
 ) -> list[RenderableType]:
     """Return memory and performance of one job without repetition, in the order of printing."""
     return [
@@ -57,7 +57,7 @@ def both_report(
         Text(),
         *measurement(result.provenance.times),
         *_memory(result.memory),
-        *_step(result, suggestions),
+        *_step(result, suggestions, defaults=defaults),
     ]
 
 
@@ -75,14 +75,16 @@ def _head(result: PerformanceProjection) -> list[RenderableType]:
     ]
 
 
-def _step(result: PerformanceProjection, suggestions: Sequence[Suggestion]) -> list[RenderableType]:
+def _step(
+    result: PerformanceProjection, suggestions: Sequence[Suggestion], *, defaults: bool
+) -> list[RenderableType]:
     return [
         *breakdown(result),
         *communication(result),
         *compared_benchmark(result.comparison),
         *alternatives(result),
         *next_steps(result, suggestions),
-        *filled_in(result.job, result.provenance),
+        *filled_in(result.job, result.provenance, listed=defaults),
     ]
 
 
@@ -98,7 +100,7 @@ def headline(result: PerformanceProjection) -> grid.Entries:
         f"{grid.milliseconds(result.iteration_time_s)} ms/step",
         f"{result.tokens_per_s_per_gpu:,.0f} tokens/s/GPU{band(result.uncertainty)}",
         f"{result.tflops_per_gpu:,.1f} TFLOP/s/GPU",
-        f"MFU {grid.percent(result.mfu)}",
+        f"MFU {grid.percent(result.mfu)} of {result.peak_tflops:,.0f} TFLOP/s",
         f"HFU {grid.percent(result.hfu)}",
     )
     return entries(figures, "bold")
@@ -212,7 +214,7 @@ DEPTH = 2
 """Levels of the module tree below a layer."""
 
 
-def memory_report(result: MemoryProjection) -> list[RenderableType]:
+def memory_report(result: MemoryProjection, *, defaults: bool = False) -> list[RenderableType]:
     """Return the parts of the report, in the order of printing."""
     job = result.job
     return [
@@ -225,7 +227,7 @@ def memory_report(result: MemoryProjection) -> list[RenderableType]:
         *search_hint(result),
         *measurement(result.provenance.times),
         *_memory(result),
-        *filled_in(job, result.provenance),
+        *filled_in(job, result.provenance, listed=defaults),
     ]
 
 
