@@ -141,6 +141,8 @@ def test_what_a_rollout_states_is_kept_by_a_search():
         ({"critic.model": "llama3.1_70b"}, "critic", "critic.model it should be true"),
         ({"rollout.model": "llama3.1_70b"}, "rollout.model", "which trains"),
         ({"responses.prompts": 1 << 15}, "responses.prompts", "16384"),
+        ({"responses.prompts": 1 << 14, "responses.group": 256}, "responses.prompts",
+         "at most 524288"),
         ({"responses.tokens": 1, "responses.tokens.mean": 3}, "responses.tokens", "a mapping"),
         ({"rollout": 5, "rollout.tp": 2}, "rollout", "a mapping"),
     ],
@@ -170,8 +172,9 @@ def test_the_report_names_the_devices_of_both_sides():
 
 
 def test_devices_of_a_search_are_whole_nodes():
-    with pytest.raises(ConfigError, match="whole nodes of 8"):
-        pj.search_rl(STEP, gpus=12)
+    for gpus in (12, "16", True):
+        with pytest.raises(ConfigError, match="whole nodes of 8"):
+            pj.search_rl(STEP, gpus=gpus)
 
 
 sys.path.insert(0, str(ROOT / "validation"))

@@ -21,6 +21,9 @@ from projector.serving.load import MAX_TOKENS, Lengths, Scheduler
 
 COLOCATED, APART = "colocated", "apart"
 
+MOST_RESPONSES = 1 << 19
+"""More of a step are of no run, and one replica would take minutes to simulate."""
+
 MOST_LEVELS = 1 << 12
 """Equal parts of a distribution that its mean is taken of, where there are more responses."""
 
@@ -43,6 +46,9 @@ class Responses(Config):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        if self.total > MOST_RESPONSES:
+            msg = f"prompts * group: should be at most {MOST_RESPONSES} (got {self.total})"
+            raise ConfigError(msg, key="prompts", value=self.prompts, allowed=MOST_RESPONSES)
         mean, high = self.tokens.mean or 2.0, self.tokens.high or MAX_TOKENS
         if not 2.0 <= mean <= high:
             msg = f"mean ({mean:g}) of responses is from 2 to high ({high}), where they are cut"
