@@ -30,7 +30,7 @@ STAGES = {
         "projection.evaluate.stage_times",
         "projection.evaluate.state_memory",
         "projection.evaluate.cost_optimizer",
-        "projection.step.step_inputs",
+        "projection.step.rank_bytes",
     ],
     "replay": ["projection.step._replay_all"],
     "peaks": ["projection.step._peaks"],

@@ -16,7 +16,6 @@ from projector.config.engine import benchmark_routing, inference_memory, inferen
 from projector.config.network import load_network, load_transport
 from projector.config.yaml_file import read_yaml
 from projector.kernels.device import MATRIX_TYPES, MAX_TILES, OPERAND_BYTES
-from projector.projection.measured import restored_memory
 from projector.validate import attention
 
 HARDWARE = resources.data_dir("hardware")
@@ -227,7 +226,6 @@ def test_every_number_of_what_records_leave_open_has_a_source():
     table = data.pop("sources")
     assert not list(numbers(data))
     assert set(sourced_keys(data)) == table.keys()
-    assert restored_memory().margin == data["memory"]["margin"]["value"]
 
 
 def test_families_are_used():

@@ -1,13 +1,15 @@
 """JSON of results: the keys that every object carries, and its text."""
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from projector.distribution import package_version
 from projector.units import in_si
 
 SCHEMA_VERSION = 1
+
+T = TypeVar("T")
 
 
 def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, Any]:
@@ -18,6 +20,24 @@ def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, 
         "warnings": list(warnings),
         "uncertainty": uncertainty,
     }
+
+
+class Told(Generic[T]):
+    """A scalar as an attribute of a projection, which keeps it in ``scalars`` by its column."""
+
+    def __init__(self, read: Callable[[Any], T], column: str = "") -> None:
+        """Read the column of this name, or that of the attribute's."""
+        self._read, self._column = read, column
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Take the name of the attribute for that of the column unless one was given."""
+        self._column = self._column or name
+
+    def __get__(self, projection: Any, owner: type | None = None) -> T:
+        """Return the value; of the class, the attribute itself."""
+        if projection is None:
+            return self  # type: ignore[return-value]
+        return self._read(projection.scalars[self._column])
 
 
 def told(result: object, names: str) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def test_both_compares(job, record):
     for pair in compared.step.values():
         assert pair.ratio == pytest.approx(1 / 1.2)
     assert compared.missing == ()
-    assert compared.memory.step.ratio == pytest.approx(1.0)
+    assert compared.memory["step"].ratio == pytest.approx(1.0)
     found = compared.to_dict()["summary"]["operations"]
     assert found["geomean_ratio"] == pytest.approx(1 / 1.2)
     assert found["median_ape"] == pytest.approx(1 - 1 / 1.2)

@@ -100,14 +100,14 @@ def test_a_batch_has_the_verdicts_of_its_jobs():
         for precision in ("bf16", "fp8")
     ]
     jobs = [pj.load_job(JOB, change) for change in changes]
-    factors = memory_factors(JobBatch.of(jobs))
+    low, high = memory_factors(JobBatch.of(jobs))
     peaks = np.linspace(20.0, 400.0, len(jobs)) * GIB
     usable = np.full(len(jobs), 100.0) * GIB
-    codes = verdict_codes(peaks * factors.low, peaks * factors.high, usable)
+    codes = verdict_codes(peaks * low, peaks * high, usable)
     assert set(codes.tolist()) == {0, 1, 2}
     for row, job in enumerate(jobs):
-        assert (factors.low[row], factors.high[row]) == bands._factors(job)
+        assert (low[row], high[row]) == bands._factors(job)
         found = verdict_of(job, peaks[row], usable[row])
         assert found.verdict == VERDICTS[codes[row]]
-        assert found.low_bytes == peaks[row] * factors.low[row]
-        assert found.high_bytes == peaks[row] * factors.high[row]
+        assert found.low_bytes == peaks[row] * low[row]
+        assert found.high_bytes == peaks[row] * high[row]

@@ -6,6 +6,7 @@ recomputed FLOP, the band.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from projector.config._base import Config
 from projector.config.first_order import FIRST_ORDER, FirstOrderConfig, FirstOrderDevice
 from projector.config.first_order_job import AnyJob
 from projector.config.prices import Price, load_prices
-from projector.envelope import envelope, told
+from projector.envelope import T, Told, envelope, told
 from projector.errors import ConfigError
 from projector.first_order.equations import time_to_train_s
 from projector.first_order.training import TrainingResults, device_of, train
@@ -128,6 +129,16 @@ OTHER_SCHEDULES = (
 )
 
 
+class _OfRow(Told[T]):
+    """A column of the results of a batch as an attribute of one of its jobs."""
+
+    def __get__(self, projection: Any, owner: type | None = None) -> T:
+        """Return the value of the job; of the class, the attribute itself."""
+        if projection is None:
+            return self  # type: ignore[return-value]
+        return self._read(attrgetter(self._column)(projection.results)[projection.row])
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class FirstOrderProjection:
     """One job among those of a batch."""
@@ -162,15 +173,16 @@ class FirstOrderProjection:
 class FirstOrderMemory(FirstOrderProjection):
     """Whether a job fits, by closed forms."""
 
-    @property
-    def parameters_total(self) -> int:
-        """All parameters."""
-        return int(self.results.columns.parameters[self.row])
-
-    @property
-    def parameters_active(self) -> int:
-        """What a token meets."""
-        return int(self.results.columns.active_parameters[self.row])
+    parameters_total = _OfRow(int, "columns.parameters")
+    """All parameters."""
+    parameters_active = _OfRow(int, "columns.active_parameters")
+    """What a token meets."""
+    peak_bytes = _OfRow(float)
+    """All terms together."""
+    device_memory_bytes = _OfRow(float, "columns.memory_bytes")
+    """Memory of the device; nothing is reserved."""
+    fits = _OfRow(bool)
+    """Whether the peak is at most the memory of the device."""
 
     @property
     def terms_bytes(self) -> dict[str, float]:
@@ -182,21 +194,6 @@ class FirstOrderMemory(FirstOrderProjection):
             "optimizer": float(states.optimizer[self.row]),
             "activations": float(self.results.activations[self.row]),
         }
-
-    @property
-    def peak_bytes(self) -> float:
-        """All terms together."""
-        return float(self.results.peak_bytes[self.row])
-
-    @property
-    def device_memory_bytes(self) -> float:
-        """Memory of the device; nothing is reserved."""
-        return float(self.results.columns.memory_bytes[self.row])
-
-    @property
-    def fits(self) -> bool:
-        """Whether the peak is at most the memory of the device."""
-        return bool(self.results.fits[self.row])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``projector memory --fidelity first-order --json`` prints."""
@@ -223,10 +220,12 @@ class FirstOrderPerformance(FirstOrderProjection):
         """Memory of the same job."""
         return FirstOrderMemory(self.job, self.results, self.row)
 
-    @property
-    def iteration_time_s(self) -> float:
-        """Seconds of a step."""
-        return float(self.results.iteration_s[self.row])
+    iteration_time_s = _OfRow(float, "iteration_s")
+    """Seconds of a step."""
+    tokens_per_step = _OfRow(float, "columns.tokens_per_step")
+    """Tokens of a step."""
+    bubble_fraction = _OfRow(float)
+    """(P - 1) / (v m)."""
 
     @property
     def breakdown_s(self) -> dict[str, float]:
@@ -237,11 +236,6 @@ class FirstOrderPerformance(FirstOrderProjection):
     def gpus(self) -> int:
         """Devices of the job."""
         return self.job.cluster.gpus
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Tokens of a step."""
-        return float(self.results.columns.tokens_per_step[self.row])
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -262,11 +256,6 @@ class FirstOrderPerformance(FirstOrderProjection):
     def mfu(self) -> float:
         """Of the peak: the derate, less what communication and bubble leave of it."""
         return self.tflops_per_gpu / self.peak_tflops
-
-    @property
-    def bubble_fraction(self) -> float:
-        """(P - 1) / (v m)."""
-        return float(self.results.bubble_fraction[self.row])
 
     @property
     def schedule(self) -> str:

@@ -1,7 +1,7 @@
 """Prefill, decode and the largest batch of a deployment, in closed form, and reading one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from projector.config.first_order import (
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
 from projector.config.yaml_file import beside, read_yaml
-from projector.envelope import envelope, told
+from projector.envelope import Told, envelope, told
 from projector.errors import ConfigError, shown
 from projector.first_order.equations import (
     Constants,
@@ -146,24 +146,21 @@ class FirstOrderServing:
         return int(self.columns.tp[0] * self.columns.pp[0])
 
     @property
-    def ttft_s(self) -> float:
-        """Seconds from a prompt that waits for nothing to its first token."""
-        return float(self.times.prefill_s[0])
+    def scalars(self) -> dict[str, Any]:
+        """The columns of `times`, which has one row."""
+        return {each.name: getattr(self.times, each.name)[0] for each in fields(self.times)}
 
-    @property
-    def tpot_s(self) -> float:
-        """Seconds between two tokens of a sequence."""
-        return float(self.times.decode_s[0])
+    ttft_s = Told(float, "prefill_s")
+    """Seconds from a prompt that waits for nothing to its first token."""
+    tpot_s = Told(float, "decode_s")
+    """Seconds between two tokens of a sequence."""
+    max_batch = Told(int)
+    """Sequences of full length that fit."""
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
         """Generated tokens over all devices, with a batch in each stage, prompts left out."""
         return float(self.columns.batch[0] / (self.times.decode_s[0] * self.columns.tp[0]))
-
-    @property
-    def max_batch(self) -> int:
-        """Sequences of full length that fit."""
-        return int(self.times.max_batch[0])
 
     @property
     def kv_cache_bytes(self) -> float:

@@ -471,7 +471,7 @@ def _emit_served_exchange(
     sent = ceil_div(shapes.tokens, shapes.tp).astype(np.float64)
     # Of the fullest part over what every device sends on average, all as full as the fullest.
     devices = shapes.tp * steps.attention_dp
-    tokens = np.maximum(sent, pairs * parts / (devices * shapes.topk))
+    tokens = np.maximum(sent, pairs * parts / (devices * np.maximum(1, shapes.topk)))
     size = shapes.expert_hidden * element
     # The kernel for few tokens sends a copy to every expert.
     copies = np.where(op == LOW_LATENCY, shapes.topk, steps.ranks_reached).astype(np.float64)

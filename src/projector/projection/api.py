@@ -1,6 +1,6 @@
 """Projecting jobs: one, many, or one under every schedule."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, overload
@@ -22,6 +22,7 @@ from projector.projection.performance import (
     performance_projection,
     under_schedule,
 )
+from projector.projection.provenance import Provenance
 from projector.projection.results import Results
 from projector.schedule.registry import SCHEDULES, refuse_on_request
 
@@ -184,7 +185,7 @@ def project_jobs(
     jobs: Sequence[JobLike], *, target_nodes: int | None = None, schedule: str | None = None
 ) -> list[PerformanceProjection]:
     """Project a batch of jobs; each result equals that of the job alone, bit for bit."""
-    if isinstance(jobs, Job | Mapping | str | bytes | Path) or not _iterable(jobs):
+    if isinstance(jobs, Job | Mapping | str | bytes | Path) or not isinstance(jobs, Iterable):
         msg = f"jobs are a sequence of jobs, got {shown(jobs)}"
         raise ConfigError(msg, key="jobs", value=jobs, allowed="a list of jobs")
     overrides = _overrides(target_nodes, schedule)
@@ -233,14 +234,6 @@ def _overrides(target_nodes: int | None, schedule: str | None) -> dict[str, Any]
     return overrides
 
 
-def _iterable(value: Any) -> bool:
-    try:
-        iter(value)
-    except TypeError:
-        return False
-    return True
-
-
 def project_from(
     job: Job, source: "Source", *, schedule: str | None = None
 ) -> PerformanceProjection:
@@ -275,26 +268,28 @@ def _with_reduction(result: PerformanceProjection, hybrid: "Hybrid") -> Performa
     if reduction.min_dp != reduction.target_dp:
         proportion = by_proportion(reduction, hybrid.evaluate, result.breakdown_s)
         told |= {} if proportion is None else {"closed_form": proportion.to_dict()}
-    provenance, of_memory = (
-        replace(
-            each,
-            times=each.times
-            and replace(each.times, record={**each.times.record, "reduction": told}),
+
+    def with_reduction(each: Provenance) -> Provenance:
+        times = each.times
+        return replace(
+            each, times=times and replace(times, record={**times.record, "reduction": told})
         )
-        for each in (result.provenance, result.memory.provenance)
-    )
-    memory = replace(result.memory, provenance=of_memory)
-    return replace(result, provenance=provenance, memory=memory)
+
+    return _with_provenance(result, with_reduction)
 
 
 def _from(result: PerformanceProjection, source: "Source") -> PerformanceProjection:
-    memory = result.memory
-    provenance, of_memory = (
-        replace(each, warnings=(*each.warnings, *source.warnings))
-        for each in (result.provenance, memory.provenance)
+    told = _with_provenance(
+        result, lambda each: replace(each, warnings=(*each.warnings, *source.warnings))
     )
-    memory = replace(memory, provenance=of_memory)
-    return replace(result, provenance=provenance, memory=memory, source=source)
+    return replace(told, source=source)
+
+
+def _with_provenance(
+    result: PerformanceProjection, change: Callable[[Provenance], Provenance]
+) -> PerformanceProjection:
+    memory = replace(result.memory, provenance=change(result.memory.provenance))
+    return replace(result, provenance=change(result.provenance), memory=memory)
 
 
 def compare_schedules(

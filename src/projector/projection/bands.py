@@ -10,7 +10,7 @@ ratio of their step times is known better than either. How well depends on the s
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -177,25 +177,21 @@ COVERED = 90
 """Percent of comparable runs that the band of a verdict covers."""
 
 
-class Factors(NamedTuple):
-    """Both ends of the band of memory, as factors of the projected peak; 1 lies between them."""
+def memory_factors(batch: JobBatch) -> tuple[Floats, Floats]:
+    """Return both ends of the band of memory of each of n jobs, float64[n]; 1 lies between them.
 
-    low: Floats
-    high: Floats
-
-
-def memory_factors(batch: JobBatch) -> Factors:
-    """Return the band of memory of each of n jobs, float64[n] each; one look-up for each class."""
+    They are factors of the projected peak. One look-up serves each class.
+    """
     sections = batch.model, batch.parallelism, batch.training, batch.cluster
     keys = [section.band_key for section in sections]
     # Most batches have one class; to group them would take longer than all the rest.
     keys = [key for key in keys if len(key) and key.min() < key.max()]
     if not keys:
         low, high = _factors(batch.job(0)) if len(batch) else (1.0, 1.0)
-        return Factors(np.full(len(batch), low), np.full(len(batch), high))
+        return np.full(len(batch), low), np.full(len(batch), high)
     first, of_job = group_rows(*keys)
-    ends = np.array([_factors(batch.job(row)) for row in first.tolist()], np.float64)
-    return Factors(*ends.T[:, of_job])
+    low, high = np.array([_factors(batch.job(row)) for row in first.tolist()], np.float64).T
+    return low[of_job], high[of_job]
 
 
 def verdict_codes(low: Floats, high: Floats, usable: Floats) -> Ints32:
@@ -364,10 +360,7 @@ def _of(field: str, table: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _setting_of(field: str) -> str:
-    for name, prefixes in _NAMED.items():
-        if any(field.startswith(prefix) for prefix in prefixes):
-            return name
-    return SWITCHES
+    return next((name for name, each in _NAMED.items() if field.startswith(each)), SWITCHES)
 
 
 def _tokens_stay(first: Job, second: Job) -> bool:

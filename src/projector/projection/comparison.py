@@ -102,18 +102,9 @@ class Peaks:
         return told(self, "measured_gib simulated_gib ratio")
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedMemory:
-    """Peaks, allocated."""
-
-    step: Peaks
-    """Of the measured step of the benchmark."""
-    target: Peaks
-    """Of the job asked for, anchored on it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the object that stands under ``comparison`` in ``memory --json``."""
-        return {"step": self.step.to_dict(), "target": self.target.to_dict()}
+ComparedMemory = Mapping[str, Peaks]
+"""Allocated peaks of the measured ``step`` of the benchmark, and of the ``target``, the job asked
+for, anchored on it."""
 
 
 @dataclass(frozen=True, slots=True)

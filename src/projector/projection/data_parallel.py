@@ -277,11 +277,6 @@ class PassFlags(NamedTuple):
         """Whether gradients are reduced when the last backward has ended."""
         return np.asarray(~self.overlaps_reduce & ~self.every_reduce)
 
-    @property
-    def all(self) -> tuple[Flags, ...]:
-        """Every one, those that follow from the others last."""
-        return (*self, self.ahead, self.reduces_after)
-
 
 def pass_flags(replicas: Replicas) -> PassFlags:
     """Return when each replica gathers and reduces."""

@@ -57,6 +57,9 @@ from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
 from projector.schedule.replay.order_times import to_ps
 
+Details = tuple[OperationTable, cost.RowCosts]
+"""Operations, and the device time of each."""
+
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -74,11 +77,11 @@ class Evaluation:
     orders: list[ChosenOrder]
     order_of_job: Ints
     steps: step.Steps
-    details: tuple[OperationTable, cost.RowCosts] | None = None
+    details: Details | None = None
     """Every operation, where they were all costed for this batch."""
 
     @cached_property
-    def _operations(self) -> tuple[OperationTable, cost.RowCosts]:
+    def _operations(self) -> Details:
         if self.details is not None:
             return self.details
         table = emit_operations(self.workloads.rows)
@@ -342,22 +345,22 @@ def evaluate_legal(
     Pipelines and workloads that earlier batches had are taken from ``known``, and new ones are
     added. ``measured`` replaces modelled times; it needs a batch whose workloads are not known.
     """
-    lowered = _lower(legal, known, measured)
+    inputs, costs, parallel, details = _lower(legal, known, measured)
     settings = legal.schedules.settings()
-    orders, order_of_job = _orders(lowered.inputs, settings, legal.schedules.of_job)
+    orders, order_of_job = _orders(inputs, settings, legal.schedules.of_job)
     return Evaluation(
         batch=batch,
         families=legal.families,
-        workloads=lowered.workloads,
-        costs=lowered.costs,
-        parallel=lowered.parallel,
-        inputs=lowered.inputs,
+        workloads=inputs.replicas.workloads,
+        costs=costs,
+        parallel=parallel,
+        inputs=inputs,
         settings=settings,
         setting_of_job=legal.schedules.of_job,
         orders=orders,
         order_of_job=order_of_job,
-        steps=step.run_steps(lowered.inputs, orders, order_of_job),
-        details=lowered.details,
+        steps=step.run_steps(inputs, orders, order_of_job),
+        details=details,
     )
 
 
@@ -366,19 +369,14 @@ def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors
 
     No order is planned. Parameters and errors are those of `evaluate_legal`.
     """
-    inputs = _lower(legal, known, None).inputs
+    inputs, *_ = _lower(legal, known, None)
     return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job)
 
 
-class _Lowered(NamedTuple):
-    workloads: lowering.Workloads
-    costs: cost.WorkloadCosts
-    details: tuple[OperationTable, cost.RowCosts] | None
-    parallel: DataParallelCosts
-    inputs: step.StepInputs
-
-
-def _lower(legal: Legal, known: KnownPipelines | None, measured: cost.RowTimes | None) -> _Lowered:
+def _lower(
+    legal: Legal, known: KnownPipelines | None, measured: cost.RowTimes | None
+) -> tuple[step.StepInputs, cost.WorkloadCosts, DataParallelCosts, Details | None]:
+    """Return what steps are put together from, and what that follows from."""
     families = legal.families
     details = None
     if known is None:
@@ -400,8 +398,8 @@ def _lower(legal: Legal, known: KnownPipelines | None, measured: cost.RowTimes |
     optimizer_s = cost_optimizer(replicas, state.owned_parameters, state.held_parameters)
     if measured is not None and measured.optimizer_share is not None:
         optimizer_s = optimizer_s * measured.optimizer_share
-    inputs = step.step_inputs(replicas, pipelines, times, p2p, state, optimizer_s, tied_s)
-    return _Lowered(workloads, costs, details, parallel, inputs)
+    inputs = step.StepInputs(replicas, pipelines, times, p2p, state, optimizer_s, tied_s)
+    return inputs, costs, parallel, details
 
 
 def evaluate_possible(
@@ -454,21 +452,11 @@ def _orders(
         np.where(cluster.expandable == 1, 0.0, cluster.pinned_share),
         cluster.stated_fragmentation,
     )
-    most_pending = training.most_pending.take(family)
-    post_validation = training.post_validation.take(family)
-    solver_work = training.solver_work.take(family)
+    stated = training.most_pending, training.post_validation, training.solver_work
+    columns = [of_job, *(bits(limit.take(family)) for limit in limits)]
+    columns += [each.take(family) for each in stated]
     first, order_of_job = group_rows(
-        setting_of_job,
-        *(
-            np.where(planned, column, -1)
-            for column in (
-                of_job,
-                *(bits(limit.take(family)) for limit in limits),
-                most_pending,
-                post_validation,
-                solver_work,
-            )
-        ),
+        setting_of_job, *(np.where(planned, column, -1) for column in columns)
     )
     planned_rows = first[planned[first]]
     room = activation_room(inputs, planned_rows)

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from operator import is_
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,13 @@ from projector.lower import workloads as lowering
 from projector.lower.batch import JobBatch, JobColumns
 from projector.operations.cost import WorkloadCosts
 from projector.operations.known import GrowingColumns, KnownCosts, packed
-from projector.projection.pipeline_costs import PipelineCosts, cost_pipelines
+from projector.projection.pipeline_costs import OF_PIPELINES, PipelineCosts, cost_pipelines
 
 MOST_STAGES = 1 << 18
 """Stages of pipelines that are kept; a stage takes some 300 bytes."""
 
 _OF_RUNS = ("forward_s", "backward_s")
-_OF_PIPELINES = ("weight_share", "recompute_flop")
-"""Columns of `PipelineCosts` that have no entry for each stage."""
+"""Columns of `PipelineCosts` with an entry for each run."""
 
 _COSTS = tuple(field.name for field in fields(PipelineCosts))
 
@@ -56,8 +55,12 @@ class KnownPipelines:
         first, pipeline, fabric, keys = lowering.find_pipelines(batch, columns, machines)
         layout = layouts.of_job.take(first)
         numbers = self._numbers(keys, batch, columns, layouts, first)
-        rows = _Rows.of(self._columns, numbers)
-        of_run = self._columns.take("run_workload", rows.run)
+        taken = self._columns.take
+        stages = taken("stages", numbers)
+        stage = concatenated_ranges(taken("first_stage", numbers), stages)
+        runs = taken("runs", stage)
+        run = concatenated_ranges(taken("first_run", stage), runs)
+        of_run = taken("run_workload", run)
         first_run, run_workload = group_numbers(of_run, len(self._workloads))
         known, costs = self._workloads.take(of_run.take(first_run))
         workloads = lowering.Workloads(
@@ -69,17 +72,17 @@ class KnownPipelines:
             structure=lowering.structures_of(batch.take(first), keys, layout)[1],
             **known._asdict(),
             **machines.records(),
-            device=self._columns.take("device", numbers),
+            device=taken("device", numbers),
             fabric=fabric,
-            stage_offset=offsets(rows.stages),
-            stage_like=self._columns.take("stage_like", rows.stage),
-            run_offset=offsets(rows.runs),
+            stage_offset=offsets(stages),
+            stage_like=taken("stage_like", stage),
+            run_offset=offsets(runs),
             run_workload=run_workload,
-            run_count=self._columns.take("run_count", rows.run),
-            run_copies=self._columns.take("run_copies", rows.run),
+            run_count=taken("run_count", run),
+            run_copies=taken("run_copies", run),
         )
-        other = dict.fromkeys(_OF_RUNS, rows.run) | dict.fromkeys(_OF_PIPELINES, rows.pipeline)
-        parts = {name: self._columns.take(name, other.get(name, rows.stage)) for name in _COSTS}
+        other = dict.fromkeys(_OF_RUNS, run) | dict.fromkeys(OF_PIPELINES, numbers)
+        parts = {name: taken(name, other.get(name, stage)) for name in _COSTS}
         return workloads, costs, PipelineCosts(**parts)
 
     def _numbers(
@@ -131,23 +134,3 @@ class KnownPipelines:
 def _numbered(known: dict[bytes, int], rows: Ints) -> Ints:
     """Return the number of each row of int64[n, width]; new ones get one."""
     return np.array([known.setdefault(row, len(known)) for row in bytes_of_rows(rows)], np.int64)
-
-
-class _Rows(NamedTuple):
-    pipeline: Ints
-    stages: Ints
-    """int64[pipelines]: stages of each."""
-    stage: Ints
-    runs: Ints
-    """int64[stages]: runs of each."""
-    run: Ints
-
-    @classmethod
-    def of(cls, columns: GrowingColumns, pipeline: Ints) -> "_Rows":
-        stages = columns.take("stages", pipeline)
-        stage = concatenated_ranges(columns.take("first_stage", pipeline), stages)
-        runs = columns.take("runs", stage)
-        return cls(
-            pipeline, stages, stage, runs,
-            concatenated_ranges(columns.take("first_run", stage), runs),
-        )  # fmt: skip

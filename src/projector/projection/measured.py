@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Floats, Ints
-from projector.config import resources
-from projector.config._base import Config, NotNegative
 from projector.config.job import Job
-from projector.config.yaml_file import read_yaml
+from projector.config.resources import hardware_table
 from projector.lower.stages import KINDS
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.programs import LAYER_KINDS, layers_of
@@ -50,21 +48,8 @@ from projector.projection.results import DOES_NOT_FIT, OK, Results
 from projector.projection.terms import BREAKDOWN
 from projector.units import GIB
 
-FILE = "measured.yaml"
-
-
-class RestoredMemory(Config):
-    """How far memory that was restored from a record may be off."""
-
-    margin: NotNegative
-    """Share of what no measured step held that the upper bound adds."""
-
-
-def restored_memory() -> RestoredMemory:
-    """Return what is assumed of restored memory."""
-    table = read_yaml(resources.data_dir("hardware") / FILE, key=FILE)["memory"]
-    values = {name: entry["value"] for name, entry in table.items()}
-    return RestoredMemory.parse(values, path=f"{FILE}: memory")
+ASSUMED = "measured.yaml"
+"""What is assumed of restored memory."""
 
 
 def step_bytes(
@@ -114,7 +99,7 @@ def anchor_of(benchmark: Benchmark, analytic_bytes: float) -> MemoryAnchor | Non
         live_bytes=max(0.0, allocated - modelled),
         idle_bytes=max(0.0, reserved - allocated - communicators),
         measured_bytes=allocated,
-        margin=restored_memory().margin,
+        margin=float(hardware_table(ASSUMED)["memory"]["margin"]["value"]),
     )
 
 
@@ -179,10 +164,10 @@ def compare_memory(benchmark: Benchmark, anchored: MemoryProjection) -> Compared
     if step is None or anchor is None:
         return None
     modelled = step_bytes(benchmark, step.layers, step.outcome.numbers.get("states_bytes"))
-    return ComparedMemory(
-        step=Peaks(anchor.measured_bytes, modelled),
-        target=Peaks(anchor.allocated_bytes, anchor.analytic_bytes),
-    )
+    return {
+        "step": Peaks(anchor.measured_bytes, modelled),
+        "target": Peaks(anchor.allocated_bytes, anchor.analytic_bytes),
+    }
 
 
 def _operations(record: Record, jobs: Sequence[Evaluation]) -> Iterator[ComparedOperation]:
@@ -373,10 +358,8 @@ def _shares(seconds: Floats) -> dict[str, float]:
     total = float(seconds.sum())
     if total <= 0.0:
         return {"measured": 0.0, "scaled": 0.0, "analytic": 1.0}
-    return {name: float(seconds[ORIGINS.index(name)]) / total for name in reversed(_ORDER)}
-
-
-_ORDER = ("analytic", "scaled", "measured")
+    names = ("measured", "scaled", "analytic")
+    return {name: float(seconds[ORIGINS.index(name)]) / total for name in names}
 
 
 def _origins_of_stages(
@@ -392,8 +375,7 @@ def _origins_of_stages(
     np.add.at(seconds, (table.category, measured.origin), rows.exposed_s * times)
     launch_s = cost_runs(workloads.first_jobs(), workloads, evaluation.costs).launch_s
     origin: Ints = measured.layer_origin
-    for run in (run for stage in stages for run in workloads.runs(0, stage)):
-        workload = int(workloads.run_workload[run])
-        count = float(workloads.run_count[run]) * evaluation.order(0).microbatches
-        np.add.at(seconds[-1], origin[workload], launch_s[run] * count)
+    runs = [run for stage in stages for run in workloads.runs(0, stage)]
+    count = workloads.run_count[runs, np.newaxis] * float(evaluation.order(0).microbatches)
+    np.add.at(seconds[-1], origin[workloads.run_workload[runs]], launch_s[runs] * count)
     return seconds

@@ -8,13 +8,13 @@ import numpy as np
 
 from projector.config.bands import Band
 from projector.config.job import Job
-from projector.envelope import told
+from projector.envelope import Told, told
 from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection import provenance as origins
 from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
 from projector.projection.evaluate import Evaluation
-from projector.projection.results import MEMORY_SCALARS, Results, Told, from_gib, json_object
+from projector.projection.results import MEMORY_SCALARS, Results, from_gib, json_object
 from projector.projection.terms import MEMORY_TERMS, MemoryTerms
 from projector.units import to_gib
 
@@ -35,7 +35,7 @@ class MemoryAnchor:
     measured_bytes: float
     """Allocated peak of the measured step."""
     margin: float
-    """Of `RestoredMemory`."""
+    """Share of what no measured step held that the upper bound adds."""
 
     @property
     def allocated_bytes(self) -> float:
@@ -197,7 +197,7 @@ class MemoryProjection:
         if times is not None:
             found["provenance"] = {"record": times.record}
         if self.comparison is not None:
-            found["comparison"] = self.comparison.to_dict()
+            found |= told(self, "comparison")
         return {
             **origins.envelope(self.provenance, self.uncertainty),
             "warnings": list(self.warnings),

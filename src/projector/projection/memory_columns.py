@@ -10,6 +10,7 @@ import numpy as np
 
 from projector.arrays import Array, Floats, Ints, bits
 from projector.kernels import memory as kernels
+from projector.kernels.grouping import concatenated_ranges
 from projector.kernels.memory import Maxima, Replica, State, Sums, hold_state
 from projector.lower.batch import JobBatch, JobColumns
 from projector.lower.workload_columns import padded_vocab
@@ -55,23 +56,22 @@ class RankMemory(MemoryTerms[Floats, Floats]):
 
 def state_memory(replicas: Replicas, costs: PipelineCosts) -> StateMemory:
     """Compute everything that does not depend on the schedule's order."""
-    alike = replicas.alike(bits(replicas.jobs.cluster.workspace_bytes))
-    found = np.empty((len(State._fields), int(alike.replicas.first_rank_kind[-1])))
+    own, like = replicas.alike(bits(replicas.jobs.cluster.workspace_bytes))
+    found = np.empty((len(State._fields), int(own.first_rank_kind[-1])))
     hold_state(
-        alike.replicas.pattern,
-        alike.replicas.row_first,
-        _of_replicas(alike.replicas),
-        alike.replicas.patterns,
+        own.pattern,
+        own.row_first,
+        _of_replicas(own),
+        own.patterns,
         np.stack([getattr(costs, name) for name in Sums._fields]),
         np.stack([getattr(costs, name) for name in Maxima._fields]),
         NF4_BYTES,
         found,
     )
-    state = StateMemory(activations_bytes=None, **dict(zip(State._fields, found, strict=True)))
-    if alike.replicas is replicas:
-        return state
-    columns = {name: getattr(state, name).take(alike.of_rank_kind) for name in State._fields}
-    return StateMemory(activations_bytes=None, **columns)
+    if own is not replicas:
+        kinds = np.diff(replicas.first_rank_kind)
+        found = found.take(concatenated_ranges(own.first_rank_kind[like], kinds), axis=1)
+    return StateMemory(activations_bytes=None, **dict(zip(State._fields, found, strict=True)))
 
 
 def _of_replicas(replicas: Replicas) -> Floats:

@@ -12,7 +12,7 @@ import numpy as np
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.envelope import told
+from projector.envelope import Told, told
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.lower.batch import data_parallel
 from projector.operations.counts import ModelCounts
@@ -23,7 +23,7 @@ from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.provenance import Provenance, envelope, provenance_of
 from projector.projection.replicas import tied_embedding_bytes
-from projector.projection.results import PERFORMANCE_SCALARS, Results, Told, json_object
+from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.projection.run import RunProjection, project_runs
 from projector.projection.terms import BREAKDOWN
 from projector.schedule.compare import ALL, ScheduleComparison, compared

@@ -94,7 +94,7 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     counts = count_stages(structures.workloads, costs)
     return PipelineCosts(
         **{name: getattr(counts, name).take(structures.of_stage) for name in _OF_STAGES},
-        **{name: getattr(counts, name).take(structures.of_pipeline) for name in _OF_PIPELINES},
+        **{name: getattr(counts, name).take(structures.of_pipeline) for name in OF_PIPELINES},
         forward_s=layers.layer_s[:, FORWARD].take(like),
         backward_s=(layers.layer_s[:, BACKWARD] + layers.layer_s[:, WEIGHT]).take(like),
         categories_s=per_stage(layers.exposed_s),
@@ -103,8 +103,10 @@ def cost_pipelines(workloads: Workloads, costs: WorkloadCosts) -> PipelineCosts:
     )
 
 
-_OF_PIPELINES = ("weight_share", "recompute_flop")
-_OF_STAGES = tuple(each.name for each in fields(StageCounts) if each.name not in _OF_PIPELINES)
+OF_PIPELINES = ("weight_share", "recompute_flop")
+"""Columns of `StageCounts` with an entry for each pipeline."""
+
+_OF_STAGES = tuple(each.name for each in fields(StageCounts) if each.name not in OF_PIPELINES)
 
 
 def count_stages(workloads: Workloads, costs: WorkloadCosts) -> StageCounts:

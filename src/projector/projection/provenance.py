@@ -10,7 +10,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -257,25 +257,16 @@ def _collect(
 
 ELEMENT_BYTES = 2
 
-Whole = TypeVar("Whole")
-Real = TypeVar("Real")
-
 
 @dataclass(frozen=True, slots=True)
-class DocumentedTotals(Generic[Whole, Real]):
-    """What the documented closed forms give for rank 0 of one job, or of each of many."""
-
-    parameters_total: Whole
-    parameters_per_rank: Whole
-    param_optimizer_gib: Real
-    activation_gib: Real
-    total_gib: Real
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentedMemory(DocumentedTotals[int, float]):
+class DocumentedMemory:
     """What the documented closed forms give for rank 0."""
 
+    parameters_total: int
+    parameters_per_rank: int
+    param_optimizer_gib: float
+    activation_gib: float
+    total_gib: float
     components: dict[str, dict[str, float]]
     """Parameters of one rank and activation GiB of one microbatch, by module."""
 
@@ -298,22 +289,17 @@ def _unknown_to_forms(model: ModelConfig) -> bool:
     return model.layer_types is not None or model.has_unfamiliar_layers
 
 
-class DocumentedForms(NamedTuple):
-    """What the forms multiply, for rank 0."""
-
-    parameters_total: int
-    parameters_per_rank: int
-    bytes_per_token: int
-    """Activations of one microbatch, for each token of the rank."""
-
-
 @lru_cache(maxsize=4096)
 def documented_forms(
     model: ModelConfig, tp: int, ep: int, split: LayerSplit, settings: LayerSettings
-) -> DocumentedForms:
-    """Count parameters and activations by the documented forms, which know no hybrid model: 0."""
+) -> tuple[int, int, int]:
+    """Return what the documented forms multiply, which know no hybrid model: 0.
+
+    All parameters, those of rank 0, and bytes of activations that one microbatch has there for
+    each token of the rank.
+    """
     if _unknown_to_forms(model):
-        return DocumentedForms(0, 0, 0)
+        return 0, 0, 0
     forms = _Forms(model, tp)
     parameters, activation = forms.embedding_parameters, forms.token_bytes
     for stage in stage_layout(model, split, settings)[:: split.pp]:
@@ -323,7 +309,7 @@ def documented_forms(
     mixtures = sum(model.moe_layers)
     layers = mixtures * forms.layer_parameters(moe=True, ep=1)
     layers += (len(model.moe_layers) - mixtures) * forms.layer_parameters(moe=False, ep=1)
-    return DocumentedForms(forms.embedding_parameters + layers, parameters, activation)
+    return forms.embedding_parameters + layers, parameters, activation
 
 
 def documented_states_gib(parameters: Any, gpus: Any, ep: Any, pp: Any) -> Any:
@@ -345,14 +331,10 @@ class _Forms:
         self.model = model
         self.vocab = model.padded_vocab_size(tp)
         self.token_bytes = ELEMENT_BYTES * model.hidden_size
-
-    @property
-    def embedding_parameters(self) -> int:
-        return self.vocab * self.model.hidden_size
-
-    @property
-    def norm_parameters(self) -> int:
-        return 2 * self.model.hidden_size
+        self.embedding_parameters = self.vocab * model.hidden_size
+        self.norm_parameters = 2 * model.hidden_size
+        self.router_parameters = model.hidden_size * model.moe.num_experts if model.moe else 0
+        self._projections = 3 if model.gated else 2
 
     @property
     def attention_parameters(self) -> int:
@@ -368,10 +350,6 @@ class _Forms:
         keys = mla.kv_lora_rank * (hidden + heads * (mla.qk_head_dim + mla.v_head_dim) + 1)
         return queries + keys + hidden * mla.qk_pos_emb_head_dim + heads * mla.v_head_dim * hidden
 
-    @property
-    def _projections(self) -> int:
-        return 3 if self.model.gated else 2
-
     def mlp_parameters(self, moe: bool, ep: int) -> int:
         model = self.model
         if not moe or model.moe is None:
@@ -379,10 +357,6 @@ class _Forms:
         routed = model.moe.num_experts // ep * model.moe.ffn_hidden_size
         width = routed + model.moe.shared_expert_ffn_hidden_size
         return self._projections * model.hidden_size * width
-
-    @property
-    def router_parameters(self) -> int:
-        return self.model.hidden_size * self.model.moe.num_experts if self.model.moe else 0
 
     def layer_parameters(self, moe: bool, ep: int) -> int:
         router = self.router_parameters if moe else 0

@@ -198,15 +198,16 @@ class Replicas:
         chunks = np.diff(self.chunk_first) // self.columns.pp
         return segment_sums(offsets(chunks.repeat(self.columns.pp)), values[self.chunk_stage])
 
-    def alike(self, *columns: Ints) -> "Alike":
+    def alike(self, *columns: Ints) -> tuple["Replicas", Ints]:
         """Return one replica for all that agree in their structure and in some int64[replicas].
 
-        What is made of their structure alone is then made once for all machines.
+        What is made of their structure alone is then made once for all machines. Beside them
+        stands which of them each replica is like, int64[replicas].
         """
         structures = self.workloads.structures
         if len(structures.workloads.first) == len(self.workloads.first):
             # Replicas with pipelines of their own differ already.
-            return Alike(self, np.arange(len(self)), self)
+            return self, np.arange(len(self))
         structure, jobs = structures.of_pipeline.take(self.pipeline), self.jobs
         first, of_replica = group_rows(
             structure,
@@ -216,7 +217,7 @@ class Replicas:
             *(getattr(self.columns, name) for name in JobColumns.__annotations__),
             *columns,
         )
-        return Alike(self._take(first, of_replica), of_replica, self)
+        return self._take(first, of_replica), of_replica
 
     def _take(self, rows: Ints, of_replica: Ints) -> "Replicas":
         return replace(
@@ -237,25 +238,6 @@ class Replicas:
     def kinds_of_ranks(self, replica: int) -> Ints:
         """Return the kind of each rank of one replica, int64[pp]."""
         return self.rank_kind[self.ranks(replica)]
-
-
-@dataclass(frozen=True, eq=False)
-class Alike:
-    """Replicas that are equal in what somebody looks at, each kind once."""
-
-    replicas: Replicas
-    """One of each kind."""
-    of_replica: Ints
-    """int64[replicas]: the kind of each."""
-    all: Replicas
-
-    def _places(self, first: Ints, count: Ints) -> Ints:
-        return concatenated_ranges(first[self.of_replica], count)
-
-    @cached_property
-    def of_rank_kind(self) -> Ints:
-        """int64[kinds of ranks]: the same kind of rank of its kind."""
-        return self._places(self.replicas.first_rank_kind, np.diff(self.all.first_rank_kind))
 
 
 def find_replicas(workloads: Workloads, schedule: Ints, family: Ints) -> Replicas:

@@ -1,9 +1,10 @@
 """The scalars of results, declared once: columns of a sweep and ``--json`` follow."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,9 +88,9 @@ class Results:
         taken.counts, taken._shared = self.counts, self._shared
         return taken
 
-    def row(self, row: int) -> Mapping[str, Any]:
+    def row(self, row: int) -> dict[str, Any]:
         """Return every scalar of one job."""
-        return _Row(self, row)
+        return {name: values[row] for name, values in self.lists.items()}
 
     @cached_property
     def lists(self) -> dict[str, list[Any]]:
@@ -237,8 +238,8 @@ class Results:
         )
 
     @cached_property
-    def documented(self) -> provenance.DocumentedTotals[Column, Column]:
-        """The closed forms that Primus documents."""
+    def documented(self) -> dict[str, Column]:
+        """The closed forms that Primus documents, by the names of `DocumentedMemory`."""
         evaluation, degrees = self.evaluation, self.degrees
         total, per_rank, bytes_per_token = self._documented_forms()
         states_gib = provenance.documented_states_gib(
@@ -250,16 +251,16 @@ class Results:
         of_job = evaluation.families.of_job
         microbatch_bytes = (tokens * bytes_per_token).take(of_job)
         activation_gib = to_gib(microbatch_bytes * counted.take(evaluation.setting_of_job))
-        return provenance.DocumentedTotals(
-            parameters_total=self.of_families(total),
-            parameters_per_rank=self.of_families(per_rank),
-            param_optimizer_gib=self.of_families(states_gib),
-            activation_gib=activation_gib,
-            total_gib=states_gib.take(of_job) + activation_gib,
-        )
+        return {
+            "parameters_total": self.of_families(total),
+            "parameters_per_rank": self.of_families(per_rank),
+            "param_optimizer_gib": self.of_families(states_gib),
+            "activation_gib": activation_gib,
+            "total_gib": states_gib.take(of_job) + activation_gib,
+        }
 
     def _documented_forms(self) -> Ints:
-        """Return `DocumentedForms` of the families, int64[3, families]."""
+        """Return `documented_forms` of the families, int64[3, families]."""
         workloads = self.evaluation.workloads
         batch, columns = self._first_jobs, workloads.jobs.take(workloads.first)
         model, split, training = batch.model, batch.parallelism, batch.training
@@ -290,36 +291,6 @@ def verdicts(rows: kernels.ResultColumns) -> Ints32:
     return verdict_codes(*map(rows.column, of_band))
 
 
-class _Row(Mapping[str, Any]):
-    """Scalars of one job; the batch is read, and let go, when the first is asked for."""
-
-    def __init__(self, results: Results, row: int) -> None:
-        self._results: Results | None = results
-        self._row = row
-        self._known: dict[str, Any] = {}
-
-    def _values(self) -> dict[str, Any]:
-        if self._results is not None:
-            self._known = {name: values[self._row] for name, values in self._results.lists.items()}
-            self._results = None
-        return self._known
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values())
-
-    def __len__(self) -> int:
-        return len(self._values())
-
-    def __repr__(self) -> str:
-        return repr(self._values())
-
-    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
-        return dict, (self._values(),)
-
-
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """One number or text of a result."""
@@ -339,25 +310,8 @@ def _of_families(read: Callable[[Results], Array]) -> Callable[[Results], Column
     return lambda results: results.of_families(read(results))
 
 
-T = TypeVar("T")
-
-
-class Told(Generic[T]):
-    """A scalar as an attribute of a projection, which keeps it in ``scalars`` by its column."""
-
-    def __init__(self, read: Callable[[Any], T], column: str = "") -> None:
-        """Read the column of this name, or that of the attribute's."""
-        self._read, self._column = read, column
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute for that of the column unless one was given."""
-        self._column = self._column or name
-
-    def __get__(self, projection: Any, owner: type | None = None) -> T:
-        """Return the value; of the class, the attribute itself."""
-        if projection is None:
-            return self  # type: ignore[return-value]
-        return self._read(projection.scalars[self._column])
+def _documented(name: str, kind: str, unit: str) -> Scalar:
+    return Scalar(f"documented.{name}", kind, unit, lambda results: results.documented[name])
 
 
 def from_gib(gib: Any) -> float:
@@ -377,13 +331,10 @@ PERFORMANCE_SCALARS = (
     Scalar("microbatches", INT, "", lambda r: r.microbatches),
     Scalar("nodes", INT, "", _of_families(lambda r: r.family_batch.cluster.nodes)),
     Scalar("gpus", INT, "", _of_families(lambda r: r.degrees.gpus)),
-    Scalar("parallelism.tp", INT, "", _of_families(lambda r: r.degrees.tp)),
-    Scalar("parallelism.pp", INT, "", _of_families(lambda r: r.degrees.pp)),
-    Scalar("parallelism.vpp", INT, "", _of_families(lambda r: r.degrees.vpp)),
-    Scalar("parallelism.cp", INT, "", _of_families(lambda r: r.degrees.cp)),
-    Scalar("parallelism.ep", INT, "", _of_families(lambda r: r.degrees.ep)),
-    Scalar("parallelism.etp", INT, "", _of_families(lambda r: r.degrees.etp)),
-    Scalar("parallelism.dp", INT, "", _of_families(lambda r: r.degrees.dp)),
+    *(
+        Scalar(f"parallelism.{name}", INT, "", _of_families(attrgetter(f"degrees.{name}")))
+        for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
+    ),
     *(
         Scalar(f"breakdown_ms.{name}", FLOAT, "ms", _number(kernels.BREAKDOWN_MS + term))
         for term, name in enumerate(BREAKDOWN)
@@ -412,13 +363,11 @@ MEMORY_SCALARS = (
     Scalar("fits", BOOL, "", lambda r: r.fits),
     Scalar("verdict", TEXT, "", lambda r: r.verdict),
     Scalar("peak_stage", INT, "", lambda r: r.rows.peak_rank),
-    Scalar("documented.parameters_total", INT, "", lambda r: r.documented.parameters_total),
-    Scalar("documented.parameters_per_rank", INT, "", lambda r: r.documented.parameters_per_rank),
-    Scalar(
-        "documented.param_optimizer_gib", FLOAT, "GiB", lambda r: r.documented.param_optimizer_gib
-    ),
-    Scalar("documented.activation_gib", FLOAT, "GiB", lambda r: r.documented.activation_gib),
-    Scalar("documented.total_gib", FLOAT, "GiB", lambda r: r.documented.total_gib),
+    _documented("parameters_total", INT, ""),
+    _documented("parameters_per_rank", INT, ""),
+    _documented("param_optimizer_gib", FLOAT, "GiB"),
+    _documented("activation_gib", FLOAT, "GiB"),
+    _documented("total_gib", FLOAT, "GiB"),
 )
 """What ``memory --json`` says, in its order; ``performance --json`` repeats some of it."""
 

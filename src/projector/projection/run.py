@@ -1,28 +1,30 @@
 """Whole training runs: how long jobs train that state how much."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from projector.arrays import Flags, Floats
+from projector.arrays import Floats
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.run import run_default, run_default_source
-from projector.envelope import told
+from projector.envelope import Told, told
 from projector.errors import ConfigError
 from projector.projection import money as bills
 from projector.projection.bands import time_band
 from projector.projection.evaluate import Evaluation
 from projector.projection.money import known
-from projector.projection.results import Results, Told
+from projector.projection.results import Results
 from projector.projection.terms import BREAKDOWN
 from projector.runs import time as runtime
 from projector.units import DAY, Numbers
 
 _ATTENTION, _STRAGGLERS = map(BREAKDOWN.index, ("compute_attention", "stragglers"))
+
+Columns = TypeVar("Columns", runtime.RunInputs, runtime.WarmUp)
 
 _FORWARDS = 3.0
 """FLOP of a step without recomputation over those of its forward."""
@@ -129,11 +131,6 @@ class RunProjections:
         """Expected seconds by term."""
         return runtime.run_times(self.inputs)
 
-    @property
-    def possible(self) -> Flags:
-        """Whether a job states a run, and the run ends."""
-        return ~np.isnan(self.times.total_s)
-
     @cached_property
     def money(self) -> bills.RunMoney:
         """Energy and cost."""
@@ -159,17 +156,14 @@ class RunProjections:
         return RunProjection(job, inputs, times, scalars, low, high, bill)
 
 
-def row_of(inputs: runtime.RunInputs, row: int) -> runtime.RunInputs:
-    """Return one row of inputs, as columns of one."""
-    warm_up = runtime.WarmUp(
-        **{each.name: getattr(inputs.warm_up, each.name)[[row]] for each in fields(runtime.WarmUp)}
-    )
-    columns = {
-        each.name: getattr(inputs, each.name)[[row]]
-        for each in fields(runtime.RunInputs)
-        if each.name != "warm_up"
+def row_of(inputs: Columns, row: int) -> Columns:
+    """Return one row of inputs, and of columns within them, as columns of one."""
+    columns = {each.name: getattr(inputs, each.name) for each in fields(inputs)}
+    rows: dict[str, Any] = {
+        name: column[[row]] if isinstance(column, np.ndarray) else row_of(column, row)
+        for name, column in columns.items()
     }
-    return runtime.RunInputs(warm_up=warm_up, **columns)
+    return replace(inputs, **rows)
 
 
 def _band_days(

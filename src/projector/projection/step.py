@@ -40,12 +40,26 @@ class StepInputs:
     """float64[kinds of ranks]: the update."""
     tied_s: Floats
     """float64[replicas]: sum of the gradients of tied embeddings on two ranks."""
-    first_forward_ps: Ints
-    """int64[rows]: forward of the first microbatch; see `StageTimes`."""
-    kind_ps: Ints
-    """int64[kinds of stages, KIND_TIMES]: all other durations; see `kernels.timings`."""
-    held: RankBytes
-    """What each kind of rank holds besides activations."""
+
+    @cached_property
+    def first_forward_ps(self) -> Ints:
+        """int64[rows]: forward of the first microbatch; see `StageTimes`."""
+        return order_times.to_ps(self.times.first_forward_s)
+
+    @cached_property
+    def kind_ps(self) -> Ints:
+        """int64[kinds of stages, KIND_TIMES]: all other durations; see `kernels.timings`."""
+        times, kind_row = self.times, self.replicas.kind_row
+        kind_ps = np.empty((len(times.forward_s), timing_kernels.KIND_TIMES), np.int64)
+        own_s = times.forward_s, times.backward_s, times.last_backward_s
+        if not timing_kernels.round_times(*own_s, self.costs.weight_s, kind_row, kind_ps):
+            raise order_times.bad_time()
+        return kind_ps
+
+    @cached_property
+    def held(self) -> RankBytes:
+        """What each kind of rank holds besides activations."""
+        return rank_bytes(self.state)
 
     @cached_property
     def chunk_tail_s(self) -> Floats:
@@ -187,34 +201,6 @@ class Pipeline(NamedTuple):
     """float64[pp]: most activations that each rank holds at one time."""
     in_flight: Ints
     """int64[pp, chunks]: microbatches of each chunk at that time."""
-
-
-def step_inputs(
-    replicas: Replicas,
-    costs: PipelineCosts,
-    times: StageTimes,
-    p2p: PointToPoint,
-    state: StateMemory,
-    optimizer_s: Floats,
-    tied_s: Floats,
-) -> StepInputs:
-    """Convert the times of the stages for the replay, and gather what follows it."""
-    kind_ps = np.empty((len(times.forward_s), timing_kernels.KIND_TIMES), np.int64)
-    own_s = times.forward_s, times.backward_s, times.last_backward_s
-    if not timing_kernels.round_times(*own_s, costs.weight_s, replicas.kind_row, kind_ps):
-        raise order_times.bad_time()
-    return StepInputs(
-        replicas=replicas,
-        costs=costs,
-        times=times,
-        p2p=p2p,
-        state=state,
-        optimizer_s=optimizer_s,
-        tied_s=tied_s,
-        first_forward_ps=order_times.to_ps(times.first_forward_s),
-        kind_ps=kind_ps,
-        held=rank_bytes(state),
-    )
 
 
 def run_steps(inputs: StepInputs, orders: Sequence[ChosenOrder], order_of_job: Ints) -> Steps:

@@ -90,15 +90,6 @@ SUMMED = (*STATIC_TERMS, *(term for term in MEMORY_TERMS if term.scheduled))
 """Every term, in the order in which they are added."""
 
 
-class StepTerm(NamedTuple):
-    """One term of a step."""
-
-    name: str
-    """Key of ``breakdown_ms``."""
-    limit: str
-    """What limits a step whose largest term this is."""
-
-
 _CATEGORY_LIMITS = (
     "matrix multiplication",
     "attention",
@@ -108,17 +99,16 @@ _CATEGORY_LIMITS = (
     "expert-parallel communication",
 )
 
-STEP_TERMS = (
-    *map(StepTerm, CATEGORIES, _CATEGORY_LIMITS),
-    StepTerm("pp_bubble", "pipeline bubble"),
-    StepTerm("pp_comm", "pipeline communication"),
-    StepTerm("dp_comm", "data-parallel communication"),
-    StepTerm("optimizer", "optimizer"),
-    StepTerm("launch", "kernel launches and host"),
-    StepTerm("stragglers", "the slowest device"),
-)
-"""Terms of a step, which add up to it, in the order in which `kernels.step` writes them."""
+LIMITS = dict(zip(CATEGORIES, _CATEGORY_LIMITS, strict=True)) | {
+    "pp_bubble": "pipeline bubble",
+    "pp_comm": "pipeline communication",
+    "dp_comm": "data-parallel communication",
+    "optimizer": "optimizer",
+    "launch": "kernel launches and host",
+    "stragglers": "the slowest device",
+}
+"""Term of a step -> what limits the step where it is the largest."""
 
-BREAKDOWN = tuple(term.name for term in STEP_TERMS)
-
-LIMITS = dict(STEP_TERMS)
+BREAKDOWN = tuple(LIMITS)
+"""Terms of a step, keys of ``breakdown_ms``, which add up to it, in the order in which
+`kernels.step` writes them."""

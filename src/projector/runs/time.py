@@ -252,17 +252,9 @@ class RunTimes:
     """int64[runs]: `OK`, or what is wrong."""
 
 
-TERMS = (
-    "compute_s",
-    "warm_up_s",
-    "evaluation_s",
-    "stragglers_s",
-    "checkpoint_s",
-    "lost_work_s",
-    "restart_s",
-    "spares_s",
-)
-"""Fields of `RunTimes` that add up to the total."""
+_NAMES = tuple(each.name for each in fields(RunTimes))
+TERMS = _NAMES[: _NAMES.index("total_s")]
+"""Fields of `RunTimes` that add up to the total, which stands behind them."""
 
 
 def interruptions_of(inputs: RunInputs) -> tuple[Interruptions, Floats]:

@@ -12,7 +12,7 @@ from projector.errors import ProjectorError
 from projector.schedule.planning.costs import Objective
 from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
 from projector.schedule.replay.run import PipelineRun
-from projector.schedule.simulate import check_arguments, pipeline_run
+from projector.schedule.simulate import pipeline_run, read_arguments
 from projector.units import to_gib, to_ms
 
 ALL = "all"
@@ -123,7 +123,7 @@ def compare_schedules(
     has the work of a rank in as many equal ones: a rank does the same, whatever the schedule. Times
     of single stages are run in the chunks they are given for.
     """
-    check_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
+    read_arguments(pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective)
     splits = algorithm == ALL and all(np.ndim(value) == 0 for value in (f, b, w))
 
     def run(name: str, chunks: int) -> tuple[PipelineRun, None]:

@@ -327,19 +327,14 @@ def kept_by_operations(
     return decorate
 
 
-def one_chunk(name: str, vpp: int) -> None:
-    """Refuse virtual stages."""
+def one_chunk(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
+    """Refuse virtual stages; any number of ranks and microbatches."""
     if vpp != 1:
         msg = (
             f"schedule {name} has one chunk a rank, but vpp is {vpp}; "
             "set vpp = 1 or choose interleaved"
         )
         raise ScheduleError(msg, key="vpp", value=vpp, allowed=1)
-
-
-def one_chunk_of_any(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001
-    """Refuse virtual stages; any number of ranks and microbatches."""
-    one_chunk(name, vpp)
 
 
 def two_chunks(name: str, pp: int, vpp: int, microbatches: int) -> None:  # noqa: ARG001

@@ -21,11 +21,6 @@ MOST = {"pp": 1024, "vpp": 64}
 """As in a job: time and memory of a replay grow with their squares."""
 
 
-def _never(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
-    """Orders of different lengths have nothing in common."""
-    return 0, 1
-
-
 def _each(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
     """Each microbatch repeats, once every rank has begun with one."""
     return 1, pp
@@ -34,10 +29,6 @@ def _each(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
 def _each_later(pp: int, vpp: int) -> tuple[int, int]:  # noqa: ARG001
     """Each microbatch repeats, once a second warm-up is whole, or both chunks have enough."""
     return 1, 2 * pp - 1
-
-
-def _v_stages(pp: int, vpp: int) -> Ints:  # noqa: ARG001
-    return orders.v_shape(pp)
 
 
 class Entry(NamedTuple):
@@ -64,7 +55,7 @@ class Entry(NamedTuple):
     """Whether it takes seconds to plan, so that a comparison of all schedules leaves it out."""
     grouped: bool = False
     """Whether ``check``, ``order`` and ``repeats`` also take the size of a group."""
-    repeats: Callable[..., tuple[int, int]] = _never
+    repeats: Callable[..., tuple[int, int]] = lambda *_: (0, 1)
     """From ``pp`` and ``vpp``: every how many microbatches and from how many on a longer order has
     one more period, as `Series` says; every 0 where it has none."""
 
@@ -92,13 +83,13 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "gpipe",
             "all forwards, then all backwards",
-            partial(orders.one_chunk_of_any, "gpipe"),
+            partial(orders.one_chunk, "gpipe"),
             forward_backward.gpipe,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
-            partial(orders.one_chunk_of_any, "1f1b"),
+            partial(orders.one_chunk, "1f1b"),
             forward_backward.one_f_one_b,
             repeats=_each,
         ),
@@ -113,14 +104,14 @@ SCHEDULES: dict[str, Entry] = {
         Entry(
             "zerobubble",
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
-            partial(orders.one_chunk_of_any, "zerobubble"),
+            partial(orders.one_chunk, "zerobubble"),
             zerobubble.order,
             repeats=_each,
         ),
         Entry(
             "zerobubble-h2",
             "ZB-H2: twice the warm-up and memory of ZB-H1, no bubble inside a rank",
-            partial(orders.one_chunk_of_any, "zerobubble-h2"),
+            partial(orders.one_chunk, "zerobubble-h2"),
             zerobubble.order_h2,
             repeats=_each_later,
         ),
@@ -129,7 +120,7 @@ SCHEDULES: dict[str, Entry] = {
             "ZB-V: two chunks a rank in a V, handcrafted, memory of 1F1B",
             partial(orders.two_chunks, "zbv-formatted"),
             zerobubble.order_v,
-            stages=_v_stages,
+            stages=lambda pp, _: orders.v_shape(pp),
             repeats=_each_later,
         ),
         *(
@@ -139,7 +130,7 @@ SCHEDULES: dict[str, Entry] = {
                 partial(orders.two_chunks, f"zbv-greedy-{mode}"),
                 plan=_planner("zbv_greedy.plan", mode),
                 most_held=partial(orders.microbatches_held, mode),
-                stages=_v_stages,
+                stages=lambda pp, _: orders.v_shape(pp),
             )
             for mode, memory in (
                 ("min", "about a third of the memory of 1F1B"),
@@ -152,20 +143,20 @@ SCHEDULES: dict[str, Entry] = {
             "two copies of the model, fed from either end: twice the weights, one microbatch more",
             dualpipe.check,
             dualpipe.order,
-            stages=_v_stages,
+            stages=lambda pp, _: orders.v_shape(pp),
             directions=2,
             repeats=dualpipe.repeats,
         ),
         Entry(
             "seaailab",
             "zero bubble planned with the times and memory at hand",
-            partial(orders.one_chunk_of_any, "seaailab"),
+            partial(orders.one_chunk, "seaailab"),
             plan=_planner("seaailab.plan"),
         ),
         Entry(
             "seaailab-ilp",
             "the same, made better by an integer linear program in limited time",
-            partial(orders.one_chunk_of_any, "seaailab-ilp"),
+            partial(orders.one_chunk, "seaailab-ilp"),
             plan=_planner("seaailab.plan_searched"),
             on_request=True,
         ),
@@ -271,12 +262,11 @@ def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> order
     """Return the orders of a schedule that is not planned; the same arguments give the same."""
     entry = SCHEDULES[name]
     every, least = entry.repeats(pp, vpp, *_group(entry, group_size))
-    order = partial(_series_order, name, pp, vpp, group_size)
+
+    def order(microbatches: int) -> orders.Order:
+        return build(name, pp, vpp, microbatches, None, group_size)
+
     return orders.Series(pp, vpp * entry.directions, order, every, least)
-
-
-def _series_order(name: str, pp: int, vpp: int, group_size: int | None, count: int) -> orders.Order:
-    return build(name, pp, vpp, count, None, group_size)
 
 
 @lru_cache(maxsize=512)

@@ -122,11 +122,11 @@ def pipeline_run(
         raise ScheduleError(msg, key="schedule", value=name, allowed=["auto", *SCHEDULES])
     entry = check(name, pp, vpp, microbatches, group_size)
     stages = pp * vpp
-    forward_s, input_s, weight_s = (
-        _times(key, value, (stages,)) for key, value in (("f", f), ("b", b), ("w", w))
+    times_s, limit, aim = read_arguments(
+        pp, vpp, microbatches, f, b, w, p2p, memory_limit, objective
     )
-    latency_ps = np.full((2, stages), to_ps(_times("p2p", p2p, ())))
-    limit, aim = _limit(memory_limit), _objective(objective)
+    forward_s, input_s, weight_s, latency_s = times_s
+    latency_ps = np.full((2, stages), to_ps(latency_s))
     costs = None
     if entry.planned:
         costs = costs_from(
@@ -171,7 +171,7 @@ def pipeline_run(
     return run
 
 
-def check_arguments(
+def read_arguments(
     pp: int,
     vpp: int,
     microbatches: int,
@@ -181,14 +181,12 @@ def check_arguments(
     p2p: float,
     memory_limit: float | None,
     objective: Objective,
-) -> None:
-    """Raise what :func:`pipeline_run` would raise under every schedule."""
+) -> tuple[list[Floats], float | None, Objective]:
+    """Return times, limit and objective, or raise what is wrong with them under every schedule."""
     check_sizes(pp, vpp, microbatches)
-    for key, value in (("f", f), ("b", b), ("w", w)):
-        _times(key, value, (pp * vpp,))
-    _times("p2p", p2p, ())
-    _limit(memory_limit)
-    _objective(objective)
+    stages = pp * vpp
+    times_s = [_times(key, value, (stages,)) for key, value in (("f", f), ("b", b), ("w", w))]
+    return [*times_s, _times("p2p", p2p, ())], _limit(memory_limit), _objective(objective)
 
 
 def _objective(value: Any) -> Objective:

@@ -316,9 +316,9 @@ class _Explorer:
                 return []
             half = len(rows) // 2
             return [*self._bounded(rows[:half]), *self._bounded(rows[half:])]
-        factors = memory_factors(self.proposed.batch.take(rows))
+        _, high = memory_factors(self.proposed.batch.take(rows))
         settings = legal.schedules.settings(), legal.schedules.of_job
-        return [OpenOrders.of(rows, floors, factors.high, *settings, self.goal)]
+        return [OpenOrders.of(rows, floors, high, *settings, self.goal)]
 
     def _plan(self, orders: OpenOrders) -> None:
         """Plan orders by rising bounds, until none is left that may matter."""

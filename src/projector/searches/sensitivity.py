@@ -44,11 +44,11 @@ class Near:
     above_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BothWays:
     """The steps with both values of a field, and with its own."""
 
-    __slots__ = ()
-
+    field: str
     low_s: float
     high_s: float
     base_s: float
@@ -65,18 +65,14 @@ class BothWays:
         return 1.0 - min(self.low_s, self.high_s) / self.base_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effect(BothWays):
     """Effect of one field on a job."""
 
-    field: str
     value: float
     low: float
     """The field less the change."""
     high: float
-    low_s: float
-    high_s: float
-    base_s: float
     low_peak_bytes: float
     high_peak_bytes: float
     near: Near | None = None
@@ -262,14 +258,10 @@ class Workload:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedEffect(BothWays):
     """Effect of one field on several jobs; seconds are geometric means."""
 
-    field: str
-    low_s: float
-    high_s: float
-    base_s: float
     elasticity: float
     """Weighted mean over the workloads, which is the elasticity of the geometric mean."""
     point_elasticity: float | None
@@ -419,24 +411,20 @@ def _shared(
     field: str, mean_s: float, weights: Sequence[float], effects: Sequence[Effect | None]
 ) -> SharedEffect:
     """Combine the effects of one field; None marks a job that it does not affect."""
-    lows = [0.0 if effect is None else math.log(effect.low_s / effect.base_s) for effect in effects]
-    highs = [
-        0.0 if effect is None else math.log(effect.high_s / effect.base_s) for effect in effects
-    ]
-    slopes = [0.0 if effect is None else effect.elasticity for effect in effects]
-    point_slopes = [0.0 if effect is None else effect.point_elasticity for effect in effects]
-    known_slopes = [slope for slope in point_slopes if slope is not None]
+    pairs = zip(weights, effects, strict=True)
+    known = [(weight, effect) for weight, effect in pairs if effect is not None]
+    shares, moved = [weight for weight, _ in known], [effect for _, effect in known]
+    slopes = [each.point_elasticity for each in moved]
+    at_point = [slope for slope in slopes if slope is not None]
     return SharedEffect(
         field=field,
-        low_s=mean_s * math.exp(_mean(weights, lows)),
-        high_s=mean_s * math.exp(_mean(weights, highs)),
+        low_s=mean_s * math.exp(_mean(shares, [math.log(e.low_s / e.base_s) for e in moved])),
+        high_s=mean_s * math.exp(_mean(shares, [math.log(e.high_s / e.base_s) for e in moved])),
         base_s=mean_s,
-        elasticity=_mean(weights, slopes),
-        point_elasticity=_mean(weights, known_slopes)
-        if len(known_slopes) == len(point_slopes)
-        else None,
-        uneven=any(effect is not None and effect.uneven for effect in effects),
-        by_workload=tuple(slopes),
+        elasticity=_mean(shares, [each.elasticity for each in moved]),
+        point_elasticity=_mean(shares, at_point) if len(at_point) == len(slopes) else None,
+        uneven=any(each.uneven for each in moved),
+        by_workload=tuple(0.0 if each is None else each.elasticity for each in effects),
     )
 
 

@@ -6,7 +6,6 @@ Fields are sampled together, which also shows effects that only combinations hav
 extra ``sensitivity``, lays the samples out and estimates the indices.
 """
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -259,11 +258,11 @@ def _log_steps(workload: Workload, names: Sequence[str], factors: Floats) -> Flo
     levers = levers_of(workload.job, names)
     _check_range(workload, levers, factors)
     overrides = [
-        dict(
-            itertools.chain.from_iterable(
-                lever.times(factor).items() for lever, factor in zip(levers, row, strict=True)
-            )
-        )
+        {
+            field: number
+            for lever, factor in zip(levers, row, strict=True)
+            for field, number in lever.times(factor).items()
+        }
         for row in factors.tolist()
     ]
     logs = np.empty(len(overrides))

@@ -121,18 +121,8 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     shapes = InferenceShapes(rows, extents.tokens, extents.emitting)
     grouped, grouped_class = _grouped(clusters, shapes.dtype)
     weight_share, widen_s = _weights(deployments)
-    return StepColumns(
-        shapes=shapes,
-        extents=extents,
-        weight_share=weight_share,
-        widen_s=widen_s,
-        devices=devices,
-        fabrics=fabrics,
-        exchanges=exchanges,
-        grouped=grouped,
-        grouped_class=grouped_class,
-        exchange_codes=exchange_codes,
-    )
+    hardware = devices, fabrics, exchanges, grouped, grouped_class, exchange_codes
+    return StepColumns(shapes, extents, weight_share, widen_s, *hardware)
 
 
 def counts_of(steps: Sequence[Step]) -> dict[str, Ints]:

@@ -1,14 +1,14 @@
 """What serving a load looks like: latencies, throughput, memory, and what limits each step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from projector.config.bands import DECODE, LATENCY, LOAD, PREFILL, Band, serving_band
 from projector.config.device_file import origins_of
-from projector.envelope import envelope, told
+from projector.envelope import Told, envelope, told
 from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import Deployment, degrees
@@ -92,34 +92,22 @@ class ServingProjection:
         return self.deployment.gpus
 
     @property
-    def ttft_s(self) -> float:
-        """Seconds from prompts that wait for nothing to their first tokens."""
-        return float(self.rates.ttft_s[0])
+    def scalars(self) -> dict[str, Any]:
+        """The columns of `rates`, which has one row."""
+        return {each.name: getattr(self.rates, each.name)[0] for each in fields(self.rates)}
 
-    @property
-    def tpot_s(self) -> float:
-        """Seconds between two tokens of a sequence while no prompt goes through the model."""
-        return float(self.rates.tpot_s[0])
-
-    @property
-    def prompts_s(self) -> float:
-        """Seconds that the prompts of others add to each token of a sequence."""
-        return float(self.rates.prompts_s[0])
-
-    @property
-    def tokens_per_s_per_user(self) -> float:
-        """Generated tokens of one sequence, prompts of others included."""
-        return float(self.rates.tokens_per_s_per_user[0])
-
-    @property
-    def tokens_per_s_per_gpu(self) -> float:
-        """Generated tokens of the replica over its devices."""
-        return float(self.rates.tokens_per_s_per_gpu[0])
-
-    @property
-    def max_batch(self) -> int:
-        """Sequences of prompt and output that fit; 0 if none does."""
-        return int(self.rates.max_batch[0])
+    ttft_s = Told(float)
+    """Seconds from prompts that wait for nothing to their first tokens."""
+    tpot_s = Told(float)
+    """Seconds between two tokens of a sequence while no prompt goes through the model."""
+    prompts_s = Told(float)
+    """Seconds that the prompts of others add to each token of a sequence."""
+    tokens_per_s_per_user = Told(float)
+    """Generated tokens of one sequence, prompts of others included."""
+    tokens_per_s_per_gpu = Told(float)
+    """Generated tokens of the replica over its devices."""
+    max_batch = Told(int)
+    """Sequences of prompt and output that fit; 0 if none does."""
 
     @property
     def usd_per_million_tokens(self) -> float | None:

@@ -5,7 +5,7 @@ A front has the splits and batches that no other beats in both throughput and sp
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,10 +66,6 @@ class Rates:
     """int64[points]: sequences of prompt and output that fit; 0 if none does."""
     fits: Flags
     """bool[points]"""
-
-    def take(self, rows: Ints) -> "Rates":
-        """Return some of the points."""
-        return Rates(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
 
 def load_rates(grid: LoadGrid) -> Rates:

@@ -194,7 +194,6 @@ class LoadResult:
     """float64[counted]: arrival to the first step that holds the request."""
     requests: int
     """Simulated, counted or not."""
-    window_s: float
     output_tokens_per_s: float
     """Generated in the counted time, of the replica."""
     requests_per_s: float
@@ -388,7 +387,6 @@ def _result(replica: Replica, load: Load, drawn: Drawn, served: kernel.Served) -
         e2e_s=(served.finish_s - arrival_s)[counted] + request_s,
         queued_s=(served.admitted_s - arrival_s)[counted],
         requests=len(outputs),
-        window_s=window_s,
         output_tokens_per_s=rate,
         requests_per_s=rate / float(outputs.mean()),
         offered_tokens_per_s=float(outputs[arrived].sum()) / window_s if rated else np.inf,

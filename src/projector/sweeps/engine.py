@@ -24,7 +24,7 @@ from projector.sweeps.rows import Projector, column_kinds
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
 from projector.sweeps.table import SpaceLike, axis_kinds, read_space, sample, states_run
 from projector.sweeps.workers import project_side_by_side, start_ahead
-from projector.units import unwrapped
+from projector.units import DAY, unwrapped
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -54,7 +54,6 @@ MOST_WORKERS = 1024
 _SAMPLE, _SMALL_SAMPLE = 512, 64
 _QUICK_S = 2.0
 """A sample that takes no longer is followed by one chunk as a whole, which tells the rate."""
-_DAY = 86_400.0
 
 Progress = Callable[[int, int, int], None]
 """Called with the points done, the points to do in this call, and the rows found."""
@@ -294,7 +293,7 @@ def _refuse_endless(space: Space, plan: Plan, workers: int, *, local: bool) -> N
         start_ahead(workers)
     if space.size < ENDLESS_POINTS and not plan.is_slow:
         return
-    days = _estimate(space, workers, _SMALL_SAMPLE, enough_days=LONGEST_DAYS).seconds / _DAY
+    days = _estimate(space, workers, _SMALL_SAMPLE, enough_days=LONGEST_DAYS).seconds / DAY
     if days > LONGEST_DAYS:
         length = f"{days:,.0f} days" if days < 1000.0 else f"{days / 365.25:,.0f} years"
         msg = (
@@ -316,7 +315,7 @@ def _estimate(space: Space, workers: int, most: int, *, enough_days: float = 0.0
     point_s = seconds / max(1, len(points))
     chunk = min(chunk_points(space), space.size)
     crew = min(workers, -(-space.size // chunk))
-    is_close = point_s * space.size / crew >= enough_days * _DAY
+    is_close = point_s * space.size / crew >= enough_days * DAY
     if is_close and seconds < _QUICK_S and chunk > len(points):
         middle = np.arange(chunk) + (space.size - chunk) // 2
         # Again: what the chunk taught serves most others.

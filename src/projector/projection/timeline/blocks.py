@@ -4,7 +4,7 @@ A block is laid out once for all microbatches for which it takes as long. Its co
 that many of them are put in a line at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -142,17 +142,12 @@ class _Template(NamedTuple):
     @staticmethod
     def of(layer: Layer, labels: Labels) -> "_Template":
         """Turn lists into arrays."""
-        pieces = layer.pieces
-        return _Template(
-            {
-                "seconds": np.array(pieces.seconds, np.float64),
-                **{
-                    name: np.array(getattr(pieces, name), np.int64)
-                    for name in ("term", "row", "inside", "kind")
-                },
-            },
-            columns_of(layer.rows, labels),
-        )
+        pieces = {
+            name: np.array([getattr(each, name) for each in layer.pieces], np.int64)
+            for name in ("term", "row", "inside", "kind")
+        }
+        seconds = np.array([each.seconds for each in layer.pieces], np.float64)
+        return _Template(pieces | {"seconds": seconds}, columns_of(layer.rows, labels))
 
 
 def columns_of(rows: list[Row], labels: Labels) -> dict[str, Array]:
@@ -322,44 +317,42 @@ def whole_block(block: Block, phase: int, labels: Labels) -> Block:
     terms = np.flatnonzero(seconds > 0.0)
     # Gaps first: they are shown as one wait before everything that runs.
     terms = np.array(sorted(terms.tolist(), key=lambda term: (term != LAUNCH, term)), np.int64)
-    count, own = len(terms), np.arange(len(terms))
 
     def total(values: Floats) -> Floats:
         return np.bincount(block.row_term, values, len(BREAKDOWN))[terms].astype(np.float64)
 
-    nothing = np.zeros(count)
-    layers = len(block.layer_first) - 1
-    return Block(
-        seconds=seconds[terms], term=terms, row=own, inside=np.full(count, NONE),
-        begin=Edge(own, own, nothing), end=Edge(own + 1, own + 1, nothing),
-        at_s=np.full((count, 2), np.nan),
-        label=np.array([labels(BREAKDOWN[term]) for term in terms.tolist()], np.int64),
-        track=np.array(TERM_TRACKS, np.int64)[terms], row_term=terms,
-        phase=np.full(count, phase), layer=np.full(count, NONE), table_row=np.full(count, NONE),
-        recompute=np.zeros(count, np.bool_), launches=total(block.launches),
-        flop=total(block.flop), bytes=total(block.bytes), alone_s=total(block.alone_s),
-        host_s=np.full((count, 3), np.nan), host_layer=np.full(count, NONE),
-        layer_first=np.zeros(1, np.int64), layer_label=np.zeros(0, np.int64),
-        layer_number=np.zeros(0, np.int64), lead_s=np.zeros(0), busy_s=np.zeros(0),
-        held_piece=np.array([[0, count]]), saved_bytes=np.array([block.saved_bytes.sum()]),
+    has_knots = len(block.layer_label) > 0 and len(block.knots_s) > 0
+    return replace(
+        _plain(
+            np.array([labels(BREAKDOWN[term]) for term in terms.tolist()], np.int64),
+            np.array(TERM_TRACKS, np.int64)[terms], terms, phase,
+        ),
+        seconds=seconds[terms], launches=total(block.launches), flop=total(block.flop),
+        bytes=total(block.bytes), alone_s=total(block.alone_s),
+        held_piece=np.array([[0, len(terms)]]), saved_bytes=np.array([block.saved_bytes.sum()]),
         transient_bytes=np.array([block.transient_bytes.max(initial=0.0)]),
         knots_s=block.knots_s[[0, -1]] if len(block.knots_s) else block.knots_s,
-        knots_piece=np.array([0, count][: 2 * (layers > 0 and len(block.knots_s) > 0)], np.int64),
+        knots_piece=np.array([0, len(terms)][: 2 * has_knots], np.int64),
     )  # fmt: skip
 
 
 def single(label: int, track: int, term: int, phase: int) -> Block:
     """Return one activity by itself, of one piece, whose seconds are given where it stands."""
-    zero, one, none = np.zeros(1, np.int64), np.ones(1, np.int64), np.full(1, NONE)
+    return _plain(np.array([label]), np.array([track]), np.array([term]), phase)
+
+
+def _plain(label: Ints, track: Ints, term: Ints, phase: int) -> Block:
+    """Return activities that follow one another, of a piece of a second each, without layers."""
+    count, own = len(term), np.arange(len(term))
+    none, nothing, empty = np.full(count, NONE), np.zeros(count), np.zeros(0, np.int64)
     return Block(
-        seconds=np.ones(1), term=np.array([term]), row=zero, inside=none,
-        begin=Edge(zero, zero, np.zeros(1)), end=Edge(one, one, np.zeros(1)),
-        at_s=np.full((1, 2), np.nan), label=np.array([label]), track=np.array([track]),
-        row_term=np.array([term]), phase=np.array([phase]), layer=none, table_row=none,
-        recompute=np.zeros(1, np.bool_), launches=np.zeros(1), flop=np.zeros(1),
-        bytes=np.zeros(1), alone_s=np.full(1, np.nan), host_s=np.full((1, 3), np.nan),
-        host_layer=none, layer_first=np.zeros(1, np.int64), layer_label=np.zeros(0, np.int64),
-        layer_number=np.zeros(0, np.int64), lead_s=np.zeros(0), busy_s=np.zeros(0),
-        held_piece=np.zeros((0, 2), np.int64), saved_bytes=np.zeros(0), transient_bytes=np.zeros(0),
-        knots_s=np.zeros(0), knots_piece=np.zeros(0, np.int64),
+        seconds=np.ones(count), term=term, row=own, inside=none, begin=Edge(own, own, nothing),
+        end=Edge(own + 1, own + 1, nothing), at_s=np.full((count, 2), np.nan), label=label,
+        track=track, row_term=term, phase=np.full(count, phase), layer=none, table_row=none,
+        recompute=np.zeros(count, np.bool_), launches=nothing, flop=nothing, bytes=nothing,
+        alone_s=np.full(count, np.nan), host_s=np.full((count, 3), np.nan), host_layer=none,
+        layer_first=np.zeros(1, np.int64), layer_label=empty, layer_number=empty,
+        lead_s=np.zeros(0), busy_s=np.zeros(0), held_piece=np.zeros((0, 2), np.int64),
+        saved_bytes=np.zeros(0), transient_bytes=np.zeros(0), knots_s=np.zeros(0),
+        knots_piece=empty,
     )  # fmt: skip

@@ -16,9 +16,10 @@ from projector.projection.timeline.blocks import Block, Labels, lay_out_block, s
 from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Ranges, Timeline
 from projector.projection.timeline.ending import Ending, held_over_time, waits_of
 from projector.projection.timeline.layers import Layers
-from projector.projection.timeline.ranks import PS_PER_S, Line, Moved, Place, Placed, kept, lanes
+from projector.projection.timeline.ranks import Line, Moved, Place, Placed, kept, lanes
 from projector.projection.timeline.traffic import BlockTraffic, Left, Traffic
 from projector.schedule.order import Order
+from projector.schedule.replay.order_times import PS_PER_S
 from projector.schedule.replay.run import PipelineRun
 
 if TYPE_CHECKING:

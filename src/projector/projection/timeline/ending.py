@@ -12,8 +12,9 @@ from projector.projection.evaluate import Evaluation
 from projector.projection.performance import replica_of
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Held
-from projector.projection.timeline.ranks import PS_PER_S, Placed
+from projector.projection.timeline.ranks import Placed
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Order, Placement
+from projector.schedule.replay.order_times import PS_PER_S
 from projector.schedule.replay.run import PipelineRun
 
 
@@ -34,8 +35,6 @@ class Ending:
     """int64[pp]: of the first and the last operation."""
     alone_ps: Ints
     """int64[pp]: span without transfers."""
-    busy_ps: Ints
-    """int64[pp]: work, transfers left out."""
     sent_ps: Ints
     """int64[pp, chunks, kinds]: of an operation, until what it sends has arrived, where ranks wait
     for that."""
@@ -82,7 +81,6 @@ class Ending:
             start_ps=start_ps,
             end_ps=end_ps,
             alone_ps=alone.rank_end_ps[0] - apart * alone.rank_start_ps[0],
-            busy_ps=alone.rank_busy_ps[0],
             sent_ps=(timings.duration_ps - timings.alone_ps)[0, :, :, :, MIDDLE],
             latency_ps=timings.latency_ps[0],
             placement=placement,

@@ -8,7 +8,7 @@ is rounded twice.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,27 +37,17 @@ TRACK_OF = {ops.TP_COMM: columns.TP, ops.CP_COMM: columns.CP, ops.EP_COMM: colum
 """Track of the rows of a category; all others compute."""
 
 
-@dataclass(slots=True)
-class Pieces:
-    """Stretches of time, one after the other."""
+class Piece(NamedTuple):
+    """A stretch of time behind the one before it."""
 
-    seconds: list[float] = field(default_factory=list)
+    seconds: float
     """Of `SLOWS`: share of the layer's."""
-    kind: list[int] = field(default_factory=list)
-    term: list[int] = field(default_factory=list)
-    row: list[int] = field(default_factory=list)
+    term: int
+    row: int
     """Row that the piece is added to the step for; `NONE` where the block says so."""
-    inside: list[int] = field(default_factory=list)
+    kind: int = PLAIN
+    inside: int = NONE
     """Row of compute that takes longer by it, `NONE` elsewhere."""
-
-    def add(self, seconds: float, term: int, row: int, kind: int = PLAIN, inside: int = -1) -> int:
-        """Add one piece and return its number."""
-        self.seconds.append(seconds)
-        self.term.append(term)
-        self.row.append(row)
-        self.kind.append(kind)
-        self.inside.append(inside)
-        return len(self.seconds) - 1
 
 
 @dataclass(slots=True)
@@ -94,7 +84,7 @@ class Layer(NamedTuple):
 
     label: str
     is_layer: bool
-    pieces: Pieces
+    pieces: list[Piece]
     rows: list[Row]
     lead_s: float
     """How long before the layer the host has to begin, so that nothing is launched too late."""
@@ -250,7 +240,7 @@ class _Builder:
             full = int(workloads.columns.recompute[self.workload]) == RECOMPUTE_FULL
             order = _backward_order(table, of_block, again, full=full)
         self.items = [self._item(row, recompute) for row, recompute in order]
-        self.pieces, self.rows = Pieces(), list[Row]()
+        self.pieces, self.rows = list[Piece](), list[Row]()
 
     def _item(self, row: int, recompute: bool) -> _Item:
         table, seconds = self.table, float(self.layers.time_s[row])
@@ -270,7 +260,7 @@ class _Builder:
         compute_s = sum(item.seconds for item in self.items if item.is_compute)
         phase = self.phases[0]
         if self.parallel:
-            self.pieces.add(1.0, DATA_PARALLEL, NONE, WAITS)
+            self._add(1.0, DATA_PARALLEL, NONE, WAITS)
             self._copies(COPIES_BEFORE, phase)
         for item in self.items:
             item.number = self._row_of(item)
@@ -346,6 +336,11 @@ class _Builder:
 
     # What stands on which piece.
 
+    def _add(self, *piece: Any, **more: int) -> int:
+        """Add a `Piece` and return its number."""
+        self.pieces.append(Piece(*piece, **more))
+        return len(self.pieces) - 1
+
     def _row_of(self, item: _Item) -> int:
         table, row = self.table, item.row
         category = int(table.category[row])
@@ -369,7 +364,7 @@ class _Builder:
     def _gap(self, seconds: float, phase: int) -> None:
         if seconds > 0.0:
             row = Row("launch", columns.WAIT, LAUNCH, phase, alone_s=seconds)
-            row.reach(self.pieces.add(seconds, LAUNCH, len(self.rows)))
+            row.reach(self._add(seconds, LAUNCH, len(self.rows)))
             self.rows.append(row)
 
     def _compute(self, item: _Item, compute_s: float) -> None:
@@ -377,14 +372,14 @@ class _Builder:
         row = self.rows[item.number]
         free = [(item.low, item.high, NONE)] if item.high > item.low or not item.claims else []
         for begin, end, place in sorted([*free, *item.claims]):
-            row.reach(self.pieces.add(end - begin, row.term, item.number))
+            row.reach(self._add(end - begin, row.term, item.number))
             if place == NONE:
                 continue
             beside = self.items[place]
-            self.rows[beside.number].reach(len(self.pieces.seconds) - 1)
+            self.rows[beside.number].reach(len(self.pieces) - 1)
             slowed = self.layers.hides(beside.row)[3]
             if slowed > 0.0:
-                piece = self.pieces.add(
+                piece = self._add(
                     slowed * (end - begin),
                     self.rows[beside.number].term,
                     beside.number,
@@ -394,19 +389,19 @@ class _Builder:
                 self.rows[beside.number].reach(piece)
         if self.parallel and compute_s > 0.0 and item.seconds > 0.0:
             share = item.seconds / compute_s
-            row.reach(self.pieces.add(share, DATA_PARALLEL, NONE, SLOWS, inside=item.number))
+            row.reach(self._add(share, DATA_PARALLEL, NONE, SLOWS, inside=item.number))
 
     def _wait(self, item: _Item) -> None:
         """Add what nothing hides of a collective, and what it slows that is not in this block."""
         row = self.rows[item.number]
         waited_s, _, _, slowed = self.layers.hides(item.row)
         elsewhere_s = slowed * max(0.0, item.wanted)
-        row.reach(self.pieces.add(waited_s + elsewhere_s, row.term, item.number))
+        row.reach(self._add(waited_s + elsewhere_s, row.term, item.number))
 
     def _copies(self, kind: int, phase: int) -> None:
         label = "fsdp.copy_in" if kind == COPIES_BEFORE else "fsdp.copy_out"
         row = Row(label, columns.COMPUTE, DATA_PARALLEL, phase)
-        row.reach(self.pieces.add(1.0, DATA_PARALLEL, len(self.rows), kind))
+        row.reach(self._add(1.0, DATA_PARALLEL, len(self.rows), kind))
         self.rows.append(row)
 
     def _offload(self, phase: int) -> None:
@@ -417,11 +412,11 @@ class _Builder:
             return
         label = "activations.offload" if phase == FORWARD else "activations.reload"
         row = Row(label, columns.COPY, LAUNCH, phase, alone_s=moved_s)
-        if late_s > 0.0 or not self.pieces.seconds:
-            row.reach(self.pieces.add(late_s, LAUNCH, len(self.rows)))
+        if late_s > 0.0 or not self.pieces:
+            row.reach(self._add(late_s, LAUNCH, len(self.rows)))
         # A copy that is not late ends with the piece that runs when it has taken its time.
         reached = int(np.searchsorted(np.cumsum(self._fixed_seconds()), moved_s)) + 1
-        row.first, row.last = 0, min(reached, len(self.pieces.seconds))
+        row.first, row.last = 0, min(reached, len(self.pieces))
         self.rows.append(row)
 
     # What the host does.
@@ -495,5 +490,5 @@ class _Builder:
 
     def _fixed_seconds(self) -> Floats:
         """Return the seconds of the pieces without what data parallelism adds."""
-        seconds = np.array(self.pieces.seconds, np.float64)
-        return np.where(np.array(self.pieces.kind, np.int64) == PLAIN, seconds, 0.0)
+        plain = [each.seconds if each.kind == PLAIN else 0.0 for each in self.pieces]
+        return np.array(plain, np.float64)

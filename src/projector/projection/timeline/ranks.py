@@ -14,8 +14,7 @@ from projector.arrays import Flags, Floats, Ints
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline.blocks import Block
 from projector.projection.timeline.columns import BLOCK, LAYER, NONE, NOT_LAUNCHED
-
-PS_PER_S = 1e12
+from projector.schedule.replay.order_times import PS_PER_S
 
 
 class Place(NamedTuple):
@@ -107,11 +106,6 @@ class Placed:
         self.width = apportioned(weight, self.term, total_ps)
         self.boundary = np.concatenate([[0], np.cumsum(self.width)]) + line.begin_ps
         self.label: Ints = line.joined("label")
-
-    @property
-    def end_ps(self) -> int:
-        """The end of the last piece."""
-        return int(self.boundary[-1])
 
     def begins(self, element: int) -> int:
         """Return when an element begins."""

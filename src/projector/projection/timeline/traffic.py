@@ -11,7 +11,7 @@ import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
 from projector.operations.table import BACKWARD, FORWARD
-from projector.projection.data_parallel import pass_flags, slowdowns
+from projector.projection.data_parallel import PassFlags, pass_flags, slowdowns
 from projector.projection.evaluate import Evaluation
 from projector.projection.timeline.columns import NONE
 
@@ -85,16 +85,6 @@ class _Stage(NamedTuple):
     reduce_bytes: Floats
 
 
-class _Flags(NamedTuple):
-    every_gather: bool
-    every_reduce: bool
-    overlaps_gather: bool
-    overlaps_reduce: bool
-    regathers: bool
-    ahead: bool
-    reduces_after: bool
-
-
 class Traffic:
     """Data parallelism of one replica."""
 
@@ -102,7 +92,7 @@ class Traffic:
         self.evaluation, self.replica = evaluation, replica
         replicas = evaluation.inputs.replicas
         self.replicas, self.parallel = replicas, evaluation.parallel
-        self.flags = _Flags(*(bool(flags[replica]) for flags in pass_flags(replicas).all))
+        self.flags = PassFlags(*(flags[replica] for flags in pass_flags(replicas)))
         beside = slowdowns(replicas)
         self.longer = float(beside.collectives[replica])
         self.slowdown = float(beside.compute[replica])
@@ -136,15 +126,15 @@ class Traffic:
             reduce_s=layers.reduce_s if reduces else silent,
             before_s=layers.before_s if flags.regathers else silent,
         )
-        return self._pass(layers, self.backward_ahead, BACKWARD, waits=flags.every_reduce)
+        return self._pass(layers, self.backward_ahead, BACKWARD, waits=bool(flags.every_reduce))
 
     def after(self, stage: int, *, gathers: bool) -> list[Left]:
         """Return the collectives of a stage that nothing overlaps, in order."""
-        layers = self._layers(stage, backward=not gathers)
+        layers, flags = self._layers(stage, backward=not gathers), self.flags
         if gathers:
-            columns = (layers.gather_s, layers.gather_bytes, not self.flags.overlaps_gather, GATHER)
+            columns = (layers.gather_s, layers.gather_bytes, not flags.overlaps_gather, GATHER)
         else:
-            columns = (layers.reduce_s, layers.reduce_bytes, self.flags.reduces_after, REDUCE)
+            columns = (layers.reduce_s, layers.reduce_bytes, bool(flags.reduces_after), REDUCE)
         seconds, num_bytes, stands, label = columns
         if not stands:
             return []

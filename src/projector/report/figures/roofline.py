@@ -9,6 +9,7 @@ import numpy as np
 
 from projector.arrays import Floats
 from projector.config.job import Job
+from projector.config.resources import hardware_table
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.lower.hardware import native_type
 from projector.operations import table as ops
@@ -20,7 +21,8 @@ from projector.report.terminal.job import short_title
 from projector.report.terminal.single import title
 from projector.single.attention import AttentionProjection, project_attention
 from projector.single.gemm import GemmList
-from projector.units import MEGA, TB, TERA
+from projector.single.gemm_words import GemmReport
+from projector.units import MEGA, MICROSECOND, TB, TERA
 
 # FLOP and compulsory memory traffic of rows of the operation table. *Compulsory* is what any
 # kernel must move: every operand once, whatever its tiles read again and whatever a cache keeps.
@@ -425,10 +427,24 @@ def gemm_figure(gemms: GemmList) -> fig.Figure:
         from projector.report.figures.benchmark import s_curve
 
         s_curve(curve, ratios, [("shapes", fig.PALETTE[0], np.arange(len(ratios)))])
+    elif len(shown) == 1:
+        _draw_terms(curve, shown[0])
     else:
         _draw_curve(curve, rate / np.minimum(peak, intensity * memory), bounds)
     _draw_roof(roof, intensity, rate / TERA, bounds, peak / TERA, memory / TERA)
     return figure
+
+
+def _draw_terms(axes: fig.Axes, report: GemmReport) -> None:
+    """Draw what a single GEMM is made of, and its whole time."""
+    times_us = {
+        name: report.terms[key] / MICROSECOND
+        for key, name in reversed(hardware_table("report_words.yaml")["gemm_terms"].items())
+        if report.terms.get(key)
+    }
+    axes.barh([*times_us], [*times_us.values()], color=_COLOURS[report.bound])
+    axes.axvline(report.time_s / MICROSECOND, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
+    fig.label(axes, "time, µs; dashed: the whole", "", "Terms, side by side or in turn", grid="x")
 
 
 def _draw_curve(axes: fig.Axes, share: np.ndarray, bounds: np.ndarray) -> None:

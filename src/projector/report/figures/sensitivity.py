@@ -184,7 +184,7 @@ def map_figure(maps: Sequence[BottleneckMap]) -> fig.Figure:
 
 
 def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
-    from matplotlib.colors import ListedColormap
+    from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 
     rows = bottleneck_map.cells
     codes = np.array(
@@ -193,11 +193,17 @@ def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
     seconds = np.array(
         [[np.nan if each is None else each.iteration_time_s for each in row] for row in rows]
     )
-    axes.imshow(
-        codes, origin="lower", aspect="auto",
-        cmap=ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)]), vmin=-1.5,
-        vmax=len(CLASSES) - 0.5, interpolation="nearest",
-    )  # fmt: skip
+    if len({*codes[codes >= 0].tolist()}) == 1:
+        # One class says nothing of a place, so the shade of its colour says how fast it is.
+        bound = COLOURS[CLASSES[int(codes.max())]]
+        shades = LinearSegmentedColormap.from_list(bound, [bound, "white"])
+        axes.imshow(seconds, origin="lower", aspect="auto", cmap=shades, interpolation="nearest")
+    else:
+        axes.imshow(
+            codes, origin="lower", aspect="auto",
+            cmap=ListedColormap([NO_JOB, *(COLOURS[name] for name in CLASSES)]), vmin=-1.5,
+            vmax=len(CLASSES) - 0.5, interpolation="nearest",
+        )  # fmt: skip
     for y, x in np.argwhere(codes < 0).tolist():
         axes.fill_between(
             [x - 0.5, x + 0.5], y - 0.5, y + 0.5, facecolor="none", edgecolor="#D0D0D0",

@@ -383,7 +383,7 @@ def anchored_memory(result: MemoryProjection) -> list[RenderableType]:
     table = grid.Grid.of("anchored", rows, mark=mark)
     note = f"a step of the benchmark held {grid.gib(anchor.measured_bytes)} GiB"
     if compared is not None:
-        note += f", and {grid.gib(compared.step.simulated_bytes)} simulated"
+        note += f", and {grid.gib(compared['step'].simulated_bytes)} simulated"
     return grid.section("Peak, anchored on a measured one", note, table)
 
 

@@ -17,7 +17,7 @@ from projector.schedule import order as orders
 
 def check(pp: int, vpp: int, microbatches: int) -> None:
     """Require an even number of ranks and an even number of microbatches, at least two a rank."""
-    orders.one_chunk("dualpipe", vpp)
+    orders.one_chunk("dualpipe", pp, vpp, microbatches)
     if pp % 2:
         msg = f"schedule dualpipe needs an even number of ranks, but pp is {pp}"
         raise ScheduleError(msg, key="pp", value=pp, allowed="an even number")

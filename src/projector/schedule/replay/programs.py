@@ -35,10 +35,6 @@ def compile_line(order: Order) -> Line:
     )
     if status != kernels.OK:
         raise ScheduleError("this order is not a schedule: a rank waits for ever", key="schedule")
-    # Rows of a rank are in its own order, so the last assignment is the last operation.
-    last_backward = np.empty((order.pp, order.vpp), np.int64)
-    (backward,) = np.nonzero(order.kind != FORWARD)
-    last_backward[order.rank[backward], order.chunk[backward]] = slot[backward]
     used, uses = np.unique(line[:, kernels.DURATION].astype(np.int64), return_counts=True)
     compiled = Line(
         line=line,
@@ -48,7 +44,7 @@ def compile_line(order: Order) -> Line:
         latency_uses=np.bincount(line[:, kernels.LATENCY], minlength=1 + 2 * order.stage_of.size),
         first_slot=slot[order.rank_offset[:-1]],
         last_slot=slot[order.rank_offset[1:] - 1],
-        last_backward_slot=last_backward,
+        last_backward_slot=slot[_last_backwards(order)],
     )
     freeze(compiled)
     return compiled
@@ -326,6 +322,7 @@ def _reach(order: Order, operations: Operations, period: Period) -> int:
 
 def _last_backwards(order: Order) -> Ints:
     """Return the row of the last B (W, where it stands alone) of each chunk, int64[pp, vpp]."""
+    # Rows of a rank are in its own order, so the last assignment is the last operation.
     (backward,) = np.nonzero(order.kind != FORWARD)
     last = np.empty((order.pp, order.vpp), np.int64)
     last[order.rank[backward], order.chunk[backward]] = backward
