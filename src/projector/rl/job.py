@@ -186,9 +186,9 @@ def read_rl(
             changes[section][name] = value
             continue
         node, (*sections, last) = data, key.split(".")
-        for depth, part in enumerate(sections, 1):
-            node[part] = dict(_section(".".join(sections[:depth]), node.get(part)))
-            node = node[part]
+        for depth, each in enumerate(sections, 1):
+            node[each] = dict(_section(".".join(sections[:depth]), node.get(each)))
+            node = node[each]
         node[last] = value
     for name in ("rollout", "responses"):
         _section(name, data.get(name))
