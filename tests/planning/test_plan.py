@@ -10,7 +10,7 @@ from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
 from projector.planning import plan as planning
 from projector.planning.choice import MEETS
-from projector.planning.question import ask
+from projector.planning.question import ask, read_batches
 from projector.planning.survey import Surveyor, bounds_of
 
 MODEL = "llama3.2_1b"
@@ -67,6 +67,18 @@ def test_every_cluster_trains_the_same_model(two_sizes):
     assert f"global batch {first}" in two_sizes.answer
     assert "our rule for models of up to 5 B parameters" in two_sizes.assumptions[0]
     assert "the law of best batches for 20 B tokens" in two_sizes.assumptions[0]
+
+
+def test_few_tokens_have_batches_from_one_sequence():
+    few = plan(model="llama3.1_8b", tokens="8k", devices="h100", gpus=[64])
+    assert few.question.batches == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+def test_a_batch_may_be_one_sequence():
+    assert read_batches("1..8") == (1, 2, 4, 8)
+    assert read_batches(1) == read_batches([1.0]) == (1,)
+    with pytest.raises(ConfigError, match="whole numbers above 0"):
+        read_batches(True)
 
 
 def test_more_than_one_batch_is_chosen_from():

@@ -9,6 +9,7 @@ import pytest
 
 import projector as pj
 from projector.errors import ConfigError
+from projector.report.rl import rl_report
 from projector.serving.memory import serving_memory
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +138,13 @@ def test_what_a_rollout_states_is_kept_by_a_search():
         ({"rollot": {}}, "rollot", "rollout"),
         ({"rollout.disaggregated": {}}, "rollout.disaggregated", "left out"),
         ({"critic": 5}, "critic.config", "a job is"),
+        ({"critic.model": "llama3.1_70b"}, "critic", "critic.model it should be true"),
+        ({"rollout.model": "llama3.1_70b"}, "rollout.model", "which trains"),
+        ({"responses.prompts": 1 << 15}, "responses.prompts", "16384"),
+        ({"responses.prompts": 1 << 14, "responses.group": 256}, "responses.prompts",
+         "at most 524288"),
+        ({"responses.tokens": 1, "responses.tokens.mean": 3}, "responses.tokens", "a mapping"),
+        ({"rollout": 5, "rollout.tp": 2}, "rollout", "a mapping"),
     ],
 )  # fmt: skip
 def test_mistakes(overrides, key, text):
@@ -153,9 +161,20 @@ def test_sections_are_mappings(name):
         pj.project_rl([STEP])
 
 
+def test_overrides_reach_the_lengths():
+    found = pj.project_rl(EXAMPLE, overrides={"responses.tokens.mean": 1500})
+    assert found.job.responses.tokens.mean == 1500
+
+
+def test_the_report_names_the_devices_of_both_sides():
+    title = rl_report(apart(**{"rollout.device": "mi300x"})).title
+    assert title.endswith("8 x NVIDIA H100 SXM 80GB and 8 x AMD Instinct MI300X")
+
+
 def test_devices_of_a_search_are_whole_nodes():
-    with pytest.raises(ConfigError, match="whole nodes of 8"):
-        pj.search_rl(STEP, gpus=12)
+    for gpus in (12, "16", True):
+        with pytest.raises(ConfigError, match="whole nodes of 8"):
+            pj.search_rl(STEP, gpus=gpus)
 
 
 sys.path.insert(0, str(ROOT / "validation"))

@@ -169,8 +169,9 @@ def read_batches(value: Any) -> tuple[int, ...]:
     found: set[int] = set()
     for part in parts if isinstance(parts, list | tuple) else [parts]:
         ends = [read_amount(end) for end in part.split("..")] if isinstance(part, str) else [part]
-        whole = all(isinstance(end, int | float) and end >= 1 and end % 1 == 0 for end in ends)
-        if not whole or True in ends or len(ends) > 2 or ends[0] > ends[-1]:
+        kinds = {type(end) for end in ends} <= {int, float}
+        whole = kinds and all(end >= 1 and end % 1 == 0 for end in ends)
+        if not whole or len(ends) > 2 or ends[0] > ends[-1]:
             msg = f"global_batch: takes {_BATCHES}; got {shown(value)}"
             raise ConfigError(msg, key="global_batch", value=value, allowed=_BATCHES)
         low, high = int(ends[0]), int(ends[-1])
@@ -390,7 +391,8 @@ def _batches_by_rule(
     if base.run.steps is None:
         scale, power = settings.batch_law
         by_law = 2.0 ** round(math.log2(scale * tokens_of(base) ** power))
-    low, high = (each / base.training.seq_length for each in sorted((batch_tokens, by_law)))
+    both = sorted((batch_tokens, by_law))
+    low, high = (max(1.0, each / base.training.seq_length) for each in both)
     least = int(low) if low >= 1.0 and low.is_integer() else max(1, round(low / ROUND)) * ROUND
     batches = doubled(least, least * round(high / low))
     if len(batches) == 1:

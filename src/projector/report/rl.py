@@ -20,9 +20,11 @@ TERMS: Mapping[str, str] = hardware_table("report_words.yaml")["rl_phases"]
 def rl_report(result: RLProjection) -> Document:
     """Return the report of a step."""
     job, asked, rollout = result.job, result.job.responses, result.rollout
-    title = f"{job.training.model.name} on {job.gpus:,} x {job.training.cluster.device.name}"
+    device = job.training.cluster.device.name
+    title = f"{job.training.model.name} on {result.update.gpus:,} x {device}"
     where = str(job.placement)
     if job.placement == APART:
+        title += f" and {job.rollout_gpus:,} x {job.rollout.cluster.device.name}"
         where += f": {result.update.gpus:,} GPUs train, {job.rollout_gpus:,} generate"
         where += ", one step off-policy" if job.staleness else ", in turn"
         where += f"; idle {percent(result.idle[TRAINING])} and {percent(result.idle[ROLLOUT])}"

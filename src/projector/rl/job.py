@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from projector.arrays import Ints
 from projector.config._base import Config, Count
 from projector.config.job import Job
-from projector.config.load import load_job, resolve_paths, set_field
+from projector.config.load import load_job, resolve_paths
 from projector.config.yaml_file import beside, read_yaml
 from projector.errors import ConfigError, shown
 from projector.serving.api import read_case
@@ -21,6 +21,9 @@ from projector.serving.load import MAX_TOKENS, Lengths, Scheduler
 
 COLOCATED, APART = "colocated", "apart"
 
+MOST_RESPONSES = 1 << 19
+"""More of a step are of no run, and one replica would take minutes to simulate."""
+
 MOST_LEVELS = 1 << 12
 """Equal parts of a distribution that its mean is taken of, where there are more responses."""
 
@@ -28,10 +31,10 @@ MOST_LEVELS = 1 << 12
 class Responses(Config):
     """What is asked and answered in a step."""
 
-    prompts: Count = Field(le=1 << 14)
+    prompts: int = Field(gt=0, le=1 << 14)
     """Distinct prompts of a step."""
 
-    group: Count = Field(default=1, le=1 << 8)
+    group: int = Field(default=1, gt=0, le=1 << 8)
     """Responses to each of them."""
 
     prompt_tokens: Count = 256
@@ -43,6 +46,9 @@ class Responses(Config):
 
     @model_validator(mode="after")
     def _is_possible(self) -> Self:
+        if self.total > MOST_RESPONSES:
+            msg = f"prompts * group: should be at most {MOST_RESPONSES} (got {self.total})"
+            raise ConfigError(msg, key="prompts", value=self.prompts, allowed=MOST_RESPONSES)
         mean, high = self.tokens.mean or 2.0, self.tokens.high or MAX_TOKENS
         if not 2.0 <= mean <= high:
             msg = f"mean ({mean:g}) of responses is from 2 to high ({high}), where they are cut"
@@ -130,12 +136,14 @@ class RLJob(Config):
         total, longest, gpus = self.responses.total, self.responses.longest, self.rollout_gpus
         own, replica = self.training.cluster.gpus, self.rollout.gpus
         device, other = (each.cluster.device.name for each in (self.training, self.rollout))
+        mine, theirs = (each.model.name for each in (self.training, self.rollout))
         together = self.placement == COLOCATED
         found = [
             (gpus % replica > 0, "rollout_gpus", gpus, f"a multiple of {replica}, the replica's"),
             (self.rollout.disaggregated is not None, "rollout.disaggregated", "set", "left out"),
             (together and gpus != own, "rollout_gpus", gpus, f"{own}, those of training"),
             (together and other != device, "rollout.device", other, f"{device} where colocated"),
+            (mine != theirs, "rollout.model", theirs, f"{mine}, which trains"),
             (together and self.staleness > 0, "staleness", 1, "0 where colocated"),
         ]
         for name, job in (("training", self.training), ("critic", self.critic or self.training)):
@@ -171,17 +179,22 @@ def read_rl(
         msg = f"a step is a file or a mapping, got {shown(given)}"
         raise ConfigError(msg, key="config", value=given, allowed="a file or a mapping")
     data = dict(given)
-    for name in ("rollout", "responses"):
-        if not isinstance(data.get(name) or {}, Mapping):
-            msg = f"{name}: should be a mapping (got {shown(data[name])})"
-            raise ConfigError(msg, key=name, value=data[name], allowed="a mapping")
     changes: dict[str, dict[str, Any]] = {"training": {}, "critic": {}, "rollout": {}}
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
         if name and section in changes:
             changes[section][name] = value
-        else:
-            set_field(data, key, value)
+            continue
+        node, (*sections, last) = data, key.split(".")
+        for depth, each in enumerate(sections, 1):
+            node[each] = dict(_section(".".join(sections[:depth]), node.get(each)))
+            node = node[each]
+        node[last] = value
+    for name in ("rollout", "responses"):
+        _section(name, data.get(name))
+    if changes["critic"] and not data.get("critic"):
+        msg = f"critic: is left out; with critic.{next(iter(changes['critic']))} it should be true"
+        raise ConfigError(msg, key="critic", value=data.get("critic"), allowed="true or a job")
     for name in ("training", "responses"):
         if not data.get(name):
             raise ConfigError(f"{name}: is required", key=name, allowed="a section")
@@ -205,6 +218,14 @@ def read_rl(
         if case.traffic.model_fields_set:
             raise ConfigError("load: is that of a server; write responses", key="load")
     return RLJob.parse({**data, "rollout": case.deployment, "scheduler": case.scheduler})
+
+
+def _section(name: str, value: Any) -> Mapping[str, Any]:
+    """Return the fields of a section, none where it is left out."""
+    if isinstance(value or {}, Mapping):
+        return value or {}
+    msg = f"{name}: should be a mapping (got {shown(value)})"
+    raise ConfigError(msg, key=name, value=value, allowed="a mapping")
 
 
 @contextmanager

@@ -168,7 +168,7 @@ def search_rl(
     late = changes.pop("staleness", None)
     base = read_rl(job, changes)
     node, total = base.training.cluster.gpus_per_node, base.gpus if gpus is None else gpus
-    nodes, rest = divmod(total, node)
+    nodes, rest = divmod(total, node) if type(total) is int else (0, 0)
     if nodes < 1 or rest:
         msg = f"gpus ({total}) must be whole nodes of {node}"
         raise ConfigError(msg, key="gpus", value=total, allowed=f"a multiple of {node}")
