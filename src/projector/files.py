@@ -31,13 +31,13 @@ _NOT_FILES = {
 def check_place(path: str | Path, *, key: str) -> None:
     """Refuse a file that could not be written, before anything is projected for it."""
     target = Path(path)
-    refuse_special(target, key=key)  # a file would take the place of a device
     try:
         is_folder = target.is_dir()
     except OSError as error:
         raise not_written(target, error.strerror or str(error), key=key) from None
     if is_folder:
         raise not_written(target, "it is a folder", key=key)
+    refuse_special(target, key=key)  # a file would take the place of a device
     if not target.parent.is_dir():
         raise not_written(target, f"there is no folder {target.parent}", key=key)
 

@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -111,7 +112,7 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _resolve_names(cls, data: Any) -> Any:
+    def _resolve_names(cls, data: Any, info: ValidationInfo) -> Any:
         if not isinstance(data, Mapping):
             return data
         resolved: dict[str, Any] = {}
@@ -128,7 +129,8 @@ class Config(BaseModel):
                 raise ValueError(f"{name!r} is set twice, also under its alias {alias!r}")
             resolved[name] = unwrapped(value)
             spelled[name] = str(given)
-            if isinstance(resolved[name], str) and name in _numbers(cls, str):
+            is_text = isinstance(resolved[name], str) and info.mode == "python"
+            if is_text and name in _numbers(cls, str):  # a record keeps to numbers
                 resolved[name] = read_amount(resolved[name], name)
             if resolved[name] is True and name in _numbers(cls):
                 # Python takes it for one, which nobody means; false may mean none.
