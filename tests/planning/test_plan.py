@@ -77,8 +77,12 @@ def test_few_tokens_have_batches_from_one_sequence():
 def test_a_batch_may_be_one_sequence():
     assert read_batches("1..8") == (1, 2, 4, 8)
     assert read_batches(1) == read_batches([1.0]) == (1,)
-    with pytest.raises(ConfigError, match="whole numbers above 0"):
-        read_batches(True)
+
+
+@pytest.mark.parametrize("batches", ["1..1M", "65537", "0", "2.5", "512..256", True])
+def test_batches_have_bounds(batches):
+    with pytest.raises(ConfigError, match="whole numbers from 1 to 65536"):
+        read_batches(batches)
 
 
 def test_more_than_one_batch_is_chosen_from():

@@ -159,7 +159,10 @@ def read_prices(value: Any, kinds: Sequence[ClusterKind]) -> dict[str, float]:
 
 BATCH = "training.global_batch_size"
 
-_BATCHES = "whole numbers above 0: one, several as 512,1024, or a range as 512..2k"
+MOST_BATCH = 1 << 16
+"""Sequences of a step beyond this are of no run, and have more microbatches than are replayed."""
+
+_BATCHES = f"whole numbers from 1 to {MOST_BATCH}: one, several as 512,1024, or a range as 512..2k"
 
 
 def read_batches(value: Any) -> tuple[int, ...]:
@@ -170,7 +173,7 @@ def read_batches(value: Any) -> tuple[int, ...]:
     for part in parts if isinstance(parts, list | tuple) else [parts]:
         ends = [read_amount(end) for end in part.split("..")] if isinstance(part, str) else [part]
         kinds = {type(end) for end in ends} <= {int, float}
-        whole = kinds and all(end >= 1 and end % 1 == 0 for end in ends)
+        whole = kinds and all(1 <= end <= MOST_BATCH and end % 1 == 0 for end in ends)
         if not whole or len(ends) > 2 or ends[0] > ends[-1]:
             msg = f"global_batch: takes {_BATCHES}; got {shown(value)}"
             raise ConfigError(msg, key="global_batch", value=value, allowed=_BATCHES)
