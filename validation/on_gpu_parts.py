@@ -464,9 +464,9 @@ def _peak(place: Place, found: Found, name: str, given: Mapping[str, Any]) -> No
         return
     peaks = pj.project_memory(reduction.job, records=record, profiling_mode="both").comparison
     assert peaks is not None
-    allocated = peaks.step.measured_bytes / GIB
-    found.add("peak memory", name, allocated, peaks.target.simulated_bytes / GIB, "GiB")
-    modelled = peaks.step.simulated_bytes / GIB
+    allocated = peaks["step"].measured_bytes / GIB
+    found.add("peak memory", name, allocated, peaks["target"].simulated_bytes / GIB, "GiB")
+    modelled = peaks["step"].simulated_bytes / GIB
     found.add("peak memory, as the step ran", name, allocated, modelled, "GiB")
     numbers = ("peak_reserved_bytes", "outside_allocator_bytes", "peak_resident_bytes")
     found.facts[name] = ", ".join(

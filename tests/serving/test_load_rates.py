@@ -58,9 +58,9 @@ def test_proposed_tokens_are_those_of_steps():
 def test_order_changes_no_bit():
     grid = some_loads()
     order = np.random.default_rng(6).permutation(len(grid))
-    moved, stayed = load_rates(grid.take(order)), load_rates(grid).take(order)
+    moved, stayed = load_rates(grid.take(order)), load_rates(grid)
     for name in NAMES:
-        np.testing.assert_array_equal(getattr(moved, name), getattr(stayed, name))
+        np.testing.assert_array_equal(getattr(moved, name), getattr(stayed, name)[order])
 
 
 def test_a_projection_is_a_load_of_its_own():
