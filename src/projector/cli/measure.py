@@ -236,10 +236,9 @@ def _run(
     if session.device:
         announce_compilation(quiet=printer.quiet)
     benchmark = benchmark_of(session)
-    from projector.report.figures.benchmark import benchmark_figure
     from projector.report.terminal.measure import benchmark_report
 
-    draw(common.plot, lambda: benchmark_figure(benchmark))
+    draw(common.plot, "figures.benchmark.benchmark_figure", benchmark)
     printer.wrote(common.plot, common.out)
     shown = {**benchmark.to_dict(), "warnings": session.warnings}
     printer.show(shown, lambda _: benchmark_report(benchmark))

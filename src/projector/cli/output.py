@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from projector.config.job import Job
     from projector.frames import Frame
     from projector.report.document import Document
-    from projector.report.figures.figure import Figure
     from projector.report.figures.pictures import Picture
     from projector.searches.result import SearchResult
     from projector.sweeps.result import SweepResult
@@ -164,12 +164,17 @@ def write_csv(result: "Frame", path: str | None, printer: Printer) -> None:
         printer.wrote(path)
 
 
-def draw(path: str | None, figure: "Callable[[], Figure]") -> None:
-    """Draw a figure, if a file for it was named."""
+def draw(path: str | None, figure: str, *shown: Any) -> None:
+    """Draw a figure, ``module.function`` of `projector.report`, if a file was named.
+
+    It is loaded only then: what it imports takes a third of the start of a small command.
+    """
     if path is not None:
         from projector.report.figures.figure import save_figure
 
-        save_figure(path, figure)
+        module, _, name = figure.rpartition(".")
+        made = getattr(import_module(f"projector.report.{module}"), name)
+        save_figure(path, lambda: made(*shown))
 
 
 def write_page(path: str | None, document: "Callable[[], Document]") -> None:

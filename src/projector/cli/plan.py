@@ -95,9 +95,9 @@ def plan(
         )
     first = result.choices[0].job if result.choices else None
     emitted = emission.of_job(first) if isinstance(first, Job) else []
-    from projector.report.plan import plan_document, plan_figure
+    from projector.report.plan import plan_document
 
-    output.draw(plot, lambda: plan_figure(result))
+    output.draw(plot, "plan.plan_figure", result)
     output.write_page(html, lambda: plan_document(result))
     if job_out is not None and result.choices:
         from projector.report.job_file import write_job

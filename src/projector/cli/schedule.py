@@ -219,10 +219,9 @@ def _write(
         from projector.report.terminal.job import short_title
 
         title = short_title(job)
-    from projector.report.figures.gantt import gantt_figure
 
     run = best.run
-    output.draw(plot, lambda: gantt_figure(run, title))
+    output.draw(plot, "figures.gantt.gantt_figure", run, title)
     if timeline is not None:
         from projector.report.timeline import write_timeline
 

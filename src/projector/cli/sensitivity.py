@@ -126,15 +126,12 @@ class Answer:
 
     def draw(self, kind: str, path: str, top: int) -> None:
         """Write one figure."""
-        from projector.report.figures import sensitivity
-
         if kind == "map":
-            output.draw(path, lambda: sensitivity.map_figure(self.maps))
+            output.draw(path, "figures.sensitivity.map_figure", self.maps)
         elif kind == "sobol" and self.indices is not None:
-            indices = self.indices
-            output.draw(path, lambda: sensitivity.sobol_figure(indices))
+            output.draw(path, "figures.sensitivity.sobol_figure", self.indices)
         else:
-            output.draw(path, lambda: sensitivity.tornado_figure(self.sensitivity, top))
+            output.draw(path, "figures.sensitivity.tornado_figure", self.sensitivity, top)
 
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
         """Return the object of ``--json``; values of one of several jobs are under its workload."""

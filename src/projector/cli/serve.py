@@ -147,9 +147,9 @@ def serve(
     result = project_case(
         read_case(config, changes), front=front, gpus=numbers[0] if numbers else None
     )
-    from projector.report.serve import front_figure, serve_report
+    from projector.report.serve import serve_report
 
-    draw(plot, lambda: front_figure(result))
+    draw(plot, "serve.front_figure", result)
     write_page(html, lambda: serve_report(result))
     printer.wrote(plot, html)
     traffic = result.traffic.model_copy(update={"batch": result.batch})
@@ -221,7 +221,7 @@ def _search(
     stated = {name: value for name, value in ranking.items() if value is not None}
     with SweepProgress(quiet=printer.quiet, found="points") as progress:
         result = search_serving(deployment=config, overrides=changes, progress=progress, **stated)
-    draw(files[0], lambda: report.fronts_figure(result))
+    draw(files[0], "serve_search.fronts_figure", result)
     write_page(files[1], lambda: report.serve_search_report(result))
     printer.wrote(*files)
     warnings = result.best.warnings if result.best else ()

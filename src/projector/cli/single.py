@@ -43,13 +43,12 @@ def gemm(
     """
     check_files(plot, out=out)
     interpret_at_first(quiet=printer.quiet)
-    from projector.report.figures.roofline import gemm_figure
     from projector.report.terminal.single import gemm_report
     from projector.single.gemm import list_gemms
 
     gemms = list_gemms(extents, table, **asdict(products))
     write_csv(gemms, out, printer)
-    draw(plot, lambda: gemm_figure(gemms))
+    draw(plot, "figures.roofline.gemm_figure", gemms)
     printer.show(gemms.to_dict(), lambda _: gemm_report(gemms, explain=explain))
 
 
@@ -90,14 +89,13 @@ def attention(
     """
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
-    from projector.report.figures.roofline import attention_figure
     from projector.report.terminal.single import attention_report, read_shapes
     from projector.single.attention import packed_time_s, project_attention
 
     columns = read_shapes(shape, table, asdict(shapes))
     projection = project_attention(**columns)
     together_s = packed_time_s(projection) if packed else None
-    draw(plot, lambda: attention_figure(projection, columns))
+    draw(plot, "figures.roofline.attention_figure", projection, columns)
     result = {**projection.to_dict(), "warnings": list(projection.warnings)}
     result["uncertainty"] = projection.uncertainty
     if together_s is not None:
@@ -133,7 +131,6 @@ def collective(
     check_files(plot)
     interpret_at_first(quiet=printer.quiet)
     from projector.config.formats.shape_table import byte_count
-    from projector.report.figures.collective import collective_figure
     from projector.report.terminal.network import collective_report
     from projector.single.collective import project_collective
 
@@ -147,5 +144,5 @@ def collective(
         algorithm=algorithm,
         sweep=sweep,
     )
-    draw(plot, lambda: collective_figure(projection))
+    draw(plot, "figures.collective.collective_figure", projection)
     printer.show(projection.to_dict(), lambda _: collective_report(projection))

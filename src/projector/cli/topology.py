@@ -165,18 +165,16 @@ def plot(
     With --nodes draw a cluster: hosts, rails, leaf, spine and core switches. KEY=VALUE is as in
     show.
     """
-    from projector.report.figures.cluster import cluster_figure
-    from projector.report.figures.topology import node_figure
     from projector.topology.cluster import build_cluster, load_node
 
     target = out or f"{Path(node).stem}.png"
     check_files(target)
     graph = load_node(node, assignments, network)
     if nodes is None:
-        draw(target, lambda: node_figure(graph))
+        draw(target, "figures.topology.node_figure", graph)
     else:
         cluster = build_cluster(graph, nodes)
-        draw(target, lambda: cluster_figure(cluster))
+        draw(target, "figures.cluster.cluster_figure", cluster)
     if printer.as_json:
         print_plain({"node": graph.node.name, "figure": target})
     else:

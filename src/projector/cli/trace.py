@@ -380,7 +380,7 @@ def _several(
     request: TraceRequest, plot: str | None, html: str | None, printer: Printer
 ) -> "TraceComparison | Runs":
     """Compare traces of the command line; what was asked for is drawn of two as of more."""
-    from projector.report.trace_runs import MOST_RUNS, Run, Runs, runs_document, runs_picture
+    from projector.report.trace_runs import MOST_RUNS, Run, Runs, runs_document
     from projector.validate.traces.compare import compare_runs
 
     named = [_named(text) for text in request.paths]
@@ -397,7 +397,7 @@ def _several(
         return compare_runs(*read)
     names = _apart([name for name, _ in named])
     found = Runs(tuple(Run.of(*each) for each in zip(names, read, strict=True)))
-    draw(plot, lambda: runs_picture(found))
+    draw(plot, "trace_runs.runs_picture", found)
     write_page(html, lambda: runs_document(found))
     printer.wrote(plot, html)
     return compare_runs(*read) if len(read) == 2 else found
@@ -446,7 +446,6 @@ def gap(
     else from the shapes in the trace. With --config, KEY=VALUE among the paths overrides a field
     of the job.
     """
-    from projector.report.figures.trace import gap_figure
     from projector.report.terminal.trace import gap_report
     from projector.validate.traces.api import gap_of
 
@@ -464,7 +463,7 @@ def gap(
         msg = "the picture of the gap has nothing to show: no theoretical duration is known"
         raise ConfigError(msg, key="plot", value=plot, allowed="--config or --device")
     title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
-    draw(plot, lambda: gap_figure(found.operations, title))
+    draw(plot, "figures.trace.gap_figure", found.operations, title)
     request.write_rows(found.rows)
     if printer.as_json:
         print_json(found.to_dict())

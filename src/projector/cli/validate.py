@@ -41,13 +41,12 @@ def validate(
         return
     output.check_files(plot)
     output.announce_compilation(quiet=printer.quiet)
-    from projector.report.figures.measurements import measurements_figure
     from projector.report.terminal.validate import validation_report
     from projector.validate.totals import results_object, summary, write_results
 
     columns = [name.strip() for name in by.split(",") if name.strip()]
     validation = write_results(kind, file, out, columns)
-    output.draw(plot, lambda: measurements_figure(validation))
+    output.draw(plot, "figures.measurements.measurements_figure", validation)
     totals = summary(validation)
     result = results_object(validation, totals)
     printer.show(result, lambda _: validation_report(validation, totals))
