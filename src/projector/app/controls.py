@@ -74,7 +74,7 @@ class Control(NamedTuple):
         return value if isinstance(value, str) else f"{value:,}"
 
 
-class Frame(NamedTuple):
+class Standing(NamedTuple):
     """What the controls of a tab offer, where they stand, and overrides that no control has."""
 
     choices: dict[str, list[Any]]
@@ -133,24 +133,24 @@ class Tab:
         found = dict(map(parse_override, parts))
         return in_full(found) if self.name == "train" else found
 
-    def settle(self, overrides: Overrides) -> Frame:
+    def settle(self, overrides: Overrides) -> Standing:
         """Return where the controls stand for overrides; an unusual value becomes a choice."""
-        frame, numbers = Frame({}, [], dict(overrides)), self._numbers(overrides)
+        standing, numbers = Standing({}, [], dict(overrides)), self._numbers(overrides)
         for control in self.controls:
             value, own = control.own, numbers.get(control.field, {})
             stated = {round(overrides.get(path, own[path]) / own[path], 4) for path in own}
             if len(stated) == 1:
                 value = stated.pop()
                 for path in own:
-                    frame.extras.pop(path, None)
+                    standing.extras.pop(path, None)
             elif not isinstance(overrides.get(control.field), Mapping):
-                value = frame.extras.pop(control.field, value)
+                value = standing.extras.pop(control.field, value)
             choices = list(dict.fromkeys([*control.usual, control.own, value]))
             if control.kind != "menu":
                 choices.sort(key=lambda each: each or 0)
-            frame.choices[control.field] = choices
-            frame.places.append(choices.index(value))
-        return frame
+            standing.choices[control.field] = choices
+            standing.places.append(choices.index(value))
+        return standing
 
     def collect(
         self, choices: Mapping[str, Sequence[Any]], places: Iterable[Any], extras: Overrides

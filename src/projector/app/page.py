@@ -14,7 +14,7 @@ from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 from werkzeug.serving import BaseWSGIServer, make_server
 
-from projector.app.controls import Control, Frame, Overrides, Tab, link_of, state_of, tabs_of
+from projector.app.controls import Control, Overrides, Standing, Tab, link_of, state_of, tabs_of
 from projector.app.views import NOTHING, Answer, serving_answer, step_answer
 from projector.config.formats.emit.emitted import TITLES
 from projector.errors import ProjectorError
@@ -110,12 +110,12 @@ class Page:
             *(self._section(tab, tab.settle({})) for tab in self.tabs.values()),
         ])  # fmt: skip
 
-    def _section(self, tab: Tab, frame: Frame) -> Any:
+    def _section(self, tab: Tab, standing: Standing) -> Any:
         name = f"{tab.name}-{{}}".format
         search_and_pin = {"best": "Best layout", "pin": "Pin", "unpin": "Unpin"}
         buttons = (search_and_pin if tab.name == "train" else {}) | {name("reset"): "Reset"}
         groups = [
-            html.Details([html.Summary(title), *(_control(tab, each, frame) for each in group)],
+            html.Details([html.Summary(title), *(_control(tab, each, standing) for each in group)],
                          open=True)
             for title, group in tab.groups.items()
         ]  # fmt: skip
@@ -127,7 +127,7 @@ class Page:
                  for each, title in FILES[tab.name].items()]  # fmt: skip
         actions = [html.Button(title, id=each) for each, title in buttons.items()]
         return html.Section([
-            dcc.Store(id=name("frame")), dcc.Store(id=name("overrides")),
+            dcc.Store(id=name("standing")), dcc.Store(id=name("overrides")),
             html.Div([html.Div(id=name("tiles"), className="tiles"), _alert(name("error"))],
                      className="verdict"),
             html.Div([html.Div(actions, className="actions"),
@@ -146,7 +146,7 @@ class Page:
         call, url, shown = self.app.callback, Input("url", "search"), Input("tab", "value")
         pinned = Input("pinned", "data")
         for name, tab in self.tabs.items():
-            states = [State(f"{name}-overrides", "data"), State(f"{name}-frame", "data"),
+            states = [State(f"{name}-overrides", "data"), State(f"{name}-standing", "data"),
                       State(f"{name}-more", "value")]  # fmt: skip
             values = [f"{name}-{_id(each)}" for each in tab.controls]
             moves = [(value, prop) for value, each in zip(values, tab.controls, strict=True)
@@ -155,7 +155,7 @@ class Page:
             drawn = [f"{name}-figure-{each}" for each in range(FIGURES[name])]
             clicks = ["best", f"{name}-reset"] if name == "train" else [f"{name}-reset"]
             call(
-                Output(f"{name}-frame", "data"), Output(f"{name}-more", "value"),
+                Output(f"{name}-standing", "data"), Output(f"{name}-more", "value"),
                 Output(f"{name}-found", "children"), *(Output(*each) for each in moves), *states,
                 url, Input(f"{name}-more", "n_submit"),
                 *(Input(each, "n_clicks") for each in clicks),
@@ -164,7 +164,7 @@ class Page:
             call(
                 Output(f"{name}-overrides", "data"), *(Output(each, "children") for each in texts),
                 *(Output(f"{each}-shown", "children") for each in values),
-                *(Output(each, "figure") for each in drawn), Input(f"{name}-frame", "data"),
+                *(Output(each, "figure") for each in drawn), Input(f"{name}-standing", "data"),
                 pinned, shown, *(Input(each, "value") for each in values),
             )(self._compute(tab))  # fmt: skip
             call(
@@ -191,13 +191,13 @@ class Page:
     def _settle(self, tab: Tab) -> Callable[..., Any]:
         """Return what puts the controls where a link, a button or typed text wants them."""
 
-        def settle(overrides: Overrides, frame: Any, more: str, query: str, *_: Any) -> Any:
+        def settle(overrides: Overrides, standing: Any, more: str, query: str, *_: Any) -> Any:
             cause, told, wanted = ctx.triggered_id, "", dict[str, Any]()
             try:
                 if cause == "best":
                     told, wanted = self.best(overrides)
                 elif cause == f"{tab.name}-more":
-                    kept = overrides.keys() - frame["extras"]
+                    kept = overrides.keys() - standing["extras"]
                     wanted = {key: overrides[key] for key in kept} | tab.parse(more or "")
                 elif cause != f"{tab.name}-reset":
                     wanted = state_of(query, self.tabs).get(tab.name, {})
@@ -214,14 +214,14 @@ class Page:
     def _compute(self, tab: Tab) -> Callable[..., Any]:
         """Return what answers the controls of a tab; what is illegal leaves the last answer."""
 
-        def compute(frame: Any, pinned: Overrides | None, shown: str, *places: Any) -> Any:
-            if frame is None or None in places:
+        def compute(standing: Any, pinned: Overrides | None, shown: str, *places: Any) -> Any:
+            if standing is None or None in places:
                 raise PreventUpdate
-            choices, same = frame["choices"], [no_update] * FIGURES[tab.name]
+            choices, same = standing["choices"], [no_update] * FIGURES[tab.name]
             texts = [each.write(choices[each.field][int(place)])
                      for each, place in zip(tab.controls, places, strict=True)]  # fmt: skip
             try:
-                overrides = tab.collect(choices, places, frame["extras"])
+                overrides = tab.collect(choices, places, standing["extras"])
                 if shown != tab.name:
                     return overrides, *[no_update] * 4, *texts, *same
                 answer = self.answer(tab.name, overrides, pinned)
@@ -274,17 +274,17 @@ def _id(control: Control) -> str:
     return control.field.partition("+")[0].replace(".", "-")
 
 
-def _offer(control: Control, frame: Frame) -> Any:
+def _offer(control: Control, standing: Standing) -> Any:
     """Return what a control needs to know of its choices: options, or the last place."""
-    choices = frame.choices[control.field]
+    choices = standing.choices[control.field]
     if control.kind != "menu":
         return len(choices) - 1
     return [{"label": control.write(each), "value": at} for at, each in enumerate(choices)]
 
 
-def _control(tab: Tab, control: Control, frame: Frame) -> Any:
+def _control(tab: Tab, control: Control, standing: Standing) -> Any:
     """Return one control, its label around it, with its value beside the label."""
-    name, offer = f"{tab.name}-{_id(control)}", _offer(control, frame)
+    name, offer = f"{tab.name}-{_id(control)}", _offer(control, standing)
     if control.kind == "menu":
         body: Any = dcc.Dropdown(offer, id=name, clearable=False)
     else:
