@@ -12,7 +12,7 @@ from projector.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MIXTRAL = str(EXAMPLES / "mixtral_8x22b_mi355x.yaml")
-PRIMUS = str(EXAMPLES / "primus" / "MI355X" / "mixtral_8x22B_v0.1-BF16-pretrain.yaml")
+PRIMUS = str(EXAMPLES / "megatron" / "configs" / "MI355X" / "mixtral_8x22B_v0.1-BF16-pretrain.yaml")
 
 
 @pytest.fixture(autouse=True)
