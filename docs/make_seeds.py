@@ -7,12 +7,14 @@ section; ours are read from the commands that the page names.
 import contextlib
 import io
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from projector.cli.main import run
 
@@ -45,12 +47,18 @@ class Item(NamedTuple):
 
 
 @cache
-def answer(command: str) -> dict[str, Any]:
-    """Return the JSON object of a command."""
+def answer(command: str, environment: str = "", codes: tuple[int, ...] = (0, 3)) -> dict[str, Any]:
+    """Return the JSON object of a command that ends with one of the codes."""
     text = io.StringIO()
-    with contextlib.redirect_stdout(text), contextlib.chdir(ROOT):
+    given = dict(pair.split("=") for pair in environment.split())
+    with (
+        contextlib.redirect_stdout(text),
+        contextlib.chdir(ROOT),
+        mock.patch.dict(os.environ, given),
+        mock.patch("projector.projection.profiling.gpus_at_hand", return_value=None),
+    ):
         code = run([*shlex.split(command), "--json", "--quiet"])
-    assert code in {0, 3}, command
+    assert code in codes, command
     found: dict[str, Any] = json.loads(text.getvalue())
     return found
 
@@ -118,6 +126,19 @@ PRIMUS = [
          "tokens/s/GPU"),
 ]  # fmt: skip
 
+EXPERIMENT = "--config examples/megatron/configs/MI355X/mixtral_8x22B_v0.1-BF16-pretrain.yaml"
+COMMANDS = [
+    ("NNODES=1 HSA_NO_SCRATCH_RECLAIM=1", f"memory {EXPERIMENT}"),
+    ("NNODES=1 HSA_NO_SCRATCH_RECLAIM=1", f"performance {EXPERIMENT} --target-nodes 4"),
+    ("", f"performance {EXPERIMENT} --profiling-mode simulate --target-nodes 4"),
+    ("", f"performance {EXPERIMENT} --profiling-mode simulate --gpu-arch mi355x --target-nodes 4"),
+    ("NNODES=1 GPUS_PER_NODE=8",
+     f"performance {EXPERIMENT} --benchmark-gpus 1 --target-nodes 4"),
+    ("", f"performance {EXPERIMENT} --profiling-mode both --target-nodes 4"),
+    ("PRIMUS_TP=1 PRIMUS_PP=3 PRIMUS_EP=8", f"performance {EXPERIMENT} --target-nodes 6"),
+]  # fmt: skip
+"""Environment and command line of every command that the projection tool's document prints."""
+
 EXAMPLES = {
     f"gemm 4096 4096 16384 --gpu {LOCKED} --dtype nvfp4 --model ws_persistent --tile 128x64:2x1 "
     "--out-bytes 4": (
@@ -167,6 +188,23 @@ def table(items: Sequence[Item]) -> list[str]:
         ]
         lines.append(f"| {item.what} | {figures[0]} | {figures[1]} | {text} | {command} |")
         before = item.command
+    return lines
+
+
+def commands() -> list[str]:
+    """Return every command of the projection tool's document and what it prints here."""
+    lines = ["| exported before | after `projector` | result |", "|---|---|---|"]
+    for environment, command in COMMANDS:
+        found = answer(command, environment, (0, 1, 2, 3))
+        if "error" in found:
+            result = found["error"].split(";")[0]
+        elif "iteration_time_ms" in found:
+            result = f"{found['iteration_time_ms']:,.0f} ms a step, "
+            result += f"{found['tokens_per_s_per_gpu']:,.0f} tokens/s/GPU"
+        else:
+            result = f"{found['peak_gib']:,.2f} GiB, {found['verdict'].replace('_', ' ')}"
+        exported = f"`{environment}`" if environment else ""
+        lines.append(f"| {exported} | `{command}` | {result} |")
     return lines
 
 
@@ -224,6 +262,14 @@ Its `predict_gemm.py` is `projector gemm --csv shapes.csv --model ws_persistent 
 S-curve.
 """
 
+LAUNCHED = """
+Every command of the document, with `projector` in place of its launcher `bash runner/primus-cli
+direct --script primus/cli/main.py -- projection`. The experiment has the settings of Primus' own
+of that name: micro-batches of 2, 128 sequences, no virtual stages. These are results of a machine
+without a GPU. `--benchmark-gpus 1` and `--profiling-mode both` measure, so they need a GPU of the
+job's type ([measure.md](measure.md)), as the document says.
+"""
+
 WHY = """
 The memory sample is its closed form, term by term. The physical peak of the same job stands in the
 same report and is smaller or larger for reasons that [memory.md](memory.md) gives.
@@ -248,6 +294,8 @@ def page() -> str:
         HEAD,
         "## Primus projection (AMD ROCm blog, 2026)\n",
         *table(PRIMUS),
+        LAUNCHED,
+        *commands(),
         WHY,
         "## Data movement on MI250X (Schieffer et al., KTH)\n",
         *fabric(),

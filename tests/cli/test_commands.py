@@ -20,6 +20,7 @@ PROJECTOR = (sys.executable, "-c", "from projector.cli.main import main; main()"
 
 JOB_OPTIONS = {
     "--config",
+    "--exp",
     "--target-nodes",
     "--target-num-nodes",
     "--gpu-arch",
@@ -45,6 +46,9 @@ PRIMUS_OPTIONS = {
     "--enable-zero-bubble",
     "--enable-deepep",
     "--sync-free-stage",
+    "--data_path",
+    "--backend_path",
+    "--gemm-backend",
 }
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
@@ -132,7 +136,7 @@ SURFACE = {
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
     | {"--fidelity", "--plot", "--csv", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
-    "app": {"--config", "--port", "--open"},
+    "app": {"--config", "--exp", "--port", "--open"},
     "schedule": {
         "--pp",
         "--vpp",

@@ -229,7 +229,7 @@ def halving_doubling(op, size, n, local, fabric):
 
 
 def bruck(op, size, n, local, fabric):
-    if op not in ("all_gather", "all_to_all"):
+    if op not in (*REDUCING, "all_to_all"):
         return None
     rate, step = pair_rate(fabric, local), exchange_s(1, fabric)
     if local < n:
@@ -237,14 +237,14 @@ def bruck(op, size, n, local, fabric):
         step += longest_hop(fabric)
     latency, wire, distance = 0.0, 0.0, 1
     while distance < n:
-        if op == "all_gather":  # what is held doubles until all is there
+        if op in REDUCING:  # what is held doubles until all is there, or halves until all is summed
             blocks = min(distance, n - distance)
         else:
             blocks = len([block for block in range(n) if block & distance])
         latency += step
         wire += blocks * size / n / rate
         distance *= 2
-    return latency, wire
+    return trips(op) * latency, trips(op) * wire
 
 
 def direct(op, size, n, local, fabric):
@@ -436,13 +436,19 @@ def algorithm_times(op, size, n, local, fabric):
     allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}
     allowed = allowed or times
     if local == n:
-        return allowed
+        return unless_asked(op, allowed)
     beyond = {
         code: t
         for code, t in allowed.items()
         if fabric["network_algorithms"] >> code & 1 and (local == 1 or ALGORITHMS[code] is not pat)
     }
-    return beyond or allowed
+    return unless_asked(op, beyond or allowed)
+
+
+def unless_asked(op, times):
+    """Leave out Bruck's reductions, which libraries lack, where anything else may serve."""
+    others = {code: t for code, t in times.items() if ALGORITHMS[code] is not bruck}
+    return others or times if op in ("all_reduce", "reduce_scatter") else times
 
 
 def collective_time(op, size, n, local, fabric):

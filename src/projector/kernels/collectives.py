@@ -32,6 +32,7 @@ from projector.kernels.collective_algorithms import (
     PAIRWISE,
     PAT,
     REDUCE,
+    REDUCE_SCATTER,
     RING,
     SEND_RECV,
     TREE,
@@ -381,6 +382,8 @@ def _best(op: int, size: float, group: Group, record: Records) -> tuple[float, i
     if group.domains > 1:
         within = candidates & ~(1 << PAT) if group.local > 1 else candidates
         candidates = within & int(record["network_algorithms"]) or candidates
+    if op in (ALL_REDUCE, REDUCE_SCATTER) and candidates != 1 << BRUCK:
+        candidates &= ~(1 << BRUCK)  # No library of GPUs reduces so.
     return _least(candidates, op, size, group, record)
 
 

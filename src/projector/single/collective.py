@@ -343,6 +343,8 @@ class CollectiveProjection:
         if self.local < self.ranks:
             far = set(device.collective_network_algorithms) - ({"pat"} if self.local > 1 else set())
             have = [name for name in have if name in far] or have
+        if self.case.operation in ("all_reduce", "reduce_scatter"):
+            have = [name for name in have if name != "bruck"] or have
         return tuple(have or self.fine.each_s)
 
     def bus_bytes_per_s(self, num_bytes: ArrayLike, seconds: ArrayLike) -> Floats:
