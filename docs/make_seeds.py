@@ -216,8 +216,8 @@ command is missing, it is that of the row above.
 """
 
 GEMM_MODELS = """
-`tile`, the default model, follows the kernels of the library that `--library` names. The document
-measured CuTeDSL kernels, so compare with `--library cutedsl`
+`tile`, the default model, follows the kernels of the library that `--library` or a column `library`
+of the shapes names. The document measured CuTeDSL kernels, so compare with `cutedsl`
 ([measured GEMMs](gemm_measured.md)). `ws_persistent` and `sol` are the two models of the document.
 Its `predict_gemm.py` is `projector gemm --csv shapes.csv --model ws_persistent --out pred.csv
 --plot scurve.png`: the table has every term. A column `measured_us` of the shapes makes the
