@@ -26,7 +26,7 @@ def gemm(
     *,
     extents: tuple[str, ...] = argument("[M N K]"),
     table: str | None = option(
-        "FILE.csv", "Shapes: columns m, n, k, batch; measured_us to compare.", names="--csv"
+        "FILE.csv", "Shapes: m, n, k, batch, library; measured_us to compare.", names="--csv"
     ),
     products: _Gemm,
     explain: bool = flag("Show every term and what the time is made of."),
