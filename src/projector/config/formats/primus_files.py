@@ -116,25 +116,25 @@ def _deep(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def preset_file(name: str, kind: str, experiment: Path) -> Path | None:
+def preset_file(name: str, kind: str, experiment: Path, framework: str = "megatron") -> Path | None:
     """Return the file of a preset that an experiment names, None where it is not at hand.
 
     The name may have a folder; the kind is ``models`` or ``modules``. Presets lie beside the
     experiment, in a folder of that kind beside it, or in a checkout above it.
     """
     own = {experiment.resolve(), *resources.index("models").values()}
-    for candidate in _candidates(name, kind, experiment):
+    for candidate in _candidates(name, kind, experiment, framework):
         if is_file(candidate) and candidate.resolve() not in own:
             return candidate
     return None
 
 
-def _candidates(name: str, kind: str, experiment: Path) -> Iterator[Path]:
+def _candidates(name: str, kind: str, experiment: Path, framework: str) -> Iterator[Path]:
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     folder = experiment.parent
     yield from (folder / file, folder / file.name, folder / kind / file.name)
     for parent in experiment.absolute().parents:
-        presets = parent / "primus" / "configs" / kind / "megatron"
+        presets = parent / "primus" / "configs" / kind / framework
         yield from (presets / file, presets / file.name)
 
 
