@@ -75,7 +75,7 @@ def local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
 
 
 def emit_output(
-    table: ops.TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, beside: ops.IntValues = 0
 ) -> None:
     """Emit the output projection, also of inputs ``beside``, and the sum of its parts."""
     heads, _ = local_heads(shapes)
@@ -95,7 +95,7 @@ def emit_output(
 
 
 def emit_projections(
-    table: ops.TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, beside: ops.IntValues = 0
 ) -> None:
     """Emit the projection to Q, K, V and outputs ``beside``, rotations and norms."""
     if len(where) == 0:
@@ -413,8 +413,8 @@ def emit_unfused_core(
     scores = batch * queries.astype(np.float64) * keys
     kept = np.where(shapes.drops_scores == 1, 5.0, 2.0)
     gemm = partial(
-        table.add, kind=ops.GEMM, category=ops.COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=batch,
-        segment=SEGMENT_CORE,
+        table.add, kind=ops.GEMM, category=ops.COMPUTE_ATTENTION, dtype=shapes.wide_dtype,
+        batch=batch, segment=SEGMENT_CORE,
     )  # fmt: skip
     share_qk = shapes.d_qk / np.maximum(1, shapes.d_qk + shapes.d_v)
     scores_label, values_label = "attention.core.scores", "attention.core.values"
@@ -433,10 +433,11 @@ def emit_unfused_core(
         backward(m=keys, k=queries)
     for phase, passes in ((ops.FORWARD, 5.0), (ops.BACKWARD, 8.0)):
         table.add(
-            where, "attention.core.softmax", phase=phase, kind=ops.MEMORY, category=ops.COMPUTE_ATTENTION,
-            bytes=2.0 * passes * scores, exponentials=scores, launches=4.0,
-            saved_bytes=kept * scores if phase == ops.FORWARD else 0.0,
-            transient_bytes=4.0 * scores, recompute_bit=CORE_ATTN_BIT if phase == ops.FORWARD else 0,
+            where, "attention.core.softmax", phase=phase, kind=ops.MEMORY,
+            category=ops.COMPUTE_ATTENTION, bytes=2.0 * passes * scores, exponentials=scores,
+            launches=4.0, saved_bytes=kept * scores if phase == ops.FORWARD else 0.0,
+            transient_bytes=4.0 * scores,
+            recompute_bit=CORE_ATTN_BIT if phase == ops.FORWARD else 0,
         )  # fmt: skip
 
 

@@ -114,7 +114,8 @@ def emit_linear(
     )  # fmt: skip
     table.add(
         trained[shapes.accumulation[trained] == ADDS_APART], f"{label}.accumulate", kind=ops.MEMORY,
-        category=ops.COMPUTE_OTHER, phase=ops.WEIGHT, bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
+        category=ops.COMPUTE_OTHER, phase=ops.WEIGHT,
+        bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
     )  # fmt: skip
     if not wide and shapes.narrow.any():
         _emit_quantisation(table, shapes, where, label, layer)
@@ -165,9 +166,9 @@ def _emit_quantisation(
 
 def emit_memory(
     table: ops.TableBuilder, where: Ints, label: str, *, forward_bytes: ops.FloatValues,
-    backward_bytes: ops.FloatValues, launches: FloatValues = 1.0,
-    backward_launches: ops.FloatValues | None = None, backward_exponentials: FloatValues = 0.0,
-    rate_share: FloatValues = 1.0, **forward: ops.FloatValues,
+    backward_bytes: ops.FloatValues, launches: ops.FloatValues = 1.0,
+    backward_launches: ops.FloatValues | None = None, backward_exponentials: ops.FloatValues = 0.0,
+    rate_share: ops.FloatValues = 1.0, **forward: ops.FloatValues,
 ) -> None:  # fmt: skip
     """Emit a memory-bound operator: its traffic both ways, and further columns of its forward."""
     memory = partial(
@@ -207,8 +208,9 @@ class _Beside(NamedTuple):
 
 
 def emit_adapted(
-    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, outputs: Mapping[str, ops.IntValues],
-    split: int, layer: Linear, *, keeps_input: bool | Flags = True,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str,
+    outputs: Mapping[str, ops.IntValues], split: int, layer: Linear, *,
+    keeps_input: bool | Flags = True,
 ) -> None:  # fmt: skip
     """Emit a linear layer as `emit_linear`, and the adapters beside it.
 
@@ -290,8 +292,8 @@ def _emit_adapter(
 
 
 def _emit_sum(
-    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside, inputs: Floats,
-    outputs: Floats,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside,
+    inputs: Floats, outputs: Floats,
 ) -> None:  # fmt: skip
     """Emit dropout, scale and addition, and in the backward the sum of two gradients of X.
 
@@ -339,7 +341,7 @@ def _emit_traffic(
         steps.append((apart, ops.BACKWARD, ALL_REDUCE, inputs))
     for chosen, phase, operation, num_bytes in steps:
         emit_collective(
-            table, chosen, f"{label}.lora.{OPERATIONS[operation]}", phase=phase, category=ops.TP_COMM,
-            operation=operation, num_bytes=num_bytes, **group,
+            table, chosen, f"{label}.lora.{OPERATIONS[operation]}", phase=phase,
+            category=ops.TP_COMM, operation=operation, num_bytes=num_bytes, **group,
             recompute_bit=beside.recompute_bit if phase == ops.FORWARD else 0,
         )  # fmt: skip

@@ -151,7 +151,7 @@ def _front(result: ServingProjection) -> list[Section]:
         spread = np.linspace(0, len(rows) - 1, MOST_SHOWN - 1).round().astype(np.int64)
         shown = np.union1d(spread, [front.knee])
     columns = [
-        words("split", [split_name(front, row, batch=False) for row in rows], write=lambda split: split.lower().replace("attention dp", "adp").replace("  ", " ")),
+        words("split", [split_name(front, row, batch=False) for row in rows], write=_shorter),
         Column("GPUs", [point["gpus"] for point in points], "{:,}".format),
         Column("batch", [point["batch"] for point in points], "{:,}".format),
         Column("TTFT ms", [point["ttft_ms"] for point in points], "{:,.0f}".format, 1),
@@ -180,6 +180,10 @@ def _front(result: ServingProjection) -> list[Section]:
             figures=[("", lambda: chart([_curve(result, front)]))],
         )
     ]
+
+
+def _shorter(split: str) -> str:
+    return split.lower().replace("attention dp", "adp").replace("  ", " ")
 
 
 def _load(result: ServingProjection) -> list[Section]:

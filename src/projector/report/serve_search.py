@@ -85,6 +85,10 @@ def _degrees(fields: Mapping[str, int]) -> str:
     return " ".join(many) or "TP1"
 
 
+def _short(device: str) -> str:
+    return device.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").split()[0]
+
+
 def _ranked(result: ServingSearch) -> list[Section]:
     """Return the best, with groups; a terminal shows the first."""
     shown = result.configurations[:RANKED]
@@ -95,7 +99,7 @@ def _ranked(result: ServingSearch) -> list[Section]:
     columns = [
         Column("#", range(1, count + 1)),
         Column("group", result.groups[:count], short="gr"),
-        words("device", [each.deployment.cluster.device.name for each in shown], write=lambda device: device.removeprefix("NVIDIA ").removeprefix("AMD Instinct ").split()[0]),
+        words("device", [each.deployment.cluster.device.name for each in shown], write=_short),
         words("type", [each.deployment.dtype if len(types) > 1 else None for each in shown]),
         words("replicas", [f"{each.units} x {each.unit_gpus}" for each in shown]),
         words("split", [split_of(each) for each in shown]),

@@ -155,7 +155,8 @@ def project_without(
         outcomes.append(kinds.Outcome(
             kinds.OK, predicted, case.measured, predicted / case.measured,
             mark=kinds.FROM_RULE if case.note else kinds.FROM_ROW, note=case.note,
-            is_inverse=case.unit != "s" and not case.unit.strip().lower().startswith("ms"), band=band, classes=classes,
+            is_inverse=case.unit != "s" and not case.unit.strip().lower().startswith("ms"),
+            band=band, classes=classes,
         ))  # fmt: skip
     return outcomes
 
