@@ -64,6 +64,7 @@ SWITCH = {
     "algorithms": ANY_ALGORITHM,
     "network_algorithms": ANY_ALGORITHM,
     "local_ring_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
+    "local_exchange_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
     "local_pair_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
 }
 
@@ -157,6 +158,7 @@ fabric_dicts = st.fixed_dictionaries(
         "algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
         "network_algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
         "local_ring_bytes_per_s": listed_rates,
+        "local_exchange_bytes_per_s": listed_rates,
         "local_pair_bytes_per_s": listed_rates,
     }
 )

@@ -37,6 +37,14 @@ def test_eight_dies_are_faster_than_seven():
     assert eight < 0.7 * seven
 
 
+def test_an_exchange_gets_no_more_than_its_fullest_link_lets_through():
+    row = record()[0]
+    assert row["local_exchange_bytes_per_s"][8] / GB == pytest.approx(116.7, abs=0.05)
+    size = 1 << 34
+    rate = size * 7 / 8 / collective_time("all_to_all", size, 8, device="mi250x") / GB
+    assert rate == pytest.approx(0.7 * 116.67, rel=1e-3)
+
+
 def test_both_fields_of_the_device_bound_it():
     def ring(**fields):
         device = {"extends": "mi250x", **fields}

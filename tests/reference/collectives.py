@@ -407,7 +407,8 @@ def rated(op, local, fabric):
     """The links of a domain as an exchange finds them, or the one link of a lonely ring."""
     if op in (*EXCHANGES, "send_recv"):
         efficiency = fabric["scale_up_efficiency"] * fabric["exchange_efficiency"]
-        return {**fabric, "scale_up_efficiency": efficiency}
+        rates = fabric["local_exchange_bytes_per_s"]
+        return {**fabric, "scale_up_efficiency": efficiency, "local_ring_bytes_per_s": rates}
     listed_rates = list(fabric["local_ring_bytes_per_s"])
     if local < len(listed_rates) and fabric["single_ring_groups"] >> local & 1:
         listed_rates[local] = pair_rate(fabric, local) / fabric["scale_up_efficiency"]

@@ -137,8 +137,10 @@ FABRIC = np.dtype(
         # one member a domain.
         ("network_algorithms", np.int64),
         # Of an irregular node, by the number of local members: what a member sends to all its
-        # peers, and to one peer; link rates, before efficiency. 0 takes the closed form.
+        # peers in rings, and in an exchange of all with all, and to one peer; link rates, before
+        # efficiency. 0 takes the closed form.
         ("local_ring_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
+        ("local_exchange_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
         ("local_pair_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
     ]
 )
@@ -178,13 +180,15 @@ def algorithm_mask(*names: str) -> int:
 
 
 @inlined
-def local_rates(record: Records, local: int) -> tuple[float, float]:
+def local_rates(record: Records, local: int, exchanges: bool) -> tuple[float, float]:
     """Return what a member sends to all peers of its domain together, and to one of them."""
     scale_up, peer = float(record["scale_up_bytes_per_s"]), float(record["peer_bytes_per_s"])
     efficiency = float(record["scale_up_efficiency"])
     group, pair = min(scale_up, (local - 1) * peer), min(scale_up, peer)
     if local <= MAX_LISTED_LOCAL:
         listed_group = float(record["local_ring_bytes_per_s"][local])
+        if exchanges:
+            listed_group = float(record["local_exchange_bytes_per_s"][local])
         listed_pair = float(record["local_pair_bytes_per_s"][local])
         group = listed_group if listed_group > 0.0 else group
         pair = listed_pair if listed_pair > 0.0 else pair
@@ -445,7 +449,7 @@ def collective_times(
         if ranks == 1 or size == 0.0:
             time_s_G[g] = 0.0
             continue
-        group_rate, pair_rate = local_rates(record, local)
+        group_rate, pair_rate = local_rates(record, local, is_exchange(op))
         if is_exchange(op):
             group_rate *= float(record["exchange_efficiency"])
             pair_rate *= float(record["exchange_efficiency"])
