@@ -19,6 +19,7 @@ from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import inlined, kernel
 from projector.kernels.collective_algorithms import (
     ALGORITHMS,
+    ALL_GATHER,
     ALL_REDUCE,
     BROADCAST,
     BRUCK,
@@ -32,6 +33,7 @@ from projector.kernels.collective_algorithms import (
     PAIRWISE,
     PAT,
     REDUCE,
+    REDUCE_SCATTER,
     RING,
     SEND_RECV,
     TREE,
@@ -123,6 +125,8 @@ FABRIC = np.dtype(
         ("exchange_efficiency", np.float64),
         # Bit n set: in groups of n members of a domain rings have one link of a mesh.
         ("single_ring_groups", np.int64),
+        # Largest buffer of a gather or scatter that has one ring of an irregular node.
+        ("gather_ring_bytes", np.float64),
         # An exchange with partners that are not neighbours in a chain, each message of it, what it
         # costs more without flags, and the largest message that has them.
         ("exchange_step_s", np.float64),
@@ -456,6 +460,10 @@ def collective_times(
         elif local <= MAX_LISTED_LOCAL and record["single_ring_groups"] >> local & 1:
             group_rate = pair_rate
         crosses = span != 0 or local < ranks
+        gather_ring = float(record["gather_ring_bytes"])
+        if gather_ring > 0.0 and op in (ALL_GATHER, REDUCE_SCATTER) and not crosses:
+            # One ring, both ways around; larger buffers take as long until all rings are faster.
+            group_rate = min(group_rate, 2.0 * pair_rate * max(1.0, size / gather_ring))
         if not pair_rate > 0.0 or (crosses and not float(record["nic_bytes_per_s"]) > 0.0):
             status = 1
             continue
