@@ -83,6 +83,11 @@ class ServingMemory:
         held: Floats = sequences * self.stage_cache_bytes(context).max(axis=-1)
         return held
 
+    def peak_bytes(self, batch: int | Ints, context: int | Ints) -> Floats:
+        """Return weights, activations and cache of the fullest rank, reserve included."""
+        held = self.weights_bytes + self.workspace_bytes + self.reserve_bytes
+        return held + self.cache_bytes(batch, context)
+
     @property
     def stage_room_bytes(self) -> Floats:
         """float64[pp]: what is left for the cache; below 0 where weights alone do not fit."""

@@ -155,13 +155,10 @@ def project_without(
         outcomes.append(kinds.Outcome(
             kinds.OK, predicted, case.measured, predicted / case.measured,
             mark=kinds.FROM_RULE if case.note else kinds.FROM_ROW, note=case.note,
-            is_inverse=_is_rate(case.unit), band=band, classes=classes,
+            is_inverse=case.unit != "s" and not case.unit.strip().lower().startswith("ms"),
+            band=band, classes=classes,
         ))  # fmt: skip
     return outcomes
-
-
-def _is_rate(unit: str) -> bool:
-    return unit != "s" and not unit.strip().lower().startswith("ms")
 
 
 def _values(cases: Sequence[Case], shared: Shared) -> list[float | str]:
