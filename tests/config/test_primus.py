@@ -370,7 +370,7 @@ def test_circular_model_files(tmp_path):
         read("mine.yaml", path=tmp_path / "exp.yaml")
 
 
-@pytest.mark.parametrize("framework", ["maxtext", 3])
+@pytest.mark.parametrize("framework", ["maxdiffusion", 3])
 def test_other_frameworks(framework):
     data = experiment()
     data["modules"]["pre_trainer"]["framework"] = framework

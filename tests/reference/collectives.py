@@ -403,15 +403,22 @@ def with_protocols(code, op, size, n, local, fabric, terms, flagged_latency):
     return min(plain, flagged_latency + traffic * wire)
 
 
-def rated(op, local, fabric):
+def rated(op, size, n, local, fabric):
     """The links of a domain as an exchange finds them, or the one link of a lonely ring."""
     if op in (*EXCHANGES, "send_recv"):
         efficiency = fabric["scale_up_efficiency"] * fabric["exchange_efficiency"]
-        return {**fabric, "scale_up_efficiency": efficiency}
+        rates = fabric["local_exchange_bytes_per_s"]
+        return {**fabric, "scale_up_efficiency": efficiency, "local_ring_bytes_per_s": rates}
     listed_rates = list(fabric["local_ring_bytes_per_s"])
     if local < len(listed_rates) and fabric["single_ring_groups"] >> local & 1:
         listed_rates[local] = pair_rate(fabric, local) / fabric["scale_up_efficiency"]
-    return {**fabric, "local_ring_bytes_per_s": listed_rates}
+    fabric = {**fabric, "local_ring_bytes_per_s": listed_rates}
+    most = fabric["gather_ring_bytes"]
+    if most and op in ("all_gather", "reduce_scatter") and local == n and local < len(listed_rates):
+        one_ring = 2 * pair_rate(fabric, local) * max(1, size / most)
+        slower = min(group_rate(fabric, local), one_ring) / fabric["scale_up_efficiency"]
+        listed_rates[local] = slower
+    return fabric
 
 
 def algorithm_times(op, size, n, local, fabric):
@@ -421,7 +428,7 @@ def algorithm_times(op, size, n, local, fabric):
         ways = [algorithm, direct_whole] if algorithm is direct else [algorithm]
         # With flags the same hops are faster.
         hops = fabric["nic_latency_s"], min(fabric["nic_latency_s"], fabric["nic_flag_latency_s"])
-        links = rated(op, local, fabric)
+        links = rated(op, size, n, local, fabric)
         terms = [
             tuple(way(op, size, n, local, {**links, "nic_latency_s": each}) for each in hops)
             for way in ways
