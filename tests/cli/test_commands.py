@@ -60,6 +60,7 @@ SURFACE = {
         "--defaults",
         "--timeline",
         "--memory-snapshot",
+        "--chakra",
         "--plot",
     }
     | PROFILING_OPTIONS
