@@ -239,6 +239,12 @@ def test_batches_are_whole(tmp_path, monkeypatch, local):
     assert (halves.micro_batch_size, halves.global_batch_size) == (2, 4)
 
 
+def test_settings_of_experts_are_idle_in_a_dense_model(tmp_path):
+    dense = "base_emb_dim: 1024\nnum_experts: 1\nnum_experts_per_tok: 1\nq_lora_rank: 0\n"
+    found = plain(tmp_path, f"{dense}base_moe_mlp_dim: -1\nnum_pipeline_microbatches: -1\n")
+    assert (found.model.hidden_size, found.model.moe, found.notes) == (1024, None, ())
+
+
 def test_what_is_refused_can_be_given(tmp_path):
     found = experiment(tmp_path, more="share_kv_projections: true", model="llama2_7b")
     assert found.model.name == "Llama-2-7B"
@@ -257,7 +263,7 @@ def test_what_changes_a_run_and_is_not_modelled_is_told(tmp_path):
 
 def test_no_setting_is_listed_twice():
     table = settings_of("maxtext")
-    parts = ("architecture", "experts", "latent", *table["parts"].split())
+    parts = ("architecture", *table["parts"].split())
     read = {name for part in parts for name in table[part]} - {"remat_policy"}
     listed = [*read, *table["refused"], *table["unmodelled"], *table["harmless"].split()]
     assert len(set(listed)) == len(listed)
