@@ -17,7 +17,7 @@ from sweeps.variants import BASES, variants
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [
     path
-    for path in sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("examples/primus/*/*.yaml")])
+    for path in sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("examples/megatron/**/*.yaml")])
     if ("training" in (data := read_yaml(path)) or "modules" in data) and "rollout" not in data
 ]
 TITLES = {"cluster.device", "name", "model.name", "training.framework"}
