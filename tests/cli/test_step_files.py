@@ -12,3 +12,9 @@ def test_a_timeline_and_a_snapshot_are_two_files(tmp_path):
         StepFiles(place, place).check()
     StepFiles(place, str(tmp_path / "step.pickle")).check()
     StepFiles(None, None).check()
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_name_that_is_too_long(end):
+    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+        StepFiles("x" * 300 + end, None).check()
