@@ -33,3 +33,9 @@ def test_execution_traces_are_written(tmp_path, capsys):
     assert run(["performance", *options]) == 0
     assert (folder / "step.0.et").stat().st_size > 1000
     assert f"wrote {folder}; ASTRA-sim reads it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_name_that_is_too_long(end):
+    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+        StepFiles("x" * 300 + end, None).check()
