@@ -7,13 +7,10 @@ from projector.operations.emit import emit_inference
 from projector.operations.moe import active_experts
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.generation import (
-    Generation,
-    decode_time_s,
-    generation_times,
-    prefill_time_s,
-)
-from projector.serving.step import BREAKDOWN, step_times
+from projector.serving.generation import Generation, generation_times
+from projector.serving.points import step_times
+from projector.serving.step import BREAKDOWN
+from serving.steps import decode_time_s, prefill_time_s
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

@@ -14,7 +14,6 @@ from projector.arrays import Flags, Floats, Ints, front_rows
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.serving.deployment import Deployment, degrees
-from projector.serving.generation import cached_prefix, exposed_transfer_s, transfers_of
 from projector.serving.load import MAX_BATCH, Traffic
 from projector.serving.memory import serving_memories
 from projector.serving.points import (
@@ -23,6 +22,12 @@ from projector.serving.points import (
     StepGrid,
     grid_times,
     speculated_grid_times,
+)
+from projector.serving.transfers import (
+    CacheTransfers,
+    cached_prefix,
+    exposed_transfer_s,
+    transfers_of,
 )
 from projector.units import to_ms
 
@@ -62,6 +67,10 @@ class Rates:
     tokens_per_s_per_gpu: Floats
     """Generated tokens of the replica over its devices, and over those of as much as prefills for
     it elsewhere."""
+    bound_prefill: Ints
+    """int64[points]: what limits most of a prefill, as a place in `LIMITS`."""
+    bound_decode: Ints
+    """The same of a decode step of the model, in the middle of a generation."""
     max_batch: Ints
     """int64[points]: sequences of prompt and output that fit; 0 if none does."""
     fits: Flags
@@ -80,15 +89,16 @@ def load_rates(grid: LoadGrid) -> Rates:
         if len(values) and values.min() < least:
             msg = f"{key} must be at least {least}, got {values.min()}"
             raise ConfigError(msg, key=key, value=int(values.min()), allowed=f">= {least}")
-    prompts = _prompts(grid)
-    ttft_s, interval_s = _prefill(grid)
+    prompts = prompts_of(grid)
+    ttft_s, interval_s, bound = prefill_times(grid)
     each_s = interval_s / prompts
     apart = np.flatnonzero(
         _of_deployment(grid, [each.disaggregated is not None for each in grid.deployments])
     )
-    ttft_s[apart], each_s[apart] = _sent(
-        grid.take(apart), prompts[apart], ttft_s[apart], each_s[apart]
-    )
+    if len(apart):
+        sent, exposed_s = sent_caches(grid.take(apart), prompts[apart], ttft_s[apart])
+        ttft_s[apart] += exposed_s
+        each_s[apart] = np.maximum(each_s[apart], sent.transfer_s / prompts[apart])
     stages = _of_deployment(grid, [each.pp for each in grid.deployments])
     gpus = _of_deployment(grid, [each.gpus for each in grid.deployments]).astype(np.float64)
     decode = decode_times(grid)
@@ -108,6 +118,8 @@ def load_rates(grid: LoadGrid) -> Rates:
         prompts_s=prompts_s,
         tokens_per_s_per_user=user,
         tokens_per_s_per_gpu=grid.batch * user / gpus,
+        bound_prefill=bound,
+        bound_decode=decode.limits_s.argmax(axis=1),
         max_batch=most,
         fits=grid.batch <= most,
     )
@@ -117,29 +129,25 @@ def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:
     return np.array(values, np.int64)[grid.deployment]
 
 
-def _prompts(grid: LoadGrid) -> Ints:
+def prompts_of(grid: LoadGrid) -> Ints:
     """Return the prompts that go through together."""
     groups = _of_deployment(grid, [each.prefill_prompts for each in grid.deployments])
     return np.where(grid.prompts > 0, grid.prompts, groups)
 
 
-def _sent(
-    grid: LoadGrid, prompts: Ints, prefill_s: Floats, each_s: Floats
-) -> tuple[Floats, Floats]:
-    """Return the time to first tokens of loads whose cache is sent, and that of each prompt."""
-    if len(grid) == 0:
-        return prefill_s, each_s
+def sent_caches(grid: LoadGrid, prompts: Ints, prefill_s: Floats) -> tuple[CacheTransfers, Floats]:
+    """Return the caches that loads send, and what of the time lies behind their prefill."""
     sent = transfers_of(grid.deployments, grid.deployment, prompts, grid.context)
     layers = _of_deployment(grid, [each.model.num_layers for each in grid.deployments])
     settings = [each.disaggregated for each in grid.deployments]
     layerwise = _of_deployment(grid, [bool(each and each.layerwise) for each in settings]) == 1
-    exposed_s = exposed_transfer_s(sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise)
-    return prefill_s + exposed_s, np.maximum(each_s, sent.transfer_s / prompts)
+    layers_s = sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise
+    return sent, exposed_transfer_s(*layers_s)
 
 
 def prefill_grid(grid: LoadGrid) -> StepGrid:
     """Return the prefill of each load in one step, without what a cached prefix spares."""
-    prompts = _prompts(grid)
+    prompts = prompts_of(grid)
     grid = replace(grid, deployments=tuple(each.prefill_side for each in grid.deployments))
     share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
     page = _of_deployment(grid, [each.page_tokens for each in grid.deployments])
@@ -195,17 +203,21 @@ def chunk_grid(grid: LoadGrid) -> tuple[StepGrid, Ints]:
     return replace(steps, prefill_tokens=left, prefill_context=cached), first
 
 
-def _prefill(grid: LoadGrid) -> tuple[Floats, Floats]:
-    """Return the latency of each load's prefill, and the time between two; timed once if equal."""
+def prefill_times(grid: LoadGrid) -> tuple[Floats, Floats, Ints]:
+    """Return the latency of each load's prefill, the time between two, and what limits most of it.
+
+    Equal ones are timed once.
+    """
     if len(grid) == 0:
-        return np.zeros(0), np.zeros(0)
+        return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
     rows, of_load = group_rows(grid.deployment, grid.context, grid.prompts, grid.chunk)
     steps, first = chunk_grid(grid.take(rows))
     times = grid_times(steps)
     latency_s, interval_s = (
         np.add.reduceat(each, first)[of_load] for each in (times.latency_s, times.interval_s)
     )
-    return latency_s, interval_s
+    limits_s = np.add.reduceat(times.limits_s, first)
+    return latency_s, interval_s, limits_s.argmax(axis=1)[of_load]
 
 
 def largest_batches(grid: LoadGrid) -> Ints:
