@@ -96,6 +96,8 @@ def compare(row, result, met):
     told, memory = result.to_dict(), result.to_dict()["memory"]
     assert {name: row[name] for name in told["parallelism"]} == told["parallelism"]
     assert row["load.batch"] == result.batch
+    assert row["bound_prefill"] == result.prefill.bound
+    assert row["bound_decode"] == result.decode.bound
     assert (row["peak_gib"], row["usable_gib"]) == (memory["peak_gib"], memory["usable_gib"])
     assert row.get("usd_per_million_tokens") == result.usd_per_million_tokens
     assert row.get(SLO, met) == met

@@ -25,12 +25,13 @@ from projector.serving.load import PROMISES, Scheduler, Traffic
 from projector.serving.projection import DOES_NOT_FIT, FITS
 from projector.serving.rates import LoadGrid, Rates, load_columns, load_rates, peaks, settled
 from projector.serving.simulation import PERCENTILES, LoadResult, Replica, replica_of
+from projector.serving.step import LIMITS
 from projector.sweeps.points import SLO, PointBatch, PointReader
 from projector.units import GIB, HOUR, MILLISECOND
 
 T = TypeVar("T")
 
-SPLIT = ("gpus", *DEGREES)
+SPLIT, BOUNDS = ("gpus", *DEGREES), ("bound_prefill", "bound_decode")
 
 
 class ServingDocument(Deployment):
@@ -117,6 +118,7 @@ class ServingSpace(OtherSpace):
             **({"usd_per_million_tokens": FLOAT} if self.states("usd_per_gpu_hour") else {}),
             **dict.fromkeys((*SPLIT, f"{LOAD}.batch", "max_batch"), INT),
             **dict.fromkeys(("peak_gib", "usable_gib"), FLOAT),
+            **dict.fromkeys(BOUNDS, TEXT),
             **(of_rate if self.states("rate_per_s") else {}),
             "fits": BOOL,
             "verdict": TEXT,
@@ -257,6 +259,7 @@ def _columns(
     columns |= {name: np.array([getattr(each, name) for each in splits])[own] for name in SPLIT}
     columns["peak_gib"], columns["usable_gib"] = (each / GIB for each in peaks(grid))
     columns[f"{LOAD}.batch"] = grid.batch
+    columns |= {name: Coded(getattr(rates, name), [*LIMITS]) for name in BOUNDS}
 
     def of_loads(name: str, missing: float) -> Floats:
         values = [getattr(each, name) for each in traffics]

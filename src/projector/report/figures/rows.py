@@ -41,6 +41,11 @@ def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(takewhile(lambda name: name not in FIRST_RESULTS, columns))
 
 
+def serves(result: SweepResult) -> bool:
+    """Tell whether the rows are deployments under loads."""
+    return FIRST_RESULTS[1] in result.columns
+
+
 def more_is_better(column: str) -> bool:
     """Tell whether the best value of a column is its largest."""
     return column in MORE_IS_BETTER
@@ -182,7 +187,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 # What the axes of a sweep are to a picture: hardware, workloads, fields that are tied.
-WORKLOAD = ("model", "training.seq_length")
+WORKLOAD = ("model", "training.seq_length", "load.context", "load.output")
 """Fields that say what is computed: jobs that differ in them are not better or worse, but other
 workloads. A field of the model counts as well."""
 
