@@ -15,7 +15,7 @@ from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.serving.deployment import Deployment, degrees
 from projector.serving.load import MAX_BATCH, Traffic
-from projector.serving.memory import serving_memories
+from projector.serving.memory import ServingMemory, serving_memories
 from projector.serving.points import (
     Grid,
     SpeculatedTimes,
@@ -71,6 +71,10 @@ class Rates:
     """int64[points]: what limits most of a prefill, as a place in `LIMITS`."""
     bound_decode: Ints
     """The same of a decode step of the model, in the middle of a generation."""
+    peak_bytes: Floats
+    """Of the fullest rank: weights, activations and cache, reserve included."""
+    usable_bytes: Floats
+    """What an engine takes of the device, reserve included."""
     max_batch: Ints
     """int64[points]: sequences of prompt and output that fit; 0 if none does."""
     fits: Flags
@@ -111,7 +115,7 @@ def load_rates(grid: LoadGrid) -> Rates:
     requests = np.where(replaced, grid.batch * user / np.maximum(1, grid.output), 0.0)
     beside = _of_deployment(grid, [each.prefill_side.gpus for each in grid.deployments])
     gpus[apart] += (requests * each_s * beside)[apart]
-    most = largest_batches(grid)
+    most, peak, usable = _memory(grid)
     return Rates(
         ttft_s=ttft_s,
         tpot_s=tpot_s,
@@ -120,6 +124,8 @@ def load_rates(grid: LoadGrid) -> Rates:
         tokens_per_s_per_gpu=grid.batch * user / gpus,
         bound_prefill=bound,
         bound_decode=decode.limits_s.argmax(axis=1),
+        peak_bytes=peak,
+        usable_bytes=usable,
         max_batch=most,
         fits=grid.batch <= most,
     )
@@ -220,7 +226,7 @@ def prefill_times(grid: LoadGrid) -> tuple[Floats, Floats, Ints]:
     return latency_s, interval_s, limits_s.argmax(axis=1)[of_load]
 
 
-def largest_batches(grid: LoadGrid) -> Ints:
+def largest_batches(grid: LoadGrid, memories: Sequence[ServingMemory] | None = None) -> Ints:
     """Return the largest batch that fits, once for each distinct deployment and length."""
     longest = grid.context + grid.output
     if len(grid) == 0:
@@ -228,22 +234,22 @@ def largest_batches(grid: LoadGrid) -> Ints:
     first, of_load = group_rows(grid.deployment, longest)
     owners, lengths = grid.deployment[first], longest[first]
     most = np.empty(len(first), np.int64)
-    memories = serving_memories(grid.deployments)
+    memories = memories or serving_memories(grid.deployments)
     for owner, rows in _rows_of(owners):
         most[rows] = memories[owner].max_batch(lengths[rows])
     found: Ints = most[of_load]
     return found
 
 
-def peaks(grid: LoadGrid) -> tuple[Floats, Floats]:
-    """Return the peak of the fullest rank and what an engine may take of its device, bytes."""
+def _memory(grid: LoadGrid) -> tuple[Ints, Floats, Floats]:
+    """Return the largest batch that fits, the peak, and what is usable."""
+    memories = serving_memories(grid.deployments) if len(grid) else []
     peak, usable = np.zeros(len(grid)), np.zeros(len(grid))
-    memories = serving_memories(grid.deployments)
     for owner, rows in _rows_of(grid.deployment):
         memory, longest = memories[owner], grid.context[rows] + grid.output[rows]
         peak[rows] = memory.peak_bytes(grid.batch[rows], longest)
         usable[rows] = memory.usable_bytes + memory.reserve_bytes
-    return peak, usable
+    return largest_batches(grid, memories), peak, usable
 
 
 def _rows_of(owners: Ints) -> Iterator[tuple[int, Ints]]:
