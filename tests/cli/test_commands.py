@@ -178,7 +178,7 @@ SURFACE = {
     }
     | OUTPUT_OPTIONS,
     "collective": {"operation", "--bytes", "--gpus", "--device", "--network", "--stride"}
-    | {"--algorithm", "--sweep", "--plot"}
+    | {"--algorithm", "--mpi", "--sweep", "--plot"}
     | OUTPUT_OPTIONS,
     "topology": set(),
     "validate": {"kind", "file", "--by", "--normalise", "--out", "--plot"} | OUTPUT_OPTIONS,
