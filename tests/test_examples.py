@@ -14,7 +14,7 @@ from projector.sweeps.table import load_space
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = [
     path
-    for path in sorted(EXAMPLES.glob("*.yaml")) + sorted(EXAMPLES.glob("primus/**/*.yaml"))
+    for path in sorted(EXAMPLES.glob("*.yaml")) + sorted(EXAMPLES.glob("megatron/**/*.yaml"))
     if not path.name.startswith(("space_", "serve_", "rl_"))
 ]
 
@@ -45,7 +45,7 @@ def test_example(path):
     )
     assert 0 < result.mfu <= result.hfu < 1
     assert result.job.parallelism.dp is None
-    assert not result.provenance.warnings or "primus" in path.parts
+    assert not result.provenance.warnings or "megatron" in path.parts
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -112,6 +112,6 @@ def test_an_unknown_model_can_be_given(tmp_path):
 
 def test_other_frameworks_are_refused(tmp_path):
     path = tmp_path / "pretrain.yaml"
-    path.write_text(EXPERIMENT.format(model="x", more="").replace("torchtitan", "maxtext"))
-    with pytest.raises(UnsupportedError, match="only Primus files for megatron and torchtitan"):
+    path.write_text(EXPERIMENT.format(model="x", more="").replace("torchtitan", "jax"))
+    with pytest.raises(UnsupportedError, match="for megatron, torchtitan and maxtext are read"):
         load_job(path)

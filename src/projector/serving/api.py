@@ -220,6 +220,9 @@ def project_serving(
         ProjectorError: If the deployment or the load cannot exist. A load that does not fit is
             projected all the same.
     """
+    if isinstance(model, Mapping) and "model" in model and deployment is None:
+        # A deployment stands first, as a job does in the other functions.
+        model, deployment = None, model
     given: dict[str, Any] = {"model": model, "device": device, **settings}
     load = {"batch": batch, "context": context, "output": output, "rate_per_s": rate_per_s}
     load |= {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}

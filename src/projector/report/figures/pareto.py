@@ -16,6 +16,7 @@ from projector.errors import ProjectorError
 from projector.projection import bands
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
+from projector.report.terminal.job import short_title
 from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
@@ -105,11 +106,6 @@ class Front:
         slower = 100.0 * (1.0 - self.rate[self.knee] / self.rate.max())
         speed = "the fastest" if slower < 0.05 else f"{slower:.1f} % slower than the fastest"
         return f"knee: {speed}, {free_gib:,.0f} GiB free"
-
-    @property
-    def within_noise(self) -> int:
-        """Points that cannot be told apart from the fastest, itself among them."""
-        return self.groups.count(1)
 
     def chosen(self, most: int) -> Ints:
         """Return the rows to name: both ends, then repeatedly the row farthest from these."""
@@ -239,14 +235,10 @@ def front_of_search(result: SearchResult) -> Front:
     peak = gib(front, "peak_bytes")
     codes = np.array([bands.VERDICTS.index(each.verdict) for each in every], np.int64)
     all_points = rates(every), gib(every, "peak_bytes"), codes
-    limit_gib = [
-        to_gib(candidate.peak_bytes + candidate.headroom_bytes)
-        for candidate in result.configurations[:1]
-    ]
-    usable = (limit_gib[0], limit_gib[0]) if limit_gib else None
-    name = f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
+    limit_gib = to_gib(every[0].peak_bytes + every[0].headroom_bytes) if every else 0.0
+    usable = (limit_gib, limit_gib) if every else None
     return Front(
-        title=name,
+        title=short_title(job),
         cloud=_cloud(lambda: [all_points], usable),
         rate=rates(front),
         peak=peak,
@@ -254,7 +246,7 @@ def front_of_search(result: SearchResult) -> Front:
         high=gib(front, "peak_high_bytes"),
         settings=settings,
         usable=usable,
-        free=_free(peak, np.full(len(peak), usable[1] if usable else 0.0)),
+        free=_free(peak, np.full(len(peak), limit_gib)),
         groups=tuple(result.groups[place[id(each)]] for each in front),
         equal=tuple(len(rows) for rows in equal),
         band=bands.time_band(job),
@@ -375,8 +367,7 @@ def read_front(result: SweepResult | SearchResult) -> Front:
 def pareto_figure(front: Front) -> fig.Figure:
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
-    title = f"Speed against memory: {front.title}"
-    figure = fig.new_figure(*fig.WIDE, title, counts_of(front.cloud))
+    figure = fig.new_figure(*fig.WIDE, f"Speed against memory: {front.title}", counts_of(cloud))
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.74))
     low, high, bottom, top = cloud.shown
     axes.set(xlim=(low, high), ylim=(bottom, max(top, _top_of_band(front))))
@@ -385,17 +376,15 @@ def pareto_figure(front: Front) -> fig.Figure:
         fig.nothing(axes, "no row")
     _draw_cloud(axes, cloud)
     _draw_limit(axes, front)
-    if not len(front.rate):
-        note = ""
-        if cloud.rows:
-            why = "What is left is at risk" if cloud.at_risk else "Nothing fits"
-            note = f"{why}, so there is no front."
-        _draw_legend(axes)
-        fig.draw_list(side, (), (), notes=[note] if note else [])
-        return figure
-    _draw_front(axes, front)
+    if len(front.rate):
+        _draw_front(axes, front)
     _draw_legend(axes)
-    _list_front(axes, side, front)
+    if len(front.rate):
+        _list_front(axes, side, front)
+    else:
+        why = "What is left is at risk" if cloud.at_risk else "Nothing fits"
+        notes = [f"{why}, so there is no front."] if cloud.rows else []
+        fig.draw_list(side, (), (), notes=notes)
     return figure
 
 
@@ -461,17 +450,13 @@ def _short(front: Front) -> Mapping[str, Any]:
 
 
 def _top_of_band(front: Front) -> float:
-    ends = speed_band(front)
-    return 1.03 * ends[1] if ends else 0.0
+    return 1.03 * (speed_band(front) or (0.0, 0.0))[1]
 
 
 def speed_band(front: Front) -> tuple[float, float] | None:
     """Return where 68 % of measured speeds of the fastest lie; None where nothing is known."""
-    band = front.band
-    if band is None or band.low_68 is None or band.high_68 is None or not len(front.rate):
-        return None
-    fastest = float(front.rate.max())
-    return fastest / band.high_68, fastest / band.low_68
+    ends = front.band.limits(68) if front.band is not None and len(front.rate) else None
+    return None if ends is None else (front.rate.max() / ends[1], front.rate.max() / ends[0])
 
 
 def counts_of(cloud: Cloud) -> str:

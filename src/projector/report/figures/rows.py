@@ -17,7 +17,7 @@ from projector.report.figures.words import HARDWARE, words_of
 from projector.report.terminal.grid import plain
 from projector.report.terminal.job import short_title
 from projector.sweeps.journal import Totals
-from projector.sweeps.result import MORE_IS_BETTER, SweepResult
+from projector.sweeps.result import SweepResult
 from projector.sweeps.store import Plan
 
 if TYPE_CHECKING:
@@ -44,11 +44,6 @@ def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
 def serves(result: SweepResult) -> bool:
     """Tell whether the rows are deployments under loads."""
     return FIRST_RESULTS[1] in result.columns
-
-
-def more_is_better(column: str) -> bool:
-    """Tell whether the best value of a column is its largest."""
-    return column in MORE_IS_BETTER
 
 
 def resolve(name: str, known: Sequence[str], *, key: str) -> str:
@@ -133,9 +128,8 @@ MOST_SEVERAL = 3
 
 def merged(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of equal rows as one: fields that differ among them have `Several`."""
-    first = settings[0]
     together: dict[str, Any] = {}
-    for field, value in first.items():
+    for field, value in settings[0].items():
         values: list[Any] = []
         for each in settings:
             if not any(each.get(field) == known for known in values):

@@ -11,10 +11,11 @@ from projector.projection.bands import VERDICTS, WORDS
 from projector.report.figures import heat_map as heat_maps
 from projector.report.figures.figure import INK, PALETTE
 from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, Front, speed_band
-from projector.report.figures.rows import configuration, more_is_better
+from projector.report.figures.rows import configuration
 from projector.report.figures.scaling import Scaling
 from projector.report.figures.words import Ticks, words_of
 from projector.report.pages.page import GRID, band, log_ticks, plain_layout, scatter
+from projector.sweeps.result import MORE_IS_BETTER
 
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square"}
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
@@ -98,7 +99,7 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
     layout["modebar"] = {"orientation": "h"}
     layout["coloraxis"] = {
         "colorscale": heat_maps.SCALE.capitalize(),
-        "reversescale": not more_is_better(grid.column),
+        "reversescale": grid.column not in MORE_IS_BETTER,
         "colorbar": {
             "title": {"text": grid.relative_label if grid.workloads else grid.label,
                       "side": "right"},

@@ -99,13 +99,8 @@ def title(shown: Mapping[str, Any]) -> list[RenderableType]:
 
 def runs_of(numbers: list[int]) -> str:
     """Write 3, 4, 5, 8 as 3-5, 8."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 # Operations of traces as tables: durations, launch overhead, overlap.
@@ -271,8 +266,7 @@ SHOWN = 0.02
 def comparison_report(found: "TraceComparison") -> list[RenderableType]:
     """Return the report of `projector trace compare`."""
     names = found.names
-    first, second = found.names.first, found.names.second
-    table = Grid("=term", f"{first} ms", f"{second} ms", "difference", "ratio")
+    table = Grid("=term", f"{names.first} ms", f"{names.second} ms", "difference", "ratio")
     for name, pair in found.step.items():
         table.add_row(name, *_pair(pair))
     return [
@@ -356,11 +350,6 @@ _SHORT = {"instruction": "instr.", "utilisation": "utilis.", "frequency": "freq.
 """Names of factors above their columns."""
 
 
-def _theory(time_ns: float) -> str:
-    """Format milliseconds; small ones keep two digits, as they are divided by."""
-    return ms(time_ns) if time_ns >= SMALL_NS else f"{time_ns / 1e6:.2g}"
-
-
 def gap_report(found: "GapResult") -> list[RenderableType]:
     """Return the report of `projector trace gap`."""
     from projector.trace.measures.gap import FACTORS, REST
@@ -369,7 +358,10 @@ def gap_report(found: "GapResult") -> list[RenderableType]:
     short_names = [_SHORT.get(name, name) for name in columns]
     table = Grid("=operation", "=phase", "theory ms", "actual ms", "ratio", *short_names)
     for each in found.operations[:COMPARED]:
-        theory = _theory(each.theory_ns) if each.theory_ns else ""
+        theory = ""
+        if each.theory_ns:  # small ones keep two digits, as they are divided by
+            few = each.theory_ns < SMALL_NS
+            theory = f"{each.theory_ns / 1e6:.2g}" if few else ms(each.theory_ns)
         ratio = f"{each.ratio:.2f}" if each.ratio else ""
         cells = [f"{each.factors[name]:.2f}" if name in each.factors else "" for name in columns]
         table.add_row(short(each.operation), each.phase, theory, ms(each.actual_ns), ratio,
