@@ -168,7 +168,7 @@ def space_schema(job: dict[str, Any], deployment: dict[str, Any]) -> dict[str, A
         "additionalProperties": {"$ref": "#/$defs/Axis"},
     }
     base = {
-        "description": "A job or a serving file (with a load): beside this one, or a mapping.",
+        "description": "A job or a serving file (with a load): a file beside this or a mapping",
         "type": ["string", "object"],
     }
     shapes = {"base": base, "axes": axes, "best_of": axes, "constraints": {"type": "array"}}
