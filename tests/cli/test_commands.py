@@ -64,6 +64,7 @@ SURFACE = {
         "--defaults",
         "--timeline",
         "--memory-snapshot",
+        "--chakra",
         "--plot",
     }
     | PROFILING_OPTIONS
