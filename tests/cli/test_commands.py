@@ -128,7 +128,7 @@ SURFACE = {
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
-    | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
+    | {"--usd-per-gpu-hour", "--fidelity", "--emit", "--csv"}
     | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms", "--most-seconds"}
     | OUTPUT_OPTIONS,
     "rl": {"assignments", "--config", "--search", "--gpus"} | OUTPUT_OPTIONS,

@@ -21,6 +21,7 @@ from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
+from projector.report.speed_front import chart, curve_of_sweep
 from projector.report.terminal.grid import Pasted, heading, percent, plain
 from projector.sweeps.engine import Estimate
 from projector.sweeps.points import SLO
@@ -118,9 +119,9 @@ def write_sweep_page(result: SweepResult, path: str | Path) -> None:
     title = swept.title_of_sweep(result)
     workloads = swept.workloads_of(result)
     shown = workloads[: swept.MOST_WORKLOADS]
-    fronts = [(name, each, read_front(each)) for name, each in shown]
+    what = "deployments" if swept.serves(result) else "jobs"
     lead = (
-        f"{result.rows:,} jobs of {result.evaluated:,} points: {result.fit:,} fit, "
+        f"{result.rows:,} {what} of {result.evaluated:,} points: {result.fit:,} fit, "
         f"{result.at_risk:,} are at risk, {result.does_not_fit:,} do not fit."
     )
     if len(workloads) > 1:
@@ -134,7 +135,7 @@ def write_sweep_page(result: SweepResult, path: str | Path) -> None:
     warnings = "".join(f" Warning: {warning}." for warning in result.warnings)
     sections = [
         *_ranked(result, workloads),
-        _pareto(fronts),
+        _speeds(shown) if swept.serves(result) else _pareto(shown),
         *_heat_maps(result),
         *_scaling(shown),
         *_reasons(result.infeasible),
@@ -175,7 +176,7 @@ def nothing_ranked(result: SweepResult) -> str:
 def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[Column]:
     """Return what rows reach, as columns; a terminal shows verdicts where they may differ."""
     one = "{:,.1f}".format
-    if "ttft_s" in rows[0]:
+    if swept.FIRST_RESULTS[1] in rows[0]:
         names = ("ttft_s", "TTFT ms"), ("tpot_s", "TPOT ms")
         times = [Column(head, [to_ms(row[name]) for row in rows], one, 1) for name, head in names]
         user = Column("tokens/s/user", [row["tokens_per_s_per_user"] for row in rows], one, 1)
@@ -299,8 +300,16 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
-def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
-    drawn = [(name, *_front(result, front)) for name, result, front in fronts]
+def _speeds(workloads: Sequence[tuple[str, SweepResult]]) -> Section:
+    figures: list[Any] = [
+        (name, partial(chart, [curve_of_sweep(result)])) for name, result in workloads
+    ]
+    text = "Of what fits and keeps what is promised, the rows that no other beats in both."
+    return Section("Throughput against speed", text, figures=figures)
+
+
+def _pareto(workloads: Sequence[tuple[str, SweepResult]]) -> Section:
+    drawn = [(name, *_front(result, read_front(result))) for name, result in workloads]
     if len(drawn) == 1:
         ((_, figure, text),) = drawn
         return Section("Speed against memory", text, figures=[("", lambda: figure)])

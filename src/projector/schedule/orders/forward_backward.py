@@ -137,7 +137,7 @@ def one_f_one_b_v(pp: int, vpp: int, microbatches: int) -> Order:
     return Order(
         microbatches=microbatches,
         rank_offset=np.arange(pp + 1) * 4 * microbatches,
-        kind=kind[by_rank],
+        kind=kind[by_rank].astype(np.int8),
         chunk=chunk[by_rank],
         microbatch=microbatch[by_rank],
         stage_of=v_shape(pp),
