@@ -13,7 +13,7 @@ from projector.serving.rates import LoadGrid, load_rates
 from projector.serving.simulation import longest_of, replica_of, serve_all
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.store import chunk_points
-from projector.sweeps.table import axis_kinds, read_space
+from projector.sweeps.table import axis_kinds, load_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -54,7 +54,7 @@ def _sweep_rate():
     """Return the jobs a second of a chunk of a sweep, on one core."""
     from time import perf_counter
 
-    space = read_space(EXAMPLES / "space_llama70b.yaml")
+    space = load_space(EXAMPLES / "space_llama70b.yaml")
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
     middle = space.size // points // 2

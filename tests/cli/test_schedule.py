@@ -47,7 +47,10 @@ def test_a_table_the_fastest_that_fits_first(schedule):
     assert rows(out)[:3] == ["zbv-formatted", "zbv-greedy-zb", "zbv-greedy-half"]
     assert rows(out).index("zerobubble") < rows(out).index("1f1b") < rows(out).index("gpipe")
     assert "FASTEST THAT FITS  zbv-formatted, 25.5 s" in out
+    assert "seaailab-ilp" in rows(out)
+    _, out, _ = schedule("--pp", 16, "--microbatches", 256)
     assert "seaailab-ilp  not tried" in out.partition("Left out")[2]
+    assert "12,288 operations" in out
     _, out, _ = schedule("--pp", 3, "--microbatches", 8)
     assert "even number of ranks" in out.partition("Left out")[2]
 

@@ -61,7 +61,7 @@ def emit_cached_attention(
     )
     linear.emit_memory(
         layers,
-        where[shapes.operand_bytes[where] < 2.0],
+        where[(shapes.operand_bytes[where] < 2.0) & (steps.narrow_layers[where] == 0)],
         "attention.quantise",
         forward_bytes=tokens * (local_heads(shapes)[0] * shapes.d_v) * (2.0 + shapes.operand_bytes),
         backward_bytes=0.0,

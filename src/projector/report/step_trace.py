@@ -586,6 +586,8 @@ class CollectiveNames(Config):
     collective: str
     buffer: Literal["in", "out", "both"]
     """Which message is the buffer; the other one is smaller by the size of the group."""
+    chakra: int
+    """``CollectiveCommType`` of Chakra."""
     source: str
 
     def messages(self, num_bytes: float, ranks: int) -> tuple[int, int]:

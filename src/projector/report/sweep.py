@@ -24,7 +24,9 @@ from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
 from projector.report.terminal.grid import Pasted, heading, percent, plain
 from projector.sweeps.engine import Estimate
+from projector.sweeps.points import SLO
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
+from projector.units import to_ms
 
 LISTED = 5
 """Rows that a terminal lists."""
@@ -56,8 +58,8 @@ LEAST_BEST = 8
 MOST_EQUAL = 8
 """Rows that are read for each row of the table, for those that equal others."""
 
-_SHOWN = (swept.RATE, "iteration_time_ms", swept.PEAK, swept.HIGH, "mfu", "gpus")
-"""Columns of the table that must agree for rows to be equal."""
+_SHOWN = (swept.RATE, *swept.FIRST_RESULTS, "tpot_s", swept.PEAK, swept.HIGH, "mfu", "gpus")
+"""Columns of the table that must agree for rows to be equal, where there are such."""
 
 
 def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[Document | RenderableType]:
@@ -160,7 +162,9 @@ def _reasons(infeasible: Mapping[str, int]) -> list[Section]:
 def nothing_ranked(result: SweepResult) -> str:
     """Say why no row is ranked, and what would rank some."""
     if not result.rows:
-        return "No point of the space is a legal job"
+        return "No point of the space is legal"
+    if result.fit and SLO in result.columns:
+        return "No row that fits keeps what its load promises"
     if not result.at_risk:
         return "No row fits"
     rows = "1 row is" if result.at_risk == 1 else f"{result.at_risk:,} rows are"
@@ -170,6 +174,13 @@ def nothing_ranked(result: SweepResult) -> str:
 def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[Column]:
     """Return what rows reach, as columns; a terminal shows verdicts where they may differ."""
     one = "{:,.1f}".format
+    if "ttft_s" in rows[0]:
+        names = ("ttft_s", "TTFT ms"), ("tpot_s", "TPOT ms")
+        times = [Column(head, [to_ms(row[name]) for row in rows], one, 1) for name, head in names]
+        user = Column("tokens/s/user", [row["tokens_per_s_per_user"] for row in rows], one, 1)
+        peak = Column("peak GiB", [row[swept.PEAK] for row in rows], one, 2)
+        return [Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),
+                *times, user, peak]  # fmt: skip
     shown = Media.ALL if all_verdicts else Media.PAGE
     return [
         Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),
@@ -192,12 +203,16 @@ def _listed(result: SweepResult, fields: Sequence[str]) -> list[Section]:
     else:
         told = [", ".join(f"{short[name]}={each[name]}" for name in fields) for each in settings]
         axes = [prose("axes", told)]
-    note = f"by tokens/s/GPU; to GiB: where the {COVERED} % band of the peak ends"
+    note = "by tokens/s/GPU"
+    if swept.HIGH in result.columns:
+        note += f"; to GiB: where the {COVERED} % band of the peak ends"
     table = Table([*_reached(rows, all_verdicts=result.allow_risk), *axes])
     return [Section(_best_name(result), table=table, note=note)]
 
 
 def _best_name(result: SweepResult) -> str:
+    if SLO in result.columns:
+        return "Best that keep what is promised"
     return "Best, those at risk too" if result.allow_risk else "Best that fit"
 
 
@@ -213,7 +228,9 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
     numbered = [[str(row[field]) for field in parts] for row in rows]
     known = {text: float(place) for place, text in enumerate(dict.fromkeys(map(str, numbered)))}
     of_workload = np.array([known[str(each)] for each in numbered], np.float64)
-    shown_columns = [np.array([row[name] for row in rows], np.float64) for name in _SHOWN]
+    shown_columns = [
+        np.array([row[name] for row in rows], np.float64) for name in _SHOWN if name in rows[0]
+    ]
     _, equal = distinct(of_workload, *shown_columns)
     equal = _first(equal, of_workload, most)
     settings = [
@@ -241,7 +258,8 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
         text = f"The {most} rows of each workload with the most tokens/s/GPU. A click sorts."
     if any(len(same) > 1 for same in equal):
         text += " Equal rows stand once; a setting that changes nothing has all of its values."
-    text += f" To GiB: where the {COVERED} % band of the peak ends."
+    if swept.HIGH in result.columns:
+        text += f" To GiB: where the {COVERED} % band of the peak ends."
     if is_grouped:
         text += " Layouts of one group differ by less than the noise of a comparison."
     return [Section(_best_name(result), text, Table(columns))]

@@ -1,6 +1,6 @@
 """Reading what serves and what is served; what that costs and yields, and what limits its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -20,14 +20,14 @@ from projector.first_order.serving import FirstOrderServing, project_deployment
 from projector.lower.hardware import native_type
 from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
 from projector.serving import rates
-from projector.serving.capacity import Targets, capacity
+from projector.serving.capacity import CapacityResult, Targets, capacity
 from projector.serving.columns import StepColumns
 from projector.serving.deployment import DEGREES, Deployment
 from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import MAX_LENGTH, PROMISES, Load, Scheduler, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.projection import ServingProjection, StepProjection
-from projector.serving.simulation import simulate_load
+from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
 from projector.serving.step import (
     BREAKDOWN,
     HOST,
@@ -67,6 +67,15 @@ def read_case(
     ``device`` is short for ``cluster.device``, and ``load`` is a mapping of `Traffic`. Overrides
     are dotted, e.g. ``{"tp": 4, "load.batch": 8}``, and applied last.
     """
+    data, derived = serving_data(source, overrides), dict[str, str]()
+    traffic, scheduler = read_traffic(data), read_scheduler(data)
+    return ServingCase(read_deployment(data, derived), traffic, derived, scheduler)
+
+
+def serving_data(
+    source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what `read_case` parses, with overrides."""
     if source is None:
         data: dict[str, Any] = {}
     elif isinstance(source, Mapping):
@@ -86,21 +95,28 @@ def read_case(
     for key, value in (overrides or {}).items():
         _set(data, f"cluster.{key}" if str(key).split(".")[0] == "device" else str(key), value)
     _hint_load(data)
-    load, scheduler = data.pop(LOAD, None), data.pop(SCHEDULER, None)
-    traffic = (
-        load
-        if isinstance(load, Traffic)
-        else Traffic.parse({} if load is None else load, path=LOAD)
-    )
-    derived: dict[str, str] = {}
-    _require(data)
-    data["cluster"] = _cluster(data, derived)
-    return ServingCase(
-        Deployment.parse(data),
-        traffic,
-        derived,
-        Scheduler.parse({} if scheduler is None else scheduler, path=SCHEDULER),
-    )
+    return data
+
+
+def read_traffic(data: Mapping[str, Any]) -> Traffic:
+    """Return the requests of a serving file."""
+    load = data.get(LOAD)
+    if isinstance(load, Traffic):
+        return load
+    return Traffic.parse({} if load is None else load, path=LOAD)
+
+
+def read_scheduler(data: Mapping[str, Any]) -> Scheduler:
+    """Return how the engine of a serving file fills its steps."""
+    scheduler = data.get(SCHEDULER)
+    return Scheduler.parse({} if scheduler is None else scheduler, path=SCHEDULER)
+
+
+def read_deployment(data: Mapping[str, Any], derived: dict[str, str]) -> Deployment:
+    """Return the deployment of a serving file, noting what is ``derived``."""
+    own = {name: value for name, value in data.items() if name not in (LOAD, SCHEDULER)}
+    _require(own)
+    return Deployment.parse({**own, "cluster": _cluster(own, derived)})
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -216,13 +232,16 @@ def project_serving(
         ProjectorError: If the deployment or the load cannot exist. A load that does not fit is
             projected all the same.
     """
+    if isinstance(model, Mapping) and "model" in model and deployment is None:
+        # A deployment stands first, as a job does in the other functions.
+        model, deployment = None, model
     given: dict[str, Any] = {"model": model, "device": device, **settings}
     load = {"batch": batch, "context": context, "output": output, "rate_per_s": rate_per_s}
     load |= {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
     given |= {f"{LOAD}.{name}": value for name, value in load.items()}
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= dict(overrides or {})
-    source = _mapping(deployment) if isinstance(deployment, Deployment) else deployment
+    source = deployment_data(deployment) if isinstance(deployment, Deployment) else deployment
     if by_closed_forms(fidelity):
         if front or gpus is not None:
             msg = "front and gpus: closed forms know no front; leave them or fidelity out"
@@ -231,7 +250,8 @@ def project_serving(
     return project_case(read_case(source, changes), front=front, gpus=gpus)
 
 
-def _mapping(deployment: Deployment) -> dict[str, Any]:
+def deployment_data(deployment: Deployment) -> dict[str, Any]:
+    """Return what a deployment states, with its model and cluster as they are."""
     stated = deployment.model_dump(exclude_unset=True, exclude={"model", "cluster"})
     return {**stated, "model": deployment.model, "cluster": deployment.cluster}
 
@@ -257,7 +277,7 @@ def project_case(
     elif case.traffic.batch is not None:
         case = _with_split(case)
     else:
-        found = rates.serving_front(_splits(case.deployment), case.traffic)
+        found = rates.serving_front(splits_of(case.deployment), case.traffic)
         case = _at_knee(case, found)
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
@@ -286,11 +306,19 @@ def project_case(
         front=found,
         disaggregated=disaggregated,
     )
-    return _under_load(result, case) if case.traffic.rate_per_s is not None else result
+    if traffic.rate_per_s is None or memory.max_batch(traffic.longest) < 1:
+        return result
+    served, found_capacity = serve_case(case)
+    return replace(result, under_load=served, capacity=found_capacity)
 
 
-def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjection:
-    """Simulate the requests; with promises, as many replicas as keep them."""
+def serve_case(
+    case: ServingCase, replicas: Callable[..., Replica] = replica_of
+) -> tuple[LoadResult, CapacityResult | None]:
+    """Simulate the requests; with promises, as many replicas as keep them.
+
+    ``replicas`` returns that of a deployment, a scheduler, and a longest sequence.
+    """
     traffic = case.traffic
     load = Load.parse(
         {
@@ -300,14 +328,14 @@ def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjecti
             "requests": traffic.requests,
         }
     )
-    if result.memory.max_batch(traffic.longest) < 1:
-        return result
     if traffic.ttft_ms is None and traffic.tpot_ms is None:
-        return replace(result, under_load=simulate_load(case.deployment, load, case.scheduler))
+        drawn = load.draw()
+        replica = replicas(case.deployment, case.scheduler, longest_of(drawn))
+        return serve_all([(replica, load, drawn)])[0], None
     names = ("ttft_ms", "tpot_ms", "percentile")
     targets = Targets.parse({name: getattr(traffic, name) for name in names})
-    found = capacity(case.deployment, load, targets, case.scheduler)
-    return replace(result, under_load=found.result, capacity=found)
+    found = capacity(case.deployment, load, targets, case.scheduler, replicas)
+    return found.result, found
 
 
 def _with_split(case: ServingCase) -> ServingCase:
@@ -315,7 +343,7 @@ def _with_split(case: ServingCase) -> ServingCase:
     if "tp" in case.deployment.model_fields_set:
         return case
     chosen = case.deployment
-    for chosen in _splits(case.deployment):
+    for chosen in splits_of(case.deployment):
         if serving_memory(chosen).max_batch(case.traffic.longest) >= (case.traffic.batch or 1):
             note = "the least that fits"
             break
@@ -324,7 +352,7 @@ def _with_split(case: ServingCase) -> ServingCase:
     return replace(case, deployment=chosen, derived={**case.derived, "tp": f"{chosen.tp} ({note})"})
 
 
-def _splits(deployment: Deployment) -> list[Deployment]:
+def splits_of(deployment: Deployment) -> list[Deployment]:
     """Return a deployment with each legal power of two as tensor parallelism of its cluster."""
     if "tp" in deployment.model_fields_set:
         return [deployment]

@@ -180,6 +180,10 @@ class Deployment(Config):
     than ``dtype``, in which they are multiplied; none given means as ``dtype``. ``weight_bits`` 8
     and 4 mean ``int8`` and ``int4``."""
 
+    narrow_layers: Literal["all", "feed_forward", "experts"] = "all"
+    """Linear layers that ``dtype`` and ``weights`` hold for: all, those of feed-forward parts, or
+    routed experts alone, as in checkpoints of NVFP4 and MXFP4; the others are in 16 bits."""
+
     weight_group: Count | None = None
     """Weights that share a scale; none given means what is usual for ``weights``."""
 

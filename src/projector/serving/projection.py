@@ -18,9 +18,7 @@ from projector.serving.memory import ServingMemory
 from projector.serving.points import SpeculatedTimes
 from projector.serving.rates import Rates, ServingFront
 from projector.serving.simulation import LoadResult
-from projector.units import to_gib, to_ms
-
-HOUR = 3600.0
+from projector.units import HOUR, to_gib, to_ms
 
 FITS, DOES_NOT_FIT = "fits", "does_not_fit"
 
@@ -126,9 +124,7 @@ class ServingProjection:
     @property
     def peak_bytes(self) -> float:
         """Weights, cache, and activations of the fullest rank, reserve included."""
-        memory = self.memory
-        held = memory.weights_bytes + memory.workspace_bytes + memory.reserve_bytes
-        return held + self.kv_cache_bytes
+        return float(self.memory.peak_bytes(self.batch, self.traffic.longest))
 
     @property
     def fits(self) -> bool:

@@ -3,7 +3,7 @@
 A front has the splits and batches that no other beats in both throughput and speed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -217,11 +217,29 @@ def largest_batches(grid: LoadGrid) -> Ints:
     owners, lengths = grid.deployment[first], longest[first]
     most = np.empty(len(first), np.int64)
     memories = serving_memories(grid.deployments)
-    order = np.argsort(owners, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
-        most[rows] = memories[int(owners[rows[0]])].max_batch(lengths[rows])
+    for owner, rows in _rows_of(owners):
+        most[rows] = memories[owner].max_batch(lengths[rows])
     found: Ints = most[of_load]
     return found
+
+
+def peaks(grid: LoadGrid) -> tuple[Floats, Floats]:
+    """Return the peak of the fullest rank and what an engine may take of its device, bytes."""
+    peak, usable = np.zeros(len(grid)), np.zeros(len(grid))
+    memories = serving_memories(grid.deployments)
+    for owner, rows in _rows_of(grid.deployment):
+        memory, longest = memories[owner], grid.context[rows] + grid.output[rows]
+        peak[rows] = memory.peak_bytes(grid.batch[rows], longest)
+        usable[rows] = memory.usable_bytes + memory.reserve_bytes
+    return peak, usable
+
+
+def _rows_of(owners: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each owner with its rows."""
+    order = np.argsort(owners, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+        if len(rows):
+            yield int(owners[rows[0]]), rows
 
 
 LARGEST_BATCH = 1 << 16
@@ -318,18 +336,50 @@ def load_columns(traffic: Traffic) -> dict[str, int]:
 
 def _grid(deployments: Sequence[Deployment], traffic: Traffic) -> LoadGrid:
     """Return each deployment with its batches; one of 1 where nothing fits."""
-    owners = np.arange(len(deployments))
-    load = load_columns(traffic)
-    largest = largest_batches(LoadGrid.of(deployments, deployment=owners, **load))
-    if traffic.batch is not None:
-        return LoadGrid.of(deployments, deployment=owners, batch=traffic.batch, **load)
-    batches = [batches_up_to(min(int(most), LARGEST_BATCH)) for most in largest]
-    return LoadGrid.of(
-        deployments,
-        deployment=np.repeat(owners, [len(each) for each in batches]),
-        batch=np.concatenate(batches) if batches else np.zeros(0, np.int64),
-        **load,
-    )
+    owners, batch = np.arange(len(deployments)), traffic.batch or 1
+    grid = LoadGrid.of(deployments, deployment=owners, batch=batch, **load_columns(traffic))
+    return grid if traffic.batch is not None else _with_batches(grid)[0]
+
+
+def _with_batches(grid: LoadGrid) -> tuple[LoadGrid, Ints]:
+    """Return each load with every batch up to the largest that fits, and which load it is of."""
+    most, index = np.unique(np.minimum(largest_batches(grid), LARGEST_BATCH), return_inverse=True)
+    tried = [batches_up_to(int(each)) for each in most]
+    batches = [tried[each] for each in index.tolist()]
+    of_load = np.repeat(np.arange(len(grid)), [len(each) for each in batches])
+    batch = np.concatenate([np.zeros(0, np.int64), *batches])
+    return replace(grid.take(of_load), batch=batch), of_load
+
+
+def settled(grid: LoadGrid, options: Ints) -> LoadGrid:
+    """Return loads with what they leave open chosen, each as that of the load alone.
+
+    A load may run on any of so many ``options`` of the deployments, from its own on; its batch is
+    open where it is 0. Chosen is the knee of throughput against speed, of options alone the first
+    that fits. Where nothing does, it is the last one, with a batch of 1 where that is open.
+    """
+    rows, of_load = group_rows(*(getattr(grid, name) for name in grid.usual))
+    one, count = grid.take(rows), options[rows]
+    of_one = np.repeat(np.arange(len(one)), count)
+    place = np.arange(len(of_one)) - np.repeat(np.cumsum(count) - count, count)
+    every = one.take(of_one)
+    every = replace(every, deployment=every.deployment + place)
+    deployment, batch = one.deployment + count - 1, np.maximum(1, one.batch)
+    if len(stated := np.flatnonzero((every.batch > 0) & (count[of_one] > 1))):
+        some = every.take(stated)
+        fitting = stated[largest_batches(some) >= some.batch]
+        owner, first = np.unique(of_one[fitting], return_index=True)
+        deployment[owner] = every.deployment[fitting[first]]
+    if len(opened := np.flatnonzero(every.batch == 0)):
+        tried, of_opened = _with_batches(replace(every.take(opened), batch=np.ones_like(opened)))
+        rates, owner = load_rates(tried), of_one[opened[of_opened]]
+        fits = np.flatnonzero(rates.fits)
+        speed, rate = rates.tokens_per_s_per_user[fits], rates.tokens_per_s_per_gpu[fits]
+        order = fits[np.lexsort((-speed, -rate, -(rate * speed), owner[fits]))]
+        knees, first = np.unique(owner[order], return_index=True)
+        deployment[knees] = tried.deployment[order[first]]
+        batch[knees] = tried.batch[order[first]]
+    return replace(one, deployment=deployment, batch=batch).take(of_load)
 
 
 def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:

@@ -315,6 +315,7 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
         windowed=model.sliding_window_layers + standing,
         window_pages=window_pages,
         concurrency=0,
+        overlaps=int(deployment.runs.overlaps),
     )
     # A whole prompt can be longer than a step is meant to be.
     largest = max_tokens if scheduler.prompts == "chunked" else max(max_tokens, longest)

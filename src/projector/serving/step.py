@@ -5,19 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.engine import dequantising
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
-from projector.kernels.gemm import MEMORY as MEMORY_BOUND
-from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.operations import table as ops
 from projector.operations.emit import emit_inference_base, emit_inference_core
+from projector.operations.shapes import is_narrow
 from projector.serving.columns import (
     Step,
     StepColumns,
@@ -251,9 +250,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     """Return the seconds of GEMM rows.
 
     A kernel for narrow weights reads as much as a GEMM with ``weight_share`` times the columns.
-    It is no faster than the matrix rate allows. Widening weights takes vector instructions that
-    loads do not hide, once for each tile of rows. With many rows the weights are widened into
-    memory first, and multiplied as wide ones.
+    It is no faster than the matrix rate allows, nor with several tiles of rows than the wide GEMM
+    would be from infinitely fast memory; a single tile streams the weights, and the padding of wide
+    kernels does not hold it up. Widening weights takes vector instructions that loads do not hide,
+    once for each tile of rows. With many rows the weights are widened into memory first, and
+    multiplied as wide ones.
     """
     workload = table.workload[rows]
     device = steps.shapes.rows["device"][workload]
@@ -261,11 +262,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     expert = table.expert[rows] == 1
     start_s = steps.devices["gemm_overhead_s"][device]
 
-    def times(extent: Ints) -> tuple[Floats, Ints]:
-        out, bound = np.empty(len(rows)), np.full(len(rows), MEMORY_BOUND)
-        out[~expert], bound[~expert], _ = gemm_time_columns(
+    def times(extent: Ints, devices: Records = steps.devices) -> Floats:
+        out = np.empty(len(rows))
+        out[~expert], _, _ = gemm_time_columns(
             extent[~expert], table.dtype[rows][~expert], table.out_bytes[rows][~expert],
-            np.ones(np.count_nonzero(~expert)), device[~expert], steps.devices,
+            np.ones(np.count_nonzero(~expert)), device[~expert], devices,
         )  # fmt: skip
         groups = extent[expert, 3]
         out[expert], _ = grouped_gemm_time_columns(
@@ -274,10 +275,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
             steps.grouped_class[workload[expert]], steps.grouped,
         )  # fmt: skip
         out[expert] += start_s[expert]
-        return out, bound
+        return out
 
-    wide_s, bound = times(extents)
-    share = steps.weight_share[workload]
+    wide_s = times(extents)
+    kept = is_narrow(table, steps.extents.narrow_layers[table.workload])[rows]
+    share = np.where(kept, steps.weight_share[workload], 1.0)
     narrow = share < 1.0
     if not np.any(narrow):
         return wide_s
@@ -287,10 +289,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     light_s = 2.0 * np.prod(extents.astype(np.float64), axis=1) / rate
     weights = np.prod(extents[:, 1:].astype(np.float64), axis=1)
     passes = np.ceil(extents[:, 0] / dequantising().rows_a_pass)
-    # One tile of rows streams the weights: what bounds it otherwise is the padding of wide kernels.
-    gains = (bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND) | (passes <= 1.0)
-    read_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
-    fused_s = np.where(gains, read_s, wide_s) + passes * weights * steps.widen_s[workload]
+    at_once = steps.devices.copy()
+    at_once["gemm_hbm_bytes_per_s"] = np.inf
+    busy_s = np.where((passes > 1.0) & ~expert, times(extents, at_once), light_s)
+    read_s = np.minimum(wide_s, np.maximum(times(fewer), np.maximum(light_s, busy_s)))
+    fused_s = read_s + passes * weights * steps.widen_s[workload]
     # One kernel reads the narrow weights and writes wide ones.
     moved = weights * steps.shapes.operand_bytes[workload] * (1.0 + share)
     apart_s = wide_s + moved / steps.devices["hbm_bytes_per_s"][device] + start_s

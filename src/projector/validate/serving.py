@@ -318,6 +318,9 @@ def _deployment(
         nodes = -(-gpus // ClusterConfig.parse({"device": device}).gpus_per_node)
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(row, precision, notes)
+    if re.search("fp4|int4", f"{settings['dtype']} {settings.get('weights')}"):
+        begins = (name for name in _TABLE["narrow_layers"] if _model_name(row).startswith(name))
+        settings["narrow_layers"] = _TABLE["narrow_layers"].get(next(begins, ""), "all")
     says = loads.stated(row)
     engine = engine_of(row)
     settings |= {"engine": engine, "prefix_share": _prefix_share(row, notes)}

@@ -24,7 +24,7 @@ from projector.report.figures.words import (
     relative_ticks,
     words_of,
 )
-from projector.sweeps.result import MORE_IS_BETTER, VERDICT_COLUMNS, SweepResult
+from projector.sweeps.result import MORE_IS_BETTER, SweepResult
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
 
@@ -173,7 +173,11 @@ def heat_maps(
     ]
     if grids:
         columns = dict.fromkeys(
-            [*VERDICT_COLUMNS, *workloads, *(name for request in requests for name in request)]
+            [
+                *result.ranking_columns,
+                *workloads,
+                *(name for request in requests for name in request),
+            ]
         )
         axis_columns = dict.fromkeys(
             [*workloads, *(name for request in requests for name in request[:2])]

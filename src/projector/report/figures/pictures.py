@@ -16,9 +16,8 @@ from projector.report.figures.rows import RATE, check_apart
 from projector.report.figures.scaling import write_scaling
 from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
-from projector.sweeps.rows import column_kinds
 from projector.sweeps.store import Plan
-from projector.sweeps.table import axis_kinds, states_run
+from projector.sweeps.table import axis_kinds, column_kinds, results_of
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"
@@ -67,7 +66,7 @@ def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, 
     """Return pictures with the full names of their fields."""
     if not any(picture.kind == HEAT_MAP for picture in pictures):
         return tuple(pictures)
-    plan = Plan.of(space, column_kinds(axis_kinds(space), runs=states_run(space)), 1)
+    plan = Plan.of(space, column_kinds(axis_kinds(space), results_of(space)), 1)
     return tuple(_resolved(picture, plan) for picture in pictures)
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 RATE, PEAK, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "gpus", "usable_gib"
 LOW, HIGH, VERDICT = "peak_gib_low", "peak_gib_high", "verdict"
 
-FIRST_RESULT = "iteration_time_ms"
-"""First column after those of the axes."""
+FIRST_RESULTS = ("iteration_time_ms", "ttft_s")
+"""First column after those of the axes, of jobs and of deployments."""
 
 _SHORT: Mapping[str, str] = hardware_table("report_words.yaml")["short_fields"]
 
@@ -38,7 +38,7 @@ _FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size"
 
 def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the columns of the axes, in the order of the space."""
-    return tuple(takewhile(lambda name: name != FIRST_RESULT, columns))
+    return tuple(takewhile(lambda name: name not in FIRST_RESULTS, columns))
 
 
 def resolve(name: str, known: Sequence[str], *, key: str) -> str:

@@ -12,7 +12,7 @@ from projector.config.bands import Band
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
 from projector.report.figures.pareto import band_of_sweep
-from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
+from projector.sweeps.result import SweepResult
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
 """Fields that set the number of devices, which every line already shows."""
@@ -73,7 +73,7 @@ def read_scaling(result: SweepResult) -> Scaling:
     every = swept.axes_of(result.columns)
     fields = [name for name in swept.untied(result.plan, every) if name not in _SIZES]
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
-    for table in result.tables([swept.GPUS, swept.RATE, *VERDICT_COLUMNS, *every]):
+    for table in result.tables([swept.GPUS, swept.RATE, *result.ranking_columns, *every]):
         gpus = swept.numbers(table, swept.GPUS).astype(np.int64)
         rate = np.where(result.is_ranked(table), swept.numbers(table, swept.RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
