@@ -1,5 +1,6 @@
 """A sweep: counts, reasons, the best rows, and on a page its pictures; an estimate of a space."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -68,12 +69,10 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[Document | 
         "fit": result.fit,
         "at risk": result.at_risk,
         "do not fit": result.does_not_fit,
-        "not the best": result.not_best,
+        **({"not the best": result.not_best} if result.not_best else {}),
         "left out": sum(result.infeasible.values()),
         "together": result.evaluated,
     }
-    if not result.not_best:
-        del counts["not the best"]
     columns = [prose("", list(counts)), Column("points", list(counts.values()), "{:,}".format)]
     note = f"{result.rows:,} rows"
     if result.rate_per_s is not None:
@@ -268,11 +267,10 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
 
 
 def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[int]]:
-    taken: dict[float, int] = {}
+    taken: Counter[float] = Counter()
     kept = []
     for same in equal:
-        workload = float(of_workload[same[0]])
-        taken[workload] = taken.get(workload, 0) + 1
+        taken[workload := float(of_workload[same[0]])] += 1
         if taken[workload] <= most:
             kept.append(same)
     return kept
@@ -286,9 +284,8 @@ def _grouped(
     for workload in dict.fromkeys(of_workload):
         own = [place for place, each in enumerate(of_workload) if each == workload]
         rates = np.array([rows[place][swept.RATE] for place in own], np.float64)
-        for place, group in zip(
-            own, layout_groups(rates, [settings[place] for place in own]), strict=True
-        ):
+        found = layout_groups(rates, [settings[place] for place in own])
+        for place, group in zip(own, found, strict=True):
             groups[place] = group
     return groups
 
@@ -321,12 +318,8 @@ def _pareto(workloads: Sequence[tuple[str, SweepResult]]) -> Section:
 def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
     fields = swept.axes_of(result.columns)
     drawn = swept.sample(result.rows, SAMPLE)
-    rows = [
-        row
-        for _, row in swept.rows_at(
-            result, [swept.RATE, swept.PEAK, *VERDICT_COLUMNS, *fields], drawn
-        )
-    ]
+    asked = [swept.RATE, swept.PEAK, *VERDICT_COLUMNS, *fields]
+    rows = [row for _, row in swept.rows_at(result, asked, drawn)]
     rate, peak = (
         np.array([row[name] for row in rows], np.float64) for name in (swept.RATE, swept.PEAK)
     )
