@@ -110,9 +110,10 @@ NARROW_LAYERS: dict[str, tuple[str, ...]] = {
 
 def is_narrow(table: OperationTable, narrow_layers: Ints) -> Flags:
     """Return whether rows belong to layers that are narrow; row of each in `NARROW_LAYERS`."""
-    held = np.array([
-        [label.startswith(begins) for label in table.labels] for begins in NARROW_LAYERS.values()
-    ])  # fmt: skip
+    held = np.array(
+        [[label.startswith(each) for label in table.labels] for each in NARROW_LAYERS.values()],
+        np.bool_,
+    )
     return np.asarray(held[narrow_layers, table.label])
 
 
