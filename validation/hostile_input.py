@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import projector as pj
+from projector.calibrate.runs import read_table
 from projector.cli.main import run as run_command
 from projector.config.device_file import load_device
 from projector.config.load import parse_override
@@ -36,8 +37,13 @@ from projector.config.network import load_network
 from projector.config.space import Expression
 from projector.config.yaml_file import parse_yaml, read_yaml
 from projector.errors import ProjectorError
+from projector.planning import question
+from projector.rl.job import read_rl
+from projector.serving.api import read_case
+from projector.single.gemm import list_gemms
 from projector.sweeps import journal
 from projector.topology.node import read_node
+from projector.validate.run import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 1.0
@@ -67,7 +73,8 @@ _RIGHT = read_yaml(Path(__file__).with_suffix(".yaml"))
 JOB, PRIMUS, DEEPSPEED, SIMUMAX, DEPLOYMENT = (
     _RIGHT[name] for name in ("job", "primus", "deepspeed", "simumax", "deployment")
 )
-SCRIPT, TOML = _RIGHT["script"], _RIGHT["toml"]
+RL, SERVED, TRACE = (_RIGHT[name] for name in ("rl", "served", "trace"))
+SCRIPT, TOML, TRAINER, SHAPES = (_RIGHT[name] for name in ("script", "toml", "trainer", "shapes"))
 HF = _RIGHT["mixtral"]
 MLA = HF | _RIGHT["latent"]
 DENSE = {
@@ -237,7 +244,8 @@ def read_peer(draw: random.Random, place: Place) -> None:
 def read_huggingface(draw: random.Random, place: Place) -> None:
     """Read a config.json as a mapping or a file."""
     usual, types = draw.choice(TYPES)
-    data = changed(draw, {**usual, "model_type": draw.choice(types)})
+    config = {**usual, "model_type": draw.choice(types)}
+    data = changed(draw, draw.choice(_PUBLISHED) if draw.random() < 0.5 else config)
     if draw.random() < 0.7:
         load_model(data)
     else:
@@ -325,6 +333,88 @@ def read_record(draw: random.Random, place: Place) -> None:
     """Read a file that should be a record of measurements."""
     data = {"schema": 1, "environment": {"device": "x"}, "rows": [{"key": "a", "time_s": 1.0}]}
     pj.load_record(place.file("record.json", _document(draw, changed(draw, data))))
+
+
+def read_shipped(draw: random.Random, place: Place) -> None:
+    """Read a shipped file that was torn, with the reader of its folder."""
+    path = draw.choice(_SHIPPED)
+    text = path.read_text(encoding="utf-8")
+    own = place.file(f"shipped{path.suffix}", torn(draw, text) if draw.random() < 0.95 else text)
+    if path.parts[-2] == "nodes":
+        read_node(own, "node")
+    elif path.parts[-2] in {"hardware", "devices"}:
+        load_device(own)
+    elif path.parts[-2] == "models":
+        load_model(own)
+    elif path.name.startswith("space"):
+        pj.load_space(own)
+    elif path.name.startswith("serve"):
+        read_case(own)
+    elif path.name.startswith("rl"):
+        read_rl(own)
+    else:
+        pj.load_job(own, _given(draw))
+
+
+def read_rl_step(draw: random.Random, place: Place) -> None:
+    """Read a step of reinforcement learning."""
+    del place
+    read_rl(changed(draw, RL), {"rollout.tp": 2} if draw.random() < 0.5 else None)
+
+
+def read_load(draw: random.Random, place: Place) -> None:
+    """Read a deployment and its load."""
+    path = place.file("serve.yaml", _document(draw, changed(draw, SERVED)))
+    read_case(path if draw.random() < 0.5 else changed(draw, SERVED))
+
+
+def read_question(draw: random.Random, place: Place) -> None:
+    """Read what a plan is asked for."""
+    del place
+    step = draw.randrange(5)
+    value = odd(draw) if draw.random() < 0.5 else torn(draw, draw.choice(_ASKED))
+    if step == 0:
+        question.read_tokens(value)
+    elif step == 1:
+        question.read_gpus(value if draw.random() < 0.5 else [8, value])
+    elif step == 2:
+        question.read_batches(value if draw.random() < 0.5 else [8, value])
+    elif step == 3:
+        question.read_kinds(value if draw.random() < 0.5 else ["h100", value])
+    else:
+        prices = {"h100": value} if draw.random() < 0.5 else value
+        question.read_prices(prices, question.read_kinds(["h100"]))
+
+
+def read_trainer(draw: random.Random, place: Place) -> None:
+    """Read a script of Hugging Face's Trainer."""
+    text = torn(draw, TRAINER) if draw.random() < 0.9 else TRAINER
+    pj.load_job(place.file("trainer.sh", text), _given(draw))
+
+
+def read_shapes(draw: random.Random, place: Place) -> None:
+    """Read tables of GEMMs, and of measured jobs."""
+    text = _document(draw, "") if draw.random() < 0.02 else torn(draw, SHAPES)
+    path = place.file("shapes.csv", text)
+    if draw.random() < 0.3:
+        read_table(path)
+    else:
+        list_gemms([], path)
+
+
+def read_rows(draw: random.Random, place: Place) -> None:
+    """Project measured rows whose cells were changed."""
+    kind = draw.choice([*_TABLES])
+    head, *rows = _TABLES[kind]
+    path = place.file("rows.csv", "\n".join([head, torn(draw, draw.choice(rows))]))
+    validate(kind, path)
+
+
+def read_trace(draw: random.Random, place: Place) -> None:
+    """Read a trace of a few events, whole or torn."""
+    events = changed(draw, TRACE)
+    trace = pj.load_trace(place.file("trace.json", _document(draw, events)))
+    trace.summary()
 
 
 def _number(draw: random.Random, usual: list[Any]) -> Any:
@@ -433,6 +523,14 @@ KINDS: dict[str, tuple[float, Input]] = {
     "sweep": (0.1, sweep_space),
     "journal": (3, read_journal),
     "record": (5, read_record),
+    "shipped": (3, read_shipped),
+    "rl": (1, read_rl_step),
+    "load": (3, read_load),
+    "question": (15, read_question),
+    "trainer": (3, read_trainer),
+    "shapes": (3, read_shapes),
+    "rows": (0.5, read_rows),
+    "trace": (1.5, read_trace),
     "gemm": (20, kernel_gemm),
     "attention": (15, kernel_attention),
     "collective": (10, kernel_collective),
@@ -567,6 +665,25 @@ def _report(found: dict[str, list[Found]]) -> int:
 
 _JOB = pj.load_job(JOB)
 _TEXTS = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.yaml"))]
+_SHIPPED = [
+    *sorted(path for path in (ROOT / "examples").rglob("*.yaml") if "measure" not in path.name),
+    *sorted((ROOT / "models").glob("*.yaml")),
+    *(ROOT / "hardware" / f"{name}.yaml" for name in ("h100", "mi355x", "gb200", "h100_pcie")),
+    *sorted((ROOT / "hardware" / "nodes").glob("*.yaml")),
+]
+_PUBLISHED = [
+    entry["config"]
+    for entry in read_yaml(ROOT / "tests" / "reference" / "huggingface_models.yaml").values()
+]
+_ASKED = ["1e12", "300B", "15.6T", "512,1024", "512..2k", "h100@p5_efa", "mi300x"]
+_TABLES = {
+    kind: (ROOT / "validation" / "data" / f"{name}.csv").read_text(encoding="utf-8").splitlines()
+    for kind, name in (
+        ("gemm", "gemm_measured"), ("attention", "attention_measured"), ("memory", "memory"),
+        ("collectives", "collectives_measured"), ("moe", "moe_measured"),
+        ("training", "training_throughput"), ("serving", "serving_measured"),
+    )
+}  # fmt: skip
 _FIELDS = [
     *(f"{section}.{field}" for section in ("parallelism", "training", "cluster", "run")
       for field in type(getattr(_JOB, section)).model_fields),

@@ -64,6 +64,7 @@ SURFACE = {
         "--defaults",
         "--timeline",
         "--memory-snapshot",
+        "--chakra",
         "--plot",
     }
     | PROFILING_OPTIONS
@@ -127,7 +128,7 @@ SURFACE = {
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
-    | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
+    | {"--usd-per-gpu-hour", "--fidelity", "--emit", "--csv"}
     | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms", "--most-seconds"}
     | OUTPUT_OPTIONS,
     "rl": {"assignments", "--config", "--search", "--gpus"} | OUTPUT_OPTIONS,
@@ -177,7 +178,7 @@ SURFACE = {
     }
     | OUTPUT_OPTIONS,
     "collective": {"operation", "--bytes", "--gpus", "--device", "--network", "--stride"}
-    | {"--algorithm", "--sweep", "--plot"}
+    | {"--algorithm", "--mpi", "--sweep", "--plot"}
     | OUTPUT_OPTIONS,
     "topology": set(),
     "validate": {"kind", "file", "--by", "--normalise", "--out", "--plot"} | OUTPUT_OPTIONS,

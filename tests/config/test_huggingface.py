@@ -439,3 +439,12 @@ def test_a_published_llama_4_is_read_with_its_norm_without_weights():
 @pytest.mark.parametrize(("turned", "percent"), [(64, 0.5), (128, None), (None, None)])
 def test_the_turned_part_of_a_head_may_be_a_width(turned, percent):
     assert read(QWEN3_8B, head_dim=128, rotary_dim=turned).rotary_percent == percent
+
+
+@pytest.mark.parametrize("value", [[], {}, ["yarn"], 3])
+def test_values_of_another_type_where_words_stand(value):
+    for config in (
+        LLAMA_3_1_70B | {"rope_scaling": {"rope_type": value, "factor": 8.0}},
+        DEEPSEEK_V3 | {"scoring_func": value},
+    ):
+        assert read_huggingface(config, name="x")[0]

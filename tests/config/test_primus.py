@@ -437,6 +437,11 @@ def test_mixtral_example(monkeypatch):
     [
         ({"patch_zero_bubble": True, "zero_bubble_v_schedule": True}, "zbv-greedy-half", 2),
         (
+            {"patch_zero_bubble": True, "enable_1f1b_v": True, "zero_bubble_v_schedule": True},
+            "1f1b-v",
+            2,
+        ),
+        (
             {
                 "patch_zero_bubble": True,
                 "zero_bubble_v_schedule": True,

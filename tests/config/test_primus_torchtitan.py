@@ -96,7 +96,7 @@ def test_the_environment_sets_degrees_and_devices(tmp_path, monkeypatch):
     found = job(tmp_path)
     assert (found.cluster.nodes, found.parallelism.tp) == (4, 8)
     assert found.training.global_batch_size == 2 * 4
-    assert found.origins["parallelism.tp"] == "environment variable"
+    assert found.origins["parallelism.tp"] == "environment variable PRIMUS_TP"
 
 
 def test_stated_shards_need_their_nodes(tmp_path):

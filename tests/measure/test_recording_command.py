@@ -105,3 +105,8 @@ def test_a_python_without_torch_is_told_how_to_get_it(tmp_path, monkeypatch, cap
     with pytest.raises(MeasurementError, match=r"needs torch .*pip install .\.\[torch\]"):
         record_command([str(tmp_path / "train.py")], tmp_path / "out")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_whose_name_is_too_long_is_refused():
+    with pytest.raises(ConfigError, match="File name too long"):
+        record_command(["train.py"], "x" * 300, [])

@@ -83,6 +83,7 @@ def test_kinds_have_a_device_and_maybe_a_network():
     for half in ("h100@", "@p5_efa", "@"):
         with pytest.raises(ConfigError, match="NAME@NETWORK"):
             read_kinds([half])
+    assert read_kinds([f"h100@{'x' * 5000}"])[0].network == "x" * 5000  # no name of a file
 
 
 def test_sizes_are_whole_and_rise():

@@ -9,14 +9,11 @@ from projector.operations.moe import active_experts
 from projector.operations.table import GEMM
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.generation import (
-    Generation,
-    decode_time_s,
-    generation_times,
-    prefill_time_s,
-)
+from projector.serving.generation import Generation, generation_times
 from projector.serving.memory import serving_memory
-from projector.serving.step import BREAKDOWN, step_times
+from projector.serving.points import step_times
+from projector.serving.step import BREAKDOWN
+from serving.steps import decode_time_s, prefill_time_s
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

@@ -6,8 +6,8 @@ from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
 from projector.serving.load import Load, Scheduler
+from projector.serving.points import step_times
 from projector.serving.simulation import longest_of, replica_of, serve_all, simulate_load
-from projector.serving.step import step_times
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

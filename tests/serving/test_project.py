@@ -8,9 +8,10 @@ import projector as pj
 from projector.config.bands import SERVING_PHASES, band_of
 from projector.config.device_file import load_device
 from projector.errors import ConfigError
-from projector.serving.api import LIMITS, read_case
+from projector.serving.api import read_case
 from projector.serving.deployment import Deployment
 from projector.serving.rates import LoadGrid, load_rates
+from projector.serving.step import LIMITS
 
 STABLE = (
     "ttft_ms",

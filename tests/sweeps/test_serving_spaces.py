@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import yaml
 
 import projector as pj
-from projector.errors import ProjectorError
+from projector.cli.main import run
+from projector.errors import ConfigError, ProjectorError
 from projector.sweeps.rows import Projector, reason_of
 from projector.sweeps.serving import PERCENTILE_COLUMNS, SLO
 from projector.sweeps.table import axis_kinds, load_space
@@ -96,6 +98,8 @@ def compare(row, result, met):
     told, memory = result.to_dict(), result.to_dict()["memory"]
     assert {name: row[name] for name in told["parallelism"]} == told["parallelism"]
     assert row["load.batch"] == result.batch
+    assert row["bound_prefill"] == result.prefill.bound
+    assert row["bound_decode"] == result.decode.bound
     assert (row["peak_gib"], row["usable_gib"]) == (memory["peak_gib"], memory["usable_gib"])
     assert row.get("usd_per_million_tokens") == result.usd_per_million_tokens
     assert row.get(SLO, met) == met
@@ -125,3 +129,95 @@ def test_rows_equal_projections_bit_for_bit(name):
     assert next(rows, None) is None
     assert batch.infeasible == reasons
     assert batch.rows > space.size // 4
+
+
+def test_what_cannot_be_simulated_is_refused_by_itself():
+    apart = {"disaggregated": [None, {"prefill": {"tp": 1}}]}
+    result = pj.sweep({"base": {**BASE, "load": RATED}, "axes": apart}, workers=1)
+    assert (result.rows, sum(result.infeasible.values())) == (1, 1)
+    assert "a load is simulated on devices that prefill and decode" in next(iter(result.infeasible))
+    both = {**BASE, "load": RATED, "disaggregated": {"prefill": {"tp": 1}}}
+    assert pj.sweep({"base": both, "axes": {"tp": [1, 2]}}, workers=1).rows == 0
+
+
+def test_the_best_choice_keeps_what_is_promised():
+    load = {**LOAD, "tpot_ms": 12.0}
+    axes, batches = {"device": ["h100", "mi300x"]}, {"load.batch": [1, 8, 64, 512, 10**6]}
+    whole = pj.sweep({"base": {**BASE, "load": load}, "axes": axes | batches}, workers=1)
+    found = pj.sweep({"base": {**BASE, "load": load}, "axes": axes, "best_of": batches}, workers=1)
+    rows, kept = whole.to_arrow().to_pylist(), found.to_arrow().to_pylist()
+    for row in kept:
+        others = [each for each in rows if each["cluster.device"] == row["cluster.device"]]
+        within = [each for each in others if each["fits"] and each[SLO]]
+        assert row == max(within, key=lambda each: each["tokens_per_s_per_gpu"])
+        assert any(each["tokens_per_s_per_gpu"] > row["tokens_per_s_per_gpu"] for each in others)
+    assert found.not_best == len(rows) - len(kept)
+    ranked = whole.best(100)
+    assert {row["load.batch"] for row in ranked} <= {1, 8, 64}
+    assert all(row[SLO] and row["fits"] for row in ranked)
+    assert all(row[SLO] for row in whole.pareto(["ttft_s", "tokens_per_s_per_user"]).to_pylist())
+
+
+def test_a_sweep_on_disk_is_continued_and_verified_by_any_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr("projector.sweeps.serving.ServingSpace.most_points", 16)
+    axes = {"tp": [1, 2, 4, 8], "load.batch": {"range": [1, 16]}}
+    space = load_space({"base": BASE, "axes": axes, "constraints": ["gpus * batch <= 64"]})
+    alone = pj.sweep(space, tmp_path / "alone", workers=1)
+    (tmp_path / "alone" / "part-000002.parquet").write_bytes(b"")
+    again = pj.sweep(space, tmp_path / "alone", verify=True)
+    assert "is computed again" in again.warnings[0]
+    both = pj.sweep(space, tmp_path / "both", workers=2)
+    assert again.to_arrow().equals(both.to_arrow())
+    assert (alone.rows, alone.infeasible) == (both.rows, {"constraint: gpus * batch <= 64": 8})
+
+
+def test_expressions_and_short_names_are_those_of_a_serving_file(tmp_path):
+    (tmp_path / "serve.yaml").write_text(yaml.safe_dump(BASE))
+    (tmp_path / "space.yaml").write_text(
+        "base: serve.yaml\n"
+        "axes:\n"
+        "  tp: [1, 2]\n"
+        "  context: {scale: [1, 2]}\n"
+        "  load.batch: {expression: 'gpus * 2048 // context * 4'}\n"
+    )
+    space = load_space(tmp_path / "space.yaml")
+    assert space.fields == ("tp", "load.context", "load.batch")
+    assert [space.overrides(point)["load.batch"] for point in range(4)] == [8, 4, 16, 8]
+    assert pj.sweep(space, workers=1).rows == 4
+    stated = {**BASE, "load": {**LOAD, "batch": 17}}
+    other = load_space({"base": stated, "axes": {"tp": [1]}})
+    open_split = {key: value for key, value in stated.items() if key != "tp"}
+    assert other.digest != load_space({"base": open_split, "axes": {"tp": [1]}}).digest
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({"parallelism.tp": [1]}, "the base has no field 'parallelism.tp'"),
+        ({"speculative.tokens": [1]}, "the base has no speculative"),
+        ({"tp": [1], "load.batch": {"expression": "dp"}}, "no such field"),
+    ],
+)
+def test_what_a_serving_file_does_not_have_is_refused(axes, words):
+    with pytest.raises(ConfigError, match=words):
+        load_space({"base": BASE, "axes": axes})
+
+
+def test_the_command_lists_what_keeps_its_promises(tmp_path, capsys):
+    space = tmp_path / "space.yaml"
+    load = {**LOAD, "tpot_ms": 12.0}
+    space.write_text(yaml.safe_dump({"base": {**BASE, "load": load}, "axes": {"tp": [1, 2]}}))
+    page, picture, table = (tmp_path / name for name in ("page.html", "front.svg", "rows.csv"))
+    files = "--html", str(page), "--plot", f"pareto={picture}", "--csv", str(table)
+    assert run(["sweep", str(space), "--workers", "1", *files]) == 0
+    out = capsys.readouterr().out
+    assert "Best that keep what is promised" in out
+    assert "TTFT ms" in out
+    assert "Throughput against speed" in page.read_text()
+    assert picture.stat().st_size
+    assert len(table.read_text().splitlines()) == 3
+    space.write_text(
+        yaml.safe_dump({"base": {**BASE, "load": {**load, "tpot_ms": 0.1}}, "axes": {"tp": [1]}})
+    )
+    assert run(["sweep", str(space), "--workers", "1"]) == 0
+    assert "No row that fits keeps what its load promises" in capsys.readouterr().out

@@ -56,6 +56,7 @@ def test_attention():
         ("aten::mm", [[10, 1000], [999, 512]]),
         ("aten::mm", [[10, 1000]]),
         ("aten::mm", None),
+        ("aten::mm", {"a": [4, 4]}),
         ("aten::mm", [[], []]),
         ("aten::mm", [[0, 4], [4, 4]]),
         ("aten::mm", ["ab", "cd"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from projector.errors import ConfigError, MeasurementError
-from projector.files import made_folder
+from projector.files import check_name, made_folder
 from projector.measure.process import INSTALL
 from projector.measure.vendor import signals_to
 
@@ -76,6 +76,7 @@ def record_command(
     recording already is used, and its traces are deleted. The command's own output goes to this
     process's, unless to ``output``.
     """
+    check_name(folder, key="out")
     place = Path(folder)
     arguments = recording_command(command, ["--out", str(place), *options])
     former = _left(place)

@@ -338,7 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _check_script(script: str) -> None:
-    if script and not Path(script).exists():
+    if script and not os.path.exists(script):  # noqa: PTH110  # of any name
         msg = f"command: {shown(script)} does not exist"
         raise ConfigError(msg, key="command", value=script, allowed="a Python script")
 

@@ -110,10 +110,9 @@ NARROW_LAYERS: dict[str, tuple[str, ...]] = {
 
 def is_narrow(table: OperationTable, narrow_layers: Ints) -> Flags:
     """Return whether rows belong to layers that are narrow; row of each in `NARROW_LAYERS`."""
-    held = np.array(
-        [[label.startswith(each) for label in table.labels] for each in NARROW_LAYERS.values()],
-        np.bool_,
-    )
+    begins = NARROW_LAYERS.values()
+    labels = [[label.startswith(each) for label in table.labels] for each in begins]
+    held = np.array(labels, np.bool_)  # also where a table has no labels
     return np.asarray(held[narrow_layers, table.label])
 
 

@@ -17,6 +17,7 @@ from projector.config.names import in_full
 from projector.config.planning import PlanSettings
 from projector.config.training import TrainingConfig
 from projector.errors import ConfigError, one_of, shown
+from projector.files import is_file
 from projector.first_order.results import tokens_of
 from projector.planning.fidelity import Fidelity, fidelity_named
 from projector.projection.api import JobLike
@@ -106,7 +107,7 @@ def read_kinds(devices: Any) -> tuple[ClusterKind, ...]:
     kinds = []
     for each in listed:
         name, at, network = each.partition("@") if isinstance(each, str) else (each, "", "")
-        if at and Path(each).exists():
+        if at and is_file(Path(each)):
             name, at, network = each, "", ""
         if at and not (name and network):
             msg = f"devices: {each!r} should be NAME, or NAME@NETWORK such as h100@p5_efa"

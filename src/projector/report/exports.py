@@ -1,6 +1,7 @@
 """What is projected of a step, as files that other tools open: its timeline and its memory."""
 
 import gzip
+import os
 import re
 import shutil
 import tempfile
@@ -78,7 +79,7 @@ def check_step_timeline(path: str | Path) -> None:
     folder = Path(path)
     if not _is_folder(path):
         check_place(path, key=KEY)
-    elif not folder.is_dir():
+    elif not os.path.isdir(folder):  # noqa: PTH112
         check_place(folder.absolute(), key=KEY)
         if folder.exists():
             raise not_written(folder, "it is a file, not a folder", key=KEY)
@@ -90,7 +91,7 @@ def check_step_timeline(path: str | Path) -> None:
 
 
 def _is_folder(path: str | Path) -> bool:
-    return str(path).endswith(("/", "\\")) or Path(path).is_dir()
+    return str(path).endswith(("/", "\\")) or os.path.isdir(path)  # noqa: PTH112  # of any name
 
 
 def _is_ours(path: Path) -> bool:

@@ -107,6 +107,14 @@ SCHEDULES: dict[str, Entry] = {
             repeats=forward_backward.repeat_groups,
         ),
         Entry(
+            "1f1b-v",
+            "1F1B over two chunks a rank in a V, two thirds of the memory of 1F1B",
+            partial(orders.two_chunks, "1f1b-v"),
+            forward_backward.one_f_one_b_v,
+            stages=lambda pp, _: orders.v_shape(pp),
+            repeats=_each_later,
+        ),
+        Entry(
             "zerobubble",
             "ZB-H1: gradients of the weights fill bubbles, memory of 1F1B",
             partial(orders.one_chunk, "zerobubble"),

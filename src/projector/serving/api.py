@@ -5,9 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import numpy as np
-
-from projector.arrays import Floats
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
@@ -18,25 +15,16 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.first_order.serving import FirstOrderServing, project_deployment
 from projector.lower.hardware import native_type
-from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
 from projector.serving import rates
 from projector.serving.capacity import CapacityResult, Targets, capacity
-from projector.serving.columns import StepColumns
 from projector.serving.deployment import DEGREES, Deployment
 from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import MAX_LENGTH, PROMISES, Load, Scheduler, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
+from projector.serving.points import StepGrid, grid_times
 from projector.serving.projection import ServingProjection, StepProjection
 from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
-from projector.serving.step import (
-    BREAKDOWN,
-    HOST,
-    LAUNCH,
-    CostedSteps,
-    StepTimes,
-    costed_steps,
-    times_of,
-)
+from projector.serving.step import BREAKDOWN, LIMITS
 from projector.units import unwrapped
 
 LOAD = "load"
@@ -284,9 +272,7 @@ def project_case(
     batch = traffic.batch or 1
     point = rates.load_point(deployment, traffic, batch)
     chunks, _ = rates.chunk_grid(point)
-    steps = [*map(chunks.step, range(len(chunks))), rates.decode_grid(point).step(0)]
-    *prefills, decode = _projected(costed_steps(steps))
-    prefill = _together(prefills)
+    prefill, (decode,) = _together(_projected(chunks)), _projected(rates.decode_grid(point))
     disaggregated = None
     if deployment.disaggregated is not None and (traffic.output or 1) > 1:
         load = Generation(deployment, batch, traffic.context, traffic.output or 1)
@@ -417,20 +403,19 @@ def on_devices(deployment: Deployment, gpus: int) -> Deployment:
     return deployment.model_copy(update={"cluster": cluster})
 
 
-def _projected(costed: CostedSteps) -> list[StepProjection]:
-    times = times_of(costed)
-    limits_s = limit_seconds(costed, times)
+def _projected(grid: StepGrid) -> list[StepProjection]:
+    times = grid_times(grid)
     return [
         StepProjection(
-            sequences=step.batch or step.prefill_batch,
-            new_tokens=step.prefill_tokens or step.new_tokens,
-            cached_tokens=step.context + step.prefill_context,
+            sequences=int(grid.batch[row] or grid.prefill_batch[row]),
+            new_tokens=int(grid.prefill_tokens[row] or grid.new_tokens[row]),
+            cached_tokens=int(grid.context[row] + grid.prefill_context[row]),
             time_s=float(times.latency_s[row]),
             interval_s=float(times.interval_s[row]),
             breakdown_s=dict(zip(BREAKDOWN, times.breakdown_s[row].tolist(), strict=True)),
-            limits_s=dict(zip(LIMITS, limits_s[row].tolist(), strict=True)),
+            limits_s=dict(zip(LIMITS, times.limits_s[row].tolist(), strict=True)),
         )
-        for row, step in enumerate(costed.steps)
+        for row in range(len(grid))
     ]
 
 
@@ -477,66 +462,3 @@ def _warnings(deployment: Deployment, traffic: Traffic) -> list[str]:
     if native != deployment.dtype:
         found.append(f"{device.name} computes {deployment.dtype} as {native}")
     return found
-
-
-LIMITS = ("compute", "memory", "communication", "launch", "host")
-"""What a step may be limited by."""
-
-COMPUTE, MEMORY, COMMUNICATION, GAPS, WAITS = range(5)
-
-
-def limit_seconds(costed: CostedSteps, times: StepTimes) -> Floats:
-    """Divide the seconds of each step by what limits its operations, float64[steps, len(LIMITS)].
-
-    Rows add up to the latency. The seconds of an operation belong to its higher roof: FLOP over the
-    matrix rate, or bytes over the memory rate (Williams et al., Roofline, CACM 2009).
-    """
-    num = len(costed.columns)
-    divided = np.zeros((num, len(LIMITS)))
-    for table, row_s in costed.parts:
-        compute_s, memory_s = _compute_s(table, costed.columns), _memory_s(table, costed.columns)
-        code = np.where(compute_s > memory_s, COMPUTE, MEMORY)
-        linked = (table.kind == COLLECTIVE) | (table.kind == EXCHANGE)
-        slot = table.workload * len(LIMITS) + np.where(linked, COMMUNICATION, code)
-        seconds = np.bincount(slot, row_s * table.repeats, num * len(LIMITS))
-        divided += seconds.reshape(num, len(LIMITS))
-    divided[:, GAPS] = times.breakdown_s[:, LAUNCH]
-    divided[:, WAITS] = times.breakdown_s[:, HOST]
-    return divided
-
-
-def _compute_s(table: OperationTable, columns: StepColumns) -> Floats:
-    """Return the seconds of each row at the matrix rate."""
-    device = columns.shapes.rows["device"][table.workload]
-    flop = 2.0 * table.m.astype(np.float64) * table.n * table.k * table.batch
-    flop = np.where(table.kind == ATTENTION, _attention_flop(table), flop)
-    flop = np.where((table.kind == GEMM) | (table.kind == ATTENTION), flop, table.flop)
-    wide = columns.shapes.wide_dtype[table.workload]
-    of_gemm = columns.devices["matrix_flop_per_s"][device, table.dtype]
-    of_attention = columns.devices["attention_flop_per_s"][device, wide]
-    rate = np.where(table.kind == GEMM, of_gemm, of_attention)
-    seconds: Floats = flop / rate
-    return seconds
-
-
-def _attention_flop(table: OperationTable) -> Floats:
-    """Return the FLOP of fused attention; a causal one sees about half of its new keys."""
-    seen = np.where(table.window > 0, np.minimum(table.n, table.window), table.n)
-    pairs = table.m * (seen - np.where(table.causal == 1, np.minimum(table.m, seen) / 2.0, 0.0))
-    flop: Floats = 2.0 * table.batch * table.heads * pairs * (table.k + table.d_v)
-    return flop
-
-
-def _memory_s(table: OperationTable, columns: StepColumns) -> Floats:
-    """Return the seconds of each row at the memory rate; each operand moves once."""
-    device = columns.shapes.rows["device"][table.workload]
-    width = columns.shapes.operand_bytes[table.workload]
-    share = columns.weight_share[table.workload]
-    m, n, k = (column.astype(np.float64) for column in (table.m, table.n, table.k))
-    gemm = table.batch * (width * (m * k + share * k * n) + table.out_bytes * m * n)
-    widths = table.k + table.d_v
-    attention = 2.0 * table.batch * (table.heads * m * widths + table.key_heads * n * widths)
-    moved = np.where(table.kind == GEMM, gemm, table.bytes)
-    moved = np.where(table.kind == ATTENTION, attention, moved)
-    seconds: Floats = moved / columns.devices["hbm_bytes_per_s"][device]
-    return seconds

@@ -417,7 +417,8 @@ class Deployment(Config):
         """What prefills; the deployment itself where it is not disaggregated."""
         if self.disaggregated is None:
             return self
-        own = self.model_dump(exclude_unset=True, exclude={"model", "cluster", "disaggregated"})
+        names = Deployment.model_fields.keys() - {"model", "cluster", "disaggregated"}
+        own = self.model_dump(exclude_unset=True, include=set(names))
         own |= {"speculative": None, "model": self.model, "cluster": self.cluster}
         given = dict(self.disaggregated.prefill)
         degrees = {"tp": self.tp, "pp": self.pp, "attention_dp": self.attention_dp, **given}

@@ -15,15 +15,11 @@ from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.operations import table as ops
-from projector.operations.emit import emit_inference_base, emit_inference_core
 from projector.operations.shapes import is_narrow
 from projector.serving.columns import (
-    Step,
     StepColumns,
-    counts_of,
     has_prompts,
     scheduled,
-    step_columns,
 )
 from projector.serving.deployment import Deployment
 from projector.units import MICROSECOND
@@ -33,6 +29,11 @@ BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "ep_comm", "lau
 what the device waits for the host beyond that."""
 
 LAUNCH, HOST = 6, 7
+
+LIMITS = ("compute", "memory", "communication", "launch", "host")
+"""What a step may be limited by."""
+
+COMPUTE, MEMORY, COMMUNICATION = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +46,23 @@ class StepTimes:
     """float64[steps]: first stage to last, every stage idle while another works."""
     interval_s: Floats
     """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
+    limits_s: Floats
+    """float64[steps, len(LIMITS)]: the latency by what limits the operations. The seconds of an
+    operation belong to its higher roof: FLOP over the matrix rate, or bytes over the memory rate
+    (Williams et al., Roofline, CACM 2009)."""
 
 
-def totals_of(table: ops.OperationTable, row_s: Floats, steps: int) -> Floats:
-    """Add up the rows of each step, float64[steps, LAUNCH + 2].
+def totals_of(table: ops.OperationTable, row_s: Floats, columns: StepColumns) -> Floats:
+    """Add up the rows of each step, float64[steps, LAUNCH + 5].
 
     These are the seconds of each term that rows have, then kernels, then operators that launch
-    nothing. ``row_s`` has the seconds of one repeat of each row.
+    nothing, then seconds that `LIMITS` of rows limit. ``row_s`` has the seconds of one repeat of
+    each row.
     """
+    steps = len(columns)
+    is_compute = _compute_s(table, columns) > _memory_s(table, columns)
+    linked = (table.kind == ops.COLLECTIVE) | (table.kind == ops.EXCHANGE)
+    limit = np.where(linked, COMMUNICATION, np.where(is_compute, COMPUTE, MEMORY))
 
     def added(slot: Ints, values: Floats, width: int) -> Floats:
         # In the order of the rows; none are float64 zeros.
@@ -64,6 +74,7 @@ def totals_of(table: ops.OperationTable, row_s: Floats, steps: int) -> Floats:
             added(table.workload * LAUNCH + table.category, row_s, LAUNCH),
             added(table.workload, table.launches, 1),
             added(table.workload, table.calls, 1),
+            added(table.workload * 3 + limit, row_s, 3),
         ],
         axis=1,
     )
@@ -137,7 +148,7 @@ def finished(
     gap_s = np.where(captured, hosts.graph_gap_s[deployment], hosts.queue_gap_s[deployment])
     breakdown = np.empty((len(deployment), len(BREAKDOWN)))
     breakdown[:, :LAUNCH] = totals[:, :LAUNCH]
-    launches, calls = totals[:, LAUNCH:].T
+    launches, calls = totals[:, LAUNCH : LAUNCH + 2].T
     breakdown[:, LAUNCH] = launches * gap_s
     busy_s = _total_s(breakdown[:, :HOST])
     host_s = launches * hosts.launch_s[deployment]
@@ -152,7 +163,8 @@ def finished(
     interval_s = np.where(
         stages > 1, (latency_s - send_s) * share + send_s / np.maximum(1, stages - 1), latency_s
     )
-    return StepTimes(breakdown, latency_s, interval_s)
+    limits_s = np.concatenate([totals[:, LAUNCH + 2 :], breakdown[:, LAUNCH:]], axis=1)
+    return StepTimes(breakdown, latency_s, interval_s, limits_s)
 
 
 def _total_s(breakdown: Floats) -> Floats:
@@ -161,40 +173,6 @@ def _total_s(breakdown: Floats) -> Floats:
     for term_s in breakdown.T:
         total_s += term_s
     return total_s
-
-
-@dataclass(frozen=True, slots=True)
-class CostedSteps:
-    """Operations of steps with their times."""
-
-    steps: Sequence[Step]
-    columns: StepColumns
-    parts: tuple[tuple[ops.OperationTable, Floats], ...]
-    """What depends on tokens alone, and what depends on the cache: operations, and float64[rows],
-    the seconds of one repeat of each."""
-
-
-def costed_steps(steps: Sequence[Step]) -> CostedSteps:
-    """Emit and time the operations of inference steps."""
-    columns = step_columns(steps)
-    emitted = (emit_inference_base, emit_inference_core)
-    tables = [emit(columns.shapes, columns.extents) for emit in emitted]
-    return CostedSteps(
-        steps, columns, tuple((table, cost_rows(table, columns)) for table in tables)
-    )
-
-
-def step_times(steps: Sequence[Step]) -> StepTimes:
-    """Time inference steps."""
-    return times_of(costed_steps(steps))
-
-
-def times_of(costed: CostedSteps) -> StepTimes:
-    """Add up the rows of each step, its gaps between kernels, and its waits for the host."""
-    steps = costed.steps
-    base, core = (totals_of(table, row_s, len(steps)) for table, row_s in costed.parts)
-    hosts = hosts_of([step.deployment for step in steps])
-    return finished(base + core, hosts, np.arange(len(steps)), counts_of(steps))
 
 
 def cost_rows(table: ops.OperationTable, steps: StepColumns) -> Floats:
@@ -298,3 +276,40 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     moved = weights * steps.shapes.operand_bytes[workload] * (1.0 + share)
     apart_s = wide_s + moved / steps.devices["hbm_bytes_per_s"][device] + start_s
     return np.where(narrow, np.minimum(fused_s, apart_s), wide_s)
+
+
+def _compute_s(table: ops.OperationTable, columns: StepColumns) -> Floats:
+    """Return the seconds of each row at the matrix rate."""
+    device = columns.shapes.rows["device"][table.workload]
+    flop = 2.0 * table.m.astype(np.float64) * table.n * table.k * table.batch
+    flop = np.where(table.kind == ops.ATTENTION, _attention_flop(table), flop)
+    flop = np.where((table.kind == ops.GEMM) | (table.kind == ops.ATTENTION), flop, table.flop)
+    wide = columns.shapes.wide_dtype[table.workload]
+    of_gemm = columns.devices["matrix_flop_per_s"][device, table.dtype]
+    of_attention = columns.devices["attention_flop_per_s"][device, wide]
+    rate = np.where(table.kind == ops.GEMM, of_gemm, of_attention)
+    seconds: Floats = flop / rate
+    return seconds
+
+
+def _attention_flop(table: ops.OperationTable) -> Floats:
+    """Return the FLOP of fused attention; a causal one sees about half of its new keys."""
+    seen = np.where(table.window > 0, np.minimum(table.n, table.window), table.n)
+    pairs = table.m * (seen - np.where(table.causal == 1, np.minimum(table.m, seen) / 2.0, 0.0))
+    flop: Floats = 2.0 * table.batch * table.heads * pairs * (table.k + table.d_v)
+    return flop
+
+
+def _memory_s(table: ops.OperationTable, columns: StepColumns) -> Floats:
+    """Return the seconds of each row at the memory rate; each operand moves once."""
+    device = columns.shapes.rows["device"][table.workload]
+    width = columns.shapes.operand_bytes[table.workload]
+    share = columns.weight_share[table.workload]
+    m, n, k = (column.astype(np.float64) for column in (table.m, table.n, table.k))
+    gemm = table.batch * (width * (m * k + share * k * n) + table.out_bytes * m * n)
+    widths = table.k + table.d_v
+    attention = 2.0 * table.batch * (table.heads * m * widths + table.key_heads * n * widths)
+    moved = np.where(table.kind == ops.GEMM, gemm, table.bytes)
+    moved = np.where(table.kind == ops.ATTENTION, attention, moved)
+    seconds: Floats = moved / columns.devices["hbm_bytes_per_s"][device]
+    return seconds

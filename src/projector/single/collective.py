@@ -429,10 +429,8 @@ class CollectiveProjection:
         }
 
     def _timed(self, size: float, seconds: float) -> dict[str, float]:
-        return {
-            "time_us": seconds / MICROSECOND,
-            "bus_gb_per_s": float(self.bus_bytes_per_s(size, seconds)) / GB,
-        }
+        rate = float(self.bus_bytes_per_s(size, seconds)) / GB
+        return {"time_us": seconds / MICROSECOND, "bus_gb_per_s": rate}
 
 
 def collective_case(

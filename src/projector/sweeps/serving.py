@@ -23,14 +23,16 @@ from projector.serving.capacity import CapacityResult
 from projector.serving.deployment import DEGREES, Deployment
 from projector.serving.load import PROMISES, Scheduler, Traffic
 from projector.serving.projection import DOES_NOT_FIT, FITS
-from projector.serving.rates import LoadGrid, Rates, load_columns, load_rates, peaks, settled
+from projector.serving.rates import LoadGrid, Rates, load_columns, load_rates, settled
 from projector.serving.simulation import PERCENTILES, LoadResult, Replica, replica_of
+from projector.serving.step import LIMITS
+from projector.sweeps.lookups import MOST_VALUES
 from projector.sweeps.points import SLO, PointBatch, PointReader
 from projector.units import GIB, HOUR, MILLISECOND
 
 T = TypeVar("T")
 
-SPLIT = ("gpus", *DEGREES)
+SPLIT, BOUNDS = ("gpus", *DEGREES), ("bound_prefill", "bound_decode")
 
 
 class ServingDocument(Deployment):
@@ -117,6 +119,7 @@ class ServingSpace(OtherSpace):
             **({"usd_per_million_tokens": FLOAT} if self.states("usd_per_gpu_hour") else {}),
             **dict.fromkeys((*SPLIT, f"{LOAD}.batch", "max_batch"), INT),
             **dict.fromkeys(("peak_gib", "usable_gib"), FLOAT),
+            **dict.fromkeys(BOUNDS, TEXT),
             **(of_rate if self.states("rate_per_s") else {}),
             "fits": BOOL,
             "verdict": TEXT,
@@ -164,6 +167,8 @@ class ServingPoints:
         """Return a deployment with each split that is open; all share equal models and clusters."""
         found = api.read_deployment(self._base.data(overrides), {})
         shared = {}
+        if len(self._known) > MOST_VALUES:
+            self._known.clear()
         for name, more in (("model", 0), ("cluster", found.cluster.nodes)):
             own = ((key, repr(each)) for key, each in overrides.items() if _section(key) == name)
             shared[name] = self._known.setdefault((name, more, *own), getattr(found, name))
@@ -187,7 +192,8 @@ class ServingPoints:
             for each in errors.values():
                 refuse(each, 1)
             kept = np.delete(np.arange(len(rows)), [*errors])
-            yield rows[kept], found.take(kept) if errors else found
+            if len(kept):
+                yield rows[kept], found.take(kept) if errors else found
 
     def _projected(self, numbers: Ints) -> tuple["ServingRows", dict[int, ProjectorError]]:
         """Return the rows of points, and the errors of those that cannot be simulated."""
@@ -255,8 +261,9 @@ def _columns(
     splits, own = grid.deployments, grid.deployment
     columns: dict[str, Column] = {each.name: getattr(rates, each.name) for each in fields(rates)}
     columns |= {name: np.array([getattr(each, name) for each in splits])[own] for name in SPLIT}
-    columns["peak_gib"], columns["usable_gib"] = (each / GIB for each in peaks(grid))
+    columns |= {"peak_gib": rates.peak_bytes / GIB, "usable_gib": rates.usable_bytes / GIB}
     columns[f"{LOAD}.batch"] = grid.batch
+    columns |= {name: Coded(getattr(rates, name), [*LIMITS]) for name in BOUNDS}
 
     def of_loads(name: str, missing: float) -> Floats:
         values = [getattr(each, name) for each in traffics]

@@ -54,7 +54,7 @@ def numerics(config: ConfigFile) -> dict[str, Any]:
         "rotary_percent": None if part == 1 else part,
         "norm_epsilon": _number(places, _NAMES["epsilons"], 0.5),
     }
-    if kind in {"llama3", "yarn", "linear"} and factor is not None:
+    if kind in ("llama3", "yarn", "linear") and factor is not None:
         length = "original_max_position_embeddings"
         known = inner.get(length, config.data.get(length))
         found["rope_scaling"] = {
@@ -216,7 +216,7 @@ def deepseek(config: ConfigFile, topk_method: str, *, dense: Any = REQUIRED) -> 
         limits["group_topk"] = config.integer("topk_group")
     # How DeepSeek's router makes weights of logits.
     name = config.data.get("scoring_func")
-    if name not in {"softmax", "sigmoid"}:
+    if name not in ("softmax", "sigmoid"):
         # Classes with a bias for each expert have sigmoids, whatever the key says.
         name = "sigmoid" if biased else "softmax"
     scale = _number((config.data,), ("routed_scaling_factor",), 1e9)

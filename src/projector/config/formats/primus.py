@@ -80,14 +80,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
         if framework == "torchtitan":
             read = read_torchtitan_experiment(given, model=model)
         else:
-            config = str(module.get("config") or "pre_trainer.yaml")
-            read = _maxtext_experiment(given, model, config, path, around)
-        origins = dict(read.origins)
-        for field, value in environment_overrides(around.environ).items():
-            section, _, last = field.partition(".")
-            read.data.setdefault(section, {})[last] = value
-            origins[field] = "environment variable"
-        read = read._replace(origins=origins)
+            read = _maxtext_experiment(given, model, module.get("config"), path, around)
         placed = _placed(read, data, path, tuple(around.warnings))
         return placed._replace(least_nodes=read.least_nodes and placed.least_nodes)
     named = _named_model(model, path, around)
@@ -113,7 +106,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
 
 
 def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str, ...]) -> ReadJob:
-    """Add the name of the experiment, and the device that its folder names."""
+    """Add the name of the experiment, the device that its folder names, what variables set."""
     job, origins = read.data, dict(read.origins)
     around = primus_files.Surroundings()
     name = around.substitute(data.get("exp_name"), "exp_name")
@@ -124,9 +117,12 @@ def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str
         cluster["device"], folder = device
         origins["cluster.device"] = f"folder name {folder}"
     stated = environment_overrides(around.environ)
-    for variable, field in _DEVICE_VARIABLES.items():
+    others = job["training"]["framework"] != "primus"
+    degrees = {variable: field for variable, (field, _) in _ENVIRONMENT.items() if others}
+    for variable, field in {**degrees, **_DEVICE_VARIABLES}.items():
         if field in stated:
-            cluster[field.removeprefix("cluster.")] = stated[field]
+            section, _, name = field.partition(".")
+            job.setdefault(section, {})[name] = stated[field]
             origins[field] = f"environment variable {variable}"
     notes = (*notes, *read.notes)
     return read._replace(notes=notes, origins=origins, least_nodes="nodes" not in cluster)
@@ -313,17 +309,13 @@ def _named(name: str) -> dict[str, str]:
 
 
 def _maxtext_experiment(
-    settings: Mapping[str, Any],
-    model: str,
-    config: str,
-    path: Path,
-    around: primus_files.Surroundings,
+    given: Mapping[str, Any], model: str, config: Any, path: Path, around: primus_files.Surroundings
 ) -> ReadJob:
     """Read an experiment for MaxText over its presets, whose files are read where they lie."""
     name = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
     assumed: dict[str, Any] = {**_TABLE["maxtext"], "model_name": name}
-    for kind, preset in (("modules", config), ("models", model)):
+    for kind, preset in (("modules", str(config or "pre_trainer")), ("models", model)):
         file = primus_files.preset_file(preset, kind, path, "maxtext")
         if file is not None:
             assumed |= primus_files.preset_settings(file, around)[1]
-    return read_maxtext(settings, path=path, assumed=assumed, assumed_origin=ORIGIN)
+    return read_maxtext(given, path=path, assumed=assumed)

@@ -514,15 +514,11 @@ def _draw_axes(
         places = range(0, len(ticks.texts), max(1, int(np.ceil(least * len(ticks.texts) / wide))))
         texts = [fig.one_line(ticks.texts[at], _LONGEST) if shown else "" for at in places]
         axis.set_ticks(places, texts, rotation=rotation)
-    axes.tick_params(length=0)
-    for set_label, ticks, shown, room in (
-        (axes.set_xlabel, ticks_of[0], labelled[0], size_in[0]),
-        (axes.set_ylabel, ticks_of[1], labelled[1], size_in[1]),
-    ):
         if shown:
-            set_label("\n".join(textwrap.wrap(ticks.label, max(16, round(11.0 * room)))))
-    for side in axes.spines.values():
-        side.set_visible(False)
+            lines = textwrap.wrap(ticks.label, max(16, round(11.0 * wide)))
+            axis.set_label_text("\n".join(lines))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
 def _draw_legend(figure: fig.Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:

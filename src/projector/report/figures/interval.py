@@ -146,8 +146,8 @@ def _marks(
     )
     for name, seconds, height in marks:
         axes.axvline(seconds / _MINUTE, color=fig.SOFT, linewidth=0.8, ymax=height)
-        axes.annotate(
-            f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), xytext=(3, -2),
-            textcoords="offset points", fontsize=8.5, color=fig.INK, va="top",
+        fig.beside(
+            axes, f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), (3, -2),
+            fontsize=8.5, color=fig.INK, va="top",
             bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip

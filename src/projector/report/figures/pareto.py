@@ -123,9 +123,8 @@ class Front:
         """Return the settings that differ between rows, and those that all of them share."""
         settings = [self.settings[row] for row in rows.tolist()]
         same = swept.shared(settings) if len(settings) > 1 else {}
-        return [
-            swept.configuration(setting) for setting in swept.differing(settings)
-        ], swept.configuration(same)
+        apart = [swept.configuration(setting) for setting in swept.differing(settings)]
+        return apart, swept.configuration(same)
 
 
 def front_of_sweep(result: SweepResult, title: str) -> Front:
@@ -134,21 +133,16 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
 
     def triples() -> Iterable[Triple]:
         for table in result.tables([swept.RATE, swept.PEAK, *VERDICT_COLUMNS]):
-            yield (
-                swept.numbers(table, swept.RATE),
-                swept.numbers(table, swept.PEAK),
-                standings(table),
-            )
+            rate, peak = (swept.numbers(table, name) for name in (swept.RATE, swept.PEAK))
+            yield rate, peak, standings(table)
 
     for table in result.tables([swept.USABLE, *VERDICT_COLUMNS]):
         # Rows that leave no memory at all say nothing about the devices of the others.
         may_fit = standings(table) != bands.VERDICTS.index(bands.DOES_NOT_FIT)
         usable_gib = swept.numbers(table, swept.USABLE)[may_fit]
         if len(usable_gib):
-            low, high = (
-                min(low, float(np.nanmin(usable_gib))),
-                max(high, float(np.nanmax(usable_gib))),
-            )
+            low = min(low, float(np.nanmin(usable_gib)))
+            high = max(high, float(np.nanmax(usable_gib)))
     usable = (low, high) if high > 0.0 and np.isfinite(low) else None
     best = result.pareto([swept.RATE, swept.PEAK])
     fields = swept.axes_of(result.columns)
@@ -274,10 +268,8 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
                 range_[1] = max(range_[1], float(peak[selected].max()))
                 range_[2] = max(range_[2], float(rate[selected].max()))
     shown = _shown(ranges, usable)
-    edges = [
-        np.linspace(*side, cells + 1)
-        for side, cells in zip((shown[:2], shown[2:]), CELLS, strict=True)
-    ]
+    sides = zip((shown[:2], shown[2:]), CELLS, strict=True)
+    edges = [np.linspace(*side, cells + 1) for side, cells in sides]
     counts = tuple(np.zeros(CELLS) for _ in bands.VERDICTS)
     inside, rows = 0, int(of_kind.sum())
     for rate, peak, verdict in triples():
@@ -489,7 +481,8 @@ def _draw_cells(
     axes: fig.Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True
 ) -> None:
     """Shade cells by the logarithm of their rows, all verdicts on one scale."""
-    from matplotlib.colors import LogNorm
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap, LogNorm
 
     low, high, bottom, top = cloud.shown
     most = max(10.0, *(float(cells.max()) for cells in counts))
@@ -499,21 +492,12 @@ def _draw_cells(
         for name, *_, shades in KINDS
     ]
     shown = [kind for kind in kinds if kind[0].any()]
+    edges = np.linspace(low, high, CELLS[0] + 1), np.linspace(bottom, top, CELLS[1] + 1)
     for cells, name, label in shown:
-        from matplotlib import colormaps
-        from matplotlib.colors import ListedColormap
-
         # Without its palest part, which is lost on white.
         shades = ListedColormap(colormaps[name](np.linspace(0.28, 0.9, 256)))
-        drawn = axes.pcolormesh(
-            np.linspace(low, high, CELLS[0] + 1),
-            np.linspace(bottom, top, CELLS[1] + 1),
-            np.ma.masked_equal(cells.T, 0.0),
-            cmap=shades,
-            norm=norm,
-            rasterized=True,
-            zorder=2,
-        )
+        counted = np.ma.masked_equal(cells.T, 0.0)
+        drawn = axes.pcolormesh(*edges, counted, cmap=shades, norm=norm, rasterized=True, zorder=2)
         axes.plot([], [], "s", ms=7, color=shades(0.6), label=label)
     if not shown or not bar:
         return

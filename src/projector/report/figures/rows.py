@@ -41,6 +41,11 @@ def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
     return tuple(takewhile(lambda name: name not in FIRST_RESULTS, columns))
 
 
+def serves(result: SweepResult) -> bool:
+    """Tell whether the rows are deployments under loads."""
+    return FIRST_RESULTS[1] in result.columns
+
+
 def resolve(name: str, known: Sequence[str], *, key: str) -> str:
     """Return the column that a name means: its own, or the only one with that last part."""
     name = name.strip()
@@ -176,7 +181,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 # What the axes of a sweep are to a picture: hardware, workloads, fields that are tied.
-WORKLOAD = ("model", "training.seq_length")
+WORKLOAD = ("model", "training.seq_length", "load.context", "load.output")
 """Fields that say what is computed: jobs that differ in them are not better or worse, but other
 workloads. A field of the model counts as well."""
 

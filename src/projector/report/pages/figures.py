@@ -108,8 +108,8 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
     if len(finite):
         layout["coloraxis"] |= {"cmin": float(finite.min()), "cmax": float(finite.max())}
     data: list[dict[str, Any]] = []
-    for place, panel in enumerate(panels):
-        suffix = "" if place == 0 else str(place + 1)
+    suffixes = ["", *map(str, range(2, len(panels) + 1))]
+    for place, (panel, suffix) in enumerate(zip(panels, suffixes, strict=True)):
         data += _panel(grid, panel, ticks, suffix)
         line, column = divmod(place, columns)
         wide, high = 1.0 / columns, 1.0 / lines
@@ -138,9 +138,7 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
                 "yref": f"y{suffix} domain", "x": 0.0, "y": 1.0, "xanchor": "left",
                 "yanchor": "bottom", "font": {"size": 12},
             }
-            for panel, suffix in zip(
-                panels, ["", *(str(number) for number in range(2, len(panels) + 1))], strict=True
-            )
+            for panel, suffix in zip(panels, suffixes, strict=True)
         ]  # fmt: skip
         layout["height"] = 190 + 260 * lines
     return {"data": data, "layout": layout}

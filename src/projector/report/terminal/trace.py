@@ -388,6 +388,9 @@ DIFFERING = 5
 _PARTS: Mapping[str, str] = hardware_table("report_words.yaml")["span_parts"]
 """What adds up to the span of a rank."""
 
+_LISTS: Mapping[str, Sequence[str]] = hardware_table("report_words.yaml")["trace_lists"]
+"""Title of a section, and the note beside it, by the name of its table."""
+
 _KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")
 _PHASES = ("forward", "backward", "optimizer", "other")
 
@@ -396,17 +399,21 @@ _UNITS = {"clock_mhz": "MHz", "memory_clock_mhz": "MHz of memory", "power_w": "W
 
 def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace summary`."""
+    sharding, gaps = shown["sharding"], shown["gaps"]
+    exposed = [each for each in sharding if each["communication_ns"]["median"]]
+    spreads = [each for each in shown["rank_spreads"] if each["ranks"] > 1]
+    differing = [each for each in spreads if each["spread"] not in (None, 1.0)]
     return [
         *title(shown),
         *_ranks(shown["ranks"], "operators" if shown["on_host"] else "kernels"),
         *_iterations(shown["iteration_times"], shown["throughput"]),
         *_phases(shown["phases"]),
-        *_communication(shown["communication"]),
-        *_sharding(shown["sharding"]),
+        *_listed("trace_communication", shown["communication"]),
+        *_listed("trace_sharding", exposed, ranks=sharding),
         *_stragglers(shown["stragglers"]),
-        *_rank_spreads(shown["rank_spreads"]),
-        *_links(shown["links"]),
-        *_gaps(shown["gaps"]),
+        *_listed("rank_spreads", differing, DIFFERING),
+        *_listed("trace_links", shown["links"], DIFFERING),
+        *_listed("trace_gaps", [each for each in gaps if each["gaps"]], ranks=gaps),
         *_beside(shown["cores"], shown["sampled"]),
     ]
 
@@ -459,44 +466,29 @@ def _phases(phases: Rows) -> list[RenderableType]:
     return listing("Phases and types", "ms of kernels in an iteration of a rank, median", table)
 
 
-def _communication(rows: Rows) -> list[RenderableType]:
-    table = _listed("trace_communication", rows, SUMMARISED)
-    more = _more(rows, SUMMARISED)
-    note = f"ms of an iteration of a rank, median; counted over all of them{more}"
-    return listing("Communication", note, table)
-
-
-def _listed(name: str, rows: Rows, most: int, ranks: Rows | None = None) -> Grid:
-    """Return a table of the first rows; ranks are told apart from those that are listed."""
-    return Grid.of(
+def _listed(
+    name: str, rows: Rows, most: int = SUMMARISED, ranks: Rows | None = None
+) -> list[RenderableType]:
+    """Return the first rows as a table; ranks are told apart from those that are listed."""
+    title, note = _LISTS[name]
+    table = Grid.of(
         name, rows[:most], ms=ms, us=us, short=short,
         place=lambda row: _place(row, rows if ranks is None else ranks),
         mib=lambda value: f"{value / 2**20:,.3g}", giga=lambda value: f"{value / 1e9:,.3g}",
         whole=_percent, named=lambda name: short(name) or "(outside operations)",
     )  # fmt: skip
-
-
-def _sharding(rows: Rows) -> list[RenderableType]:
-    known = [each for each in rows if each["communication_ns"]["median"]]
-    note = "ms of an iteration: at its begin, between its matrix products, at its end"
-    table = _listed("trace_sharding", known, SUMMARISED, rows)
-    return listing("Exposed communication", f"{note}{_more(known, SUMMARISED)}", table)
+    return listing(title, f"{note}{_more(rows, most)}", table)
 
 
 def _stragglers(rows: Rows) -> list[RenderableType]:
     if len(rows) < 2:
         return []
-    note = (
-        "computing of an iteration, median; costs: what it would be shorter with this rank at the "
-        f"median of the others; waits in collectives{_more(rows, SUMMARISED)}"
-    )
-    table = _listed("stragglers", rows, SUMMARISED)
     blank: dict[str, list[Mapping[str, Any]]] = {}
     for each in rows:
         if each["waiting_unknown"]:
             blank.setdefault(each["waiting_unknown"], []).append(each)
     unknown = (below(_blank(why, those, rows)) for why, those in blank.items())
-    return [*section("Ranks against each other", note, table), *chain.from_iterable(unknown)]
+    return [*_listed("stragglers", rows), *chain.from_iterable(unknown)]
 
 
 def _blank(why: str, those: Rows, rows: Rows) -> str:
@@ -506,27 +498,6 @@ def _blank(why: str, those: Rows, rows: Rows) -> str:
     whole = all(place.isdecimal() for place in places)
     named = runs_of(sorted(map(int, places))) if whole else ", ".join(places)
     return f"Waits of rank{'s' * (len(those) > 1)} {named} are not known: {why}."
-
-
-def _rank_spreads(rows: Rows) -> list[RenderableType]:
-    known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
-    note = f"ms of an iteration of a rank, medians{_more(known, DIFFERING)}"
-    return listing("Operations that differ", note, _listed("rank_spreads", known, DIFFERING))
-
-
-def _links(rows: Rows) -> list[RenderableType]:
-    note = (
-        "transfers of an iteration, median; costs: what it would be shorter with this group at the "
-        f"median of its peers{_more(rows, DIFFERING)}"
-    )
-    return listing("Links against each other", note, _listed("trace_links", rows, DIFFERING))
-
-
-def _gaps(rows: Rows) -> list[RenderableType]:
-    known = [each for each in rows if each["gaps"]]
-    more = _more(known, SUMMARISED)
-    note = f"ms: before the call of what came next, after it, launch unknown{more}"
-    return listing("Idle time", note, _listed("trace_gaps", known, SUMMARISED, rows))
 
 
 def _beside(cores: Rows, sampled: Rows) -> list[RenderableType]:

@@ -36,6 +36,7 @@ from projector.distribution import install_command
 from projector.errors import ScheduleError
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
 from projector.schedule.planning.bounds import Windows
+from projector.schedule.planning.heard import heard
 from projector.schedule.planning.problem import Problem
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ def run(model: Model, values: Floats | None, nodes: int, *, again: bool = False)
         known = highspy.HighsSolution()
         known.col_value = values.tolist()
         highs.setSolution(known)
-    highs.run()
+    heard(highs.run)
     info = highs.getInfo()
     status = highs.getModelStatus()
     finished = status == highspy.HighsModelStatus.kOptimal

@@ -20,6 +20,7 @@ from projector.kernels import anneal as kernels
 from projector.schedule.order import Order
 from projector.schedule.planning.bounds import Windows
 from projector.schedule.planning.costs import Costs, Objective
+from projector.schedule.planning.heard import heard
 from projector.schedule.planning.ilp import Answer, Model, grain_ps, run
 from projector.schedule.planning.problem import (
     Problem,
@@ -35,7 +36,7 @@ MOVES = 100_000
 
 MOST_STEPPED = 8000 * MOVES
 """Operations of an order times steps of a round: a step replays the order, and a round of more
-would take longer than two seconds, in which nothing hears a signal."""
+would take longer than two seconds."""
 
 THRESHOLDS = (1.0, 0.3, 0.1, 0.1)
 """What the first steps of a round may make worse, as a share of the mean duration of an
@@ -82,7 +83,8 @@ def improve(
     moves = min(moves, max(1, MOST_STEPPED // kind.size))
     for turn, threshold in enumerate(THRESHOLDS):
         worst_ps = threshold * float(problem.duration_ps.mean())
-        best_ps = kernels.anneal(kind, times, memory, least_ps, worst_ps, moves, SEED + turn)
+        search = kind, times, memory, least_ps, worst_ps, moves, SEED + turn
+        best_ps = heard(kernels.anneal, *search)
     improved = order_of(kind, start)
     # The kernel keeps to the same rules; should it ever not, nothing is lost.
     if best_ps < start_ps and verified(problem, costs, improved) == best_ps:
