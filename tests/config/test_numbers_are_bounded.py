@@ -9,8 +9,10 @@ from pydantic.fields import FieldInfo
 
 from projector.config._base import Config
 from projector.config.job import Job
+from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
 from projector.serving.deployment import Deployment
+from projector.rl.job import RLJob
 from projector.serving.load import Load
 
 CHECKED_BY_WORDS = {("EnergyConfig", "grid"), ("Deployment", "kv_cache_bytes")}
@@ -48,7 +50,7 @@ def leaves(annotation, metadata):
         yield annotation, metadata
 
 
-@pytest.mark.parametrize("kind", [Job, Deployment, Load])
+@pytest.mark.parametrize("kind", [Job, Deployment, Load, RLJob, PlanSettings])
 def test_every_number_has_bounds(kind):
     found = [*numbers(kind, set())]
     assert len(found) > 2
