@@ -15,12 +15,12 @@ from typing import Any
 
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.store import chunk_points
-from projector.sweeps.table import axis_kinds, read_space
+from projector.sweeps.table import axis_kinds, load_space
 from projector.sweeps.workers import take_over
 
 STAGES = {
-    "reading points": ["sweeps.rows.PointReader.read"],
-    "legality": ["sweeps.rows.find_legal"],
+    "reading points": ["sweeps.jobs.JobReader.read"],
+    "legality": ["sweeps.jobs.find_legal"],
     "workloads and pipelines": ["projection.known.KnownPipelines.of"],
     "replicas and step inputs": [
         "projection.evaluate.find_replicas",
@@ -35,7 +35,7 @@ STAGES = {
     "replay": ["projection.step._replay_all"],
     "peaks": ["projection.step._peaks"],
     "ending steps": ["projection.step.run_steps", "projection.step.Steps.results"],
-    "result columns": ["sweeps.rows.Projector._columns"],
+    "result columns": ["sweeps.jobs.JobRows.columns"],
     "Arrow tables": ["sweeps.table.Tables.table"],
     "writing Parquet": ["sweeps.rows.encode"],
 }
@@ -89,7 +89,7 @@ def watch(stopwatch: Stopwatch) -> None:
 def main(name: str) -> None:
     """Print the table of one space."""
     take_over()
-    space = read_space(name)
+    space = load_space(name)
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
     chunks = -(-space.size // points)

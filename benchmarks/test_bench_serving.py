@@ -1,10 +1,13 @@
 """Serving: a million loads of many deployments at once, and requests one by one."""
 
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
+import yaml
 
+from projector import project_serving
 from projector.config.cluster import ClusterConfig
 from projector.config.model_file import load_model
 from projector.serving.deployment import Deployment
@@ -13,7 +16,7 @@ from projector.serving.rates import LoadGrid, load_rates
 from projector.serving.simulation import longest_of, replica_of, serve_all
 from projector.sweeps.rows import Sweeper
 from projector.sweeps.store import chunk_points
-from projector.sweeps.table import axis_kinds, read_space
+from projector.sweeps.table import axis_kinds, load_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -52,18 +55,58 @@ def test_a_million_loads(benchmark, loads):
 
 def _sweep_rate():
     """Return the jobs a second of a chunk of a sweep, on one core."""
-    from time import perf_counter
-
-    space = read_space(EXAMPLES / "space_llama70b.yaml")
+    space = load_space(EXAMPLES / "space_llama70b.yaml")
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
     middle = space.size // points // 2
-    rows, seconds = sweeper.part(middle).totals.rows, []
+    return sweeper.part(middle).totals.rows / _seconds(lambda: sweeper.part(middle))
+
+
+OPEN = {
+    "device": list(DEVICES),
+    "dtype": ["bf16", "fp8"],
+    "load.context": {"range": [512, 32_768, 512]},
+    "load.batch": [None],
+}
+RATED = {"device": list(DEVICES), "load.rate_per_s": [1.0, 2.0, 4.0, 8.0]}
+MANY = {
+    "device": list(DEVICES),
+    "tp": [1, 2, 4, 8],
+    "pp": [1, 2],
+    "dtype": ["bf16", "fp8"],
+    "load.output": [64, 128, 256, 512],
+    "load.context": {"range": [256, 65_536, 2176]},
+    "load.batch": {"powers_of_two": [1, 1024]},
+}
+
+
+@pytest.mark.parametrize("axes", [MANY, OPEN, RATED], ids=["many", "open_batch", "rate"])
+def test_rows_of_a_space(benchmark, axes):
+    """A chunk of a space of deployments, to the bytes of Parquet, on one core."""
+    base = yaml.safe_load((EXAMPLES / "space_serve_llama70b.yaml").read_text())["base"]
+    space = load_space({"base": base, "axes": axes})
+    sweeper = Sweeper(space, axis_kinds(space), chunk_points(space))
+    part = benchmark.pedantic(sweeper.part, (0,), rounds=3, warmup_rounds=1)
+    assert part.totals.rows
+    if benchmark.stats is None:
+        return
+    rate = part.totals.rows / benchmark.stats.stats.min
+    one = {name: value for name, value in space.overrides(0).items() if value is not None}
+    promises = {} if axes is RATED else {"load.ttft_ms": None, "load.tpot_ms": None}
+    benchmark.extra_info["rows_per_s"] = rate
+    seconds = _seconds(lambda: project_serving(deployment=base, overrides={**one, **promises}))
+    benchmark.extra_info["times_project_serving"] = rate * seconds
+
+
+def _seconds(call):
+    """Return the least time of three calls, after one that warms up."""
+    call()
+    found = []
     for _ in range(3):
         begin = perf_counter()
-        sweeper.part(middle)
-        seconds.append(perf_counter() - begin)
-    return rows / min(seconds)
+        call()
+        found.append(perf_counter() - begin)
+    return min(found)
 
 
 REQUESTS = 2000

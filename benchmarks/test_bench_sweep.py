@@ -10,7 +10,7 @@ import pytest
 from projector import search
 from projector.sweeps.rows import Projector, Sweeper
 from projector.sweeps.store import chunk_points, writer_options
-from projector.sweeps.table import axis_kinds, read_space
+from projector.sweeps.table import axis_kinds, load_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize("name", ["llama70b", "schedules", "hardware_matrix"])
 def test_sweep_a_chunk(benchmark, name):
     """A chunk in the middle of an example space, its operations costed before."""
-    space = read_space(EXAMPLES / f"space_{name}.yaml")
+    space = load_space(EXAMPLES / f"space_{name}.yaml")
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
     middle = space.size // points // 2
@@ -38,7 +38,7 @@ def test_sweep_over_writing(benchmark, name, tmp_path):
     Both in processor time, by turns; rows are written as sweeps write them, and as pyarrow does
     when nobody asks for anything.
     """
-    space = read_space(EXAMPLES / f"space_{name}.yaml")
+    space = load_space(EXAMPLES / f"space_{name}.yaml")
     points = chunk_points(space)
     sweeper = Sweeper(space, axis_kinds(space), points)
     middle = space.size // points // 2

@@ -1,19 +1,26 @@
-"""Write the table of models of docs/hybrid.md; --check only compares.
+"""Write the tables and the picture of docs/hybrid.md; --check compares the tables alone.
 
 A published count is in billions as its source prints it, rounded or cut. Ours must be less than one
 of its last digit away.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from projector import project_performance, project_serving
 from projector.config.model import parts_of
 from projector.config.model_file import load_model
 from projector.operations.counts import count_architecture
+from projector.report.figures import figure as fig
+from projector.units import MIB
 
 PAGE = Path(__file__).parent / "hybrid.md"
-BEGIN, END = "<!-- models -->\n", "<!-- end of models -->\n"
+MARKS = "<!-- models -->\n", "<!-- end of models -->\n"
+PAIR_MARKS = "<!-- pair -->\n", "<!-- end of the pair -->\n"
+PAIR = ("nemotron_h_8b", "llama3.1_8b")
+TOKENS = tuple(1024 * 2**power for power in range(3, 9))
 
 
 class Published(NamedTuple):
@@ -83,8 +90,8 @@ def _row(one: Published) -> str:
     return f"| `{one.name}` | {mixers} | {ours} | {theirs} | {one.source} |"
 
 
-def table() -> str:
-    """Return the table, a row a model."""
+def models() -> str:
+    """Return the table of models, a row each."""
     lines = [
         "| model | mixers | billions of parameters (active) | published | by |",
         "|---|---|---|---|---|",
@@ -93,15 +100,84 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def lengths() -> dict[str, list[tuple[float, float, float]]]:
+    """Return tokens/s/GPU of training, ms a token and MiB of a sequence, by model and length."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for name in PAIR:
+        model = load_model(name)
+        for tokens in TOKENS:
+            training = project_performance(
+                {
+                    "model": model,
+                    "parallelism": {"tp": 2, "cp": max(1, tokens // 32768)},
+                    "training": {
+                        "micro_batch_size": 1,
+                        "global_batch_size": 64,
+                        "seq_length": tokens,
+                        "recompute": "full",
+                    },
+                    "cluster": {"device": "h100", "nodes": 2},
+                }
+            )
+            serving = project_serving(model, "b300", batch=4, context=tokens, output=1)
+            held = serving.kv_cache_bytes / 4 / MIB
+            found.setdefault(model.name, []).append(
+                (training.tokens_per_s_per_gpu, 1e3 * serving.tpot_s, held)
+            )
+    return found
+
+
+def compared(found: Mapping[str, Sequence[tuple[float, float, float]]]) -> str:
+    """Return the table of the pair, a row a length."""
+    lines = [
+        f"| tokens | training, tokens/s/GPU: {' / '.join(found)} | ms a token | held, MiB |",
+        "|---|---|---|---|",
+    ]
+    for tokens, *pair in zip(TOKENS, *found.values(), strict=True):
+        cells = zip(*pair, strict=True)
+        texts = (
+            " / ".join(f"{value:{form}}" for value in cell)
+            for cell, form in zip(cells, (",.0f", ".2f", ",.0f"), strict=True)
+        )
+        lines.append(f"| {tokens // 1024}k | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def picture(found: Mapping[str, Sequence[tuple[float, float, float]]]) -> Any:
+    """Draw the pair over the length of a sequence."""
+    figure = fig.new_figure(11.0, 3.9)
+    panels = figure.subplots(1, 3)
+    titles = ("training, tokens/s/GPU", "decoding, ms a token", "held for a sequence, MiB")
+    for place, (axes, title) in enumerate(zip(panels, titles, strict=True)):
+        for (name, rows), colour in zip(found.items(), fig.PALETTE, strict=False):
+            values = [row[place] for row in rows]
+            axes.plot(TOKENS, values, marker="o", color=colour, label=name)
+        axes.set(title=title, xlabel="tokens of a sequence", xscale="log", yscale="log")
+        axes.set_xticks(TOKENS, [f"{tokens // 1024}k" for tokens in TOKENS], minor=False)
+        axes.set_xticks([], minor=True)
+        low, high = axes.get_ylim()
+        ticks = [
+            digit * 10**power for power in range(6) for digit in (1, 2, 3, 5)
+            if low < digit * 10**power < high
+        ]  # fmt: skip
+        axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.set_yticks([], minor=True)
+    panels[0].legend(frameon=False)
+    return figure
+
+
 def main() -> int:
     """Write the page, or say whether it is current."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    page = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    text = page = PAGE.read_text(encoding="utf-8")
+    found = lengths()
+    for (begin, end), table in ((MARKS, models()), (PAIR_MARKS, compared(found))):
+        head, _, rest = page.partition(begin)
+        _, _, tail = rest.partition(end)
+        page = f"{head}{begin}\n{table}\n{end}{tail}"
     if "--check" in sys.argv:
         return int(page != text)
     PAGE.write_text(page, encoding="utf-8")
+    fig.save_figure(PAGE.parent / "figures" / "hybrid.png", lambda: picture(found))
     return 0
 
 

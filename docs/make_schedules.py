@@ -101,6 +101,17 @@ FACTS = {
         "Ramps are shorter because they are made of chunks. The longer warm-up holds more.",
         (2, 4),
     ),
+    "1f1b-v": Facts(
+        "any",
+        "⌊2 PP / 3⌋ + 1",
+        lambda s: 2 * s.pp // 3 + 1,
+        "2 to 2.5 (PP - 1) F at F = B = W",
+        None,
+        "1F1B-V, [2405.15362](https://arxiv.org/abs/2405.15362)",
+        "B is whole, as in 1F1B, so nothing fills the gaps of both ramps. All ranks hold the same: "
+        "two thirds of what rank 0 of 1F1B does with many ranks, three quarters here.",
+        (2,),
+    ),
     "zerobubble": Facts(
         "any",
         "PP",

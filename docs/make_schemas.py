@@ -151,8 +151,8 @@ def _loosened(shape: dict[str, Any], *, text: bool = False) -> dict[str, Any]:
     return {**kept, "anyOf": either}
 
 
-def space_schema(job: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a space: a base, axes over the fields of a job, and constraints."""
+def space_schema(job: dict[str, Any], deployment: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a space: a base, axes over its fields, and constraints."""
     kinds = {kind: {"type": "string" if kind == "expression" else "array"} for kind in KINDS}
     values = {
         "description": "Values of an axis: a list, or a mapping with one of these keys.",
@@ -164,11 +164,11 @@ def space_schema(job: dict[str, Any]) -> dict[str, Any]:
     axes = {
         "type": "object",
         "description": "Dotted field, or tied fields with commas between them, and its values.",
-        "properties": {name: {"$ref": "#/$defs/Axis"} for name in _dotted(job)},
+        "properties": {name: {"$ref": "#/$defs/Axis"} for name in _dotted(job, deployment)},
         "additionalProperties": {"$ref": "#/$defs/Axis"},
     }
     base = {
-        "description": "A job: a file beside this one, or a mapping.",
+        "description": "A job or a serving file (with a load): a file beside this or a mapping",
         "type": ["string", "object"],
     }
     shapes = {"base": base, "axes": axes, "best_of": axes, "constraints": {"type": "array"}}
@@ -183,7 +183,7 @@ def space_schema(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _dotted(job: dict[str, Any]) -> list[str]:
+def _dotted(job: dict[str, Any], deployment: dict[str, Any]) -> list[str]:
     """Return the dotted fields of the sections that a space varies most."""
     names = {
         "parallelism": "ParallelismConfig",
@@ -191,11 +191,18 @@ def _dotted(job: dict[str, Any]) -> list[str]:
         "model": "ModelConfig",
     }
     names |= {"cluster": "ClusterConfig", "cluster.device": "Device"}
-    return [
+    fields = [
         f"{section}.{field}"
         for section, owner in names.items()
         for field in job["$defs"][owner]["properties"]
     ]
+    serving = [
+        f"{section}.{field}"
+        for section, owner in (("load", Traffic), ("scheduler", Scheduler))
+        for field in owner.model_fields
+    ]
+    own = [name for name in deployment["properties"] if name in Deployment.model_fields]
+    return [*fields, *own, *serving]
 
 
 def output_schema(lines: list[tuple[str, ...]]) -> dict[str, Any]:
@@ -251,7 +258,7 @@ def _either(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema, by name."""
     made = {name: file_schema(kind) for name, kind in FILES.items()}
-    made["space"] = space_schema(made["job"])
+    made["space"] = space_schema(made["job"], made["deployment"])
     served = made["deployment"]["properties"]
     served |= {"device": made["job"]["$defs"]["ClusterConfig"]["properties"]["device"]}
     for key, kind in {"load": Traffic, "scheduler": Scheduler}.items():

@@ -8,12 +8,13 @@ import pytest
 
 import projector
 from projector.config.load import load_job
-from projector.config.space_file import load_space
+from projector.sweeps.serving import ServingSpace
+from projector.sweeps.table import load_space
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 JOBS = [
     path
-    for path in sorted(EXAMPLES.glob("*.yaml")) + sorted(EXAMPLES.glob("primus/**/*.yaml"))
+    for path in sorted(EXAMPLES.glob("*.yaml")) + sorted(EXAMPLES.glob("megatron/**/*.yaml"))
     if not path.name.startswith(("space_", "serve_", "rl_"))
 ]
 
@@ -44,7 +45,7 @@ def test_example(path):
     )
     assert 0 < result.mfu <= result.hfu < 1
     assert result.job.parallelism.dp is None
-    assert not result.provenance.warnings or "primus" in path.parts
+    assert not result.provenance.warnings or "megatron" in path.parts
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
@@ -70,6 +71,7 @@ def test_documented_figures_of_the_memory_sample():
     assert round(documented.total_gib, 2) == 582.82
 
 
+WITHOUT_PROMISES = {"load.ttft_ms": None, "load.tpot_ms": None}
 SPACES = sorted(EXAMPLES.glob("space_*.yaml"))
 
 
@@ -80,7 +82,12 @@ def test_points_of_an_example_space(path):
     legal = [space.overrides(p) for p in points if space.excluded(space.overrides(p)) is None]
     assert len(legal) >= 60
     for overrides in legal[:3]:
-        assert projector.project_performance(load_job(space.base, overrides)).mfu > 0
+        if isinstance(space, ServingSpace):
+            assert projector.project_serving(
+                deployment=space.base.data(overrides), overrides=WITHOUT_PROMISES
+            ).gpus
+        else:
+            assert projector.project_performance(load_job(space.base, overrides)).mfu > 0
 
 
 def test_the_large_space_has_millions_of_different_points():

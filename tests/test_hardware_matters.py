@@ -27,12 +27,12 @@ from projector.kernels.moe_exchange import (
 )
 from projector.lower.fabrics import exchange_record, fabric_record
 from projector.serving.deployment import Deployment
-from projector.serving.generation import decode_time_s
 from projector.single.collective import collective_case
 from projector.topology.build import load_topology, node_net
 from projector.topology.node import KIND
 from projector.topology.routes import EVERYTHING, find_matrices, find_routes
 from projector.topology.transfers import find_way, serving_engines
+from serving.steps import decode_time_s
 
 RATES = ("_gb_per_s", "_gbit_per_s", "_tb_per_s")
 TIMES = ("_us",)

@@ -122,6 +122,20 @@ def test_size_rounds_to_the_advertised_one(name: str, billions: float) -> None:
     assert parameters_total(load(name)) / 1e9 == pytest.approx(billions, rel=0.005)
 
 
+def test_estimated_models_say_so_and_from_what() -> None:
+    millions = {"gpt4": 1_800_000, "gpt4o": 200_000, "claude3.5_sonnet": 400_000,
+                "gemini_siri": 1_200_000, "gpt5": 3_200_000}  # fmt: skip
+    named = {name for name in shipped("models") if load(name).name.endswith("(est.)")}
+    assert named == millions.keys() == {name for name in shipped("models") if load(name).notes}
+    for name, count in millions.items():
+        model = load(name)
+        assert parameters_total(model) / 1e6 == pytest.approx(count, rel=0.03)
+        assert model.source.startswith("estimated from ")
+        (note,) = model.notes
+        for part in (model.name, "estimated from", " %", "direction only"):
+            assert part in note
+
+
 def test_learned_positions_grow_with_the_sequence() -> None:
     # llm-foundry sizes the table by max_seq_len, so a longer benchmark row has more parameters.
     model = load("mpt_7b")

@@ -215,6 +215,8 @@ def _asked(point: Point) -> dict[str, Any]:
         asked |= {"moe_tp_size": of.expert_tp, "moe_ep_size": of.ep}
         if "gemm_quant_mode" in asked:
             asked["moe_quant_mode"] = asked["gemm_quant_mode"]
+        if of.narrow_layers != "all":
+            asked["gemm_quant_mode"] = "bfloat16"
     if engine == "trtllm" and isinstance(case.work, Load):
         asked["free_gpu_memory_fraction"] = of.gpu_memory_utilization
     if isinstance(case.work, Generation):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from projector.config.job import Job as Job
     from projector.config.load import load_job as load_job
-    from projector.config.space_file import load_space as load_space
     from projector.errors import ProjectorError as ProjectorError
     from projector.measure.record import Record as Record
     from projector.measure.record import load_record as load_record
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from projector.single.gemm import gemm_time as gemm_time
     from projector.sweeps.engine import sweep as sweep
     from projector.sweeps.result import SweepResult as SweepResult
+    from projector.sweeps.table import load_space as load_space
     from projector.trace.analysis import TraceAnalysis as TraceAnalysis
     from projector.trace.analysis import TraceResult as TraceResult
     from projector.trace.analysis import load_trace as load_trace
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "projector.config.job": "Job",
     "projector.config.load": "load_job",
-    "projector.config.space_file": "load_space",
     "projector.errors": "ProjectorError",
     "projector.measure.record": "Record load_record",
     "projector.measure.recorder": "record_trace",
@@ -78,6 +77,7 @@ _PUBLIC = {
     "projector.single.gemm": "gemm_time",
     "projector.sweeps.engine": "sweep",
     "projector.sweeps.result": "SweepResult",
+    "projector.sweeps.table": "load_space",
     "projector.trace.analysis": "TraceAnalysis TraceResult load_trace",
     "projector.validate.traces.api": "GapResult compare_trace compare_traces trace_gap",
     "projector.validate.traces.result": "TraceComparison",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from projector.distribution import package_version
@@ -12,14 +13,13 @@ SCHEMA_VERSION = 1
 T = TypeVar("T")
 
 
-def envelope(warnings: Iterable[str], uncertainty: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys that every JSON object of a projection carries."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "version": package_version(),
-        "warnings": list(warnings),
-        "uncertainty": uncertainty,
-    }
+def envelope(
+    warnings: Iterable[str] = (), uncertainty: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the keys that every JSON object carries, that of a projection with its uncertainty."""
+    head = {"schema_version": SCHEMA_VERSION, "version": package_version()}
+    band = {} if uncertainty is None else {"uncertainty": uncertainty}
+    return {**head, "warnings": list(warnings), **band}
 
 
 class Told(Generic[T]):
@@ -44,7 +44,7 @@ def told(result: object, names: str) -> dict[str, Any]:
     """Return attributes of a result as JSON has them; ``names`` has spaces between the names.
 
     A name with a unit, such as ``peak_gib``, may be that of an attribute in SI, ``peak_bytes``.
-    Results within the result are told by their own ``to_dict``.
+    Results within the result are told by their own ``to_dict``, or field by field.
     """
     found = {}
     for name in names.split():
@@ -56,6 +56,8 @@ def told(result: object, names: str) -> dict[str, Any]:
 def _plain(value: Any, unit: float) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if isinstance(value, Mapping):
         return {name: _plain(each, unit) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -35,14 +35,7 @@ class Frame:
 
     def tables(self) -> "Iterator[pa.Table]":
         """Yield the rows as tables of Arrow."""
-        import pyarrow as pa
-
-        rows = [
-            {name.removeprefix("overrides."): value for name, value in flatten(row).items()}
-            for row in self.records
-        ]
-        names = dict.fromkeys(name for row in rows for name in row)
-        yield pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+        yield table_of_rows(self.records)
 
     def to_arrow(self) -> "pa.Table":
         """Return the rows as one table of Arrow."""
@@ -74,6 +67,18 @@ class Frame:
     def _repr_html_(self) -> str:
         first = next(iter(self.tables()), None)
         return html_table(repr(self), [] if first is None else first[:NOTEBOOK_ROWS].to_pylist())
+
+
+def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
+    """Return rows as one table of Arrow; what they nest becomes dotted columns."""
+    import pyarrow as pa
+
+    flat = [
+        {name.removeprefix("overrides."): value for name, value in flatten(row).items()}
+        for row in rows
+    ]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return pa.table({name: _column([row.get(name) for row in flat]) for name in names})
 
 
 NOTEBOOK_ROWS = 20

@@ -63,6 +63,15 @@ def test_a_named_algorithm(collective):
     assert "pairwise" in found["allowed"]
 
 
+def test_bruck_reduces_where_it_is_asked_for(collective):
+    arguments = ("all_reduce", "--bytes", "1MiB", "--gpus", 6, "--json")
+    found = json.loads(collective(*arguments)[1])
+    asked = json.loads(collective(*arguments, "--algorithm", "bruck")[1])
+    assert "bruck" not in (found["algorithm"], *found["library"])
+    assert asked["algorithm"] == "bruck"
+    assert asked["time_us"] == found["algorithms"]["bruck"]["time_us"]
+
+
 @pytest.mark.rotated
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 @pytest.mark.parametrize("more", [(), ("--algorithm", "ring"), ("--bytes", 0)])

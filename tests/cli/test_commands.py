@@ -20,6 +20,7 @@ PROJECTOR = (sys.executable, "-c", "from projector.cli.main import main; main()"
 
 JOB_OPTIONS = {
     "--config",
+    "--exp",
     "--target-nodes",
     "--target-num-nodes",
     "--gpu-arch",
@@ -45,6 +46,9 @@ PRIMUS_OPTIONS = {
     "--enable-zero-bubble",
     "--enable-deepep",
     "--sync-free-stage",
+    "--data_path",
+    "--backend_path",
+    "--gemm-backend",
 }
 # Adding a command or an option is a decision, and this list is where it is taken.
 SURFACE = {
@@ -60,6 +64,7 @@ SURFACE = {
         "--defaults",
         "--timeline",
         "--memory-snapshot",
+        "--chakra",
         "--plot",
     }
     | PROFILING_OPTIONS
@@ -123,7 +128,7 @@ SURFACE = {
     "serve": {"assignments", "--config", "--model", "--device", "--tp", "--pp", "--dtype"}
     | {"--weights", "--batch", "--context", "--output", "--rate", "--requests", "--ttft-ms"}
     | {"--tpot-ms", "--percentile", "--front", "--gpus", "--plot", "--html"}
-    | {"--usd-per-gpu-hour", "--fidelity", "--emit"}
+    | {"--usd-per-gpu-hour", "--fidelity", "--emit", "--csv"}
     | {"--search", "--objective", "--top", "--max-ttft-ms", "--max-tpot-ms", "--most-seconds"}
     | OUTPUT_OPTIONS,
     "rl": {"assignments", "--config", "--search", "--gpus"} | OUTPUT_OPTIONS,
@@ -132,7 +137,7 @@ SURFACE = {
     | {"--deadline-days", "--deadline", "--budget-usd", "--usd-per-gpu-hour", "--top"}
     | {"--fidelity", "--plot", "--csv", "--html", "--job-out", "--emit"}
     | OUTPUT_OPTIONS,
-    "app": {"--config", "--port", "--open"},
+    "app": {"--config", "--exp", "--port", "--open"},
     "schedule": {
         "--pp",
         "--vpp",
@@ -173,7 +178,7 @@ SURFACE = {
     }
     | OUTPUT_OPTIONS,
     "collective": {"operation", "--bytes", "--gpus", "--device", "--network", "--stride"}
-    | {"--algorithm", "--sweep", "--plot"}
+    | {"--algorithm", "--mpi", "--sweep", "--plot"}
     | OUTPUT_OPTIONS,
     "topology": set(),
     "validate": {"kind", "file", "--by", "--normalise", "--out", "--plot"} | OUTPUT_OPTIONS,
@@ -328,7 +333,7 @@ def test_a_job_that_does_not_fit_is_projected_and_exits_3(projector_run):
 
 def test_options_reach_the_job(projector_run, tmp_path):
     hardware = tmp_path / "hardware.yaml"
-    hardware.write_text("hardware_config:\n  pod_lat: 7.0\n  ar_overlap_factor: 0.5\n")
+    hardware.write_text("hardware_config:\n  pod_lat: 7.0\n  node_bw: 448\n")
     code, out, err = projector_run(
         *("performance", "--config", MIXTRAL, "--json", "--hardware-config", hardware),
         *("--target-nodes", 16, "--gpu-arch", "mi325x", "--gpu-clock-mhz", 1500),
@@ -340,6 +345,8 @@ def test_options_reach_the_job(projector_run, tmp_path):
         MIXTRAL,
         {
             "cluster.device": "mi325x",
+            "cluster.device.scale_up_gb_per_s": 448,
+            "cluster.device.scale_up_peer_gb_per_s": 448,
             "cluster.network.nic_latency_us": 7.0,
             "cluster.nodes": 16,
             "cluster.gpu_clock_mhz": 1500,
@@ -353,15 +360,15 @@ def test_options_reach_the_job(projector_run, tmp_path):
     assert (code, err) == (0, "") if result["memory"]["fits"] else (3, "")
     assert found["iteration_time_ms"] == result["iteration_time_ms"]
     assert (found["nodes"], found["schedule"]) == (16, "1f1b")
-    assert any("ar_overlap_factor" in warning for warning in found["warnings"])
+    assert any("node_topology" in warning for warning in found["warnings"])
 
 
 def test_warnings_go_to_standard_error(projector_run, tmp_path):
     hardware = tmp_path / "hardware.yaml"
-    hardware.write_text("hardware_config:\n  ar_overlap_factor: 0.5\n")
+    hardware.write_text("hardware_config:\n  node_bw: 500\n")
     loud = projector_run("memory", "--config", MIXTRAL, "--hardware-config", hardware)
     quiet = projector_run("memory", "--config", MIXTRAL, "--hardware-config", hardware, "--quiet")
-    assert loud[2].startswith("warning: ar_overlap_factor")
+    assert loud[2].startswith("warning: node_topology is missing")
     assert quiet == (0, loud[1], "")
 
 

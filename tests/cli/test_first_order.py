@@ -57,6 +57,7 @@ def test_a_device_without_compute_units(projector_run):
         (("--fidelity", "exact"), "fidelity"),
         (("--fidelity", "first-order", "--timeline", "x.json"), "timeline"),
         (("--fidelity", "first-order", "--memory-snapshot", "x.pickle"), "memory_snapshot"),
+        (("--fidelity", "first-order", "--chakra", "et"), "chakra"),
         (("--fidelity", "first-order", "--plot", "roofline=x.png"), "plot"),
         (("--fidelity", "first-order", "--gpu-clock-mhz", "900"), "gpu_clock_mhz"),
         (("--fidelity", "first-order", "--pipeline-schedule-algorithm", "all"), "schedule"),

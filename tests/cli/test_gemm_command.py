@@ -108,3 +108,24 @@ def test_predictions_beside_what_was_measured(gemm, tmp_path):
     code, _, err = gemm(*options)
     assert code == 2
     assert "in.csv:2: measured_us must be a number above 0, got '0'" in err
+
+
+def test_a_row_may_name_its_library(gemm, tmp_path):
+    shapes = tmp_path / "in.csv"
+    shapes.write_text(
+        "m,n,k,library\n4096,4096,4096,CuTeDSL\n4096,4096,4096,\n512,512,512,cutedsl\n"
+    )
+    options = ("--gpu", "b200", "--dtype", "fp8", "--json")
+    rows = json.loads(gemm("--csv", shapes, *options)[1])["gemms"]
+    assert [row["library"] for row in rows] == ["cutedsl", "default", "cutedsl"]
+    for row, library in zip(rows, ("cutedsl", "default", "cutedsl"), strict=True):
+        extents = [str(row[name]) for name in "mnk"]
+        (alone,) = json.loads(gemm(*extents, *options, "--library", library)[1])["gemms"]
+        assert row == alone
+    assert rows[0]["time_us"] != rows[1]["time_us"]
+    assert "library cutedsl and default" in gemm("--csv", shapes, *options[:-1])[1]
+    shapes.write_text("m,n,k,library\n4096,4096,4096,cublaz\n")
+    code, _, err = gemm("--csv", shapes, *options[:-1])
+    assert code == 2
+    assert "'cublaz'" in err
+    assert "cutedsl" in err

@@ -12,7 +12,7 @@ from projector.errors import ConfigError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MIXTRAL = str(EXAMPLES / "mixtral_8x22b_mi355x.yaml")
-PRIMUS = str(EXAMPLES / "primus" / "MI355X" / "mixtral_8x22B_v0.1-BF16-pretrain.yaml")
+PRIMUS = str(EXAMPLES / "megatron" / "configs" / "MI355X" / "mixtral_8x22B_v0.1-BF16-pretrain.yaml")
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +73,20 @@ def test_spellings_on_the_command_line(capsys):
     code, result = run(capsys, "memory", "--config", MIXTRAL, "--memory-mode", "never")
     assert code == 2
     assert "never" in result["error"]
+
+
+def test_options_without_effect_say_so(capsys):
+    given = ("--data_path", "data", "--backend_path", "megatron", "--gemm-backend", "origami")
+    _, plain = run(capsys, "performance", "--config", MIXTRAL)
+    _, found = run(capsys, "performance", "--exp", MIXTRAL, *given)
+    said = [text for text in found["warnings"] if text not in plain["warnings"]]
+    assert [text.split(":")[0] for text in said] == [
+        f"{name} changes nothing" for name in ("--data_path", "--backend_path", "--gemm-backend")
+    ]
+    assert found["iteration_time_ms"] == plain["iteration_time_ms"]
+    code, refused = run(capsys, "memory", "--exp", MIXTRAL, "--gemm-backend", "cutlass")
+    assert code == 2
+    assert "'origami'" in refused["error"]
 
 
 def test_device_by_environment(monkeypatch):

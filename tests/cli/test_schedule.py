@@ -47,7 +47,10 @@ def test_a_table_the_fastest_that_fits_first(schedule):
     assert rows(out)[:3] == ["zbv-formatted", "zbv-greedy-zb", "zbv-greedy-half"]
     assert rows(out).index("zerobubble") < rows(out).index("1f1b") < rows(out).index("gpipe")
     assert "FASTEST THAT FITS  zbv-formatted, 25.5 s" in out
+    assert "seaailab-ilp" in rows(out)
+    _, out, _ = schedule("--pp", 16, "--microbatches", 256)
     assert "seaailab-ilp  not tried" in out.partition("Left out")[2]
+    assert "12,288 operations" in out
     _, out, _ = schedule("--pp", 3, "--microbatches", 8)
     assert "even number of ranks" in out.partition("Left out")[2]
 
@@ -146,13 +149,13 @@ def test_a_job_that_does_not_fit(schedule):
 
 def test_warnings_of_a_job(schedule, tmp_path):
     hardware = tmp_path / "hardware.yaml"
-    hardware.write_text("hardware_config:\n  ar_overlap_factor: 0.5\n")
+    hardware.write_text("hardware_config:\n  node_bw: 500\n")
     job = ("--config", MIXTRAL, "--hardware-config", hardware)
-    assert schedule(*job)[2].startswith("warning: ar_overlap_factor")
+    assert schedule(*job)[2].startswith("warning: node_topology is missing")
     assert schedule(*job, "--quiet")[2] == ""
     _, out, err = schedule(*job, "--json")
     assert err == ""
-    assert any("ar_overlap_factor" in warning for warning in json.loads(out)["warnings"])
+    assert any("node_topology" in warning for warning in json.loads(out)["warnings"])
 
 
 def test_figure_and_trace_of_the_best(schedule, tmp_path):

@@ -75,7 +75,6 @@ def test_derived_fields_see_overrides_and_yield_to_them(monkeypatch, tmp_path):
         ("step_scheduler model", "AutoModel"),
         ("checkpointer tokenizer model", "torchtune"),
         ("device_train_microbatch_size max_seq_len", "LLM Foundry"),
-        ("base_emb_dim", "MaxText"),
         ("pipe-parallel-size", "GPT-NeoX"),
         ("num_procs tensor_par pipeline_par data_par", "execution of Calculon"),
         ("hidden attn_heads num_blocks", "application of Calculon"),

@@ -429,3 +429,9 @@ def test_a_variant_of_a_device_reads_no_table_again(monkeypatch):
     monkeypatch.setattr(yaml_file, "parse_yaml", noted)
     ClusterConfig.parse(given)
     assert set(read) <= {"mi300x.yaml"}
+
+
+def test_a_printed_device_is_its_name():
+    device = load_device("h100")
+    assert repr(device) == f"Device(name={device.name!r})"
+    assert len(device.model_dump()) > 50

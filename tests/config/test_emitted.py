@@ -17,7 +17,7 @@ from sweeps.variants import BASES, variants
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [
     path
-    for path in sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("examples/primus/*/*.yaml")])
+    for path in sorted([*ROOT.glob("examples/*.yaml"), *ROOT.glob("examples/megatron/**/*.yaml")])
     if ("training" in (data := read_yaml(path)) or "modules" in data) and "rollout" not in data
 ]
 TITLES = {"cluster.device", "name", "model.name", "training.framework"}
@@ -65,7 +65,10 @@ def test_every_example_reads_back_as_the_same_job(path, kind, tmp_path):
     try:
         emitted = emit_job(job, kind)
     except UnsupportedError as error:
-        if kind != "torchtitan" or error.key != "model":
+        # Megatron's FSDP 2 takes no expert parallelism; torchtitan lacks architectures.
+        sharded_experts = job.parallelism.fsdp == 2 and job.parallelism.ep > 1
+        refused = "model" if kind == "torchtitan" else sharded_experts and "parallelism.fsdp"
+        if error.key != refused:
             raise
         return
     again = read_again(emitted, tmp_path)

@@ -5,9 +5,9 @@ from projector.cli.main import run
 from projector.config.job import Job
 from projector.config.names import aliases_of, in_full, job_field, native_names, shortened
 from projector.config.space import flat_fields, readable_names
-from projector.config.space_file import load_space
 from projector.errors import ConfigError
 from projector.searches.sensitivity import sensitivity
+from projector.sweeps.table import load_space
 
 JOB = {
     "model": "llama3.1_8b",

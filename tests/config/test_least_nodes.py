@@ -10,7 +10,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError
 from projector.projection.api import project_memory
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "primus"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "megatron" / "configs"
 MIXTRAL = EXAMPLES / "MI355X" / "mixtral_8x22B_v0.1-BF16-pretrain.yaml"
 """TP 1, PP 4, EP 8: 32 GPUs at least."""
 

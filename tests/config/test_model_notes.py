@@ -11,7 +11,7 @@ from projector.cli.main import run
 from projector.config.first_order_job import load_first_order_job
 from projector.config.load import Variants, load_job
 from projector.config.model_file import load_model
-from projector.config.space_file import load_space
+from projector.sweeps.table import load_space
 
 DENSE = {
     "model_type": "gemma2",

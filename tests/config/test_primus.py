@@ -11,7 +11,7 @@ from projector.config.yaml_file import parse_yaml
 from projector.errors import ConfigError, UnsupportedError
 from reference.parameters import parameters_total
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "primus"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "megatron" / "configs"
 VARIABLES = ("PRIMUS_TP", "PRIMUS_PP", "PRIMUS_EP", "NNODES", "GPUS_PER_NODE", "PRIMUS_SEQ_LENGTH")
 
 BATCH = {"micro_batch_size": 1, "global_batch_size": 64, "seq_length": 4096}
@@ -370,7 +370,7 @@ def test_circular_model_files(tmp_path):
         read("mine.yaml", path=tmp_path / "exp.yaml")
 
 
-@pytest.mark.parametrize("framework", ["maxtext", 3])
+@pytest.mark.parametrize("framework", ["maxdiffusion", 3])
 def test_other_frameworks(framework):
     data = experiment()
     data["modules"]["pre_trainer"]["framework"] = framework
@@ -426,7 +426,7 @@ def test_mixtral_example(monkeypatch):
     assert job.notes == ()
     assert job.model.num_layers == 56
     assert job.model.vocab_size == 32768
-    assert (job.parallelism.pp, job.parallelism.vpp, job.parallelism.ep) == (4, 2, 8)
+    assert (job.parallelism.pp, job.parallelism.vpp, job.parallelism.ep) == (4, 1, 8)
     assert job.cluster.device.name.upper().endswith("MI355X")
     assert job.cluster.gpus == 64
     assert job.origins["cluster.nodes"] == "environment variable NNODES"
@@ -436,6 +436,11 @@ def test_mixtral_example(monkeypatch):
     ("overrides", "schedule", "vpp"),
     [
         ({"patch_zero_bubble": True, "zero_bubble_v_schedule": True}, "zbv-greedy-half", 2),
+        (
+            {"patch_zero_bubble": True, "enable_1f1b_v": True, "zero_bubble_v_schedule": True},
+            "1f1b-v",
+            2,
+        ),
         (
             {
                 "patch_zero_bubble": True,

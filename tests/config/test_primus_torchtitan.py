@@ -96,7 +96,7 @@ def test_the_environment_sets_degrees_and_devices(tmp_path, monkeypatch):
     found = job(tmp_path)
     assert (found.cluster.nodes, found.parallelism.tp) == (4, 8)
     assert found.training.global_batch_size == 2 * 4
-    assert found.origins["parallelism.tp"] == "environment variable"
+    assert found.origins["parallelism.tp"] == "environment variable PRIMUS_TP"
 
 
 def test_stated_shards_need_their_nodes(tmp_path):
@@ -112,6 +112,6 @@ def test_an_unknown_model_can_be_given(tmp_path):
 
 def test_other_frameworks_are_refused(tmp_path):
     path = tmp_path / "pretrain.yaml"
-    path.write_text(EXPERIMENT.format(model="x", more="").replace("torchtitan", "maxtext"))
-    with pytest.raises(UnsupportedError, match="only Primus files for megatron and torchtitan"):
+    path.write_text(EXPERIMENT.format(model="x", more="").replace("torchtitan", "jax"))
+    with pytest.raises(UnsupportedError, match="for megatron, torchtitan and maxtext are read"):
         load_job(path)

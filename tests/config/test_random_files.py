@@ -46,6 +46,15 @@ FORMATS = {
         | settings_of("trainer")["refused"].keys() | settings_of("trainer")["unmodelled"].keys()
         | {"fsdp", "fsdp_config.fsdp_version", "optim", "deepspeed", "use_peft", "stage"},
     ),
+    "maxtext": (
+        {"model_name": "llama3-8b", "per_device_batch_size": 2, "max_target_length": 128},
+        {name for part in ("architecture", "experts", "latent", "fields", "refused", "unmodelled")
+         for name in settings_of("maxtext")[part]}
+        | {f"{place}_{axis}_parallelism" for place in ("ici", "dcn")
+           for axis in settings_of("maxtext")["axes"]}
+        | {"dtype", "weight_dtype", "quantization", "model_name", "per_device_batch_size",
+           "capacity_factor", "sparse_matmul", "mlp_activations", "decoder_block"},
+    ),
     "simumax": (
         {"tp_size": 1, "world_size": 8, "seq_len": 128, "micro_batch_size": 1,
          "micro_batch_num": 2},

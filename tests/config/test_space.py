@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from projector.config.load import load_job
 from projector.config.space import Expression
-from projector.config.space_file import load_space
 from projector.errors import ConfigError
+from projector.sweeps.table import load_space
 
 BASE = {
     "model": "llama3.1_8b",

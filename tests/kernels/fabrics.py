@@ -56,6 +56,7 @@ SWITCH = {
     "network_fill_limit_s": 0.0,
     "exchange_efficiency": 1.0,
     "single_ring_groups": 0,
+    "gather_ring_bytes": 0.0,
     "exchange_step_s": 0.8e-6,
     "exchange_issue_s": 0.3e-6,
     "exchange_simple_start_s": 0.0,
@@ -64,6 +65,7 @@ SWITCH = {
     "algorithms": ANY_ALGORITHM,
     "network_algorithms": ANY_ALGORITHM,
     "local_ring_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
+    "local_exchange_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
     "local_pair_bytes_per_s": (0.0,) * (MAX_LISTED_LOCAL + 1),
 }
 
@@ -149,6 +151,7 @@ fabric_dicts = st.fixed_dictionaries(
         "network_fill_limit_s": latencies,
         "exchange_efficiency": st.floats(0.5, 1.0),
         "single_ring_groups": st.sampled_from([0, 0b11101000]),
+        "gather_ring_bytes": st.sampled_from([0.0, 1e6]),
         "exchange_step_s": latencies,
         "exchange_issue_s": latencies,
         "exchange_simple_start_s": latencies,
@@ -157,6 +160,7 @@ fabric_dicts = st.fixed_dictionaries(
         "algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
         "network_algorithms": st.integers(0, (1 << len(ALGORITHMS)) - 1),
         "local_ring_bytes_per_s": listed_rates,
+        "local_exchange_bytes_per_s": listed_rates,
         "local_pair_bytes_per_s": listed_rates,
     }
 )

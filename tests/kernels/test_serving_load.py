@@ -47,6 +47,7 @@ def limits_of(units, **settings):
     plain = kernel.Limits(
         max_seqs=4, max_tokens=32, chunk_tokens=32, prompts=kernel.CHUNKED, reserve=0,
         page_tokens=4, units=units, layers=3, windowed=0, window_pages=0, concurrency=0,
+        overlaps=0,
     )  # fmt: skip
     return plain._replace(**settings)
 
@@ -65,12 +66,13 @@ def limits_of(units, **settings):
     room=st.floats(1.0, 4.0),
     windowed=st.integers(0, 2),
     concurrency=st.integers(0, 5),
+    overlaps=st.integers(0, 1),
 )
-@example(1, 30, 0.3, 8, 64, 64, kernel.CHUNKED, 0, 4, 1.0, 0, 0)  # preempts
-@example(1, 30, 0.3, 8, 4, 80, kernel.CHUNKED, 0, 4, 2.0, 0, 0)  # fewer tokens than sequences
+@example(1, 30, 0.3, 8, 64, 64, kernel.CHUNKED, 0, 4, 1.0, 0, 0, 0)  # preempts
+@example(1, 30, 0.3, 8, 4, 80, kernel.CHUNKED, 0, 4, 2.0, 0, 0, 0)  # fewer tokens than sequences
 def test_matches_reference(
     seed, count, gap_s, max_seqs, max_tokens, chunk_tokens, prompts, reserve, page_tokens, room,
-    windowed, concurrency,
+    windowed, concurrency, overlaps,
 ):  # fmt: skip
     rng = np.random.default_rng(seed)
     requests, table = random_load(rng, count, gap_s), random_table(rng)
@@ -79,6 +81,7 @@ def test_matches_reference(
         int(room * 4 * most_pages), max_seqs=max_seqs, max_tokens=max_tokens,
         chunk_tokens=chunk_tokens, prompts=prompts, reserve=reserve, page_tokens=page_tokens,
         layers=4 - windowed, windowed=windowed, window_pages=2, concurrency=concurrency,
+        overlaps=overlaps,
     )  # fmt: skip
     status, served = run_kernel(requests, limits, table)
     expected = reference.serve(requests, limits, table)

@@ -229,7 +229,7 @@ def halving_doubling(op, size, n, local, fabric):
 
 
 def bruck(op, size, n, local, fabric):
-    if op not in ("all_gather", "all_to_all"):
+    if op not in (*REDUCING, "all_to_all"):
         return None
     rate, step = pair_rate(fabric, local), exchange_s(1, fabric)
     if local < n:
@@ -237,14 +237,14 @@ def bruck(op, size, n, local, fabric):
         step += longest_hop(fabric)
     latency, wire, distance = 0.0, 0.0, 1
     while distance < n:
-        if op == "all_gather":  # what is held doubles until all is there
+        if op in REDUCING:  # what is held doubles until all is there, or halves until all is summed
             blocks = min(distance, n - distance)
         else:
             blocks = len([block for block in range(n) if block & distance])
         latency += step
         wire += blocks * size / n / rate
         distance *= 2
-    return latency, wire
+    return trips(op) * latency, trips(op) * wire
 
 
 def direct(op, size, n, local, fabric):
@@ -403,15 +403,22 @@ def with_protocols(code, op, size, n, local, fabric, terms, flagged_latency):
     return min(plain, flagged_latency + traffic * wire)
 
 
-def rated(op, local, fabric):
+def rated(op, size, n, local, fabric):
     """The links of a domain as an exchange finds them, or the one link of a lonely ring."""
     if op in (*EXCHANGES, "send_recv"):
         efficiency = fabric["scale_up_efficiency"] * fabric["exchange_efficiency"]
-        return {**fabric, "scale_up_efficiency": efficiency}
+        rates = fabric["local_exchange_bytes_per_s"]
+        return {**fabric, "scale_up_efficiency": efficiency, "local_ring_bytes_per_s": rates}
     listed_rates = list(fabric["local_ring_bytes_per_s"])
     if local < len(listed_rates) and fabric["single_ring_groups"] >> local & 1:
         listed_rates[local] = pair_rate(fabric, local) / fabric["scale_up_efficiency"]
-    return {**fabric, "local_ring_bytes_per_s": listed_rates}
+    fabric = {**fabric, "local_ring_bytes_per_s": listed_rates}
+    most = fabric["gather_ring_bytes"]
+    if most and op in ("all_gather", "reduce_scatter") and local == n and local < len(listed_rates):
+        one_ring = 2 * pair_rate(fabric, local) * max(1, size / most)
+        slower = min(group_rate(fabric, local), one_ring) / fabric["scale_up_efficiency"]
+        listed_rates[local] = slower
+    return fabric
 
 
 def algorithm_times(op, size, n, local, fabric):
@@ -421,7 +428,7 @@ def algorithm_times(op, size, n, local, fabric):
         ways = [algorithm, direct_whole] if algorithm is direct else [algorithm]
         # With flags the same hops are faster.
         hops = fabric["nic_latency_s"], min(fabric["nic_latency_s"], fabric["nic_flag_latency_s"])
-        links = rated(op, local, fabric)
+        links = rated(op, size, n, local, fabric)
         terms = [
             tuple(way(op, size, n, local, {**links, "nic_latency_s": each}) for each in hops)
             for way in ways
@@ -436,13 +443,19 @@ def algorithm_times(op, size, n, local, fabric):
     allowed = {code: t for code, t in times.items() if fabric["algorithms"] >> code & 1}
     allowed = allowed or times
     if local == n:
-        return allowed
+        return unless_asked(op, allowed)
     beyond = {
         code: t
         for code, t in allowed.items()
         if fabric["network_algorithms"] >> code & 1 and (local == 1 or ALGORITHMS[code] is not pat)
     }
-    return beyond or allowed
+    return unless_asked(op, beyond or allowed)
+
+
+def unless_asked(op, times):
+    """Leave out Bruck's reductions, which libraries lack, where anything else may serve."""
+    others = {code: t for code, t in times.items() if ALGORITHMS[code] is not bruck}
+    return others or times if op in ("all_reduce", "reduce_scatter") else times
 
 
 def collective_time(op, size, n, local, fabric):

@@ -28,7 +28,8 @@ def expected_parts(parts, experts, topk, groups=0, group_topk=0):
 
 
 def link_rate(fabric, local):
-    return collectives.group_rate(fabric, local) / fabric["scale_up_efficiency"]
+    as_exchange = {**fabric, "local_ring_bytes_per_s": fabric["local_exchange_bytes_per_s"]}
+    return collectives.group_rate(as_exchange, local) / fabric["scale_up_efficiency"]
 
 
 def adapter_rate(fabric):

@@ -90,6 +90,65 @@ def one_forward_one_backward(pp, microbatches):
     return ranks
 
 
+def one_forward_one_backward_v(pp, microbatches):
+    """Tasks of each rank of 1F1B-V: blocks side by side, then each operation as early as it may be.
+
+    The block of a microbatch is found by looking: F's one after the other along the V, then B's,
+    each as soon as no slot that it takes, of six that repeat, is taken on its rank.
+    """
+    home = [*range(pp), *range(pp - 1, -1, -1)]
+    taken = [set() for _ in range(pp)]
+    block, now = {}, 0
+    for kind, stages in (("F", range(2 * pp)), ("B", range(2 * pp - 1, -1, -1))):
+        length = "FB".index(kind) + 1
+        if kind == "B" and pp % 3 == 0:
+            now += 3
+        for stage in stages:
+            while any((now + i) % 6 in taken[home[stage]] for i in range(length)):
+                now += 1
+            taken[home[stage]] |= {(now + i) % 6 for i in range(length)}
+            block[kind, stage] = now
+            now += length
+    planned = sorted(
+        (slot + 6 * m, home[stage], kind, stage, m)
+        for (kind, stage), slot in block.items()
+        for m in range(microbatches)
+    )
+    begun = {(kind, stage, m): slot for slot, _, kind, stage, m in planned}
+
+    def held(rank, slot):
+        """Chunks that a rank holds in a slot: begun, and not in the last slot of their B."""
+        mine = [stage for stage in range(2 * pp) if home[stage] == rank]
+        starts = sum(begun["F", s, m] <= slot for s in mine for m in range(microbatches))
+        ends = sum(begun["B", s, m] + 1 <= slot for s in mine for m in range(microbatches))
+        return starts - ends
+
+    most = max(held(rank, slot) for slot, rank, *_ in planned)
+    busy = [set() for _ in range(pp)]
+    done = {}
+    for slot, rank, kind, stage, m in planned:
+        length = "FB".index(kind) + 1
+        after = [done[kind, stage, m - 1]] if m else [0]
+        if kind == "B":
+            after.append(done["F", stage, m])
+        source = stage + (1 if kind == "B" else -1)
+        if source in range(2 * pp):
+            after.append(done[kind, source, m])
+        earliest = max(after)
+        if kind == "F":
+            full = [s for s in range(earliest, slot) if held(rank, s) >= most]
+            earliest = max([earliest, *(s + 1 for s in full)])
+        while any(earliest + i in busy[rank] for i in range(length)):
+            earliest += 1
+        busy[rank] |= {earliest + i for i in range(length)}
+        begun[kind, stage, m] = earliest
+        done[kind, stage, m] = earliest + length
+    ranks = [[] for _ in range(pp)]
+    for (kind, stage, m), _ in sorted(begun.items(), key=lambda item: item[1]):
+        ranks[home[stage]].append((kind, int(stage >= pp), m))
+    return ranks
+
+
 def interleaved(pp, vpp, microbatches):
     """Operations of each rank as Megatron-LM's loops issue them, microbatch groups of ``pp``."""
     total = vpp * microbatches

@@ -29,9 +29,9 @@ class Replica:
         self.waiting, self.running = [], []
         self.coming = list(self.requests)
         if limits.concurrency:
-            self.waiting = self.coming[: limits.concurrency]
-            del self.coming[: limits.concurrency]
-        self.now = 0.0
+            for request in self.coming[limits.concurrency :]:
+                request.arrival = math.inf
+        self.now = self.planned = 0.0
         self.busy = self.batch_time = self.prompt_time = 0.0
         self.steps = self.prompt_steps = self.peak = self.computed = 0
 
@@ -133,9 +133,9 @@ class Replica:
 
     def run(self):
         while True:
-            if not self.limits.concurrency:
-                while self.coming and self.coming[0].arrival <= self.now:
-                    self.waiting.append(self.coming.pop(0))
+            late = self.limits.overlaps and self.running
+            while self.coming and self.coming[0].arrival <= (self.planned if late else self.now):
+                self.waiting.append(self.coming.pop(0))
             if not self.running and not self.waiting:
                 if not self.coming:
                     return
@@ -144,6 +144,7 @@ class Replica:
             self.one_step()
 
     def one_step(self):
+        self.planned = self.now
         step = self.plan()
         seconds = self.seconds(step)
         self.now += seconds
@@ -165,9 +166,9 @@ class Replica:
                 request.finish = self.now
                 self.running.remove(request)
                 request.pages = 0
-                if self.limits.concurrency and self.coming:
-                    self.coming[0].arrival = self.now
-                    self.waiting.append(self.coming.pop(0))
+                unsent = [each for each in self.coming if each.arrival == math.inf]
+                if unsent:
+                    unsent[0].arrival = self.now
 
 
 def serve(requests, limits, table):

@@ -66,6 +66,21 @@ def test_dualpipe_follows_the_published_phases():
     assert tasks == ahead + main + drain + late
 
 
+@pytest.mark.parametrize("pp", range(2, 10))
+def test_1f1b_in_a_v_follows_its_building_block(pp):
+    for microbatches in (1, 2, 3, pp, pp + 1, 2 * pp - 1, 2 * pp, 3 * pp):
+        order = registry.build("1f1b-v", pp, 2, microbatches)
+        check_order(order)
+        expected = reference.one_forward_one_backward_v(pp, microbatches)
+        assert reference.tasks_of(order) == expected, microbatches
+
+
+@pytest.mark.parametrize("pp", [*range(2, 17), 33, 64])
+def test_1f1b_in_a_v_holds_two_thirds_of_1f1b(pp):
+    order = registry.build("1f1b-v", pp, 2, 3 * pp)
+    assert peak_in_flight(order).max() == 2 * (2 * pp // 3 + 1)
+
+
 def test_v_shape_puts_the_last_stage_beside_the_first():
     order = registry.build("zbv-formatted", 4, 2, 8)
     assert order.stage_of.tolist() == [[0, 7], [1, 6], [2, 5], [3, 4]]

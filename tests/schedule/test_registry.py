@@ -33,7 +33,7 @@ def test_unknown_name_suggests():
 
 def test_every_name_that_others_rely_on():
     assert {*registry.SCHEDULES} >= {
-        "gpipe", "1f1b", "interleaved", "zerobubble", "zerobubble-h2", "zbv-formatted",
+        "gpipe", "1f1b", "interleaved", "1f1b-v", "zerobubble", "zerobubble-h2", "zbv-formatted",
         "zbv-greedy-min", "zbv-greedy-half", "zbv-greedy-zb", "dualpipe", "seaailab",
         "seaailab-ilp",
     }  # fmt: skip
@@ -83,7 +83,11 @@ def test_applicable():
     one_chunk = ["gpipe", "1f1b", "zerobubble", "zerobubble-h2"]
     assert applicable(4, 1, 3) == [*one_chunk, "seaailab", "seaailab-ilp"]
     assert applicable(4, 1, 8) == [*one_chunk, "dualpipe", "seaailab", "seaailab-ilp"]
-    v_shaped = ["zbv-formatted", *(f"zbv-greedy-{mode}" for mode in ("min", "half", "zb"))]
+    v_shaped = [
+        "1f1b-v",
+        "zbv-formatted",
+        *(f"zbv-greedy-{mode}" for mode in ("min", "half", "zb")),
+    ]
     assert applicable(4, 2, 8) == ["interleaved", *v_shaped]
     assert applicable(4, 2, 9) == v_shaped
     assert applicable(4, 3, 9) == []

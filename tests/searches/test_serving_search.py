@@ -9,7 +9,7 @@ from projector.errors import ConfigError
 from projector.searches import serving
 from projector.searches.serving import STEP_TOKENS
 from projector.serving.api import project_case, read_case
-from projector.serving.generation import prefill_time_s
+from serving.steps import prefill_time_s
 
 LOAD = {"context": 1024, "output": 128}
 DRAFT = {"tokens": 3, "acceptance": 0.8, "draft_share": 0.1}

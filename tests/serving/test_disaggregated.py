@@ -6,16 +6,11 @@ from hypothesis import strategies as st
 from projector.errors import ConfigError
 from projector.lower.fabrics import fabric_record
 from projector.serving.deployment import Deployment
-from projector.serving.generation import (
-    Generation,
-    cache_transfers,
-    decode_time_s,
-    disaggregated_times,
-    exposed_transfer_s,
-    prefill_time_s,
-)
+from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.rates import LoadGrid, load_rates
+from projector.serving.transfers import exposed_transfer_s
 from serving.cached import kv_cache_bytes
+from serving.steps import decode_time_s, prefill_time_s
 
 
 def deploy(model="llama3_70b", device="h100", nodes=1, tp=8, prefill=None, **settings):
@@ -39,7 +34,7 @@ def load(deployment, batch=64, input_len=4000, output_len=1000):
 @pytest.mark.parametrize("kind", [1, 2])
 def test_what_is_sent_is_the_cache(model, kind):
     deployment = deploy(model, batch=3, kv_cache_bytes=kind)
-    found = cache_transfers([load(deployment)])
+    found = disaggregated_times([load(deployment)]).transfers
     expected = kv_cache_bytes(deployment.model, 3, 4000, kind)
     assert found.cache_bytes[0] == found.wire_bytes[0] == expected
     assert found.sent_bytes[0] == found.received_bytes[0] == expected / 8
@@ -49,25 +44,25 @@ def test_what_several_ranks_hold_is_sent_to_each():
     tensor, groups = (
         deploy("deepseek_v3", "h200", tp=tp, attention_dp=8 // tp, ep=8, batch=8) for tp in (8, 1)
     )
-    copies, once = (cache_transfers([load(each)]) for each in (tensor, groups))
+    copies, once = (disaggregated_times([load(each)]).transfers for each in (tensor, groups))
     assert copies.wire_bytes[0] == 8 * copies.cache_bytes[0]
     assert once.wire_bytes[0] == once.cache_bytes[0] == copies.cache_bytes[0]
     # One prompt lies on one group, whose link alone sends and receives.
     alone = deploy("deepseek_v3", "h200", tp=1, attention_dp=8, ep=8, batch=1)
     assert groups.prefill_prompts == 8
-    found = cache_transfers([load(alone)])
+    found = disaggregated_times([load(alone)]).transfers
     assert found.sent_bytes[0] == found.cache_bytes[0]
 
 
 def test_the_slower_end_of_the_links_sets_the_pace():
     deployment = deploy(prefill={"tp": 2}, batch=4)
-    found = cache_transfers([load(deployment)])
+    found = disaggregated_times([load(deployment)]).transfers
     assert found.sent_bytes[0] == 4 * found.received_bytes[0]
     rate = fabric_record(deployment.cluster)["nic_bytes_per_s"][0]
     assert found.transfer_s[0] == pytest.approx(found.sent_bytes[0] / rate, rel=0.02)
     near = deploy(tp=4, prefill={"tp": 4}, same_domain=True)
     far = deploy(tp=4, prefill={"tp": 4})
-    times = cache_transfers([load(near), load(far)]).transfer_s
+    times = disaggregated_times([load(near), load(far)]).transfers.transfer_s
     assert times[0] < 0.5 * times[1]
 
 

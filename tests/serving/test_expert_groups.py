@@ -12,8 +12,9 @@ from projector.operations.table import EXCHANGE
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.experts import random_loads
-from projector.serving.generation import decode_time_s, prefill_time_s
-from projector.serving.step import BREAKDOWN, step_times
+from projector.serving.points import step_times
+from projector.serving.step import BREAKDOWN
+from serving.steps import decode_time_s, prefill_time_s
 
 
 def deploy(model="deepseek_v3", device="h200", nodes=1, **settings):

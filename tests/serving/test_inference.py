@@ -3,17 +3,17 @@ import pytest
 
 from projector.config.device_file import load_device
 from projector.errors import ConfigError
+from projector.kernels.device import MATRIX_TYPES
 from projector.operations.emit import emit_inference
 from projector.operations.moe import active_experts
+from projector.operations.table import GEMM
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.generation import (
-    Generation,
-    decode_time_s,
-    generation_times,
-    prefill_time_s,
-)
-from projector.serving.step import BREAKDOWN, step_times
+from projector.serving.generation import Generation, generation_times
+from projector.serving.memory import serving_memory
+from projector.serving.points import step_times
+from projector.serving.step import BREAKDOWN
+from serving.steps import decode_time_s, prefill_time_s
 
 
 def deploy(model="llama3_8b", device="h100", **settings):
@@ -114,6 +114,39 @@ def test_a_prefill_with_narrow_weights_is_bound_by_the_wide_matrix_rate(weights)
         [Step(deploy(), 4, 2048), Step(deploy(weights=weights), 4, 2048)]
     ).latency_s
     assert wide <= narrow < 1.1 * wide
+
+
+@pytest.mark.parametrize(
+    ("kept", "begins"),
+    [("all", ""), ("feed_forward", ("mlp.", "moe.")), ("experts", "moe.experts.")],
+)
+def test_layers_that_are_not_narrow_are_in_16_bits(kept, begins):
+    split = {"model": "deepseek_v3", "device": "b200", "tp": 8}
+    found = deploy(**split, dtype="nvfp4", narrow_layers=kept)
+    table = emitted(Step(found, 64, 1, 1000))
+    wide = {MATRIX_TYPES[code] for code in table.dtype[table.kind == GEMM]} - {"nvfp4"}
+    narrow = {
+        table.labels[label]
+        for label, code in zip(table.label, table.dtype, strict=True)
+        if MATRIX_TYPES[code] == "nvfp4"
+    }
+    always = {"attention.absorb_k", "attention.absorb_v", "moe.router", "head.output"}
+    linear = {table.labels[label] for label in table.label[table.kind == GEMM]} - always
+    assert wide == {"bf16"}
+    assert narrow == {label for label in linear if label.startswith(begins)}
+
+
+def test_the_wider_the_layers_the_slower_and_larger():
+    for split in (
+        {"model": "gpt_oss_120b", "device": "h200", "weights": "mxfp4", "tp": 2},
+        {"model": "deepseek_v3", "device": "b200", "dtype": "nvfp4", "tp": 8},
+    ):
+        found = [deploy(**split, narrow_layers=kept) for kept in ("all", "feed_forward", "experts")]
+        seconds = [decode_time_s(each, 64, 1000) for each in found]
+        held = [serving_memory(each).weights_bytes for each in found]
+        assert seconds == sorted(seconds)
+        assert held == sorted(held)
+        assert held[0] < held[1]
 
 
 def test_weights_wider_than_their_operands_are_refused():

@@ -6,8 +6,8 @@ from projector.serving.capacity import Targets, capacity
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
 from projector.serving.load import Load, Scheduler
+from projector.serving.points import step_times
 from projector.serving.simulation import longest_of, replica_of, serve_all, simulate_load
-from projector.serving.step import step_times
 
 
 def deploy(model="llama3_8b", device="h100", **settings):
@@ -52,6 +52,20 @@ def test_a_request_at_a_server_waits_beside_its_steps():
     assert served.ttft_s == pytest.approx(alone.ttft_s + 0.04)
     assert served.e2e_s == pytest.approx(alone.e2e_s + 0.04)
     assert served.tpot_s == pytest.approx(alone.tpot_s)
+
+
+def test_a_request_to_a_busy_replica_waits_for_the_step_that_is_planned():
+    host = {"request_ms": 0.0, "step_us": 500.0, "sequence_us": 5.0}
+    arrivals = load(arrival="constant", rate_per_s=10.0, output_tokens=200)
+    plain, overlapped = (
+        simulate_load(deploy(engine=engine, engine_constants=host), arrivals)
+        for engine in ("vllm", "vllm_async")
+    )
+    more_s = overlapped.percentile_s("ttft", 50) - plain.percentile_s("ttft", 50)
+    assert 0.5 * plain.percentile_s("tpot", 50) < more_s < 1.5 * plain.percentile_s("tpot", 50)
+    assert overlapped.percentile_s("tpot", 50) == pytest.approx(
+        plain.percentile_s("tpot", 50), rel=0.02
+    )
 
 
 def test_layers_of_latent_attention_take_longer_on_amd_devices():

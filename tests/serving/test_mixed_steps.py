@@ -5,13 +5,9 @@ from projector.errors import ConfigError
 from projector.operations.emit import emit_inference
 from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.generation import (
-    cached_prefix_tokens,
-    decode_time_s,
-    prefill_time_s,
-    prompt_steps,
-)
-from projector.serving.step import step_times
+from projector.serving.points import step_times
+from projector.serving.transfers import cached_prefix_tokens
+from serving.steps import decode_time_s, prefill_time_s, prompt_grid
 
 MODELS = ("llama3_8b", "mixtral_8x7b", "deepseek_v2_lite", "gemma2_2b")
 
@@ -117,16 +113,17 @@ def test_a_prompt_in_chunks_is_the_sum_of_its_chunks():
 
 
 def test_a_budget_is_shared_by_the_prompts_of_a_batch():
-    steps = prompt_steps(deploy(), 4, 1000, chunk_tokens=2048)
-    assert [(step.batch, step.new_tokens, step.context) for step in steps] == [
-        (4, 512, 0), (4, 488, 512),
-    ]  # fmt: skip
-    with pytest.raises(ConfigError):
-        prompt_steps(deploy(), 1, 100, chunk_tokens=0)
+    steps = prompt_grid(deploy(), 4, 1000, chunk_tokens=2048)
+    assert steps.prefill_batch.tolist() == [4, 4]
+    assert steps.prefill_tokens.tolist() == [512, 488]
+    assert steps.prefill_context.tolist() == [0, 512]
 
 
 def test_without_a_prefix_nothing_changes():
-    assert prompt_steps(deploy(prefix_share=0.0), 2, 1000) == prompt_steps(deploy(), 2, 1000)
+    plain, none = prompt_grid(deploy(), 2, 1000), prompt_grid(deploy(prefix_share=0.0), 2, 1000)
+    assert {name: each.tolist() for name, each in none.counts.items()} == {
+        name: each.tolist() for name, each in plain.counts.items()
+    }
 
 
 def test_a_cached_prefix_spares_compute_and_is_read():
@@ -143,5 +140,5 @@ def test_prefixes_are_of_whole_pages_and_leave_a_token():
     deployment = deploy(prefix_share=0.5, page_tokens=64)
     assert cached_prefix_tokens(deployment, 1000) == 448
     assert cached_prefix_tokens(deploy(prefix_share=0.999, page_tokens=1), 100) == 99
-    step = prompt_steps(deploy(prefix_share=0.999, page_tokens=1), 3, 100)[0]
+    step = prompt_grid(deploy(prefix_share=0.999, page_tokens=1), 3, 100).step(0)
     assert (step.prefill_batch, step.prefill_tokens, step.prefill_context) == (3, 1, 99)

@@ -26,8 +26,13 @@ CASES = {
     "groups": {**MOE, "attention_dp": 8, "ep": 8},
     "gathered": {**MOE, "attention_dp": 8, "ep": 8, "dispatcher": "allgather"},
     "two nodes": {**MOE, "tp": 2, "attention_dp": 8, "ep": 16},
-}
-"""Weights as wide as their operands; narrow ones have a known step (docs/serving.md)."""
+    "int4": {"model": "llama3_8b", "device": "h100", "weights": "int4"},
+    "int8": {"model": "llama3.1_70b", "device": "a100", "weights": "int8", "tp": 8},
+    "widened fp8": {"model": "llama3_8b", "device": "a100", "dtype": "fp8"},
+    "mxfp4 experts": {
+        "model": "gpt_oss_20b", "device": "h200", "weights": "mxfp4", "narrow_layers": "experts",
+    },
+}  # fmt: skip
 
 SLACK = 1.0 - 1e-9
 """For rounding alone."""

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from projector.errors import ConfigError
 from projector.serving.columns import COUNTS, Step
 from projector.serving.deployment import Deployment
-from projector.serving.points import StepGrid, grid_times
-from projector.serving.step import step_times
+from projector.serving.points import StepGrid, grid_times, step_times
 from thoroughness import examples
 
 

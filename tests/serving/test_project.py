@@ -8,9 +8,10 @@ import projector as pj
 from projector.config.bands import SERVING_PHASES, band_of
 from projector.config.device_file import load_device
 from projector.errors import ConfigError
-from projector.serving.api import LIMITS, read_case
+from projector.serving.api import read_case
 from projector.serving.deployment import Deployment
 from projector.serving.rates import LoadGrid, load_rates
+from projector.serving.step import LIMITS
 
 STABLE = (
     "ttft_ms",
@@ -269,3 +270,9 @@ def test_more_memory_bandwidth_slows_no_decode_step(device, weights):
     for batch in (1, 16, 64, 128):
         rates = load_rates(LoadGrid.of(deployments, deployment=many, batch=batch, context=4096))
         assert np.all(np.diff(rates.tpot_s) <= 1e-9 * rates.tpot_s[:-1])
+
+
+def test_a_deployment_stands_first_as_a_job_does():
+    deployment = {"model": "llama3.1_8b", "device": "h100", "tp": 2}
+    one, other = pj.project_serving(deployment), pj.project_serving("llama3.1_8b", "h100", tp=2)
+    assert one.to_dict() == other.to_dict()

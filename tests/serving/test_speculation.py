@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from projector.errors import ConfigError
 from projector.serving.columns import Step
 from projector.serving.deployment import Deployment, SpeculativeConfig
-from projector.serving.generation import Generation, decode_time_s, generation_times
+from projector.serving.generation import Generation, generation_times
 from projector.serving.memory import serving_memory
-from projector.serving.points import draft_deployment, speculated_times
-from projector.serving.step import step_times
+from projector.serving.points import draft_deployment, speculated_times, step_times
+from serving.steps import decode_time_s
 
 MTP = {"extends": "deepseek_v3", "mtp_num_layers": 1}
 

@@ -1,7 +1,7 @@
 """A small space of jobs."""
 
 from projector.config.load import load_job
-from projector.config.space_file import load_space
+from projector.sweeps.table import load_space
 
 BASE = {
     "model": "llama3.2_1b",

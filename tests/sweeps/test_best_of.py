@@ -5,9 +5,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from projector.config.space_file import MOST_CHOICES, load_space
+from projector.config.space_file import MOST_CHOICES
 from projector.errors import ConfigError
 from projector.sweeps.engine import estimate, sweep
+from projector.sweeps.table import load_space
 from sweeps.grid import BASE
 
 AXES = {"cluster.device.hbm_gib": [4.0, 30.0, 80.0], "cluster.nodes": [1, 2]}

@@ -14,7 +14,7 @@ from sweeps.grid import AXES, grid
 def command(monkeypatch, capsys):
     def call(*arguments, space=None):
         found = space or grid()
-        monkeypatch.setattr(table, "read_space", lambda _: found)
+        monkeypatch.setattr(table, "load_space", lambda _: found)
         code = run(["sweep", "space.yaml", *map(str, arguments)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
@@ -71,7 +71,7 @@ def test_a_space_without_a_job_exits_3(command, tmp_path):
     assert sum(found["infeasible"].values()) == 4
     code, out, _ = command(space=grid(axes))
     assert code == 3
-    assert "No point of the space is a legal job" in out
+    assert "No point of the space is legal" in out
     assert len(sweep(grid(axes), tmp_path / "out").to_arrow()) == 0
 
 

@@ -1,14 +1,17 @@
 """Points read in columns are the jobs that they describe one by one."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from lower.watched import READ, watched
 from projector.config.load import Variants, load_job
-from projector.config.space_file import load_space
 from projector.errors import ProjectorError
 from projector.sweeps import computed, lookups
-from projector.sweeps.rows import READ_OF_DEVICE, PointReader, reason_of
+from projector.sweeps.jobs import READ_OF_DEVICE, JobReader
+from projector.sweeps.rows import reason_of
+from projector.sweeps.table import load_space
 from sweeps.grid import BASE
 
 SPACES = {
@@ -146,7 +149,8 @@ def expected(space):
 
 
 def read(reader, points):
-    found = reader.read(np.array(points))
+    batch = reader.read(np.array(points))
+    found = SimpleNamespace(**batch._asdict(), jobs=reader.jobs(batch))
     reasons = {}
     for why, count in found.left_out:
         reason = why if isinstance(why, str) else reason_of(why)
@@ -160,7 +164,7 @@ def sections(job):
 
 def test_points_are_jobs(space):
     jobs, reasons = expected(space)
-    found, left_out = read(PointReader(space), range(space.size))
+    found, left_out = read(JobReader(space), range(space.size))
     assert found.rows.tolist() == list(jobs)
     assert left_out == reasons
     for row, (job, overrides) in enumerate(jobs.values()):
@@ -172,7 +176,7 @@ def test_points_are_jobs(space):
 @pytest.mark.rotated
 def test_a_point_does_not_depend_on_the_others(space):
     jobs, _ = expected(space)
-    reader, mixed = PointReader(space), np.random.default_rng(1).permutation(space.size)
+    reader, mixed = JobReader(space), np.random.default_rng(1).permutation(space.size)
     for some in np.array_split(mixed, 5):
         found, _ = read(reader, some)
         assert [int(some[row]) for row in found.rows] == [p for p in some.tolist() if p in jobs]
@@ -195,7 +199,7 @@ LIMITS = {
 def test_large_spaces_are_read_the_same(limit, space, monkeypatch):
     jobs, reasons = expected(space)
     monkeypatch.setattr(LIMITS[limit], limit, 1)
-    reader = PointReader(space)
+    reader = JobReader(space)
     for _ in range(2):
         found, left_out = read(reader, range(space.size))
         assert found.rows.tolist() == list(jobs)
@@ -206,7 +210,7 @@ def test_large_spaces_are_read_the_same(limit, space, monkeypatch):
 
 def test_clusters_of_one_device_share_it():
     space = load_space({"base": BASE, **SPACES["a device, its fields and its network"]})
-    found, _ = read(PointReader(space), range(space.size))
+    found, _ = read(JobReader(space), range(space.size))
     clusters = [found.jobs.job(row).cluster for row in range(len(found.rows))]
     assert len({id(cluster.device) for cluster in clusters}) < len({*map(id, clusters)})
 
@@ -224,7 +228,7 @@ def test_a_cluster_is_read_from_those_fields_of_its_device_that_it_is_shared_by(
 def test_another_device_brings_its_network_along():
     mapping = {**BASE, "cluster": {"device": "h100", "nodes": 2}}
     space = load_space({"base": mapping, "axes": {"cluster.device": ["gb200", "mi300x"]}})
-    found, _ = read(PointReader(space), range(space.size))
+    found, _ = read(JobReader(space), range(space.size))
     for row, device in enumerate(("gb200", "mi300x")):
         alone = load_job(mapping, {"cluster.device": device})
         assert found.jobs.job(row).cluster == alone.cluster

@@ -11,10 +11,10 @@ from projector import project_memory, project_performance
 from projector.config.load import load_job
 from projector.errors import ConfigError, ProjectorError, ScheduleError
 from projector.projection import evaluate as evaluation
+from projector.projection.results import RESULTS, Results
 from projector.schedule import registry
-from projector.sweeps import rows
 from projector.sweeps.engine import sweep
-from projector.sweeps.rows import RESULTS, Projector, reason_of
+from projector.sweeps.rows import Projector, reason_of
 from projector.sweeps.table import axis_kinds, cell
 from sweeps.grid import AXES, every, grid
 
@@ -225,12 +225,12 @@ def test_a_long_reason_is_cut():
 
 
 def test_missing_is_null_and_never_nan(monkeypatch):
-    columns = rows.Results.columns
+    columns = Results.columns
 
     def without(found):
         return columns(found) | {"hfu": np.full(len(found.evaluation.batch), np.nan)}
 
-    monkeypatch.setattr(rows.Results, "columns", without)
+    monkeypatch.setattr(Results, "columns", without)
     table = sweep(grid({"parallelism.tp": [1, 2]}), workers=1).to_arrow()
     assert table.column("hfu").null_count == len(table) == 2
 

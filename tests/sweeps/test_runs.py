@@ -6,8 +6,7 @@ import pytest
 from projector import load_job, project_performance, sweep
 from projector.errors import ConfigError
 from projector.projection.run import RUN_SCALARS
-from projector.sweeps.rows import column_kinds
-from projector.sweeps.table import axis_kinds, states_run
+from projector.sweeps.table import axis_kinds, column_kinds, results_of, states_run
 from sweeps.grid import grid
 
 RUN = [scalar.name for scalar in RUN_SCALARS]
@@ -28,7 +27,7 @@ def test_there_are_none_without_tokens():
 def test_a_base_that_states_a_run_has_them(fixed):
     space = grid({"parallelism.tp": [1, 2]}, **fixed)
     table = sweep(space).to_arrow()
-    assert table.column_names == [*column_kinds(axis_kinds(space), runs=True)]
+    assert table.column_names == [*column_kinds(axis_kinds(space), results_of(space))]
     assert table.column_names[-7:] == [*RUN, "status"]
     assert {str(table.schema.field(name).type) for name in RUN} == {"double"}
     assert table.column("cost_usd").null_count == len(table)

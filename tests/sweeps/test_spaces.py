@@ -7,9 +7,9 @@ import yaml
 
 import projector as pj
 from projector.cli.main import run
-from projector.config.space_file import load_space
 from projector.errors import ConfigError, ProjectorError
 from projector.sweeps.engine import sweep
+from projector.sweeps.table import load_space
 from projector.units import to_ms
 from sweeps.grid import BASE
 

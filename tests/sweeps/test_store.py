@@ -14,10 +14,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from projector.config.space_file import load_space
 from projector.errors import ConfigError, OutOfMemoryError
 from projector.sweeps import journal, store
 from projector.sweeps.engine import sweep
+from projector.sweeps.table import load_space
 from sweeps.grid import AXES, BASE, grid
 
 SCRIPT = """

@@ -277,6 +277,7 @@ VALUES: dict[str, Callable[[Job], Any]] = {
     "cluster.device.power": lambda _: [None],
     "cluster.device.collective_algorithms": lambda _: [("ring",), ("tree", "direct")],
     "cluster.device.collective_network_algorithms": lambda _: [("hierarchical",), ("ring", "tree")],
+    "cluster.device.collective_gather_ring_kib": lambda _: [0.0, 1e6],
     "cluster.device.collective_ring_gpus": lambda _: [(2, 4, 8), (3,)],
     "cluster.device.attention.dtypes": lambda _: [("bf16",), ("fp16", "bf16", "fp8")],
     "cluster.device.attention.forward_measured": lambda _: [{"a device": (64, 128)}],

@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -127,17 +128,26 @@ def test_a_copy_engine_leaves_compute_alone():
     assert overlapped_seconds(NODE, "kernel", [1.0, 2.0], 3.0) == pytest.approx([4.0, 5.0])
 
 
-def test_mpi_collectives_are_a_ratio_of_the_library():
-    for operation in ("all_reduce", "broadcast"):
-        ratio = load_topology(NODE).node.transfers.mpi_over_library[operation]
-        library = project_collective(operation, 1e6, 8, device="mi250x").time_s
-        found = mpi_collective_time(operation, 1e6, 8, node=NODE)
-        assert found == pytest.approx(ratio * library)
-    assert mpi_collective_time("reduce", [1e3, 1e6], 4, node=NODE).shape == (2,)
-    for arguments, key in ((("all_to_all", 1e6, 8), "operation"), (("reduce", 1, 9), "ranks")):
-        with pytest.raises(ConfigError) as caught:
-            mpi_collective_time(*arguments, node=NODE)
-        assert caught.value.key == key
+def test_a_broadcast_of_mpi_is_a_ratio_of_the_library():
+    ratio = load_topology(NODE).node.transfers.mpi_over_library["broadcast"]
+    library = project_collective("broadcast", 1e6, 8, device="mi250x").time_s
+    assert mpi_collective_time("broadcast", 1e6, 8, node=NODE) == pytest.approx(ratio * library)
+    with pytest.raises(ConfigError) as caught:
+        mpi_collective_time("reduce", 1, 9, node=NODE)
+    assert caught.value.key == "ranks"
+
+
+def test_other_collectives_of_mpi_are_its_messages():
+    pairs = [*permutations(range(8), 2)]
+    start_s = np.mean([transfer_time(NODE, *pair, 1e-9, engine="mpi_kernel") for pair in pairs])
+    slowest = 1e9 / (transfer_time(NODE, 0, 2, 1e9, engine="mpi_kernel") - 10.7e-6)
+    for operation, messages, moved in (
+        ("all_gather", 3, 7 / 8), ("reduce_scatter", 3, 7 / 8), ("all_reduce", 6, 7 / 4),
+        ("reduce", 7, 1.0),
+    ):  # fmt: skip
+        found = mpi_collective_time(operation, [2.0**20, 2.0**24], 8, node=NODE)
+        sizes = np.array([2.0**20, 2.0**24])
+        assert found == pytest.approx(messages * start_s + moved * sizes / slowest, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", resources.shipped(KIND))
@@ -275,3 +285,21 @@ def test_mistakes_of_the_command(transfer, arguments, text):
     code, out, err = transfer(NODE, *arguments)
     assert (code, out) == (2, "")
     assert text in err
+
+
+def test_the_command_times_mpi_beside_the_library(capsys):
+    arguments = ["collective", "all_reduce", "--gpus", "8", "--bytes", "1MiB", "--mpi"]
+    assert run([*arguments, "--device", "mi250x", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["mpi_us"]
+    assert found == 1e6 * mpi_collective_time("all_reduce", 2.0**20, 8, node=NODE)
+    assert run([*arguments, "--device", "mi250x"]) == 0
+    assert f"by MPI {found:,.1f} us" in " ".join(capsys.readouterr().out.split())
+    for refused in (["--device", "h100"], ["--device", "mi250x", "--stride", "2"]):
+        assert run([*arguments, *refused]) == 2
+        assert "mi250x, --stride 1" in json.dumps(run_json(capsys, *arguments, *refused))
+
+
+def run_json(capsys, *arguments):
+    capsys.readouterr()
+    run([*arguments, "--json"])
+    return json.loads(capsys.readouterr().out)

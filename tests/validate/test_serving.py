@@ -1,7 +1,7 @@
 import pytest
 
 from projector.validate.kind import FROM_ROW, FROM_RULE, OK, Without
-from projector.validate.serving import KIND
+from projector.validate.serving import KIND, Shared, read_case
 
 ROW = {
     "model": "Llama-3.1-8B", "gpu": "H100", "n_gpus": "2", "precision": "BF16", "tp": "2",
@@ -229,3 +229,39 @@ def test_a_row_that_contradicts_itself_is_doubtful():
     note = "below bandwidth bound 3.35TB/s/70GB=48"
     assert KIND.doubt({**ROW, "notes": note})
     assert not KIND.doubt(ROW)
+
+
+SHORT_LOOP = {"phase": "serving (closed loop, max concurrency)", "output_len": "128"}
+
+
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [("DeepSeek-R1", "feed_forward"), ("gpt-oss-120b", "experts"), ("Llama-3.1-8B", "all")],
+)
+def test_layers_that_checkpoints_in_4_bits_leave_wide(model, kept):
+    row = {**ROW, "model": model, "gpu": "B200", "precision": "FP4", "n_gpus": "8", "tp": "8"}
+    case = read_case(row, Shared(), Without("", {}))
+    assert case.deployment.narrow_layers == kept
+    case = read_case({**row, "precision": "BF16"}, Shared(), Without("", {}))
+    assert case.deployment.narrow_layers == "all"
+
+
+def test_lengths_of_a_benchmark_that_draws_up_to_them():
+    def mean(**row):
+        case = read_case({**ROW, **SHORT_LOOP, **row}, Shared(), Without("", {}))
+        return case.work.draw().input_tokens.mean()
+
+    assert mean() == 128
+    assert 50 < mean(source="sgl-project/sglang pull request") < 80
+    assert mean(source="sgl-project/sglang", notes="random_range_ratio=1.0") == 128
+
+
+@pytest.mark.parametrize(
+    ("framework", "tokens"), [("vLLM 0.12.0", 1632), ("SGLang 0.5.1", 1628), ("TensorRT-LLM", 632)]
+)
+def test_runs_of_aiconfigurator_have_the_limits_that_it_writes(framework, tokens):
+    row = {**ROW, **SHORT_LOOP, "framework": framework, "source": "ai-dynamo/aiconfigurator sample"}
+    case = read_case(row, Shared(), Without("", {}))
+    assert case.scheduler.max_num_batched_tokens == tokens
+    case = read_case({**row, "notes": "date=2026-01-01"}, Shared(), Without("", {}))
+    assert case.scheduler.max_num_batched_tokens >= 8192

@@ -7,7 +7,7 @@ framework add, and weigh as much as any operation. `projector.measure.probe` say
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,8 +104,8 @@ class Probed:
         return {
             "environment": self.probe.environment.model_dump(mode="json"),
             "device": self.device.name,
-            "base": self.probe.base,
-            "fields": [asdict(each) for each in self.fields],
+            **told(self.probe, "base"),
+            **told(self, "fields"),
             "errors": {
                 what: {"rows": rows, "median_ape": median, "geomean_ratio": mean}
                 for what, (rows, median, mean) in self.errors().items()

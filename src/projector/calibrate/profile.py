@@ -129,12 +129,9 @@ class Calibration:
             "table_sha256": self.digest,
             "device": self.base.device,
             **told(self.fitted, "rows groups"),
-            "left_out": self.left_out,
-            "fields": [asdict(field) for field in self.fields],
+            **told(self, "left_out fields"),
             "fit": asdict(self.fitted),
-            "cross_validation": self.cross_validation and asdict(self.cross_validation),
-            "folds": [asdict(fold) for fold in self.folds],
-            "holdout": self.holdout and asdict(self.holdout),
+            **told(self, "cross_validation folds holdout"),
         }
 
 
@@ -226,13 +223,8 @@ class OwnCalibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys that ``--json`` prints."""
-        return {
-            "kind": "own_runs",
-            "device": self.base.device,
-            "runs": [run.to_dict() for run in self.runs],
-            "fields": [asdict(field) for field in self.fields],
-            "widths_needed": self.widths_needed,
-        }
+        head = {"kind": "own_runs", "device": self.base.device}
+        return head | told(self, "runs fields widths_needed")
 
 
 SUFFIXES = (".yaml", ".yml")

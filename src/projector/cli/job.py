@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from projector.cli.options import argument, flag, option
 from projector.cli.output import Printer, interpret_at_first, say, write
 from projector.errors import ConfigError
@@ -20,10 +22,18 @@ if TYPE_CHECKING:
 
 ALL_SCHEDULES = "all"
 
+IDLE = {
+    "--data_path": "a projection reads no data",
+    "--backend_path": "a projection imports no framework",
+    "--gemm-backend": "GEMMs are modelled by tiles as in Origami anyway",
+}
+"""Options of Primus' projection that change nothing, and why."""
+
 PRIMUS = (
     "target_ep_size", "virtual_stages", "enable_zero_bubble", "enable_deepep", "sync_free_stage",
+    "data_path", "backend_path", "gemm_backend",
 )  # fmt: skip
-"""Options of Primus' projection that change one job."""
+"""Options of Primus' projection that are of one job."""
 
 ASSIGNMENTS = argument("[KEY=VALUE]...", default=())
 
@@ -48,9 +58,13 @@ def config_option(more: str = "", *, required: bool = True) -> Any:
         "FILE",
         "Job file: native YAML, or the file of another tool such as a Primus experiment, a script "
         f"of Megatron-LM, torchtitan's TOML or DeepSpeed's JSON (docs/formats.md){more}.",
-        names="--config",
+        names=("--config", "--exp"),
         required=required,
     )
+
+
+def _idle(metavar: str, name: str, **settings: Any) -> Any:
+    return option(metavar, f"As in Primus; changes nothing: {IDLE[name]}.", names=name, **settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,9 @@ class JobRequest:
         "Primus-Turbo's experts: 1 fuses permutation; from 2 on also DeepEP, and the host "
         "does not wait.",
     )
+    data_path: str | None = _idle("FOLDER", "--data_path")
+    backend_path: str | None = _idle("FOLDER", "--backend_path")
+    gemm_backend: str | None = _idle("origami", "--gemm-backend", type=click.Choice(["origami"]))
 
     def load(self) -> "Job":
         """Read the job file and apply what the command line changes."""
@@ -141,6 +158,9 @@ class JobRequest:
             key: given[key] for key in ("cluster.device", "cluster.network") if key in given
         }
         hardware, warnings = self._hardware()
+        for name, why in IDLE.items():
+            if getattr(self, name[2:].replace("-", "_")) is not None:
+                warnings.append(f"{name} changes nothing: {why}")
         options = {
             "cluster.nodes": self.target_nodes,
             "cluster.gpu_clock_mhz": self.gpu_clock_mhz,

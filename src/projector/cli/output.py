@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from projector.cli.options import flag, option
-from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION, to_json
+from projector.envelope import envelope, to_json
 from projector.errors import ProjectorError
 
 if TYPE_CHECKING:
@@ -113,8 +112,7 @@ def say(message: str) -> None:
 
 def print_plain(result: Mapping[str, Any]) -> None:
     """Write the JSON object of what is no projection, with the keys that every object has."""
-    head = {"schema_version": SCHEMA_VERSION, "version": package_version(), "warnings": []}
-    print_json({**head, **result})
+    print_json({**envelope(), **result})
 
 
 def print_report(parts: "Iterable[Document | RenderableType]") -> None:

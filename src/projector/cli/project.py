@@ -20,6 +20,7 @@ from projector.cli.job import (
 )
 from projector.cli.options import argument, command, option
 from projector.errors import ConfigError, ProjectorError
+from projector.files import made_folder, not_written
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,6 +50,10 @@ class StepFiles:
     memory_snapshot: str | None = option(
         "FILE", "Write what the step allocates, for pytorch.org/memory_viz."
     )
+    chakra: str | None = option(
+        "FOLDER",
+        "Write the step as execution traces of Chakra, step.N.et for each device, for ASTRA-sim.",
+    )
 
     def check(self) -> None:
         """Refuse files that could not be written, before anything is projected for them."""
@@ -56,6 +61,8 @@ class StepFiles:
             from projector.report.exports import check_step_timeline
 
             check_step_timeline(self.timeline)
+        if self.chakra is not None and any(made_folder(self.chakra, key="chakra").iterdir()):
+            raise not_written(Path(self.chakra), "it is not empty; name a new folder", key="chakra")
         output.check_files(memory_snapshot=self.memory_snapshot)
         if self.timeline is not None and self.timeline == self.memory_snapshot:
             msg = f"memory_snapshot: {self.timeline} is the file of --timeline; name another one"
@@ -65,6 +72,10 @@ class StepFiles:
 
     def write(self, result: "PerformanceProjection") -> None:
         """Write what was asked for; the step is laid out once."""
+        if self.chakra is not None:
+            from projector.report.chakra import write_chakra
+
+            write_chakra(result, self.chakra)
         if self.timeline is None and self.memory_snapshot is None:
             return
         from projector.projection.timeline.build import build_timeline
@@ -83,6 +94,8 @@ class StepFiles:
             printer.say(f"wrote {self.timeline}; {what}")
         if self.memory_snapshot is not None:
             printer.say(f"wrote {self.memory_snapshot}; pytorch.org/memory_viz opens it")
+        if self.chakra is not None:
+            printer.say(f"wrote {self.chakra}; ASTRA-sim reads it")
 
 
 @command(more=_OF_A_JOB)
@@ -147,6 +160,7 @@ def _project(
         refuse_options(
             timeline=files.timeline,
             memory_snapshot=files.memory_snapshot,
+            chakra=files.chakra,
             plot=plots or None,
             emit=emit or None,
             defaults=request.defaults or None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from projector.cli.job import ASSIGNMENTS, FIDELITY, is_first_order, refuse_options
 from projector.cli.options import command, flag, option, refuse_idle
 from projector.cli.output import (
+    CSV,
     DOES_NOT_FIT,
     OUT_OF_TIME,
     SUCCESS,
@@ -16,6 +17,7 @@ from projector.cli.output import (
     print_json,
     print_report,
     write,
+    write_csv,
     write_page,
 )
 from projector.envelope import envelope
@@ -73,6 +75,7 @@ def serve(
     gpus: str | None = option("N[,N..]", "GPUs of a search, or most of a front; default: a node."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw the front."),
     html: str | None = option("FILE.html", "Write one page that works offline."),
+    csv: str | None = CSV,
     emit: str | None = option(
         "vllm|sglang|trtllm|dynamo[=FOLDER]",
         "Write what starts the deployment, or the first of a search, in an engine (dynamo: its own "
@@ -118,10 +121,10 @@ def serve(
             "gpus": gpus,
             "plot": plot,
         }
-        own |= {"emit": emit, "most_seconds": most_seconds}
+        own |= {"emit": emit, "most_seconds": most_seconds, "csv": csv}
         refuse_options(**own, html=html)
         return _first_order(config, changes, printer)
-    check_files(plot, html)
+    check_files(plot, html, csv=csv)
     if emit is not None:
         from projector.serving.launch import TARGETS
 
@@ -136,8 +139,8 @@ def serve(
             raise ConfigError(msg, key="front", value=True, allowed="without --search")
         ranking: dict[str, Any] = {"objective": objective, "top": top, "gpus": _numbers(gpus)}
         ranking["most_seconds"] = most_seconds
-        return _search(config, changes, ranking, (plot, html), emit, printer)
-    refuse_idle("objective", "top", "most_seconds", needs="--search")
+        return _search(config, changes, ranking, (plot, html, csv), emit, printer)
+    refuse_idle("objective", "top", "most_seconds", "csv", needs="--search")
     from projector.serving.api import project_case, read_case
 
     numbers = _numbers(gpus)
@@ -207,7 +210,7 @@ def _search(
     config: str | None,
     changes: dict[str, Any],
     ranking: dict[str, Any],
-    files: tuple[str | None, str | None],
+    files: tuple[str | None, str | None, str | None],
     emit: str | None,
     printer: Printer,
 ) -> int:
@@ -223,7 +226,8 @@ def _search(
         result = search_serving(deployment=config, overrides=changes, progress=progress, **stated)
     draw(files[0], "serve_search.fronts_figure", result)
     write_page(files[1], lambda: report.serve_search_report(result))
-    printer.wrote(*files)
+    printer.wrote(*files[:2])
+    write_csv(result, files[2], printer)
     warnings = result.best.warnings if result.best else ()
     first = result.configurations[0] if result.configurations else None
     launched = []

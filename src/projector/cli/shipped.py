@@ -18,7 +18,7 @@ def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
     names = resources.shipped("models") if name is None else [name]
     found = {model_name: load_model(model_name) for model_name in names}
     counts = count_architecture(found[name]) if name is not None else None
-    warnings = dict.fromkeys(note for model in found.values() for note in model.notes)
+    warnings = found[name].notes if name is not None else ()
     dumped = {each: model.model_dump(mode="json") for each, model in found.items()}
     if counts is None:
         result: dict[str, Any] = {"warnings": list(warnings), "models": dumped}

@@ -26,7 +26,7 @@ def gemm(
     *,
     extents: tuple[str, ...] = argument("[M N K]"),
     table: str | None = option(
-        "FILE.csv", "Shapes: columns m, n, k, batch; measured_us to compare.", names="--csv"
+        "FILE.csv", "Shapes: m, n, k, batch, library; measured_us to compare.", names="--csv"
     ),
     products: _Gemm,
     explain: bool = flag("Show every term and what the time is made of."),
@@ -117,6 +117,7 @@ def collective(
     network: str | None = option("NAME", "Cluster network; the device's own by default."),
     stride: int = option("N", "Devices between two ranks.", shown=1),
     algorithm: str | None = option("A", "The only algorithm, whether or not the library has it."),
+    mpi: bool = flag("Also time it by MPI, in a node whose file has its messages (mi250x)."),
     sweep: bool = flag("Also show sizes from 1 KiB to 16 GiB."),
     plot: str | None = option("FIGURE.png|.svg|.pdf", "Draw bandwidths and times by size."),
     printer: Printer,
@@ -145,4 +146,7 @@ def collective(
         sweep=sweep,
     )
     draw(plot, "figures.collective.collective_figure", projection)
-    printer.show(projection.to_dict(), lambda _: collective_report(projection))
+    told = projection.to_dict()
+    if mpi:
+        told["mpi_us"] = projection.mpi_us()
+    printer.show(told, lambda _: collective_report(projection, told.get("mpi_us")))

@@ -72,9 +72,9 @@ def sweep(
         take_over()
     pictures = output.read_pictures(plots, html, "OF_SWEEP")
     output.check_files(csv=csv)
-    from projector.sweeps.table import read_space
+    from projector.sweeps.table import load_space
 
-    job_space = read_space(space)
+    job_space = load_space(space)
     if pictures:
         from projector.report.figures.pictures import check_pictures
 

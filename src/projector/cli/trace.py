@@ -233,21 +233,22 @@ def plot(
     clocks     do clock, power and memory of the devices change during the run?
     """  # noqa: D301  click looks for the backspace
     from projector.report.figures.figure import check_figure
-    from projector.report.figures.trace import DRAWN, read_trace_pictures, write_trace_picture
+    from projector.report.figures.pictures import read_pictures
+    from projector.report.figures.trace import DRAWN, write_trace_picture
 
     if not plots and out is None and html is None:
         msg = "say what to draw: --plot KIND=FIGURE, --out FOLDER or --html PAGE"
         raise ConfigError(msg, key="plot", allowed=[f"{kind}=FIGURE" for kind in DRAWN])
-    wanted = read_trace_pictures(plots)
+    wanted = read_pictures(plots, list(DRAWN))
     check_files(html=html)
     with nullcontext() if out is None else _folder(out):
         if out is not None:
             check_figure(Path(out) / "breakdown.png")
         analysis = request.load(printer)
     written, left_out = [], {}
-    for kind, path in wanted:
-        write_trace_picture(kind, analysis, path)
-        written.append(path)
+    for picture in wanted:
+        write_trace_picture(picture.kind, analysis, picture.path)
+        written.append(picture.path)
     for kind in DRAWN if out is not None else ():
         path = str(Path(out or "") / f"{kind}.png")
         try:

@@ -14,8 +14,6 @@ from projector.schedule.replay.order_times import METHODS, replay_batch
 from projector.schedule.replay.programs import MIN_PERIODS
 from projector.schedule.simulate import simulate_schedule
 from projector.serving.api import project_serving
-from projector.serving.deployment import Deployment
-from projector.serving.generation import prefill_time_s
 from projector.single.attention import project_attention
 from projector.single.collective import collective_time
 from projector.single.gemm import MODELS, list_gemms
@@ -61,7 +59,6 @@ def _sweep() -> None:
 
 def _serving() -> None:
     served = {"model": _JOBS[0]["model"], "cluster": {"device": "h100"}}
-    prefill_time_s(Deployment.parse(served, path="deployment"), 1, 128)
     load = {"batch": 2, "context": 128, "output": 8, "rate_per_s": 1.0}
     project_serving(deployment={**served, "load": {**load, "requests": 20}})
 

@@ -5,7 +5,7 @@ A number may be given as ``{value: 304, source: name}``, and files are laid over
 
 import difflib
 from ast import literal_eval
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeGuard, get_args, get_origin
@@ -109,6 +109,10 @@ class Config(BaseModel):
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """Accepted spelling -> name of the field."""
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """Name what has a name: a device is 1,000 numbers and sources, which `model_dump` has."""
+        return [("name", self.name)] if hasattr(self, "name") else super().__repr_args__()
 
     @model_validator(mode="before")
     @classmethod

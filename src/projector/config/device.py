@@ -365,6 +365,10 @@ class Device(Sourced):
     """Numbers of devices of a mesh for which the library has rings over all their links; a smaller
     group of another number has one ring, over one link of each device. Empty: any number."""
 
+    collective_gather_ring_kib: NotNegative = 0.0
+    """Buffer of a gather or scatter within an irregular node up to which it has one ring over the
+    slowest link, where larger ones, reductions and broadcasts have all rings."""
+
     collective_algorithms: tuple[CollectiveAlgorithm, ...] = get_args(CollectiveAlgorithm)
     """What may serve a collective; the default is whatever can."""
 

@@ -47,6 +47,10 @@ class Engine(Config):
     """Whether prefill runs as one captured graph."""
 
     decode_graph: bool
+    overlaps: bool
+    """Whether a step is scheduled while the one before it runs, so that a request that arrives
+    meanwhile waits for one step more."""
+
     weight_kernels: WeightKernels
     """Kernels for weights that are narrower than the operands."""
 

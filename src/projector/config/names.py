@@ -9,7 +9,7 @@ from projector.config._base import Config
 from projector.config.job import Job
 from projector.errors import ConfigError
 
-FIRST = ("parallelism.", "training.")
+FIRST = ("parallelism.", "training.", "load.")
 """Sections whose fields go before others of the same name."""
 
 
@@ -19,7 +19,7 @@ IN_FULL = ("training.adapter.",)
 
 
 def shortened(fields: Iterable[str]) -> dict[str, str]:
-    """Return short name -> dotted field where unique; parallelism and training go before others."""
+    """Return short name -> dotted field where unique; those of `FIRST` go before others."""
     short: dict[str, list[str]] = {}
     for field in fields:
         short.setdefault(field.rpartition(".")[2], []).append(field)
@@ -33,18 +33,18 @@ def shortened(fields: Iterable[str]) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def job_field(name: str) -> str:
+def job_field(name: str, root: type[Config] = Job) -> str:
     """Return the dotted field that a name such as ``tp`` stands for; what is dotted stays."""
     head, dot, rest = name.partition(".")
-    if head in Job.model_fields:
+    if head in root.model_fields:
         return name
-    full = _names().get(head.replace("-", "_"))
+    full = _names(root).get(head.replace("-", "_"))
     return name if full is None or full.startswith(IN_FULL) else f"{full}{dot}{rest}"
 
 
-def is_field(dotted: str) -> bool:
+def is_field(dotted: str, root: type[Config] = Job) -> bool:
     """Whether jobs may have a dotted field, though one that leaves a section out has none of it."""
-    return dotted in _every_field()
+    return dotted in _every_field(root)
 
 
 @lru_cache(maxsize=1024)
@@ -83,7 +83,7 @@ def _unknown(name: str, value: Any) -> ConfigError:
     """Name the nearest sections and fields, or fields of which the name is a part."""
     head, dot, rest = name.partition(".")
     sections = [each for each in Job.model_fields if each not in _NOT_STATED]
-    known = {**_names(), **{each: each for each in sections}}
+    known = {**_names(Job), **{each: each for each in sections}}
     partly = [full for short, full in known.items() if head in short.split("_")]
     partly.sort(key=lambda full: (not full.startswith(FIRST), full.count(".")))
     close = [known[each] for each in difflib.get_close_matches(head, known, n=MOST_NEAREST)]
@@ -107,18 +107,18 @@ _NOT_STATED = {"notes", "origins", "ignored"}
 
 
 @cache
-def _names() -> dict[str, str]:
+def _names(root: type[Config]) -> dict[str, str]:
     """Return every short name and alias, with its dotted field."""
-    names = shortened(field for field in _every_field() if "." in field)
-    for section, owner in _sections(Job, ""):
+    names = shortened(field for field in _every_field(root) if "." in field)
+    for section, owner in _sections(root, ""):
         for alias, name in owner.aliases.items():
             names.setdefault(alias, f"{section}.{name}" if section else name)
     return names
 
 
 @cache
-def _every_field() -> tuple[str, ...]:
-    return tuple(_fields(Job, ""))
+def _every_field(root: type[Config]) -> tuple[str, ...]:
+    return tuple(_fields(root, ""))
 
 
 def _fields(owner: type[Config], prefix: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A space of jobs: a base job, axes over its fields, and constraints.
+"""A space: a base, a job where nothing else is said, axes over its fields, and constraints.
 
 Constraints and derived axes are expressions in a subset of Python's syntax: arithmetic,
 comparisons, ``and``, ``or``, ``not``, ``in``, ``A if C else B`` and a few functions. Nothing else
@@ -14,10 +14,10 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from projector.config._base import Config
 from projector.config.framework import decides_defaults, names_framework, profiles
-from projector.config.job import Job
 from projector.config.load import load_job
 from projector.config.model_file import load_model
 from projector.config.names import shortened
@@ -165,7 +165,7 @@ class Expression:
 
             close = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            msg = f"{self.text!r} reads {name!r}, but the job has no such field{hint}"
+            msg = f"{self.text!r} reads {name!r}, but the base has no such field{hint}"
             raise ConfigError(msg, key=self.key, value=name, allowed=sorted(known)[:40])
 
 
@@ -205,8 +205,6 @@ DERIVED_FROM: Mapping[str, tuple[str, ...]] = {
 }
 """What expressions may read besides fields -> the fields it follows from; see `derived_number`."""
 
-DERIVED = tuple(DERIVED_FROM)
-
 
 class Axis(NamedTuple):
     """Values that one field takes, or several fields together."""
@@ -218,11 +216,16 @@ class Axis(NamedTuple):
 
 
 class Space:
-    """Every combination of the values of some axes, the last axis fastest; immutable."""
+    """Every combination of the values of some axes, the last axis fastest; immutable.
+
+    The base is a `Job`.
+    """
+
+    derived_from: ClassVar[Mapping[str, tuple[str, ...]]] = DERIVED_FROM
 
     def __init__(
         self,
-        base: Job,
+        base: Any,
         axes: Sequence[Axis],
         derived: Mapping[str, Expression],
         constraints: Sequence[Expression],
@@ -242,6 +245,20 @@ class Space:
         given = itertools.chain.from_iterable(axis.fields for axis in self.axes)
         self.fields = (*given, *self.derived)
         """Dotted fields that points set, in the order of the axes; computed ones last."""
+
+    @staticmethod
+    def read_base(given: Any) -> Any:
+        """Read the base of a space file."""
+        return load_job(given)
+
+    def variant(self, overrides: Mapping[str, Any]) -> Config:
+        """Return the base with dotted fields replaced."""
+        return load_job(self.base, overrides)
+
+    @staticmethod
+    def derived_number(name: str, given: Mapping[str, Any]) -> Any:
+        """Return one of ``derived_from`` from the fields it follows from, perhaps columns."""
+        return derived_number(name, given)
 
     def __repr__(self) -> str:
         axes = " x ".join(f"{', '.join(axis.fields)} ({len(axis.points)})" for axis in self.axes)
@@ -284,8 +301,7 @@ class Space:
         while wanted:
             name = wanted.pop()
             further: set[str] = set()
-            if name in DERIVED_FROM:
-                further |= set(DERIVED_FROM[name])
+            further |= set(self.derived_from.get(name, ()))
             section = name.partition(".")[0]
             for field, expression in self.derived.items():
                 if field == name or field.startswith(f"{name}.") or name.startswith(f"{field}."):
@@ -311,7 +327,7 @@ class Space:
         return tuple(self.full_name(name) for name in sorted(expression.names))
 
     def full_name(self, name: str) -> str:
-        """Return the field that an expression means, or one of `DERIVED`."""
+        """Return the field that an expression means, or one of ``derived_from``."""
         return self._names.get(name, name)
 
     def is_of_base(self, field: str) -> bool:
@@ -346,7 +362,7 @@ class Space:
         values = {}
         for name in expression.names:
             field = self.full_name(name)
-            if field in DERIVED:
+            if field in self.derived_from:
                 values[name] = self._derive(field, overrides)
             else:
                 values[name] = self._value(field, overrides)
@@ -364,7 +380,7 @@ class Space:
                 for key, value in overrides.items()
                 if key.partition(".")[0] == section or (decided and decides_defaults(key))
             }
-            return flat_fields(load_job(self.base, of_section))[field]
+            return flat_fields(self.variant(of_section))[field]
         return self._base[field]
 
     @cached_property
@@ -377,11 +393,11 @@ class Space:
         return profiles().fields if differ else frozenset()
 
     def _derive(self, name: str, overrides: Mapping[str, Any]) -> Any:
-        given = {field: self._value(field, overrides) for field in DERIVED_FROM[name]}
+        given = {field: self._value(field, overrides) for field in self.derived_from[name]}
         try:
             # Lists and texts of an axis would be repeated.
             list(map(bounded, given.values()))
-            return derived_number(name, given)
+            return self.derived_number(name, given)
         except (ArithmeticError, TypeError, ValueError) as error:
             told = ", ".join(f"{field} = {shown(value)}" for field, value in given.items())
             msg = f"{name} cannot be computed with {told}: {error}"
@@ -393,7 +409,7 @@ class Space:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        return readable_names(self._base)
+        return readable_names(self._base, self.derived_from)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole content as plain values."""
@@ -418,7 +434,7 @@ class Space:
             for point in axis.points
         ]
         if not given:
-            return self.base.notes
+            return tuple(self.base.notes)
         of_models = (note for model in given for note in _notes_of(model))
         return tuple(dict.fromkeys((*self.base.own_notes, *of_models)))
 
@@ -434,6 +450,26 @@ class Space:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+class OtherSpace(Space):
+    """A space with another base than a job, which says what its points are projected to."""
+
+    most_points: int | None = None
+    """Points of a chunk, where each takes long."""
+
+    @property
+    def results(self) -> Mapping[str, str]:
+        """Every column of results with its kind."""
+        raise NotImplementedError
+
+    @cached_property
+    def _of_frameworks(self) -> frozenset[str]:
+        return frozenset()
+
+    def points(self) -> Any:
+        """Return what projects points (`Points` of ``sweeps/points.py``)."""
+        raise NotImplementedError
+
+
 def _notes_of(model: Any) -> tuple[str, ...]:
     """Return the notes of an architecture; one that cannot be read makes points illegal later."""
     try:
@@ -443,7 +479,7 @@ def _notes_of(model: Any) -> tuple[str, ...]:
 
 
 def derived_number(name: str, given: Mapping[str, Any]) -> Any:
-    """Return one of `DERIVED` from the fields it follows from: numbers, or columns of them."""
+    """Return one of `DERIVED_FROM` from the fields it follows from: numbers, or columns of them."""
     gpus = given["cluster.nodes"] * given["cluster.gpus_per_node"]
     if name == "gpus":
         return gpus
@@ -460,12 +496,14 @@ def _around(field: str, fields: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(outer for outer in fields if field.startswith(f"{outer}."))
 
 
-def readable_names(flat: Mapping[str, Any]) -> dict[str, str]:
+def readable_names(
+    flat: Mapping[str, Any], derived: Iterable[str] = DERIVED_FROM
+) -> dict[str, str]:
     """Return short name -> dotted field, as `shortened`, and what is derived under its own name."""
-    return {**shortened(flat), **{name: name for name in DERIVED}}
+    return {**shortened(flat), **{name: name for name in derived}}
 
 
-def flat_fields(job: Job) -> dict[str, Any]:
+def flat_fields(job: Config) -> dict[str, Any]:
     """Return dotted field -> value of everything in a job; where numbers come from is left out."""
     flat: dict[str, Any] = {}
 

@@ -3,13 +3,12 @@
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from projector.config import space
-from projector.config.job import Job
-from projector.config.load import load_job
+from projector.config._base import Config
 from projector.config.names import is_field, job_field
 from projector.config.yaml_file import check_nesting, read_yaml
 from projector.errors import ConfigError, shown
@@ -31,22 +30,11 @@ MOST_CHOICES = 1 << 17
 """Combinations of which the best is kept; they are evaluated together."""
 
 
-def load_space(source: str | Path | Mapping[str, Any] | space.Space) -> space.Space:
-    """Read a space of jobs.
-
-    Args:
-        source (str, Path, mapping or Space): A YAML file or a mapping with ``base`` (a job: a file,
-            beside the space file, or a mapping), ``axes`` (dotted field -> values) and
-            ``constraints`` (expressions that every point must make true). Values are a list, or a
-            mapping with one of ``range: [first, last, step]``, ``powers_of_two: [first, last]``,
-            ``log: [first, last, count]`` (evenly spaced logarithms), ``scale: [factors]`` (of the
-            base's value) or ``expression: text`` (computed from the others). ``field, field:
-            [[value, value], ...]`` ties fields together. ``best_of`` has axes too; of their
-            combinations a sweep keeps the best for each point of ``axes``.
-
-    Raises:
-        ConfigError: For anything that does not describe a space; the message names key and remedy.
-    """
+def read_space(
+    source: str | Path | Mapping[str, Any] | space.Space,
+    kind_of: Callable[[Any], type[space.Space]],
+) -> space.Space:
+    """Read a space (``load_space`` of ``sweeps/table.py``), of the kind that its base makes."""
     if isinstance(source, space.Space):
         return source
     folder = Path()
@@ -68,7 +56,9 @@ def load_space(source: str | Path | Mapping[str, Any] | space.Space) -> space.Sp
         msg = "a space needs a base: a job file or a mapping"
         raise ConfigError(msg, key="base", allowed="a job file or a mapping")
     base = data["base"]
-    base = load_job(folder / base if isinstance(base, str | Path) else base)
+    base = folder / base if isinstance(base, str | Path) else base
+    kind = kind_of(base)
+    base = kind.read_base(base)
     flat = space.flat_fields(base)
     axes, derived = _read_axes(data.get("axes"), "axes", flat, base)
     fields, searched = list(derived), list[space.Axis]()
@@ -86,15 +76,16 @@ def load_space(source: str | Path | Mapping[str, Any] | space.Space) -> space.Sp
         space.Expression(text, f"constraints[{number}]")
         for number, text in enumerate(_list(data.get("constraints") or [], "constraints"))
     ]
-    known = {*space.readable_names(flat), *flat, *space.DERIVED}
+    names = space.readable_names(flat, kind.derived_from)
+    known = {*names, *flat}
     for expression in (*derived.values(), *constraints):
         expression.check_names(known)
-    _check_order(derived, space.readable_names(flat))
-    return space.Space(base, axes, derived, constraints, len(searched))
+    _check_order(derived, names, kind.derived_from)
+    return kind(base, axes, derived, constraints, len(searched))
 
 
 def _read_axes(
-    data: Any, key: str, flat: Mapping[str, Any], base: Job
+    data: Any, key: str, flat: Mapping[str, Any], base: Config
 ) -> tuple[list[space.Axis], dict[str, space.Expression]]:
     """Return axes with their points, and fields that are computed."""
     axes: list[space.Axis] = []
@@ -103,7 +94,7 @@ def _read_axes(
         msg = f"{key} is a mapping of dotted field -> values, got {shown(data)}"
         raise ConfigError(msg, key=key, value=data, allowed="a mapping")
     for name, given in data.items():
-        fields = tuple(job_field(part.strip()) for part in str(name).split(","))
+        fields = tuple(job_field(part.strip(), type(base)) for part in str(name).split(","))
         _check_known(fields, base)
         if isinstance(given, Mapping) and "expression" in given:
             derived[fields[0]] = _derived(fields, given, key)
@@ -221,14 +212,18 @@ def _progression(kind: str, numbers: list[Any], key: str) -> list[Any]:
     return [first, *[first * ratio ** (step / (count - 1)) for step in range(1, count - 1)], last]
 
 
-def _check_order(derived: Mapping[str, space.Expression], names: Mapping[str, str]) -> None:
+def _check_order(
+    derived: Mapping[str, space.Expression],
+    names: Mapping[str, str],
+    derived_from: Mapping[str, tuple[str, ...]],
+) -> None:
     """Refuse a computed field that reads one which is computed after it."""
     done: set[str] = set()
     for field, expression in derived.items():
         read = {
             source
             for name in expression.names
-            for source in space.DERIVED_FROM.get(name, (names.get(name, name),))
+            for source in derived_from.get(name, (names.get(name, name),))
         }
         for late in sorted(read & derived.keys() - done):
             msg = f"axes: {field} reads {late}, which is computed after it; put {late} before it"
@@ -242,14 +237,14 @@ def _check_once(fields: list[str]) -> None:
             raise ConfigError(f"axes: {field} is on two axes", key=f"axes.{field}")
 
 
-def _check_known(fields: tuple[str, ...], base: Job) -> None:
-    """Refuse a field that a job does not have, saying what has it or which is near."""
+def _check_known(fields: tuple[str, ...], base: Config) -> None:
+    """Refuse a field that the base does not have, saying what has it or which is near."""
     for field in fields:
         if _has_field(base, field):
             continue
         flat = space.flat_fields(base)
         section, _, name = field.rpartition(".")
-        if is_field(field) and section in flat and flat[section] is None:
+        if is_field(field, type(base)) and section in flat and flat[section] is None:
             whole = f"{section}: {{{name}: ...}}"
             msg = (
                 f"axes: the base has no {section}, of which {field} is a part; write {whole} in "
@@ -260,11 +255,11 @@ def _check_known(fields: tuple[str, ...], base: Job) -> None:
 
         close = difflib.get_close_matches(field, flat, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        msg = f"axes: a job has no field {field!r}{hint}"
-        raise ConfigError(msg, key=f"axes.{field}", allowed=close or "a dotted field of a job")
+        msg = f"axes: the base has no field {field!r}{hint}"
+        raise ConfigError(msg, key=f"axes.{field}", allowed=close or "a dotted field of the base")
 
 
-def _has_field(base: Job, field: str) -> bool:
+def _has_field(base: Config, field: str) -> bool:
     section: Any = base
     for part in field.split("."):
         fields = getattr(type(section), "model_fields", None)

@@ -29,6 +29,7 @@ _CHUNKS: dict[str, Callable[[int], int]] = {
     "gpipe": lambda _: 1,
     "1f1b": lambda _: 1,
     "interleaved": lambda vpp: max(2, vpp),
+    "1f1b-v": lambda _: 2,
     "zerobubble": lambda _: 1,
     "zerobubble-h2": lambda _: 1,
     "zbv-formatted": lambda _: 2,

@@ -52,9 +52,9 @@ NO_ALGORITHM = -1
 _RINGS = 1 << RING | 1 << DIRECT | 1 << HIERARCHICAL
 _EXCHANGES = 1 << DIRECT | 1 << HIERARCHICAL | 1 << PAIRWISE
 _SERVED_BY = (
-    _RINGS | 1 << TREE | 1 << HALVING_DOUBLING | 1 << IN_NETWORK,
+    _RINGS | 1 << TREE | 1 << HALVING_DOUBLING | 1 << BRUCK | 1 << IN_NETWORK,
     _RINGS | 1 << HALVING_DOUBLING | 1 << BRUCK | 1 << PAT,
-    _RINGS | 1 << HALVING_DOUBLING | 1 << PAT,
+    _RINGS | 1 << HALVING_DOUBLING | 1 << BRUCK | 1 << PAT,
     _EXCHANGES | 1 << BRUCK,
     _RINGS | 1 << TREE,
     1 << DIRECT,
@@ -169,7 +169,7 @@ def far_hops(algorithm: int, op: int, ranks: int, domains: int) -> float:
     if algorithm in (DIRECT, PAIRWISE) or (algorithm == HIERARCHICAL and is_exchange(op)):
         return 1.0
     if algorithm == BRUCK:
-        return float(ceil_log2(ranks))
+        return _passes(op) * ceil_log2(ranks)
     if algorithm in (RING, HIERARCHICAL):
         return _passes(op) * (domains - 1)
     return _passes(op) * ceil_log2(domains)
@@ -247,8 +247,11 @@ def halving_doubling(op: int, group: Group) -> tuple[float, float]:
 
 @inlined
 def bruck(op: int, group: Group) -> tuple[float, float]:
-    """Log-many steps of growing distance; across domains some member's every step leaves."""
-    ranks = group.ranks
+    """Log-many steps of growing distance; across domains some member's every step leaves.
+
+    A reduction takes the steps of a gather in reverse.
+    """
+    ranks, passes = group.ranks, _passes(op)
     steps = ceil_log2(ranks)
     blocks = ranks - 1
     if op == ALL_TO_ALL:
@@ -262,7 +265,7 @@ def bruck(op: int, group: Group) -> tuple[float, float]:
     if group.domains > 1:
         hop_s += group.nic_hop_s
         wire_s = max(wire_s, group.crossing_s) if group.local > 1 else group.crossing_s
-    return steps * hop_s, blocks / ranks * wire_s
+    return passes * steps * hop_s, passes * (blocks / ranks) * wire_s
 
 
 @inlined

@@ -19,6 +19,7 @@ from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import inlined, kernel
 from projector.kernels.collective_algorithms import (
     ALGORITHMS,
+    ALL_GATHER,
     ALL_REDUCE,
     BROADCAST,
     BRUCK,
@@ -32,6 +33,7 @@ from projector.kernels.collective_algorithms import (
     PAIRWISE,
     PAT,
     REDUCE,
+    REDUCE_SCATTER,
     RING,
     SEND_RECV,
     TREE,
@@ -123,6 +125,8 @@ FABRIC = np.dtype(
         ("exchange_efficiency", np.float64),
         # Bit n set: in groups of n members of a domain rings have one link of a mesh.
         ("single_ring_groups", np.int64),
+        # Largest buffer of a gather or scatter that has one ring of an irregular node.
+        ("gather_ring_bytes", np.float64),
         # An exchange with partners that are not neighbours in a chain, each message of it, what it
         # costs more without flags, and the largest message that has them.
         ("exchange_step_s", np.float64),
@@ -137,8 +141,10 @@ FABRIC = np.dtype(
         # one member a domain.
         ("network_algorithms", np.int64),
         # Of an irregular node, by the number of local members: what a member sends to all its
-        # peers, and to one peer; link rates, before efficiency. 0 takes the closed form.
+        # peers in rings, and in an exchange of all with all, and to one peer; link rates, before
+        # efficiency. 0 takes the closed form.
         ("local_ring_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
+        ("local_exchange_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
         ("local_pair_bytes_per_s", np.float64, (MAX_LISTED_LOCAL + 1,)),
     ]
 )
@@ -178,13 +184,15 @@ def algorithm_mask(*names: str) -> int:
 
 
 @inlined
-def local_rates(record: Records, local: int) -> tuple[float, float]:
+def local_rates(record: Records, local: int, exchanges: bool) -> tuple[float, float]:
     """Return what a member sends to all peers of its domain together, and to one of them."""
     scale_up, peer = float(record["scale_up_bytes_per_s"]), float(record["peer_bytes_per_s"])
     efficiency = float(record["scale_up_efficiency"])
     group, pair = min(scale_up, (local - 1) * peer), min(scale_up, peer)
     if local <= MAX_LISTED_LOCAL:
         listed_group = float(record["local_ring_bytes_per_s"][local])
+        if exchanges:
+            listed_group = float(record["local_exchange_bytes_per_s"][local])
         listed_pair = float(record["local_pair_bytes_per_s"][local])
         group = listed_group if listed_group > 0.0 else group
         pair = listed_pair if listed_pair > 0.0 else pair
@@ -381,6 +389,8 @@ def _best(op: int, size: float, group: Group, record: Records) -> tuple[float, i
     if group.domains > 1:
         within = candidates & ~(1 << PAT) if group.local > 1 else candidates
         candidates = within & int(record["network_algorithms"]) or candidates
+    if op in (ALL_REDUCE, REDUCE_SCATTER) and candidates != 1 << BRUCK:
+        candidates &= ~(1 << BRUCK)  # No library of GPUs reduces so.
     return _least(candidates, op, size, group, record)
 
 
@@ -445,13 +455,17 @@ def collective_times(
         if ranks == 1 or size == 0.0:
             time_s_G[g] = 0.0
             continue
-        group_rate, pair_rate = local_rates(record, local)
+        group_rate, pair_rate = local_rates(record, local, is_exchange(op))
         if is_exchange(op):
             group_rate *= float(record["exchange_efficiency"])
             pair_rate *= float(record["exchange_efficiency"])
         elif local <= MAX_LISTED_LOCAL and record["single_ring_groups"] >> local & 1:
             group_rate = pair_rate
         crosses = span != 0 or local < ranks
+        gather_ring = float(record["gather_ring_bytes"])
+        if gather_ring > 0.0 and op in (ALL_GATHER, REDUCE_SCATTER) and not crosses:
+            # One ring, both ways around; larger buffers take as long until all rings are faster.
+            group_rate = min(group_rate, 2.0 * pair_rate * max(1.0, size / gather_ring))
         if not pair_rate > 0.0 or (crosses and not float(record["nic_bytes_per_s"]) > 0.0):
             status = 1
             continue

@@ -68,7 +68,7 @@ EXCHANGE = np.dtype(
 @helper
 def _link_bytes_per_s(fabric: Records, local: int) -> float:
     """Return what a member can send to all its peers in the domain, before any efficiency."""
-    group, _ = local_rates(fabric, local)
+    group, _ = local_rates(fabric, local, True)
     return group / float(fabric["scale_up_efficiency"])
 
 

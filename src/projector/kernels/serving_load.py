@@ -66,6 +66,8 @@ class Limits(NamedTuple):
     """Most pages of such a layer for a sequence."""
     concurrency: int
     """0: requests arrive at their times. Otherwise one arrives when one ends."""
+    overlaps: int
+    """1: a step is planned when the one before it begins, with what has arrived by then."""
 
 
 class StepTable(NamedTuple):
@@ -141,10 +143,10 @@ class _State(NamedTuple):
     stack: Ints
     """int64[n]: preempted requests, the head of the queue last."""
     tally: Ints
-    """int64[5]: see the codes below."""
+    """int64[6]: see the codes below."""
 
 
-_RUNNING, _STACKED, _NEXT, _FREE, _ARRIVED = range(5)
+_RUNNING, _STACKED, _NEXT, _FREE, _ARRIVED, _SENT = range(6)
 
 
 @inlined
@@ -360,11 +362,11 @@ def _most_steps(state: _State, requests: Requests, limits: Limits) -> int:
 @helper
 def _stretch(
     table: StepTable, batch: int, context: int, steps: int, now_s: float, until_s: float
-) -> tuple[int, float]:
+) -> tuple[int, float, float]:
     """Run steps of decode alone up to the first that ends at ``until_s`` or later.
 
-    Returns the steps and the end of the last. All sequences grow by one token a step, so their
-    mean context does.
+    Returns the steps, and begin and end of the last. All sequences grow by one token a step, so
+    their mean context does.
     """
     at, share = _interval(table.batch, float(batch))
     low_s, high_s = table.decode_s[at], table.decode_s[at + 1]
@@ -372,8 +374,9 @@ def _stretch(
     mean = context / batch
     column, _ = _interval(grid, mean)
     last = len(grid) - 2
-    done = 0
+    done, begin_s = 0, now_s
     while done < steps:
+        begin_s = now_s
         y = mean + done
         while column < last and y >= grid[column + 1]:
             column += 1
@@ -384,7 +387,7 @@ def _stretch(
         done += 1
         if now_s >= until_s:
             break
-    return done, now_s
+    return done, begin_s, now_s
 
 
 @helper
@@ -418,21 +421,19 @@ def _finish_step(
             continue
         served.finish_s[request] = now_s
         _release(held, space, tally, request)
-        if limits.concurrency > 0 and tally[_ARRIVED] < len(inputs):
-            served.arrival_s[tally[_ARRIVED]] = now_s
-            tally[_ARRIVED] += 1
+        if limits.concurrency > 0 and tally[_SENT] < len(inputs):
+            served.arrival_s[tally[_SENT]] = now_s
+            tally[_SENT] += 1
     totals[COMPUTED] += added
     tally[_RUNNING] = kept
 
 
 @helper
-def _arrive(state: _State, served: Served, concurrency: int, now_s: float) -> float:
+def _arrive(state: _State, served: Served, until_s: float) -> float:
     """Move all that have arrived into the queue; return when the next arrives."""
     count = state.tally
     total = len(served.arrival_s)
-    if concurrency > 0:
-        return np.inf
-    while count[_ARRIVED] < total and served.arrival_s[count[_ARRIVED]] <= now_s:
+    while count[_ARRIVED] < total and served.arrival_s[count[_ARRIVED]] <= until_s:
         count[_ARRIVED] += 1
     return served.arrival_s[count[_ARRIVED]] if count[_ARRIVED] < total else np.inf
 
@@ -460,7 +461,7 @@ def _empty(total: int, max_seqs: int) -> _State:
     return _State(
         np.zeros(max_seqs, np.int64), np.zeros(max_seqs, np.int64),
         np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(total, np.int64),
-        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(5, np.int64),
+        np.zeros(total, np.int64), np.zeros(total, np.int64), np.zeros(6, np.int64),
     )  # fmt: skip
 
 
@@ -487,10 +488,12 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
         if _units(limits, longest) > limits.units:
             return STUCK
     if limits.concurrency > 0:
-        count[_ARRIVED] = min(limits.concurrency, total)
-    now_s = 0.0
+        count[_SENT] = min(limits.concurrency, total)
+        served.arrival_s[count[_SENT] :] = np.inf
+    now_s = planned_s = 0.0
     while True:
-        next_s = _arrive(state, served, limits.concurrency, now_s)
+        overlaps = limits.overlaps == 1 and count[_RUNNING] > 0
+        next_s = _arrive(state, served, planned_s if overlaps else now_s)
         waiting = count[_STACKED] > 0 or count[_NEXT] < count[_ARRIVED]
         if count[_RUNNING] == 0 and not waiting:
             if next_s == np.inf:
@@ -498,14 +501,15 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
             now_s = next_s
             continue
         lasting = _plan_step(state, requests, limits, served, now_s)
-        begin_s, steps = now_s, 1
+        begin_s = planned_s = now_s
+        steps = 1
         sequences, decoding, context, tokens, chunks_s = _survey(state, table)
         if decoding == tokens:
             if lasting:
                 steps = _most_steps(state, requests, limits)
             waiting = count[_STACKED] > 0 or count[_NEXT] < count[_ARRIVED]
             until_s = np.inf if waiting else next_s
-            steps, now_s = _stretch(table, decoding, context, steps, now_s, until_s)
+            steps, planned_s, now_s = _stretch(table, decoding, context, steps, now_s, until_s)
         else:
             now_s += _prompt_step_s(table, sequences, decoding, context, tokens, chunks_s)
             totals[PROMPT_STEPS] += 1.0

@@ -10,13 +10,7 @@ from typing import Any
 import numpy as np
 
 from projector.arrays import Floats
-from projector.config.cluster import (
-    ClusterConfig,
-    ExpertCalls,
-    ExpertPasses,
-    LossKernels,
-    SoftwareConfig,
-)
+from projector.config import cluster as config
 from projector.config.device import Device
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower import sharing
@@ -32,35 +26,35 @@ _FURTHEST = 12.0
 LOAD_ONE = 1 << 20
 """Shares are kept in parts of it, so that records of workloads are integers and compare exactly."""
 
-LOSS = tuple(LossKernels.model_fields)
+LOSS = tuple(config.LossKernels.model_fields)
 """Fields of `LossKernels`, in the order of the columns ``fused_loss`` and ``unfused_loss``."""
 
-CALLS = tuple(name for name in ExpertCalls.model_fields if name != "call_us")
+CALLS = tuple(name for name in config.ExpertCalls.model_fields if name != "call_us")
 """Counts of `ExpertCalls`, two entries each in the column ``expert_calls``."""
 
-PASSES = tuple(ExpertPasses.model_fields)
+PASSES = tuple(config.ExpertPasses.model_fields)
 """Fields of `ExpertPasses`, in the order of the column ``expert_passes``."""
 
-_cluster = Declare[ClusterConfig, ClusterConfig]()
-_device = Declare[ClusterConfig, Device](attrgetter("device"))
-_software = Declare[ClusterConfig, SoftwareConfig](attrgetter("software"))
+_cluster = Declare[config.ClusterConfig, config.ClusterConfig]()
+_device = Declare[config.ClusterConfig, Device](attrgetter("device"))
+_software = Declare[config.ClusterConfig, config.SoftwareConfig](attrgetter("software"))
 
 
 def _native_code(device: Device, name: str) -> int:
     return MATRIX_TYPES.index(native_type(device, name))
 
 
-def _moe_layer_shares(software: SoftwareConfig) -> list[float]:
+def _moe_layer_shares(software: config.SoftwareConfig) -> list[float]:
     """Shares of a layer's host time by phase; the gradient of weights has none of its own."""
     forward, backward = software.moe_layer_parts
     return [forward / (forward + backward), backward / (forward + backward), 0.0]
 
 
-def _fields(section: str, names: Iterable[str]) -> Callable[[SoftwareConfig], Sequence[int]]:
+def _fields(section: str, names: Iterable[str]) -> Callable[[config.SoftwareConfig], Sequence[int]]:
     return attrgetter(*(f"{section}.{name}" for name in names))
 
 
-def _in_parts(field: str) -> Callable[[SoftwareConfig], int]:
+def _in_parts(field: str) -> Callable[[config.SoftwareConfig], int]:
     """Return what reads a share in parts of `LOAD_ONE`."""
     read = attrgetter(field)
     return lambda software: round(read(software) * LOAD_ONE)
@@ -72,14 +66,14 @@ def _peaks(device: Device) -> list[float]:
     return [device.peak_tflops(name) if name in native else float("nan") for name in MATRIX_TYPES]
 
 
-def _copy_passes(software: SoftwareConfig) -> list[float]:
+def _copy_passes(software: config.SoftwareConfig) -> list[float]:
     """Return passes of gathers and reductions without FSDP, under FSDP 1 and under FSDP 2."""
     generations = (software.fsdp1_copies, software.fsdp2_copies)
     passes = [(each.gather_passes, each.reduce_passes) for each in generations]
     return [0.0, 0.0, *(each for pair in passes for each in pair)]
 
 
-def _words(cluster: ClusterConfig) -> Hashable:
+def _words(cluster: config.ClusterConfig) -> Hashable:
     device = cluster.device
     # Devices of a space share what is not replaced, and live as long as their table.
     return device.name, (*device.matrix_flop_per_clk_per_cu,), id(device.attention_kernels)
@@ -112,7 +106,7 @@ def _distribution() -> tuple[Floats, Floats]:
     return x, np.where(x > 0.0, np.log1p(-np.minimum(tail, 0.5)), np.log(head))
 
 
-class SoftwareColumns(SectionColumns[ClusterConfig]):
+class SoftwareColumns(SectionColumns[config.ClusterConfig]):
     """What records of workloads read of a cluster: its software, and which types it computes in.
 
     Its device and its links stand beside the records, so that all machines with one software
@@ -210,10 +204,10 @@ class ClusterColumns(HostColumns):
     machine_key = _cluster.key_of(lambda: OF_MACHINE, sharing.CLUSTER.apart_key())
 
 
-_OfCluster = Column[ClusterConfig, Any]
+_OfCluster = Column[config.ClusterConfig, Any]
 
 
-def _columns(of: type[SectionColumns[ClusterConfig]]) -> list[_OfCluster]:
+def _columns(of: type[SectionColumns[config.ClusterConfig]]) -> list[_OfCluster]:
     return [column for column in vars(of).values() if isinstance(column, Column)]
 
 

@@ -96,7 +96,7 @@ def fabric_record(cluster: ClusterConfig) -> Records:
 
 
 def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
-    """List what rings and pairs reach in a node whose devices are not all joined alike."""
+    """List what rings, exchanges and pairs reach where devices are not all joined alike."""
     name, device = cluster.network.node, cluster.device
     if name is None:
         return
@@ -113,6 +113,7 @@ def _add_local_rates(row: np.void, cluster: ClusterConfig) -> None:
     # A device sends no more than it gets into its fabric, whatever its links could carry.
     most = device.scale_up_gb_per_s
     row["local_ring_bytes_per_s"] = np.minimum(rates.ring_gb_per_s, most) * GB
+    row["local_exchange_bytes_per_s"] = np.minimum(rates.exchange_gb_per_s, most) * GB
     row["local_pair_bytes_per_s"] = np.minimum(rates.pair_gb_per_s, most) * GB
 
 

@@ -242,8 +242,7 @@ class Record(Config):
         return [f"{msg} ({counts}): the models stand for them"] if missing else []
 
     def _at_another_clock(self, job: Job) -> list[str]:
-        clock = job.cluster.gpu_clock_mhz
-        if clock is None:
+        if (clock := job.cluster.gpu_clock_mhz) is None:
             return []
         msg = f"cluster.gpu_clock_mhz {clock:,.0f} holds for what is modelled alone"
         return [f"{msg}: measured times stay at the clock that the device had"]

@@ -36,18 +36,11 @@ _AUTOMATIC = 0
 """``RSMI_DEV_PERF_LEVEL_AUTO``."""
 _NAME_BYTES = 96
 
-REASONS = {
-    0x1: "idle",
-    0x2: "application clocks",
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x10: "sync boost",
-    0x20: "temperature",
-    0x40: "temperature (hardware)",
-    0x80: "power brake",
-    0x100: "display clocks",
-}
-"""Bits of ``nvmlClocksEventReasons``."""
+REASONS = (
+    "idle", "application clocks", "power cap", "hardware slowdown", "sync boost", "temperature",
+    "temperature (hardware)", "power brake", "display clocks",
+)  # fmt: skip
+"""Bits of ``nvmlClocksEventReasons``, from the lowest."""
 
 _MOST_FREQUENCIES = 33
 """``RSMI_MAX_NUM_FREQUENCIES``; 32 before ROCm 6."""
@@ -191,7 +184,7 @@ class Nvml(_Opened):
         for name in ("Event", "Throttle"):
             function = f"nvmlDeviceGetCurrentClocks{name}Reasons"
             if self._call(function, self._device, ctypes.byref(bits)) == _SUCCESS:
-                return tuple(text for bit, text in REASONS.items() if bits.value & bit)
+                return tuple(text for bit, text in enumerate(REASONS) if bits.value >> bit & 1)
         return ()
 
     def _lock(self, clock_mhz: int) -> int:

@@ -14,6 +14,7 @@ from projector.kernels.collective_algorithms import (
 )
 from projector.kernels.spans import pair_codes
 from projector.operations import linear
+from projector.operations import table as ops
 from projector.operations.communication import (
     emit_collective,
     emit_region_entry,
@@ -21,22 +22,9 @@ from projector.operations.communication import (
     group_row,
 )
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
-from projector.operations.table import (
-    AGAIN,
-    ATTENTION,
-    BACKWARD,
-    COMPUTE_ATTENTION,
-    CP_COMM,
-    DROPS,
-    FORWARD,
-    GEMM,
-    MEMORY,
-    IntValues,
-    TableBuilder,
-)
 
 CORE_ATTN_BIT, MLA_UP_BIT = 1 << 0, 1 << 2
-MLA_MADE_AGAIN = MLA_UP_BIT | AGAIN | DROPS
+MLA_MADE_AGAIN = MLA_UP_BIT | ops.AGAIN | ops.DROPS
 SEGMENT_QKV, SEGMENT_PROJ, SEGMENT_CORE = 1, 2, 3
 P2P, GATHER, EXCHANGE_HEADS = range(3)
 
@@ -45,7 +33,7 @@ EAGER_ROTATION, EAGER_ROTATION_KERNELS = 20.0, 8.0
 (14), and halves that are negated and joined (6); each for Q and for K."""
 
 
-def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_attention(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the attention of all transformer layers in ``where``."""
     emit_projections(table, shapes, where[shapes.mla[where] == 0])
     _emit_latent_projections(table, shapes, where[shapes.mla[where] == 1])
@@ -54,7 +42,7 @@ def emit_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 
 def emit_cached_attention(
-    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+    table: ops.TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
 ) -> None:
     """Emit the attention of all layers of inference steps, but for `emit_cached_core`.
 
@@ -73,7 +61,7 @@ def emit_cached_attention(
     )
     linear.emit_memory(
         layers,
-        where[shapes.operand_bytes[where] < 2.0],
+        where[(shapes.operand_bytes[where] < 2.0) & (steps.narrow_layers[where] == 0)],
         "attention.quantise",
         forward_bytes=tokens * (local_heads(shapes)[0] * shapes.d_v) * (2.0 + shapes.operand_bytes),
         backward_bytes=0.0,
@@ -86,14 +74,16 @@ def local_heads(shapes: Shapes) -> tuple[Ints, Ints]:
     return shapes.heads // shapes.tp, ceil_div(shapes.key_heads, shapes.tp)
 
 
-def emit_output(table: TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0) -> None:
+def emit_output(
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, beside: ops.IntValues = 0
+) -> None:
     """Emit the output projection, also of inputs ``beside``, and the sum of its parts."""
     heads, _ = local_heads(shapes)
     linear.emit_adapted(
         table, shapes, where, "attention.proj", {"proj": shapes.hidden}, linear.ROW,
         linear.Linear(
             tokens=shapes.tokens, n_in=heads * shapes.d_v + beside, n_out=shapes.hidden,
-            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=AGAIN,
+            bias=shapes.attention_bias == 2, segment=SEGMENT_PROJ, recompute_bit=ops.AGAIN,
             # Gradients of what is beside attention, before and behind its activation.
             transient_bytes=4.0 * shapes.tokens * beside,
         ),
@@ -105,7 +95,7 @@ def emit_output(table: TableBuilder, shapes: Shapes, where: Ints, beside: IntVal
 
 
 def emit_projections(
-    table: TableBuilder, shapes: Shapes, where: Ints, beside: IntValues = 0
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, beside: ops.IntValues = 0
 ) -> None:
     """Emit the projection to Q, K, V and outputs ``beside``, rotations and norms."""
     if len(where) == 0:
@@ -121,14 +111,14 @@ def emit_projections(
     # Recomputation by operators keeps Q and V, and makes K again, a product of its own.
     apart = key * shapes.per_op * (shapes.adapter_sites == 0)
     for label, n_out, bit in (
-        ("attention.qkv", whole - apart, DROPS), ("attention.k", apart, AGAIN),
+        ("attention.qkv", whole - apart, ops.DROPS), ("attention.k", apart, ops.AGAIN),
     ):  # fmt: skip
         linear.emit_adapted(
             table, shapes, where[n_out[where] > 0], label, outputs, linear.COLUMN,
             linear.Linear(
                 tokens=shapes.tokens, n_in=shapes.hidden, n_out=n_out, recompute_bit=bit,
                 saved_tokens=shapes.kept_tokens, bias=shapes.attention_bias >= 1,
-                segment=SEGMENT_QKV, saves_input=bit == DROPS,
+                segment=SEGMENT_QKV, saves_input=bit == ops.DROPS,
             ),
         )  # fmt: skip
     rotated = shapes.tokens * (query + key).astype(np.float64)
@@ -140,7 +130,7 @@ def emit_projections(
         forward_bytes=rotation,
         backward_bytes=rotation,
         launches=np.where(shapes.eager == 1, EAGER_ROTATION_KERNELS, 1.0),
-        recompute_bit=AGAIN,
+        recompute_bit=ops.AGAIN,
     )
     gated = shapes.tokens * gate.astype(np.float64)
     linear.emit_memory(
@@ -158,11 +148,11 @@ def emit_projections(
     linear.emit_memory(
         table, normed, "attention.qk_norm", forward_bytes=4.0 * rotated,
         backward_bytes=6.0 * rotated, launches=2.0, saved_bytes=2.0 * rotated, parameters=width,
-        recompute_bit=AGAIN | DROPS,
+        recompute_bit=ops.AGAIN | ops.DROPS,
     )  # fmt: skip
 
 
-def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_latent_projections(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     if len(where) == 0:
         return
     heads, _ = local_heads(shapes)
@@ -177,7 +167,7 @@ def _emit_latent_projections(table: TableBuilder, shapes: Shapes, where: Ints) -
 
 
 def _emit_absorbed_projections(
-    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+    table: ops.TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
 ) -> None:
     """Emit latent projections beside a cache of latents.
 
@@ -213,7 +203,7 @@ def _emit_absorbed_projections(
     )  # fmt: skip
 
 
-def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_latents(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the down-projections and that of the queries.
 
     The down-projections are replicated over TP and run before the sequence is gathered, so only
@@ -229,7 +219,7 @@ def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         shapes.q_lora > 0, latent_width, shapes.hidden + shapes.kv_lora + shapes.d_rope
     )
     emit_region_entry(table, shapes, where, "attention.tp", 2.0 * tokens * gathered, SEGMENT_QKV)
-    down = partial(linear.Linear, tokens=outer, n_in=shapes.hidden, recompute_bit=DROPS)
+    down = partial(linear.Linear, tokens=outer, n_in=shapes.hidden, recompute_bit=ops.DROPS)
     linear.emit_adapted(
         table, shapes, compressed, "attention.q_down", {"q_down": shapes.q_lora}, linear.WHOLE,
         down(n_out=shapes.q_lora),
@@ -259,7 +249,7 @@ def emit_latents(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 
 def _emit_latent_keys(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, tokens: Ints
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, tokens: Ints
 ) -> None:
     heads, _ = local_heads(shapes)
     n_out = heads * (shapes.d_nope + shapes.d_v)
@@ -272,7 +262,9 @@ def _emit_latent_keys(
     )  # fmt: skip
 
 
-def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints) -> None:
+def emit_cached_core(
+    table: ops.TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+) -> None:
     """Emit softmax(QK')V over cached and new keys, of layers with and without a window.
 
     Chunks of prompts project the latents that they cached before up again. Nothing else in a step
@@ -294,8 +286,8 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
         builder, present = table.repeated(layers), where[layers[where] > 0]
         dense = present[(steps.chunks[present] > 0) & (shapes.index_heads[present] == 0)]
         builder.add(
-            dense, label, kind=ATTENTION,
-            category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=steps.chunks,
+            dense, label, kind=ops.ATTENTION,
+            category=ops.COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=steps.chunks,
             heads=heads, key_heads=key_heads, m=steps.chunk_tokens, n=steps.chunk_keys,
             k=shapes.d_qk, d_v=shapes.d_v, causal=1, window=window,
         )  # fmt: skip
@@ -304,14 +296,14 @@ def emit_cached_core(table: TableBuilder, shapes: Shapes, steps: StepShapes, whe
         pairs = steps.sequences * seen.astype(np.float64)
         # Split over the context, then summed. Drafted tokens share what is read.
         builder.add(
-            present[steps.sequences[present] > 0], label, kind=MEMORY,
-            category=COMPUTE_ATTENTION, bytes=pairs * steps.cache_bytes,
+            present[steps.sequences[present] > 0], label, kind=ops.MEMORY,
+            category=ops.COMPUTE_ATTENTION, bytes=pairs * steps.cache_bytes,
             launches=inference_operators().decode_attention_kernels,
             flop=2.0 * pairs * heads * widths * steps.queries,
         )  # fmt: skip
 
 
-def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_core(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit softmax(QK')V and the traffic of context parallelism.
 
     A rank of a balanced context-parallel group computes 1/CP of the causal work: its seq/CP
@@ -349,8 +341,8 @@ def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     fused = where[shapes.flash[where] == 1]
     core = partial(
         table.add,
-        kind=ATTENTION,
-        category=COMPUTE_ATTENTION,
+        kind=ops.ATTENTION,
+        category=ops.COMPUTE_ATTENTION,
         segment=SEGMENT_CORE,
         dtype=np.where(shapes.fp8_attention == 1, linear.FP8, shapes.wide_dtype),
         batch=shapes.micro_batch,
@@ -366,19 +358,19 @@ def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     core(
         fused,
         "attention.core",
-        phase=FORWARD,
+        phase=ops.FORWARD,
         flop=flop,
         recompute_bit=CORE_ATTN_BIT,
         saved_bytes=log_sums,
         parameters=shapes.sinks * heads,
     )
-    core(fused, "attention.core", phase=BACKWARD, flop=2.0 * flop, launches=3.0)
+    core(fused, "attention.core", phase=ops.BACKWARD, flop=2.0 * flop, launches=3.0)
     linear.emit_memory(
         table, where, "attention.kept", forward_bytes=0.0, backward_bytes=0.0, launches=0.0,
         saved_bytes=query_bytes + key_bytes + output_bytes
         + shapes.attention_copy_bytes * tokens * copied,
         transient_bytes=query_bytes + 2.0 * tokens * heads * shapes.d_v,
-        recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, DROPS, 0),
+        recompute_bit=MLA_UP_BIT | np.where(shapes.mla == 1, ops.DROPS, 0),
     )  # fmt: skip
     _emit_narrow_operands(table, shapes, where[shapes.fp8_attention[where] == 1], heads, key_heads)
     unfused = where[shapes.flash[where] == 0]
@@ -386,7 +378,7 @@ def emit_core(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 
 def _emit_narrow_operands(
-    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
 ) -> None:
     """Emit what FP8 attention quantises: Q, K and V before the forward, dO before the backward.
 
@@ -406,7 +398,7 @@ def _emit_narrow_operands(
 
 
 def emit_unfused_core(
-    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, keys: Ints,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, heads: Ints, queries: Ints, keys: Ints,
     flop: Floats,
 ) -> None:  # fmt: skip
     """Emit attention that writes its scores: batched GEMMs and passes over queries times keys.
@@ -421,12 +413,12 @@ def emit_unfused_core(
     scores = batch * queries.astype(np.float64) * keys
     kept = np.where(shapes.drops_scores == 1, 5.0, 2.0)
     gemm = partial(
-        table.add, kind=GEMM, category=COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=batch,
-        segment=SEGMENT_CORE,
+        table.add, kind=ops.GEMM, category=ops.COMPUTE_ATTENTION, dtype=shapes.wide_dtype,
+        batch=batch, segment=SEGMENT_CORE,
     )  # fmt: skip
     share_qk = shapes.d_qk / np.maximum(1, shapes.d_qk + shapes.d_v)
     scores_label, values_label = "attention.core.scores", "attention.core.values"
-    forward = partial(gemm, where, phase=FORWARD, m=queries, recompute_bit=CORE_ATTN_BIT)
+    forward = partial(gemm, where, phase=ops.FORWARD, m=queries, recompute_bit=CORE_ATTN_BIT)
     forward(
         scores_label, n=keys, k=shapes.d_qk, flop=flop * share_qk,
         parameters=shapes.sinks * heads,
@@ -436,20 +428,21 @@ def emit_unfused_core(
         (shapes.d_qk, share_qk, scores_label),
         (shapes.d_v, 1.0 - share_qk, values_label),
     ):
-        backward = partial(gemm, where, label, phase=BACKWARD, n=width, flop=flop * share)
+        backward = partial(gemm, where, label, phase=ops.BACKWARD, n=width, flop=flop * share)
         backward(m=queries, k=keys)
         backward(m=keys, k=queries)
-    for phase, passes in ((FORWARD, 5.0), (BACKWARD, 8.0)):
+    for phase, passes in ((ops.FORWARD, 5.0), (ops.BACKWARD, 8.0)):
         table.add(
-            where, "attention.core.softmax", phase=phase, kind=MEMORY, category=COMPUTE_ATTENTION,
-            bytes=2.0 * passes * scores, exponentials=scores, launches=4.0,
-            saved_bytes=kept * scores if phase == FORWARD else 0.0,
-            transient_bytes=4.0 * scores, recompute_bit=CORE_ATTN_BIT if phase == FORWARD else 0,
+            where, "attention.core.softmax", phase=phase, kind=ops.MEMORY,
+            category=ops.COMPUTE_ATTENTION, bytes=2.0 * passes * scores, exponentials=scores,
+            launches=4.0, saved_bytes=kept * scores if phase == ops.FORWARD else 0.0,
+            transient_bytes=4.0 * scores,
+            recompute_bit=CORE_ATTN_BIT if phase == ops.FORWARD else 0,
         )  # fmt: skip
 
 
 def _emit_context_traffic(
-    table: TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, heads: Ints, key_heads: Ints
 ) -> None:
     """Emit what context parallelism moves.
 
@@ -464,7 +457,7 @@ def _emit_context_traffic(
     ring = partial(
         emit_collective,
         table,
-        category=CP_COMM,
+        category=ops.CP_COMM,
         operation=SEND_RECV,
         ranks=2,
         local=np.where(shapes.cp_local == shapes.cp, 2, 1),
@@ -476,15 +469,15 @@ def _emit_context_traffic(
     )
     label = "attention.cp"
     p2p = split[shapes.cp_type[split] == P2P]
-    ring(p2p, f"{label}.send_recv", phase=FORWARD, num_bytes=shard_bytes)
-    ring(p2p, f"{label}.send_recv", phase=BACKWARD, num_bytes=2.0 * shard_bytes)
-    group = partial(emit_collective, table, category=CP_COMM, **group_row(shapes, "cp"))
+    ring(p2p, f"{label}.send_recv", phase=ops.FORWARD, num_bytes=shard_bytes)
+    ring(p2p, f"{label}.send_recv", phase=ops.BACKWARD, num_bytes=2.0 * shard_bytes)
+    group = partial(emit_collective, table, category=ops.CP_COMM, **group_row(shapes, "cp"))
     gather = split[shapes.cp_type[split] == GATHER]
     gathers = partial(group, gather, num_bytes=shard_bytes * shapes.cp)
-    for phase in (FORWARD, BACKWARD):
+    for phase in (ops.FORWARD, ops.BACKWARD):
         gathers(f"{label}.all_gather", phase=phase, operation=ALL_GATHER)
-    gathers(f"{label}.reduce_scatter", phase=BACKWARD, operation=REDUCE_SCATTER)
+    gathers(f"{label}.reduce_scatter", phase=ops.BACKWARD, operation=REDUCE_SCATTER)
     exchange = split[shapes.cp_type[split] == EXCHANGE_HEADS]
     moved = shard_bytes + 2.0 * tokens * heads * (shapes.d_qk + shapes.d_v)
-    for phase in (FORWARD, BACKWARD):
+    for phase in (ops.FORWARD, ops.BACKWARD):
         group(exchange, f"{label}.all_to_all", phase=phase, operation=ALL_TO_ALL, num_bytes=moved)

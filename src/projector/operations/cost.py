@@ -20,23 +20,9 @@ from projector.lower.hardware import SLOWDOWNS
 from projector.lower.stages import RECOMPUTE_FULL, is_layer
 from projector.lower.workload_columns import ADDS, ADDS_APART
 from projector.lower.workloads import Workloads
+from projector.operations import table as ops
 from projector.operations.linear import FP8, ROWWISE
 from projector.operations.shapes import Shapes
-from projector.operations.table import (
-    ATTENTION,
-    BACKWARD,
-    CATEGORIES,
-    COLLECTIVE,
-    EP_COMM,
-    EXCHANGE,
-    FORWARD,
-    GEMM,
-    MEMORY,
-    TP_COMM,
-    WEIGHT,
-    WHOLE_LAYER,
-    OperationTable,
-)
 from projector.operations.work import (
     dropped_rows,
     kinds_of_rows,
@@ -81,7 +67,7 @@ class RowTimes(Protocol):
     def send_share(self) -> float | None:
         """The same of a message between stages of a pipeline that stays within a domain."""
 
-    def rows(self, table: OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
+    def rows(self, table: ops.OperationTable, workloads: Workloads, time_s: Floats) -> MeasuredRows:
         """Replace what is known of the modelled seconds of all repeats, float64[rows]."""
 
 
@@ -152,7 +138,7 @@ def numbers_in_range() -> Iterator[None]:
 
 
 def cost_rows(
-    table: OperationTable, workloads: Workloads, measured: RowTimes | None = None
+    table: ops.OperationTable, workloads: Workloads, measured: RowTimes | None = None
 ) -> RowCosts:
     """Cost the whole table on the devices and fabrics of its workloads.
 
@@ -167,7 +153,7 @@ def cost_rows(
     return RowCosts(time_s, exposed_s, detail, replaced)
 
 
-def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints]:
+def time_rows(table: ops.OperationTable, workloads: Workloads) -> tuple[Floats, Ints]:
     """Return seconds of all repeats of each row, and its limiter or algorithm."""
     time_s = np.zeros(len(table))
     detail = np.full(len(table), -1, np.int64)
@@ -176,7 +162,7 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
     with numbers_in_range():
         _cost_gemms(table, workloads, device, time_s, detail)
         _cost_attention(table, workloads, device, time_s, detail)
-        rows = np.flatnonzero(table.kind == MEMORY)
+        rows = np.flatnonzero(table.kind == ops.MEMORY)
         time_s[rows] = elementwise_time_column(
             table.bytes[rows] / table.rate_share[rows],
             np.zeros(len(rows)),
@@ -184,12 +170,12 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
             device[rows],
             workloads.devices,
         )
-        rows = np.flatnonzero(table.kind == COLLECTIVE)
+        rows = np.flatnonzero(table.kind == ops.COLLECTIVE)
         time_s[rows], detail[rows] = collective_time_columns(
             table.operation[rows], table.bytes[rows], table.ranks[rows], table.local[rows],
             fabric[rows], workloads.fabrics, table.span[rows],
         )  # fmt: skip
-        rows = np.flatnonzero(table.kind == EXCHANGE)
+        rows = np.flatnonzero(table.kind == ops.EXCHANGE)
         time_s[rows] = moe_exchange_time_column(
             table.operation[rows], table.tokens[rows], table.token_bytes[rows],
             table.ranks_reached[rows], table.domains_reached[rows], table.ranks[rows],
@@ -198,9 +184,9 @@ def time_rows(table: OperationTable, workloads: Workloads) -> tuple[Floats, Ints
         )  # fmt: skip
         if workloads.exchanges["exchange_wait_s"].any():
             # Exchanges beyond the domain wait: all-to-alls and fused ones alike.
-            rows = np.flatnonzero((table.category == EP_COMM) & (table.ranks > table.local))
+            rows = np.flatnonzero((table.category == ops.EP_COMM) & (table.ranks > table.local))
             # Of two microbatches whose layers run beside each other, the exchanges wait at once.
-            beside = (table.segment[rows] == WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
+            beside = (table.segment[rows] == ops.WHOLE_LAYER) & (table.partner_share[rows] == 0.5)
             wait_s = workloads.exchanges["exchange_wait_s"][fabric[rows]]
             time_s[rows] += np.where(beside, 0.5 * wait_s, wait_s)
     time_s *= table.repeats
@@ -225,7 +211,7 @@ class HidingRows(NamedTuple):
     partner_share: Floats
 
     @classmethod
-    def of(cls, table: OperationTable) -> "HidingRows":
+    def of(cls, table: ops.OperationTable) -> "HidingRows":
         """Return those of a table."""
         return cls(*(getattr(table, name) for name in cls._fields))
 
@@ -234,34 +220,34 @@ class HidingRows(NamedTuple):
         return HidingRows._make([workload, *(column.take(rows) for column in self[1:])])
 
 
-def hiding_rows(table: OperationTable | HidingRows) -> Ints:
+def hiding_rows(table: ops.OperationTable | HidingRows) -> Ints:
     """Return the rows of collectives of which something may hide."""
-    return np.flatnonzero((table.category >= TP_COMM) & (table.exposed_share < 1.0))
+    return np.flatnonzero((table.category >= ops.TP_COMM) & (table.exposed_share < 1.0))
 
 
-def hiding_slowdowns(table: OperationTable | HidingRows, workloads: Workloads) -> Floats:
+def hiding_slowdowns(table: ops.OperationTable | HidingRows, workloads: Workloads) -> Floats:
     """Return by which share each of `SLOWDOWNS` takes longer, float64[hiding rows, 3]."""
     rows = hiding_rows(table)
     device = workloads.columns.device[table.workload[rows]]
     slowdown = workloads.slowdown[device]
     # A fused exchange takes its compute units from what runs beside it.
-    fused = np.flatnonzero(table.kind[rows] == EXCHANGE)
+    fused = np.flatnonzero(table.kind[rows] == ops.EXCHANGE)
     taken = table.units[rows[fused]] / workloads.devices["compute_units"][device[fused]]
     slowdown[fused, : SLOWDOWNS.index("collective")] = np.minimum(taken, 1.0)[:, np.newaxis]
     return slowdown
 
 
 def _cost_gemms(
-    table: OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
+    table: ops.OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
 ) -> None:
-    rows = np.flatnonzero(table.kind == GEMM)
+    rows = np.flatnonzero(table.kind == ops.GEMM)
     extents = np.stack([table.m[rows], table.n[rows], table.k[rows], table.batch[rows]], axis=1)
     # Rows of several routed experts are grouped GEMMs, each pass with a library rate of its own.
     forward, backward = (
         workloads.devices[f"grouped_{name}_efficiency"][device[rows]]
         for name in ("forward", "backward")
     )
-    grouped = np.where(table.phase[rows] == FORWARD, forward, backward)
+    grouped = np.where(table.phase[rows] == ops.FORWARD, forward, backward)
     is_grouped = (table.expert[rows] == 1) & (table.batch[rows] > 1)
     efficiency = np.where(is_grouped, grouped, 1.0)
     efficiency *= workloads.gemm_shares[device[rows], table.dtype[rows]]
@@ -287,9 +273,9 @@ def _software_shares(workloads: Workloads, of_row: Ints, dtype: Ints, is_grouped
 
 
 def _cost_attention(
-    table: OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
+    table: ops.OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
 ) -> None:
-    rows = np.flatnonzero(table.kind == ATTENTION)
+    rows = np.flatnonzero(table.kind == ops.ATTENTION)
     extents = np.stack(
         [
             table.batch[rows], table.heads[rows], table.key_heads[rows], table.m[rows],
@@ -299,7 +285,7 @@ def _cost_attention(
     )  # fmt: skip
     time_s[rows], detail[rows] = attention_time_columns(
         extents, table.causal[rows], table.window[rows],
-        (table.phase[rows] == BACKWARD).astype(np.int64), table.dtype[rows], device[rows],
+        (table.phase[rows] == ops.BACKWARD).astype(np.int64), table.dtype[rows], device[rows],
         workloads.devices,
     )  # fmt: skip
 
@@ -325,7 +311,7 @@ class Hidden(NamedTuple):
 
 
 def exposed_times(
-    table: OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
+    table: ops.OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
 ) -> Floats:
     """Return what of the seconds of each row lengthens a step; see `hidden_times`."""
     hidden = hidden_times(table, time_s, slowdown, num_workloads)
@@ -335,7 +321,7 @@ def exposed_times(
 
 
 def hidden_times(
-    table: OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
+    table: ops.OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
 ) -> Hidden:
     """Hide collectives behind the compute of their segment, where their row allows it.
 
@@ -346,11 +332,11 @@ def hidden_times(
     the share of hops that leave the domain (``slowdown``, of `hiding_slowdowns`). The shares of one
     segment add up to at most one, so faster compute never makes a step slower.
     """
-    slot = (table.workload * 2 + (table.phase != FORWARD).astype(np.int64)) * NUM_SEGMENTS
+    slot = (table.workload * 2 + (table.phase != ops.FORWARD).astype(np.int64)) * NUM_SEGMENTS
     size = num_workloads * 2 * NUM_SEGMENTS
-    compute, rows = np.flatnonzero(table.category < TP_COMM), hiding_rows(table)
+    compute, rows = np.flatnonzero(table.category < ops.TP_COMM), hiding_rows(table)
     segment_s = np.bincount(slot[compute] + table.segment[compute], time_s[compute], size)
-    hides_in_segment = rows[table.segment[rows] != WHOLE_LAYER]
+    hides_in_segment = rows[table.segment[rows] != ops.WHOLE_LAYER]
     claimed = np.bincount(
         slot[hides_in_segment] + table.segment[hides_in_segment],
         table.partner_share[hides_in_segment],
@@ -362,7 +348,7 @@ def hidden_times(
         whole_s += free_s[:, segment]
     beside = table.segment[rows]
     partner_s = np.where(
-        beside == WHOLE_LAYER,
+        beside == ops.WHOLE_LAYER,
         whole_s[slot[rows] // NUM_SEGMENTS],
         segment_s[slot[rows] + np.maximum(beside, 0)],
     )
@@ -386,7 +372,7 @@ def _sums(slot: Ints, values: Floats, size: int) -> Floats:
     return np.bincount(slot, values, size).astype(np.float64, copy=False)
 
 
-def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floats, Floats]:
+def _weight_gradients(table: ops.OperationTable, workloads: Workloads) -> tuple[Floats, Floats]:
     """Return what gradients of layers' weights take in 16 bits before they are main gradients.
 
     Where GEMMs add to the main gradients, autograd is handed a tensor that nothing is written to:
@@ -396,7 +382,7 @@ def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floa
     """
     num = len(workloads)
     of_layer = is_layer(workloads.columns.kind)[table.workload]
-    rows = np.flatnonzero((table.kind == GEMM) & (table.phase == WEIGHT) & of_layer)
+    rows = np.flatnonzero((table.kind == ops.GEMM) & (table.phase == ops.WEIGHT) & of_layer)
     workload = table.workload[rows]
     size = np.asarray(2.0 * table.m[rows] * table.n[rows], np.float64)
     accumulation = workloads.columns.accumulation
@@ -406,7 +392,9 @@ def _weight_gradients(table: OperationTable, workloads: Workloads) -> tuple[Floa
     return kept, np.where(accumulation == ADDS_APART, largest, 0.0)
 
 
-def sum_workloads(table: OperationTable, costs: RowCosts, workloads: Workloads) -> WorkloadCosts:
+def sum_workloads(
+    table: ops.OperationTable, costs: RowCosts, workloads: Workloads
+) -> WorkloadCosts:
     """Add the rows of each workload up, repeating what is recomputed in the backward."""
     slots = time_slots(table, workloads)
     times = sum_times(slots, table.workload, costs.exposed_s, costs.time_s, len(workloads))
@@ -442,10 +430,10 @@ class TimeSlots(NamedTuple):
         )
 
 
-def time_slots(table: OperationTable, workloads: Workloads) -> TimeSlots:
+def time_slots(table: ops.OperationTable, workloads: Workloads) -> TimeSlots:
     """Find out where times are added."""
     return TimeSlots(
-        table.phase * len(CATEGORIES) + table.category,
+        table.phase * len(ops.CATEGORIES) + table.category,
         kinds_of_rows(table, workloads),
         repeated_rows(table, workloads),
     )
@@ -464,21 +452,21 @@ def sum_times(
     slots: TimeSlots, workload: Ints, exposed_s: Floats, time_s: Floats, num: int
 ) -> SummedTimes:
     """Add the times of rows, of `RowCosts`, up by their workloads, in the order of the rows."""
-    terms, again = len(CATEGORIES), np.flatnonzero(slots.again)
+    terms, again = len(ops.CATEGORIES), np.flatnonzero(slots.again)
     width = NUM_PHASES * terms
     summed = _sums(workload * width + slots.slot, exposed_s, num * width)
-    repeated = workload[again] * width + BACKWARD * terms + slots.slot[again] % terms
+    repeated = workload[again] * width + ops.BACKWARD * terms + slots.slot[again] % terms
     summed += _sums(repeated, exposed_s[again], num * width)
     seconds = sum_kinds(workload, slots.kind, again, time_s, num)
     return SummedTimes(summed.reshape(num, NUM_PHASES, terms), seconds)
 
 
-def count_workloads(table: OperationTable, workloads: Workloads) -> WorkloadCosts:
+def count_workloads(table: ops.OperationTable, workloads: Workloads) -> WorkloadCosts:
     """Add up what the rows of each workload are but for their times, which are left 0."""
     num = len(workloads)
     dropped, again = dropped_rows(table, workloads), repeated_rows(table, workloads)
     phases = table.workload * NUM_PHASES + table.phase
-    phases_again = (table.workload * NUM_PHASES + BACKWARD)[again]
+    phases_again = (table.workload * NUM_PHASES + ops.BACKWARD)[again]
 
     def per_phase(values: Floats) -> Floats:
         total = _sums(phases, values, num * NUM_PHASES)
@@ -498,16 +486,18 @@ def count_workloads(table: OperationTable, workloads: Workloads) -> WorkloadCost
     trained = np.where(
         shapes.frozen[table.workload] * (1 - table.adapter) == 1, 0.0, table.parameters
     )
-    packed = (table.kind == GEMM) & (table.adapter == 0)
+    packed = (table.kind == ops.GEMM) & (table.adapter == 0)
     packed &= workloads.columns.packed_base[table.workload] == 1
     return WorkloadCosts(
-        exposed_s=np.zeros((num, NUM_PHASES, len(CATEGORIES))),
-        launches=per_phase(np.where(table.category < TP_COMM, table.launches, 1.0) * table.repeats),
+        exposed_s=np.zeros((num, NUM_PHASES, len(ops.CATEGORIES))),
+        launches=per_phase(
+            np.where(table.category < ops.TP_COMM, table.launches, 1.0) * table.repeats
+        ),
         calls=per_phase(table.calls * table.repeats),
         syncs=per_phase(table.syncs),
         saved_bytes=np.where(full, checkpoint, saved),
         weight_bytes=np.minimum(
-            _sums(table.workload, np.where(table.kind == GEMM, saved_of_row, 0.0), num),
+            _sums(table.workload, np.where(table.kind == ops.GEMM, saved_of_row, 0.0), num),
             np.where(full, checkpoint, saved),
         ),
         unchecked_bytes=unchecked,

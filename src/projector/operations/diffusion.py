@@ -18,18 +18,10 @@ from projector.config.model import BLOCKS, Mixer
 from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
 from projector.lower.stages import has_part
 from projector.operations import attention, mlp
+from projector.operations import table as ops
 from projector.operations.communication import emit_collective, emit_region_entry, group_row
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.shapes import Shapes, ceil_div
-from projector.operations.table import (
-    AGAIN,
-    ATTENTION,
-    BACKWARD,
-    COMPUTE_ATTENTION,
-    FORWARD,
-    TP_COMM,
-    TableBuilder,
-)
 
 Modes = tuple[float, float, float]
 """What holds of operators that a compiler fuses, of fused ones, and of eager ones."""
@@ -52,7 +44,7 @@ def _by_mode(shapes: Shapes, modes: Modes) -> Floats:
     return np.where(shapes.compiled == 1, compiled, np.where(shapes.eager == 1, eager, fused))
 
 
-def emit_block(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_block(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the layers in ``where``, which are of `BLOCKS`."""
     for mixer, emit in _EMITTERS.items():
         chosen = where[has_part(shapes.kind[where], mixer)]
@@ -60,14 +52,16 @@ def emit_block(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
             emit(table, shapes, chosen)
 
 
-def _streams(table: TableBuilder, shapes: Shapes) -> tuple[tuple[TableBuilder, Shapes], ...]:
+def _streams(
+    table: ops.TableBuilder, shapes: Shapes
+) -> tuple[tuple[ops.TableBuilder, Shapes], ...]:
     """Return latents and joined text, each with the builder of its labels."""
     text = shapes.micro_batch * shapes.joined_tokens // shapes.cp
     latents = shapes.of_tokens(shapes.tokens - text)
     return (table, latents), (table.under("text."), shapes.of_tokens(text))
 
 
-def _emit_double_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_double_stream(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit a layer whose text and latents have weights of their own and attend to each other."""
     streams = _streams(table, shapes)
     for builder, stream in streams:
@@ -81,7 +75,7 @@ def _emit_double_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> Non
         _emit_modulated_mlp(builder, stream, where)
 
 
-def _emit_single_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_single_stream(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit a layer whose attention and MLP read the same and are added together (Flux).
 
     Both have one projection before them and one behind.
@@ -92,12 +86,12 @@ def _emit_single_stream(table: TableBuilder, shapes: Shapes, where: Ints) -> Non
     attention.emit_projections(table, shapes, where, inner * (1 + shapes.gated))
     attention.emit_core(table, shapes, where)
     elements = shapes.tokens * inner.astype(np.float64)
-    mlp.emit_activation(table, shapes, where, "mlp.act", elements, AGAIN)
+    mlp.emit_activation(table, shapes, where, "mlp.act", elements, ops.AGAIN)
     attention.emit_output(table, shapes, where, inner)
     _emit_gate(table, shapes, where, "attention.residual")
 
 
-def _emit_dit(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_dit(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit a layer whose latents attend to each other, and then to text that stays as it is."""
     _emit_modulation(table, shapes, where, 6)
     _emit_modulated_norm(table, shapes, where, "attention.norm")
@@ -109,13 +103,13 @@ def _emit_dit(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_modulated_mlp(table, shapes, where)
 
 
-def _emit_modulated_mlp(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_modulated_mlp(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     _emit_modulated_norm(table, shapes, where, "mlp.norm")
     mlp.emit_mlp(table, shapes, where, "mlp", shapes.ffn)
     _emit_gate(table, shapes, where, "mlp.residual")
 
 
-def _emit_modulation(table: TableBuilder, shapes: Shapes, where: Ints, vectors: int) -> None:
+def _emit_modulation(table: ops.TableBuilder, shapes: Shapes, where: Ints, vectors: int) -> None:
     """Emit the ``vectors`` of a layer: a projection that tensor parallelism divides, or a table."""
     own = where[shapes.own_modulation[where] == 1]
     emit_linear(
@@ -126,9 +120,9 @@ def _emit_modulation(table: TableBuilder, shapes: Shapes, where: Ints, vectors: 
         ),
     )  # fmt: skip
     moved = 2.0 * vectors * shapes.micro_batch * shapes.hidden
-    for phase, operation in ((FORWARD, ALL_GATHER), (BACKWARD, REDUCE_SCATTER)):
+    for phase, operation in ((ops.FORWARD, ALL_GATHER), (ops.BACKWARD, REDUCE_SCATTER)):
         emit_collective(
-            table, own[shapes.tp[own] > 1], "modulation.gather", phase=phase, category=TP_COMM,
+            table, own[shapes.tp[own] > 1], "modulation.gather", phase=phase, category=ops.TP_COMM,
             operation=operation, num_bytes=moved, **group_row(shapes, "tp"),
         )  # fmt: skip
     emit_memory(
@@ -137,7 +131,7 @@ def _emit_modulation(table: TableBuilder, shapes: Shapes, where: Ints, vectors: 
     )  # fmt: skip
 
 
-def _emit_modulated_norm(table: TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
+def _emit_modulated_norm(table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
     """Emit a norm without weights, its scale and shift.
 
     Its input is kept, and what it makes of it for the gradient of the scale, unless a compiler
@@ -153,7 +147,7 @@ def _emit_modulated_norm(table: TableBuilder, shapes: Shapes, where: Ints, label
     )  # fmt: skip
 
 
-def _emit_gate(table: TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
+def _emit_gate(table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str) -> None:
     """Emit the addition of a branch times its gate; the branch is kept for the gate's gradient."""
     elements = shapes.outer_tokens * shapes.hidden.astype(np.float64)
     forward, backward = (_by_mode(shapes, each) for each in (GATE_FORWARD, GATE_BACKWARD))
@@ -164,7 +158,7 @@ def _emit_gate(table: TableBuilder, shapes: Shapes, where: Ints, label: str) -> 
     )  # fmt: skip
 
 
-def _emit_cross(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_cross(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit how latents attend to text: a norm with weights, no rotation, and no gate (Wan).
 
     Each rank of context parallelism has all of the text, and sends none of it.
@@ -199,16 +193,16 @@ def _emit_cross(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     flop = 2.0 * pairs * (shapes.d_qk + shapes.d_v)
     fused = where[shapes.flash[where] == 1]
     core = partial(
-        table.add, fused, "attention.core", kind=ATTENTION, category=COMPUTE_ATTENTION,
+        table.add, fused, "attention.core", kind=ops.ATTENTION, category=ops.COMPUTE_ATTENTION,
         segment=attention.SEGMENT_CORE, dtype=shapes.wide_dtype, batch=shapes.micro_batch,
         heads=heads, key_heads=key_heads, m=queries, n=shapes.text_tokens, k=shapes.d_qk,
         d_v=shapes.d_v, causal=0,
     )  # fmt: skip
     core(
-        phase=FORWARD, flop=flop, recompute_bit=attention.CORE_ATTN_BIT,
+        phase=ops.FORWARD, flop=flop, recompute_bit=attention.CORE_ATTN_BIT,
         saved_bytes=4.0 * tokens * heads.astype(np.float64),
     )  # fmt: skip
-    core(phase=BACKWARD, flop=2.0 * flop, launches=3.0)
+    core(phase=ops.BACKWARD, flop=2.0 * flop, launches=3.0)
     unfused = where[shapes.flash[where] == 0]
     attention.emit_unfused_core(table, shapes, unfused, heads, queries, shapes.text_tokens, flop)
     emit_memory(
@@ -220,7 +214,7 @@ def _emit_cross(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     mlp.emit_residual(table, shapes, where, "attention.residual")
 
 
-def emit_conditions(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_conditions(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit what embeds latents, text, and the time and text of a sample, whole on every rank.
 
     The projections of a sample stand in one product, one above the other.
@@ -245,7 +239,7 @@ def emit_conditions(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
         )  # fmt: skip
 
 
-def emit_denoised(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_denoised(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the modulated norm of latents, their projection, and the mean square of its error."""
     if len(where) == 0:
         return
@@ -266,7 +260,7 @@ def emit_denoised(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     )  # fmt: skip
 
 
-_EMITTERS: dict[Mixer, Callable[[TableBuilder, Shapes, Ints], None]] = {
+_EMITTERS: dict[Mixer, Callable[[ops.TableBuilder, Shapes, Ints], None]] = {
     "double_stream": _emit_double_stream,
     "single_stream": _emit_single_stream,
     "dit": _emit_dit,

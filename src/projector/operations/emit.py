@@ -14,7 +14,7 @@ from projector.operations.diffusion import emit_block, emit_conditions, emit_den
 from projector.operations.mlp import emit_fused_norm, emit_mlp, emit_norm, emit_residual
 from projector.operations.moe import emit_moe, emit_served_experts
 from projector.operations.recurrent import RECURRENT, emit_cached_recurrent, emit_recurrent
-from projector.operations.shapes import InferenceShapes, Shapes, StepShapes
+from projector.operations.shapes import InferenceShapes, Shapes, StepShapes, is_narrow
 from projector.operations.sparse_attention import emit_cached_indexer, emit_sparse_attention
 from projector.operations.table import COMPUTE_OTHER, FORWARD, MEMORY, OperationTable, TableBuilder
 
@@ -104,21 +104,28 @@ def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable
     table = TableBuilder(len(shapes), forward_only=True)
     _emit_base(table, shapes, steps)
     _emit_core(table, shapes, steps)
-    return table.build()
+    return _widened(table.build(), shapes, steps)
 
 
 def emit_inference_base(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the part of the table that depends on the tokens of a step alone."""
     table = TableBuilder(len(shapes), forward_only=True)
     _emit_base(table, shapes, steps)
-    return table.build()
+    return _widened(table.build(), shapes, steps)
 
 
 def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
     """Return the part of the table that depends on what is cached."""
     table = TableBuilder(len(shapes), forward_only=True)
     _emit_core(table, shapes, steps)
-    return table.build()
+    return _widened(table.build(), shapes, steps)
+
+
+def _widened(table: OperationTable, shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
+    """Put linear layers that are not narrow in 16 bits."""
+    wide = np.flatnonzero(~is_narrow(table, steps.narrow_layers[table.workload]))
+    table.dtype[wide] = shapes.wide_dtype[table.workload[wide]]
+    return table
 
 
 def _emit_core(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:

@@ -15,21 +15,9 @@ from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, OPER
 from projector.kernels.device import MATRIX_TYPES
 from projector.lower.sections import DROPOUTS
 from projector.lower.workload_columns import ADDS_APART
+from projector.operations import table as ops
 from projector.operations.communication import emit_collective, group_row
 from projector.operations.shapes import Shapes, ceil_div
-from projector.operations.table import (
-    BACKWARD,
-    COMPUTE_GEMM,
-    COMPUTE_OTHER,
-    FORWARD,
-    GEMM,
-    MEMORY,
-    TP_COMM,
-    WEIGHT,
-    FloatValues,
-    IntValues,
-    TableBuilder,
-)
 
 NF4_BYTES = (4.0 + 8.0 / 64 + 32.0 / (64 * 256)) / 8.0
 """Bytes of a weight in NF4: 4 bits, a scale of 8 bits for 64 of them, and one of 32 bits for 256
@@ -42,35 +30,35 @@ FP8 = MATRIX_TYPES.index("fp8")
 class Linear(NamedTuple):
     """``Y[tokens, n_out] = X[tokens, n_in] @ W`` on one rank, for every workload or for all."""
 
-    tokens: IntValues
-    n_in: IntValues
-    n_out: IntValues
-    groups: IntValues = 1
+    tokens: ops.IntValues
+    n_in: ops.IntValues
+    n_out: ops.IntValues
+    groups: ops.IntValues = 1
     """Equal problems in one launch, each with its own weights and its own tokens (experts)."""
-    saved_tokens: FloatValues | None = None
+    saved_tokens: ops.FloatValues | None = None
     """Rows of X kept for the weight gradient (fewer under sequence parallelism)."""
-    bias: IntValues = 0
+    bias: ops.IntValues = 0
     """1 where the layer has a bias."""
     wide: bool = False
     """It stays in 16 bits whatever the workload's linear type is."""
     expert: int = 0
     segment: int = 0
-    recompute_bit: IntValues = 0
+    recompute_bit: ops.IntValues = 0
     saves_input: bool | Flags | Floats = True
     """Whether X is kept here, or how many times 16 bits."""
     adapter: int = 0
     """1 for what is trained where weights are frozen."""
-    parameters: FloatValues | None = None
+    parameters: ops.FloatValues | None = None
     """Instead of ``groups * n_in * n_out`` plus the bias."""
-    transient_bytes: FloatValues = 0.0
-    flop: FloatValues | None = None
+    transient_bytes: ops.FloatValues = 0.0
+    flop: ops.FloatValues | None = None
     """Needed FLOP of one GEMM, where ``tokens`` is padded to whole rows."""
     out_bytes: float = 2.0
     """Bytes of an element of Y."""
 
 
 def emit_linear(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, layer: Linear
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, layer: Linear
 ) -> None:
     """Emit a linear layer with its backward.
 
@@ -95,8 +83,8 @@ def emit_linear(
         parameters = size + np.multiply(groups, np.multiply(n_out, layer.bias))
     gemm = partial(
         table.add,
-        kind=GEMM,
-        category=COMPUTE_GEMM,
+        kind=ops.GEMM,
+        category=ops.COMPUTE_GEMM,
         dtype=shapes.wide_dtype if wide else shapes.dtype,
         batch=np.broadcast_to(groups, len(shapes)),
         segment=layer.segment,
@@ -109,7 +97,7 @@ def emit_linear(
     gemm(
         where,
         label,
-        phase=FORWARD,
+        phase=ops.FORWARD,
         m=tokens,
         n=n_out,
         k=n_in,
@@ -119,21 +107,27 @@ def emit_linear(
         transient_bytes=layer.transient_bytes,
         out_bytes=layer.out_bytes,
     )
-    gemm(where, label, phase=BACKWARD, m=tokens, n=n_in, k=n_out)
+    gemm(where, label, phase=ops.BACKWARD, m=tokens, n=n_in, k=n_out)
     gemm(
-        trained, label, phase=WEIGHT, m=n_out, n=n_in, k=tokens,
+        trained, label, phase=ops.WEIGHT, m=n_out, n=n_in, k=tokens,
         out_bytes=shapes.gradient_out_bytes,
     )  # fmt: skip
     table.add(
-        trained[shapes.accumulation[trained] == ADDS_APART], f"{label}.accumulate", kind=MEMORY,
-        category=COMPUTE_OTHER, phase=WEIGHT, bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
+        trained[shapes.accumulation[trained] == ADDS_APART], f"{label}.accumulate", kind=ops.MEMORY,
+        category=ops.COMPUTE_OTHER, phase=ops.WEIGHT,
+        bytes=(2.0 + 2.0 * shapes.accumulate_bytes) * size,
     )  # fmt: skip
     if not wide and shapes.narrow.any():
         _emit_quantisation(table, shapes, where, label, layer)
 
 
 def _emit_unpacking(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, size: Floats, bit: IntValues
+    table: ops.TableBuilder,
+    shapes: Shapes,
+    where: Ints,
+    label: str,
+    size: Floats,
+    bit: ops.IntValues,
 ) -> None:
     """Emit how frozen weights of 4 bits are made 16 bits, before each GEMM that reads them."""
     packed = where[shapes.packed_base[where] == 1]
@@ -145,7 +139,7 @@ def _emit_unpacking(
 
 
 def _emit_quantisation(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, layer: Linear
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, layer: Linear
 ) -> None:
     """Emit what narrow GEMMs quantise: X in the forward and dY in the backward.
 
@@ -161,28 +155,30 @@ def _emit_quantisation(
         table.add,
         where[shapes.narrow[where]],
         f"{label}.quantise",
-        kind=MEMORY,
-        category=COMPUTE_OTHER,
+        kind=ops.MEMORY,
+        category=ops.COMPUTE_OTHER,
         launches=passes,
     )
     bit = layer.recompute_bit
-    quantise(phase=FORWARD, bytes=rows * layer.n_in * per_element, recompute_bit=bit)
-    quantise(phase=BACKWARD, bytes=rows * layer.n_out * per_element)
+    quantise(phase=ops.FORWARD, bytes=rows * layer.n_in * per_element, recompute_bit=bit)
+    quantise(phase=ops.BACKWARD, bytes=rows * layer.n_out * per_element)
 
 
 def emit_memory(
-    table: TableBuilder, where: Ints, label: str, *, forward_bytes: FloatValues,
-    backward_bytes: FloatValues, launches: FloatValues = 1.0,
-    backward_launches: FloatValues | None = None, backward_exponentials: FloatValues = 0.0,
-    rate_share: FloatValues = 1.0, **forward: FloatValues,
+    table: ops.TableBuilder, where: Ints, label: str, *, forward_bytes: ops.FloatValues,
+    backward_bytes: ops.FloatValues, launches: ops.FloatValues = 1.0,
+    backward_launches: ops.FloatValues | None = None, backward_exponentials: ops.FloatValues = 0.0,
+    rate_share: ops.FloatValues = 1.0, **forward: ops.FloatValues,
 ) -> None:  # fmt: skip
     """Emit a memory-bound operator: its traffic both ways, and further columns of its forward."""
     memory = partial(
-        table.add, where, label, kind=MEMORY, category=COMPUTE_OTHER, rate_share=rate_share
+        table.add, where, label, kind=ops.MEMORY, category=ops.COMPUTE_OTHER, rate_share=rate_share
     )
-    memory(phase=FORWARD, bytes=forward_bytes, launches=launches, **forward)
+    memory(phase=ops.FORWARD, bytes=forward_bytes, launches=launches, **forward)
     again = launches if backward_launches is None else backward_launches
-    memory(phase=BACKWARD, bytes=backward_bytes, launches=again, exponentials=backward_exponentials)
+    memory(
+        phase=ops.BACKWARD, bytes=backward_bytes, launches=again, exponentials=backward_exponentials
+    )
 
 
 BITS = {site: 1 << position for position, site in enumerate(SITES)}
@@ -208,12 +204,13 @@ class _Beside(NamedTuple):
     split: int
     expert: int
     segment: int
-    recompute_bit: IntValues
+    recompute_bit: ops.IntValues
 
 
 def emit_adapted(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, outputs: Mapping[str, IntValues],
-    split: int, layer: Linear, *, keeps_input: bool | Flags = True,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str,
+    outputs: Mapping[str, ops.IntValues], split: int, layer: Linear, *,
+    keeps_input: bool | Flags = True,
 ) -> None:  # fmt: skip
     """Emit a linear layer as `emit_linear`, and the adapters beside it.
 
@@ -241,7 +238,7 @@ def emit_adapted(
 def _beside(shapes: Shapes, split: int, layer: Linear) -> _Beside:
     """Describe a layer; one adapter stands beside all experts of a rank, or one beside each."""
 
-    def column(value: FloatValues) -> Floats:
+    def column(value: ops.FloatValues) -> Floats:
         return np.broadcast_to(np.asarray(value), len(shapes))
 
     groups = column(layer.groups).astype(np.int64)
@@ -257,7 +254,7 @@ def _beside(shapes: Shapes, split: int, layer: Linear) -> _Beside:
 
 
 def _emit_adapter(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside, n_out: Ints,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside, n_out: Ints,
     keeps_input: Flags,
 ) -> None:  # fmt: skip
     """Emit ``Y += scale * B A dropout(X)`` and its backward.
@@ -295,8 +292,8 @@ def _emit_adapter(
 
 
 def _emit_sum(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside, inputs: Floats,
-    outputs: Floats,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside,
+    inputs: Floats, outputs: Floats,
 ) -> None:  # fmt: skip
     """Emit dropout, scale and addition, and in the backward the sum of two gradients of X.
 
@@ -316,7 +313,7 @@ def _emit_sum(
 
 
 def _emit_traffic(
-    table: TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside, rank: Ints,
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, label: str, beside: _Beside, rank: Ints,
     n_out: Ints,
 ) -> None:  # fmt: skip
     """Emit what an adapter moves over tensor parallelism, beside what its layer moves.
@@ -334,17 +331,17 @@ def _emit_traffic(
     together = divided[shapes.sequence_parallel[divided] == 1]
     apart = divided[shapes.sequence_parallel[divided] == 0]
     steps = [
-        (divided, FORWARD, ALL_REDUCE if split == ROW else ALL_GATHER, low),
-        (divided, BACKWARD, ALL_REDUCE, low),
+        (divided, ops.FORWARD, ALL_REDUCE if split == ROW else ALL_GATHER, low),
+        (divided, ops.BACKWARD, ALL_REDUCE, low),
     ]
     if split == ROW and not expert:
-        steps.append((divided, FORWARD, ALL_GATHER, high))
-        steps.append((together, BACKWARD, ALL_GATHER, high))
+        steps.append((divided, ops.FORWARD, ALL_GATHER, high))
+        steps.append((together, ops.BACKWARD, ALL_GATHER, high))
     if split == COLUMN and not expert:
-        steps.append((apart, BACKWARD, ALL_REDUCE, inputs))
+        steps.append((apart, ops.BACKWARD, ALL_REDUCE, inputs))
     for chosen, phase, operation, num_bytes in steps:
         emit_collective(
-            table, chosen, f"{label}.lora.{OPERATIONS[operation]}", phase=phase, category=TP_COMM,
-            operation=operation, num_bytes=num_bytes, **group,
-            recompute_bit=beside.recompute_bit if phase == FORWARD else 0,
+            table, chosen, f"{label}.lora.{OPERATIONS[operation]}", phase=phase,
+            category=ops.TP_COMM, operation=operation, num_bytes=num_bytes, **group,
+            recompute_bit=beside.recompute_bit if phase == ops.FORWARD else 0,
         )  # fmt: skip

@@ -14,7 +14,7 @@ from projector.arrays import Flags, Floats, Ints, Records
 from projector.kernels.device import FIRST_NARROW, OPERAND_BYTES
 from projector.lower.cluster_columns import LOAD_ONE
 from projector.lower.workload_columns import ADDS, WorkloadColumns
-from projector.operations.table import AGAIN
+from projector.operations.table import AGAIN, OperationTable
 
 
 class Shapes(WorkloadColumns):
@@ -100,6 +100,22 @@ class InferenceShapes(Shapes):
         return self.operand_bytes
 
 
+NARROW_LAYERS: dict[str, tuple[str, ...]] = {
+    "all": ("",),
+    "feed_forward": ("mlp.", "moe."),
+    "experts": ("moe.experts.",),
+}
+"""Linear layers that are narrow -> what their labels begin with."""
+
+
+def is_narrow(table: OperationTable, narrow_layers: Ints) -> Flags:
+    """Return whether rows belong to layers that are narrow; row of each in `NARROW_LAYERS`."""
+    begins = NARROW_LAYERS.values()
+    labels = [[label.startswith(each) for label in table.labels] for each in begins]
+    held = np.array(labels, np.bool_)  # also where a table has no labels
+    return np.asarray(held[narrow_layers, table.label])
+
+
 @dataclass(frozen=True, slots=True)
 class StepShapes:
     """What inference steps have beside the extents of their layers (int64[steps]).
@@ -109,6 +125,8 @@ class StepShapes:
     """
 
     layers: Ints
+    narrow_layers: Ints
+    """Row in `NARROW_LAYERS` of the linear layers that are narrow."""
     windowed: Ints
     """Layers whose attention has a window."""
     mixed_layers: Ints

@@ -14,21 +14,13 @@ import numpy as np
 from projector.arrays import Ints
 from projector.kernels.collective_algorithms import ALL_GATHER, REDUCE_SCATTER
 from projector.operations import attention
+from projector.operations import table as ops
 from projector.operations.communication import emit_collective, group_row
 from projector.operations.linear import Linear, emit_linear, emit_memory
 from projector.operations.shapes import Shapes, StepShapes, ceil_div
-from projector.operations.table import (
-    ATTENTION,
-    BACKWARD,
-    COMPUTE_ATTENTION,
-    CP_COMM,
-    FORWARD,
-    GEMM,
-    TableBuilder,
-)
 
 
-def emit_sparse_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def emit_sparse_attention(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the sparse attention of the layers in ``where``."""
     if len(where) == 0:
         return
@@ -54,18 +46,18 @@ def emit_sparse_attention(table: TableBuilder, shapes: Shapes, where: Ints) -> N
     seen = np.maximum(1, np.rint(most - most * most / (2.0 * shapes.seq))).astype(np.int64)
     flop = 2.0 * tokens * heads * seen * (width + shapes.kv_lora)
     core = partial(
-        table.add, where, "attention.core", kind=ATTENTION, category=COMPUTE_ATTENTION,
+        table.add, where, "attention.core", kind=ops.ATTENTION, category=ops.COMPUTE_ATTENTION,
         segment=attention.SEGMENT_CORE, dtype=shapes.wide_dtype, batch=shapes.tokens, heads=1,
         key_heads=1, m=heads, n=seen, k=width, d_v=shapes.kv_lora, causal=0,
     )  # fmt: skip
-    core(phase=FORWARD, flop=flop, saved_bytes=tokens * heads * (2.0 * width + 4.0))
-    core(phase=BACKWARD, flop=2.0 * flop, launches=3.0)
+    core(phase=ops.FORWARD, flop=flop, saved_bytes=tokens * heads * (2.0 * width + 4.0))
+    core(phase=ops.BACKWARD, flop=2.0 * flop, launches=3.0)
     absorb("attention.absorb_v", by_head(n_in=shapes.kv_lora, n_out=shapes.d_v))
     attention.emit_output(table, shapes, where)
 
 
 def emit_cached_indexer(
-    table: TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
+    table: ops.TableBuilder, shapes: Shapes, steps: StepShapes, where: Ints
 ) -> None:
     """Emit the indexer of inference steps, and the attention of prompts to the keys it chose.
 
@@ -89,14 +81,14 @@ def emit_cached_indexer(
     _emit_choice(layers, shapes, prompts, tokens, visible, steps.chunks)
     heads, _ = attention.local_heads(shapes)
     layers.add(
-        prompts, "attention.core", kind=ATTENTION, category=COMPUTE_ATTENTION,
+        prompts, "attention.core", kind=ops.ATTENTION, category=ops.COMPUTE_ATTENTION,
         dtype=shapes.wide_dtype, batch=tokens, heads=1, key_heads=1, m=heads,
         n=np.minimum(visible, shapes.index_topk), k=shapes.kv_lora + shapes.d_rope,
         d_v=shapes.kv_lora, causal=0,
     )  # fmt: skip
 
 
-def _emit_indexer(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_indexer(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit the projections of the indexer, which every tensor-parallel rank has whole."""
     linear = partial(Linear, tokens=shapes.tokens, saves_input=False)
     inner = shapes.index_heads * shapes.index_width
@@ -115,7 +107,7 @@ def _emit_indexer(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
 
 
 def _emit_choice(
-    table: TableBuilder, shapes: Shapes, where: Ints, tokens: Ints, keys: Ints, batch: Ints
+    table: ops.TableBuilder, shapes: Shapes, where: Ints, tokens: Ints, keys: Ints, batch: Ints
 ) -> None:
     """Emit the scores of all pairs of a query and a key, and the choice among them.
 
@@ -125,14 +117,16 @@ def _emit_choice(
     rows = ceil_div(tokens, np.maximum(1, batch)) * shapes.index_heads
     pairs = tokens.astype(np.float64) * keys
     scores = partial(
-        table.add, where, "attention.index.scores", kind=GEMM, category=COMPUTE_ATTENTION,
+        table.add, where, "attention.index.scores", kind=ops.GEMM, category=ops.COMPUTE_ATTENTION,
         dtype=shapes.dtype, batch=batch, m=rows, k=shapes.index_width,
         out_bytes=4.0 / np.maximum(1, shapes.index_heads),
     )  # fmt: skip
     flop = 2.0 * pairs * shapes.index_heads * shapes.index_width
-    scores(phase=FORWARD, n=keys, flop=flop)
+    scores(phase=ops.FORWARD, n=keys, flop=flop)
     chosen = np.minimum(keys, shapes.index_topk)
-    scores(phase=BACKWARD, n=chosen, flop=2.0 * flop * chosen / np.maximum(1, keys), repeats=2.0)
+    scores(
+        phase=ops.BACKWARD, n=chosen, flop=2.0 * flop * chosen / np.maximum(1, keys), repeats=2.0
+    )
     kept = 4.0 * tokens * shapes.index_topk.astype(np.float64)
     emit_memory(
         table, where, "attention.index.topk", forward_bytes=4.0 * pairs + kept,
@@ -140,13 +134,13 @@ def _emit_choice(
     )  # fmt: skip
 
 
-def _emit_context(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
+def _emit_context(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
     """Emit how context parallelism gathers latents and index keys; it can do nothing else here."""
     split = where[shapes.cp[where] > 1]
     width = shapes.kv_lora + shapes.d_rope + shapes.index_width
     whole = 2.0 * shapes.tokens * width.astype(np.float64) * shapes.cp
-    for phase, operation in ((FORWARD, ALL_GATHER), (BACKWARD, REDUCE_SCATTER)):
+    for phase, operation in ((ops.FORWARD, ALL_GATHER), (ops.BACKWARD, REDUCE_SCATTER)):
         emit_collective(
-            table, split, "attention.cp.all_gather", phase=phase, category=CP_COMM,
+            table, split, "attention.cp.all_gather", phase=phase, category=ops.CP_COMM,
             operation=operation, num_bytes=whole, **group_row(shapes, "cp"),
         )  # fmt: skip

@@ -6,7 +6,7 @@ Where none does, it says what would do; every entry of that was projected.
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -297,8 +297,7 @@ class PlanResult(Frame):
                 {"device": each.label, "gpus": list(each.gpus), "reason": each.reason}
                 for each in self.skipped
             ],
-            "worths": [asdict(each) for each in self.worths],
-            **told(self, "would_do assumptions layouts seconds"),
+            **told(self, "worths would_do assumptions layouts seconds"),
         }
 
     @property

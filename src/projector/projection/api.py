@@ -19,12 +19,13 @@ from projector.projection.evaluate import check_exists, check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
 from projector.projection.performance import (
     PerformanceProjection,
+    microbatches_of,
     performance_projection,
     under_schedule,
 )
 from projector.projection.provenance import Provenance
 from projector.projection.results import Results
-from projector.schedule.registry import SCHEDULES, refuse_on_request
+from projector.schedule.registry import SCHEDULES, refuse_long
 
 if TYPE_CHECKING:  # What is measured loads with the first record.
     from projector.projection.measured import Hybrid
@@ -297,11 +298,12 @@ def compare_schedules(
 ) -> PerformanceProjection:
     """Return the fastest schedule that fits, and the others; ``project`` projects under one."""
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
+    microbatches = microbatches_of(job)
     candidates, left_out = [], []
     refusal: ProjectorError | None = None
     for name in SCHEDULES:
         try:
-            refuse_on_request(name)
+            refuse_long(name, job.parallelism.pp, microbatches)
             candidate = project(under_schedule(job, name))
         except ProjectorError as error:
             refusal = refusal or error

@@ -452,17 +452,22 @@ def under_schedule(job: Job, name: str) -> Job:
     return load_job(job, overrides)
 
 
+def microbatches_of(job: Job) -> int:
+    """Return the microbatches of a step of a job that can exist."""
+    training = job.training
+    return training.global_batch_size // (training.micro_batch_size * data_parallel(job))
+
+
 def compare_job_schedules(job: Job, algorithm: str = ALL) -> ScheduleComparison:
     """Run one schedule of a job (a name or ``auto``) or ``all`` of them.
 
     A schedule that needs another number of chunks has the layers laid out in them.
     """
-    split, training = job.parallelism, job.training
+    split = job.parallelism
     check_placed(job)  # A job that cannot exist is no fault of the schedules.
 
     def run(name: str, chunks: int) -> tuple[PipelineRun, float]:  # noqa: ARG001  # the job knows
         evaluation = evaluate([under_schedule(job, name)])
         return pipeline_run_of(evaluation, 0), float(evaluation.steps.iteration_s[0])
 
-    microbatches = training.global_batch_size // (training.micro_batch_size * data_parallel(job))
-    return compared(split.pp, split.vpp, microbatches, algorithm, run, splits=True)
+    return compared(split.pp, split.vpp, microbatches_of(job), algorithm, run, splits=True)

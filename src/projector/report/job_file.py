@@ -138,7 +138,10 @@ def job_file(
         _HEADER,
         _line("model", model, _comment(_MODEL, "")),
         "parallelism:\n"
-        + _note_on_dp(cluster.gpus)
+        + _comment(
+            f"tp * pp * cp must divide the {cluster.gpus} GPUs; the rest is data parallelism.", "  "
+        )
+        + "\n"
         + _fields(ParallelismConfig, stated.get("parallelism", {}), {}),
         "training:\n" + _fields(TrainingConfig, stated["training"], {}),
         "cluster:\n" + _fields(ClusterConfig, stated["cluster"], filled),
@@ -146,13 +149,6 @@ def job_file(
         "first_order:\n" + _fields(FirstOrderConfig, {}, {}),
     ]
     return "\n".join(sections)
-
-
-def _note_on_dp(gpus: int) -> str:
-    return (
-        _comment(f"tp * pp * cp must divide the {gpus} GPUs; the rest is data parallelism.", "  ")
-        + "\n"
-    )
 
 
 def _fields(

@@ -207,11 +207,8 @@ def _events(rows: Sequence[Allocation], offset: list[int], base: int) -> list[di
             "addr": base + offset[i], "size": row.num_bytes, "stream": STREAM,
             "time_us": time_ps // 10**6, "frames": frames[i], "category": row.category,
         }  # fmt: skip
-        if is_start:
-            events.append({"action": "alloc", **common})
-        else:
-            events.append({"action": "free_requested", **common})
-            events.append({"action": "free_completed", **common})
+        actions = ("alloc",) if is_start else ("free_requested", "free_completed")
+        events += [{"action": action, **common} for action in actions]
     return events
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -251,15 +252,11 @@ def _limits(result: PlanResult) -> list[tuple[str, float, str]]:
 
 def _kinds(result: PlanResult) -> list[tuple[str, list[Choice], str, str]]:
     """Return the kinds of clusters: label, choices, colour and marker."""
-    markers = list(MARKERS)
+    labels = dict.fromkeys(each.label for each in result.choices)
+    looks = zip(cycle(fig.PALETTE), cycle(MARKERS), strict=False)
     return [
-        (
-            label,
-            [each for each in result.choices if each.label == label],
-            fig.PALETTE[place % len(fig.PALETTE)],
-            markers[place % len(markers)],
-        )
-        for place, label in enumerate(dict.fromkeys(each.label for each in result.choices))
+        (label, [each for each in result.choices if each.label == label], *look)
+        for label, look in zip(labels, looks, strict=False)
     ]
 
 
@@ -327,15 +324,10 @@ def _draw_kind(
 def _draw_names(side: fig.Axes, result: PlanResult, shown: Sequence[Choice]) -> None:
     write = usd if result.spend == COST else number
     rows = [
-        (
-            str(place + 1),
-            days_number(each.run.days),
-            days_number(each.run.days_high),
-            write(value_of(each, result.spend)),
-            f"{each.name}, {each.layout}",
-        )
-        for place, each in enumerate(shown)
-    ]
+        (str(place), days_number(each.run.days), days_number(each.run.days_high),
+         write(value_of(each, result.spend)), f"{each.name}, {each.layout}")
+        for place, each in enumerate(shown, 1)
+    ]  # fmt: skip
     notes = [result.answer]
     if result.beaten:
         notes.insert(0, f"{len(result.beaten)} small ones are slower and dearer than another.")
@@ -373,12 +365,8 @@ def figure_of_plan(result: PlanResult) -> dict[str, Any]:
     writers = {"xaxis": days_number, "yaxis": usd if result.spend == COST else number}
     for (axis, write), (low, high) in zip(writers.items(), _ranges(result), strict=True):
         ticks = round_ticks(low, high)
-        layout[axis] |= {
-            "type": "log",
-            "range": [math.log10(low), math.log10(high)],
-            "tickvals": ticks,
-            "ticktext": [write(tick) for tick in ticks],
-        }
+        texts, ends = [write(tick) for tick in ticks], [math.log10(low), math.log10(high)]
+        layout[axis] |= {"type": "log", "range": ends, "tickvals": ticks, "ticktext": texts}
     lines = []
     for axis, place, text in _limits(result):
         across = "y" if axis == "x" else "x"

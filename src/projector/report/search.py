@@ -58,11 +58,8 @@ def search_report(result: SearchResult) -> Document:
         known = ""
         if result.left_out_s is not None and result.best:
             gain = result.best[0].iteration_time_s / result.left_out_s - 1.0
-            known = (
-                f"; none is faster than the first by more than {gain:.1%}"
-                if gain > 0.0
-                else "; none is faster than the first"
-            )
+            known = "; none is faster than the first"
+            known += f" by more than {gain:.1%}" if gain > 0.0 else ""
         lines.append(f"STOPPED, {result.stopped}: {result.left_out:,} were left out{known}")
     head: list[RenderableType] = [
         Text(title, style="bold"),
@@ -332,22 +329,13 @@ def _digits(value: float) -> str:
 
 
 def _short(overrides: Mapping[str, Any]) -> str:
-    names = ("tp", "pp", "vpp", "cp", "ep")
     recompute = overrides["training.recompute"]
-    degrees = [f"{name}{overrides[f'parallelism.{name}']}" for name in names]
-    split = [
-        text
-        for text, name in zip(degrees, names, strict=True)
-        if overrides[f"parallelism.{name}"] > 1
-    ]
-    return " ".join(
-        [
-            *(split or ["dp only"]),
-            f"mbs{overrides['training.micro_batch_size']}",
-            f"zero{overrides['parallelism.zero_stage']}",
-            str(recompute["granularity"] if isinstance(recompute, Mapping) else recompute),
-        ]
-    )
+    degrees = {name: overrides[f"parallelism.{name}"] for name in ("tp", "pp", "vpp", "cp", "ep")}
+    texts = [f"{name}{degree}" for name, degree in degrees.items() if degree > 1] or ["dp only"]
+    texts.append(f"mbs{overrides['training.micro_batch_size']}")
+    texts.append(f"zero{overrides['parallelism.zero_stage']}")
+    texts.append(str(recompute["granularity"] if isinstance(recompute, Mapping) else recompute))
+    return " ".join(texts)
 
 
 def _illegal(result: SearchResult) -> list[Section]:

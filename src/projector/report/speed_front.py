@@ -8,7 +8,10 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.report.figures import figure as fig
+from projector.report.figures import rows as swept
 from projector.report.pages.page import band, log_ticks, plain_layout, scatter
+from projector.sweeps.points import SLO
+from projector.sweeps.result import SweepResult
 
 USER, GPU = "speed of one user, tokens/s", "throughput of one GPU, tokens/s"
 
@@ -144,6 +147,31 @@ def chart(curves: Sequence[Curve], least: float | None = None) -> dict[str, Any]
         ends_of = {"x0": least, "x1": least, "yref": "paper", "y0": 0, "y1": 1}
         layout["shapes"] = [{"type": "line", "line": line, **ends_of}]
     return {"data": data, "layout": layout}
+
+
+def curve_of_sweep(result: SweepResult) -> Curve:
+    """Return the rows of deployments that are ranked, and those that no other beats."""
+    fields, speeds = swept.axes_of(result.columns), ("tokens_per_s_per_user", swept.RATE)
+    front = result.pareto([swept.RATE, speeds[0]])
+    drawn = swept.sample(result.rows, MOST_DRAWN)
+    rows = [row for _, row in swept.rows_at(result, [*speeds, *result.ranking_columns], drawn)]
+    rows = [row for row in rows if row["fits"] and row.get(SLO, True)]
+    settings = front.select(swept.untied(result.plan, fields)).to_pylist()
+    names = [swept.configuration(each) for each in swept.differing(settings)] if settings else []
+    both = [*front.select(list(speeds)).to_pylist(), *rows]
+    user, gpu = (np.array([row[name] for row in both], np.float64) for name in speeds)
+    every, best = np.arange(len(both)), np.arange(len(front))
+
+    def label(row: int) -> str:
+        return names[row] if row < len(names) else ""
+
+    return Curve(swept.RATE, user, gpu, every, best, None, "", label, lambda _: "")
+
+
+def write_front_of_sweep(result: SweepResult, path: str) -> None:
+    """Draw throughput against speed of a sweep of deployments."""
+    title = swept.title_of_sweep(result)
+    fig.save_figure(path, lambda: draw(title, "", [curve_of_sweep(result)]))
 
 
 MOST_DRAWN = 1500

@@ -24,7 +24,7 @@ from projector.operations.table import ATTENTION, FORWARD, GEMM, OperationTable
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
 from projector.projection.timeline.columns import Timeline
-from projector.units import to_gib
+from projector.units import MEGA, to_gib
 
 _PS_PER_US = 10**6
 
@@ -286,6 +286,11 @@ class _Writer:
                 yield self._kernel(work) if work.track != columns.WAIT else self._wait(work)
             yield from self._host(rank, works)
             yield from self._memory(rank)
+            if self.timeline.clock_hz:
+                # Told as a run's clock is where it was sampled, so that two steps compare by it.
+                device = self.drawn[rank].device
+                clock = {str(device): self.timeline.clock_hz / MEGA}
+                yield counter("clock_mhz", device, self.zero_ps, clock)
 
     def _about(self) -> Iterator[str]:
         for rank, device in self.drawn.values():
@@ -586,6 +591,8 @@ class CollectiveNames(Config):
     collective: str
     buffer: Literal["in", "out", "both"]
     """Which message is the buffer; the other one is smaller by the size of the group."""
+    chakra: int
+    """``CollectiveCommType`` of Chakra."""
     source: str
 
     def messages(self, num_bytes: float, ranks: int) -> tuple[int, int]:

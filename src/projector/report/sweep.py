@@ -1,5 +1,6 @@
 """A sweep: counts, reasons, the best rows, and on a page its pictures; an estimate of a space."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import combinations
@@ -21,9 +22,12 @@ from projector.report.figures.scaling import read_scaling
 from projector.report.figures.words import TIMES, words_of
 from projector.report.pages import figures as page_figures
 from projector.report.pages.page import check_page, write_page
+from projector.report.speed_front import chart, curve_of_sweep
 from projector.report.terminal.grid import Pasted, heading, percent, plain
 from projector.sweeps.engine import Estimate
+from projector.sweeps.points import SLO
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standing
+from projector.units import to_ms
 
 LISTED = 5
 """Rows that a terminal lists."""
@@ -55,8 +59,8 @@ LEAST_BEST = 8
 MOST_EQUAL = 8
 """Rows that are read for each row of the table, for those that equal others."""
 
-_SHOWN = (swept.RATE, "iteration_time_ms", swept.PEAK, swept.HIGH, "mfu", "gpus")
-"""Columns of the table that must agree for rows to be equal."""
+_SHOWN = (swept.RATE, *swept.FIRST_RESULTS, "tpot_s", swept.PEAK, swept.HIGH, "mfu", "gpus")
+"""Columns of the table that must agree for rows to be equal, where there are such."""
 
 
 def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[Document | RenderableType]:
@@ -65,12 +69,10 @@ def sweep_report(result: SweepResult, fields: Sequence[str]) -> list[Document | 
         "fit": result.fit,
         "at risk": result.at_risk,
         "do not fit": result.does_not_fit,
-        "not the best": result.not_best,
+        **({"not the best": result.not_best} if result.not_best else {}),
         "left out": sum(result.infeasible.values()),
         "together": result.evaluated,
     }
-    if not result.not_best:
-        del counts["not the best"]
     columns = [prose("", list(counts)), Column("points", list(counts.values()), "{:,}".format)]
     note = f"{result.rows:,} rows"
     if result.rate_per_s is not None:
@@ -116,9 +118,9 @@ def write_sweep_page(result: SweepResult, path: str | Path) -> None:
     title = swept.title_of_sweep(result)
     workloads = swept.workloads_of(result)
     shown = workloads[: swept.MOST_WORKLOADS]
-    fronts = [(name, each, read_front(each)) for name, each in shown]
+    what = "deployments" if swept.serves(result) else "jobs"
     lead = (
-        f"{result.rows:,} jobs of {result.evaluated:,} points: {result.fit:,} fit, "
+        f"{result.rows:,} {what} of {result.evaluated:,} points: {result.fit:,} fit, "
         f"{result.at_risk:,} are at risk, {result.does_not_fit:,} do not fit."
     )
     if len(workloads) > 1:
@@ -132,7 +134,7 @@ def write_sweep_page(result: SweepResult, path: str | Path) -> None:
     warnings = "".join(f" Warning: {warning}." for warning in result.warnings)
     sections = [
         *_ranked(result, workloads),
-        _pareto(fronts),
+        _speeds(shown) if swept.serves(result) else _pareto(shown),
         *_heat_maps(result),
         *_scaling(shown),
         *_reasons(result.infeasible),
@@ -161,7 +163,9 @@ def _reasons(infeasible: Mapping[str, int]) -> list[Section]:
 def nothing_ranked(result: SweepResult) -> str:
     """Say why no row is ranked, and what would rank some."""
     if not result.rows:
-        return "No point of the space is a legal job"
+        return "No point of the space is legal"
+    if result.fit and SLO in result.columns:
+        return "No row that fits keeps what its load promises"
     if not result.at_risk:
         return "No row fits"
     rows = "1 row is" if result.at_risk == 1 else f"{result.at_risk:,} rows are"
@@ -171,6 +175,13 @@ def nothing_ranked(result: SweepResult) -> str:
 def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[Column]:
     """Return what rows reach, as columns; a terminal shows verdicts where they may differ."""
     one = "{:,.1f}".format
+    if swept.FIRST_RESULTS[1] in rows[0]:
+        names = ("ttft_s", "TTFT ms"), ("tpot_s", "TPOT ms")
+        times = [Column(head, [to_ms(row[name]) for row in rows], one, 1) for name, head in names]
+        user = Column("tokens/s/user", [row["tokens_per_s_per_user"] for row in rows], one, 1)
+        peak = Column("peak GiB", [row[swept.PEAK] for row in rows], one, 2)
+        return [Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),
+                *times, user, peak]  # fmt: skip
     shown = Media.ALL if all_verdicts else Media.PAGE
     return [
         Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),
@@ -193,12 +204,16 @@ def _listed(result: SweepResult, fields: Sequence[str]) -> list[Section]:
     else:
         told = [", ".join(f"{short[name]}={each[name]}" for name in fields) for each in settings]
         axes = [prose("axes", told)]
-    note = f"by tokens/s/GPU; to GiB: where the {COVERED} % band of the peak ends"
+    note = "by tokens/s/GPU"
+    if swept.HIGH in result.columns:
+        note += f"; to GiB: where the {COVERED} % band of the peak ends"
     table = Table([*_reached(rows, all_verdicts=result.allow_risk), *axes])
     return [Section(_best_name(result), table=table, note=note)]
 
 
 def _best_name(result: SweepResult) -> str:
+    if SLO in result.columns:
+        return "Best that keep what is promised"
     return "Best, those at risk too" if result.allow_risk else "Best that fit"
 
 
@@ -214,7 +229,9 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
     numbered = [[str(row[field]) for field in parts] for row in rows]
     known = {text: float(place) for place, text in enumerate(dict.fromkeys(map(str, numbered)))}
     of_workload = np.array([known[str(each)] for each in numbered], np.float64)
-    shown_columns = [np.array([row[name] for row in rows], np.float64) for name in _SHOWN]
+    shown_columns = [
+        np.array([row[name] for row in rows], np.float64) for name in _SHOWN if name in rows[0]
+    ]
     _, equal = distinct(of_workload, *shown_columns)
     equal = _first(equal, of_workload, most)
     settings = [
@@ -242,18 +259,18 @@ def _ranked(result: SweepResult, workloads: Sequence[tuple[str, SweepResult]]) -
         text = f"The {most} rows of each workload with the most tokens/s/GPU. A click sorts."
     if any(len(same) > 1 for same in equal):
         text += " Equal rows stand once; a setting that changes nothing has all of its values."
-    text += f" To GiB: where the {COVERED} % band of the peak ends."
+    if swept.HIGH in result.columns:
+        text += f" To GiB: where the {COVERED} % band of the peak ends."
     if is_grouped:
         text += " Layouts of one group differ by less than the noise of a comparison."
     return [Section(_best_name(result), text, Table(columns))]
 
 
 def _first(equal: list[list[int]], of_workload: Floats, most: int) -> list[list[int]]:
-    taken: dict[float, int] = {}
+    taken: Counter[float] = Counter()
     kept = []
     for same in equal:
-        workload = float(of_workload[same[0]])
-        taken[workload] = taken.get(workload, 0) + 1
+        taken[workload := float(of_workload[same[0]])] += 1
         if taken[workload] <= most:
             kept.append(same)
     return kept
@@ -267,9 +284,8 @@ def _grouped(
     for workload in dict.fromkeys(of_workload):
         own = [place for place, each in enumerate(of_workload) if each == workload]
         rates = np.array([rows[place][swept.RATE] for place in own], np.float64)
-        for place, group in zip(
-            own, layout_groups(rates, [settings[place] for place in own]), strict=True
-        ):
+        found = layout_groups(rates, [settings[place] for place in own])
+        for place, group in zip(own, found, strict=True):
             groups[place] = group
     return groups
 
@@ -281,8 +297,16 @@ def _cell(value: Any) -> Any:
     return value if isinstance(value, int) and not isinstance(value, bool) else plain(value)
 
 
-def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
-    drawn = [(name, *_front(result, front)) for name, result, front in fronts]
+def _speeds(workloads: Sequence[tuple[str, SweepResult]]) -> Section:
+    figures: list[Any] = [
+        (name, partial(chart, [curve_of_sweep(result)])) for name, result in workloads
+    ]
+    text = "Of what fits and keeps what is promised, the rows that no other beats in both."
+    return Section("Throughput against speed", text, figures=figures)
+
+
+def _pareto(workloads: Sequence[tuple[str, SweepResult]]) -> Section:
+    drawn = [(name, *_front(result, read_front(result))) for name, result in workloads]
     if len(drawn) == 1:
         ((_, figure, text),) = drawn
         return Section("Speed against memory", text, figures=[("", lambda: figure)])
@@ -294,12 +318,8 @@ def _pareto(fronts: Sequence[tuple[str, SweepResult, Front]]) -> Section:
 def _front(result: SweepResult, front: Front) -> tuple[Any, str]:
     fields = swept.axes_of(result.columns)
     drawn = swept.sample(result.rows, SAMPLE)
-    rows = [
-        row
-        for _, row in swept.rows_at(
-            result, [swept.RATE, swept.PEAK, *VERDICT_COLUMNS, *fields], drawn
-        )
-    ]
+    asked = [swept.RATE, swept.PEAK, *VERDICT_COLUMNS, *fields]
+    rows = [row for _, row in swept.rows_at(result, asked, drawn)]
     rate, peak = (
         np.array([row[name] for row in rows], np.float64) for name in (swept.RATE, swept.PEAK)
     )

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION, told
+from projector.envelope import envelope, told
 from projector.errors import ConfigError
 from projector.report.document import Column, Document, Figure, Media, Section, Table, words
 from projector.report.figures import figure as fig
@@ -112,13 +112,10 @@ class Run:
             for (name, phase), panel in self.panels.items()
         ]
         return {
-            **told(self, "name ranks iterations"),
-            "iteration_ms": None if self.iteration_ms is None else self.iteration_ms.to_dict(),
-            "parts_ms": self.parts_ms,
-            "communication_ms": self.communication_ms,
+            **told(self, "name ranks iterations iteration_ms parts_ms communication_ms"),
             "phases": phases,
             "overlaps": overlaps,
-            "sampled": {what: each.to_dict() for what, each in self.sampled.items()},
+            **told(self, "sampled"),
         }
 
 
@@ -206,11 +203,7 @@ class Runs:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of JSON."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "version": package_version(),
-            **told(self, "warnings runs"),
-        }
+        return envelope(self.warnings) | told(self, "runs")
 
     @property
     def warnings(self) -> list[str]:
@@ -311,7 +304,7 @@ def _samples(found: Runs) -> list[Section]:
         words("run", [run.name for _, run in known]),
         *(
             Column(name, [getattr(each, key) for each in spreads], "{:,.0f}".format, digits=1)
-            for name, key in _SPREAD
+            for name, key in _SPREAD.items()
         ),
     ])  # fmt: skip
     figures = [(label, partial(_samples_page, found, what)) for what, label in SAMPLED.items()]
@@ -319,13 +312,9 @@ def _samples(found: Runs) -> list[Section]:
     return [Section("Clock and power", _sentence(note), table, note=note, figures=figures)]
 
 
-_SPREAD = (
-    ("median", "median"),
-    ("25 %", "p25"),
-    ("75 %", "p75"),
-    ("least", "min"),
-    ("most", "max"),
-)
+_SPREAD = {"median": "median", "25 %": "p25", "75 %": "p75", "least": "min", "most": "max"}
+_BOX = {"lowerfence": "min", "q1": "p25", "median": "median", "q3": "p75", "upperfence": "max"}
+"""Names in the table and of plotly -> those of a band."""
 
 
 # The page.
@@ -365,19 +354,12 @@ def _some(values: Any) -> Any:
 def _samples_page(found: Runs, what: str) -> Figure:
     known = [run for run in found.runs if what in run.sampled]
     spreads = [run.sampled[what] for run in known]
+    names = [page.said(run.name) for run in known]
     box = {
-        "type": "box",
-        "name": "",
-        "x": [page.said(run.name) for run in known],
-        "showlegend": False,
-    } | {
-        "lowerfence": [each.min for each in spreads],
-        "q1": [each.p25 for each in spreads],
-        "median": [each.median for each in spreads],
-        "q3": [each.p75 for each in spreads],
-        "upperfence": [each.max for each in spreads],
+        "type": "box", "name": "", "x": names, "showlegend": False,
+        **{name: [getattr(each, key) for each in spreads] for name, key in _BOX.items()},
         "marker": {"color": fig.PALETTE[0]},
-    }
+    }  # fmt: skip
     layout = page.plain_layout("", SAMPLED[what])
     page.named_axis(layout, "xaxis")
     return {"data": [box], "layout": layout}
@@ -435,12 +417,15 @@ def _name_runs(axes: Axes, names: Sequence[str]) -> None:
 def _draw_phase(found: Runs, phase: str, axes: Axes) -> None:
     places = np.arange(len(found.runs))
     parts, talks = found.bars(phase)
+    # All panels have one legend: what any phase has.
+    every = chain.from_iterable(map(found.bars, found.phases))
+    used = {name for bars in every for name, values in bars.items() if any(values)}
     for offset, width, bars, colours, suffix in (
         (-0.14, 0.5, parts, trace.COLOURS, ""), (0.27, 0.2, talks, trace.TRAFFIC, " communication"),
     ):  # fmt: skip
         below = np.zeros(len(places))
         for name, values in bars.items():
-            if not any(name in told and any(told[name]) for told in _of_phases(found)):
+            if name not in used:
                 continue
             axes.bar(
                 places + offset, values, width, bottom=below, color=colours[name],
@@ -449,11 +434,6 @@ def _draw_phase(found: Runs, phase: str, axes: Axes) -> None:
             below += np.asarray(values)
     _name_runs(axes, found.names)
     axes.set_title(phase, fontsize=9)
-
-
-def _of_phases(found: Runs) -> list[dict[str, list[float]]]:
-    """Return what `Runs.bars` has of every phase, so that all panels have one legend."""
-    return [bars for phase in found.phases for bars in found.bars(phase)]
 
 
 def _draw_boxes(found: Runs, operation: Operation, axes: Axes) -> None:
@@ -495,8 +475,8 @@ def _draw_points(found: Runs, operation: Operation, axes: Axes) -> None:
 
 def _draw_sampled(found: Runs, what: str, axes: Axes) -> None:
     known = [run for run in found.runs if what in run.sampled]
-    _draw_spreads(axes, known, [run.sampled[what] for run in known])
     spreads = [run.sampled[what] for run in known]
+    _draw_spreads(axes, known, spreads)
     low, high = min(each.min for each in spreads), max(each.max for each in spreads)
     room = 0.08 * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from projector.envelope import told
 from projector.errors import ProjectorError
 from projector.schedule.planning.costs import Objective
-from projector.schedule.registry import SCHEDULES, refuse_on_request, resolve
+from projector.schedule.registry import SCHEDULES, refuse_long, resolve
 from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run, read_arguments
 from projector.units import to_gib, to_ms
@@ -145,8 +145,14 @@ def compared(
 ) -> ScheduleComparison:
     """Run schedules, with ``splits`` in their chunks; the fastest that fits is the first."""
     names = SCHEDULES if algorithm == ALL else [resolve(algorithm, vpp).name]
+
+    def tried(name: str, chunks: int) -> tuple[PipelineRun, float | None]:
+        if algorithm == ALL:
+            refuse_long(name, pp, microbatches)
+        return run(name, chunks)
+
     candidates = [
-        _candidate(name, SCHEDULES[name].chunks(vpp) if splits else vpp, run, algorithm == ALL)
+        _candidate(name, SCHEDULES[name].chunks(vpp) if splits else vpp, tried, algorithm == ALL)
         for name in names
     ]
     candidates.sort(key=lambda each: (_RANK[each.status], each.time_s, each.peak))
@@ -160,8 +166,6 @@ def _candidate(name: str, vpp: int, run: Run, excuse: bool) -> Candidate:
     raised. One whose memory is too small to plan anything does not fit, either way.
     """
     try:
-        if excuse:
-            refuse_on_request(name)
         result, iteration_s = run(name, vpp)
     except ProjectorError as error:
         if error.key == "memory_limit":

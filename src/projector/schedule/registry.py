@@ -17,6 +17,10 @@ from projector.schedule.planning.costs import Costs, uniform_costs
 MAX_OPERATIONS = 2**24
 """Longest order; a line of it takes 700 MB. PP 64, VPP 2 and 1,024 microbatches have 2**18."""
 
+MOST_COMPARED = 2**13
+"""Longest order that a comparison of all schedules searches for: up to here twenty seconds of a
+core are enough, and 64 ranks with 512 microbatches take a minute."""
+
 MOST = {"pp": 1024, "vpp": 64}
 """As in a job: time and memory of a replay grow with their squares."""
 
@@ -52,7 +56,8 @@ class Entry(NamedTuple):
     directions: int = 1
     """Copies of the model that run at once."""
     on_request: bool = False
-    """Whether it takes seconds to plan, so that a comparison of all schedules leaves it out."""
+    """Whether it takes seconds to plan, so that a search leaves it out, and a comparison of all
+    schedules does with more than `MOST_COMPARED` operations."""
     grouped: bool = False
     """Whether ``check``, ``order`` and ``repeats`` also take the size of a group."""
     repeats: Callable[..., tuple[int, int]] = lambda *_: (0, 1)
@@ -100,6 +105,14 @@ SCHEDULES: dict[str, Entry] = {
             forward_backward.interleaved,
             grouped=True,
             repeats=forward_backward.repeat_groups,
+        ),
+        Entry(
+            "1f1b-v",
+            "1F1B over two chunks a rank in a V, two thirds of the memory of 1F1B",
+            partial(orders.two_chunks, "1f1b-v"),
+            forward_backward.one_f_one_b_v,
+            stages=lambda pp, _: orders.v_shape(pp),
+            repeats=_each_later,
         ),
         Entry(
             "zerobubble",
@@ -215,10 +228,14 @@ def check_sizes(pp: int, vpp: int, microbatches: int) -> None:
         )
 
 
-def refuse_on_request(name: str) -> None:
+def refuse_long(name: str, pp: int, microbatches: int) -> None:
     """Raise for a schedule that a comparison of all schedules leaves out."""
-    if SCHEDULES[name].on_request:
-        msg = f"takes seconds to plan; choose schedule {name} alone"
+    operations = 3 * pp * microbatches
+    if SCHEDULES[name].on_request and operations > MOST_COMPARED:
+        msg = (
+            f"takes minutes to plan {operations:,} operations (compared up to {MOST_COMPARED:,}); "
+            f"choose schedule {name} alone"
+        )
         raise ScheduleError(msg, key="schedule", value=name, allowed=f"schedule = {name}")
 
 

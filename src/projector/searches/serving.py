@@ -31,7 +31,7 @@ from projector.serving.api import LOAD, ServingCase, on_devices, project_case, r
 from projector.serving.capacity import Targets
 from projector.serving.deployment import DEGREES, Deployment, DisaggregatedConfig
 from projector.serving.load import PROMISES, Scheduler, Traffic
-from projector.serving.projection import HOUR, ServingProjection
+from projector.serving.projection import ServingProjection
 from projector.serving.rates import (
     LARGEST_BATCH,
     LoadGrid,
@@ -41,7 +41,7 @@ from projector.serving.rates import (
     load_columns,
     load_rates,
 )
-from projector.units import MILLISECOND, to_ms
+from projector.units import HOUR, MILLISECOND, to_ms
 
 OBJECTIVES = THROUGHPUT, COST, GPUS = "throughput", "cost", "gpus"
 """Generated tokens of a device and second; rent of a million of them; devices for a rate."""

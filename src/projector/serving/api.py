@@ -1,13 +1,10 @@
 """Reading what serves and what is served; what that costs and yields, and what limits its steps."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-import numpy as np
-
-from projector.arrays import Floats
 from projector.config._base import Config
 from projector.config.cluster import ClusterConfig
 from projector.config.device import Device
@@ -18,25 +15,16 @@ from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError
 from projector.first_order.serving import FirstOrderServing, project_deployment
 from projector.lower.hardware import native_type
-from projector.operations.table import ATTENTION, COLLECTIVE, EXCHANGE, GEMM, OperationTable
 from projector.serving import rates
-from projector.serving.capacity import Targets, capacity
-from projector.serving.columns import StepColumns
+from projector.serving.capacity import CapacityResult, Targets, capacity
 from projector.serving.deployment import DEGREES, Deployment
 from projector.serving.generation import Generation, disaggregated_times
 from projector.serving.load import MAX_LENGTH, PROMISES, Load, Scheduler, Traffic
 from projector.serving.memory import ServingMemory, serving_memory
+from projector.serving.points import StepGrid, grid_times
 from projector.serving.projection import ServingProjection, StepProjection
-from projector.serving.simulation import simulate_load
-from projector.serving.step import (
-    BREAKDOWN,
-    HOST,
-    LAUNCH,
-    CostedSteps,
-    StepTimes,
-    costed_steps,
-    times_of,
-)
+from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
+from projector.serving.step import BREAKDOWN, LIMITS
 from projector.units import unwrapped
 
 LOAD = "load"
@@ -67,6 +55,15 @@ def read_case(
     ``device`` is short for ``cluster.device``, and ``load`` is a mapping of `Traffic`. Overrides
     are dotted, e.g. ``{"tp": 4, "load.batch": 8}``, and applied last.
     """
+    data, derived = serving_data(source, overrides), dict[str, str]()
+    traffic, scheduler = read_traffic(data), read_scheduler(data)
+    return ServingCase(read_deployment(data, derived), traffic, derived, scheduler)
+
+
+def serving_data(
+    source: str | Path | Mapping[str, Any] | None, overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what `read_case` parses, with overrides."""
     if source is None:
         data: dict[str, Any] = {}
     elif isinstance(source, Mapping):
@@ -86,21 +83,28 @@ def read_case(
     for key, value in (overrides or {}).items():
         _set(data, f"cluster.{key}" if str(key).split(".")[0] == "device" else str(key), value)
     _hint_load(data)
-    load, scheduler = data.pop(LOAD, None), data.pop(SCHEDULER, None)
-    traffic = (
-        load
-        if isinstance(load, Traffic)
-        else Traffic.parse({} if load is None else load, path=LOAD)
-    )
-    derived: dict[str, str] = {}
-    _require(data)
-    data["cluster"] = _cluster(data, derived)
-    return ServingCase(
-        Deployment.parse(data),
-        traffic,
-        derived,
-        Scheduler.parse({} if scheduler is None else scheduler, path=SCHEDULER),
-    )
+    return data
+
+
+def read_traffic(data: Mapping[str, Any]) -> Traffic:
+    """Return the requests of a serving file."""
+    load = data.get(LOAD)
+    if isinstance(load, Traffic):
+        return load
+    return Traffic.parse({} if load is None else load, path=LOAD)
+
+
+def read_scheduler(data: Mapping[str, Any]) -> Scheduler:
+    """Return how the engine of a serving file fills its steps."""
+    scheduler = data.get(SCHEDULER)
+    return Scheduler.parse({} if scheduler is None else scheduler, path=SCHEDULER)
+
+
+def read_deployment(data: Mapping[str, Any], derived: dict[str, str]) -> Deployment:
+    """Return the deployment of a serving file, noting what is ``derived``."""
+    own = {name: value for name, value in data.items() if name not in (LOAD, SCHEDULER)}
+    _require(own)
+    return Deployment.parse({**own, "cluster": _cluster(own, derived)})
 
 
 def _set(data: dict[str, Any], dotted: str, value: Any) -> None:
@@ -216,13 +220,16 @@ def project_serving(
         ProjectorError: If the deployment or the load cannot exist. A load that does not fit is
             projected all the same.
     """
+    if isinstance(model, Mapping) and "model" in model and deployment is None:
+        # A deployment stands first, as a job does in the other functions.
+        model, deployment = None, model
     given: dict[str, Any] = {"model": model, "device": device, **settings}
     load = {"batch": batch, "context": context, "output": output, "rate_per_s": rate_per_s}
     load |= {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
     given |= {f"{LOAD}.{name}": value for name, value in load.items()}
     changes = {key: value for key, value in given.items() if value is not None}
     changes |= dict(overrides or {})
-    source = _mapping(deployment) if isinstance(deployment, Deployment) else deployment
+    source = deployment_data(deployment) if isinstance(deployment, Deployment) else deployment
     if by_closed_forms(fidelity):
         if front or gpus is not None:
             msg = "front and gpus: closed forms know no front; leave them or fidelity out"
@@ -231,7 +238,8 @@ def project_serving(
     return project_case(read_case(source, changes), front=front, gpus=gpus)
 
 
-def _mapping(deployment: Deployment) -> dict[str, Any]:
+def deployment_data(deployment: Deployment) -> dict[str, Any]:
+    """Return what a deployment states, with its model and cluster as they are."""
     stated = deployment.model_dump(exclude_unset=True, exclude={"model", "cluster"})
     return {**stated, "model": deployment.model, "cluster": deployment.cluster}
 
@@ -257,16 +265,14 @@ def project_case(
     elif case.traffic.batch is not None:
         case = _with_split(case)
     else:
-        found = rates.serving_front(_splits(case.deployment), case.traffic)
+        found = rates.serving_front(splits_of(case.deployment), case.traffic)
         case = _at_knee(case, found)
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
     point = rates.load_point(deployment, traffic, batch)
     chunks, _ = rates.chunk_grid(point)
-    steps = [*map(chunks.step, range(len(chunks))), rates.decode_grid(point).step(0)]
-    *prefills, decode = _projected(costed_steps(steps))
-    prefill = _together(prefills)
+    prefill, (decode,) = _together(_projected(chunks)), _projected(rates.decode_grid(point))
     disaggregated = None
     if deployment.disaggregated is not None and (traffic.output or 1) > 1:
         load = Generation(deployment, batch, traffic.context, traffic.output or 1)
@@ -286,11 +292,19 @@ def project_case(
         front=found,
         disaggregated=disaggregated,
     )
-    return _under_load(result, case) if case.traffic.rate_per_s is not None else result
+    if traffic.rate_per_s is None or memory.max_batch(traffic.longest) < 1:
+        return result
+    served, found_capacity = serve_case(case)
+    return replace(result, under_load=served, capacity=found_capacity)
 
 
-def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjection:
-    """Simulate the requests; with promises, as many replicas as keep them."""
+def serve_case(
+    case: ServingCase, replicas: Callable[..., Replica] = replica_of
+) -> tuple[LoadResult, CapacityResult | None]:
+    """Simulate the requests; with promises, as many replicas as keep them.
+
+    ``replicas`` returns that of a deployment, a scheduler, and a longest sequence.
+    """
     traffic = case.traffic
     load = Load.parse(
         {
@@ -300,14 +314,14 @@ def _under_load(result: ServingProjection, case: ServingCase) -> ServingProjecti
             "requests": traffic.requests,
         }
     )
-    if result.memory.max_batch(traffic.longest) < 1:
-        return result
     if traffic.ttft_ms is None and traffic.tpot_ms is None:
-        return replace(result, under_load=simulate_load(case.deployment, load, case.scheduler))
+        drawn = load.draw()
+        replica = replicas(case.deployment, case.scheduler, longest_of(drawn))
+        return serve_all([(replica, load, drawn)])[0], None
     names = ("ttft_ms", "tpot_ms", "percentile")
     targets = Targets.parse({name: getattr(traffic, name) for name in names})
-    found = capacity(case.deployment, load, targets, case.scheduler)
-    return replace(result, under_load=found.result, capacity=found)
+    found = capacity(case.deployment, load, targets, case.scheduler, replicas)
+    return found.result, found
 
 
 def _with_split(case: ServingCase) -> ServingCase:
@@ -315,7 +329,7 @@ def _with_split(case: ServingCase) -> ServingCase:
     if "tp" in case.deployment.model_fields_set:
         return case
     chosen = case.deployment
-    for chosen in _splits(case.deployment):
+    for chosen in splits_of(case.deployment):
         if serving_memory(chosen).max_batch(case.traffic.longest) >= (case.traffic.batch or 1):
             note = "the least that fits"
             break
@@ -324,7 +338,7 @@ def _with_split(case: ServingCase) -> ServingCase:
     return replace(case, deployment=chosen, derived={**case.derived, "tp": f"{chosen.tp} ({note})"})
 
 
-def _splits(deployment: Deployment) -> list[Deployment]:
+def splits_of(deployment: Deployment) -> list[Deployment]:
     """Return a deployment with each legal power of two as tensor parallelism of its cluster."""
     if "tp" in deployment.model_fields_set:
         return [deployment]
@@ -389,20 +403,19 @@ def on_devices(deployment: Deployment, gpus: int) -> Deployment:
     return deployment.model_copy(update={"cluster": cluster})
 
 
-def _projected(costed: CostedSteps) -> list[StepProjection]:
-    times = times_of(costed)
-    limits_s = limit_seconds(costed, times)
+def _projected(grid: StepGrid) -> list[StepProjection]:
+    times = grid_times(grid)
     return [
         StepProjection(
-            sequences=step.batch or step.prefill_batch,
-            new_tokens=step.prefill_tokens or step.new_tokens,
-            cached_tokens=step.context + step.prefill_context,
+            sequences=int(grid.batch[row] or grid.prefill_batch[row]),
+            new_tokens=int(grid.prefill_tokens[row] or grid.new_tokens[row]),
+            cached_tokens=int(grid.context[row] + grid.prefill_context[row]),
             time_s=float(times.latency_s[row]),
             interval_s=float(times.interval_s[row]),
             breakdown_s=dict(zip(BREAKDOWN, times.breakdown_s[row].tolist(), strict=True)),
-            limits_s=dict(zip(LIMITS, limits_s[row].tolist(), strict=True)),
+            limits_s=dict(zip(LIMITS, times.limits_s[row].tolist(), strict=True)),
         )
-        for row, step in enumerate(costed.steps)
+        for row in range(len(grid))
     ]
 
 
@@ -449,66 +462,3 @@ def _warnings(deployment: Deployment, traffic: Traffic) -> list[str]:
     if native != deployment.dtype:
         found.append(f"{device.name} computes {deployment.dtype} as {native}")
     return found
-
-
-LIMITS = ("compute", "memory", "communication", "launch", "host")
-"""What a step may be limited by."""
-
-COMPUTE, MEMORY, COMMUNICATION, GAPS, WAITS = range(5)
-
-
-def limit_seconds(costed: CostedSteps, times: StepTimes) -> Floats:
-    """Divide the seconds of each step by what limits its operations, float64[steps, len(LIMITS)].
-
-    Rows add up to the latency. The seconds of an operation belong to its higher roof: FLOP over the
-    matrix rate, or bytes over the memory rate (Williams et al., Roofline, CACM 2009).
-    """
-    num = len(costed.columns)
-    divided = np.zeros((num, len(LIMITS)))
-    for table, row_s in costed.parts:
-        compute_s, memory_s = _compute_s(table, costed.columns), _memory_s(table, costed.columns)
-        code = np.where(compute_s > memory_s, COMPUTE, MEMORY)
-        linked = (table.kind == COLLECTIVE) | (table.kind == EXCHANGE)
-        slot = table.workload * len(LIMITS) + np.where(linked, COMMUNICATION, code)
-        seconds = np.bincount(slot, row_s * table.repeats, num * len(LIMITS))
-        divided += seconds.reshape(num, len(LIMITS))
-    divided[:, GAPS] = times.breakdown_s[:, LAUNCH]
-    divided[:, WAITS] = times.breakdown_s[:, HOST]
-    return divided
-
-
-def _compute_s(table: OperationTable, columns: StepColumns) -> Floats:
-    """Return the seconds of each row at the matrix rate."""
-    device = columns.shapes.rows["device"][table.workload]
-    flop = 2.0 * table.m.astype(np.float64) * table.n * table.k * table.batch
-    flop = np.where(table.kind == ATTENTION, _attention_flop(table), flop)
-    flop = np.where((table.kind == GEMM) | (table.kind == ATTENTION), flop, table.flop)
-    wide = columns.shapes.wide_dtype[table.workload]
-    of_gemm = columns.devices["matrix_flop_per_s"][device, table.dtype]
-    of_attention = columns.devices["attention_flop_per_s"][device, wide]
-    rate = np.where(table.kind == GEMM, of_gemm, of_attention)
-    seconds: Floats = flop / rate
-    return seconds
-
-
-def _attention_flop(table: OperationTable) -> Floats:
-    """Return the FLOP of fused attention; a causal one sees about half of its new keys."""
-    seen = np.where(table.window > 0, np.minimum(table.n, table.window), table.n)
-    pairs = table.m * (seen - np.where(table.causal == 1, np.minimum(table.m, seen) / 2.0, 0.0))
-    flop: Floats = 2.0 * table.batch * table.heads * pairs * (table.k + table.d_v)
-    return flop
-
-
-def _memory_s(table: OperationTable, columns: StepColumns) -> Floats:
-    """Return the seconds of each row at the memory rate; each operand moves once."""
-    device = columns.shapes.rows["device"][table.workload]
-    width = columns.shapes.operand_bytes[table.workload]
-    share = columns.weight_share[table.workload]
-    m, n, k = (column.astype(np.float64) for column in (table.m, table.n, table.k))
-    gemm = table.batch * (width * (m * k + share * k * n) + table.out_bytes * m * n)
-    widths = table.k + table.d_v
-    attention = 2.0 * table.batch * (table.heads * m * widths + table.key_heads * n * widths)
-    moved = np.where(table.kind == GEMM, gemm, table.bytes)
-    moved = np.where(table.kind == ATTENTION, attention, moved)
-    seconds: Floats = moved / columns.devices["hbm_bytes_per_s"][device]
-    return seconds

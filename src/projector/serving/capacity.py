@@ -1,7 +1,7 @@
 """How many replicas a load needs, and what a deployment trades between latency and throughput."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,25 +90,27 @@ def capacity(
     load: Load,
     targets: Targets | None = None,
     scheduler: Scheduler | None = None,
+    replicas: Callable[..., Replica] = replica_of,
 ) -> CapacityResult:
     """Find how many replicas serve a load within the targets.
 
     The largest rate of one replica is searched for with the same random numbers at every rate,
     so that a larger rate only moves the same requests together. Requests are dealt to replicas at
     random, which leaves Poisson arrivals Poisson; ``replicas = ceil(rate / largest rate)``.
+    ``replicas`` returns that of a deployment, a scheduler, and a longest sequence.
     """
     targets = targets or Targets()
     if load.rate_per_s is None:
         msg = f"a capacity is asked for at a rate; {load.arrival} arrivals have none"
         raise ConfigError(msg, key="arrival", value=load.arrival, allowed=["poisson", "gamma"])
-    replica = replica_of(deployment, scheduler or Scheduler(), longest_of(load.draw()))
+    replica = replicas(deployment, scheduler or Scheduler(), longest_of(load.draw()))
     largest, slowest = _largest_rate(replica, load, targets)
     if largest == 0.0:
         return CapacityResult(deployment, targets, load, 0.0, None, slowest)
-    replicas = max(1, math.ceil(load.rate_per_s / largest))
-    share = load.at_rate(load.rate_per_s / replicas)
+    count = max(1, math.ceil(load.rate_per_s / largest))
+    share = load.at_rate(load.rate_per_s / count)
     result = serve_all([(replica, share, share.draw())])[0]
-    return CapacityResult(deployment, targets, load, largest, replicas, result)
+    return CapacityResult(deployment, targets, load, largest, count, result)
 
 
 def _largest_rate(replica: Replica, load: Load, targets: Targets) -> tuple[float, LoadResult]:

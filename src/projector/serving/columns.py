@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints, Records
-from projector.config.cluster import ClusterConfig
 from projector.config.device_kernels import MatrixType
 from projector.config.engine import dequantising, weight_formats
 from projector.config.model import ModelConfig, parts_of
@@ -25,7 +24,7 @@ from projector.lower.sections import ModelColumns
 from projector.lower.workload_columns import WORKLOAD, expected_parts
 from projector.operations.moe import NO_EXCHANGE
 from projector.operations.recurrent import RECURRENT
-from projector.operations.shapes import InferenceShapes, StepShapes, ceil_div
+from projector.operations.shapes import NARROW_LAYERS, InferenceShapes, StepShapes, ceil_div
 from projector.serving.deployment import Deployment, is_further_token_module
 from projector.units import TERA
 
@@ -119,7 +118,7 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     rows = layer_rows(deployments)
     rows["device"], rows["fabric"] = device, fabric
     shapes = InferenceShapes(rows, extents.tokens, extents.emitting)
-    grouped, grouped_class = _grouped(clusters, shapes.dtype)
+    grouped, grouped_class = _grouped(deployments, shapes.dtype)
     weight_share, widen_s = _weights(deployments)
     hardware = devices, fabrics, exchanges, grouped, grouped_class, exchange_codes
     return StepColumns(shapes, extents, weight_share, widen_s, *hardware)
@@ -230,6 +229,7 @@ def _step_shapes(
     stage_local = local_members(stage, 1, domain)
     return StepShapes(
         layers=column(model.num_layers for model in models),
+        narrow_layers=column([*NARROW_LAYERS].index(each.narrow_layers) for each in deployments),
         windowed=column(model.sliding_window_layers for model in models),
         mixed_layers=column(
             sum(bool(parts_of(kind)[0]) for kind in model.layer_kinds) for model in models
@@ -367,13 +367,22 @@ def _weights(deployments: Sequence[Deployment]) -> tuple[Floats, Floats]:
     return share, widen_s
 
 
-def _grouped(clusters: Sequence[ClusterConfig], dtype: Ints) -> tuple[Records, Ints]:
-    """Return one record for each distinct cluster and matrix type, at the sustained clock."""
-    keys = [(id(cluster), int(code)) for cluster, code in zip(clusters, dtype, strict=True)]
+def _grouped(deployments: Sequence[Deployment], dtype: Ints) -> tuple[Records, Ints]:
+    """Return one record for each distinct cluster and matrix type, at the sustained clock.
+
+    MXFP4 experts run in kernels for few tokens, where a device has them (TensorRT-LLM's, which all
+    engines take for it on Blackwell).
+    """
+    keys = [
+        (id(each.cluster), int(code), each.dtype == "mxfp4")
+        for each, code in zip(deployments, dtype, strict=True)
+    ]
     rows, index = _first_rows(keys)
     records = [np.zeros(0, GROUPED)]
     for row in rows:
-        cluster, device, name = clusters[row], clusters[row].device, MATRIX_TYPES[keys[row][1]]
+        cluster, name = deployments[row].cluster, MATRIX_TYPES[keys[row][1]]
+        device, few = cluster.device, f"{name}_low_latency"
         clock = cluster.gpu_clock_mhz or device.sustained_clock_mhz[name]  # type: ignore[index]
-        records.append(grouped_record(device, name, expert_kernels(device, name), clock))
+        kernels = few if keys[row][2] and few in device.expert_layer.kernels else name
+        records.append(grouped_record(device, name, expert_kernels(device, kernels), clock))
     return np.concatenate(records), index

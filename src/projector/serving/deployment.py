@@ -180,6 +180,10 @@ class Deployment(Config):
     than ``dtype``, in which they are multiplied; none given means as ``dtype``. ``weight_bits`` 8
     and 4 mean ``int8`` and ``int4``."""
 
+    narrow_layers: Literal["all", "feed_forward", "experts"] = "all"
+    """Linear layers that ``dtype`` and ``weights`` hold for: all, those of feed-forward parts, or
+    routed experts alone, as in checkpoints of NVFP4 and MXFP4; the others are in 16 bits."""
+
     weight_group: Count | None = None
     """Weights that share a scale; none given means what is usual for ``weights``."""
 
@@ -413,7 +417,8 @@ class Deployment(Config):
         """What prefills; the deployment itself where it is not disaggregated."""
         if self.disaggregated is None:
             return self
-        own = self.model_dump(exclude_unset=True, exclude={"model", "cluster", "disaggregated"})
+        names = Deployment.model_fields.keys() - {"model", "cluster", "disaggregated"}
+        own = self.model_dump(exclude_unset=True, include=set(names))
         own |= {"speculative": None, "model": self.model, "cluster": self.cluster}
         given = dict(self.disaggregated.prefill)
         degrees = {"tp": self.tp, "pp": self.pp, "attention_dp": self.attention_dp, **given}

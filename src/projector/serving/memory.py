@@ -12,7 +12,7 @@ from projector.lower.cluster_columns import ClusterColumns
 from projector.lower.stages import KIND_OF_LAYER, Kind, has_part
 from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.recurrent import RECURRENT, state_bytes
-from projector.operations.shapes import Shapes
+from projector.operations.shapes import Shapes, is_narrow
 from projector.operations.table import FORWARD, GEMM
 from projector.serving.columns import Step, each_once, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
@@ -82,6 +82,11 @@ class ServingMemory:
         sequences = -(-np.asarray(batch, np.int64) // self.deployment.attention_dp)
         held: Floats = sequences * self.stage_cache_bytes(context).max(axis=-1)
         return held
+
+    def peak_bytes(self, batch: int | Ints, context: int | Ints) -> Floats:
+        """Return weights, activations and cache of the fullest rank, reserve included."""
+        held = self.weights_bytes + self.workspace_bytes + self.reserve_bytes
+        return held + self.cache_bytes(batch, context)
 
     @property
     def stage_room_bytes(self) -> Floats:
@@ -197,6 +202,7 @@ def _kind_weights_bytes(deployments: Sequence[Deployment]) -> Floats:
     owner = table.workload // kinds
     share = step_columns([Step(deployment, 1) for deployment in deployments])
     linear = (table.kind == GEMM) & (table.phase == FORWARD)
+    linear &= is_narrow(table, share.extents.narrow_layers[owner])
     narrow = linear & (table.dtype == rows["dtype"][table.workload])
     wide_bytes = np.where(
         linear & (share.weight_share[owner] < 1.0), 2.0 * share.weight_share[owner], 2.0

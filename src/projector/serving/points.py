@@ -96,6 +96,11 @@ class StepGrid(Grid):
         return Step(self.deployments[values.pop("deployment")], **values)
 
 
+def step_times(steps: Sequence[Step]) -> StepTimes:
+    """Time inference steps."""
+    return grid_times(StepGrid.of_steps(steps))
+
+
 _CACHED = ("context", "prefill_context")
 
 
@@ -133,7 +138,7 @@ def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Floats:
         spread = _spread(columns, chunk)
         emit = emit_inference_core if core else emit_inference_base
         table = emit(spread.shapes, spread.extents)
-        parts.append(totals_of(table, cost_rows(table, spread), len(chunk)))
+        parts.append(totals_of(table, cost_rows(table, spread), spread))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -184,6 +189,8 @@ class SpeculatedTimes:
     """Expected tokens that each sequence gains; 1 without speculation."""
     interval_s: Floats
     """Between two of the model's own steps of the slowest stage, with a batch in each stage."""
+    limits_s: Floats
+    """Of the model's own step, float64[steps, len(LIMITS)]."""
 
     def step_s_of(self, stages: Floats) -> Floats:
         """Return the seconds between two steps of a sequence, with a batch in each stage."""
@@ -255,4 +262,4 @@ def speculated_grid_times(grid: StepGrid) -> SpeculatedTimes:
         )
         draft_s[rows] = passes[owner] * grid_times(one).latency_s
     tokens = np.where(decodes, gained[grid.deployment], 1.0)
-    return SpeculatedTimes(own.latency_s, draft_s, tokens, own.interval_s)
+    return SpeculatedTimes(own.latency_s, draft_s, tokens, own.interval_s, own.limits_s)

@@ -18,9 +18,7 @@ from projector.serving.memory import ServingMemory
 from projector.serving.points import SpeculatedTimes
 from projector.serving.rates import Rates, ServingFront
 from projector.serving.simulation import LoadResult
-from projector.units import to_gib, to_ms
-
-HOUR = 3600.0
+from projector.units import HOUR, to_gib, to_ms
 
 FITS, DOES_NOT_FIT = "fits", "does_not_fit"
 
@@ -106,6 +104,10 @@ class ServingProjection:
     """Generated tokens of one sequence, prompts of others included."""
     tokens_per_s_per_gpu = Told(float)
     """Generated tokens of the replica over its devices."""
+    peak_bytes = Told(float)
+    """Weights, cache, and activations of the fullest rank, reserve included."""
+    usable_bytes = Told(float)
+    """What an engine takes of the device, reserve included."""
     max_batch = Told(int)
     """Sequences of prompt and output that fit; 0 if none does."""
 
@@ -122,13 +124,6 @@ class ServingProjection:
     def kv_cache_bytes(self) -> float:
         """Cache of the fullest rank when all sequences have their full length."""
         return float(self.memory.cache_bytes(self.batch, self.traffic.longest))
-
-    @property
-    def peak_bytes(self) -> float:
-        """Weights, cache, and activations of the fullest rank, reserve included."""
-        memory = self.memory
-        held = memory.weights_bytes + memory.workspace_bytes + memory.reserve_bytes
-        return held + self.kv_cache_bytes
 
     @property
     def fits(self) -> bool:
@@ -240,7 +235,7 @@ class ServingProjection:
             "workspace_gib": to_gib(memory.workspace_bytes),
             "reserve_gib": to_gib(memory.reserve_bytes),
             "peak_gib": to_gib(self.peak_bytes),
-            "usable_gib": to_gib(memory.usable_bytes + memory.reserve_bytes),
+            "usable_gib": to_gib(self.usable_bytes),
             "device_memory_gib": float(self.deployment.cluster.device.hbm_gib),
         }
 

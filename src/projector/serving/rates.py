@@ -3,7 +3,7 @@
 A front has the splits and batches that no other beats in both throughput and speed.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,15 +14,20 @@ from projector.arrays import Flags, Floats, Ints, front_rows
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
 from projector.serving.deployment import Deployment, degrees
-from projector.serving.generation import cached_prefix, exposed_transfer_s, transfers_of
 from projector.serving.load import MAX_BATCH, Traffic
-from projector.serving.memory import serving_memories
+from projector.serving.memory import ServingMemory, serving_memories
 from projector.serving.points import (
     Grid,
     SpeculatedTimes,
     StepGrid,
     grid_times,
     speculated_grid_times,
+)
+from projector.serving.transfers import (
+    CacheTransfers,
+    cached_prefix,
+    exposed_transfer_s,
+    transfers_of,
 )
 from projector.units import to_ms
 
@@ -62,6 +67,14 @@ class Rates:
     tokens_per_s_per_gpu: Floats
     """Generated tokens of the replica over its devices, and over those of as much as prefills for
     it elsewhere."""
+    bound_prefill: Ints
+    """int64[points]: what limits most of a prefill, as a place in `LIMITS`."""
+    bound_decode: Ints
+    """The same of a decode step of the model, in the middle of a generation."""
+    peak_bytes: Floats
+    """Of the fullest rank: weights, activations and cache, reserve included."""
+    usable_bytes: Floats
+    """What an engine takes of the device, reserve included."""
     max_batch: Ints
     """int64[points]: sequences of prompt and output that fit; 0 if none does."""
     fits: Flags
@@ -80,15 +93,16 @@ def load_rates(grid: LoadGrid) -> Rates:
         if len(values) and values.min() < least:
             msg = f"{key} must be at least {least}, got {values.min()}"
             raise ConfigError(msg, key=key, value=int(values.min()), allowed=f">= {least}")
-    prompts = _prompts(grid)
-    ttft_s, interval_s = _prefill(grid)
+    prompts = prompts_of(grid)
+    ttft_s, interval_s, bound = prefill_times(grid)
     each_s = interval_s / prompts
     apart = np.flatnonzero(
         _of_deployment(grid, [each.disaggregated is not None for each in grid.deployments])
     )
-    ttft_s[apart], each_s[apart] = _sent(
-        grid.take(apart), prompts[apart], ttft_s[apart], each_s[apart]
-    )
+    if len(apart):
+        sent, exposed_s = sent_caches(grid.take(apart), prompts[apart], ttft_s[apart])
+        ttft_s[apart] += exposed_s
+        each_s[apart] = np.maximum(each_s[apart], sent.transfer_s / prompts[apart])
     stages = _of_deployment(grid, [each.pp for each in grid.deployments])
     gpus = _of_deployment(grid, [each.gpus for each in grid.deployments]).astype(np.float64)
     decode = decode_times(grid)
@@ -101,13 +115,17 @@ def load_rates(grid: LoadGrid) -> Rates:
     requests = np.where(replaced, grid.batch * user / np.maximum(1, grid.output), 0.0)
     beside = _of_deployment(grid, [each.prefill_side.gpus for each in grid.deployments])
     gpus[apart] += (requests * each_s * beside)[apart]
-    most = largest_batches(grid)
+    most, peak, usable = _memory(grid)
     return Rates(
         ttft_s=ttft_s,
         tpot_s=tpot_s,
         prompts_s=prompts_s,
         tokens_per_s_per_user=user,
         tokens_per_s_per_gpu=grid.batch * user / gpus,
+        bound_prefill=bound,
+        bound_decode=decode.limits_s.argmax(axis=1),
+        peak_bytes=peak,
+        usable_bytes=usable,
         max_batch=most,
         fits=grid.batch <= most,
     )
@@ -117,29 +135,25 @@ def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:
     return np.array(values, np.int64)[grid.deployment]
 
 
-def _prompts(grid: LoadGrid) -> Ints:
+def prompts_of(grid: LoadGrid) -> Ints:
     """Return the prompts that go through together."""
     groups = _of_deployment(grid, [each.prefill_prompts for each in grid.deployments])
     return np.where(grid.prompts > 0, grid.prompts, groups)
 
 
-def _sent(
-    grid: LoadGrid, prompts: Ints, prefill_s: Floats, each_s: Floats
-) -> tuple[Floats, Floats]:
-    """Return the time to first tokens of loads whose cache is sent, and that of each prompt."""
-    if len(grid) == 0:
-        return prefill_s, each_s
+def sent_caches(grid: LoadGrid, prompts: Ints, prefill_s: Floats) -> tuple[CacheTransfers, Floats]:
+    """Return the caches that loads send, and what of the time lies behind their prefill."""
     sent = transfers_of(grid.deployments, grid.deployment, prompts, grid.context)
     layers = _of_deployment(grid, [each.model.num_layers for each in grid.deployments])
     settings = [each.disaggregated for each in grid.deployments]
     layerwise = _of_deployment(grid, [bool(each and each.layerwise) for each in settings]) == 1
-    exposed_s = exposed_transfer_s(sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise)
-    return prefill_s + exposed_s, np.maximum(each_s, sent.transfer_s / prompts)
+    layers_s = sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise
+    return sent, exposed_transfer_s(*layers_s)
 
 
 def prefill_grid(grid: LoadGrid) -> StepGrid:
     """Return the prefill of each load in one step, without what a cached prefix spares."""
-    prompts = _prompts(grid)
+    prompts = prompts_of(grid)
     grid = replace(grid, deployments=tuple(each.prefill_side for each in grid.deployments))
     share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
     page = _of_deployment(grid, [each.page_tokens for each in grid.deployments])
@@ -195,20 +209,24 @@ def chunk_grid(grid: LoadGrid) -> tuple[StepGrid, Ints]:
     return replace(steps, prefill_tokens=left, prefill_context=cached), first
 
 
-def _prefill(grid: LoadGrid) -> tuple[Floats, Floats]:
-    """Return the latency of each load's prefill, and the time between two; timed once if equal."""
+def prefill_times(grid: LoadGrid) -> tuple[Floats, Floats, Ints]:
+    """Return the latency of each load's prefill, the time between two, and what limits most of it.
+
+    Equal ones are timed once.
+    """
     if len(grid) == 0:
-        return np.zeros(0), np.zeros(0)
+        return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
     rows, of_load = group_rows(grid.deployment, grid.context, grid.prompts, grid.chunk)
     steps, first = chunk_grid(grid.take(rows))
     times = grid_times(steps)
     latency_s, interval_s = (
         np.add.reduceat(each, first)[of_load] for each in (times.latency_s, times.interval_s)
     )
-    return latency_s, interval_s
+    limits_s = np.add.reduceat(times.limits_s, first)
+    return latency_s, interval_s, limits_s.argmax(axis=1)[of_load]
 
 
-def largest_batches(grid: LoadGrid) -> Ints:
+def largest_batches(grid: LoadGrid, memories: Sequence[ServingMemory] | None = None) -> Ints:
     """Return the largest batch that fits, once for each distinct deployment and length."""
     longest = grid.context + grid.output
     if len(grid) == 0:
@@ -216,12 +234,30 @@ def largest_batches(grid: LoadGrid) -> Ints:
     first, of_load = group_rows(grid.deployment, longest)
     owners, lengths = grid.deployment[first], longest[first]
     most = np.empty(len(first), np.int64)
-    memories = serving_memories(grid.deployments)
-    order = np.argsort(owners, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
-        most[rows] = memories[int(owners[rows[0]])].max_batch(lengths[rows])
+    memories = memories or serving_memories(grid.deployments)
+    for owner, rows in _rows_of(owners):
+        most[rows] = memories[owner].max_batch(lengths[rows])
     found: Ints = most[of_load]
     return found
+
+
+def _memory(grid: LoadGrid) -> tuple[Ints, Floats, Floats]:
+    """Return the largest batch that fits, the peak, and what is usable."""
+    memories = serving_memories(grid.deployments) if len(grid) else []
+    peak, usable = np.zeros(len(grid)), np.zeros(len(grid))
+    for owner, rows in _rows_of(grid.deployment):
+        memory, longest = memories[owner], grid.context[rows] + grid.output[rows]
+        peak[rows] = memory.peak_bytes(grid.batch[rows], longest)
+        usable[rows] = memory.usable_bytes + memory.reserve_bytes
+    return largest_batches(grid, memories), peak, usable
+
+
+def _rows_of(owners: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each owner with its rows."""
+    order = np.argsort(owners, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
+        if len(rows):
+            yield int(owners[rows[0]]), rows
 
 
 LARGEST_BATCH = 1 << 16
@@ -318,18 +354,50 @@ def load_columns(traffic: Traffic) -> dict[str, int]:
 
 def _grid(deployments: Sequence[Deployment], traffic: Traffic) -> LoadGrid:
     """Return each deployment with its batches; one of 1 where nothing fits."""
-    owners = np.arange(len(deployments))
-    load = load_columns(traffic)
-    largest = largest_batches(LoadGrid.of(deployments, deployment=owners, **load))
-    if traffic.batch is not None:
-        return LoadGrid.of(deployments, deployment=owners, batch=traffic.batch, **load)
-    batches = [batches_up_to(min(int(most), LARGEST_BATCH)) for most in largest]
-    return LoadGrid.of(
-        deployments,
-        deployment=np.repeat(owners, [len(each) for each in batches]),
-        batch=np.concatenate(batches) if batches else np.zeros(0, np.int64),
-        **load,
-    )
+    owners, batch = np.arange(len(deployments)), traffic.batch or 1
+    grid = LoadGrid.of(deployments, deployment=owners, batch=batch, **load_columns(traffic))
+    return grid if traffic.batch is not None else _with_batches(grid)[0]
+
+
+def _with_batches(grid: LoadGrid) -> tuple[LoadGrid, Ints]:
+    """Return each load with every batch up to the largest that fits, and which load it is of."""
+    most, index = np.unique(np.minimum(largest_batches(grid), LARGEST_BATCH), return_inverse=True)
+    tried = [batches_up_to(int(each)) for each in most]
+    batches = [tried[each] for each in index.tolist()]
+    of_load = np.repeat(np.arange(len(grid)), [len(each) for each in batches])
+    batch = np.concatenate([np.zeros(0, np.int64), *batches])
+    return replace(grid.take(of_load), batch=batch), of_load
+
+
+def settled(grid: LoadGrid, options: Ints) -> LoadGrid:
+    """Return loads with what they leave open chosen, each as that of the load alone.
+
+    A load may run on any of so many ``options`` of the deployments, from its own on; its batch is
+    open where it is 0. Chosen is the knee of throughput against speed, of options alone the first
+    that fits. Where nothing does, it is the last one, with a batch of 1 where that is open.
+    """
+    rows, of_load = group_rows(*(getattr(grid, name) for name in grid.usual))
+    one, count = grid.take(rows), options[rows]
+    of_one = np.repeat(np.arange(len(one)), count)
+    place = np.arange(len(of_one)) - np.repeat(np.cumsum(count) - count, count)
+    every = one.take(of_one)
+    every = replace(every, deployment=every.deployment + place)
+    deployment, batch = one.deployment + count - 1, np.maximum(1, one.batch)
+    if len(stated := np.flatnonzero((every.batch > 0) & (count[of_one] > 1))):
+        some = every.take(stated)
+        fitting = stated[largest_batches(some) >= some.batch]
+        owner, first = np.unique(of_one[fitting], return_index=True)
+        deployment[owner] = every.deployment[fitting[first]]
+    if len(opened := np.flatnonzero(every.batch == 0)):
+        tried, of_opened = _with_batches(replace(every.take(opened), batch=np.ones_like(opened)))
+        rates, owner = load_rates(tried), of_one[opened[of_opened]]
+        fits = np.flatnonzero(rates.fits)
+        speed, rate = rates.tokens_per_s_per_user[fits], rates.tokens_per_s_per_gpu[fits]
+        order = fits[np.lexsort((-speed, -rate, -(rate * speed), owner[fits]))]
+        knees, first = np.unique(owner[order], return_index=True)
+        deployment[knees] = tried.deployment[order[first]]
+        batch[knees] = tried.batch[order[first]]
+    return replace(one, deployment=deployment, batch=batch).take(of_load)
 
 
 def legal_deployments(base: Deployment, gpus: int) -> list[Deployment]:

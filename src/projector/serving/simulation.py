@@ -5,7 +5,7 @@ The times of its steps are interpolated on a grid.
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from projector.envelope import told
 from projector.errors import ConfigError
 from projector.kernels import serving_load as kernel
 from projector.kernels.serving_load import StepTable
-from projector.serving.columns import Step, counts_of, scheduled
+from projector.serving.columns import scheduled
 from projector.serving.deployment import Deployment
-from projector.serving.generation import cached_prefix_tokens
 from projector.serving.load import Drawn, Load, Scheduler
 from projector.serving.memory import serving_memory
-from projector.serving.points import speculated_times
-from projector.serving.step import BREAKDOWN, between_steps_us, hosts_of, step_times
+from projector.serving.points import StepGrid, grid_times, speculated_grid_times
+from projector.serving.step import BREAKDOWN, between_steps_us, hosts_of
+from projector.serving.transfers import cached_prefix_tokens
 from projector.units import MICROSECOND, MILLISECOND, to_ms
 
 _ATTENTION, _HOST = (BREAKDOWN.index(name) for name in ("attention", "host"))
@@ -60,51 +60,47 @@ def step_table(deployment: Deployment, max_seqs: int, max_tokens: int, longest: 
         np.concatenate([[0], _closed(FIRST_CONTEXT << np.arange(40), FIRST_CONTEXT, longest)]),
     )
     tokens, chunk = _dense(2, max_tokens), _closed(2 << np.arange(40), 2, max_tokens)
-    timed = _Timed(deployment)
-    decoding = [max(1, -(-int(many) // stages)) for many in batch]
-    decode = timed.add(
-        Step(deployment, many, 1, int(past)) for many in decoding for past in context
-    )
-    base = timed.add(_prompts(deployment, int(many) // stages) for many in tokens)
-    parts = timed.add(
-        Step(deployment, groups, int(part), int(past)) for part in chunk for past in context
-    )
-    mixed = timed.add(
-        Step(deployment, many, 1, BESIDE_CONTEXT, BESIDE_TOKENS, 0, groups) for many in decoding
-    )
-    alone = timed.add(_prompts(deployment, many + BESIDE_TOKENS * groups) for many in decoding)
-    (small,) = timed.add([Step(deployment, groups, 1, BESIDE_CONTEXT, 2, 0, groups)])
-    timed.run()
-    decode_s = timed.latency_s[decode]
+
+    def timed(many: Any, new: Any = 1, past: Any = 0, **beside: Any) -> _Timed:
+        return _Timed.of(
+            StepGrid.of([deployment], batch=many, new_tokens=new, context=past, **beside)
+        )
+
+    def prompts(many: Ints) -> _Timed:
+        """Time steps with so many new tokens, all of prompts, one for each attention group."""
+        return timed(groups, np.maximum(2, many // groups))
+
+    decoding = np.maximum(1, -(-batch // stages))
+    decode = timed(decoding[:, np.newaxis], 1, context)
+    base, parts = prompts(tokens // stages), timed(groups, chunk[:, np.newaxis], context)
+    decode_s, beside = decode.latency_s, {"prefill_batch": groups}
+    mixed = timed(decoding, 1, BESIDE_CONTEXT, prefill_tokens=BESIDE_TOKENS, **beside)
+    alone = prompts(decoding + BESIDE_TOKENS * groups)
+    small = timed(groups, 1, BESIDE_CONTEXT, prefill_tokens=2, **beside)
     if deployment.speculative is not None:
-        decode_s = speculated_times(timed.steps[: len(decode)]).token_s
+        steps = StepGrid.of([deployment], batch=decoding[:, np.newaxis], context=context)
+        decode_s = speculated_grid_times(steps).token_s
     square = (len(batch), len(context))
     return StepTable(
         batch=batch,
         context=context,
         decode_s=decode_s.reshape(square),
-        decode_attention_s=timed.attention_s[decode].reshape(square),
+        decode_attention_s=decode.attention_s.reshape(square),
         tokens=tokens,
-        base_s=timed.other_s[base],
+        base_s=base.other_s,
         chunk=chunk,
         past=context,
-        chunk_attention_s=timed.attention_s[parts].reshape(len(chunk), -1) / (groups * stages),
-        beside_s=timed.other_s[mixed] - timed.other_s[alone],
-        host_s=float(timed.host_s[base[0]]),
-        host_beside_s=float(timed.host_s[small]),
+        chunk_attention_s=parts.attention_s.reshape(len(chunk), -1) / (groups * stages),
+        beside_s=mixed.other_s - alone.other_s,
+        host_s=float(base.host_s[0]),
+        host_beside_s=float(small.host_s[0]),
         overhead_s=between_steps_us(deployment) * MICROSECOND,
         sequence_s=deployment.runs.sequence_us * MICROSECOND / groups,
     )
 
 
-def _prompts(deployment: Deployment, tokens: int) -> Step:
-    """Return a step with so many new tokens, all of prompts, one for each attention group."""
-    groups = deployment.attention_dp
-    return Step(deployment, groups, max(2, tokens // groups))
-
-
-class _Timed:
-    """Steps that are collected first and timed at once."""
+class _Timed(NamedTuple):
+    """Times of steps, float64[steps] each."""
 
     latency_s: Floats
     attention_s: Floats
@@ -113,27 +109,15 @@ class _Timed:
     host_s: Floats
     """What the host needs, where that shows; else 0."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self._deployment = deployment
-        self.steps: list[Step] = []
-
-    def add(self, steps: Iterable[Step]) -> Ints:
-        """Take steps; return their positions."""
-        first = len(self.steps)
-        self.steps.extend(steps)
-        return np.arange(first, len(self.steps))
-
-    def run(self) -> None:
-        times = step_times(self.steps)
-        breakdown_s = times.breakdown_s
-        self.latency_s = times.latency_s
-        self.attention_s = breakdown_s[:, _ATTENTION]
-        hosts, counts = hosts_of([self._deployment]), counts_of(self.steps)
-        overhead_s = hosts.step_s + hosts.sequence_s * scheduled(counts, hosts.groups)
-        waits_s = breakdown_s[:, _HOST] - overhead_s
-        device_s = times.latency_s - breakdown_s[:, _HOST]
-        self.other_s = device_s - self.attention_s
-        self.host_s = np.where(waits_s > ROUNDING_S, device_s + waits_s, 0.0)
+    @classmethod
+    def of(cls, grid: StepGrid) -> "_Timed":
+        """Time steps of one deployment."""
+        times, hosts = grid_times(grid), hosts_of(grid.deployments)
+        attention_s, host_s = times.breakdown_s[:, [_ATTENTION, _HOST]].T
+        overhead_s = hosts.step_s + hosts.sequence_s * scheduled(grid.counts, hosts.groups)
+        waits_s, device_s = host_s - overhead_s, times.latency_s - host_s
+        shown_s = np.where(waits_s > ROUNDING_S, device_s + waits_s, 0.0)
+        return cls(times.latency_s, attention_s, device_s - attention_s, shown_s)
 
 
 def _spread(first: int, last: int) -> Ints:
@@ -315,6 +299,7 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
         windowed=model.sliding_window_layers + standing,
         window_pages=window_pages,
         concurrency=0,
+        overlaps=int(deployment.runs.overlaps),
     )
     # A whole prompt can be longer than a step is meant to be.
     largest = max_tokens if scheduler.prompts == "chunked" else max(max_tokens, longest)

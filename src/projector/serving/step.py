@@ -5,26 +5,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from projector.arrays import Flags, Floats, Ints
+from projector.arrays import Flags, Floats, Ints, Records
 from projector.config.engine import dequantising
 from projector.errors import NumericError
 from projector.kernels.attention import attention_time_columns
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.elementwise import elementwise_time_column
-from projector.kernels.gemm import MEMORY as MEMORY_BOUND
-from projector.kernels.gemm import OVERHEAD as OVERHEAD_BOUND
 from projector.kernels.gemm import gemm_time_columns
 from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.operations import table as ops
-from projector.operations.emit import emit_inference_base, emit_inference_core
+from projector.operations.shapes import is_narrow
 from projector.serving.columns import (
-    Step,
     StepColumns,
-    counts_of,
     has_prompts,
     scheduled,
-    step_columns,
 )
 from projector.serving.deployment import Deployment
 from projector.units import MICROSECOND
@@ -34,6 +29,11 @@ BREAKDOWN = ("gemm", "attention", "other", "tp_comm", "pp_comm", "ep_comm", "lau
 what the device waits for the host beyond that."""
 
 LAUNCH, HOST = 6, 7
+
+LIMITS = ("compute", "memory", "communication", "launch", "host")
+"""What a step may be limited by."""
+
+COMPUTE, MEMORY, COMMUNICATION = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,23 @@ class StepTimes:
     """float64[steps]: first stage to last, every stage idle while another works."""
     interval_s: Floats
     """float64[steps]: between two batches of the slowest stage, with a batch in each stage."""
+    limits_s: Floats
+    """float64[steps, len(LIMITS)]: the latency by what limits the operations. The seconds of an
+    operation belong to its higher roof: FLOP over the matrix rate, or bytes over the memory rate
+    (Williams et al., Roofline, CACM 2009)."""
 
 
-def totals_of(table: ops.OperationTable, row_s: Floats, steps: int) -> Floats:
-    """Add up the rows of each step, float64[steps, LAUNCH + 2].
+def totals_of(table: ops.OperationTable, row_s: Floats, columns: StepColumns) -> Floats:
+    """Add up the rows of each step, float64[steps, LAUNCH + 5].
 
     These are the seconds of each term that rows have, then kernels, then operators that launch
-    nothing. ``row_s`` has the seconds of one repeat of each row.
+    nothing, then seconds that `LIMITS` of rows limit. ``row_s`` has the seconds of one repeat of
+    each row.
     """
+    steps = len(columns)
+    is_compute = _compute_s(table, columns) > _memory_s(table, columns)
+    linked = (table.kind == ops.COLLECTIVE) | (table.kind == ops.EXCHANGE)
+    limit = np.where(linked, COMMUNICATION, np.where(is_compute, COMPUTE, MEMORY))
 
     def added(slot: Ints, values: Floats, width: int) -> Floats:
         # In the order of the rows; none are float64 zeros.
@@ -65,6 +74,7 @@ def totals_of(table: ops.OperationTable, row_s: Floats, steps: int) -> Floats:
             added(table.workload * LAUNCH + table.category, row_s, LAUNCH),
             added(table.workload, table.launches, 1),
             added(table.workload, table.calls, 1),
+            added(table.workload * 3 + limit, row_s, 3),
         ],
         axis=1,
     )
@@ -138,7 +148,7 @@ def finished(
     gap_s = np.where(captured, hosts.graph_gap_s[deployment], hosts.queue_gap_s[deployment])
     breakdown = np.empty((len(deployment), len(BREAKDOWN)))
     breakdown[:, :LAUNCH] = totals[:, :LAUNCH]
-    launches, calls = totals[:, LAUNCH:].T
+    launches, calls = totals[:, LAUNCH : LAUNCH + 2].T
     breakdown[:, LAUNCH] = launches * gap_s
     busy_s = _total_s(breakdown[:, :HOST])
     host_s = launches * hosts.launch_s[deployment]
@@ -153,7 +163,8 @@ def finished(
     interval_s = np.where(
         stages > 1, (latency_s - send_s) * share + send_s / np.maximum(1, stages - 1), latency_s
     )
-    return StepTimes(breakdown, latency_s, interval_s)
+    limits_s = np.concatenate([totals[:, LAUNCH + 2 :], breakdown[:, LAUNCH:]], axis=1)
+    return StepTimes(breakdown, latency_s, interval_s, limits_s)
 
 
 def _total_s(breakdown: Floats) -> Floats:
@@ -162,40 +173,6 @@ def _total_s(breakdown: Floats) -> Floats:
     for term_s in breakdown.T:
         total_s += term_s
     return total_s
-
-
-@dataclass(frozen=True, slots=True)
-class CostedSteps:
-    """Operations of steps with their times."""
-
-    steps: Sequence[Step]
-    columns: StepColumns
-    parts: tuple[tuple[ops.OperationTable, Floats], ...]
-    """What depends on tokens alone, and what depends on the cache: operations, and float64[rows],
-    the seconds of one repeat of each."""
-
-
-def costed_steps(steps: Sequence[Step]) -> CostedSteps:
-    """Emit and time the operations of inference steps."""
-    columns = step_columns(steps)
-    emitted = (emit_inference_base, emit_inference_core)
-    tables = [emit(columns.shapes, columns.extents) for emit in emitted]
-    return CostedSteps(
-        steps, columns, tuple((table, cost_rows(table, columns)) for table in tables)
-    )
-
-
-def step_times(steps: Sequence[Step]) -> StepTimes:
-    """Time inference steps."""
-    return times_of(costed_steps(steps))
-
-
-def times_of(costed: CostedSteps) -> StepTimes:
-    """Add up the rows of each step, its gaps between kernels, and its waits for the host."""
-    steps = costed.steps
-    base, core = (totals_of(table, row_s, len(steps)) for table, row_s in costed.parts)
-    hosts = hosts_of([step.deployment for step in steps])
-    return finished(base + core, hosts, np.arange(len(steps)), counts_of(steps))
 
 
 def cost_rows(table: ops.OperationTable, steps: StepColumns) -> Floats:
@@ -251,9 +228,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     """Return the seconds of GEMM rows.
 
     A kernel for narrow weights reads as much as a GEMM with ``weight_share`` times the columns.
-    It is no faster than the matrix rate allows. Widening weights takes vector instructions that
-    loads do not hide, once for each tile of rows. With many rows the weights are widened into
-    memory first, and multiplied as wide ones.
+    It is no faster than the matrix rate allows, nor with several tiles of rows than the wide GEMM
+    would be from infinitely fast memory; a single tile streams the weights, and the padding of wide
+    kernels does not hold it up. Widening weights takes vector instructions that loads do not hide,
+    once for each tile of rows. With many rows the weights are widened into memory first, and
+    multiplied as wide ones.
     """
     workload = table.workload[rows]
     device = steps.shapes.rows["device"][workload]
@@ -261,11 +240,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     expert = table.expert[rows] == 1
     start_s = steps.devices["gemm_overhead_s"][device]
 
-    def times(extent: Ints) -> tuple[Floats, Ints]:
-        out, bound = np.empty(len(rows)), np.full(len(rows), MEMORY_BOUND)
-        out[~expert], bound[~expert], _ = gemm_time_columns(
+    def times(extent: Ints, devices: Records = steps.devices) -> Floats:
+        out = np.empty(len(rows))
+        out[~expert], _, _ = gemm_time_columns(
             extent[~expert], table.dtype[rows][~expert], table.out_bytes[rows][~expert],
-            np.ones(np.count_nonzero(~expert)), device[~expert], steps.devices,
+            np.ones(np.count_nonzero(~expert)), device[~expert], devices,
         )  # fmt: skip
         groups = extent[expert, 3]
         out[expert], _ = grouped_gemm_time_columns(
@@ -274,10 +253,11 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
             steps.grouped_class[workload[expert]], steps.grouped,
         )  # fmt: skip
         out[expert] += start_s[expert]
-        return out, bound
+        return out
 
-    wide_s, bound = times(extents)
-    share = steps.weight_share[workload]
+    wide_s = times(extents)
+    kept = is_narrow(table, steps.extents.narrow_layers[table.workload])[rows]
+    share = np.where(kept, steps.weight_share[workload], 1.0)
     narrow = share < 1.0
     if not np.any(narrow):
         return wide_s
@@ -287,11 +267,49 @@ def _gemm_s(table: ops.OperationTable, steps: StepColumns, rows: Ints) -> Floats
     light_s = 2.0 * np.prod(extents.astype(np.float64), axis=1) / rate
     weights = np.prod(extents[:, 1:].astype(np.float64), axis=1)
     passes = np.ceil(extents[:, 0] / dequantising().rows_a_pass)
-    # One tile of rows streams the weights: what bounds it otherwise is the padding of wide kernels.
-    gains = (bound == MEMORY_BOUND) | (bound == OVERHEAD_BOUND) | (passes <= 1.0)
-    read_s = np.minimum(wide_s, np.maximum(times(fewer)[0], light_s))
-    fused_s = np.where(gains, read_s, wide_s) + passes * weights * steps.widen_s[workload]
+    at_once = steps.devices.copy()
+    at_once["gemm_hbm_bytes_per_s"] = np.inf
+    busy_s = np.where((passes > 1.0) & ~expert, times(extents, at_once), light_s)
+    read_s = np.minimum(wide_s, np.maximum(times(fewer), np.maximum(light_s, busy_s)))
+    fused_s = read_s + passes * weights * steps.widen_s[workload]
     # One kernel reads the narrow weights and writes wide ones.
     moved = weights * steps.shapes.operand_bytes[workload] * (1.0 + share)
     apart_s = wide_s + moved / steps.devices["hbm_bytes_per_s"][device] + start_s
     return np.where(narrow, np.minimum(fused_s, apart_s), wide_s)
+
+
+def _compute_s(table: ops.OperationTable, columns: StepColumns) -> Floats:
+    """Return the seconds of each row at the matrix rate."""
+    device = columns.shapes.rows["device"][table.workload]
+    flop = 2.0 * table.m.astype(np.float64) * table.n * table.k * table.batch
+    flop = np.where(table.kind == ops.ATTENTION, _attention_flop(table), flop)
+    flop = np.where((table.kind == ops.GEMM) | (table.kind == ops.ATTENTION), flop, table.flop)
+    wide = columns.shapes.wide_dtype[table.workload]
+    of_gemm = columns.devices["matrix_flop_per_s"][device, table.dtype]
+    of_attention = columns.devices["attention_flop_per_s"][device, wide]
+    rate = np.where(table.kind == ops.GEMM, of_gemm, of_attention)
+    seconds: Floats = flop / rate
+    return seconds
+
+
+def _attention_flop(table: ops.OperationTable) -> Floats:
+    """Return the FLOP of fused attention; a causal one sees about half of its new keys."""
+    seen = np.where(table.window > 0, np.minimum(table.n, table.window), table.n)
+    pairs = table.m * (seen - np.where(table.causal == 1, np.minimum(table.m, seen) / 2.0, 0.0))
+    flop: Floats = 2.0 * table.batch * table.heads * pairs * (table.k + table.d_v)
+    return flop
+
+
+def _memory_s(table: ops.OperationTable, columns: StepColumns) -> Floats:
+    """Return the seconds of each row at the memory rate; each operand moves once."""
+    device = columns.shapes.rows["device"][table.workload]
+    width = columns.shapes.operand_bytes[table.workload]
+    share = columns.weight_share[table.workload]
+    m, n, k = (column.astype(np.float64) for column in (table.m, table.n, table.k))
+    gemm = table.batch * (width * (m * k + share * k * n) + table.out_bytes * m * n)
+    widths = table.k + table.d_v
+    attention = 2.0 * table.batch * (table.heads * m * widths + table.key_heads * n * widths)
+    moved = np.where(table.kind == ops.GEMM, gemm, table.bytes)
+    moved = np.where(table.kind == ops.ATTENTION, attention, moved)
+    seconds: Floats = moved / columns.devices["hbm_bytes_per_s"][device]
+    return seconds

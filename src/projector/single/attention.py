@@ -11,6 +11,7 @@ from projector.config.bands import Band, attention_time_band
 from projector.config.device import Device
 from projector.config.device_file import attention_band
 from projector.config.device_kernels import AttentionKernel, Evidence, MatrixType
+from projector.envelope import told
 from projector.errors import ConfigError
 from projector.kernels import attention
 from projector.kernels.device import MATRIX_TYPES
@@ -115,11 +116,9 @@ class AttentionProjection:
         names = [name for name in attention.TERMS if name != "time_s"]
         return {
             "device": self.device.name,
-            "impl": self.impl,
-            "dtype": self.dtype,
+            **told(self, "impl dtype"),
             "pass": "backward" if self.backward else "forward",
-            "causal": self.causal,
-            "clock_mhz": self.clock_mhz,
+            **told(self, "causal clock_mhz"),
             "peak_tflops": self.peak_flop_per_s * 1e-12,
             "time_ms": float(self.time_s.sum()) * 1e3,
             "rows": [
@@ -298,11 +297,8 @@ def _check_impl(device: Device, impl: str, dtype: str) -> None:
         raise ConfigError(msg, key="impl", value=impl, allowed=legal)
     types = device.attention_kernels.get(impl, device.attention).dtypes
     if types and dtype not in types:
-        others = [
-            name
-            for name, kernel in device.attention_kernels.items()
-            if not kernel.dtypes or dtype in kernel.dtypes
-        ]
+        takes = {name: kernel.dtypes for name, kernel in device.attention_kernels.items()}
+        others = [name for name, given in takes.items() if not given or dtype in given]
         msg = (
             f"attention {impl!r} of {device.name} takes {', '.join(types)}, not {dtype}; "
             f"{dtype} has {', '.join(others)}"

@@ -5,7 +5,8 @@ MPI within a node stands beside the collective library, by what its file says of
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,8 @@ from projector.kernels.collectives import algorithm_mask, collective_time_column
 from projector.lower.fabrics import fabric_record, job_domain_gpus, tier_gpus
 from projector.lower.placement import Blocks, Place, one_run, place
 from projector.single import inputs
-from projector.topology.transfers import NodeLike, topology_of, transfers_of
+from projector.topology.build import Topology
+from projector.topology.transfers import NodeLike, engine_matrices, topology_of, transfers_of
 from projector.units import GB, MICROSECOND
 
 
@@ -60,23 +62,47 @@ def collective_time(
     return given.times_s(num_bytes, ranks, algorithm)
 
 
+MPI = "mpi_kernel"
+"""Engine of a node file that moves the messages of MPI."""
+
+
 def mpi_collective_time(
     operation: str, num_bytes: ArrayLike, ranks: ArrayLike, *, node: NodeLike
 ) -> float | Floats:
-    """Return seconds of an MPI collective: the library's, times a ratio in the node's file."""
+    """Return seconds of an MPI collective: its messages, or the library's times a stated ratio."""
     topology = topology_of(node)
-    ratios = transfers_of(topology).mpi_over_library
-    case = collective_case(operation, device=topology.device)
-    if operation not in ratios:
-        msg = f"nothing is known of an MPI {operation}; known: {', '.join(ratios) or 'none'}"
-        raise ConfigError(msg, key="operation", value=operation, allowed=list(ratios))
-    seconds = case.times_s(num_bytes, ranks)
-    most = topology.num_devices
+    case, most = collective_case(operation, device=topology.device), topology.num_devices
     if np.max(np.asarray(ranks), initial=0) > most:
         name = topology.node.name
         msg = f"ranks must be from 1 to {most}, the devices of {name}, got {shown(ranks)}"
         raise ConfigError(msg, key="ranks", value=ranks, allowed=f"1 to {most}")
-    return seconds * ratios[operation]
+    ratio = transfers_of(topology).mpi_over_library.get(operation)
+    if ratio is not None:
+        return case.times_s(num_bytes, ranks) * ratio
+    return replace(case, fabric=_mpi_fabric(topology, case.fabric)).times_s(num_bytes, ranks)
+
+
+def _mpi_fabric(topology: Topology, library: Records) -> Records:
+    """Return links over which ranks send one message of MPI after another, as its engine does.
+
+    A message takes the mean latency of all pairs, and the rate of the slowest pair of the group.
+    """
+    reached, fabric = engine_matrices(topology, MPI), np.zeros_like(library)
+    pairs = [*permutations(range(topology.num_devices), 2)]
+    for name in ("scale_up_bytes_per_s", "peer_bytes_per_s", "domain_gpus"):
+        fabric[name] = library[name]
+    for name in ("scale_up_efficiency", "exchange_efficiency", "flag_traffic"):
+        fabric[name] = 1.0
+    for name in ("scale_up_latency_s", "exchange_issue_s"):
+        fabric[name] = np.mean([reached.latency_us[a][b] for a, b in pairs]) * MICROSECOND
+    for name in ("local_ring_bytes_per_s", "local_exchange_bytes_per_s", "local_pair_bytes_per_s"):
+        for n in range(2, topology.num_devices + 1):
+            slowest = min(reached.gb_per_s[a][b] or 0.0 for a, b in pairs if max(a, b) < n)
+            fabric[name][0, n] = slowest * GB
+    # Those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations
+    # in MPICH" (2005), with a ring for what a number of ranks rules out.
+    fabric["algorithms"] = algorithm_mask("halving_doubling", "bruck", "pairwise", "ring")
+    return fabric
 
 
 ALIASES = {"hypercube": "halving_doubling", "single_shot": "direct"}
@@ -343,6 +369,8 @@ class CollectiveProjection:
         if self.local < self.ranks:
             far = set(device.collective_network_algorithms) - ({"pat"} if self.local > 1 else set())
             have = [name for name in have if name in far] or have
+        if self.case.operation in ("all_reduce", "reduce_scatter"):
+            have = [name for name in have if name != "bruck"] or have
         return tuple(have or self.fine.each_s)
 
     def bus_bytes_per_s(self, num_bytes: ArrayLike, seconds: ArrayLike) -> Floats:
@@ -351,6 +379,15 @@ class CollectiveProjection:
         time_s = np.asarray(seconds, float)
         rates: Floats = np.divide(moved, time_s, out=np.zeros(np.shape(time_s)), where=time_s > 0.0)
         return rates
+
+    def mpi_us(self) -> float:
+        """Return the microseconds of MPI, among the first devices of a node."""
+        node = self.case.cluster.network.node
+        if node is None or self.case.stride > 1:
+            msg = "mpi is of the first devices of a node whose file has its messages"
+            raise ConfigError(msg, key="mpi", value=node, allowed="--device mi250x, --stride 1")
+        time_s = mpi_collective_time(self.case.operation, self.num_bytes, self.ranks, node=node)
+        return float(time_s) / MICROSECOND
 
     @property
     def band(self) -> Band:
@@ -392,10 +429,8 @@ class CollectiveProjection:
         }
 
     def _timed(self, size: float, seconds: float) -> dict[str, float]:
-        return {
-            "time_us": seconds / MICROSECOND,
-            "bus_gb_per_s": float(self.bus_bytes_per_s(size, seconds)) / GB,
-        }
+        rate = float(self.bus_bytes_per_s(size, seconds)) / GB
+        return {"time_us": seconds / MICROSECOND, "bus_gb_per_s": rate}
 
 
 def collective_case(

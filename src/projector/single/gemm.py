@@ -393,6 +393,8 @@ class GemmList(Frame):
     """Seconds of transposed copies before each."""
     measured_us: tuple[float | None, ...]
     """What a table says was measured."""
+    libraries: tuple[str, ...]
+    """GEMM library of each."""
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -441,6 +443,7 @@ class GemmList(Frame):
             "time_us": self.total_s(row) / MICROSECOND,
             "copy_us": self.copy_s[row] / MICROSECOND,
             "tflops": self.flop_per_s(row) / TERA,
+            "library": self.libraries[row],
             **({"measured_us": self.measured_us[row]} if any(self.measured_us) else {}),
             "terms": report.terms,
             "factors": report.factors,
@@ -463,11 +466,11 @@ def list_gemms(
 ) -> GemmList:
     """Time the GEMM of three extents, or those of a CSV table with columns m, n, k.
 
-    The table may also have ``batch``, and ``measured_us`` to compare with.
+    The table may also have ``batch``, ``library``, and ``measured_us`` to compare with.
 
     Extents may be text with commas, and are empty if a table is given. ``batch`` counts equal
     problems in one launch, for rows that do not state it; ``out_bytes`` are those of an output
-    element; ``kind`` is that of `gemm_case`.
+    element; ``kind`` is that of `gemm_case`, whose library is of rows that do not name one.
     """
     case = gemm_case(gpu, **kind)
     order = str(layout).lower()
@@ -479,16 +482,22 @@ def list_gemms(
     if bool(given) == (table is not None):
         msg = "give one GEMM as M N K, or many with --csv FILE.csv, but not both"
         raise ConfigError(msg, key="extents", value=given, allowed="M N K, or --csv")
-    shapes, measured_us = (
-        ([_shape(given, repeats)], [None]) if table is None else _read_table(table, repeats)
+    shapes, measured_us, named = (
+        ([_shape(given, repeats)], [None], [""]) if table is None else _read_table(table, repeats)
     )
     rows = np.array(shapes, np.int64).reshape(-1, 4)
+    libraries = np.array([name or case.library for name in named])
     # Narrow types are copied until K is contiguous.
     along_k = order == "tn" or MATRIX_TYPES.index(case.dtype) >= FIRST_NARROW
-    case = replace(case, rows_along_k=along_k)
-    reports = case.explain(rows, np.full(len(rows), float(out_bytes)))
+    reports: dict[int, GemmReport] = {}
+    for library in dict.fromkeys(libraries.tolist()):
+        each = replace(gemm_case(case.device, **{**kind, "library": library}), rows_along_k=along_k)
+        at = np.flatnonzero(libraries == library)
+        found = each.explain(rows[at], np.full(len(at), float(out_bytes)))
+        reports |= dict(zip(at.tolist(), found, strict=True))
+    in_order = tuple(reports[row] for row in range(len(rows)))
     copies = _copies(case, order, rows)
-    return GemmList(case, order, tuple(reports), copies, tuple(measured_us))
+    return GemmList(case, order, in_order, copies, tuple(measured_us), tuple(libraries.tolist()))
 
 
 def _texts(extents: object) -> list[str | int]:
@@ -511,17 +520,20 @@ def _shape(extents: Sequence[str | int], batch: int) -> tuple[int, ...]:
     return m, n, k, batch
 
 
-def _read_table(table: str | Path, batch: int) -> tuple[list[tuple[int, ...]], list[float | None]]:
-    """Return the shapes of a table, and what it says was measured."""
+def _read_table(
+    table: str | Path, batch: int
+) -> tuple[list[tuple[int, ...]], list[float | None], list[str]]:
+    """Return the shapes of a table, what it says was measured, and the libraries it names."""
     if not isinstance(table, str | Path):
         msg = f"a table is the path of a CSV file, got {table!r}"
         raise ConfigError(msg, key="csv", value=table, allowed="a path")
-    shapes, measured_us = list[tuple[int, ...]](), list[float | None]()
-    for row in shape_rows(table, ("m", "n", "k"), ("batch", MEASURED)):
+    shapes, measured_us, libraries = list[tuple[int, ...]](), list[float | None](), list[str]()
+    for row in shape_rows(table, ("m", "n", "k"), ("batch", "library", MEASURED)):
         m, n, k = (row.extent(name) for name in "mnk")
         shapes.append((m, n, k, row.extent("batch") if row.text("batch") else batch))
         measured_us.append(row.positive(MEASURED))
-    return shapes, measured_us
+        libraries.append(row.text("library").lower())
+    return shapes, measured_us, libraries
 
 
 def _copies(case: GemmCase, layout: str, rows: Ints) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Flags, Ints
-from projector.config.space import DERIVED_FROM, Expression, Space, derived_number
+from projector.config.space import Expression, Space
 from projector.errors import ProjectorError
 
 EXACT = float(1 << 53)
@@ -402,11 +402,12 @@ class Computed:
 
     def _named(self, name: str, places: Mapping[int, Ints]) -> Values:
         field = self._space.full_name(name)
-        if field not in DERIVED_FROM:
+        sources = self._space.derived_from.get(field)
+        if sources is None:
             return self._field(field, places)
-        given = {source: self._field(source, places) for source in DERIVED_FROM[field]}
+        given = {source: self._field(source, places) for source in sources}
         with np.errstate(all="ignore"):
-            found: Values = derived_number(field, given)
+            found: Values = self._space.derived_number(field, given)
         return found
 
     def _field(self, field: str, places: Mapping[int, Ints]) -> Values:

@@ -20,9 +20,16 @@ from projector.errors import (
 )
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult
-from projector.sweeps.rows import Projector, column_kinds
+from projector.sweeps.rows import Projector
 from projector.sweeps.store import Part, Plan, Store, chunk_points, is_begun
-from projector.sweeps.table import SpaceLike, axis_kinds, read_space, sample, states_run
+from projector.sweeps.table import (
+    SpaceLike,
+    axis_kinds,
+    column_kinds,
+    load_space,
+    results_of,
+    sample,
+)
 from projector.sweeps.workers import project_side_by_side, start_ahead
 from projector.units import DAY, unwrapped
 
@@ -121,7 +128,7 @@ def sweep(
     """
     check_working_folder()
     _check_room()
-    loaded = read_space(space)
+    loaded = load_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
         result = _sweep(
             loaded,
@@ -165,7 +172,7 @@ def _sweep(
     if cluster is not None:
         crew = cluster.workers
     axes = axis_kinds(space)
-    plan = Plan.of(space, column_kinds(axes, runs=states_run(space)))
+    plan = Plan.of(space, column_kinds(axes, results_of(space)))
     if out is None:
         _refuse_endless(space, plan, crew, local=cluster is None)
         parts: list[Part] = []
@@ -213,7 +220,7 @@ def estimate(
 
     The sample is projected here, so that workers are taken to be as fast as this machine.
     """
-    loaded = read_space(space)
+    loaded = load_space(space)
     with _cluster(engine, scheduler, workers) as cluster:
         crew = _workers(workers) if cluster is None else cluster.workers
     return _estimate(loaded, crew, _SAMPLE)

@@ -17,6 +17,7 @@ from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
 from projector.sweeps import journal
+from projector.sweeps.points import SLO
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ MAX, MIN = "max", "min"
 MORE_IS_BETTER = frozenset(
     [scalar.name for scalar in SCALARS if scalar.more_is_better]
     + [scalar.name for scalar in RUN_SCALARS if scalar.more_is_better]
+    + ["tokens_per_s_per_user", "served_tokens_per_s_per_gpu", "max_batch", "replica_rate_per_s"]
+    + [SLO]
 )
 """Columns that `SweepResult.pareto` makes large where nothing else is said; others small."""
 
@@ -101,6 +104,11 @@ class SweepResult(Frame):
     def rate_per_s(self) -> float | None:
         """Rows computed in a second; None where this call computed none."""
         return self.computed / self.seconds if self.computed and self.seconds > 0.0 else None
+
+    @property
+    def ranking_columns(self) -> tuple[str, ...]:
+        """Columns that say whether a row is ranked."""
+        return (*VERDICT_COLUMNS, *([SLO] if SLO in self.plan.kinds else []))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -200,9 +208,10 @@ class SweepResult(Frame):
             yield Part(number, content, totals)
 
     def is_ranked(self, table: "pa.Table") -> Flags:
-        """Return which rows of a table with `VERDICT_COLUMNS` are ranked."""
+        """Return which rows of a table with ``ranking_columns`` are ranked."""
         worst = AT_RISK if self.allow_risk else FITS
-        return np.asarray(standings(table) <= VERDICTS.index(worst))
+        ranked = np.asarray(standings(table) <= VERDICTS.index(worst))
+        return ranked & (_floats(table, SLO) > 0.0) if SLO in self.plan.kinds else ranked
 
     def best(self, count: int, by: str = BEST_BY) -> list[dict[str, Any]]:
         """Return the ranked rows (fitting, or with ``allow_risk``) with the largest ``by``."""
@@ -240,7 +249,7 @@ class SweepResult(Frame):
         """
         directions = self._directions(objectives)
         values, rows, begin = np.zeros((0, len(directions))), np.zeros(0, np.int64), 0
-        for table in self.tables([*directions, *VERDICT_COLUMNS]):
+        for table in self.tables([*directions, *self.ranking_columns]):
             signed = np.column_stack(
                 [_floats(table, name) * sign for name, sign in directions.items()]
             )

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from projector.config.space import Space
+from projector.config.space import OtherSpace, Space
 from projector.config.training import schedule_name
 from projector.distribution import package_version
 from projector.envelope import SCHEMA_VERSION, told
@@ -113,6 +113,9 @@ class Plan:
 
 def chunk_points(space: Space) -> int:
     """Return the points of a part; they follow from the space alone, whoever sweeps it."""
+    fair = max(LEAST_CHUNK_POINTS, 1 << max(0, space.size // PARTS - 1).bit_length())
+    if isinstance(space, OtherSpace):
+        return max(1, min(CHUNK_POINTS, space.most_points or fair) // space.choices) * space.choices
     schedule_axes = [
         (axis, axis.fields.index(SCHEDULE)) for axis in space.axes if SCHEDULE in axis.fields
     ]
@@ -124,11 +127,8 @@ def chunk_points(space: Space) -> int:
         name in SCHEDULES and SCHEDULES[name].planned
         for name in map(schedule_name, map(str, names))
     )
-    if planned or SCHEDULE in space.derived:
-        most = min(CHUNK_POINTS, PLANNED_CHUNK_POINTS)
-    else:
-        fair = 1 << max(0, space.size // PARTS - 1).bit_length()
-        most = min(CHUNK_POINTS, max(LEAST_CHUNK_POINTS, fair))
+    is_planned = planned or SCHEDULE in space.derived
+    most = min(CHUNK_POINTS, PLANNED_CHUNK_POINTS if is_planned else fair)
     # Points of which one is kept stay together.
     return max(1, most // whole) * whole
 

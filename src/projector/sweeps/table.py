@@ -9,6 +9,7 @@ import json
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from projector.arrays import Array, Flags, Ints, Ints32
-from projector.config.space import Space
-from projector.config.space_file import load_space
+from projector.config.space import OtherSpace, Space
+from projector.config.space_file import read_space
+from projector.config.yaml_file import read_yaml
 from projector.errors import ConfigError, ProjectorError, shown
-from projector.projection.results import BOOL, FLOAT, INT, RESULTS, TEXT, Coded, Column
+from projector.projection.results import BOOL, FLOAT, INT, RESULTS, STATUS, TEXT, Coded, Column
 from projector.projection.run import RUN_SCALARS
 
 if TYPE_CHECKING:
@@ -36,13 +38,39 @@ LARGEST = 2**62
 SpaceLike = Space | Mapping[str, Any] | str | Path
 
 
-def read_space(source: SpaceLike) -> Space:
-    """Return a space as it is, or read one from a file or a mapping."""
-    loaded = load_space(source)
+def load_space(source: SpaceLike) -> Space:
+    """Read a space of jobs, or of deployments that serve.
+
+    Args:
+        source (str, Path, mapping or Space): A YAML file or a mapping with ``base`` (a job, or what
+            serves: it has a section ``load``; a file, beside the space file, or a mapping),
+            ``axes`` (dotted field -> values) and
+            ``constraints`` (expressions that every point must make true). Values are a list, or a
+            mapping with one of ``range: [first, last, step]``, ``powers_of_two: [first, last]``,
+            ``log: [first, last, count]`` (evenly spaced logarithms), ``scale: [factors]`` (of the
+            base's value) or ``expression: text`` (computed from the others). ``field, field:
+            [[value, value], ...]`` ties fields together. ``best_of`` has axes too; of their
+            combinations a sweep keeps the best for each point of ``axes``.
+
+    Raises:
+        ConfigError: For anything that does not describe a space; the message names key and remedy.
+    """
+    loaded = read_space(source, _kind_of)
     if loaded.size > LARGEST:
         msg = f"axes: the space has {loaded.size:.2e} points, more than can be numbered"
         raise ConfigError(msg, key="axes", value=loaded.size, allowed=f"<= {LARGEST} points")
     return loaded
+
+
+def _kind_of(base: Any) -> type[Space]:
+    if isinstance(base, Path) and base.suffix in {".yaml", ".yml"}:
+        with suppress(ConfigError):
+            base = read_yaml(base)
+    if not isinstance(base, Mapping) or not isinstance(base.get("load"), Mapping):
+        return Space
+    from projector.sweeps.serving import ServingSpace
+
+    return ServingSpace
 
 
 def sample(space: Space, count: int) -> Sequence[int]:
@@ -60,6 +88,25 @@ STATES_A_RUN = ("run", "run.tokens", "run.steps", "run.samples")
 def states_run(space: Space) -> bool:
     """Whether jobs of a space say how much they train; their rows have the columns of a run."""
     return space.base.run.is_stated or any(field in STATES_A_RUN for field in space.fields)
+
+
+def results_of(space: Space) -> dict[str, str]:
+    """Return every column of results with its kind.
+
+    Those of a run, where `states_run` says so, stand before the last one.
+    """
+    if isinstance(space, OtherSpace):
+        return dict(space.results)
+    kinds = dict(RESULTS)
+    if states_run(space):
+        last = kinds.pop(STATUS)
+        kinds |= {scalar.name: FLOAT for scalar in RUN_SCALARS} | {STATUS: last}
+    return kinds
+
+
+def column_kinds(axes: Mapping[str, str], results: Mapping[str, str] = RESULTS) -> dict[str, str]:
+    """Return every column with its kind: axes first; an axis that results repeat is listed once."""
+    return {**axes, **results}
 
 
 def axis_kinds(space: Space) -> dict[str, str]:

@@ -90,8 +90,8 @@ class Transfers(Config):
 
     engines: dict[str, Engine] = Field(min_length=1)
     mpi_over_library: dict[str, Positive] = Field(default_factory=dict)
-    """By operation, the time of an MPI collective over that of the collective library. MPI
-    exchanges and maps pointers to the buffers of other processes."""
+    """By operation, the time of an MPI collective over that of the collective library, where it is
+    not made of messages one after another."""
 
     @model_validator(mode="after")
     def _has_bases(self) -> Self:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Flags
-from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION, told
+from projector.envelope import envelope, told
 from projector.errors import ConfigError
 from projector.frames import html_table, to_pandas
 from projector.trace.activity import COMPUTE, Activities
@@ -268,13 +267,8 @@ class TraceAnalysis:
         return TraceResult(
             title,
             {
-                "schema_version": SCHEMA_VERSION,
-                "version": package_version(),
-                "warnings": self.warnings,
-                "problems": [
-                    {"path": each.path, "where": each.where, "text": each.text}
-                    for each in self.trace.problems
-                ],
+                **envelope(self.warnings),
+                "problems": [told(each, "path where text") for each in self.trace.problems],
                 "selection": self.selection.to_dict(),
                 **told(self.everything, "on_host frameworks clocks"),
                 "iterations": [int(each) for each in numbers[numbers >= 0]],

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION, flatten
+from projector.envelope import SCHEMA_VERSION
 from projector.files import write_whole
+from projector.frames import table_of_rows
 from projector.trace.activity import CLASSES, PHASES, TYPES, Activities
 from projector.trace.events import KINDS, NONE
 
@@ -47,11 +48,7 @@ def activity_table(activities: Activities, measured: Mapping[str, Any] | None = 
 
 def row_table(rows: Sequence[Mapping[str, Any]]) -> "pa.Table":
     """Return the rows of a result; a nested mapping becomes columns with dotted names."""
-    import pyarrow as pa
-
-    flat = [flatten(row) for row in rows]
-    names = dict.fromkeys(name for row in flat for name in row)
-    return _stamped(pa.table({name: [row.get(name) for row in flat] for name in names}))
+    return _stamped(table_of_rows(rows))
 
 
 def write_parquet(table: "pa.Table", path: str | Path) -> None:

@@ -1,5 +1,6 @@
 """Which activities a question is about: ranks, iterations, phases and types."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -52,12 +53,11 @@ def numbers(text: str, key: str) -> tuple[int, ...]:
     """Read ``0,2-5`` as 0, 2, 3, 4, 5."""
     found: set[int] = set()
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise _no_numbers(text, key)
-        begin, end = int(first), int(last or first)
-        if end < begin or end - begin >= MOST_NUMBERS:
-            raise _no_numbers(text, key)
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        begin, end = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not 0 <= end - begin < MOST_NUMBERS:
+            msg = f"{key}: {shown(text)} is no list of numbers; write 3, or 0,2-5"
+            raise ConfigError(msg, key=key, value=text, allowed="numbers and ranges: 0,2-5")
         found.update(range(begin, end + 1))
     return tuple(sorted(found))
 
@@ -130,8 +130,3 @@ def _check_names(key: str, wanted: Sequence[str] | None, names: Sequence[str]) -
         if name not in names:
             msg = f"{key}: there is no {shown(name)}; known: {', '.join(names)}"
             raise ConfigError(msg, key=key, value=name, allowed=list(names))
-
-
-def _no_numbers(text: str, key: str) -> ConfigError:
-    msg = f"{key}: {shown(text)} is no list of numbers; write 3, or 0,2-5"
-    return ConfigError(msg, key=key, value=text, allowed="numbers and ranges: 0,2-5")

@@ -9,6 +9,7 @@ import numpy as np
 
 from projector.config.device import Device
 from projector.config.device_file import load_device
+from projector.envelope import told
 from projector.kernels.elementwise import elementwise_time_column
 from projector.lower.hardware import device_record
 from projector.measure.bench.cases import BenchKind, Case
@@ -157,7 +158,6 @@ class Benchmark:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``--json`` prints, without its envelope."""
-        totals = self.totals
         return {
             "kind": self.kind,
             "table": TABLES.get(self.kind),
@@ -165,30 +165,23 @@ class Benchmark:
             "device": self.device or None,
             "locked_clock_mhz": self.machine.locked_mhz,
             "environment": self.machine.environment.model_dump(mode="json"),
-            "asked": self.asked,
-            "statuses": self.statuses,
-            "errors": None if totals is None else asdict(totals),
+            **told(self, "asked statuses"),
+            "errors": self.totals and asdict(self.totals),
             "rows": [self._row(row) for row in range(len(self.measured))],
         }
 
     def _row(self, row: int) -> dict[str, Any]:
         here = self.measured[row]
         there = self.modelled[row] if self.modelled else None
-        spread = here.spread
         unit, scale = RATES[self.kind]
         found = {
-            "status": here.status,
-            "message": here.message,
+            **told(here, "status message"),
             **shape_of(here.case),
             "asked": here.case.asked or None,
-            "time_us": _over(here.time_s, MICROSECOND),
-            "low_us": _over(spread.low_s, MICROSECOND),
-            "high_us": _over(spread.high_s, MICROSECOND),
-            "repeats": spread.repeats,
-            "settled": spread.settled,
+            **told(here, "time_us"),
+            **told(here.spread, "low_us high_us repeats settled"),
             unit: _over(here.rate, scale),
-            "clock_mhz": spread.clock_mhz,
-            "power_w": spread.power_w,
+            **told(here.spread, "clock_mhz power_w"),
             "modelled_us": _over(there.time_s if there else None, MICROSECOND),
             "ratio": self.ratio(row),
             "not_modelled": there.why_not if there else "",

@@ -62,14 +62,11 @@ def first_results(table: str, file: str, results: Iterable[Result]) -> list[Resu
     if record is None:
         return []
     known = entries(record, table)
+    # A file of the same name elsewhere may have other rows.
     return [
-        replace(result, outcome=known[result.line])
+        replace(result, outcome=first)
         for result in results
-        if result.line in known and _is_row(known[result.line], result)
+        if (first := known.get(result.line)) is not None
+        and (measured := result.outcome.measured) is not None
+        and f"{measured:.6g}" == f"{first.measured:.6g}"
     ]
-
-
-def _is_row(first: Outcome, result: Result) -> bool:
-    """Whether an entry is of this row: a file of the same name elsewhere may have others."""
-    measured = result.outcome.measured
-    return measured is not None and f"{measured:.6g}" == f"{first.measured:.6g}"

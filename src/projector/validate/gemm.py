@@ -380,10 +380,6 @@ def _locked_clock(row: kinds.Row, device: Device) -> float | None:
     return clock_mhz
 
 
-def _why_not_eligible(row: kinds.Row) -> str:
-    return missing(row, ("m", "n", "k")) or kinds.why_not_measured(row)
-
-
 def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
     return kernel_classes(device, precision_of(row.get("in_dtype") or ""))
 
@@ -391,7 +387,7 @@ def _classes(row: kinds.Row, device: Device) -> tuple[str, ...]:
 KIND = Kind(
     name="gemm_measured",
     columns=("gpu", "op", "in_dtype", "out_dtype", "m", "n", "k", "runtime_us", "tflops"),
-    why_not_eligible=_why_not_eligible,
+    why_not_eligible=lambda row: missing(row, ("m", "n", "k")) or kinds.why_not_measured(row),
     project=project,
     quantity="gemm",
     classes=_classes,

@@ -155,13 +155,10 @@ def project_without(
         outcomes.append(kinds.Outcome(
             kinds.OK, predicted, case.measured, predicted / case.measured,
             mark=kinds.FROM_RULE if case.note else kinds.FROM_ROW, note=case.note,
-            is_inverse=_is_rate(case.unit), band=band, classes=classes,
+            is_inverse=case.unit != "s" and not case.unit.strip().lower().startswith("ms"),
+            band=band, classes=classes,
         ))  # fmt: skip
     return outcomes
-
-
-def _is_rate(unit: str) -> bool:
-    return unit != "s" and not unit.strip().lower().startswith("ms")
 
 
 def _values(cases: Sequence[Case], shared: Shared) -> list[float | str]:
@@ -321,6 +318,9 @@ def _deployment(
         nodes = -(-gpus // ClusterConfig.parse({"device": device}).gpus_per_node)
         shared.clusters[key] = ClusterConfig.parse({"device": device, "nodes": nodes})
     settings = _settings(row, precision, notes)
+    if re.search("fp4|int4", f"{settings['dtype']} {settings.get('weights')}"):
+        begins = (name for name in _TABLE["narrow_layers"] if _model_name(row).startswith(name))
+        settings["narrow_layers"] = _TABLE["narrow_layers"].get(next(begins, ""), "all")
     says = loads.stated(row)
     engine = engine_of(row)
     settings |= {"engine": engine, "prefix_share": _prefix_share(row, notes)}

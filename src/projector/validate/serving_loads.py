@@ -144,10 +144,11 @@ def _lengths(row: Row, notes: Mapping[str, str], model: str) -> dict[str, Any]:
             "input_tokens": {**spread, "mean": usual_in, "high": most_in},
             "output_tokens": {**spread, "mean": mean or usual_out, "high": most_out},
         }
-    if "without --random-range-ratio" in (row.get("notes") or ""):
+    source, spread_is_stated = row["source"].lower(), any("range" in key for key in notes)
+    if source.startswith(tuple(_TABLE["lengths_up_to"])) and not spread_is_stated:
         return {"input_tokens": _from(1, prompt), "output_tokens": _from(1, output)}
     pairs, share = _TABLE["inferencex"]
-    published = re.search("inferencex|inferencemax|aiconfigurator", (row["source"] or "").lower())
+    published = re.search("inferencex|inferencemax|aiconfigurator", source)
     if published and [prompt, output] in pairs and "requests" not in notes:
         each = (_from(int(share * tokens), tokens) for tokens in (prompt, output))
         return dict(zip(("input_tokens", "output_tokens"), each, strict=True))
@@ -188,6 +189,12 @@ def scheduler_of(row: Row, engine: str, device: Device) -> Scheduler:
             settings["prompts"] = "first"
         if "max seqs" in parallel or "max num seqs" in (row.get("notes") or ""):
             most = max(1024, number_in(parallel))
+    source = (row.get("source") or "").lower()
+    if "aiconfigurator" in source and "date" not in notes and not tokens:
+        # Its own runs have the limits that it writes for an engine (`generator/rule_plugin`).
+        own = _TABLE["aiconfigurator_tokens"].get(engine.removesuffix("_async"), 0)
+        batch = number_in(parallel) * (engine != "sglang")
+        tokens = own and own + batch + _whole(row, "input_len")
     settings |= {"max_num_seqs": int(most)} if most else {}
     settings |= {"max_num_batched_tokens": int(tokens)} if tokens else {}
     return Scheduler.parse(settings)

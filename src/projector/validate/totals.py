@@ -336,8 +336,7 @@ def _shown(result: Result) -> dict[str, Any]:
         **told(outcome, "predicted measured ratio"),
         "status": result.status,
         "mark": outcome.mark if result.projected else None,
-        "note": outcome.note,
-        "as_named": outcome.as_named,
+        **told(outcome, "note as_named"),
         **_bands(outcome),
     }
 

@@ -5,8 +5,8 @@ import pyarrow as pa
 from projector.projection.results import BOOL, FLOAT, INT, TEXT
 from projector.sweeps.journal import Totals
 from projector.sweeps.result import SweepResult, standing
-from projector.sweeps.rows import column_kinds
 from projector.sweeps.store import Part, Plan, encode
+from projector.sweeps.table import column_kinds
 
 BASE = {"model": {"name": "Small"}, "cluster": {"device": {"name": "Chip"}}}
 AXES = {"parallelism.tp": INT, "parallelism.pp": INT, "training.recompute": TEXT,

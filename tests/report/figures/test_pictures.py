@@ -48,7 +48,7 @@ from projector.searches.limits import Limits
 from projector.searches.ranking import Configuration
 from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
-from projector.sweeps.rows import column_kinds
+from projector.sweeps.table import column_kinds
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -24,6 +24,7 @@ SIZES = [
     *((name, pp, 1, None) for name in ONE_CHUNK for pp in range(1, 6)),
     ("gpipe", 3, 1, None),
     *(("zbv-formatted", pp, 2, None) for pp in range(2, 6)),
+    *(("1f1b-v", pp, 2, None) for pp in range(2, 8)),
     *(("dualpipe", pp, 1, None) for pp in (2, 4, 6)),
     *(("interleaved", pp, vpp, None) for pp in range(2, 5) for vpp in (2, 3)),
     ("interleaved", 2, 2, 3),

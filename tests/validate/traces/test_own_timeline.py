@@ -117,3 +117,20 @@ def test_copies_of_fsdp_are_no_neighbours_of_theirs(tmp_path):
     for each in found.operations:
         if each.operation.endswith(("norm", "residual")):
             assert each.slowdown < 1.5, each
+
+
+def test_a_lower_clock_of_one_run_is_called_frequency(tmp_path):
+    """FSDP 1 has 0.82 of the clock of FSDP 2 on MI300X; links have a clock of their own."""
+    paths = []
+    for fsdp in (1, 2):
+        job = JOB | {"parallelism": {"fsdp": fsdp}, "cluster": {"device": "mi300x", "nodes": 1}}
+        paths.append(tmp_path / f"fsdp{fsdp}.json")
+        pj.write_timeline(pj.project_performance(job), paths[-1])
+    found = pj.compare_traces(*paths)
+    named = {each.operation + each.phase: each for each in found.operations}
+    for each in named.values():
+        factors = {factor.name: factor.value for factor in each.factors}
+        if each.kind in ("gemm", "attention"):
+            assert factors["frequency"] == pytest.approx(0.82)
+        assert ("frequency" in factors) == (each.kind != "communication")
+    assert named["mlp.fc1forward"].because.name == "frequency"

@@ -1,4 +1,4 @@
-"""Primus experiment files: settings of Megatron or torchtitan over presets."""
+"""Primus experiment files: settings of Megatron, torchtitan or MaxText over presets."""
 
 import re
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from projector.config import resources
 from projector.config.formats import primus_files
+from projector.config.formats.maxtext import read_maxtext
 from projector.config.formats.megatron import translate
 from projector.config.formats.megatron_settings.fields import Dialect
 from projector.config.formats.read_job import ReadJob
@@ -25,7 +26,7 @@ _ENVIRONMENT: Final[Mapping[str, tuple[str, str]]] = _TABLE["environment"]
 _DEVICE_VARIABLES: Final[Mapping[str, str]] = _TABLE["device_variables"]
 """Environment variable -> our field, for what Megatron has no setting of."""
 
-_FRAMEWORKS = ("megatron", "torchtitan")
+_FRAMEWORKS = ("megatron", "torchtitan", "maxtext")
 
 
 def environment_overrides(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
     module = _module(data, path)
     framework = around.substitute(module.get("framework", "megatron"), "framework")
     if framework not in _FRAMEWORKS:
-        known = " and ".join(_FRAMEWORKS)
+        known = f"{', '.join(_FRAMEWORKS[:-1])} and {_FRAMEWORKS[-1]}"
         msg = f"framework {framework!r} is not supported; only Primus files for {known} are read"
         raise UnsupportedError(msg, key="framework", value=framework, allowed=list(_FRAMEWORKS))
     model = around.substitute(module.get("model"), "model")
@@ -75,9 +76,11 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
             msg, key="modules.model", value=model, allowed="for example llama3.1_8B.yaml"
         )
     given = {name: around.substitute(value, name) for name, value in _given(data, module, around)}
-    if framework == "torchtitan":
-        degrees = environment_overrides(around.environ)
-        read = read_torchtitan_experiment(given, model=model, degrees=degrees)
+    if framework != "megatron":
+        if framework == "torchtitan":
+            read = read_torchtitan_experiment(given, model=model)
+        else:
+            read = _maxtext_experiment(given, model, module.get("config"), path, around)
         placed = _placed(read, data, path, tuple(around.warnings))
         return placed._replace(least_nodes=read.least_nodes and placed.least_nodes)
     named = _named_model(model, path, around)
@@ -103,7 +106,7 @@ def read_primus(data: Mapping[str, Any], *, path: Path) -> ReadJob:
 
 
 def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str, ...]) -> ReadJob:
-    """Add the name of the experiment, and the device that its folder names."""
+    """Add the name of the experiment, the device that its folder names, what variables set."""
     job, origins = read.data, dict(read.origins)
     around = primus_files.Surroundings()
     name = around.substitute(data.get("exp_name"), "exp_name")
@@ -114,9 +117,12 @@ def _placed(read: ReadJob, data: Mapping[str, Any], path: Path, notes: tuple[str
         cluster["device"], folder = device
         origins["cluster.device"] = f"folder name {folder}"
     stated = environment_overrides(around.environ)
-    for variable, field in _DEVICE_VARIABLES.items():
+    others = job["training"]["framework"] != "primus"
+    degrees = {variable: field for variable, (field, _) in _ENVIRONMENT.items() if others}
+    for variable, field in {**degrees, **_DEVICE_VARIABLES}.items():
         if field in stated:
-            cluster[field.removeprefix("cluster.")] = stated[field]
+            section, _, name = field.partition(".")
+            job.setdefault(section, {})[name] = stated[field]
             origins[field] = f"environment variable {variable}"
     notes = (*notes, *read.notes)
     return read._replace(notes=notes, origins=origins, least_nodes="nodes" not in cluster)
@@ -268,13 +274,10 @@ def _device_from_folder(path: Path) -> tuple[str, str] | None:
 _FP8: Final = re.compile(r"[-_]fp8$", re.IGNORECASE)
 
 
-def read_torchtitan_experiment(
-    settings: Mapping[str, Any], *, model: str, degrees: Mapping[str, Any]
-) -> ReadJob:
+def read_torchtitan_experiment(settings: Mapping[str, Any], *, model: str) -> ReadJob:
     """Read the sections of torchtitan's settings that an experiment states.
 
-    ``model`` is the preset of an architecture, which ``-fp8`` behind it trains in FP8; ``degrees``
-    maps dotted fields to what the environment sets.
+    ``model`` is the preset of an architecture, which ``-fp8`` behind it trains in FP8.
     """
     stem = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
     name = _FP8.sub("", stem)
@@ -286,18 +289,14 @@ def read_torchtitan_experiment(
     assumed |= _named(name)
     read = read_torchtitan(settings, name=stem, assumed=assumed, assumed_origin=ORIGIN)
     found = resources.index("models").get(resources.normalise(name))
-    missing, origins = dict(read.missing), dict(read.origins)
+    missing = dict(read.missing)
     if "model" in missing and found is not None:
         read.data["model"] = found.stem
         del missing["model"]
-    for field, value in degrees.items():
-        section, _, last = field.partition(".")
-        read.data.setdefault(section, {})[last] = value
-        origins[field] = "environment variable"
     if "model" in missing:
         msg = f"{model}: no shipped model has that name; give model=NAME, or model=FILE"
         missing["model"] = ConfigError(msg, key="modules.model", value=model, allowed="a model")
-    return read._replace(missing=missing, origins=origins)
+    return read._replace(missing=missing)
 
 
 def _named(name: str) -> dict[str, str]:
@@ -307,3 +306,16 @@ def _named(name: str) -> dict[str, str]:
         if flavor in flavors and family.startswith(known):
             return {"model.name": known, "model.flavor": flavor}
     return {"model.name": family or name, "model.flavor": flavor}
+
+
+def _maxtext_experiment(
+    given: Mapping[str, Any], model: str, config: Any, path: Path, around: primus_files.Surroundings
+) -> ReadJob:
+    """Read an experiment for MaxText over its presets, whose files are read where they lie."""
+    name = Path(model).name.removesuffix(".yaml").removesuffix(".yml")
+    assumed: dict[str, Any] = {**_TABLE["maxtext"], "model_name": name}
+    for kind, preset in (("modules", str(config or "pre_trainer")), ("models", model)):
+        file = primus_files.preset_file(preset, kind, path, "maxtext")
+        if file is not None:
+            assumed |= primus_files.preset_settings(file, around)[1]
+    return read_maxtext(given, path=path, assumed=assumed)

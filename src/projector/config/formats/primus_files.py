@@ -116,25 +116,25 @@ def _deep(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def preset_file(name: str, kind: str, experiment: Path) -> Path | None:
+def preset_file(name: str, kind: str, experiment: Path, framework: str = "megatron") -> Path | None:
     """Return the file of a preset that an experiment names, None where it is not at hand.
 
     The name may have a folder; the kind is ``models`` or ``modules``. Presets lie beside the
     experiment, in a folder of that kind beside it, or in a checkout above it.
     """
     own = {experiment.resolve(), *resources.index("models").values()}
-    for candidate in _candidates(name, kind, experiment):
+    for candidate in _candidates(name, kind, experiment, framework):
         if is_file(candidate) and candidate.resolve() not in own:
             return candidate
     return None
 
 
-def _candidates(name: str, kind: str, experiment: Path) -> Iterator[Path]:
+def _candidates(name: str, kind: str, experiment: Path, framework: str) -> Iterator[Path]:
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     folder = experiment.parent
     yield from (folder / file, folder / file.name, folder / kind / file.name)
     for parent in experiment.absolute().parents:
-        presets = parent / "primus" / "configs" / kind / "megatron"
+        presets = parent / "primus" / "configs" / kind / framework
         yield from (presets / file, presets / file.name)
 
 
@@ -228,71 +228,73 @@ _SCALED: Mapping[str, Mapping[str, float]] = _TABLE["scaled"]
 """Primus key -> our fields and the factor to their unit."""
 
 _COUNTS: Mapping[str, list[str]] = _TABLE["counts"]
-_UNMODELLED: Mapping[str, str] = _TABLE["unmodelled"]
-_KEYS = [*_SCALED, *_COUNTS, *_TABLE["special"].split(), *_UNMODELLED]
+_SPELLED: Mapping[str, Mapping[str, float]] = _TABLE["spelled"]
+_REFUSED: Mapping[str, str] = _TABLE["refused"]
+_KEYS = [*_SCALED, *_COUNTS, *_SPELLED, *_TABLE["special"].split()]
 
 
 def read_hardware_config(path: str | Path) -> tuple[dict[str, Any], list[str]]:
     """Read a hardware file as dotted overrides of a job, and warnings.
 
-    It is Primus' own (top level ``hardware_config``), or has a partial ``device`` and a partial
-    ``network``. An override is such as ``cluster.network.nic_gbit_per_s``.
+    It has Primus' own keys (top level ``hardware_config``), a partial ``device`` and a partial
+    ``network``; the last two outrank the first. An override is such as
+    ``cluster.network.nic_gbit_per_s``.
     """
     data = read_yaml(path, key="hardware_config")
-    if "hardware_config" in data:
-        body = data["hardware_config"]
-        if not isinstance(body, Mapping):
-            msg = f"hardware_config should be a mapping of keys to numbers (got {body!r})"
-            raise ConfigError(msg, key="hardware_config", value=body, allowed="a mapping")
-        warnings = [
-            f"{key}: unknown key of a hardware file was ignored"
-            for key in data
-            if key != "hardware_config"
-        ]
-        return _primus({str(key): item for key, item in body.items()}, warnings)
-    if data.keys() <= {"device", "network"}:
-        overrides: dict[str, Any] = {}
-        for section, owner in (("device", Device), ("network", Network)):
-            if section in data:
-                overrides |= _partial(beside(data[section], Path(path).parent), section, owner)
-        return overrides, []
-    if data.keys() & set(_KEYS):
-        return _primus(data, [])
-    raise ConfigError(
-        f"{path} has neither hardware_config nor device or network at its top level",
-        key="hardware_config",
-        value=sorted(data),
-        allowed=["hardware_config", "device", "network"],
-    )
+    body = data.pop("hardware_config", None)
+    if body is None and data.keys() & {*_KEYS, *_REFUSED}:
+        body, data = data, {}
+    if not isinstance(body, Mapping | None):
+        msg = f"hardware_config should be a mapping of keys to numbers (got {body!r})"
+        raise ConfigError(msg, key="hardware_config", value=body, allowed="a mapping")
+    allowed = ["hardware_config", "device", "network"]
+    if (body is None and not data) or data.keys() - {*allowed}:
+        msg = f"{path} should have {', '.join(allowed)} at its top level, and nothing else"
+        raise ConfigError(msg, key="hardware_config", value=[*map(str, data)], allowed=allowed)
+    overrides, warnings = _primus({str(key): item for key, item in (body or {}).items()})
+    for section, owner in (("device", Device), ("network", Network)):
+        if section in data:
+            overrides |= _partial(beside(data[section], Path(path).parent), section, owner)
+    return overrides, warnings
 
 
-def _primus(body: Mapping[str, Any], warnings: list[str]) -> tuple[dict[str, Any], list[str]]:
-    overrides: dict[str, Any] = {}
+def _primus(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    body, overrides, warnings = _as_primus_spells(given), dict[str, Any](), list[str]()
     for key, value in body.items():
-        if value is None:
-            continue
         if key in _SCALED:
             number = _number(key, value)
             overrides |= {field: number * factor for field, factor in _SCALED[key].items()}
         elif key in _COUNTS:
             overrides |= dict.fromkeys(_COUNTS[key], _count(key, value))
-        elif key in _UNMODELLED:
-            note = f": {_UNMODELLED[key]}" if _UNMODELLED[key] else ""
-            warnings.append(f"{key} is not modelled and was ignored{note}")
-        elif key not in _KEYS:
-            close = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            warnings.append(f"unknown hardware key {key!r} was ignored{hint}")
     _scale_up(body, overrides, warnings)
     _pods(body, overrides, warnings)
-    _exchanges(body, overrides, warnings)
-    starts = [
-        key for key in ("kernel_launch_latency", "rccl_overhead_us") if body.get(key) is not None
-    ]
-    if starts:
-        total = sum(_number(key, body[key]) for key in starts)
-        overrides["cluster.device.collective_start_us"] = total
+    _exchanges(body, overrides)
+    for field, parts in _TABLE["sums"].items():
+        if body.keys() & {*parts}:
+            known = {**_TABLE["hardware_defaults"], **body}
+            overrides[field] = sum(_number(key, known[key]) for key in parts if key in known)
     return overrides, warnings
+
+
+def _as_primus_spells(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is stated, by one name each; raises for a key that moves nothing."""
+    body = {key: value for key, value in given.items() if value is not None}
+    for key in [*body]:
+        if key in _REFUSED:
+            raise _refusal(body, key, f"{key} is not read: {_REFUSED[key]}", _REFUSED[key])
+        if key not in _KEYS:
+            close = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise _refusal(body, key, f"unknown hardware key {key!r}{hint}", close or sorted(_KEYS))
+        for other, factor in _SPELLED.get(key, {}).items():
+            if other in body:
+                raise _refusal(body, key, f"{key} and {other} say the same; write one", other)
+            body[other] = _number(key, body.pop(key)) * factor
+    return body
+
+
+def _refusal(body: Mapping[str, Any], key: str, message: str, allowed: Any) -> ConfigError:
+    return ConfigError(message, key=key, value=body[key], allowed=allowed)
 
 
 def _scale_up(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
@@ -303,7 +305,7 @@ def _scale_up(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list
         raise ConfigError(msg, key="node_topology", value=topology, allowed=["mesh", "switch"])
     if body.get("node_bw") is None:
         if topology is not None:
-            warnings.append("node_topology was ignored: it needs node_bw")
+            raise _refusal(body, "node_topology", "node_topology needs node_bw", "node_bw as well")
         return
     bandwidth = _number("node_bw", body["node_bw"])
     peers = 1
@@ -317,16 +319,16 @@ def _scale_up(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list
 
 def _stated(body: Mapping[str, Any], key: str) -> float:
     """Return a number that another key is measured by; Primus' default where it is left out."""
-    value = body.get(key)
-    return _number(key, _TABLE["hardware_defaults"][key] if value is None else value)
+    return _number(key, body.get(key, _TABLE["hardware_defaults"][key]))
 
 
 def _pods(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
     """Set what lies beyond a pod, where Primus takes the cluster's links for a whole group."""
     network = "cluster.network"
     if body.get("pod_size") is None:
-        ignored = [key for key in ("cluster_bw", "cluster_lat") if body.get(key) is not None]
-        warnings.extend(f"{key} was ignored: without pod_size one pod is all" for key in ignored)
+        for key in {"cluster_bw", "cluster_lat"} & body.keys():
+            message = f"{key} needs pod_size: without it one pod is all"
+            raise _refusal(body, key, message, "pod_size as well")
         return
     gpus, node = _count("pod_size", body["pod_size"]), int(_stated(body, "node_size"))
     if gpus % node:
@@ -345,7 +347,7 @@ def _pods(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str
         overrides[f"{network}.spine_latency_us"] = max(0.0, hop)
 
 
-def _exchanges(body: Mapping[str, Any], overrides: dict[str, Any], warnings: list[str]) -> None:
+def _exchanges(body: Mapping[str, Any], overrides: dict[str, Any]) -> None:
     """Set what an exchange pays for each remote peer, and who uses the adapters of a node.
 
     Behind a switch all GPUs of a node share its adapters. Otherwise each has the rate of one
@@ -360,12 +362,20 @@ def _exchanges(body: Mapping[str, Any], overrides: dict[str, Any], warnings: lis
         latency_us = 0.0 if peer is None else _number("a2a_peer_lat", peer)
         latency_us += 0.0 if shared is not False else _stated(body, "pod_lat") / node
         overrides["cluster.network.exchange_peer_us"] = latency_us
-    if shared is False and body.get("nics_per_node") not in (None, node):
-        warnings.append(
-            f"switch_topology false gives each of {node} GPUs an adapter: nics_per_node "
-            f"{body['nics_per_node']} was ignored"
-        )
-        overrides["cluster.network.nics_per_node"] = node
+    if shared is False and body.get("nics_per_node", node) != node:
+        message = f"switch_topology false gives each of {node} GPUs an adapter: leave out"
+        raise _refusal(body, "nics_per_node", f"{message} nics_per_node, or write {node}", node)
+    if not body.keys() & {"a2a_mesh_contention", "alltoall_intra_efficiency"}:
+        return
+    share = 1.0 - _number("a2a_mesh_contention", body.get("a2a_mesh_contention", 0.0))
+    if (key := "alltoall_intra_efficiency") in body:
+        # Ours is over the rate of rings, theirs over that of links.
+        rings = float(body.get("intra_node_efficiency", body.get("bw_eff", 0.0)))
+        share *= _number(key, body[key]) / (rings or math.nan)
+        if not share <= 1.0:
+            message = f"{key} needs an intra_node_efficiency that is no less"
+            raise _refusal(body, key, message, "<= intra_node_efficiency")
+    overrides["cluster.device.collective_exchange_efficiency"] = share
 
 
 def _partial(value: Any, section: str, owner: type[Config]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from projector.config import resources
 from projector.config.formats import read_job
 from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer
-from projector.config.model_file import load_model
 from projector.config.resources import settings_of
 from projector.errors import ConfigError, shown
 
@@ -390,7 +389,8 @@ class _Rest:
         dp = read_job.data_parallel(data) or self.data_parallel
         if dp:
             fields["training.global_batch_size"] = self.local * dp
-        layers = _layers(data)
+        model = read_job.model_of(data)
+        layers = None if model is None or model.mtp_num_layers else model.num_layers
         if layers is not None and self.every > 1:
             chosen = list(range(self.every - 1, layers, self.every))
             kind = {"granularity": "full", "layers": chosen} if chosen else "none"
@@ -399,12 +399,3 @@ class _Rest:
         if layers is not None and self.stages is not None and schedule == self.schedule:
             fields |= self.stages.fields(layers, data.get("parallelism") or {})
         return {name: (value, ASSUMED) for name, value in fields.items()}
-
-
-def _layers(data: Mapping[str, Any]) -> int | None:
-    """Return the layers of the model, None where it cannot be read or trains further modules."""
-    try:
-        model = load_model(data.get("model") or {})
-    except ConfigError:
-        return None
-    return None if model.mtp_num_layers else model.num_layers

@@ -67,7 +67,8 @@ def build_timeline(
     if not isinstance(result, PerformanceProjection):
         msg = f"result is a PerformanceProjection of tiles, got {type(result).__name__}"
         raise ConfigError(msg, key="result", value=type(result).__name__, allowed="tiles")
-    return timeline_of(_evaluated(result, record), 0, detail, result.pipeline)
+    found = timeline_of(_evaluated(result, record), 0, detail, result.pipeline)
+    return found if result.provenance.times is None else replace(found, clock_hz=0.0)
 
 
 def _evaluated(result: PerformanceProjection, record: "Record | None") -> Evaluation:
@@ -253,7 +254,15 @@ class _Builder:
             terms_ps=ending.terms_ps,
             begin_ps=begin_ps + shift,
             name=self.evaluation.job(self.row).model.name,
+            clock_hz=self._clock_hz(),
         )
+
+    def _clock_hz(self) -> float:
+        table, workloads = self.evaluation.table, self.evaluation.workloads
+        largest = int(np.argmax(table.flop))
+        device = workloads.columns.device[table.workload[largest]]
+        clock = workloads.devices["clock_hz"][device, table.dtype[largest]]
+        return float(clock) if table.flop[largest] > 0.0 else 0.0
 
     def _rank(self, rank: int) -> tuple[dict[str, Any], dict[str, Any], int, Held]:
         """Return the rows of a rank, its ranges, when its step begins, and what it holds."""

@@ -142,6 +142,8 @@ class Timeline:
     do not wait for each other between steps."""
     name: str = ""
     """Of the model."""
+    clock_hz: float = 0.0
+    """Of the largest matrix product; 0 where times were measured or there is none."""
 
     def __len__(self) -> int:
         return len(self.rank)

@@ -14,7 +14,8 @@ from projector.config.resources import hardware_table
 from projector.measure.bench.cases import BenchKind, Case
 from projector.measure.bench.rows import work_of
 from projector.report.figures import figure as fig
-from projector.units import GIB, KIB, MIB, MICROSECOND
+from projector.report.terminal.network import size_name
+from projector.units import MICROSECOND
 from projector.validate.beside import Benchmark, number_of
 
 BAND = 0.1
@@ -160,7 +161,7 @@ def _size_axis(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
         first, last = int(np.ceil(np.log2(left))), int(np.floor(np.log2(right)))
         step = max(1, -(-(last - first + 1) // 9))
         ticks = [2.0**power for power in range(first, last + 1, step)]
-        axes.set_xticks(ticks, [_bytes(tick) for tick in ticks])
+        axes.set_xticks(ticks, [size_name(tick) for tick in ticks])
         axes.minorticks_off()
     else:
         fig.number_ticks(axes.xaxis, left, right)
@@ -170,13 +171,6 @@ def _size_axis(axes: fig.Axes, points: _Points, kind: BenchKind) -> None:
 def _coloured(points: _Points) -> Iterator[tuple[str, str, Ints]]:
     for position, name in enumerate(dict.fromkeys(points.series.tolist())):
         yield name, fig.PALETTE[position % len(fig.PALETTE)], np.flatnonzero(points.series == name)
-
-
-def _bytes(value: float) -> str:
-    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-        if value >= unit:
-            return f"{value / unit:g} {name}"
-    return f"{value:g} B"
 
 
 def s_curve(axes: fig.Axes, ratio: Floats, groups: Iterable[tuple[str, str, Ints]]) -> None:

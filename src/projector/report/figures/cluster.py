@@ -123,10 +123,7 @@ def _host_x(place: PodPlace) -> list[float]:
 
 
 def _leaf_x(cluster: Cluster, place: PodPlace) -> list[float]:
-    network = cluster.network
-    if not network.rail_optimised:
-        return [place.left + 0.5 * place.width]
-    rails = network.nics_per_node
+    rails = cluster.network.nics_per_node if cluster.network.rail_optimised else 1
     step = place.width / rails
     return [place.left + step * (rail + 0.5) for rail in range(rails)]
 
@@ -217,24 +214,13 @@ def _draw_rates(axes: fig.Axes, cluster: Cluster, x: float, unit: float) -> None
         (LEAF_Y, f"{rails}{pod_hosts:,} hosts a pod"),
     ]
     if _has_spine(cluster):
-        rate = pod_hosts * cluster.host_gb_per_s / network.pod_oversubscription
-        lines.append(
-            (
-                0.5 * (LEAF_Y + SPINE_Y),
-                f"{_rate(rate)} a pod\n{_taper(network.pod_oversubscription)}",
-            )
-        )
+        text = _rates(pod_hosts * cluster.host_gb_per_s, "pod", network.pod_oversubscription)
+        lines.append((0.5 * (LEAF_Y + SPINE_Y), text))
         if cluster.pods > 1:
             lines.append((SPINE_Y, f"{-(-zone_hosts // pod_hosts):,} pods"))
     if cluster.zones > 1:
-        rate = zone_hosts * cluster.host_gb_per_s / network.core_oversubscription
-        lines.append(
-            (
-                0.5 * (SPINE_Y + CORE_Y),
-                f"{_rate(rate)} a zone\n{_taper(network.core_oversubscription)}",
-            )
-        )
-        lines.append((CORE_Y, f"{cluster.zones:,} zones"))
+        text = _rates(zone_hosts * cluster.host_gb_per_s, "zone", network.core_oversubscription)
+        lines += [(0.5 * (SPINE_Y + CORE_Y), text), (CORE_Y, f"{cluster.zones:,} zones")]
     for y, text in lines:
         axes.text(
             x, y, text, ha="left", va="center", fontsize=max(7.5, min(9.5, 18.0 * unit)),
@@ -242,9 +228,8 @@ def _draw_rates(axes: fig.Axes, cluster: Cluster, x: float, unit: float) -> None
         )  # fmt: skip
 
 
-def _rate(gb_per_s: float) -> str:
-    return f"{gb_per_s / 1000.0:.4g} TB/s" if gb_per_s >= 1000.0 else f"{gb_per_s:.4g} GB/s"
-
-
-def _taper(oversubscription: float) -> str:
-    return "full rate" if oversubscription == 1.0 else f"{oversubscription:g} : 1 tapered"
+def _rates(full_gb_per_s: float, of: str, oversubscription: float) -> str:
+    rate = full_gb_per_s / oversubscription
+    text = f"{rate / 1000.0:.4g} TB/s" if rate >= 1000.0 else f"{rate:.4g} GB/s"
+    taper = "full rate" if oversubscription == 1.0 else f"{oversubscription:g} : 1 tapered"
+    return f"{text} a {of}\n{taper}"

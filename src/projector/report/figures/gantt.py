@@ -3,6 +3,7 @@
 Matplotlib is imported where a figure is drawn, and without pyplot: no window, no global state.
 """
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from projector.schedule.replay.run import PipelineRun
 
 LONGEST_TITLE = 90
 
-_PHASES = ("#E4EBF3", "#F1F1EC", "#F3E9DE")
+_PHASES = {"warm-up": "#E4EBF3", "steady state": "#F1F1EC", "cool-down": "#F3E9DE"}
 
 # Inches.
 _TOP, _PHASE_BAND, _BOTTOM = 1.46, 0.27, 0.62
@@ -110,15 +111,14 @@ def _head(figure: fig.Figure, run: PipelineRun, title: str, height: float) -> No
             facts.append(f"fits in {limit}" if run.fits else f"does not fit in {limit}")
     if title:
         facts.insert(0, run.schedule)
-    for text, down, options in (
-        (
-            fig.one_line(title, LONGEST_TITLE) or run.schedule,
-            0.2,
-            {"fontsize": 14.5, "fontweight": "bold"},
-        ),
-        ("  ·  ".join(facts), 0.53, {"fontsize": 10.5}),
-    ):
-        figure.text(LEFT / WIDTH, 1 - down / height, text, va="top", color=fig.INK, **options)
+    name = fig.one_line(title, LONGEST_TITLE) or run.schedule
+    for text, down, size, weight in (
+        (name, 0.2, 14.5, "bold"), ("  ·  ".join(facts), 0.53, 10.5, "normal")
+    ):  # fmt: skip
+        figure.text(
+            LEFT / WIDTH, 1 - down / height, text, va="top", color=fig.INK, fontsize=size,
+            fontweight=weight,
+        )  # fmt: skip
 
 
 def _draw_phases(
@@ -130,9 +130,8 @@ def _draw_phases(
     band.set(ylim=(0.0, 1.0))
     band.axis("off")
     texts = []
-    for position, name in enumerate(("warm-up", "steady state", "cool-down")):
-        begin, end = bounds[position], bounds[position + 1]
-        band.axvspan(begin, end, color=_PHASES[position], lw=0)
+    for (name, colour), (begin, end) in zip(_PHASES.items(), pairwise(bounds), strict=True):
+        band.axvspan(begin, end, color=colour, lw=0)
         texts.append(f"{name} {_number((end - begin) / scale)} {unit}" if end > begin else "")
     px = CHART * fig.DPI / total
     wide = [len(text) * 6.6 + 14.0 for text in texts]
@@ -144,10 +143,8 @@ def _draw_phases(
         (texts[1] if free else "", middle / px, "center", 0.0),
         (texts[2], total, "right", -5.0),
     ]:
-        band.annotate(
-            text, (at, 0.46), xytext=(shift, 0), textcoords="offset points",
-            ha=side, va="center", fontsize=9, color=fig.INK,
-        )  # fmt: skip
+        style = {"ha": side, "va": "center", "fontsize": 9, "color": fig.INK}
+        fig.beside(band, text, (at, 0.46), (shift, 0), **style)
     for at in {phase_ends.steady_s, phase_ends.drain_s}:
         if 0.0 < at < run.makespan_s:
             chart.axvline(at, color=fig.SOFT, lw=0.9, ls=(0, (4, 3)), zorder=1.5)
@@ -158,16 +155,14 @@ def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
     idle = 1.0 - busy_ps / makespan_ps if makespan_ps else np.zeros(run.order.pp)
     where: dict[str, Any] = {"transform": chart.get_yaxis_transform(), "clip_on": False}
     top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE
-    step = max(1, int(np.ceil(13.0 / (row * fig.DPI))))
+    step = _step(row)
     for rank in range(0, run.order.pp, step):
         chart.text(
             1.0 + 0.52 / CHART, rank + (top + bottom) / 2, _percent(idle[rank]),
             ha="right", va="center", fontsize=9 if step == 1 else 8, color=fig.SOFT, **where,
         )  # fmt: skip
-    chart.annotate(
-        "idle", (1.0 + 0.52 / CHART, 1.0), xycoords="axes fraction", xytext=(0, 7),
-        textcoords="offset points", ha="right", fontsize=9, color=fig.SOFT,
-    )  # fmt: skip
+    head = {"xycoords": "axes fraction", "ha": "right", "fontsize": 9, "color": fig.SOFT}
+    fig.beside(chart, "idle", (1.0 + 0.52 / CHART, 1.0), (0, 7), **head)
 
 
 def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
@@ -187,26 +182,28 @@ def _draw_peaks(axes: fig.Axes, run: PipelineRun, row: float) -> None:
     right = max(most, limit if limit is not None and near else 0.0) * 1.04 or 1.0
     axes.set(xlim=(0.0, right), ylim=(pp, 0.0))
     axes.set(xticks=[], yticks=[])
-    for side in ("left", "top", "right", "bottom"):
-        axes.spines[side].set_visible(False)
-    step = max(1, int(np.ceil(13.0 / (row * fig.DPI))))
+    axes.spines[:].set_visible(False)
+    step = _step(row)
     for rank in range(0, pp, step):
-        axes.annotate(
-            _number(float(peak[rank])), (1.0, middle[rank]), xycoords=axes.get_yaxis_transform(),
-            xytext=(6, 0), textcoords="offset points", va="center",
-            fontsize=9 if step == 1 else 8, color=OVER if over[rank] else fig.INK,
+        fig.beside(
+            axes, _number(float(peak[rank])), (1.0, middle[rank]), (6, 0), va="center",
+            xycoords=axes.get_yaxis_transform(), fontsize=9 if step == 1 else 8,
+            color=OVER if over[rank] else fig.INK,
         )  # fmt: skip
-    axes.annotate(
-        f"peak memory ({held.short})", (0.0, 1.0), xycoords="axes fraction", xytext=(0, 7),
-        textcoords="offset points", fontsize=9, color=fig.SOFT,
-    )  # fmt: skip
+    head = {"xycoords": "axes fraction", "fontsize": 9, "color": fig.SOFT}
+    fig.beside(axes, f"peak memory ({held.short})", (0.0, 1.0), (0, 7), **head)
     if limit is not None and near:
         axes.axvline(limit, color=OVER, lw=1.1, ls=(0, (4, 2)))
-        axes.annotate(
-            f"limit {_number(limit)}", (limit, 0.0), xycoords=axes.get_xaxis_transform(),
-            xytext=(0, -5), textcoords="offset points", va="top",
-            ha="right" if limit > 0.6 * right else "center", fontsize=9, color=OVER,
+        fig.beside(
+            axes, f"limit {_number(limit)}", (limit, 0.0), (0, -5), va="top", fontsize=9,
+            xycoords=axes.get_xaxis_transform(), ha="right" if limit > 0.6 * right else "center",
+            color=OVER,
         )  # fmt: skip
+
+
+def _step(row: float) -> int:
+    """Return of how many ranks in rows of some inches one has room for its name."""
+    return max(1, int(np.ceil(13.0 / (row * fig.DPI))))
 
 
 def _legend(figure: fig.Figure, run: PipelineRun, chart: fig.Axes, height: float) -> None:
@@ -219,20 +216,15 @@ def _legend(figure: fig.Figure, run: PipelineRun, chart: fig.Axes, height: float
         BACKWARD: "B input gradient" if order.splits_backward else "B backward",
         WEIGHT: "W weight gradient",
     }
-    handles: list[Any] = []
-    texts = []
-    for kind, name in names.items():
-        if kind in order.kind:
-            handles.append(tuple(Patch(facecolor=shade, lw=0) for shade in shades[kind]))
-            texts.append(name)
-    handles.append(Patch(facecolor=IDLE, edgecolor=HATCH, hatch="////", lw=0))
-    texts.append("idle")
-    handles.append(
-        Patch(facecolor=HELD, lw=0)
-        if run.static_bytes is None
-        else (Patch(facecolor=HELD, lw=0), Patch(facecolor=ALWAYS, lw=0))
-    )
-    texts.append("memory held" if run.static_bytes is None else "activations, rest of memory")
+    drawn = [kind for kind in names if kind in order.kind]
+    held = (HELD,) if run.static_bytes is None else (HELD, ALWAYS)
+    handles: list[Any] = [
+        *(tuple(Patch(facecolor=shade, lw=0) for shade in shades[kind]) for kind in drawn),
+        Patch(facecolor=IDLE, edgecolor=HATCH, hatch="////", lw=0),
+        tuple(Patch(facecolor=colour, lw=0) for colour in held),
+    ]
+    memory = "memory held" if run.static_bytes is None else "activations, rest of memory"
+    texts = [*(names[kind] for kind in drawn), "idle", memory]
     if order.directions > 1:
         texts[0] += "; lighter: the other copy"
     elif order.vpp > 1:
@@ -240,21 +232,11 @@ def _legend(figure: fig.Figure, run: PipelineRun, chart: fig.Axes, height: float
     if not any(collection.get_label() in ("F", "B", "W") for collection in chart.collections):
         texts[-1] += "   (too many operations to draw each: heights are shares of the time)"
     figure.legend(
-        handles,
-        texts,
-        loc="upper left",
-        bbox_to_anchor=(LEFT / WIDTH, 1 - 0.83 / height),
-        ncols=len(texts),
-        frameon=False,
-        fontsize=9,
-        borderpad=0.0,
-        borderaxespad=0.0,
-        handlelength=2.0,
-        handleheight=0.9,
-        columnspacing=1.8,
-        handletextpad=0.6,
+        handles, texts, loc="upper left", bbox_to_anchor=(LEFT / WIDTH, 1 - 0.83 / height),
+        ncols=len(texts), frameon=False, fontsize=9, borderpad=0.0, borderaxespad=0.0,
+        handlelength=2.0, handleheight=0.9, columnspacing=1.8, handletextpad=0.6,
         handler_map={tuple: HandlerTuple(ndivide=None, pad=0.0)},
-    )
+    )  # fmt: skip
 
 
 class _Unit(NamedTuple):
@@ -352,12 +334,9 @@ def draw_chart(axes: fig.Axes, run: PipelineRun, row: float) -> None:
         [(0.0, low), (0.0, high), (makespan_s, high), (makespan_s, low)]
         for low, high in ((rank + bottom, rank + top) for rank in range(pp))
     ]
-    axes.add_collection(
-        PolyCollection(
-            idle, facecolors=IDLE, edgecolors=HATCH, hatch="////", linewidths=0.0, zorder=1
-        ),
-        autolim=False,
-    )
+    style: dict[str, Any] = {"facecolors": IDLE, "edgecolors": HATCH, "hatch": "////"}
+    style |= {"linewidths": 0.0, "zorder": 1}
+    axes.add_collection(PolyCollection(idle, **style), autolim=False)
     box = corners(run, top, bottom)
     px_per_s = CHART * fig.DPI / (makespan_s or 1.0)
     width_px = (box[:, 2, 0] - box[:, 0, 0]) * px_per_s
@@ -367,16 +346,11 @@ def draw_chart(axes: fig.Axes, run: PipelineRun, row: float) -> None:
         _draw_boxes(axes, run, box, width_px, (bottom - top) * row * fig.DPI)
     if strips:
         _draw_memory(axes, run)
-    step = max(1, int(np.ceil(13.0 / (row * fig.DPI))))
-    ranks = np.arange(0, pp, step)
-    axes.set_yticks(
-        ranks + (top + bottom) / 2,
-        [f"rank {rank}" for rank in ranks],
-        fontsize=9.5 if step == 1 else 8,
-    )
+    ranks, size = np.arange(0, pp, _step(row)), 9.5 if _step(row) == 1 else 8
+    names = [f"rank {rank}" for rank in ranks]
+    axes.set_yticks(ranks + (top + bottom) / 2, names, fontsize=size)
     axes.tick_params(axis="y", length=0)
-    for side in ("left", "top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["left", "top", "right"]].set_visible(False)
 
 
 def _draw_boxes(
@@ -417,16 +391,12 @@ def _draw_boxes(
         for index in of_kind[room_pt[of_kind] >= size - _SLACK].tolist():
             colour = shades[kind][order.chunk[index]]
             linear = np.asarray(colour[:3]) ** 2.2
+            dark = float(linear @ [0.2126, 0.7152, 0.0722]) < _DARK
+            x, y = (box[index, 0] + box[index, [2, 1], [0, 1]]) / 2
             axes.text(
-                (box[index, 0, 0] + box[index, 2, 0]) / 2,
-                (box[index, 0, 1] + box[index, 1, 1]) / 2,
-                str(order.microbatch[index]),
-                fontsize=size,
-                ha="center",
-                va="center_baseline",
-                color="white" if float(linear @ [0.2126, 0.7152, 0.0722]) < _DARK else fig.INK,
-                zorder=3,
-            )
+                x, y, str(order.microbatch[index]), fontsize=size, ha="center",
+                va="center_baseline", color="white" if dark else fig.INK, zorder=3,
+            )  # fmt: skip
 
 
 def _draw_shares(axes: fig.Axes, run: PipelineRun, top: float, bottom: float, row: float) -> None:

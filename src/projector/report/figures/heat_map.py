@@ -24,7 +24,7 @@ from projector.report.figures.words import (
     relative_ticks,
     words_of,
 )
-from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
+from projector.sweeps.result import MORE_IS_BETTER, SweepResult
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
 
@@ -71,8 +71,12 @@ class HeatMap:
     @property
     def label(self) -> str:
         """Label of the value of a cell."""
-        extreme = "largest" if swept.more_is_better(self.column) else "least"
-        return f"{label_of(self.column)}: {extreme} that fits"
+        return f"{label_of(self.column)}: {self.extreme} that fits"
+
+    @property
+    def extreme(self) -> str:
+        """Whether the best value is the largest or the least."""
+        return "largest" if self.column in MORE_IS_BETTER else "least"
 
     @property
     def reference(self) -> tuple[int, int] | None:
@@ -95,8 +99,7 @@ class HeatMap:
     def relative_label(self) -> str:
         """Label of the value of a cell of `relative`."""
         one = f"1 = {self.chip}" if self._is_to_chip else "1 = best cell of the workload"
-        extreme = "largest" if swept.more_is_better(self.column) else "least"
-        return f"{words_of(self.column).name}, {extreme} that fits: {one}"
+        return f"{words_of(self.column).name}, {self.extreme} that fits: {one}"
 
     @property
     def _is_to_chip(self) -> bool:
@@ -113,7 +116,7 @@ class HeatMap:
         else by its best cell. The mean is empty where a workload does not fit; workloads that fit
         nowhere do not take part.
         """
-        sign = 1.0 if swept.more_is_better(self.column) else -1.0
+        sign = 1.0 if self.column in MORE_IS_BETTER else -1.0
         panels = []
         for panel in self.workloads:
             finite = panel.best[np.isfinite(panel.best)]
@@ -170,7 +173,11 @@ def heat_maps(
     ]
     if grids:
         columns = dict.fromkeys(
-            [*VERDICT_COLUMNS, *workloads, *(name for request in requests for name in request)]
+            [
+                *result.ranking_columns,
+                *workloads,
+                *(name for request in requests for name in request),
+            ]
         )
         axis_columns = dict.fromkeys(
             [*workloads, *(name for request in requests for name in request[:2])]
@@ -190,7 +197,7 @@ class _Grid:
         self, first: str, second: str, column: str, values: list[list[Any]], workloads: list[str]
     ) -> None:
         self.fields, self.column, self._workloads = (first, second), column, workloads
-        self._sign = 1.0 if swept.more_is_better(column) else -1.0
+        self._sign = 1.0 if column in MORE_IS_BETTER else -1.0
         x, y = ({value: index for index, value in enumerate(axis_values)} for axis_values in values)
         self._known: tuple[dict[Any, int], ...] = ({}, y, x)
         """Workloads and values of both axes -> their places."""
@@ -250,7 +257,10 @@ class _Grid:
             self.fields,
             (first, second),
             self.column,
-            _best_of(best, self._sign),
+            # Over the workloads; NaN where all of them are missing.
+            self._sign * np.fmax.reduce(self._sign * best, axis=0)
+            if len(best)
+            else np.zeros(shape[1:]),
             rows.sum(axis=0),
             _others(axes, [*self.fields, *(self._workloads if several else [])], tied),
             (base_value(job, self.fields[0]), base_value(job, self.fields[1])),
@@ -258,14 +268,6 @@ class _Grid:
             (swept.axis_name(self.fields[0], tied), swept.axis_name(self.fields[1], tied)),
             panels if several else (),
         )
-
-
-def _best_of(best: Floats, sign: float) -> Floats:
-    """Return the best over the first axis, NaN where all are missing."""
-    if not len(best):
-        return best.reshape(best.shape[1:]) if best.size else np.zeros(best.shape[1:])
-    filled = np.where(np.isnan(best), -np.inf, sign * best).max(axis=0)
-    return np.where(np.isinf(filled), np.nan, sign * filled)
 
 
 def _others(
@@ -407,7 +409,7 @@ def _draw_panel(axes: fig.Axes, heat_map: HeatMap, panel: Panel, norm: Any) -> A
     axes.pcolormesh(*edges, jobs, cmap=ListedColormap([NOTHING_FITS]), rasterized=True)
     few = width * height <= MOST_WRITTEN
     # The best is bright.
-    scale = SCALE if swept.more_is_better(heat_map.column) else f"{SCALE}_r"
+    scale = SCALE if heat_map.column in MORE_IS_BETTER else f"{SCALE}_r"
     if not np.isfinite(panel.best).any():
         return ScalarMappable(norm, scale)
     drawn = axes.pcolormesh(
@@ -436,7 +438,8 @@ def _labels(heat_map: HeatMap, wide_in: float) -> tuple[bool, float]:
 
 
 def _longest(heat_map: HeatMap) -> int:
-    return max((len(_cut(text)) for text in axis_ticks(heat_map, 0).texts), default=0)
+    texts = axis_ticks(heat_map, 0).texts
+    return max((len(fig.one_line(text, _LONGEST)) for text in texts), default=0)
 
 
 def axis_ticks(heat_map: HeatMap, axis: int) -> Ticks:
@@ -473,7 +476,7 @@ def _heading(heat_map: HeatMap, title: str, characters: int) -> tuple[str, str]:
 def _draw_best(axes: fig.Axes, heat_map: HeatMap, best: Floats) -> None:
     from matplotlib.patches import Rectangle
 
-    sign = 1.0 if swept.more_is_better(heat_map.column) else -1.0
+    sign = 1.0 if heat_map.column in MORE_IS_BETTER else -1.0
     y, x = np.unravel_index(int(np.nanargmax(sign * best)), best.shape)
     axes.add_patch(
         Rectangle(
@@ -509,17 +512,13 @@ def _draw_axes(
         (axes.yaxis, ticks_of[1], size_in[1], 0.2, 0, labelled[1]),
     ):
         places = range(0, len(ticks.texts), max(1, int(np.ceil(least * len(ticks.texts) / wide))))
-        texts = [_cut(ticks.texts[place]) if shown else "" for place in places]
+        texts = [fig.one_line(ticks.texts[at], _LONGEST) if shown else "" for at in places]
         axis.set_ticks(places, texts, rotation=rotation)
-    axes.tick_params(length=0)
-    for set_label, ticks, shown, room in (
-        (axes.set_xlabel, ticks_of[0], labelled[0], size_in[0]),
-        (axes.set_ylabel, ticks_of[1], labelled[1], size_in[1]),
-    ):
         if shown:
-            set_label("\n".join(textwrap.wrap(ticks.label, max(16, round(11.0 * room)))))
-    for side in axes.spines.values():
-        side.set_visible(False)
+            lines = textwrap.wrap(ticks.label, max(16, round(11.0 * wide)))
+            axis.set_label_text("\n".join(lines))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
 def _draw_legend(figure: fig.Figure, heat_map: HeatMap, panels: Sequence[Panel]) -> None:
@@ -541,8 +540,3 @@ def _draw_legend(figure: fig.Figure, heat_map: HeatMap, panels: Sequence[Panel])
             Line2D([], [], marker="o", ls="", ms=5, mfc="white", mec=fig.INK, label=heat_map.chip)
         )
     figure.legend(handles=handles, loc="outside lower left", ncols=4, frameon=False)
-
-
-def _cut(text: str) -> str:
-    text = fig.one_line(text)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

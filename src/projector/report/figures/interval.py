@@ -14,15 +14,7 @@ from projector.projection.run import RunProjection
 from projector.report.figures import figure as fig
 from projector.report.terminal.job import short_title
 from projector.report.terminal.step import duration
-from projector.runs.time import (
-    Interruptions,
-    best_interval_s,
-    daly_interval_s,
-    expected_s,
-    interruptions_of,
-    simulate_segments,
-    young_interval_s,
-)
+from projector.runs import time
 
 _POINTS = 160
 _PLAYED = 9
@@ -47,11 +39,11 @@ def write_interval(job: Job, path: str | Path) -> None:
 
 def interval_figure(run: RunProjection) -> fig.Figure:
     """Draw what is added to the steps, with its parts, and runs that were played."""
-    interruptions, _ = interruptions_of(run.inputs)
+    interruptions, _ = time.interruptions_of(run.inputs)
     times = run.times
     parts = (times.compute_s, times.warm_up_s, times.evaluation_s, times.stragglers_s)
     work_s = float(sum(part[0] for part in parts))
-    best_s = float(best_interval_s(interruptions)[0])
+    best_s = float(time.best_interval_s(interruptions)[0])
     least_s = max(float(run.inputs.step_s[0]), float(interruptions.write_s[0]))
     centre_s = min(max(best_s, least_s), work_s)
     low, high = centre_s / 10.0**_DECADES, min(centre_s * 10.0**_DECADES, work_s)
@@ -78,31 +70,31 @@ def interval_figure(run: RunProjection) -> fig.Figure:
     return figure
 
 
-def _many(interruptions: Interruptions, count: int, rate: float = 1.0) -> Interruptions:
+def _many(interruptions: time.Interruptions, count: int, rate: float = 1.0) -> time.Interruptions:
     """Return one run's interruptions as often as there are intervals."""
     columns = {
         name: np.full(count, getattr(interruptions, name)[0])
         for name in interruptions.__dataclass_fields__
     }
-    many = Interruptions(**columns)
+    many = time.Interruptions(**columns)
     return replace(many, rate_per_s=rate * many.rate_per_s)
 
 
-def _added(interruptions: Interruptions, work_s: float, intervals_s: Floats) -> Floats:
+def _added(interruptions: time.Interruptions, work_s: float, intervals_s: Floats) -> Floats:
     """Return what is added to the work, in percent of it."""
     work = np.full(len(intervals_s), work_s)
-    return 100.0 * (expected_s(interruptions, work, intervals_s)[0] / work_s - 1.0)
+    return 100.0 * (time.expected_s(interruptions, work, intervals_s)[0] / work_s - 1.0)
 
 
 def _curves(
-    axes: fig.Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats
+    axes: fig.Axes, interruptions: time.Interruptions, work_s: float, intervals_s: Floats
 ) -> float:
     """Draw the parts as areas and the band of the rate; return the top of the figure."""
     many = _many(interruptions, len(intervals_s))
     total = _added(many, work_s, intervals_s)
     down = -np.expm1(-many.rate_per_s * many.restart_s)
     restarts = (100.0 + total) * down
-    segments = expected_s(many, np.full(len(intervals_s), work_s), intervals_s)[1]
+    segments = time.expected_s(many, np.full(len(intervals_s), work_s), intervals_s)[1]
     saved = 100.0 * (segments * many.stall_s + many.write_s) / work_s
     minutes = intervals_s / _MINUTE
     axes.fill_between(
@@ -130,12 +122,12 @@ def _curves(
 
 
 def _played(
-    axes: fig.Axes, interruptions: Interruptions, work_s: float, intervals_s: Floats
+    axes: fig.Axes, interruptions: time.Interruptions, work_s: float, intervals_s: Floats
 ) -> None:
     chosen = np.geomspace(intervals_s[0] * 1.05, intervals_s[-1] / 1.05, _PLAYED)
     ones = np.ones((_PLAYED, _SAMPLES))
     work = np.full(_PLAYED, work_s)
-    found = simulate_segments(_many(interruptions, _PLAYED), work, chosen, ones, ones)
+    found = time.simulate_segments(_many(interruptions, _PLAYED), work, chosen, ones, ones)
     added = 100.0 * (found.total_s / work_s - 1.0)
     low, mean, high = np.percentile(added, 5, 1), added.mean(1), np.percentile(added, 95, 1)
     axes.errorbar(
@@ -144,16 +136,18 @@ def _played(
     )  # fmt: skip
 
 
-def _marks(axes: fig.Axes, run: RunProjection, interruptions: Interruptions, top: float) -> None:
+def _marks(
+    axes: fig.Axes, run: RunProjection, interruptions: time.Interruptions, top: float
+) -> None:
     marks = (
-        ("Young", float(young_interval_s(interruptions)[0]), 0.60),
-        ("Daly", float(daly_interval_s(interruptions)[0]), 0.54),
+        ("Young", float(time.young_interval_s(interruptions)[0]), 0.60),
+        ("Daly", float(time.daly_interval_s(interruptions)[0]), 0.54),
         ("this run", run.checkpoint_interval_s or 0.0, 0.66),
     )
     for name, seconds, height in marks:
         axes.axvline(seconds / _MINUTE, color=fig.SOFT, linewidth=0.8, ymax=height)
-        axes.annotate(
-            f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), xytext=(3, -2),
-            textcoords="offset points", fontsize=8.5, color=fig.INK, va="top",
+        fig.beside(
+            axes, f"{name}: {duration(seconds)}", (seconds / _MINUTE, height * top), (3, -2),
+            fontsize=8.5, color=fig.INK, va="top",
             bbox={"facecolor": "white", "alpha": 0.85, "edgecolor": "none", "pad": 1.0},
         )  # fmt: skip

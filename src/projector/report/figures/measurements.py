@@ -89,15 +89,9 @@ def _points(validation: Validation) -> _Points:
     texts = [key(row) or _UNNAMED for row in rows]
     names = tuple(sorted(counts := Counter(texts), key=lambda name: (-counts[name], name)))
     index = {name: position for position, name in enumerate(names)}
-    columns = np.array([entry[:3] for entry in shown], dtype=np.float64).reshape(-1, 3).T
-    return _Points(
-        predicted=columns[0],
-        measured=columns[1],
-        ratio=columns[2],
-        group=np.array([index[text] for text in texts], dtype=np.int64),
-        names=names,
-        grouped_by=grouped_by,
-    )
+    predicted, measured, ratio = np.array([entry[:3] for entry in shown], float).reshape(-1, 3).T
+    group = np.array([index[text] for text in texts], dtype=np.int64)
+    return _Points(predicted, measured, ratio, group, names, grouped_by)
 
 
 def _positive(*values: float | None) -> bool:
@@ -124,7 +118,6 @@ def _title(validation: Validation, points: _Points) -> str:
 
 
 def _draw_agreement(axes: fig.Axes, points: _Points, kind: str) -> None:
-    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     rated = points.rated() if kind == "training_throughput" else np.zeros(len(points.ratio), bool)
@@ -140,35 +133,27 @@ def _draw_agreement(axes: fig.Axes, points: _Points, kind: str) -> None:
     for marker, these in (("o", ~rated), ("^", rated)):
         chosen = order[these[order]]
         if len(chosen):
+            # Over the legends: no point is hidden.
             axes.scatter(
-                points.measured[chosen],
-                points.predicted[chosen],
-                s=size,
-                c=colours[points.group[chosen]],
-                marker=marker,
-                alpha=0.75,
-                linewidths=0.4,
-                edgecolors="white",
-                zorder=6,  # over the legends: no point is hidden
-                rasterized=len(points.ratio) > fig.MANY,
-            )
+                points.measured[chosen], points.predicted[chosen], s=size, marker=marker,
+                c=colours[points.group[chosen]], alpha=0.75, linewidths=0.4, edgecolors="white",
+                zorder=6, rasterized=len(points.ratio) > fig.MANY,
+            )  # fmt: skip
     unit = _RATED if rated.all() else "row's unit" if mixed else _UNITS[kind]
     fig.log_axes(axes, (low, high), (low, high))
     fig.label(axes, f"measured, {unit}", f"predicted, {unit}", "Predicted against measured")
     axes.grid(color="#EEEEEE", lw=0.8)
     names = [_plain(name, LONGEST_NAME) for name in points.names[:COLOURED]]
-    handles: list[Any] = [_dot(fig.PALETTE[position]) for position in range(len(names))]
     if len(points.names) > COLOURED:
         names.append(f"{len(points.names) - COLOURED} more")
-        handles.append(_dot(_OTHER_COLOUR))
+    handles = [_dot(_colour(position)) for position in range(len(names))]
     axes.add_artist(axes.legend(handles, names, loc="upper left", **_LEGEND))
-    notes: list[Any] = [Patch(facecolor=_BAND_COLOUR)]
-    texts = [f"±{BAND:.0%} of measured".replace("%", " %")]
+    notes: dict[str, Any] = {
+        f"±{BAND:.0%} of measured".replace("%", " %"): Patch(facecolor=_BAND_COLOUR)
+    }
     if mixed:
-        for marker, text in (("o", "s"), ("^", _RATED)):
-            notes.append(Line2D([], [], ls="", marker=marker, color=fig.SOFT, ms=6))
-            texts.append(text)
-    axes.legend(notes, texts, loc="lower right", **_LEGEND)
+        notes |= {"s": _dot(fig.SOFT), _RATED: _dot(fig.SOFT, "^")}
+    axes.legend([*notes.values()], [*notes], loc="lower right", **_LEGEND)
 
 
 _LEGEND: dict[str, Any] = {
@@ -181,10 +166,10 @@ _LEGEND: dict[str, Any] = {
 }
 
 
-def _dot(colour: str) -> Any:
+def _dot(colour: str, marker: str = "o") -> Any:
     from matplotlib.lines import Line2D
 
-    return Line2D([], [], ls="", marker="o", color=colour, ms=6)
+    return Line2D([], [], ls="", marker=marker, color=colour, ms=6)
 
 
 def _draw_ratios(axes: fig.Axes, points: _Points, kind: str) -> None:
@@ -206,18 +191,14 @@ def _draw_ratios(axes: fig.Axes, points: _Points, kind: str) -> None:
     axes.plot(share, ratio, color=fig.PALETTE[0], lw=2.2, marker=marker, ms=3.5)
     for name, at, value in marks:
         # The curve rises: below it on the right and above it on the left there is room.
-        across, up, shift = ("left", "top", 9) if at < 90.0 else ("right", "bottom", -9)
-        axes.plot([at], [value], "o", color=fig.PALETTE[3], ms=7.5, mec="white", mew=1.0, zorder=4)
-        axes.annotate(
-            f"{name} {value:.3f}" if 0.1 <= value < 100.0 else f"{name} {fig.short_number(value)}",
-            (at, value),
-            xytext=(shift, -10 if up == "top" else 10),
-            textcoords="offset points",
-            ha=across,
-            va=up,
-            bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.2},
-            zorder=5,
+        across, up, shift = (
+            ("left", "top", (9, -10)) if at < 90.0 else ("right", "bottom", (-9, 10))
         )
+        axes.plot([at], [value], "o", color=fig.PALETTE[3], ms=7.5, mec="white", mew=1.0, zorder=4)
+        number = f"{value:.3f}" if 0.1 <= value < 100.0 else fig.short_number(value)
+        box = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.2}
+        style = {"ha": across, "va": up, "bbox": box, "zorder": 5}
+        fig.beside(axes, f"{name} {number}", (at, value), shift, **style)
     axes.set(yscale="log", xlim=(0.0, 100.0), ylim=(low, high))
     _ratio_ticks(axes.yaxis, low, high)
     axes.grid(axis="y", color="#EEEEEE", lw=0.8)

@@ -16,6 +16,7 @@ from projector.errors import ProjectorError
 from projector.projection import bands
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
+from projector.report.terminal.job import short_title
 from projector.searches.ranking import Configuration, noise_groups, pair_noise
 from projector.searches.result import SearchResult
 from projector.sweeps.result import VERDICT_COLUMNS, SweepResult, standings
@@ -106,11 +107,6 @@ class Front:
         speed = "the fastest" if slower < 0.05 else f"{slower:.1f} % slower than the fastest"
         return f"knee: {speed}, {free_gib:,.0f} GiB free"
 
-    @property
-    def within_noise(self) -> int:
-        """Points that cannot be told apart from the fastest, itself among them."""
-        return self.groups.count(1)
-
     def chosen(self, most: int) -> Ints:
         """Return the rows to name: both ends, then repeatedly the row farthest from these."""
         if len(self.rate) <= most:
@@ -127,9 +123,8 @@ class Front:
         """Return the settings that differ between rows, and those that all of them share."""
         settings = [self.settings[row] for row in rows.tolist()]
         same = swept.shared(settings) if len(settings) > 1 else {}
-        return [
-            swept.configuration(setting) for setting in swept.differing(settings)
-        ], swept.configuration(same)
+        apart = [swept.configuration(setting) for setting in swept.differing(settings)]
+        return apart, swept.configuration(same)
 
 
 def front_of_sweep(result: SweepResult, title: str) -> Front:
@@ -138,21 +133,16 @@ def front_of_sweep(result: SweepResult, title: str) -> Front:
 
     def triples() -> Iterable[Triple]:
         for table in result.tables([swept.RATE, swept.PEAK, *VERDICT_COLUMNS]):
-            yield (
-                swept.numbers(table, swept.RATE),
-                swept.numbers(table, swept.PEAK),
-                standings(table),
-            )
+            rate, peak = (swept.numbers(table, name) for name in (swept.RATE, swept.PEAK))
+            yield rate, peak, standings(table)
 
     for table in result.tables([swept.USABLE, *VERDICT_COLUMNS]):
         # Rows that leave no memory at all say nothing about the devices of the others.
         may_fit = standings(table) != bands.VERDICTS.index(bands.DOES_NOT_FIT)
         usable_gib = swept.numbers(table, swept.USABLE)[may_fit]
         if len(usable_gib):
-            low, high = (
-                min(low, float(np.nanmin(usable_gib))),
-                max(high, float(np.nanmax(usable_gib))),
-            )
+            low = min(low, float(np.nanmin(usable_gib)))
+            high = max(high, float(np.nanmax(usable_gib)))
     usable = (low, high) if high > 0.0 and np.isfinite(low) else None
     best = result.pareto([swept.RATE, swept.PEAK])
     fields = swept.axes_of(result.columns)
@@ -239,14 +229,10 @@ def front_of_search(result: SearchResult) -> Front:
     peak = gib(front, "peak_bytes")
     codes = np.array([bands.VERDICTS.index(each.verdict) for each in every], np.int64)
     all_points = rates(every), gib(every, "peak_bytes"), codes
-    limit_gib = [
-        to_gib(candidate.peak_bytes + candidate.headroom_bytes)
-        for candidate in result.configurations[:1]
-    ]
-    usable = (limit_gib[0], limit_gib[0]) if limit_gib else None
-    name = f"{job.model.name} on {job.cluster.gpus:,} x {job.cluster.device.name}"
+    limit_gib = to_gib(every[0].peak_bytes + every[0].headroom_bytes) if every else 0.0
+    usable = (limit_gib, limit_gib) if every else None
     return Front(
-        title=name,
+        title=short_title(job),
         cloud=_cloud(lambda: [all_points], usable),
         rate=rates(front),
         peak=peak,
@@ -254,7 +240,7 @@ def front_of_search(result: SearchResult) -> Front:
         high=gib(front, "peak_high_bytes"),
         settings=settings,
         usable=usable,
-        free=_free(peak, np.full(len(peak), usable[1] if usable else 0.0)),
+        free=_free(peak, np.full(len(peak), limit_gib)),
         groups=tuple(result.groups[place[id(each)]] for each in front),
         equal=tuple(len(rows) for rows in equal),
         band=bands.time_band(job),
@@ -282,10 +268,8 @@ def _cloud(triples: Callable[[], Iterable[Triple]], usable: tuple[float, float] 
                 range_[1] = max(range_[1], float(peak[selected].max()))
                 range_[2] = max(range_[2], float(rate[selected].max()))
     shown = _shown(ranges, usable)
-    edges = [
-        np.linspace(*side, cells + 1)
-        for side, cells in zip((shown[:2], shown[2:]), CELLS, strict=True)
-    ]
+    sides = zip((shown[:2], shown[2:]), CELLS, strict=True)
+    edges = [np.linspace(*side, cells + 1) for side, cells in sides]
     counts = tuple(np.zeros(CELLS) for _ in bands.VERDICTS)
     inside, rows = 0, int(of_kind.sum())
     for rate, peak, verdict in triples():
@@ -375,8 +359,7 @@ def read_front(result: SweepResult | SearchResult) -> Front:
 def pareto_figure(front: Front) -> fig.Figure:
     """Draw the cloud, the front over it, and the list of its configurations."""
     cloud = front.cloud
-    title = f"Speed against memory: {front.title}"
-    figure = fig.new_figure(*fig.WIDE, title, counts_of(front.cloud))
+    figure = fig.new_figure(*fig.WIDE, f"Speed against memory: {front.title}", counts_of(cloud))
     axes, side = figure.subplots(1, 2, width_ratios=(1.0, 0.74))
     low, high, bottom, top = cloud.shown
     axes.set(xlim=(low, high), ylim=(bottom, max(top, _top_of_band(front))))
@@ -385,17 +368,15 @@ def pareto_figure(front: Front) -> fig.Figure:
         fig.nothing(axes, "no row")
     _draw_cloud(axes, cloud)
     _draw_limit(axes, front)
-    if not len(front.rate):
-        note = ""
-        if cloud.rows:
-            why = "What is left is at risk" if cloud.at_risk else "Nothing fits"
-            note = f"{why}, so there is no front."
-        _draw_legend(axes)
-        fig.draw_list(side, (), (), notes=[note] if note else [])
-        return figure
-    _draw_front(axes, front)
+    if len(front.rate):
+        _draw_front(axes, front)
     _draw_legend(axes)
-    _list_front(axes, side, front)
+    if len(front.rate):
+        _list_front(axes, side, front)
+    else:
+        why = "What is left is at risk" if cloud.at_risk else "Nothing fits"
+        notes = [f"{why}, so there is no front."] if cloud.rows else []
+        fig.draw_list(side, (), (), notes=notes)
     return figure
 
 
@@ -461,17 +442,13 @@ def _short(front: Front) -> Mapping[str, Any]:
 
 
 def _top_of_band(front: Front) -> float:
-    ends = speed_band(front)
-    return 1.03 * ends[1] if ends else 0.0
+    return 1.03 * (speed_band(front) or (0.0, 0.0))[1]
 
 
 def speed_band(front: Front) -> tuple[float, float] | None:
     """Return where 68 % of measured speeds of the fastest lie; None where nothing is known."""
-    band = front.band
-    if band is None or band.low_68 is None or band.high_68 is None or not len(front.rate):
-        return None
-    fastest = float(front.rate.max())
-    return fastest / band.high_68, fastest / band.low_68
+    ends = front.band.limits(68) if front.band is not None and len(front.rate) else None
+    return None if ends is None else (front.rate.max() / ends[1], front.rate.max() / ends[0])
 
 
 def counts_of(cloud: Cloud) -> str:
@@ -504,7 +481,8 @@ def _draw_cells(
     axes: fig.Axes, cloud: Cloud, counts: tuple[Floats, ...], *, bar: bool = True
 ) -> None:
     """Shade cells by the logarithm of their rows, all verdicts on one scale."""
-    from matplotlib.colors import LogNorm
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap, LogNorm
 
     low, high, bottom, top = cloud.shown
     most = max(10.0, *(float(cells.max()) for cells in counts))
@@ -514,21 +492,12 @@ def _draw_cells(
         for name, *_, shades in KINDS
     ]
     shown = [kind for kind in kinds if kind[0].any()]
+    edges = np.linspace(low, high, CELLS[0] + 1), np.linspace(bottom, top, CELLS[1] + 1)
     for cells, name, label in shown:
-        from matplotlib import colormaps
-        from matplotlib.colors import ListedColormap
-
         # Without its palest part, which is lost on white.
         shades = ListedColormap(colormaps[name](np.linspace(0.28, 0.9, 256)))
-        drawn = axes.pcolormesh(
-            np.linspace(low, high, CELLS[0] + 1),
-            np.linspace(bottom, top, CELLS[1] + 1),
-            np.ma.masked_equal(cells.T, 0.0),
-            cmap=shades,
-            norm=norm,
-            rasterized=True,
-            zorder=2,
-        )
+        counted = np.ma.masked_equal(cells.T, 0.0)
+        drawn = axes.pcolormesh(*edges, counted, cmap=shades, norm=norm, rasterized=True, zorder=2)
         axes.plot([], [], "s", ms=7, color=shades(0.6), label=label)
     if not shown or not bar:
         return

@@ -12,13 +12,13 @@ from projector.report.figures.heat_map import check_fields, write_heat_map
 from projector.report.figures.interval import write_interval
 from projector.report.figures.pareto import write_pareto
 from projector.report.figures.roofline import write_roofline
-from projector.report.figures.rows import RATE, check_apart
+from projector.report.figures.rows import RATE, check_apart, serves
 from projector.report.figures.scaling import write_scaling
+from projector.report.speed_front import write_front_of_sweep
 from projector.searches.result import SearchResult
 from projector.sweeps.result import SweepResult
-from projector.sweeps.rows import column_kinds
 from projector.sweeps.store import Plan
-from projector.sweeps.table import axis_kinds, states_run
+from projector.sweeps.table import axis_kinds, column_kinds, results_of
 
 KEY = "plot"
 PARETO, HEAT_MAP, SCALING, ROOFLINE = "pareto", "heatmap", "scaling", "roofline"
@@ -67,7 +67,7 @@ def check_pictures(pictures: Sequence[Picture], space: Space) -> tuple[Picture, 
     """Return pictures with the full names of their fields."""
     if not any(picture.kind == HEAT_MAP for picture in pictures):
         return tuple(pictures)
-    plan = Plan.of(space, column_kinds(axis_kinds(space), runs=states_run(space)), 1)
+    plan = Plan.of(space, column_kinds(axis_kinds(space), results_of(space)), 1)
     return tuple(_resolved(picture, plan) for picture in pictures)
 
 
@@ -84,6 +84,8 @@ def write_pictures(pictures: Sequence[Picture], result: SweepResult | SearchResu
     for picture in pictures:
         if isinstance(result, Job):
             (write_interval if picture.kind == INTERVAL else write_roofline)(result, picture.path)
+        elif picture.kind == PARETO and isinstance(result, SweepResult) and serves(result):
+            write_front_of_sweep(result, picture.path)
         elif picture.kind == PARETO:
             write_pareto(result, picture.path)
         elif isinstance(result, SweepResult) and picture.kind == SCALING:

@@ -285,11 +285,9 @@ def _draw(
         clear = all(max(rate / other, other / rate) > room for other in labelled)
         if clear and floor < rate < ceiling and rate / slope < high:
             labelled.append(rate)
-            axes.annotate(
-                f"{', '.join(levels[rate])}  {rate:,.0f}", (high, rate), xytext=(-3, 3),
-                textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=colour,
-                zorder=8,
-            )  # fmt: skip
+            name = f"{', '.join(levels[rate])}  {rate:,.0f}"
+            style = {"ha": "right", "va": "bottom", "fontsize": 8.5, "color": colour, "zorder": 8}
+            fig.beside(axes, name, (high, rate), (-3, 3), **style)
     # The longest first, so that smaller ones lie over them.
     for operation in operations:
         _, colour, marker = _KINDS[operation.category]
@@ -320,10 +318,9 @@ def _number_together(axes: fig.Axes, pairs: Sequence[tuple[Operation, str]]) -> 
     if not pairs:
         return
     x, y = _points([pairs[0][0]])[0].tolist()
-    axes.annotate(
-        ", ".join(number for _, number in pairs), (x, y), xytext=(13, -4),
-        textcoords="offset points", ha="left", va="top", fontsize=8.2, fontweight="bold", zorder=9,
-        in_layout=False,
+    fig.beside(
+        axes, ", ".join(number for _, number in pairs), (x, y), (13, -4), ha="left", va="top",
+        fontsize=8.2, fontweight="bold", zorder=9, in_layout=False,
     )  # fmt: skip
 
 
@@ -347,10 +344,10 @@ def _write_memory(axes: fig.Axes, roofline: Roofline) -> None:
     fig.figure_of(axes).draw_without_rendering()
     line_px = axes.transData.transform([(low, low * slope), (ridge, ridge * slope)])
     run, rise = (line_px[1] - line_px[0]).tolist()
-    axes.annotate(
-        f"memory  {roofline.bytes_per_s / TB:.2f} TB/s", (middle, middle * slope), xytext=(-4, 4),
-        textcoords="offset points", ha="center", va="bottom", fontsize=8.5,
-        rotation=float(np.degrees(np.arctan2(rise, run))), rotation_mode="anchor",
+    fig.beside(
+        axes, f"memory  {roofline.bytes_per_s / TB:.2f} TB/s", (middle, middle * slope), (-4, 4),
+        ha="center", va="bottom", fontsize=8.5, rotation=float(np.degrees(np.arctan2(rise, run))),
+        rotation_mode="anchor",
     )  # fmt: skip
 
 
@@ -449,29 +446,21 @@ def _draw_terms(axes: fig.Axes, report: GemmReport) -> None:
 
 def _draw_curve(axes: fig.Axes, share: np.ndarray, bounds: np.ndarray) -> None:
     order = np.argsort(share, kind="stable")
-    axes.bar(
-        np.arange(len(share)),
-        100.0 * share[order],
-        width=0.9,
-        color=[_COLOURS[name] for name in bounds[order]],
-    )
-    axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4))
-    axes.set_xticks([])
+    colours = [_COLOURS[name] for name in bounds[order]]
+    axes.bar(np.arange(len(share)), 100.0 * share[order], width=0.9, color=colours)
+    axes.set(ylim=(0.0, 105.0), xlim=(-0.6, len(share) - 0.4), xticks=[])
     shapes = "shapes, from the furthest below the roof to the nearest"
     fig.label(axes, shapes, "share of the roof, %", "Share of the roofline", grid="y")
 
 
 def _draw_roof(
-    axes: fig.Axes, intensity: np.ndarray, rate: np.ndarray, bounds: np.ndarray, peak: float,
-    memory: float,
-) -> None:  # fmt: skip
-    low = min([*intensity, peak / memory]) / 2.0
-    high = max([*intensity, peak / memory]) * 2.0
-    _draw_bounded(axes, intensity, rate, bounds, _COLOURS, (low, high), peak, memory)
-    axes.annotate(
-        f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), xytext=(-4, 4), fontsize=8.5,
-        textcoords="offset points", ha="right", va="bottom", color=fig.SOFT,
-    )  # fmt: skip
+    axes: fig.Axes, intensity: Floats, rate: Floats, bounds: np.ndarray, peak: float, slope: float
+) -> None:
+    low = min([*intensity, peak / slope]) / 2.0
+    high = max([*intensity, peak / slope]) * 2.0
+    _draw_bounded(axes, intensity, rate, bounds, _COLOURS, (low, high), peak, slope)
+    style = {"fontsize": 8.5, "ha": "right", "va": "bottom", "color": fig.SOFT}
+    fig.beside(axes, f"{peak:,.0f} TFLOP/s at the peak clock", (high, peak), (-4, 4), **style)
     fig.label(axes, "FLOP per byte of compulsory memory traffic", "rate, TFLOP/s", "Roofline")
 
 
@@ -499,13 +488,10 @@ def _draw_bounded(
 LENGTHS = np.unique(np.round(2.0 ** np.arange(7.0, 17.01, 0.125) / 64.0).astype(np.int64) * 64)
 """Lengths of the curves, 128 to 131,072 in steps of an eighth of an octave."""
 
-_LIMIT_COLOURS = {
-    "matrix": fig.PALETTE[0],
-    "softmax": fig.PALETTE[1],
-    "memory": fig.PALETTE[2],
-    "atomics": fig.PALETTE[3],
-    "overhead": fig.PALETTE[5],
-}
+_LIMITS = ("matrix", "softmax", "memory", "atomics", "", "overhead")
+_LIMIT_COLOURS = dict(zip(_LIMITS, fig.PALETTE, strict=False))
+
+_VISIBLE = "rate of visible work, TFLOP/s"
 
 
 def _curves(projection: AttentionProjection, arguments: Mapping[str, Any]) -> dict[str, Floats]:
@@ -540,9 +526,7 @@ def attention_figure(projection: AttentionProjection, arguments: Mapping[str, An
     ticks = [1 << power for power in range(7, 18, 2)]
     left.set_xticks(ticks, [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks])
     left.minorticks_off()
-    for (name, rates), colour in zip(
-        curves.items(), (fig.PALETTE[0], fig.PALETTE[3]), strict=False
-    ):
+    for colour, (name, rates) in zip(fig.PALETTE[::3], curves.items(), strict=False):
         left.plot(LENGTHS, rates / TERA, color=colour, lw=1.8, label=name)
     if len(projection):
         left.scatter(
@@ -551,8 +535,7 @@ def attention_figure(projection: AttentionProjection, arguments: Mapping[str, An
         )  # fmt: skip
     left.axhline(projection.peak_flop_per_s / TERA, color=fig.INK, lw=1.0, ls=(0, (4, 3)))
     left.set_ylim(0.0, projection.peak_flop_per_s / TERA * 1.08)
-    work = "rate of visible work, TFLOP/s"
-    fig.label(left, "length of the keys, tokens", work, "Rate by sequence length", grid="both")
+    fig.label(left, "length of the keys, tokens", _VISIBLE, "Rate by sequence length", grid="both")
     left.legend(loc="lower right", framealpha=0.9, edgecolor="none")
     _draw_roofline(right, projection)
     return figure
@@ -570,13 +553,9 @@ def _draw_roofline(axes: fig.Axes, projection: AttentionProjection) -> None:
     high = float(np.max(intensity, initial=ridge * 8.0)) * 2.0
     bounds = np.array(projection.bound)[drawn]
     _draw_bounded(axes, intensity, rate, bounds, _LIMIT_COLOURS, (low, high), peak, slope)
-    axes.annotate(
-        f"{projection.dtype}  {peak:,.0f}", (high, peak), xytext=(-3, 3),
-        textcoords="offset points", ha="right", fontsize=8.5,
-    )  # fmt: skip
-    axes.annotate(
-        f"memory  {slope * TERA / TB:.2f} TB/s", (low, low * slope), xytext=(22, 2),
-        textcoords="offset points", ha="left", fontsize=8.5,
-    )  # fmt: skip
-    rate_label, title_text = "rate of visible work, TFLOP/s", "Roofline, by limit"
-    fig.label(axes, "FLOP per byte of memory traffic", rate_label, title_text)
+    for text, at, shift, side in (
+        (f"{projection.dtype}  {peak:,.0f}", (high, peak), (-3, 3), "right"),
+        (f"memory  {slope * TERA / TB:.2f} TB/s", (low, low * slope), (22, 2), "left"),
+    ):
+        fig.beside(axes, text, at, shift, ha=side, fontsize=8.5)
+    fig.label(axes, "FLOP per byte of memory traffic", _VISIBLE, "Roofline, by limit")

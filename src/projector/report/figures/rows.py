@@ -17,7 +17,7 @@ from projector.report.figures.words import HARDWARE, words_of
 from projector.report.terminal.grid import plain
 from projector.report.terminal.job import short_title
 from projector.sweeps.journal import Totals
-from projector.sweeps.result import MORE_IS_BETTER, SweepResult
+from projector.sweeps.result import SweepResult
 from projector.sweeps.store import Plan
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 RATE, PEAK, GPUS, USABLE = "tokens_per_s_per_gpu", "peak_gib", "gpus", "usable_gib"
 LOW, HIGH, VERDICT = "peak_gib_low", "peak_gib_high", "verdict"
 
-FIRST_RESULT = "iteration_time_ms"
-"""First column after those of the axes."""
+FIRST_RESULTS = ("iteration_time_ms", "ttft_s")
+"""First column after those of the axes, of jobs and of deployments."""
 
 _SHORT: Mapping[str, str] = hardware_table("report_words.yaml")["short_fields"]
 
@@ -38,12 +38,12 @@ _FIRST = ("tp", "pp", "vpp", "cp", "ep", "etp", "zero_stage", "micro_batch_size"
 
 def axes_of(columns: Iterable[str]) -> tuple[str, ...]:
     """Return the columns of the axes, in the order of the space."""
-    return tuple(takewhile(lambda name: name != FIRST_RESULT, columns))
+    return tuple(takewhile(lambda name: name not in FIRST_RESULTS, columns))
 
 
-def more_is_better(column: str) -> bool:
-    """Tell whether the best value of a column is its largest."""
-    return column in MORE_IS_BETTER
+def serves(result: SweepResult) -> bool:
+    """Tell whether the rows are deployments under loads."""
+    return FIRST_RESULTS[1] in result.columns
 
 
 def resolve(name: str, known: Sequence[str], *, key: str) -> str:
@@ -128,9 +128,8 @@ MOST_SEVERAL = 3
 
 def merged(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the settings of equal rows as one: fields that differ among them have `Several`."""
-    first = settings[0]
     together: dict[str, Any] = {}
-    for field, value in first.items():
+    for field, value in settings[0].items():
         values: list[Any] = []
         for each in settings:
             if not any(each.get(field) == known for known in values):
@@ -182,7 +181,7 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 # What the axes of a sweep are to a picture: hardware, workloads, fields that are tied.
-WORKLOAD = ("model", "training.seq_length")
+WORKLOAD = ("model", "training.seq_length", "load.context", "load.output")
 """Fields that say what is computed: jobs that differ in them are not better or worse, but other
 workloads. A field of the model counts as well."""
 

@@ -12,7 +12,7 @@ from projector.config.bands import Band
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
 from projector.report.figures.pareto import band_of_sweep
-from projector.sweeps.result import VERDICT_COLUMNS, SweepResult
+from projector.sweeps.result import SweepResult
 
 _SIZES = frozenset({"cluster.nodes", "cluster.gpus_per_node"})
 """Fields that set the number of devices, which every line already shows."""
@@ -70,14 +70,10 @@ def write_scaling(result: SweepResult, path: str | Path) -> None:
 
 def read_scaling(result: SweepResult) -> Scaling:
     """Find the fastest row at each number of devices, one chunk in memory at a time."""
-    fields = [
-        name
-        for name in swept.untied(result.plan, swept.axes_of(result.columns))
-        if name not in _SIZES
-    ]
     every = swept.axes_of(result.columns)
+    fields = [name for name in swept.untied(result.plan, every) if name not in _SIZES]
     best: dict[int, tuple[float, Mapping[str, Any] | None]] = {}
-    for table in result.tables([swept.GPUS, swept.RATE, *VERDICT_COLUMNS, *every]):
+    for table in result.tables([swept.GPUS, swept.RATE, *result.ranking_columns, *every]):
         gpus = swept.numbers(table, swept.GPUS).astype(np.int64)
         rate = np.where(result.is_ranked(table), swept.numbers(table, swept.RATE), np.nan)
         rate = np.where(np.isnan(rate), -np.inf, rate)
@@ -98,7 +94,7 @@ def read_scaling(result: SweepResult) -> Scaling:
         np.where(np.isinf(rates), np.nan, rates),
         tuple(None if each is None else {name: each[name] for name in fields} for each in settings),
         tuple(None if each is None else band_of_sweep(result, [each]) for each in settings),
-        bool(swept.workload_fields(result.plan, swept.axes_of(result.columns))),
+        bool(swept.workload_fields(result.plan, every)),
     )
 
 
@@ -169,11 +165,8 @@ def _draw_per_gpu(axes: fig.Axes, scaling: Scaling, fits: Any) -> None:
         ):
             text = f"{100.0 * share:.0f} %"
             fig.beside(axes, text, (gpus, rate), (0, 9), fontsize=8.8, ha="center", color=fig.SOFT)
-        axes.set_title(
-            f"percent: of the rate on {scaling.gpus[scaling.first]:,} GPUs",
-            fontsize=9.5,
-            fontweight="normal",
-        )
+        title = f"percent: of the rate on {scaling.gpus[scaling.first]:,} GPUs"
+        axes.set_title(title, fontsize=9.5, fontweight="normal")
     _gpu_axis(axes, scaling)
 
 

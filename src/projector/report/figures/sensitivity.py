@@ -45,11 +45,7 @@ def tornado_figure(sensitivity: Sensitivity | SharedSensitivity, top: int) -> fi
                 style = {"va": "center", "fontsize": 8.5, "color": fig.SOFT, "ha": side}
                 fig.beside(axes, text, (share, row), (shift, 0), **style)
     axes.axvline(0.0, color=fig.INK, linewidth=0.8)
-    labels = labels_of([effect.field for effect in shown])
-    axes.set_yticks(
-        range(len(shown)), ["\n".join(textwrap.wrap(label, 44)) for label in labels], fontsize=9.5
-    )
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    _name_rows(axes, [effect.field for effect in shown], 44)
     axes.margins(x=0.09)
     fig.label(axes, "change of the time of a step, %", grid="x")
     return figure
@@ -67,14 +63,11 @@ WIDE_INTERVAL = 0.1
 
 def sobol_figure(sobol: SobolIndices) -> fig.Figure:
     """Draw S1 and ST of every field as bars with their intervals, a panel for each workload."""
-    panels: list[tuple[str, Sequence[SobolIndex]]] = []
     jobs = [workload.job for workload in sobol.workloads]
-    if len(jobs) == 1:
-        panels.append(("", sobol.indices))
-    else:
-        panels.append(("geometric mean", sobol.indices))
-        if len(jobs) < MOST_PANELS:
-            panels += zip(_panel_titles(sobol), sobol.by_workload, strict=True)
+    panels: list[tuple[str, Sequence[SobolIndex]]]
+    panels = [("geometric mean" if len(jobs) > 1 else "", sobol.indices)]
+    if 1 < len(jobs) < MOST_PANELS:
+        panels += zip(_panel_titles(sobol), sobol.by_workload, strict=True)
     width_in = min(fig.WIDE[0], 4.6 + 3.2 * len(panels))
     figure = fig.new_figure(width_in, 2.5 + ROW_IN * len(sobol.indices), w_pad=0.1, wspace=0.02)
     widest = max((max(e.s1_interval, e.st_interval) for e in sobol.indices), default=0.0)
@@ -93,14 +86,17 @@ def sobol_figure(sobol: SobolIndices) -> fig.Figure:
     first = all_axes[0]
     # Axes are shared: limits are those of every panel, or some would be clipped.
     first.set_xlim(limits(sobol))
-    labels = labels_of([index.field for index in sobol.indices])
-    first.set_yticks(
-        range(len(labels)), ["\n".join(textwrap.wrap(label, 30)) for label in labels], fontsize=9.5
-    )
-    first.set_ylim(len(sobol.indices) - 0.4, -0.6)
+    _name_rows(first, [index.field for index in sobol.indices], 30)
     handles, names = first.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower right", ncols=2, frameon=False)
     return figure
+
+
+def _name_rows(axes: fig.Axes, fields: Sequence[str], longest: int) -> None:
+    """Name bars from above, with lines of so many letters."""
+    names = ["\n".join(textwrap.wrap(label, longest)) for label in labels_of(fields)]
+    axes.set_yticks(range(len(names)), names, fontsize=9.5)
+    axes.set_ylim(len(names) - 0.4, -0.6)
 
 
 def _panel_titles(sobol: SobolIndices) -> list[str]:
@@ -122,14 +118,13 @@ def limits(sobol: SobolIndices) -> tuple[float, float]:
 
 
 def _draw(axes: fig.Axes, indices: Sequence[SobolIndex]) -> None:
-    rows = range(len(indices))
-    for shift, color, label, values, intervals in (
-        (-0.19, ALONE, "S1, alone", [e.s1 for e in indices], [e.s1_interval for e in indices]),
-        (0.19, TOTAL, "ST, with others", [e.st for e in indices], [e.st_interval for e in indices]),
-    ):
+    values = np.array([(e.s1, e.s1_interval, e.st, e.st_interval) for e in indices]).T
+    for shift, color, label, (value, interval) in (
+        (-0.19, ALONE, "S1, alone", values[:2]), (0.19, TOTAL, "ST, with others", values[2:])
+    ):  # fmt: skip
         axes.barh(
-            [row + shift for row in rows], values, height=0.36, color=color, label=label,
-            xerr=intervals, error_kw={"ecolor": fig.INK, "elinewidth": 0.9, "capsize": 2.5},
+            np.arange(len(indices)) + shift, value, height=0.36, color=color, label=label,
+            xerr=interval, error_kw={"ecolor": fig.INK, "elinewidth": 0.9, "capsize": 2.5},
         )  # fmt: skip
     axes.axvline(0.0, color=fig.INK, linewidth=0.8)
     axes.set_xlabel("share of the variance of ln(time of a step)", fontsize=9.5)
@@ -209,33 +204,27 @@ def _draw_bottleneck(axes: fig.Axes, bottleneck_map: BottleneckMap) -> None:
             [x - 0.5, x + 0.5], y - 0.5, y + 0.5, facecolor="none", edgecolor="#D0D0D0",
             hatch="///", linewidth=0.0,
         )  # fmt: skip
-    if codes.size <= MOST_PRINTED or min(codes.shape) < 3:
+    printed = codes.size <= MOST_PRINTED or min(codes.shape) < 3
+    if printed:
         for (y, x), step_s in np.ndenumerate(seconds):
             if np.isfinite(step_s):
                 text = step_text(float(step_s), float(np.nanmax(seconds)))
                 axes.text(x, y, text, ha="center", va="center", fontsize=8.0, color=fig.INK)
     else:
         _draw_contours(axes, seconds)
-    job_cell = (
-        bottleneck_map.x.values.index(bottleneck_map.x.value),
-        bottleneck_map.y.values.index(bottleneck_map.y.value),
-    )
+    x, y = (axis.values.index(axis.value) for axis in (bottleneck_map.x, bottleneck_map.y))
     # Beside the number, where numbers are printed.
-    beside = -0.4 if codes.size <= MOST_PRINTED or min(codes.shape) < 3 else 0.0
     axes.plot(
-        job_cell[0] + beside, job_cell[1], marker="o", color=fig.INK, markerfacecolor="white",
+        x - (0.4 if printed else 0.0), y, marker="o", color=fig.INK, markerfacecolor="white",
         markersize=7,
     )  # fmt: skip
-    for axis, which, set_label in (
-        (axes.xaxis, bottleneck_map.x, axes.set_xlabel),
-        (axes.yaxis, bottleneck_map.y, axes.set_ylabel),
-    ):
+    for axis, which in ((axes.xaxis, bottleneck_map.x), (axes.yaxis, bottleneck_map.y)):
         step = max(1, -(-len(which.values) // FEW_TICKS))
         places = range(which.values.index(which.value) % step, len(which.values), step)
         relative = relative_ticks(which.field, which.values, float(which.value))
         texts = relative.texts if relative else [three_digits(value) for value in which.values]
         axis.set_ticks(places, [texts[place] for place in places])
-        set_label(relative.label if relative else label_of(which.field))
+        axis.set_label_text(relative.label if relative else label_of(which.field))
     title = f"What bounds the step: {short_title(bottleneck_map.job)}"
     axes.set_title("\n".join(textwrap.wrap(title, 56)), fontsize=10.5)
 

@@ -12,7 +12,6 @@ from projector.report.figures.figure import (
     SOFT,
     Axes,
     Figure,
-    figure_of,
     head,
     new_figure,
 )
@@ -47,10 +46,10 @@ def tier_styles(topology: Topology) -> dict[str, TierStyle]:
     inner = {link.tier: link.gb_per_s for link in topology.device_links()}
     outer = {link.tier: link.gb_per_s for link in topology.links if link.tier not in inner}
     styles = {}
-    for tiers, colours, widest in ((inner, BRIGHT, WIDEST), (outer, MUTED, WIDEST_OUTER)):
-        crowd = (
-            min(1.0, MANY_LINKS / max(1, len(topology.device_links()))) if tiers is inner else 1.0
-        )
+    thinner = min(1.0, MANY_LINKS / max(1, len(topology.device_links())))
+    for tiers, colours, widest, crowd in (
+        (inner, BRIGHT, WIDEST, thinner), (outer, MUTED, WIDEST_OUTER, 1.0)
+    ):  # fmt: skip
         for place, name in enumerate(sorted(tiers, key=lambda name: -tiers[name])):
             width = max(NARROWEST, widest * math.sqrt(tiers[name] / max(tiers.values())) * crowd)
             styles[name] = TierStyle(colours[place % len(colours)], width)
@@ -98,11 +97,6 @@ def draw_box(
     axes.add_patch(Rectangle(corner, width, height, fc=face, ec=edge, lw=lw, zorder=zorder))
 
 
-def domains(topology: Topology) -> dict[End, tuple[int, ...]]:
-    """Return the devices of each NUMA domain."""
-    return _hanging(topology, "numa")
-
-
 def adapters(topology: Topology) -> dict[str, tuple[int, ...]]:
     """Return the devices next to adapters, those of the same devices together: ``0``, ``4-7``."""
     together: dict[tuple[int, ...], list[str]] = {}
@@ -115,6 +109,7 @@ def adapters(topology: Topology) -> dict[str, tuple[int, ...]]:
 
 
 def _hanging(topology: Topology, kind: str) -> dict[End, tuple[int, ...]]:
+    """Return the devices next to each vertex of a kind, such as a NUMA domain."""
     near: dict[End, list[End]] = {vertex.end: [] for vertex in topology.vertices}
     for link in topology.links:
         near[link.a].append(link.b)
@@ -229,7 +224,6 @@ def draw_rows(topology: Topology, styles: dict[str, TierStyle]) -> Figure:
     for number, at in rows.places.items():
         draw_device(axes, at, 0.26, str(number), min(12.0, 22.0 * unit))
     axes.set(xlim=(-0.7, rows.width - 0.3), ylim=(low, top))
-    assert figure_of(axes) is figure
     return figure
 
 
@@ -281,7 +275,7 @@ def _draw_row_host(
     if host is None:
         return
     boxes: dict[End, tuple[float, float, float]] = {}
-    for end, members in domains(topology).items():
+    for end, members in _hanging(topology, "numa").items():
         xs = [rows.places[number][0] for number in members]
         y = rows.side[members[0]] * 3.0
         boxes[end] = min(xs) - 0.4, max(xs) + 0.4, y
@@ -458,7 +452,7 @@ def _draw_circle_host(
         return
     inside, outside = 1.68, 1.88
     spans = {}
-    for end, members in domains(topology).items():
+    for end, members in _hanging(topology, "numa").items():
         low, high = _span(ring, members, 0.42)
         spans[end] = low, high
         _draw_wedge(axes, (low, high), outside, outside - inside, HOST_FACE, 3.0)
@@ -475,11 +469,7 @@ def _draw_circle_host(
         axes.plot(*port, "o", ms=6.0, color=styles[host.port].colour, zorder=3.0)
     if host.between is not None:
         # Joined are domains side by side; the legend says that all of a host are.
-        linked = {
-            frozenset((link.a, link.b))
-            for link in topology.links
-            if link.a in spans and link.b in spans
-        }
+        linked = {frozenset((link.a, link.b)) for link in topology.links}
         around = sorted(spans, key=lambda end: spans[end][0])
         for one, other in zip(around, (*around[1:], around[0]), strict=True):
             if frozenset((one, other)) in linked:

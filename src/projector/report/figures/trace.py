@@ -16,7 +16,7 @@ from projector.trace.analysis import TraceAnalysis
 from projector.trace.events import Samples
 from projector.trace.measures.breakdown import Instances, Part, breakdown, instances
 from projector.trace.measures.gap import FACTORS, REST, OperationGap
-from projector.trace.measures.iterations import RankSummary, rank_summaries
+from projector.trace.measures.iterations import rank_summaries
 from projector.trace.measures.overlap import (
     OverlapCdf,
     cdf,
@@ -178,8 +178,7 @@ def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
         each = 1.0 / (len(members) * PS_PER_US)
         means = (preparation_ps * each, call_ps * each, other_ps * each)
         found.append((float(bubble_ps), label, *means))
-    found.sort(key=lambda each: -each[0])
-    kept = found[:most]
+    kept = sorted(found, key=lambda each: -each[0])[:most]
     return LaunchBars(
         names=[row[1] for row in kept],
         preparation_us=[row[2] for row in kept],
@@ -188,7 +187,13 @@ def launch_bars(analysis: TraceAnalysis, most: int = MOST_BARS) -> LaunchBars:
     )
 
 
-SPREAD = ("compute", "exposed communication", "exposed copies", "idle")
+SPREAD = {
+    "compute": "compute_ns",
+    "exposed communication": "exposed_communication_ns",
+    "exposed copies": "exposed_memcpy_ns",
+    "idle": "idle_ns",
+}
+"""What adds up to the span of a rank, and its field of a summary."""
 
 
 def rank_spread(analysis: TraceAnalysis) -> tuple[list[str], dict[str, list[float]]]:
@@ -196,14 +201,9 @@ def rank_spread(analysis: TraceAnalysis) -> tuple[list[str], dict[str, list[floa
     ranks = rank_summaries(analysis.in_time)
     several = len({each.rank for each in ranks}) < len(ranks)
     names = [f"{each.rank}, device {each.device}" if several else f"{each.rank}" for each in ranks]
-    return names, {name: _column(ranks, key) for name, key in zip(SPREAD, _KEYS, strict=True)}
-
-
-_KEYS = ("compute_ns", "exposed_communication_ns", "exposed_memcpy_ns", "idle_ns")
-
-
-def _column(ranks: Sequence[RankSummary], key: str) -> list[float]:
-    return [getattr(each, key) / NS_PER_MS for each in ranks]
+    return names, {
+        name: [getattr(each, key) / NS_PER_MS for each in ranks] for name, key in SPREAD.items()
+    }
 
 
 # The waterfall from the theoretical duration of operations to the actual one.
@@ -229,7 +229,7 @@ def gap_figure(gaps: Sequence[OperationGap], title: str) -> fig.Figure:
 def _panel(axes: fig.Axes, gap: OperationGap) -> None:
     assert gap.theory_ns is not None
     reached = gap.theory_ns / NS_PER_MS
-    labels, places = ["theory"], [0]
+    labels = ["theory"]
     axes.bar(0, reached, color=fig.PALETTE[0], width=0.7)
     for name in (*FACTORS, REST):
         factor = gap.factors.get(name)
@@ -241,12 +241,10 @@ def _panel(axes: fig.Axes, gap: OperationGap) -> None:
         axes.text(place, top, f"x {factor:.2f}", ha="center", va="bottom", fontsize=7.5)
         axes.plot([place - 1, place], [reached, reached], color=fig.SOFT, linewidth=0.6)
         labels.append(name)
-        places.append(place)
         reached = after
-    places.append(len(labels))
+    axes.bar(len(labels), gap.actual_ns / NS_PER_MS, color=fig.PALETTE[6], width=0.7)
     labels.append("actual")
-    axes.bar(places[-1], gap.actual_ns / NS_PER_MS, color=fig.PALETTE[6], width=0.7)
-    axes.set_xticks(places, labels, rotation=35, ha="right", fontsize=8)
+    axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", fontsize=8)
     axes.set_title(f"{fig.one_line(gap.operation, _MOST_TITLE)}\n{gap.phase}", fontsize=9)
     axes.margins(y=0.14)
     axes.grid(axis="y", color=fig.FAINT)
@@ -364,22 +362,6 @@ _MOST_IN_PANEL = 34
 _COLUMNS = 3
 _LONG = 3.0
 _MOST_POINTS = 20_000
-
-
-def read_trace_pictures(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """Read ``KIND=FIGURE`` before any trace is read."""
-    pictures: list[tuple[str, str]] = []
-    for text in texts:
-        kind, equals, path = text.partition("=")
-        if not equals or not path or kind not in DRAWN:
-            known = ", ".join(f"{name}=FIGURE" for name in DRAWN)
-            msg = f"plot must be one of {known}, got {text!r}"
-            raise ConfigError(msg, key="plot", value=text, allowed=list(DRAWN))
-        fig.check_figure(path)
-        if any(Path(path) == Path(other) for _, other in pictures):
-            raise ConfigError(f"plot: two figures cannot both be {path}", key="plot", value=path)
-        pictures.append((kind, path))
-    return pictures
 
 
 def write_trace_picture(kind: str, analysis: TraceAnalysis, path: str | Path) -> None:

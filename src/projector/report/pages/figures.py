@@ -11,10 +11,11 @@ from projector.projection.bands import VERDICTS, WORDS
 from projector.report.figures import heat_map as heat_maps
 from projector.report.figures.figure import INK, PALETTE
 from projector.report.figures.pareto import FRONT, KINDS, PEAK_LABEL, RATE_LABEL, Front, speed_band
-from projector.report.figures.rows import configuration, more_is_better
+from projector.report.figures.rows import configuration
 from projector.report.figures.scaling import Scaling
 from projector.report.figures.words import Ticks, words_of
 from projector.report.pages.page import GRID, band, log_ticks, plain_layout, scatter
+from projector.sweeps.result import MORE_IS_BETTER
 
 _SYMBOLS = {"o": "circle", "^": "triangle-up", "s": "square"}
 _HOVER = "%{y:,.1f} tokens/s/GPU, %{x:,.2f} GiB<br>%{text}<extra></extra>"
@@ -98,7 +99,7 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
     layout["modebar"] = {"orientation": "h"}
     layout["coloraxis"] = {
         "colorscale": heat_maps.SCALE.capitalize(),
-        "reversescale": not more_is_better(grid.column),
+        "reversescale": grid.column not in MORE_IS_BETTER,
         "colorbar": {
             "title": {"text": grid.relative_label if grid.workloads else grid.label,
                       "side": "right"},
@@ -107,8 +108,8 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
     if len(finite):
         layout["coloraxis"] |= {"cmin": float(finite.min()), "cmax": float(finite.max())}
     data: list[dict[str, Any]] = []
-    for place, panel in enumerate(panels):
-        suffix = "" if place == 0 else str(place + 1)
+    suffixes = ["", *map(str, range(2, len(panels) + 1))]
+    for place, (panel, suffix) in enumerate(zip(panels, suffixes, strict=True)):
         data += _panel(grid, panel, ticks, suffix)
         line, column = divmod(place, columns)
         wide, high = 1.0 / columns, 1.0 / lines
@@ -137,9 +138,7 @@ def heat_map(grid: heat_maps.HeatMap) -> Any:
                 "yref": f"y{suffix} domain", "x": 0.0, "y": 1.0, "xanchor": "left",
                 "yanchor": "bottom", "font": {"size": 12},
             }
-            for panel, suffix in zip(
-                panels, ["", *(str(number) for number in range(2, len(panels) + 1))], strict=True
-            )
+            for panel, suffix in zip(panels, suffixes, strict=True)
         ]  # fmt: skip
         layout["height"] = 190 + 260 * lines
     return {"data": data, "layout": layout}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from rich.console import RenderableType
@@ -10,9 +11,8 @@ from rich.text import Text
 from projector.config.bands import SHARES, Band
 from projector.config.job import Job
 from projector.config.resources import hardware_table
-from projector.envelope import flatten
+from projector.envelope import flatten, told
 from projector.projection.bands import changed_settings, ratio_band
-from projector.projection.memory import StageMemoryProjection
 from projector.projection.performance import PerformanceProjection
 from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS
@@ -31,6 +31,12 @@ _SHARES = {"goodput", *(scalar.name for scalar in SCALARS if scalar.unit == "1")
 
 _UNSHOWN = {"name", "model.source", "model.name", "parallelism.dp"}
 """Settings that change no result, or that follow from others."""
+
+_WHOLE = {
+    "cluster.device.": "cluster.device.name", "cluster.network.": "cluster.network.name",
+    "model.": "model",
+}  # fmt: skip
+"""Settings that are not told where another device, network or model is, which this one says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,7 @@ class Change:
 
     def to_dict(self) -> dict[str, float | None]:
         """Return the change as ``--json`` prints it."""
-        return {
-            "a": self.first,
-            "b": self.second,
-            "difference": self.difference,
-            "relative": self.relative,
-        }
+        return {"a": self.first, "b": self.second, **told(self, "difference relative")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,23 +83,19 @@ class Comparison:
     @property
     def breakdown_ms(self) -> dict[str, Change]:
         """Terms of the step, the one that moved most first."""
-        first, second = self.first.breakdown_s, self.second.breakdown_s
+        sides = self.first.breakdown_s, self.second.breakdown_s
+        names = dict.fromkeys(chain(*sides))
         return _by_size(
-            {
-                name: Change(to_ms(first.get(name, 0.0)), to_ms(second.get(name, 0.0)))
-                for name in dict.fromkeys([*first, *second])
-            }
+            {name: Change(*(to_ms(each.get(name, 0.0)) for each in sides)) for name in names}
         )
 
     @property
     def memory_gib(self) -> dict[str, Change]:
         """Memory terms of the peak stage of each job, the one that moved most first."""
-        first, second = _peak_stage(self.first), _peak_stage(self.second)
+        memory = self.first.memory, self.second.memory
+        stages = [each.stages[each.peak_stage] for each in memory]
         return _by_size(
-            {
-                term.name: Change(to_gib(term.of(first)), to_gib(term.of(second)))
-                for term in MEMORY_TERMS
-            }
+            {term.name: Change(*(to_gib(term.of(s)) for s in stages)) for term in MEMORY_TERMS}
         )
 
     @property
@@ -137,10 +134,9 @@ class Comparison:
         return {
             **envelope(first.provenance, first.uncertainty),
             "warnings": list(dict.fromkeys([*first.warnings, *second.warnings])),
-            "headline": _plain(self.headline),
+            **told(self, "headline"),
             "time_ratio": {"value": ratio, **sides, "basis": band.basis},
-            "breakdown_ms": _plain(self.breakdown_ms),
-            "memory_gib": _plain(self.memory_gib),
+            **told(self, "breakdown_ms memory_gib"),
             "fits": {"a": first.memory.fits, "b": second.memory.fits},
             "verdict": {"a": first.memory.verdict, "b": second.memory.verdict},
             "bound": {"a": first.bound, "b": second.bound},
@@ -198,16 +194,8 @@ def job_settings(job: Job) -> dict[str, Any]:
     return settings
 
 
-def _peak_stage(result: PerformanceProjection) -> StageMemoryProjection:
-    return result.memory.stages[result.memory.peak_stage]
-
-
 def _by_size(changes: dict[str, Change]) -> dict[str, Change]:
     return dict(sorted(changes.items(), key=lambda item: -abs(item[1].difference)))
-
-
-def _plain(changes: Mapping[str, Change]) -> dict[str, dict[str, float | None]]:
-    return {name: change.to_dict() for name, change in changes.items()}
 
 
 def _changes(
@@ -233,20 +221,11 @@ def _changes(
 def _settings(settings: Mapping[str, tuple[Any, Any]]) -> list[RenderableType]:
     if not settings:
         return [heading("Settings", "the same in both")]
-    names = list(settings)
-    device_differs = "cluster.device.name" in settings
-    model_differs = "model" in settings
     table = Grid("=setting", "<A", "<B")
-    hidden = 0
-    for key in names:
-        detail = (
-            device_differs and key.startswith("cluster.device.") and key != "cluster.device.name"
-        ) or (model_differs and key.startswith("model."))
-        network = key.startswith("cluster.network.") and "cluster.network.name" in settings
-        if detail or (network and key != "cluster.network.name"):
-            hidden += 1
-            continue
-        first, second = settings[key]
-        table.add_row(key, plain(first), plain(second))
+    parts = tuple(part for part, name in _WHOLE.items() if name in settings)
+    shown = [key for key in settings if key in _WHOLE.values() or not key.startswith(parts)]
+    for key in shown:
+        table.add_row(key, *map(plain, settings[key]))
+    hidden = len(settings) - len(shown)
     note = f"{hidden} more of another model, device or network: --json lists them" if hidden else ""
     return section("Settings that differ", note, table)

@@ -32,6 +32,9 @@ GROUPS = (
 )
 """Fields that have tables of their own."""
 
+ESTIMATED = "(est.)"
+"""End of the name of a model that its maker has not published."""
+
 DITTO = "″"
 """Mark for the same source as the row above."""
 
@@ -39,11 +42,17 @@ DITTO = "″"
 def model_list(models: Mapping[str, ModelConfig]) -> list[RenderableType]:
     """Return one line for each model."""
     table = Grid.of(
-        "models", models.items(), gap=1,
+        "models", models.items(), gap=1, shown=_marked,
         kv=lambda row: "MLA" if row[1].mla else str(row[1].query_groups),
         ffn=lambda row: (row[1].moe or row[1]).ffn_hidden_size, stated=lambda value: value or "",
     )  # fmt: skip
-    return section("Models", "`projector models NAME` shows one in full", table)
+    note = f"`projector models NAME` shows one in full; {ESTIMATED}: estimated, not published"
+    return section("Models", note, table)
+
+
+def _marked(row: tuple[str, ModelConfig]) -> str:
+    name, model = row
+    return f"{name} {ESTIMATED}" if model.name.endswith(ESTIMATED) else name
 
 
 def model_report(model: ModelConfig, counts: ModelCounts) -> list[RenderableType]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rich.console import RenderableType
@@ -15,7 +16,7 @@ from projector.measure.probe import threads_of
 from projector.measure.tables import Tables
 from projector.report.terminal.grid import DIM, Grid, below, listing, percent, section
 from projector.units import KIB, MICROSECOND, TERA
-from projector.validate.beside import Benchmark, Modelled, number_of, shape_of
+from projector.validate.beside import Benchmark, number_of, shape_of
 
 _STATUSES: Mapping[str, str] = hardware_table("report_words.yaml")["statuses"]
 _TIMES = ("forward", "backward", "optimizer", "total", "time")
@@ -75,7 +76,8 @@ def _cells(timing: Mapping[str, Any] | None, numbers: Mapping[str, Any]) -> list
     return [
         median,
         spread,
-        *("" if value is None else f"{value:,.0f}" for value in (clock_mhz, power_w)),
+        _plain(clock_mhz),
+        _plain(power_w),
         "" if peak is None else f"{peak:,.4g}",
     ]
 
@@ -118,7 +120,7 @@ WORST = 8
 def probe_report(probed: Probed) -> list[RenderableType]:
     """Return what was fitted, how well it holds, and where it holds least."""
     environment = probed.probe.environment
-    fields = Grid.of("probed_fields", probed.fields, error=_probed_error)
+    fields = Grid.of("probed_fields", probed.fields, error=partial(_error, none="at a bound"))
     times = Grid.of("probed_errors", probed.errors().items())
     rows = sorted(probed.rows, key=lambda row: max(row.ratio, 1.0 / row.ratio))
     worst = Grid.of(
@@ -132,8 +134,8 @@ def probe_report(probed: Probed) -> list[RenderableType]:
     ]
 
 
-def _probed_error(field: Any) -> str:
-    return "at a bound" if field.standard_error is None else f"{field.standard_error:.2g}"
+def _error(field: Any, none: str = "-") -> str:
+    return none if field.standard_error is None else f"{field.standard_error:.2g}"
 
 
 # Report of a calibration.
@@ -172,9 +174,7 @@ def own_report(calibration: OwnCalibration) -> list[RenderableType]:
 def calibration_report(calibration: Calibration) -> list[RenderableType]:
     """Return the fitted fields, and the errors before and after."""
     fitted = calibration.fitted
-    fields = Grid.of(
-        "fitted_fields", calibration.fields, error=_fitted_error, folds=_folds, where=_where
-    )
+    fields = Grid.of("fitted_fields", calibration.fields, error=_error, folds=_folds, where=_where)
     changes: dict[str, Change | None] = {"fitted": fitted}
     changes |= {f"fold {i}, fitted without it": fold for i, fold in enumerate(calibration.folds, 1)}
     changes |= {"all folds": calibration.cross_validation, "put aside": calibration.holdout}
@@ -185,10 +185,6 @@ def calibration_report(calibration: Calibration) -> list[RenderableType]:
         *section("Errors of the time", "shipped, then fitted", Grid.of("fitted_errors", known)),
         *listing("Left out", "", Grid.of("counted", calibration.left_out.items())),
     ]
-
-
-def _fitted_error(field: Fitted) -> str:
-    return "-" if field.standard_error is None else f"{field.standard_error:.2g}"
 
 
 def _where(field: Fitted) -> str:
@@ -257,8 +253,7 @@ def _table(benchmark: Benchmark) -> RenderableType:
             cells.append(f"{each.spread.clock_mhz:,.0f}" if each.spread.clock_mhz else "")
         if benchmark.modelled:
             there, ratio = benchmark.modelled[row], benchmark.ratio(row)
-            cells.append(_us(there.time_s))
-            cells.append("" if ratio is None else f"{ratio:.2f}")
+            cells += [_in(there.time_s, MICROSECOND), "" if ratio is None else f"{ratio:.2f}"]
         if noted:
             cells.append(_words(benchmark, row))
         table.add_row(*cells)
@@ -280,8 +275,7 @@ def _shape(each: Measured) -> list[str]:
 
 
 def _times(each: Measured, scale: float) -> list[str]:
-    rate = each.rate
-    return [_us(each.time_s), _spread(each), "" if rate is None else _significant(rate / scale)]
+    return [_in(each.time_s, MICROSECOND), _spread(each), _in(each.rate, scale)]
 
 
 def _spread(each: Measured) -> str:
@@ -310,23 +304,19 @@ def _clock_table(benchmark: Benchmark) -> RenderableType:
     columns += ["model MHz", "model TFLOP/s"] if benchmark.modelled else []
     table = Grid(*columns, "<")
     for row, each in enumerate(benchmark.measured):
-        shape, rate = shape_of(each.case), each.rate
+        shape = shape_of(each.case)
         cells = [shape["dtype"], f"{shape['seconds']:g}"]
         cells += [_plain(number_of(each.row, name)) for name in ("clock_mhz", "power_w")]
-        cells.append("" if rate is None else _significant(rate / TERA))
+        cells.append(_in(each.rate, TERA))
         if benchmark.modelled:
-            cells += _modelled_clock(benchmark.modelled[row])
+            there = benchmark.modelled[row]
+            cells += [_plain(there.clock_mhz), _in(there.flop_per_s, TERA)]
         table.add_row(*cells, _words(benchmark, row))
     return table
 
 
-def _modelled_clock(there: Modelled) -> list[str]:
-    rate = there.flop_per_s
-    return [_plain(there.clock_mhz), "" if rate is None else _significant(rate / TERA)]
-
-
-def _us(seconds: float | None) -> str:
-    return "" if seconds is None else _significant(seconds / MICROSECOND)
+def _in(value: float | None, unit: float) -> str:
+    return "" if value is None else _significant(value / unit)
 
 
 def _plain(value: float | None) -> str:

@@ -167,9 +167,12 @@ def _us(value: float) -> str:
 
 
 # Collectives on the terminal: every algorithm at one size, all sizes, and the crossovers.
-def collective_report(projection: "CollectiveProjection") -> list[RenderableType]:
+def collective_report(
+    projection: "CollectiveProjection", mpi_us: float | None = None
+) -> list[RenderableType]:
     """Return the algorithms at the asked size, the sizes of a sweep, and the crossovers."""
-    parts = section(title(projection), _note(projection), _algorithms(projection))
+    note = _note(projection) + ("" if mpi_us is None else f"; by MPI {mpi_us:,.1f} us")
+    parts = section(title(projection), note, _algorithms(projection))
     if projection.is_sweep:
         times = projection.times
         table = Grid("size", "us", "bus GB/s", "=algorithm", *times.each_s)

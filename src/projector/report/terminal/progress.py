@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.progress import ProgressColumn
-
     from projector.searches.limits import Progress
 
 SILENT_S = 1.0
@@ -23,6 +21,9 @@ class SweepProgress:
 
     Call it with the points done, the points to do and the rows found, which are called ``found``.
     """
+
+    _between, _behind = "TaskProgressColumn", "TimeRemainingColumn"
+    """Columns of rich between the bar and the rows, and behind these; empty for none."""
 
     def __init__(self, *, quiet: bool, found: str = "rows") -> None:
         self._found = found
@@ -44,32 +45,20 @@ class SweepProgress:
         self._bar.update(self._task, completed=done, total=total, rows=rows)
 
     def _start(self, total: int) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
 
-        self._bar = Progress(
-            BarColumn(bar_width=None),
-            *self._columns(),
-            TextColumn("{task.fields[rows]}"),
-            *self._last_columns(),
+        self._bar = progress.Progress(
+            progress.BarColumn(bar_width=None),
+            getattr(progress, self._between)(),
+            progress.TextColumn("{task.fields[rows]}"),
+            *([getattr(progress, self._behind)()] if self._behind else []),
             console=Console(file=sys.stderr),
             transient=True,
             expand=True,
         )
         self._bar.start()
         self._task = self._bar.add_task("", total=total, rows="")
-
-    def _columns(self) -> "list[ProgressColumn]":
-        """Return what stands between the bar and the rows."""
-        from rich.progress import TaskProgressColumn
-
-        return [TaskProgressColumn()]
-
-    def _last_columns(self) -> "list[ProgressColumn]":
-        """Return what stands behind the rows."""
-        from rich.progress import TimeRemainingColumn
-
-        return [TimeRemainingColumn()]
 
     def __enter__(self) -> Self:
         """Begin to count the time."""
@@ -89,6 +78,8 @@ class SearchProgress(SweepProgress):
     where standard error is no terminal.
     """
 
+    _behind = ""
+
     def __init__(self, *, quiet: bool, say: "Callable[[str], None]") -> None:
         super().__init__(quiet=quiet)
         self._say = None if quiet else say
@@ -105,17 +96,11 @@ class SearchProgress(SweepProgress):
         rows = f"{progress.unit}, {progress.found:,} evaluated, {progress.left_s:,.0f} s left"
         self._show(progress.done, progress.total, rows)
 
-    def _last_columns(self) -> "list[ProgressColumn]":
-        return []
-
 
 class ReadingProgress(SweepProgress):
     """The same for files: call it with the bytes read, the bytes to read and the events found."""
 
+    _between = "DownloadColumn"
+
     def __init__(self, *, quiet: bool) -> None:
         super().__init__(quiet=quiet, found="events")
-
-    def _columns(self) -> "list[ProgressColumn]":
-        from rich.progress import DownloadColumn
-
-        return [DownloadColumn()]

@@ -33,9 +33,9 @@ def schedule_report(comparison: ScheduleComparison, job: Job | None = None) -> l
             )
 
     def status(candidate: Candidate) -> str:
-        if SCHEDULES[candidate.schedule].on_request:
-            return "not tried"
-        return "does not fit" if candidate.status == DOES_NOT_FIT else "cannot run"
+        if candidate.status == DOES_NOT_FIT:
+            return "does not fit"
+        return "not tried" if SCHEDULES[candidate.schedule].on_request else "cannot run"
 
     unable = [each for each in comparison.candidates if each.run is None]
     table = Grid.of("not_scheduled", unable, status=status)

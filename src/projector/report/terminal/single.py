@@ -125,7 +125,8 @@ def gemm_report(gemms: GemmList, *, explain: bool) -> list[RenderableType]:
     """Return the table of times, and with ``explain`` every term of each GEMM."""
     case = gemms.case
     title = f"GEMM, {case.dtype}, {case.device.name}"
-    note = f"model {case.model}, library {case.library}, run {case.run}, layout {gemms.layout}"
+    libraries = " and ".join(dict.fromkeys(gemms.libraries))
+    note = f"model {case.model}, library {libraries}, run {case.run}, layout {gemms.layout}"
     if gemms.band.words:
         note += f"; times {gemms.band.words} for 68 %"
     table = Grid.of(

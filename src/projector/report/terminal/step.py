@@ -273,15 +273,9 @@ def fold(
     folded: list[tuple[int, int, StageMemoryProjection]] = []
     unfolded = {0, len(rows) - 1, peak_stage}
     for index, row in enumerate(rows):
-        previous = folded[-1] if folded else None
-        if (
-            len(rows) > ALL_STAGES
-            and previous is not None
-            and index not in unfolded
-            and previous[1] not in unfolded
-            and _shown(previous[2]) == _shown(row)
-        ):
-            folded[-1] = (previous[0], index, previous[2])
+        may_join = len(rows) > ALL_STAGES and not unfolded & {index - 1, index}
+        if may_join and _shown(folded[-1][2]) == _shown(row):
+            folded[-1] = (folded[-1][0], index, folded[-1][2])
         else:
             folded.append((index, index, row))
     return folded
@@ -301,14 +295,11 @@ def documented(result: MemoryProjection) -> list[RenderableType]:
     if not forms.parameters_total:
         return []
     table = grid.Grid("=", "", header=False)
-    for name, value in (
-        ("parameters", f"{forms.parameters_total:,}"),
-        ("parameters of one rank", f"{forms.parameters_per_rank:,}"),
-        ("parameters and optimizer, GiB", f"{forms.param_optimizer_gib:,.2f}"),
-        ("activations, GiB", f"{forms.activation_gib:,.2f}"),
-        ("total, GiB", f"{forms.total_gib:,.2f}"),
-    ):
-        table.add_row(name, value)
+    table.add_row("parameters", forms.parameters_total)
+    table.add_row("parameters of one rank", forms.parameters_per_rank)
+    table.add_row("parameters and optimizer, GiB", f"{forms.param_optimizer_gib:,.2f}")
+    table.add_row("activations, GiB", f"{forms.activation_gib:,.2f}")
+    table.add_row("total, GiB", f"{forms.total_gib:,.2f}")
     parts = grid.Grid.of(
         "documented", forms.components.items(),
         parameters=lambda row: int(row[1]["parameters"]) or "-",
@@ -422,10 +413,8 @@ def _operations(operations: Sequence[ComparedOperation]) -> list[RenderableType]
         table.add_row(name, entry.key.phase, entry.shape, *_numbers(entry.pair))
     rest = ranked[MAX_OPERATIONS:]
     if rest:
-        pair = Pair(
-            sum(entry.pair.measured_s for entry in rest),
-            sum(entry.pair.simulated_s for entry in rest),
-        )
+        pairs = [(entry.pair.measured_s, entry.pair.simulated_s) for entry in rest]
+        pair = Pair(*map(sum, zip(*pairs, strict=True)))
         table.add_row(f"{len(rest)} shorter ones", "", "", *_numbers(pair), style=grid.DIM)
     return grid.section("Operations", _summary(errors(entry.pair for entry in operations)), table)
 
@@ -453,11 +442,8 @@ def _missing(comparison: Comparison) -> list[RenderableType]:
 
 
 def _numbers(pair: Pair) -> tuple[str, str, str]:
-    return (
-        grid.milliseconds(pair.measured_s),
-        grid.milliseconds(pair.simulated_s),
-        _ratio(pair.ratio),
-    )
+    measured, simulated = map(grid.milliseconds, (pair.measured_s, pair.simulated_s))
+    return measured, simulated, _ratio(pair.ratio)
 
 
 def _ratio(ratio: float | None) -> str:
@@ -500,11 +486,8 @@ def _band(run: RunProjection) -> str:
 
 def terms(run: RunProjection) -> Text:
     """Return the days of each term, and what interrupts the run."""
-    shown = [
-        f"{_WORDS.get(name, name)} {days:,.3g}"
-        for name, days in run.terms_days.items()
-        if days > 0.0
-    ]
+    taken = {name: days for name, days in run.terms_days.items() if days > 0.0}
+    shown = [f"{_WORDS.get(name, name)} {days:,.3g}" for name, days in taken.items()]
     text = f"days: {', '.join(shown)}"
     if run.failures > 0.0:
         text += f"; {_rounded(run.failures, 2)} failures"

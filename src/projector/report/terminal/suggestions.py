@@ -1,6 +1,7 @@
 """Changes to try next: candidates from a result, each projected before it is suggested."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,9 +95,7 @@ def suggest(result: PerformanceProjection) -> list[Suggestion]:
 
 
 def _projected(result: PerformanceProjection, candidates: Sequence[Overrides]) -> list[Suggestion]:
-    jobs, changes = _legal(result.job, candidates)
-    if not jobs:
-        return []
+    legal = _legal(result.job, candidates)
     return [
         Suggestion(
             overrides=dict(change),
@@ -104,7 +103,7 @@ def _projected(result: PerformanceProjection, candidates: Sequence[Overrides]) -
             peak_bytes=other.memory.peak_bytes - result.memory.peak_bytes,
             verdict=other.memory.verdict,
         )
-        for change, other in zip(changes, _project(jobs), strict=True)
+        for (_, change), other in zip(legal, _project([job for job, _ in legal]), strict=True)
         if other is not None
     ]
 
@@ -140,12 +139,8 @@ def _changes(job: Job, rules: str, known: Mapping[str, Any]) -> list[tuple[float
 
     def value(text: Any) -> Any:
         expression = Expression(str(text), rules)
-        return expression(
-            {
-                name: known[name] if name in known else setting(job, name)
-                for name in expression.names
-            }
-        )
+        others = {name: setting(job, name) for name in expression.names if name not in known}
+        return expression({name: known.get(name, others.get(name)) for name in expression.names})
 
     found: list[tuple[float, Overrides]] = []
     for rule in hardware_table("report_words.yaml")[rules]:
@@ -158,37 +153,23 @@ def _changes(job: Job, rules: str, known: Mapping[str, Any]) -> list[tuple[float
     return found
 
 
-def _legal(job: Job, candidates: Sequence[Overrides]) -> tuple[list[Job], list[Overrides]]:
+def _legal(job: Job, candidates: Sequence[Overrides]) -> list[tuple[Job, Overrides]]:
     """Keep the first few candidates that give a legal job."""
     from projector.projection.evaluate import check_exists
 
-    jobs: list[Job] = []
-    changes: list[Overrides] = []
+    found: list[tuple[Job, Overrides]] = []
     for change in candidates:
-        if len(jobs) == MAX_CANDIDATES:
-            break
-        if change in changes:
-            continue
-        try:
-            changed = load_job(job, change)
-            check_exists(changed)
-        except ProjectorError:
-            continue
-        jobs.append(changed)
-        changes.append(change)
-    return jobs, changes
+        if len(found) < MAX_CANDIDATES and all(change != kept for _, kept in found):
+            with suppress(ProjectorError):
+                changed = load_job(job, change)
+                check_exists(changed)
+                found.append((changed, change))
+    return found
 
 
 def _project(jobs: list[Job]) -> list[PerformanceProjection | None]:
     """Project all at once; where one of them turns out illegal, one by one without it."""
     try:
-        return [*project_jobs(jobs)]
+        return [*project_jobs(jobs)] if jobs else []
     except ProjectorError:
-        return [_project_alone(job) for job in jobs]
-
-
-def _project_alone(job: Job) -> PerformanceProjection | None:
-    try:
-        return project_jobs([job])[0]
-    except ProjectorError:
-        return None
+        return [each for job in jobs for each in _project([job])] if len(jobs) > 1 else [None]

@@ -99,13 +99,8 @@ def title(shown: Mapping[str, Any]) -> list[RenderableType]:
 
 def runs_of(numbers: list[int]) -> str:
     """Write 3, 4, 5, 8 as 3-5, 8."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 # Operations of traces as tables: durations, launch overhead, overlap.
@@ -271,8 +266,7 @@ SHOWN = 0.02
 def comparison_report(found: "TraceComparison") -> list[RenderableType]:
     """Return the report of `projector trace compare`."""
     names = found.names
-    first, second = found.names.first, found.names.second
-    table = Grid("=term", f"{first} ms", f"{second} ms", "difference", "ratio")
+    table = Grid("=term", f"{names.first} ms", f"{names.second} ms", "difference", "ratio")
     for name, pair in found.step.items():
         table.add_row(name, *_pair(pair))
     return [
@@ -356,11 +350,6 @@ _SHORT = {"instruction": "instr.", "utilisation": "utilis.", "frequency": "freq.
 """Names of factors above their columns."""
 
 
-def _theory(time_ns: float) -> str:
-    """Format milliseconds; small ones keep two digits, as they are divided by."""
-    return ms(time_ns) if time_ns >= SMALL_NS else f"{time_ns / 1e6:.2g}"
-
-
 def gap_report(found: "GapResult") -> list[RenderableType]:
     """Return the report of `projector trace gap`."""
     from projector.trace.measures.gap import FACTORS, REST
@@ -369,7 +358,10 @@ def gap_report(found: "GapResult") -> list[RenderableType]:
     short_names = [_SHORT.get(name, name) for name in columns]
     table = Grid("=operation", "=phase", "theory ms", "actual ms", "ratio", *short_names)
     for each in found.operations[:COMPARED]:
-        theory = _theory(each.theory_ns) if each.theory_ns else ""
+        theory = ""
+        if each.theory_ns:  # small ones keep two digits, as they are divided by
+            few = each.theory_ns < SMALL_NS
+            theory = f"{each.theory_ns / 1e6:.2g}" if few else ms(each.theory_ns)
         ratio = f"{each.ratio:.2f}" if each.ratio else ""
         cells = [f"{each.factors[name]:.2f}" if name in each.factors else "" for name in columns]
         table.add_row(short(each.operation), each.phase, theory, ms(each.actual_ns), ratio,
@@ -396,6 +388,9 @@ DIFFERING = 5
 _PARTS: Mapping[str, str] = hardware_table("report_words.yaml")["span_parts"]
 """What adds up to the span of a rank."""
 
+_LISTS: Mapping[str, Sequence[str]] = hardware_table("report_words.yaml")["trace_lists"]
+"""Title of a section, and the note beside it, by the name of its table."""
+
 _KINDS_OF_WORK = ("gemm", "attention", "vector", "communication", "copy")
 _PHASES = ("forward", "backward", "optimizer", "other")
 
@@ -404,17 +399,21 @@ _UNITS = {"clock_mhz": "MHz", "memory_clock_mhz": "MHz of memory", "power_w": "W
 
 def summary_report(shown: Mapping[str, Any]) -> list[RenderableType]:
     """Return the report of `projector trace summary`."""
+    sharding, gaps = shown["sharding"], shown["gaps"]
+    exposed = [each for each in sharding if each["communication_ns"]["median"]]
+    spreads = [each for each in shown["rank_spreads"] if each["ranks"] > 1]
+    differing = [each for each in spreads if each["spread"] not in (None, 1.0)]
     return [
         *title(shown),
         *_ranks(shown["ranks"], "operators" if shown["on_host"] else "kernels"),
         *_iterations(shown["iteration_times"], shown["throughput"]),
         *_phases(shown["phases"]),
-        *_communication(shown["communication"]),
-        *_sharding(shown["sharding"]),
+        *_listed("trace_communication", shown["communication"]),
+        *_listed("trace_sharding", exposed, ranks=sharding),
         *_stragglers(shown["stragglers"]),
-        *_rank_spreads(shown["rank_spreads"]),
-        *_links(shown["links"]),
-        *_gaps(shown["gaps"]),
+        *_listed("rank_spreads", differing, DIFFERING),
+        *_listed("trace_links", shown["links"], DIFFERING),
+        *_listed("trace_gaps", [each for each in gaps if each["gaps"]], ranks=gaps),
         *_beside(shown["cores"], shown["sampled"]),
     ]
 
@@ -467,44 +466,29 @@ def _phases(phases: Rows) -> list[RenderableType]:
     return listing("Phases and types", "ms of kernels in an iteration of a rank, median", table)
 
 
-def _communication(rows: Rows) -> list[RenderableType]:
-    table = _listed("trace_communication", rows, SUMMARISED)
-    more = _more(rows, SUMMARISED)
-    note = f"ms of an iteration of a rank, median; counted over all of them{more}"
-    return listing("Communication", note, table)
-
-
-def _listed(name: str, rows: Rows, most: int, ranks: Rows | None = None) -> Grid:
-    """Return a table of the first rows; ranks are told apart from those that are listed."""
-    return Grid.of(
+def _listed(
+    name: str, rows: Rows, most: int = SUMMARISED, ranks: Rows | None = None
+) -> list[RenderableType]:
+    """Return the first rows as a table; ranks are told apart from those that are listed."""
+    title, note = _LISTS[name]
+    table = Grid.of(
         name, rows[:most], ms=ms, us=us, short=short,
         place=lambda row: _place(row, rows if ranks is None else ranks),
         mib=lambda value: f"{value / 2**20:,.3g}", giga=lambda value: f"{value / 1e9:,.3g}",
         whole=_percent, named=lambda name: short(name) or "(outside operations)",
     )  # fmt: skip
-
-
-def _sharding(rows: Rows) -> list[RenderableType]:
-    known = [each for each in rows if each["communication_ns"]["median"]]
-    note = "ms of an iteration: at its begin, between its matrix products, at its end"
-    table = _listed("trace_sharding", known, SUMMARISED, rows)
-    return listing("Exposed communication", f"{note}{_more(known, SUMMARISED)}", table)
+    return listing(title, f"{note}{_more(rows, most)}", table)
 
 
 def _stragglers(rows: Rows) -> list[RenderableType]:
     if len(rows) < 2:
         return []
-    note = (
-        "computing of an iteration, median; costs: what it would be shorter with this rank at the "
-        f"median of the others; waits in collectives{_more(rows, SUMMARISED)}"
-    )
-    table = _listed("stragglers", rows, SUMMARISED)
     blank: dict[str, list[Mapping[str, Any]]] = {}
     for each in rows:
         if each["waiting_unknown"]:
             blank.setdefault(each["waiting_unknown"], []).append(each)
     unknown = (below(_blank(why, those, rows)) for why, those in blank.items())
-    return [*section("Ranks against each other", note, table), *chain.from_iterable(unknown)]
+    return [*_listed("stragglers", rows), *chain.from_iterable(unknown)]
 
 
 def _blank(why: str, those: Rows, rows: Rows) -> str:
@@ -514,27 +498,6 @@ def _blank(why: str, those: Rows, rows: Rows) -> str:
     whole = all(place.isdecimal() for place in places)
     named = runs_of(sorted(map(int, places))) if whole else ", ".join(places)
     return f"Waits of rank{'s' * (len(those) > 1)} {named} are not known: {why}."
-
-
-def _rank_spreads(rows: Rows) -> list[RenderableType]:
-    known = [each for each in rows if each["ranks"] > 1 and each["spread"] not in (None, 1.0)]
-    note = f"ms of an iteration of a rank, medians{_more(known, DIFFERING)}"
-    return listing("Operations that differ", note, _listed("rank_spreads", known, DIFFERING))
-
-
-def _links(rows: Rows) -> list[RenderableType]:
-    note = (
-        "transfers of an iteration, median; costs: what it would be shorter with this group at the "
-        f"median of its peers{_more(rows, DIFFERING)}"
-    )
-    return listing("Links against each other", note, _listed("trace_links", rows, DIFFERING))
-
-
-def _gaps(rows: Rows) -> list[RenderableType]:
-    known = [each for each in rows if each["gaps"]]
-    more = _more(known, SUMMARISED)
-    note = f"ms: before the call of what came next, after it, launch unknown{more}"
-    return listing("Idle time", note, _listed("trace_gaps", known, SUMMARISED, rows))
 
 
 def _beside(cores: Rows, sampled: Rows) -> list[RenderableType]:

@@ -1,9 +1,17 @@
-"""Orders of F and whole B: GPipe, 1F1B, and 1F1B over several chunks a rank."""
+"""Orders of F and whole B: GPipe, 1F1B, and 1F1B over several chunks a rank, dealt or in a V."""
 
 import numpy as np
 
+from projector.arrays import Ints
 from projector.errors import ScheduleError
-from projector.schedule.order import Order, one_forward_one_backward, round_robin_stages
+from projector.schedule.order import (
+    BACKWARD,
+    FORWARD,
+    Order,
+    one_forward_one_backward,
+    round_robin_stages,
+    v_shape,
+)
 
 
 def gpipe(pp: int, vpp: int, microbatches: int) -> Order:
@@ -83,3 +91,66 @@ def interleaved(pp: int, vpp: int, microbatches: int, group_size: int | None = N
     return one_forward_one_backward(
         warmup, forward, backward, round_robin_stages(pp, vpp), microbatches
     )
+
+
+def one_f_one_b_v(pp: int, vpp: int, microbatches: int) -> Order:
+    """Return 1F1B-V: two chunks a rank in a V, with two thirds of the memory of 1F1B.
+
+    Each microbatch runs through one building block, six slots after the one before: a slot for a
+    chunk's F, two for its B (Qi et al., arXiv:2405.15362). Where ramps leave slots free, operations
+    move into them, an F as far as its rank then holds no more than the block makes it hold. The
+    rules are those of sail-sg/zero-bubble-pipeline-parallelism (``scheduler/v1f1b.py``), which
+    Primus' ``enable_1f1b_v`` runs; the order does not depend on times.
+    """
+    del vpp
+    most = 2 * (2 * pp // 3 + 1)
+    slot = _block_v(pp)[..., np.newaxis] + 6 * np.arange(microbatches)
+    index = np.unravel_index(np.arange(slot.size), slot.shape)
+    by_slot = np.lexsort((index[2], slot.ravel()))
+    kind, chunk, rank, microbatch = (np.asarray(each[by_slot]) for each in index)
+    wanted = slot.ravel()[by_slot]
+    change = np.zeros((pp, int(slot.max()) + 3), np.int64)
+    np.add.at(change, (rank, wanted + kind), 1 - 2 * kind)
+    held = np.cumsum(change, axis=1).tolist()
+    used = [bytearray(change.shape[1]) for _ in range(pp)]
+    stage = v_shape(pp)[rank, chunk]
+    end: list[list[list[int]]] = [[[0] for _ in range(2 * pp)] for _ in (FORWARD, BACKWARD)]
+    placed = np.empty_like(wanted)
+    columns = (each.tolist() for each in (wanted, kind, stage, rank, microbatch))
+    for i, (at, what, of, where, number) in enumerate(zip(*columns, strict=True)):
+        load, after = held[where], [end[what][of][-1]]
+        if what == BACKWARD:
+            after.append(end[FORWARD][of][number + 1])
+        source = of - 1 if what == FORWARD else of + 1
+        if 0 <= source < 2 * pp:
+            after.append(end[what][source][number + 1])
+        first = max(after)
+        if what == FORWARD:
+            first = next((x + 1 for x in range(at - 1, first - 1, -1) if load[x] >= most), first)
+        found = used[where].find(bytes(what + 1), first)
+        used[where][found : found + what + 1] = b"\1" * (what + 1)
+        for x in range(found + what, at + what):
+            load[x] += 1 - 2 * what
+        end[what][of].append(found + what + 1)
+        placed[i] = found
+    by_rank = np.lexsort((placed, rank))
+    return Order(
+        microbatches=microbatches,
+        rank_offset=np.arange(pp + 1) * 4 * microbatches,
+        kind=kind[by_rank].astype(np.int8),
+        chunk=chunk[by_rank],
+        microbatch=microbatch[by_rank],
+        stage_of=v_shape(pp),
+    )
+
+
+def _block_v(pp: int) -> Ints:
+    """Return the slots of one microbatch, ``int64[2, 2, pp]`` by kind, chunk and rank.
+
+    F's run down the ranks and back without a wait. B's do as well, but for three slots after every
+    third, without which two of them would want the same slots of a rank.
+    """
+    rank, turn = np.arange(pp), np.arange(2 * pp)
+    waited = (2 - (pp + 1) % 3 + turn) // 3 + (pp % 3 == 0)
+    backward = 2 * pp + 2 * turn + 3 * waited
+    return np.array([[rank, 2 * pp - 1 - rank], [backward[pp:][::-1], backward[:pp]]])

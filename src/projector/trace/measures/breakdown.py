@@ -20,28 +20,23 @@ from projector.trace.measures.statistics import Band, Measured, bands, in_iterat
 from projector.trace.measures.times import KernelTimes, kernel_times
 from projector.trace.work import Works, works_of
 
-
-def _name_in(names: Sequence[str]) -> Callable[[int], str]:
-    return lambda place: names[place] if place >= 0 else ""
-
-
-_LABELS: Mapping[str, tuple[str, Callable[[Activities], Callable[[int], Any]]]] = {
-    "rank": ("rank", lambda _: int),
-    "device": ("device", lambda _: int),
-    "iteration": ("iteration", lambda _: int),
-    "phase": ("phase", lambda _: _name_in(PHASES)),
-    "type": ("type", lambda _: _name_in(TYPES)),
-    "class": ("klass", lambda _: _name_in(CLASSES)),
-    "layer": ("layer", lambda _: int),
-    "operation": ("operation", lambda a: _name_in(a.operations)),
-    "recompute": ("recompute", lambda _: bool),
-    "kernel": ("name", lambda a: _name_in(a.names)),
-    "group": ("group", lambda a: _name_in(a.groups)),
-    "stream": ("stream", lambda _: int),
-}
-
-GRANULARITIES = tuple(_LABELS)
+GRANULARITIES = (
+    "rank", "device", "iteration", "phase", "type", "class", "layer", "operation", "recompute",
+    "kernel", "group", "stream",
+)  # fmt: skip
 """What a breakdown can go by."""
+
+_COLUMNS = {"class": "klass", "kernel": "name"}
+
+
+def _label(activities: Activities, name: str) -> Callable[[int], Any]:
+    names: Sequence[str] | None = {
+        "phase": PHASES, "type": TYPES, "class": CLASSES, "operation": activities.operations,
+        "kernel": activities.names, "group": activities.groups,
+    }.get(name)  # fmt: skip
+    if names is None:
+        return bool if name == "recompute" else int
+    return lambda place: names[place] if place >= 0 else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +83,7 @@ def breakdown(
 ) -> list[Part]:
     """Return the parts of some iterations (or all there is) by `GRANULARITIES`, longest first."""
     for name in by:
-        if name not in _LABELS:
+        if name not in GRANULARITIES:
             msg = f"a breakdown goes by {', '.join(GRANULARITIES)}, and not by {name!r}"
             raise ConfigError(msg, key="by", value=name, allowed=list(GRANULARITIES))
     times = kernel_times(activities) if times is None else times
@@ -107,7 +102,7 @@ def breakdown(
     works = works_of(activities) if works is None else works
     flop = np.bincount(parts.of, works.flop()[rows], parts.count)
     told_ps = parts.sums(np.where(works.of[rows] >= 0, duration, 0))
-    labels = [_LABELS[name][1](activities) for name in by]
+    labels = [_label(activities, name) for name in by]
     return [
         Part(
             key={n: label(int(k[p])) for n, label, k in zip(by, labels, parts.keys, strict=False)},
@@ -122,7 +117,7 @@ def breakdown(
 
 
 def _column(activities: Activities, name: str) -> Ints:
-    return np.asarray(getattr(activities, _LABELS[name][0]), np.int64)
+    return np.asarray(getattr(activities, _COLUMNS.get(name, name)), np.int64)
 
 
 def _values(times: KernelTimes) -> dict[str, Ints]:

@@ -273,7 +273,9 @@ def stragglers(
     times = kernel_times(activities) if times is None else times
     iterations = iteration_times(activities, times, where) if iterations is None else iterations
     devices = sorted({(each.rank, each.device) for each in iterations})
-    medians = {d: float(np.median(_computing(iterations, d))) for d in devices}
+    of = {d: [e for e in iterations if (e.rank, e.device) == d] for d in devices}
+    computing = {d: [each.compute_ns for each in own] for d, own in of.items()}
+    medians = {d: float(np.median(own)) for d, own in computing.items()}
     middle = float(np.median(list(medians.values()))) if medians else 0.0
     alone = len({device[0] for device in devices}) < 2
     longest: dict[int, float] = {}
@@ -287,25 +289,20 @@ def stragglers(
     costs = _costs(iterations)
     rows = []
     for device in devices:
-        spread = band(_computing(iterations, device))
+        spread = band(computing[device])
         assert spread is not None  # the device has an iteration
-        mine = [e for e in iterations if (e.rank, e.device) == device]
         rows.append(
             Straggler(
                 rank=device[0],
                 device=device[1],
                 compute_ns=spread,
                 relative=statistics.ratio(medians[device], middle),
-                slowest=sum(each.compute_ns >= longest[each.iteration] for each in mine),
+                slowest=sum(each.compute_ns >= longest[each.iteration] for each in of[device]),
                 cost_ns=float(np.median(costs[device])) if device in costs else None,
                 **_in_collectives(activities, times, found, last, device, alone=alone),
             )
         )
     return rows
-
-
-def _computing(iterations: Sequence[IterationTimes], device: tuple[int, int]) -> list[float]:
-    return [each.compute_ns for each in iterations if (each.rank, each.device) == device]
 
 
 def _costs(iterations: Sequence[IterationTimes]) -> dict[tuple[int, int], list[float]]:

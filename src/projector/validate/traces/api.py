@@ -13,8 +13,7 @@ from projector.config.device_file import load_device
 from projector.config.device_kernels import MATRIX_TYPES
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import envelope
 from projector.errors import ConfigError
 from projector.measure.devices import profile_of
 from projector.projection.api import JobLike
@@ -48,14 +47,8 @@ class GapResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``--json`` prints."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "version": package_version(),
-            "warnings": list(self.warnings),
-            "device": self.device,
-            "counters": self.joined,
-            "operations": self.rows,
-        }
+        found = {"device": self.device, "counters": self.joined, "operations": self.rows}
+        return envelope(self.warnings) | found
 
 
 def gap_of(

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from projector.config.resources import hardware_table
-from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION, told
+from projector.envelope import envelope, told
 from projector.projection.comparison import Pair, errors
 from projector.units import to_ms
 
@@ -212,9 +211,8 @@ class TraceComparison:
         """Return exactly the object that ``--json`` prints."""
         first, second = self.names.first, self.names.second
         return {
-            "schema_version": SCHEMA_VERSION,
-            "version": package_version(),
-            **told(self, "warnings title iterations ranks"),
+            **envelope(self.warnings),
+            **told(self, "title iterations ranks"),
             "tokens_ratio": self.tokens,
             "matched_share": {first: self.matched_first, second: self.matched_second},
             "step": {name: _times(pair, self.names) for name, pair in self.step.items()},

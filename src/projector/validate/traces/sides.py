@@ -104,7 +104,7 @@ def sums_of(
     least_s = _least_waiting(activities, rows, duration_s)
     alone_s[communicates] = np.nan
     clock = clock_of(activities, rows, samples)
-    clocked = ~np.isnan(clock)
+    clocked = ~np.isnan(clock) & ~communicates  # Links have a clock of their own.
     counters = Counted.none(len(activities)) if counted is None else counted
     # Only kernels that do the work count; what finishes them is seldom counted.
     multiplies = works.main[rows]

@@ -551,6 +551,9 @@ def schedule(settings: Settings) -> None:
         if kind == "interleaved" and settings.native("parallelism").get("vpp", 1) <= 1:
             kind = "1f1b"
         settings.put("training.schedule", kind, "pp_algorithm")
+    elif settings.on("patch_zero_bubble") and settings.on("enable_1f1b_v"):
+        settings.put("training.schedule", "1f1b-v", "enable_1f1b_v")
+        settings.put("parallelism.vpp", 2, "enable_1f1b_v")
     elif settings.on("patch_zero_bubble") and settings.on("zero_bubble_v_schedule"):
         setup = "zero_bubble_v_schedule_mem_setup"
         kind = settings.choice(setup)
