@@ -11,8 +11,8 @@ from projector.config._base import Config
 from projector.config.job import Job
 from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
-from projector.serving.deployment import Deployment
 from projector.rl.job import RLJob
+from projector.serving.deployment import Deployment
 from projector.serving.load import Load
 
 CHECKED_BY_WORDS = {("EnergyConfig", "grid"), ("Deployment", "kv_cache_bytes")}
