@@ -8,7 +8,7 @@ import numpy as np
 
 from projector.config.bands import Band
 from projector.config.job import Job
-from projector.envelope import Told, told
+from projector.envelope import Told, envelope, told
 from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection import provenance as origins
@@ -199,8 +199,7 @@ class MemoryProjection:
         if self.comparison is not None:
             found |= told(self, "comparison")
         return {
-            **origins.envelope(self.provenance, self.uncertainty),
-            "warnings": list(self.warnings),
+            **envelope(self.warnings, self.uncertainty),
             "ignored_settings": list(self.job.ignored),
             **scalars,
             **told(self, "schedule stages components documented"),

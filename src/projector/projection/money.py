@@ -58,7 +58,8 @@ def device_power(evaluation: Evaluation) -> DevicePower:
     power = PowerColumns(batch.sections.cluster, batch.index[3])
     stated = MoneyColumns(batch.sections.run, batch.index[4]).other_w
     modelled = ~np.isnan(power.held_w)
-    dynamic_w = _microbatch_joules(evaluation)[evaluation.pipeline_of_job]
+    pipeline_of_job = evaluation.workloads.pipeline.take(evaluation.families.of_job)
+    dynamic_w = _microbatch_joules(evaluation)[pipeline_of_job]
     dynamic_w = dynamic_w * evaluation.microbatches / evaluation.jobs.pp
     dynamic_w = dynamic_w / evaluation.steps.iteration_s
     step_w = np.minimum(power.idle_w + dynamic_w, power.held_w)

@@ -270,7 +270,7 @@ def project_case(
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
-    point = rates.load_point(deployment, traffic, batch)
+    point = rates.LoadGrid.of([deployment], batch=batch, **rates.load_columns(traffic))
     chunks, _ = rates.chunk_grid(point)
     prefill, (decode,) = _together(_projected(chunks)), _projected(rates.decode_grid(point))
     disaggregated = None

@@ -214,17 +214,12 @@ class ServingProjection:
     def provenance(self) -> dict[str, Any]:
         """Where values that nobody stated come from."""
         device = self.deployment.cluster.device
-        origins = origins_of(device)
         stated = self.deployment.model_fields_set
         defaults = self.deployment.model_dump(mode="json", exclude={"model", "cluster", *stated})
         return {
             "derived": dict(self.derived),
             "defaults": {key: value for key, value in defaults.items() if value is not None},
-            "device": {
-                "name": device.name,
-                "borrowed": {owner: list(fields) for owner, fields in origins.borrowed.items()},
-                "assumed": list(origins.assumed),
-            },
+            "device": {"name": device.name, **told(origins_of(device), "borrowed assumed")},
         }
 
     def _memory(self) -> dict[str, float]:

@@ -337,11 +337,6 @@ def batches_up_to(most: int) -> Ints:
     return np.union1d(both[both <= most], [max(1, most)]).astype(np.int64)
 
 
-def load_point(deployment: Deployment, traffic: Traffic, batch: int) -> LoadGrid:
-    """Return one deployment with one batch."""
-    return LoadGrid.of([deployment], batch=batch, **load_columns(traffic))
-
-
 def load_columns(traffic: Traffic) -> dict[str, int]:
     """Return the columns of `LoadGrid` that the requests decide."""
     return {
