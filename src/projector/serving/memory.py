@@ -141,18 +141,9 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
     reserve = np.where(np.isnan(stated), reserve, stated)
     shapes = Shapes(layer_rows(deployments))
     states = np.stack([state_bytes(shapes, mixer) for mixer in RECURRENT], axis=1)
-    return [
-        _of_deployment(deployment, *of_row)
-        for deployment, *of_row in zip(
-            deployments,
-            weights,
-            states,
-            workspace.tolist(),
-            reserve.tolist(),
-            columns.memory_bytes.tolist(),
-            strict=True,
-        )
-    ]
+    numbers = (column.tolist() for column in (workspace, reserve, columns.memory_bytes))
+    rows = zip(deployments, weights, states, *numbers, strict=True)
+    return [_of_deployment(*row) for row in rows]
 
 
 def _of_deployment(
