@@ -199,12 +199,8 @@ def bill_of(money: RunMoney, row: int, mfu: Floats, tokens: Floats) -> RunBill:
     )
 
 
-def money_assumptions(job: Job) -> list[str]:
-    """Return what energy and cost take for granted that a job does not state, a sentence each."""
-    return [*_power_assumptions(job), *_price_assumptions(job)]
-
-
-def _power_assumptions(job: Job) -> list[str]:
+def power_assumptions(job: Job) -> list[str]:
+    """Return what energy takes for granted that a job does not state, a sentence each."""
     energy, device = job.run.energy, job.cluster.device
     around, prices = load_surrounding_power(), load_prices()
     lines = []
@@ -231,7 +227,8 @@ def _power_assumptions(job: Job) -> list[str]:
     return lines
 
 
-def _price_assumptions(job: Job) -> list[str]:
+def price_assumptions(job: Job) -> list[str]:
+    """Return what cost takes for granted, likewise."""
     cost, prices = job.run.cost, load_prices()
     lines = []
     listed = listed_price(job)

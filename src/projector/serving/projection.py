@@ -223,14 +223,11 @@ class ServingProjection:
         }
 
     def _memory(self) -> dict[str, float]:
-        memory = self.memory
         return {
-            "weights_gib": to_gib(memory.weights_bytes),
-            "kv_cache_gib": to_gib(self.kv_cache_bytes),
-            "workspace_gib": to_gib(memory.workspace_bytes),
-            "reserve_gib": to_gib(memory.reserve_bytes),
-            "peak_gib": to_gib(self.peak_bytes),
-            "usable_gib": to_gib(self.usable_bytes),
+            **told(self.memory, "weights_gib"),
+            **told(self, "kv_cache_gib"),
+            **told(self.memory, "workspace_gib reserve_gib"),
+            **told(self, "peak_gib usable_gib"),
             "device_memory_gib": float(self.deployment.cluster.device.hbm_gib),
         }
 
