@@ -11,11 +11,11 @@ from projector.kernels import stage_times as kernels
 from projector.kernels.collective_algorithms import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from projector.kernels.collectives import collective_time_columns
 from projector.kernels.grouping import group_rows
-from projector.lower.placement import Blocks, Place, place_pairs
+from projector.lower.placement import Place
 from projector.operations.cost import WorkloadCosts, share_leaving
 from projector.operations.linear import NF4_BYTES
 from projector.projection.pipeline_costs import PipelineCosts
-from projector.projection.replicas import Replicas
+from projector.projection.replicas import Replicas, pair_places
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +189,8 @@ def _groups(replicas: Replicas) -> _Groups:
     if (directions > 1).any():
         # Where no rank leaves its domain for the one that holds its stages' other copy, domains
         # hold both. Elsewhere they are counted once.
-        blocks = Blocks(columns.domain, columns.pod, columns.zone, columns.gpus)
-        last, stride = columns.pp - 1, columns.stage_stride
-        both = place_pairs(np.zeros_like(last), last, stride, columns.pp, blocks)
-        together = np.where(directions > 1, both.local, 1)
+        local, _ = pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
+        together = np.where(directions > 1, local, 1)
     return (
         (
             Place(ranks * directions, columns.shard_local * together, columns.shard_span),

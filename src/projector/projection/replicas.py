@@ -312,7 +312,7 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     chunks = np.diff(replicas.chunk_first).take(first)
     owner = np.repeat(first, chunks)[:, None]
     owner, rank = (np.broadcast_to(each, other.shape).ravel() for each in (owner, rank))
-    local, span = _pair_places(columns.take(owner), rank, other.ravel())
+    local, span = pair_places(columns.take(owner), rank, other.ravel())
     seconds, _ = collective_time_columns(
         SEND_RECV, num_bytes[owner], 2, local, fabric[owner], replicas.workloads.fabrics, span
     )
@@ -321,15 +321,10 @@ def cost_p2p(replicas: Replicas) -> PointToPoint:
     return PointToPoint(num_bytes, offsets(chunks).take(like), latency_s, near)
 
 
-def _pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, Ints]:
+def pair_places(columns: JobColumns, rank: Ints, other: Ints) -> tuple[Ints, Ints]:
     """Return local members (1 or 2) and span codes of pairs of pipeline ranks."""
-    place = place_pairs(
-        rank,
-        other,
-        columns.stage_stride,
-        columns.pp,
-        Blocks(columns.domain, columns.pod, columns.zone, columns.gpus),
-    )
+    blocks = Blocks(columns.domain, columns.pod, columns.zone, columns.gpus)
+    place = place_pairs(rank, other, columns.stage_stride, columns.pp, blocks)
     return place.local, place.span
 
 
@@ -359,7 +354,7 @@ def cost_tied_embeddings(replicas: Replicas) -> Floats:
     if not replicas.jobs.model.tied.any():
         return np.zeros(len(replicas))
     columns = replicas.columns
-    local, span = _pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
+    local, span = pair_places(columns, np.zeros_like(columns.pp), columns.pp - 1)
     seconds, _ = collective_time_columns(
         ALL_REDUCE, tied_embedding_bytes(replicas), 2, local, replicas.fabric,
         replicas.workloads.fabrics, span,

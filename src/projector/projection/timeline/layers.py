@@ -319,20 +319,19 @@ class _Builder:
     def _claim(self, place: int, partners: Iterable[int]) -> None:
         """Take what is free next to a collective: backwards from it, then onwards."""
         own, chosen = self.items[place], list(partners)
-        for at in reversed([at for at in chosen if at < place]):
+        before = [at for at in chosen if at < place]
+        for at in [*reversed(before), *(at for at in chosen if at > place)]:
             item = self.items[at]
             length = min(item.high - item.low, own.wanted)
-            if length > 0.0:
+            if length <= 0.0:
+                continue
+            if at < place:
                 item.claims.append((item.high - length, item.high, place))
                 item.high -= length
-                own.wanted -= length
-        for at in [at for at in chosen if at > place]:
-            item = self.items[at]
-            length = min(item.high - item.low, own.wanted)
-            if length > 0.0:
+            else:
                 item.claims.append((item.low, item.low + length, place))
                 item.low += length
-                own.wanted -= length
+            own.wanted -= length
 
     # What stands on which piece.
 
