@@ -15,6 +15,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import helper, kernel
+from projector.kernels.columns import as_type
 
 MAX_ROW_TILES = 8
 """Longest menu of tile heights."""
@@ -193,12 +194,9 @@ def grouped_gemm_time_columns(
     """
     time_s_L, tile_L = np.empty(len(set_L)), np.empty(len(set_L), np.int64)
     status = grouped_gemm_times(
-        np.ascontiguousarray(offset_B1, np.int64),
-        np.ascontiguousarray(load_R, np.int64),
-        np.ascontiguousarray(set_L, np.int64),
-        np.ascontiguousarray(extent_L2, np.int64).reshape(-1, 2),
-        np.ascontiguousarray(tuned_L, np.int64),
-        np.ascontiguousarray(class_L, np.int64),
+        *as_type(
+            np.int64, offset_B1, load_R, set_L, np.reshape(extent_L2, (-1, 2)), tuned_L, class_L
+        ),
         classes_K,
         time_s_L,
         tile_L,

@@ -117,12 +117,8 @@ def _run(
     pp, vpp = stage_of.shape
     durations, latencies = _countable(costs, microbatches)
     operations = (pp, 3 * vpp * microbatches)
-    columns = OrderColumns(
-        np.empty(operations, np.int8),
-        np.empty(operations, np.int64),
-        np.empty(operations, np.int64),
-    )
-    makespan, period = (np.empty(len(candidates.shape), np.int64) for _ in range(2))
+    columns = OrderColumns(np.empty(operations, np.int8), *np.empty((2, *operations), np.int64))
+    makespan, period = np.empty((2, len(candidates.shape)), np.int64)
     kernels.plan_candidates(
         np.ascontiguousarray(stage_of),
         Candidates(*map(np.ascontiguousarray, candidates)),
