@@ -304,11 +304,6 @@ class Hidden(NamedTuple):
     slowed: Floats
     """float64[h]: share by which the compute beside it takes longer."""
 
-    @property
-    def slowdown_s(self) -> Floats:
-        """float64[h]: how much longer the compute beside it takes."""
-        return self.slowed * self.longer * self.hidden_s
-
 
 def exposed_times(
     table: ops.OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
@@ -316,7 +311,9 @@ def exposed_times(
     """Return what of the seconds of each row lengthens a step; see `hidden_times`."""
     hidden = hidden_times(table, time_s, slowdown, num_workloads)
     exposed_s = time_s.copy()
-    exposed_s[hidden.rows] = hidden.waited_s + hidden.slowdown_s
+    # The compute beside what hides takes longer.
+    slowdown_s = hidden.slowed * hidden.longer * hidden.hidden_s
+    exposed_s[hidden.rows] = hidden.waited_s + slowdown_s
     return exposed_s
 
 
@@ -423,11 +420,7 @@ class TimeSlots(NamedTuple):
 
     def joined(self, other: "TimeSlots") -> "TimeSlots":
         """Return those of two tables."""
-        return TimeSlots(
-            np.concatenate([self.slot, other.slot]),
-            np.concatenate([self.kind, other.kind]),
-            np.concatenate([self.again, other.again]),
-        )
+        return TimeSlots._make(map(np.concatenate, zip(self, other, strict=True)))
 
 
 def time_slots(table: ops.OperationTable, workloads: Workloads) -> TimeSlots:

@@ -185,12 +185,5 @@ def order_of(kind: NDArray[np.integer], like: Order) -> Order:
     for code in range(3):
         of_kind = by_rank == code
         number[of_kind] = np.cumsum(of_kind, axis=1)[of_kind] - 1
-    return Order(
-        microbatches=like.microbatches,
-        rank_offset=like.rank_offset,
-        kind=by_rank.ravel().astype(np.int8),
-        chunk=np.zeros(by_rank.size, np.int64),
-        microbatch=number.ravel(),
-        stage_of=like.stage_of,
-        splits_backward=True,
-    )
+    columns = by_rank.astype(np.int8), np.zeros_like(number), number
+    return Order.of_ranks(like.stage_of, like.microbatches, *columns, splits_backward=True)
