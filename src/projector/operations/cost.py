@@ -276,13 +276,8 @@ def _cost_attention(
     table: ops.OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
 ) -> None:
     rows = np.flatnonzero(table.kind == ops.ATTENTION)
-    extents = np.stack(
-        [
-            table.batch[rows], table.heads[rows], table.key_heads[rows], table.m[rows],
-            table.n[rows], table.k[rows], table.d_v[rows],
-        ],
-        axis=1,
-    )  # fmt: skip
+    names = ("batch", "heads", "key_heads", "m", "n", "k", "d_v")
+    extents = np.stack([getattr(table, name)[rows] for name in names], axis=1)
     time_s[rows], detail[rows] = attention_time_columns(
         extents, table.causal[rows], table.window[rows],
         (table.phase[rows] == ops.BACKWARD).astype(np.int64), table.dtype[rows], device[rows],

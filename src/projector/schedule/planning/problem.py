@@ -75,15 +75,13 @@ def problem_of(
     for activation, rank in zip(costs.activation, ranks, strict=True):
         # NaN compares false, so it is refused as well.
         if not activation <= costs.limit[rank]:
+            least = f"{max(costs.activation):.6g}"
+            msg = (
+                f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
+                f"{activation:.6g} there; the least that works on every rank is {least}"
+            )
             raise ScheduleError(
-                (
-                    f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
-                    f"{activation:.6g} there; the least that works on every rank is "
-                    f"{max(costs.activation):.6g}"
-                ),
-                key="memory_limit",
-                value=costs.limit[rank],
-                allowed=f">= {max(costs.activation):.6g}",
+                msg, key="memory_limit", value=costs.limit[rank], allowed=f">= {least}"
             )
     first = np.concatenate([[0], np.cumsum((duration[:, FORWARD] + to_next)[:-1])])
     return Problem(
