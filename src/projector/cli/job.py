@@ -180,7 +180,6 @@ class JobRequest:
         }, warnings
 
     def _sync_free(self) -> dict[str, Any]:
-        """Return what the stage of Primus-Turbo's synchronisation-free experts sets."""
         if self.sync_free_stage is None:
             return {}
         from projector.config.formats.megatron_settings.training import sync_free
@@ -212,7 +211,6 @@ class JobRequest:
         return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
 
     def _list_ignored(self, names: tuple[str, ...]) -> None:
-        """Name the settings of the file that change nothing, where it was asked for."""
         if self.list_ignored:
             listed = ", ".join(names) if names else "none"
             say(f"settings of {self.config} that change nothing ({len(names)}): {listed}")

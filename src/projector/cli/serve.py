@@ -196,7 +196,6 @@ def _launched(
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    """Read numbers with commas between them."""
     if text is None:
         return None
     try:

@@ -416,7 +416,6 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _apart(names: list[str]) -> list[str]:
-    """Return the names, with a number where several runs have the same."""
     told: list[str] = []
     for name in names:
         free = (f"{name} {number}" for number in itertools.count(1))

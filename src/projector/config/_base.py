@@ -5,9 +5,9 @@ A number may be given as ``{value: 304, source: name}``, and files are laid over
 
 import difflib
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeGuard, get_args, get_origin
 
 from pydantic import (
@@ -229,7 +229,6 @@ def _choices(expected: str) -> list[str]:
 
 
 def _or(values: list[Any]) -> str:
-    """Write values as a job file would, the last two with ``or`` between them."""
     texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
     return " or ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
@@ -321,6 +320,11 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
         else:
             merged[name] = value
     return merged
+
+
+def nested(path: Sequence[str], leaf: Any) -> dict[str, Any]:
+    """Return a mapping of mappings that has one value, ``leaf``, at a path."""
+    return reduce(lambda inner, name: {name: inner}, reversed(path), leaf)
 
 
 def _strip(value: Any, path: str, table: Mapping[str, str], sources: dict[str, str]) -> Any:

@@ -402,7 +402,6 @@ def _fields(term: Any) -> Mapping[str, Any]:
 
 
 def _ramp(value: Any) -> Any:
-    """Read Megatron's three numbers: first batch, increment, samples."""
     if value is None or value is False:
         return {}
     numbers = value.split() if isinstance(value, str) else value

@@ -57,7 +57,6 @@ def mlp(settings: Settings) -> None:
 
 
 def _usual_width(settings: Settings, hidden: int) -> int:
-    """Return Megatron's width of the MLP where none is stated."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if settings.on("swiglu") else 4 * hidden
 
 
@@ -546,29 +545,27 @@ def sharding(settings: Settings) -> None:
 
 def schedule(settings: Settings) -> None:
     """Set the order of the pipeline's work."""
+    zero_bubble = settings.on("patch_zero_bubble")
     if settings.on("patch_primus_pipeline") and settings.has("pp_algorithm"):
         kind = settings.read("pp_algorithm", fields.CHOICES["pp_algorithm"])
         if kind == "interleaved" and settings.native("parallelism").get("vpp", 1) <= 1:
             kind = "1f1b"
         settings.put("training.schedule", kind, "pp_algorithm")
-    elif settings.on("patch_zero_bubble") and settings.on("enable_1f1b_v"):
-        settings.put("training.schedule", "1f1b-v", "enable_1f1b_v")
-        settings.put("parallelism.vpp", 2, "enable_1f1b_v")
-    elif settings.on("patch_zero_bubble") and settings.on("zero_bubble_v_schedule"):
-        setup = "zero_bubble_v_schedule_mem_setup"
-        kind = settings.choice(setup)
-        settings.put("training.schedule", kind, "zero_bubble_v_schedule", setup)
-        settings.put("parallelism.vpp", 2, "zero_bubble_v_schedule")
-    elif settings.on("patch_zero_bubble") and settings.on("enable_zero_bubble"):
-        settings.put("training.schedule", "zerobubble", "enable_zero_bubble")
-    if settings.on("patch_zero_bubble"):
-        # Read what only the zero-bubble runtime looks at.
-        name = "enable_optimizer_post_validation"
-        if settings.on(name):
-            settings.put("training.optimizer_post_validation", True, name)
-        name = "zero_bubble_max_pending_backward"
-        if settings.has(name) and settings.word(name) != "auto":
-            settings.put(f"training.{name}", settings.read(name, values.integer), name)
+    elif zero_bubble and settings.on(name := "enable_1f1b_v"):
+        settings.put("training.schedule", "1f1b-v", name)
+        settings.put("parallelism.vpp", 2, name)
+    elif zero_bubble and settings.on(name := "zero_bubble_v_schedule"):
+        setup = f"{name}_mem_setup"
+        settings.put("training.schedule", settings.choice(setup), name, setup)
+        settings.put("parallelism.vpp", 2, name)
+    elif zero_bubble and settings.on(name := "enable_zero_bubble"):
+        settings.put("training.schedule", "zerobubble", name)
+    # Only the zero-bubble runtime looks at these.
+    if zero_bubble and settings.on(name := "enable_optimizer_post_validation"):
+        settings.put("training.optimizer_post_validation", True, name)
+    name = "zero_bubble_max_pending_backward"
+    if zero_bubble and settings.has(name) and settings.word(name) != "auto":
+        settings.put(f"training.{name}", settings.integer(name), name)
 
 
 def batch(settings: Settings) -> None:

@@ -49,7 +49,6 @@ def precision(settings: Settings) -> None:
 
 
 def _wide(settings: Settings) -> str:
-    """Return the format of what is not narrowed."""
     fp16 = settings.on("fp16")
     if settings.on("bf16") and not (settings.has("fp16") and fp16 and not settings.has("bf16")):
         return "bf16"
