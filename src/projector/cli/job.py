@@ -157,7 +157,11 @@ class JobRequest:
         whole_sections |= {
             key: given[key] for key in ("cluster.device", "cluster.network") if key in given
         }
-        hardware, warnings = self._hardware()
+        hardware, warnings = dict[str, Any](), list[str]()
+        if self.hardware_config is not None:
+            from projector.config.formats.primus_files import read_hardware_config
+
+            hardware, warnings = read_hardware_config(self.hardware_config)
         for name, why in IDLE.items():
             if getattr(self, name[2:].replace("-", "_")) is not None:
                 warnings.append(f"{name} changes nothing: {why}")
@@ -214,13 +218,6 @@ class JobRequest:
         if self.list_ignored:
             listed = ", ".join(names) if names else "none"
             say(f"settings of {self.config} that change nothing ({len(names)}): {listed}")
-
-    def _hardware(self) -> tuple[dict[str, Any], list[str]]:
-        if self.hardware_config is None:
-            return {}, []
-        from projector.config.formats.primus_files import read_hardware_config
-
-        return read_hardware_config(self.hardware_config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,11 +276,7 @@ def compare(
             results.append(project_performance(job))
     comparison = Comparison(*results)
     result = comparison.to_dict()
-    if printer.as_json:
-        output.print_json(result)
-    else:
-        output.print_report(compare_report(comparison))
-        printer.warn(result["warnings"])
+    printer.show(result, lambda _: compare_report(comparison), result["warnings"])
     return output.exit_code(comparison.first.memory.verdict, comparison.second.memory.verdict)
 
 

@@ -107,12 +107,7 @@ class TraceRequest:
         """
         if self.parquet is not None:
             (result if table is None else table).write_parquet(self.parquet)
-        if printer.as_json:
-            print_json(result.to_dict())
-            return
-        print_report(report(result.to_dict()))
-        printer.warn(result.warnings)
-        printer.wrote(self.parquet)
+        printer.show(result.to_dict(), report, result.warnings, self.parquet)
 
     def write_rows(self, rows: "Sequence[Mapping[str, Any]]") -> None:
         """Write rows as the table of ``--parquet``, if it was asked for."""
@@ -465,12 +460,8 @@ def gap(
     title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
     draw(plot, "figures.trace.gap_figure", found.operations, title)
     request.write_rows(found.rows)
-    if printer.as_json:
-        print_json(found.to_dict())
-        return
-    print_report(gap_report(found))
-    printer.warn(list(found.warnings))
-    printer.wrote(plot, request.parquet)
+    files = (plot, request.parquet)
+    printer.show(found.to_dict(), lambda _: gap_report(found), found.warnings, *files)
 
 
 @command(trace, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

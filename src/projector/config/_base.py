@@ -171,6 +171,12 @@ class UnknownKeyError(ValueError):
         self.allowed = close or sorted(names)
 
 
+def check_most(key: str, value: float, what: str, most: float) -> None:
+    """Refuse a value beyond that of another field."""
+    if value > most:
+        raise ConfigError(f"{key} ({value}) exceeds {what} ({most})", key=key, value=value)
+
+
 def config_error(error: ValidationError, path: str) -> ConfigError:
     """Turn the first entry of a pydantic report into a `ConfigError`."""
     first = error.errors(include_url=False)[0]

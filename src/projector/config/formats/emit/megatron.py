@@ -101,17 +101,12 @@ def _connections(job: Job) -> str:
     parallelism needs before Blackwell; FSDP and the overlap of experts need several.
     """
     split = job.parallelism
-    if _uses_fsdp(job):
+    if split.fsdp == 2 or (not split.fsdp and split.zero_stage in STRATEGIES):
         return "unset CUDA_DEVICE_MAX_CONNECTIONS\n"
     if (split.tp == 1 and split.cp == 1) or job.cluster.device.architecture == "blackwell":
         return ""
     queues = 32 if split.overlap_moe_expert_parallel_comm else 1
     return f"export CUDA_DEVICE_MAX_CONNECTIONS={queues}\n"
-
-
-def _uses_fsdp(job: Job) -> bool:
-    split = job.parallelism
-    return split.fsdp == 2 or (not split.fsdp and split.zero_stage in STRATEGIES)
 
 
 def _array(group: str) -> str:
@@ -363,12 +358,6 @@ def _narrow(job: Job) -> Arguments:
     return settings
 
 
-def _accumulation(job: Job) -> Arguments:
-    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
-    fused = job.training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
-    return {"gradient_accumulation_fusion": fused}
-
-
 def _recompute(job: Job) -> Arguments:
     kind = job.training.recompute
     if kind.granularity == "none" or "per_op" in kind.modules:
@@ -411,7 +400,11 @@ _RULES: Final[Mapping[str, Callable[[Job], Arguments]]] = {
         "overlap_param_gather": job.parallelism.overlap_param_gather and _shards(job)
     },
     "narrow": _narrow,
-    "accumulation": _accumulation,
+    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
+    "accumulation": lambda job: {
+        "gradient_accumulation_fusion": job.training.gradient_accumulation_fusion
+        and job.parallelism.fsdp != 2
+    },
     "recompute": _recompute,
     "states": _states,
 }
