@@ -17,9 +17,7 @@ from projector.cli.output import (
     check_files,
     draw,
     interpret_at_first,
-    print_json,
     print_plain,
-    print_report,
     write_page,
 )
 from projector.errors import ConfigError
@@ -319,18 +317,19 @@ def compare(
     else:
         comparison = _several(request, plot, html, printer)
     request.write_rows(comparison.rows)
-    if printer.as_json:
-        print_json(comparison.to_dict())
-        return
     from projector.report import trace_runs
     from projector.report.terminal.trace import comparison_report
 
-    if isinstance(comparison, trace_runs.Runs):
-        print_report([trace_runs.runs_document(comparison)])
-    else:
-        print_report(comparison_report(comparison))
-    printer.warn(list(comparison.warnings))
-    printer.wrote(request.parquet)
+    printer.show(
+        comparison.to_dict(),
+        lambda _: (
+            [trace_runs.runs_document(comparison)]
+            if isinstance(comparison, trace_runs.Runs)
+            else comparison_report(comparison)
+        ),
+        comparison.warnings,
+        request.parquet,
+    )
 
 
 def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":

@@ -176,10 +176,8 @@ def _training(stated: Stated) -> None:
 
 
 def _sharding(stated: Stated) -> None:
-    shard_name, name = (
-        "parallelism.data_parallel_shard_degree",
-        "parallelism.fsdp_reshard_after_forward",
-    )
+    name = "parallelism.fsdp_reshard_after_forward"
+    shard_name = "parallelism.data_parallel_shard_degree"
     copies_name = "parallelism.data_parallel_replicate_degree"
     reshard = stated.choice(name, _MEANINGS["reshards"], "default")
     copies = stated.integer(copies_name, 1)
@@ -194,11 +192,7 @@ def _sharding(stated: Stated) -> None:
     if stated.has(copies_name):
         stated.put("parallelism.num_distributed_optimizer_instances", copies, copies_name)
     pipelined = stated.integer("parallelism.pipeline_parallel_degree", 1) > 1
-    stated.put(
-        "parallelism.fsdp_reshard_after_forward",
-        not pipelined if reshard is None else reshard,
-        name,
-    )
+    stated.put(name, not pipelined if reshard is None else reshard, name)
 
 
 def _degrees(stated: Stated) -> None:

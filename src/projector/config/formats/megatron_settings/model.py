@@ -214,9 +214,8 @@ def further(settings: Settings) -> None:
     elif settings.overrides(name):
         settings.put("model.qk_norm", "none", name)
     for field in fields.FIELDS:
-        taken_back = settings.overrides(field.name) and not settings.has(field.name)
-        if taken_back and field.name in fields.NONE_MEANS:
-            settings.put_none(field.target, fields.NONE_MEANS[field.name])
+        if settings.overrides(field.name) and not settings.has(field.name):
+            settings.put_none(field)
 
 
 def experts(settings: Settings) -> None:
@@ -228,12 +227,7 @@ def experts(settings: Settings) -> None:
         return
     if base is None and not named:
         return
-    for field in fields.EXPERT_FIELDS:
-        value = settings.get(field.name) if base is None else settings.stated.get(field.name)
-        if value is not None:
-            settings.put(field.target, field.convert(settings.spell(field.name), value), field.name)
-        elif base and field.name in settings.stated and field.name in fields.NONE_MEANS:
-            settings.put_none(field.target, fields.NONE_MEANS[field.name])
+    settings.take(fields.EXPERT_FIELDS, over=base)
     if base is None and not settings.has("moe_ffn_hidden_size"):
         dense = settings.base_section("ffn_hidden_size")
         width = settings.native("model").get("ffn_hidden_size", dense)
@@ -262,13 +256,7 @@ def latent_attention(settings: Settings) -> None:
             if not settings.has("kv_channels") and "kv_channels" not in (settings.base or {}):
                 settings.put("model.kv_channels", base["v_head_dim"], switch)
         return
-    for field in fields.LATENT_FIELDS:
-        name = field.name
-        value = settings.get(name) if base is None else settings.stated.get(name)
-        if value is not None:
-            settings.put(field.target, values.integer(settings.spell(name), value), name)
-        elif base is not None and name == "q_lora_rank" and name in settings.stated:
-            settings.put_none(field.target, 0)
+    settings.take(fields.LATENT_FIELDS, over=base)
 
 
 def chosen_keys(settings: Settings) -> None:
