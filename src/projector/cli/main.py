@@ -216,7 +216,6 @@ def _drop_output() -> None:
 
 
 def _compile_later() -> None:
-    """Compile in the background what ran as Python, if something did."""
     if "projector.kernels._interpreted" not in sys.modules:
         return
     from projector.kernels._interpreted import wanted_kernels

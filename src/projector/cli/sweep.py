@@ -124,13 +124,10 @@ def sweep(
 def _dry_run(
     space: "Space", workers: int | None, engine: str, scheduler: str | None, printer: output.Printer
 ) -> int:
+    from projector.report.sweep import estimate_report
     from projector.sweeps.engine import estimate
 
     estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
-    if printer.as_json:
-        output.print_plain({**estimated.to_dict(), "fields": list(space.fields)})
-    else:
-        from projector.report.sweep import estimate_report
-
-        output.print_report([estimate_report(estimated, space.fields)])
+    shown = {**estimated.to_dict(), "fields": list(space.fields)}
+    printer.show(shown, lambda _: [estimate_report(estimated, space.fields)])
     return output.SUCCESS
