@@ -19,6 +19,7 @@ from projector.cli.job import (
     refuse_options,
 )
 from projector.cli.options import argument, command, option
+from projector.envelope import envelope
 from projector.errors import ConfigError, ProjectorError
 from projector.files import made_folder, not_written
 
@@ -189,10 +190,8 @@ def _project(
 
 
 def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
-    from projector.projection.provenance import envelope
-
-    parts = {"memory": step.memory.to_dict(), "performance": step.to_dict()}
-    return {**envelope(step.provenance, step.uncertainty), "warnings": list(step.warnings), **parts}
+    head = envelope(step.warnings, step.uncertainty)
+    return {**head, "memory": step.memory.to_dict(), "performance": step.to_dict()}
 
 
 def _report(

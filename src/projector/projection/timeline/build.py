@@ -12,7 +12,7 @@ from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import PerformanceProjection, replica_of
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
-from projector.projection.timeline.blocks import Block, Labels, lay_out_block, single, whole_block
+from projector.projection.timeline.blocks import Block, BlockLine, Labels, single, whole_block
 from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Ranges, Timeline
 from projector.projection.timeline.ending import Ending, held_over_time, waits_of
 from projector.projection.timeline.layers import Layers
@@ -176,7 +176,8 @@ class _Builder:
                 number += layer.is_layer
         if kind != FORWARD:
             placed.reverse()
-        return lay_out_block(placed, traffic, self.labels), [] if traffic is None else traffic.left
+        block = BlockLine(placed, traffic, self.labels).block()
+        return block, [] if traffic is None else traffic.left
 
     def _told(self, block: Block, kind: int, rank: int, microbatch: int) -> Block:
         """Return a block as it is told: in detail or by its terms."""
