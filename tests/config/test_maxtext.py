@@ -228,6 +228,17 @@ def test_what_is_not_legal_is_refused_by_its_name(tmp_path, more, told):
         experiment(tmp_path, more=more)
 
 
+@pytest.mark.parametrize("name", ["", "model_name:\n", "model_name: {a: 1}\n"])
+def test_a_model_that_no_name_stands_for_has_the_defaults(tmp_path, name):
+    found = plain(tmp_path, name + "num_experts: 8\ndecoder_block: mixtral\n").model
+    assert (found.num_layers, found.moe.ffn_hidden_size) == (16, 7168)
+
+
+def test_layers_without_end_are_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="num_layers: should be less than or equal to 10000"):
+        plain(tmp_path, "num_experts: 8\nbase_num_decoder_layers: 1000000000000\n")
+
+
 @pytest.mark.parametrize("local", ["0.5", "0", "-2", ".nan", ".inf", "1e30"])
 def test_batches_are_whole(tmp_path, monkeypatch, local):
     monkeypatch.setenv("LOCAL", local)
