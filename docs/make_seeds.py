@@ -233,8 +233,8 @@ def fabric() -> list[str]:
 
 
 ROOFLINE = """\
-The methodology counts 27 benchmarks and lists none; its ten categories make {rows} rows. {held} follow
-from its own equations, {failed} do not. `python validation/methodology.py` prints them.
+The methodology counts 27 benchmarks and lists none; its ten categories make {rows} rows. {held}
+follow from its own equations, {failed} do not. `python validation/methodology.py` prints them.
 [first_order.md](first_order.md#does-it-hold) has their sources and our tile models beside them, and
 [its equations](first_order.md#equations) the symbols.
 
@@ -346,10 +346,10 @@ S-curve.
 
 LAUNCHED = """
 The next table has every command of the document, with `projector` in place of its launcher `bash
-runner/primus-cli direct --script primus/cli/main.py -- projection`. Our experiment has the settings of
-Primus' own file of that name: micro-batches of 2, 128 sequences, no virtual stages. The results are
-those of a machine without a GPU. `--benchmark-gpus 1` and `--profiling-mode both` measure, so they need a
-GPU of the job's type ([measure.md](measure.md)), as the document says.
+runner/primus-cli direct --script primus/cli/main.py -- projection`. Our experiment has the settings
+of Primus' own file of that name: micro-batches of 2, 128 sequences, no virtual stages. The results
+are those of a machine without a GPU. `--benchmark-gpus 1` and `--profiling-mode both` measure, so
+they need a GPU of the job's type ([measure.md](measure.md)), as the document says.
 """
 
 WHY = """
@@ -357,10 +357,10 @@ The document's memory sample is its closed form, which we have term by term. Our
 physical peak of the job. [memory.md](memory.md) says why both differ.
 
 Our traffic of gradients is one pass of FP32 gradients and one of BF16 weights; the document has one
-all-reduce. Most of ours hides behind the last backward pass.
-An exchange of a layer moves 402 MB for a GPU, dispatch and combine together, at 103 GB/s in the document.
-Ours has 400 GB/s, from all-to-alls that were measured within a node ([collectives](collectives.md)).
-Compare our step with the measured one.
+all-reduce. Most of ours hides behind the last backward pass. An exchange of a layer moves 402 MB
+for a GPU, dispatch and combine together, at 103 GB/s in the document. Ours has 400 GB/s, from
+all-to-alls that were measured within a node ([collectives](collectives.md)). Compare our step with
+the measured one.
 """
 
 
@@ -653,25 +653,25 @@ def seen() -> list[str]:
 
 
 CASES = """\
-The cases are Llama 3 8B on eight MI300X, named by batch and length in k tokens: b2s8 has two sequences of
-8k a GPU. Traces are those of our own steps: written, read back and measured as those of a real run are
-([there](timeline_export.md#the-findings-of-a-study)). Clocks and the slowdown of GEMMs are taken from the
-study, so their rows only show that they reach the projection.
+The cases are Llama 3 8B on eight MI300X, named by batch and length in k tokens: b2s8 has two
+sequences of 8k a GPU. Traces are those of our own steps: written, read back and measured as those
+of a real run are ([there](timeline_export.md#the-findings-of-a-study)). Clocks and the slowdown of
+GEMMs are taken from the study, so their rows only show that they reach the projection.
 """
 
 CHOPPER = """
 What does not hold:
 
-- In the study the backward of FlashAttention takes longer at batch one than at batch two; it calls the
-  kernel poorly optimised. The library is the cause, not the device: with {library} batch two
+- In the study the backward of FlashAttention takes longer at batch one than at batch two; it calls
+  the kernel poorly optimised. The library is the cause, not the device: with {library} batch two
   takes {measured:.2f} times as long as batch one at 4k on MI300X, and in ours {modelled:.2f}.
   PyTorch's own kernel reached 9.6 to 19.9 TFLOP/s there in 2024, in Llama 3 8B
   ([pytorch#135431](https://github.com/pytorch/pytorch/issues/135431)). The study prints bars and no
-  figures, so nothing can be fitted to it. If our backward took as long at batch one as at batch two,
-  batch one would lose {lost} under FSDP 2.
+  figures, so nothing can be fitted to it. If our backward took as long at batch one as at batch
+  two, batch one would lose {lost} under FSDP 2.
 - Attention and eager element-wise kernels are faster in ours, so GEMMs have a larger share.
-- Attention of 4k tokens at batch one leaves compute units idle in ours. From 32k on, twice the length
-  takes four times as long.
+- Attention of 4k tokens at batch one leaves compute units idle in ours. From 32k on, twice the
+  length takes four times as long.
 - The study counts the wait for the first gathered layers as launch overhead of the forward. In ours
   it is exposed communication.
 - Spikes of memory under FSDP 1 depend on when the host frees blocks
@@ -713,9 +713,9 @@ def slow_backward() -> dict[str, float | str]:
 CLOSED = """
 The multiplier of owned clusters is in [cost.md](cost.md).
 
-The methodology's interface marks Claude, GPT-5 and Gemini "(est.)" and gives no dimensions. Ours are
-marked the same way. `projector models` lists them. A projection of one warns how far its count may be
-off, and where the count is from.
+The methodology's interface marks Claude, GPT-5 and Gemini "(est.)" and gives no dimensions. Ours
+are marked the same way. `projector models` lists them. A projection of one warns how far its count
+may be off, and where the count is from.
 
 | model | parameters | active | estimated |
 |---|---|---|---|
