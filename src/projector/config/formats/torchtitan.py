@@ -14,6 +14,7 @@ from projector.config import resources
 from projector.config.formats import read_job
 from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer
+from projector.config.model_file import model_of
 from projector.config.resources import settings_of
 from projector.errors import ConfigError, shown
 
@@ -389,7 +390,7 @@ class _Rest:
         dp = read_job.data_parallel(data) or self.data_parallel
         if dp:
             fields["training.global_batch_size"] = self.local * dp
-        model = read_job.model_of(data)
+        model = model_of(data)
         layers = None if model is None or model.mtp_num_layers else model.num_layers
         if layers is not None and self.every > 1:
             chosen = list(range(self.every - 1, layers, self.every))
