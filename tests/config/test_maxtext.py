@@ -101,7 +101,7 @@ def test_experts_share_a_node_and_their_tokens_have_a_capacity(tmp_path, monkeyp
     assert found.training.recompute.modules == ("layernorm", "moe_act")
     assert found.training.global_batch_size == 2 * 16
     assert found.notes == (
-        "sparse_matmul is not modelled: products with masks, which sort tokens, are left out",
+        "sparse_matmul is not modelled: the products with masks that sort tokens are left out",
     )
 
 
@@ -226,6 +226,17 @@ def test_gemma_4_says_what_is_left_out(tmp_path):
 def test_what_is_not_legal_is_refused_by_its_name(tmp_path, more, told):
     with pytest.raises(ConfigError, match=told):
         experiment(tmp_path, more=more)
+
+
+@pytest.mark.parametrize("name", ["", "model_name:\n", "model_name: {a: 1}\n"])
+def test_a_model_that_no_name_stands_for_has_the_defaults(tmp_path, name):
+    found = plain(tmp_path, name + "num_experts: 8\ndecoder_block: mixtral\n").model
+    assert (found.num_layers, found.moe.ffn_hidden_size) == (16, 7168)
+
+
+def test_layers_without_end_are_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="num_layers: should be less than or equal to 10000"):
+        plain(tmp_path, "num_experts: 8\nbase_num_decoder_layers: 1000000000000\n")
 
 
 @pytest.mark.parametrize("local", ["0.5", "0", "-2", ".nan", ".inf", "1e30"])

@@ -272,7 +272,11 @@ def test_more_memory_bandwidth_slows_no_decode_step(device, weights):
         assert np.all(np.diff(rates.tpot_s) <= 1e-9 * rates.tpot_s[:-1])
 
 
-def test_a_deployment_stands_first_as_a_job_does():
+def test_a_deployment_stands_first_as_a_job_does(tmp_path):
     deployment = {"model": "llama3.1_8b", "device": "h100", "tp": 2}
     one, other = pj.project_serving(deployment), pj.project_serving("llama3.1_8b", "h100", tp=2)
     assert one.to_dict() == other.to_dict()
+    assert pj.project_serving(one.deployment).to_dict() == other.to_dict()
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: llama3.1_8b\ndevice: h100\ntp: 2\n")
+    assert pj.project_serving(file).to_dict() == other.to_dict()

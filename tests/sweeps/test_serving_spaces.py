@@ -190,6 +190,13 @@ def test_expressions_and_short_names_are_those_of_a_serving_file(tmp_path):
     assert other.digest != load_space({"base": open_split, "axes": {"tp": [1]}}).digest
 
 
+def test_a_load_without_settings_makes_a_serving_file():
+    nothing = load_space({"base": {**BASE, "load": None}, "axes": {"load.batch": [1, 2]}})
+    assert pj.sweep(nothing, workers=1).rows == 2
+    with pytest.raises(ConfigError, match="load: should be a mapping"):
+        load_space({"base": {**BASE, "load": 5}, "axes": {"tp": [1]}})
+
+
 @pytest.mark.parametrize(
     ("axes", "words"),
     [

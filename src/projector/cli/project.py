@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -159,9 +159,7 @@ def _project(
     profiling.check()
     if is_first_order(fidelity):
         refuse_options(
-            timeline=files.timeline,
-            memory_snapshot=files.memory_snapshot,
-            chakra=files.chakra,
+            **asdict(files),
             plot=plots or None,
             emit=emit or None,
             defaults=request.defaults or None,
@@ -275,11 +273,7 @@ def compare(
             results.append(project_performance(job))
     comparison = Comparison(*results)
     result = comparison.to_dict()
-    if printer.as_json:
-        output.print_json(result)
-    else:
-        output.print_report(compare_report(comparison))
-        printer.warn(result["warnings"])
+    printer.show(result, lambda _: compare_report(comparison), result["warnings"])
     return output.exit_code(comparison.first.memory.verdict, comparison.second.memory.verdict)
 
 

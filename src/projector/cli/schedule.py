@@ -160,7 +160,6 @@ def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> 
 
 
 def _seconds(name: str, text: str | None) -> float | list[float]:
-    """Read one number or several."""
     if text is None:
         return 1.0
     try:

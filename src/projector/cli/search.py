@@ -133,7 +133,6 @@ def _exit_code(result: "SearchResult") -> int:
 
 
 def _schedules(asked: JobRequest) -> tuple[str, ...]:
-    """Return the schedules that are tried without ``--schedule``."""
     if asked.schedule != ALL_SCHEDULES:
         return ("auto",)
     from projector.schedule.registry import SCHEDULES

@@ -1,6 +1,7 @@
 """Reading what serves and what is served; what that costs and yields, and what limits its steps."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -177,7 +178,7 @@ def project_serving(
 
 
 def project_serving(
-    model: str | Path | Mapping[str, Any] | ModelConfig | None = None,
+    model: str | Path | Mapping[str, Any] | ModelConfig | Deployment | None = None,
     device: str | Path | Mapping[str, Any] | Device | None = None,
     *,
     deployment: Deployment | Mapping[str, Any] | str | Path | None = None,
@@ -199,7 +200,7 @@ def project_serving(
         model, device (str, Path, mapping or an instance, optional): Architecture and accelerator,
             as in a job.
         deployment (Deployment, mapping, str or Path, optional): Instead of both, or beside them: a
-            deployment, or a serving file.
+            deployment, or a serving file; it may also stand first.
         batch (int, optional): Sequences that generate at once; left out, the knee of throughput
             against speed.
         context (int, optional): Tokens of a prompt.
@@ -220,7 +221,7 @@ def project_serving(
         ProjectorError: If the deployment or the load cannot exist. A load that does not fit is
             projected all the same.
     """
-    if isinstance(model, Mapping) and "model" in model and deployment is None:
+    if deployment is None and _is_deployment(model):
         # A deployment stands first, as a job does in the other functions.
         model, deployment = None, model
     given: dict[str, Any] = {"model": model, "device": device, **settings}
@@ -236,6 +237,14 @@ def project_serving(
             raise ConfigError(msg, key="front", value=front, allowed="fidelity tiles")
         return project_deployment(source, changes)
     return project_case(read_case(source, changes), front=front, gpus=gpus)
+
+
+def _is_deployment(given: Any) -> bool:
+    """Whether what stands first is a deployment or a serving file, and no model."""
+    if isinstance(given, str | Path) and Path(given).suffix in {".yaml", ".yml"}:
+        with suppress(ConfigError):
+            given = read_yaml(given)
+    return isinstance(given, Deployment) or (isinstance(given, Mapping) and "model" in given)
 
 
 def deployment_data(deployment: Deployment) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from projector.arrays import Array, Floats, Ints, Records
 from projector.config.model import ModelConfig
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
-from projector.operations.emit import emit_inference_base, emit_inference_core
+from projector.operations.emit import emit_inference
 from projector.operations.shapes import InferenceShapes, StepShapes
 from projector.serving.columns import (
     COUNTS,
@@ -122,8 +122,7 @@ def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Floats:
     for begin in range(0, max(1, len(grid)), CHUNK):
         chunk = grid.take(slice(begin, begin + CHUNK))
         spread = _spread(columns, chunk)
-        emit = emit_inference_core if core else emit_inference_base
-        table = emit(spread.shapes, spread.extents)
+        table = emit_inference(spread.shapes, spread.extents, base=not core, core=core)
         parts.append(totals_of(table, cost_rows(table, spread), spread))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

@@ -66,7 +66,7 @@ def _kind_of(base: Any) -> type[Space]:
     if isinstance(base, Path) and base.suffix in {".yaml", ".yml"}:
         with suppress(ConfigError):
             base = read_yaml(base)
-    if not isinstance(base, Mapping) or not isinstance(base.get("load"), Mapping):
+    if not isinstance(base, Mapping) or "load" not in base:
         return Space
     from projector.sweeps.serving import ServingSpace
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from projector.config import resources
 from projector.config.formats import read_job
+from projector.config.formats.huggingface_file import MAX_LAYERS
 from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer, is_off
 from projector.config.model_file import model_of
@@ -27,11 +28,12 @@ def read_maxtext(
         {
             name: " ".join(map(str, value)) if isinstance(value, list) else value
             for name, value in part.items()
-            if value != -1 or str(name).endswith("_parallelism")
+            if value is not None and (value != -1 or str(name).endswith("_parallelism"))
         }
         for part in (data, assumed or {})
     )
-    if (held | given).get("model_name", "default") == "default":
+    named = (held | given).get("model_name", "default")
+    if named == "default" or isinstance(named, Mapping):
         held = _TABLE["defaults"] | held
     origin = "MaxText default" if assumed is None else "Primus preset (assumed)"
     stated = Stated(given, "MaxText", assumed=held, assumed_origin=origin)
@@ -69,7 +71,7 @@ def _model(stated: Stated) -> None:
             width = experts.setdefault("ffn_hidden_size", model["ffn_hidden_size"])
             experts["shared_expert_ffn_hidden_size"] = shared * width
             # Of so many layers the last has experts.
-            each = range(1, model["num_layers"] + 1)
+            each = range(1, min(model["num_layers"], MAX_LAYERS) + 1)
             experts["layer_freq"] = [int(at > dense and at % every == 0) for at in each]
         if stated.choice("attention_type", _TABLE["attention_types"], "global"):
             stated.take(_TABLE["latent"])

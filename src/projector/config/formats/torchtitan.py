@@ -83,7 +83,6 @@ def read_torchtitan(
     _training(stated)
     _sharding(stated)
     _degrees(stated)
-    _experts(stated)
     pipeline = _pipeline(stated)
     _compiler(stated)
     rest = _Rest(stated, pipeline)
@@ -132,7 +131,10 @@ def _precision(stated: Stated) -> None:
         converters.append("float8")
     if any(one in ("float8", "quantize.linear.float8") for one in converters):
         kind, names = "fp8", ["model.converters"]
-        _float8(stated)
+        stated.take(_TABLE["float8"])
+        name = "quantize.linear.float8.recipe_name"
+        if stated.word(name) == "rowwise_with_gw_hp":
+            stated.warn(f"{stated.spell(name)} rowwise_with_gw_hp is projected as rowwise")
     elif any(one in ("mx", "quantize.linear.mx") for one in converters):
         kind, names = "mxfp8", ["model.converters"]
         stated.word("quantize.linear.mx.recipe_name")
@@ -156,13 +158,6 @@ def _precision(stated: Stated) -> None:
     stated.put("training.precision", kind, *names)
 
 
-def _float8(stated: Stated) -> None:
-    name = "quantize.linear.float8.recipe_name"
-    stated.take(_TABLE["float8"])
-    if stated.word(name) == "rowwise_with_gw_hp":
-        stated.warn(f"{stated.spell(name)} rowwise_with_gw_hp is projected as rowwise")
-
-
 def _training(stated: Stated) -> None:
     # torch adds gradients by a kernel of their own; FSDP reduces them at once.
     stated.put("training.gradient_accumulation_fusion", False)
@@ -181,10 +176,8 @@ def _training(stated: Stated) -> None:
 
 
 def _sharding(stated: Stated) -> None:
-    shard_name, name = (
-        "parallelism.data_parallel_shard_degree",
-        "parallelism.fsdp_reshard_after_forward",
-    )
+    name = "parallelism.fsdp_reshard_after_forward"
+    shard_name = "parallelism.data_parallel_shard_degree"
     copies_name = "parallelism.data_parallel_replicate_degree"
     reshard = stated.choice(name, _MEANINGS["reshards"], "default")
     copies = stated.integer(copies_name, 1)
@@ -199,11 +192,7 @@ def _sharding(stated: Stated) -> None:
     if stated.has(copies_name):
         stated.put("parallelism.num_distributed_optimizer_instances", copies, copies_name)
     pipelined = stated.integer("parallelism.pipeline_parallel_degree", 1) > 1
-    stated.put(
-        "parallelism.fsdp_reshard_after_forward",
-        not pipelined if reshard is None else reshard,
-        name,
-    )
+    stated.put(name, not pipelined if reshard is None else reshard, name)
 
 
 def _degrees(stated: Stated) -> None:
@@ -211,9 +200,6 @@ def _degrees(stated: Stated) -> None:
     kind = stated.choice(name, COMM_TYPES, "allgather")
     if stated.integer("parallelism.context_parallel_degree", 1) > 1:
         stated.put("parallelism.cp_comm_type", kind, name)
-
-
-def _experts(stated: Stated) -> None:
     split = "parallelism.expert_tensor_parallel_degree"
     etp = stated.integer(split, 1)
     if stated.integer("parallelism.expert_parallel_degree", 1) > 1:
