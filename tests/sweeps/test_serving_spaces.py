@@ -239,3 +239,13 @@ def test_the_command_lists_what_keeps_its_promises(tmp_path, capsys):
     )
     assert run(["sweep", str(space), "--workers", "1"]) == 0
     assert "No row that fits keeps what its load promises" in capsys.readouterr().out
+
+
+def test_the_command_lists_the_replicas_that_a_rate_needs(tmp_path, capsys):
+    space, rates = tmp_path / "space.yaml", {"load.rate_per_s": [1.0, 200.0]}
+    space.write_text(yaml.safe_dump({"base": {**BASE, "load": RATED}, "axes": rates}))
+    assert run(["sweep", str(space), "--workers", "1"]) == 0
+    head, *rows = capsys.readouterr().out.split("Best that keep")[1].splitlines()[1:4]
+    at = head.index("replicas") + len("replicas")
+    few, many = (int(row[:at].split()[-1]) for row in rows)
+    assert 1 == few < many

@@ -74,7 +74,7 @@ class ServingSpace(OtherSpace):
         super().__init__(*read)
         for each in (*self.derived.values(), *self.constraints):
             if not self._states_split and {"tp", "gpus"}.intersection(self.reads(each)):
-                msg = f"{each.text!r} reads the split, and tp is left open; state tp or make it an axis"
+                msg = f"{each.text!r} reads the split, and tp is left open; state it, or its axis"
                 raise ConfigError(msg, key=each.key, value=each.text, allowed="a stated tp")
 
     @staticmethod
