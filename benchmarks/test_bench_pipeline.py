@@ -146,6 +146,20 @@ def test_plan_order(benchmark, name, vpp, pp, microbatches):
     benchmark(plan, pp, vpp, microbatches, costs)
 
 
+@pytest.mark.parametrize(("pp", "microbatches"), [(16, 64), (64, 128)])
+def test_search_for_an_order(benchmark, pp, microbatches):
+    """What `seaailab-ilp` takes with stages that differ, in memory for three quarters of 1F1B."""
+    times = np.random.default_rng(0).integers(9 * 10**8, 11 * 10**8, (3, pp)).tolist()
+    forward, backward, weight = map(tuple, times)
+    costs = uniform_costs(pp, pp, limit=0.75 * pp)._replace(
+        forward_ps=forward, backward_ps=backward, weight_ps=weight
+    )
+    plan = registry.SCHEDULES["seaailab-ilp"].plan
+    # Kernels are compiled outside the clock.
+    plan(4, 1, 6, uniform_costs(4, 4, limit=2.0)._replace(solver_work=0))
+    benchmark.pedantic(plan, args=(pp, 1, microbatches, costs), rounds=1)
+
+
 @pytest.mark.parametrize(("name", "pp", "vpp", "microbatches"), SIZES)
 def test_compile_line(benchmark, name, pp, vpp, microbatches):
     order = registry.build(name, pp, vpp, microbatches)

@@ -130,7 +130,7 @@ def lengths() -> dict[str, list[tuple[float, float, float]]]:
 def compared(found: Mapping[str, Sequence[tuple[float, float, float]]]) -> str:
     """Return the table of the pair, a row a length."""
     lines = [
-        f"| tokens | training, tokens/s/GPU: {' / '.join(found)} | ms a token | held, MiB |",
+        f"| tokens; {' / '.join(found)} | trained tokens/s/GPU | ms a decoded token | held, MiB |",
         "|---|---|---|---|",
     ]
     for tokens, *pair in zip(TOKENS, *found.values(), strict=True):

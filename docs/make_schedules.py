@@ -108,8 +108,8 @@ FACTS = {
         "2 to 2.5 (PP - 1) F at F = B = W",
         None,
         "1F1B-V, [2405.15362](https://arxiv.org/abs/2405.15362)",
-        "B is whole, as in 1F1B, so nothing fills the gaps of both ramps. All ranks hold the same: "
-        "two thirds of what rank 0 of 1F1B does with many ranks, three quarters here.",
+        "B is whole, as in 1F1B, so nothing fills the gaps of both ramps. All ranks hold as much: "
+        "three quarters of what rank 0 of 1F1B holds here, two thirds with many ranks.",
         (2,),
     ),
     "zerobubble": Facts(

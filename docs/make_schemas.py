@@ -122,7 +122,7 @@ def _document(schema: dict[str, Any], kind: type[BaseModel]) -> None:
     properties = {
         name: _loosened(shape, text=name in read_first)
         for name, shape in schema["properties"].items()
-        if name not in NOT_IN_FILES
+        if name not in NOT_IN_FILES or (name == "notes" and kind is ModelConfig)
     }
     for name, shape in properties.items():
         if name in docs:

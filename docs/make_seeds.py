@@ -216,8 +216,9 @@ def fabric() -> list[str]:
     """Return what of the interconnect study stands, and what does not."""
     rows = [*infinity_fabric.figures()]
     far = [row for row in rows if abs(row.error) > infinity_fabric.WITHIN]
+    count = f"{len(rows) - len(far)} of {len(rows)}" if far else f"All {len(rows)}"
     lines = [
-        f"{len(rows)} figures and findings, of which {len(rows) - len(far)} are within "
+        f"{count} figures and findings are within "
         f"{infinity_fabric.WITHIN:.0%} of the study's, or keep its bound. "
         "[transfers.md](transfers.md) has them all.".replace("%", " %"),
     ]
@@ -232,11 +233,12 @@ def fabric() -> list[str]:
 
 
 ROOFLINE = """\
-It counts 27 benchmarks and lists none; its ten categories make {rows} rows. {held} follow from its
-own equations, {failed} do not. `python validation/methodology.py` prints them;
-[first_order.md](first_order.md#does-it-hold) has their sources and the tile models beside them.
+The methodology counts 27 benchmarks and lists none; its ten categories make {rows} rows. {held}
+follow from its own equations, {failed} do not. `python validation/methodology.py` prints them.
+[first_order.md](first_order.md#does-it-hold) has their sources and our tile models beside them, and
+[its equations](first_order.md#equations) the symbols.
 
-| | benchmark | it says | published | its equations | holds |
+| | benchmark | the methodology says | published | its equations | holds |
 |---|---|---|---|---|---|"""
 
 
@@ -343,22 +345,22 @@ S-curve.
 """
 
 LAUNCHED = """
-Every command of the document, with `projector` in place of its launcher `bash runner/primus-cli
-direct --script primus/cli/main.py -- projection`. The experiment has the settings of Primus' own
-of that name: micro-batches of 2, 128 sequences, no virtual stages. These are results of a machine
-without a GPU. `--benchmark-gpus 1` and `--profiling-mode both` measure, so they need a GPU of the
-job's type ([measure.md](measure.md)), as the document says.
+The next table has every command of the document, with `projector` in place of its launcher `bash
+runner/primus-cli direct --script primus/cli/main.py -- projection`. Our experiment has the settings
+of Primus' own file of that name: micro-batches of 2, 128 sequences, no virtual stages. The results
+are those of a machine without a GPU. `--benchmark-gpus 1` and `--profiling-mode both` measure, so
+they need a GPU of the job's type ([measure.md](measure.md)), as the document says.
 """
 
 WHY = """
-The memory sample is its closed form, term by term. The physical peak of the same job stands in the
-same report and is smaller or larger for reasons that [memory.md](memory.md) gives.
+The document's memory sample is its closed form, which we have term by term. Our report also has the
+physical peak of the job. [memory.md](memory.md) says why both differ.
 
 Our traffic of gradients is one pass of FP32 gradients and one of BF16 weights; the document has one
-all-reduce. Most of ours hides behind the last backward pass.
-An exchange of a layer is 402 MB for a GPU, dispatch and combine together: 103 GB/s in the document.
-Ours is 400 GB/s, from all-to-alls that were measured within a node ([collectives](collectives.md)).
-The step that was measured is the one to compare with.
+all-reduce. Most of ours hides behind the last backward pass. An exchange of a layer moves 402 MB
+for a GPU, dispatch and combine together, at 103 GB/s in the document. Ours has 400 GB/s, from
+all-to-alls that were measured within a node ([collectives](collectives.md)). Compare our step with
+the measured one.
 """
 
 
@@ -650,28 +652,30 @@ def seen() -> list[str]:
     return lines
 
 
-CHOPPER = """
-The cases are Llama 3 8B on eight MI300X, named by batch and length in k tokens. Traces are our own
-steps, written, read back and measured as those of a real run are
-([there](timeline_export.md#the-findings-of-a-study)). Clocks and the slowdown of GEMMs are taken
-from the study, so these rows show that they arrive and no more.
+CASES = """\
+The cases are Llama 3 8B on eight MI300X, named by batch and length in k tokens: b2s8 has two
+sequences of 8k a GPU. Traces are those of our own steps: written, read back and measured as those
+of a real run are ([there](timeline_export.md#the-findings-of-a-study)). Clocks and the slowdown of
+GEMMs are taken from the study, so their rows only show that they reach the projection.
+"""
 
+CHOPPER = """
 What does not hold:
 
-- The backward of FlashAttention is slower at batch one than at batch two in the study, which calls
-  it poorly optimised. That is its library, not the device: with {library} batch two
+- In the study the backward of FlashAttention takes longer at batch one than at batch two; it calls
+  the kernel poorly optimised. The library is the cause, not the device: with {library} batch two
   takes {measured:.2f} times as long as batch one at 4k on MI300X, and in ours {modelled:.2f}.
   PyTorch's own kernel reached 9.6 to 19.9 TFLOP/s there in 2024, in Llama 3 8B
   ([pytorch#135431](https://github.com/pytorch/pytorch/issues/135431)). The study prints bars and no
-  figures, so nothing can be fitted to it. Were our backward at batch one only as slow as at batch
+  figures, so nothing can be fitted to it. If our backward took as long at batch one as at batch
   two, batch one would lose {lost} under FSDP 2.
-- Attention and eager element-wise kernels are faster in ours, so that GEMMs have a larger share.
-- Attention of 4k tokens at batch one leaves units idle in ours; from 32k on, twice the length takes
-  four times as long.
+- Attention and eager element-wise kernels are faster in ours, so GEMMs have a larger share.
+- Attention of 4k tokens at batch one leaves compute units idle in ours. From 32k on, twice the
+  length takes four times as long.
 - The study counts the wait for the first gathered layers as launch overhead of the forward. In ours
   it is exposed communication.
 - Spikes of memory under FSDP 1 depend on when the host frees blocks
-  ([memory.md](memory.md#not-modelled)). Ours holds the same two gathered layers under both.
+  ([memory.md](memory.md#not-modelled)). Ours holds two gathered layers under FSDP 1 and 2 alike.
 
 Not projected, but measured by `projector trace` on a run ([trace.md](trace.md)): differences
 between devices (insight 3, observation 4), preparation and call of launches (equations 1 to 3,
@@ -709,9 +713,9 @@ def slow_backward() -> dict[str, float | str]:
 CLOSED = """
 The multiplier of owned clusters is in [cost.md](cost.md).
 
-Its interface marks Claude, GPT-5 and Gemini "(est.)"; the document has no dimension of them. Ours
-are marked the same way. `projector models` lists them, and what projects one warns with the spread
-of its count and where that is from.
+The methodology's interface marks Claude, GPT-5 and Gemini "(est.)" and gives no dimensions. Ours
+are marked the same way. `projector models` lists them. A projection of one warns how far its count
+may be off, and where the count is from.
 
 | model | parameters | active | estimated |
 |---|---|---|---|
@@ -746,6 +750,7 @@ def page() -> str:
         *table(GEMMS),
         GEMM_MODELS,
         "## Chopper (Kurzynski, Aga, Wu)\n",
+        CASES,
         *seen(),
         CHOPPER.format(**slow_backward()),
         "## The equations behind Roofline\n",

@@ -101,7 +101,7 @@ def test_experts_share_a_node_and_their_tokens_have_a_capacity(tmp_path, monkeyp
     assert found.training.recompute.modules == ("layernorm", "moe_act")
     assert found.training.global_batch_size == 2 * 16
     assert found.notes == (
-        "sparse_matmul is not modelled: products with masks, which sort tokens, are left out",
+        "sparse_matmul is not modelled: the products with masks that sort tokens are left out",
     )
 
 

@@ -9,7 +9,9 @@ from pydantic.fields import FieldInfo
 
 from projector.config._base import Config
 from projector.config.job import Job
+from projector.config.planning import PlanSettings
 from projector.errors import ConfigError
+from projector.rl.job import RLJob
 from projector.serving.deployment import Deployment
 from projector.serving.load import Load
 
@@ -48,7 +50,7 @@ def leaves(annotation, metadata):
         yield annotation, metadata
 
 
-@pytest.mark.parametrize("kind", [Job, Deployment, Load])
+@pytest.mark.parametrize("kind", [Job, Deployment, Load, RLJob, PlanSettings])
 def test_every_number_has_bounds(kind):
     found = [*numbers(kind, set())]
     assert len(found) > 2

@@ -18,10 +18,16 @@ from projector.errors import NumericError
 from projector.kernels import pipeline as kernels
 from projector.kernels import pipeline_lanes
 from projector.schedule import registry
-from projector.schedule.replay.order_times import METHODS, replay_batch
+from projector.schedule.replay.order_times import (
+    METHODS,
+    operation_times,
+    replay_batch,
+    replay_ends,
+)
 from projector.schedule.replay.programs import (
     compile_lanes,
     compile_line,
+    empty_ends,
     empty_replays,
     line_program,
 )
@@ -52,11 +58,14 @@ def test_no_latencies_are_latencies_of_nothing(name, method):
 def test_replays_are_written_where_they_are_wanted():
     order = registry.build("1f1b", 2, 1, 3)
     durations, latencies = random_times(order, 0, 5)
-    room = empty_replays(order.pp, order.vpp, 9)
-    which = np.array([4, 0, 2])
-    found = replay_batch(order, durations, latencies, which=which, into=room.rows(2, 5))
-    assert_same(found, replay_batch(order, durations[which], latencies[which]))
-    assert_same(room.rows(2, 5), found)
+    ends = empty_ends(order.pp, order.vpp, 9)
+    which, rows = np.array([4, 0, 2]), np.array([2, 5, 3])
+    times = operation_times(order.pp, order.vpp, durations, latencies, which)
+    replay_ends(order, times, rows, ends)
+    found = replay_batch(order, durations[which], latencies[which])
+    np.testing.assert_array_equal(ends.rank_start_ps[rows], found.rank_start_ps)
+    np.testing.assert_array_equal(ends.rank_end_ps[rows], found.rank_end_ps)
+    np.testing.assert_array_equal(ends.last_backward_end_ps[rows], found.last_backward_end_ps)
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 128, 130])

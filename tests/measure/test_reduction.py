@@ -14,7 +14,7 @@ from projector.errors import ConfigError
 from projector.lower.rules import divisors
 from projector.measure.keys import keys_of
 from projector.measure.programs import lower_job
-from projector.measure.reduction import benchmark_job, degrees_of, reduce_job
+from projector.measure.reduction import benchmark_job, degrees_of, reduce_job, reduction_lines
 from projector.operations.table import GEMM
 from projector.projection.evaluate import check_exists, evaluate
 from thoroughness import examples
@@ -31,6 +31,10 @@ def reductions(draw):
         return reduce_job(job, offered)
     except ConfigError:
         assume(False)
+
+
+def lines_of(reduction):
+    return reduction_lines(reduction.to_dict())
 
 
 def _keys(job, kind=GEMM):
@@ -170,7 +174,7 @@ def test_what_was_reduced_is_told():
     target = _job(
         **{"model.moe.num_experts": 32, "parallelism.tp": 2, "training.recompute": "full"}
     )
-    lines = reduce_job(target, 1).lines()
+    lines = lines_of(reduce_job(target, 1))
     assert lines[:3] == [
         "Benchmark: TP=1, PP=1, VPP=1, EP=1, CP=1, DP=1 (1 GPU, 1 node)",
         "Target:    TP=2, PP=4, VPP=2, EP=8, CP=1, DP=8 (64 GPUs, 8 nodes)",
@@ -194,7 +198,7 @@ def test_stand_ins_are_told():
 
 def test_nothing_is_reduced_of_what_one_device_holds():
     job = load_job(ROOT / "examples" / "llama3.1_8b_fp8_mi325x.yaml")
-    assert reduce_job(job).lines()[2:] == [
+    assert lines_of(reduce_job(job))[2:] == [
         "One copy of the target takes 1 GPU of 8: nothing is reduced.",
         "Modelled, not measured: data parallelism.",
         "Scaled from other measured kernels: fused kernels beside GEMMs, from PyTorch's own.",
@@ -297,5 +301,5 @@ def test_odd_jobs_are_reduced_or_refused(name, offered):
 
 def test_the_page_shows_what_is_printed():
     page = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8")
-    lines = reduce_job(load_job(ROOT / "examples" / "deepseek_v3_h800.yaml")).lines()
+    lines = lines_of(reduce_job(load_job(ROOT / "examples" / "deepseek_v3_h800.yaml")))
     assert "\n".join(lines) in page

@@ -35,7 +35,10 @@ def test_tokens_are_read_as_people_write_them(given, tokens):
     assert read_tokens(given) == pytest.approx(tokens, rel=1e-12)
 
 
-@pytest.mark.parametrize("given", [0, -1, "-3", "many", "", "1TB", float("nan"), "1e999", True])
+@pytest.mark.parametrize(
+    "given",
+    [0, -1, "-3", "many", "", "1TB", float("nan"), "1e999", True, "1,0005", "9" * 20_000 + "x"],
+)
 def test_what_are_no_tokens(given):
     with pytest.raises(ConfigError, match="tokens is a number above 0") as caught:
         read_tokens(given)

@@ -181,11 +181,13 @@ def test_zero_3_needs_no_more_than_zero_2_and_its_shards(
         "cluster": {"device": "h100", "nodes": nodes},
     }  # fmt: skip
     try:
-        two, three = (
-            project_memory(load_job(job, {"parallelism.zero_stage": stage})) for stage in (2, 3)
+        one, two, three = (
+            project_memory(load_job(job, {"parallelism.zero_stage": stage})) for stage in (1, 2, 3)
         )
     except ConfigError:
         assume(False)
+    for before, after in zip(one.stages, two.stages, strict=True):
+        assert after.peak_bytes <= before.peak_bytes + after.gradients_bytes + 1.0
     for before, after in zip(two.stages, three.stages, strict=True):
         assert after.peak_bytes <= before.peak_bytes + after.weights_bytes + 1.0
     if three.peak_bytes > two.peak_bytes:

@@ -25,7 +25,6 @@ def power_of(**overrides):
 
 def test_training_draws_less_than_tdp_and_more_than_idle():
     power = power_of()
-    assert power.modelled[0]
     assert 350.0 < power.step_w[0] < 679.0
     assert power.idle_w[0] == 175.0
 
@@ -73,7 +72,6 @@ def test_idle_steps_draw_less():
 
 def test_without_a_power_model_a_share_of_tdp():
     power = power_of(**{"cluster.device": {"extends": "h100", "power": None}})
-    assert not power.modelled[0]
     assert power.step_w[0] == pytest.approx(0.76 * 700)
     assert power.idle_w[0] == pytest.approx(0.25 * 700)
 

@@ -109,6 +109,24 @@ def test_a_faster_machine_is_never_slower(job, change, factor):
     assert after <= before * (1.0 + 1e-9)
 
 
+SPLIT = {"training.schedule": "zerobubble", "parallelism.vpp": 1}
+
+
+@settings(max_examples=examples(40))
+@given(
+    jobs(**SPLIT),
+    st.sampled_from([*RATES, "clock", "matrix", "scale_up", "nic", "atomics"]),
+    st.floats(1.0, 8.0),
+)
+def test_a_faster_machine_loses_at_most_what_a_split_backward_gained(job, change, factor):
+    # What does not shrink with a W stays in B: docs/schedules.md, "Shorter operations".
+    before, after, whole = (
+        project_performance(each).iteration_time_s
+        for each in (job, raised(job, change, factor), load_job(job, {"training.schedule": "1f1b"}))
+    )
+    assert after <= max(before, whole) * (1.0 + 1e-9)
+
+
 @settings(max_examples=examples(100))
 @given(jobs())
 def test_persistent_state_never_grows_with_the_zero_stage(job):

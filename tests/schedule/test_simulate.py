@@ -5,11 +5,14 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from projector.errors import ScheduleError
 from projector.schedule import registry
 from projector.schedule.order import Order, round_robin_stages
 from projector.schedule.simulate import simulate_schedule
+from thoroughness import examples
 
 
 @pytest.mark.parametrize(
@@ -246,3 +249,54 @@ def test_groups_of_microbatches_reach_the_interleaved_schedule():
     # Longer groups hide the latency and hold more.
     assert large.makespan_s < small.makespan_s
     assert max(large.peak_in_flight) > max(small.peak_in_flight)
+
+
+FIXED = {"1f1b": 1, "gpipe": 1, "interleaved": 2, "zerobubble": 1, "zerobubble-h2": 1,
+         "zbv-formatted": 2}  # fmt: skip
+"""Schedules whose orders depend on no times, and their chunks."""
+
+
+def shortened(name, vpp, pp, rounds, times, which, share):
+    """Return the makespan before and after one time got shorter."""
+    more = dict(zip("fbw", map(float, times), strict=True), p2p=0.0)
+    less = more | {which: more[which] * share}
+    return (
+        simulate_schedule(name, pp=pp, vpp=vpp, microbatches=pp * rounds, **each).makespan_s
+        for each in (more, less)
+    )
+
+
+SHORTER = st.tuples(
+    st.integers(2, 6),
+    st.integers(1, 4),
+    st.tuples(*[st.integers(1, 12)] * 3),
+    st.sampled_from("fbw"),
+    st.floats(0.0, 1.0),
+)
+
+
+@given(st.sampled_from([*FIXED]), SHORTER)
+def test_an_order_without_times_never_ends_later(name, drawn):
+    before, after = shortened(name, FIXED[name], *drawn)
+    assert after <= before
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.sampled_from(["zbv-greedy-min", "zbv-greedy-half", "zbv-greedy-zb"]), SHORTER)
+def test_plans_end_hardly_later(name, drawn):
+    # Graham's anomalies of list schedules (1969); docs/schedules.md.
+    before, after = shortened(name, 2, *drawn)
+    assert after <= 1.1 * before
+
+
+def test_the_least_anomaly_of_a_plan():
+    times = {"pp": 3, "vpp": 2, "microbatches": 2, "f": 6.0, "b": 5.0, "p2p": 0.0}
+    assert simulate_schedule("zbv-greedy-zb", w=5.0, **times).makespan_s == 87.0
+    assert simulate_schedule("zbv-greedy-zb", w=4.0, **times).makespan_s == 88.0
+
+
+def test_a_shorter_w_in_a_backward_that_stays_as_long():
+    for w, makespan_s in ((1.0, 27.0), (0.5, 30.0), (0.0, 33.0)):
+        found = simulate_schedule("zerobubble", pp=4, microbatches=8, f=1.0, b=2.0 - w, w=w)
+        assert found.makespan_s == makespan_s
+    assert simulate_schedule("1f1b", pp=4, microbatches=8).makespan_s == 33.0

@@ -9,12 +9,10 @@ from projector.lower.cluster_columns import largest_of_normals
 from projector.operations.emit import emit_inference
 from projector.operations.moe import active_experts, part_pairs
 from projector.operations.table import EXCHANGE
-from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.experts import random_loads
-from projector.serving.points import step_times
 from projector.serving.step import BREAKDOWN
-from serving.steps import decode_time_s, prefill_time_s
+from serving.steps import Step, columns_of, decode_time_s, prefill_time_s, step_times
 
 
 def deploy(model="deepseek_v3", device="h200", nodes=1, **settings):
@@ -23,7 +21,7 @@ def deploy(model="deepseek_v3", device="h200", nodes=1, **settings):
 
 
 def emitted(step):
-    columns = step_columns([step])
+    columns = columns_of([step])
     return emit_inference(columns.shapes, columns.extents)
 
 
@@ -120,7 +118,7 @@ def test_latent_attention_reads_less_with_groups():
 @pytest.mark.parametrize(("new_tokens", "op"), [(1, LOW_LATENCY), (512, DISPATCH)])
 def test_an_exchange_costs_what_its_kernel_says(new_tokens, op):
     step = Step(deploy(nodes=4, attention_dp=32, ep=32), 64, new_tokens, 100)
-    found = step_columns([step])
+    found = columns_of([step])
     table = emit_inference(found.shapes, found.extents)
     rows = np.flatnonzero(table.kind == EXCHANGE)
     assert len(rows) == 2

@@ -7,13 +7,11 @@ from projector.kernels.device import MATRIX_TYPES
 from projector.operations.emit import emit_inference
 from projector.operations.moe import active_experts
 from projector.operations.table import GEMM
-from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
 from projector.serving.generation import Generation, generation_times
 from projector.serving.memory import serving_memory
-from projector.serving.points import step_times
 from projector.serving.step import BREAKDOWN
-from serving.steps import decode_time_s, prefill_time_s
+from serving.steps import Step, columns_of, decode_time_s, prefill_time_s, step_times
 
 
 def deploy(model="llama3_8b", device="h100", **settings):
@@ -21,7 +19,7 @@ def deploy(model="llama3_8b", device="h100", **settings):
 
 
 def emitted(step):
-    columns = step_columns([step])
+    columns = columns_of([step])
     return emit_inference(columns.shapes, columns.extents)
 
 

@@ -1,14 +1,17 @@
 import itertools
+import json
+import shlex
 
 import pytest
 import yaml
 
 from projector.cli.main import run
 from projector.config.resources import settings_of
+from projector.envelope import flatten
 from projector.errors import ConfigError
 from projector.serving.api import read_case
 from projector.serving.deployment import DEGREES
-from projector.serving.launch import ENGINES, launches, read_graph, read_launch, words_of
+from projector.serving.launch import DYNAMO, ENGINES, launches, words_in, words_of
 
 SPLITS = [
     dict(zip(DEGREES, degrees, strict=True))
@@ -33,6 +36,34 @@ def emitted(engine, **words):
 
 def text_of(launch):
     return [*launch.files.values()][-1]
+
+
+def options_of(text):
+    words = shlex.split(text.replace("\\\n", " "), comments=True)
+    pairs = zip(words, [*words[1:], "--"], strict=True)
+    return {
+        word: True if value.startswith("--") else yaml.safe_load(value)
+        for word, value in pairs
+        if word.startswith("--")
+    }
+
+
+def read_launch(engine, text):
+    """Return the words of a deployment that a script, or the file of one, says."""
+    table = settings_of("launch")[engine]
+    said = flatten(yaml.safe_load(text)) if "file" in table else options_of(text)
+    return words_in(table, said)
+
+
+def read_graph(text):
+    """Return type of a worker -> the words of a deployment that a manifest says."""
+    spec = yaml.safe_load(text)["spec"]
+    table, found = settings_of("launch")[DYNAMO][spec["backendFramework"]], {}
+    for component in spec["components"][1:]:
+        args = component["podTemplate"]["spec"]["containers"][0]["args"]
+        said = flatten(json.loads(args[-1])) if "file" in table else options_of(shlex.join(args))
+        found[component["type"]] = words_in(table, said)
+    return found
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -3,10 +3,9 @@ import pytest
 
 import projector as pj
 from projector.errors import ConfigError
-from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
-from projector.serving.points import speculated_times
 from projector.serving.rates import LoadGrid, Rates, decode_times, load_rates
+from serving.steps import Step, speculated_times
 
 
 def deploy(model, device="h100", **fields):

@@ -3,11 +3,10 @@ import pytest
 
 from projector.errors import ConfigError
 from projector.serving.capacity import Targets, capacity
-from projector.serving.columns import Step
 from projector.serving.deployment import Deployment
 from projector.serving.load import Load, Scheduler
-from projector.serving.points import step_times
 from projector.serving.simulation import longest_of, replica_of, serve_all, simulate_load
+from serving.steps import Step, step_times
 
 
 def deploy(model="llama3_8b", device="h100", **settings):

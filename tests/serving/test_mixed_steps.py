@@ -3,11 +3,17 @@ import pytest
 
 from projector.errors import ConfigError
 from projector.operations.emit import emit_inference
-from projector.serving.columns import Step, step_columns
 from projector.serving.deployment import Deployment
-from projector.serving.points import step_times
 from projector.serving.transfers import cached_prefix_tokens
-from serving.steps import decode_time_s, prefill_time_s, prompt_grid
+from serving.steps import (
+    Step,
+    columns_of,
+    decode_time_s,
+    prefill_time_s,
+    prompt_grid,
+    step_of,
+    step_times,
+)
 
 MODELS = ("llama3_8b", "mixtral_8x7b", "deepseek_v2_lite", "gemma2_2b")
 
@@ -21,7 +27,7 @@ def seconds(*steps):
 
 
 def rows_of(step, label):
-    columns = step_columns([step])
+    columns = columns_of([step])
     table = emit_inference(columns.shapes, columns.extents)
     return table, np.flatnonzero(table.label == table.labels.index(label))
 
@@ -140,5 +146,5 @@ def test_prefixes_are_of_whole_pages_and_leave_a_token():
     deployment = deploy(prefix_share=0.5, page_tokens=64)
     assert cached_prefix_tokens(deployment, 1000) == 448
     assert cached_prefix_tokens(deploy(prefix_share=0.999, page_tokens=1), 100) == 99
-    step = prompt_grid(deploy(prefix_share=0.999, page_tokens=1), 3, 100).step(0)
+    step = step_of(prompt_grid(deploy(prefix_share=0.999, page_tokens=1), 3, 100), 0)
     assert (step.prefill_batch, step.prefill_tokens, step.prefill_context) == (3, 1, 99)

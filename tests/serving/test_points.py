@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from projector.errors import ConfigError
-from projector.serving.columns import COUNTS, Step
+from projector.serving.columns import COUNTS
 from projector.serving.deployment import Deployment
-from projector.serving.points import StepGrid, grid_times, step_times
+from projector.serving.points import StepGrid, grid_times
+from serving.steps import Step, step_of, step_times
 from thoroughness import examples
 
 
@@ -55,7 +56,7 @@ def test_each_step_of_a_grid_is_that_step_alone(given):
     grid = grid_of(given)
     together = grid_times(grid)
     for row in range(len(grid)):
-        alone = step_times([grid.step(row)])
+        alone = step_times([step_of(grid, row)])
         np.testing.assert_array_equal(together.breakdown_s[row], alone.breakdown_s[0])
         assert together.latency_s[row] == alone.latency_s[0]
         assert together.interval_s[row] == alone.interval_s[0]
@@ -79,7 +80,7 @@ def test_chunks_and_order_change_no_bit(monkeypatch):
 def test_columns_are_broadcast():
     grid = StepGrid.of(DEPLOYMENTS, batch=[[1], [2], [4]], context=[10, 20])
     assert len(grid) == 6
-    assert grid.step(3) == Step(DEPLOYMENTS[0], 2, 1, 20)
+    assert step_of(grid, 3) == Step(DEPLOYMENTS[0], 2, 1, 20)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from projector.errors import ConfigError
-from projector.serving.columns import Step
 from projector.serving.deployment import Deployment, SpeculativeConfig
 from projector.serving.generation import Generation, generation_times
 from projector.serving.memory import serving_memory
-from projector.serving.points import draft_deployment, speculated_times, step_times
-from serving.steps import decode_time_s
+from projector.serving.points import draft_deployment
+from serving.steps import Step, decode_time_s, speculated_times, step_times
 
 MTP = {"extends": "deepseek_v3", "mtp_num_layers": 1}
 

@@ -57,6 +57,7 @@ def test_attention():
         ("aten::mm", [[10, 1000]]),
         ("aten::mm", None),
         ("aten::mm", {"a": [4, 4]}),
+        ("aten::mm", [[math.inf, 4], [4, 4]]),
         ("aten::mm", [[], []]),
         ("aten::mm", [[0, 4], [4, 4]]),
         ("aten::mm", ["ab", "cd"]),

@@ -109,7 +109,6 @@ def on_device(job: Job, device: Device) -> Job:
 
 
 def _numbers(value: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield path and value of every number that is not a count."""
     if isinstance(value, float):
         yield prefix.rstrip("."), value
     elif isinstance(value, Mapping):

@@ -15,7 +15,7 @@ import yaml
 
 from projector.arrays import Floats
 from projector.calibrate.fit import Field, Fit, changed, field_of, fit, on_device
-from projector.config._base import merge
+from projector.config._base import merge, nested
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.envelope import told
@@ -177,7 +177,6 @@ class ProbeModel:
     """What the models say of everything that a probe measures."""
 
     def __init__(self, probe: Probe, device: Device) -> None:
-        """Lower the jobs of a probe; nothing but times depends on the device."""
         self._probe = probe
         evaluation = self._evaluated(device)
         table = evaluation.table
@@ -324,10 +323,7 @@ def _fitted(fields: Sequence[Field], solution: Fit, wider: float) -> Iterator[Fi
 def _entry(fitted: FittedField) -> dict[str, Any]:
     error = fitted.standard_error
     note = "at a bound" if error is None else f"standard error {error:.2g}"
-    nested: dict[str, Any] = number(fitted.value, FITTED, note)
-    for name in reversed(fitted.field.split(".")):
-        nested = {name: nested}
-    return nested
+    return nested(fitted.field.split("."), number(fitted.value, FITTED, note))
 
 
 def _has(device: Device, path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from projector.config import resources
-from projector.config._base import merge
+from projector.config._base import merge, nested
 from projector.config.device import Device
 from projector.config.device_file import load_device
 from projector.config.yaml_file import base_of, read_yaml
@@ -393,10 +393,7 @@ def _nested(
 ) -> dict[str, Any]:
     """Return a mapping that sets one field; a list is written whole, each item as it was."""
     if parts[0] != "gemm_tiles":
-        nested: dict[str, Any] = dict(entry)
-        for name in reversed(parts):
-            nested = {name: nested}
-        return nested
+        return nested(parts, dict(entry))
     tiles = data.get("gemm_tiles")
     if tiles is None:
         tiles = [

@@ -308,11 +308,7 @@ def load_runs(
             raise ConfigError(msg, key="measured-ms", value=str(each), allowed="> 0")
     changes = {**({"cluster.device": device} if device else {}), **(overrides or {})}
     jobs = [load_job(path, changes) for path in paths]
-    base = (
-        profile.load_base(device)
-        if device
-        else profile.load_base(_shipped_as(jobs[0].cluster.device))
-    )
+    base = profile.load_base(device or _shipped_as(jobs[0].cluster.device))
     for path, job in zip(paths, jobs, strict=True):
         if job.cluster.device != base.profile:
             msg = (

@@ -37,12 +37,10 @@ def _values(
 
 
 def _choices(metavar: str) -> Iterator[str]:
-    """Yield the values that a metavar such as ``auto|all|NAME`` lists."""
     yield from (word for word in metavar.split("|") if re.fullmatch(r"[a-z0-9_-]+", word))
 
 
 def _shipped(context: click.Context, parameter: click.Parameter) -> list[str]:
-    """Return the names of what is shipped that a parameter may take."""
     from projector.config import resources
 
     kind = context.info_name if isinstance(parameter, click.Argument) else None

@@ -157,7 +157,11 @@ class JobRequest:
         whole_sections |= {
             key: given[key] for key in ("cluster.device", "cluster.network") if key in given
         }
-        hardware, warnings = self._hardware()
+        hardware, warnings = dict[str, Any](), list[str]()
+        if self.hardware_config is not None:
+            from projector.config.formats.primus_files import read_hardware_config
+
+            hardware, warnings = read_hardware_config(self.hardware_config)
         for name, why in IDLE.items():
             if getattr(self, name[2:].replace("-", "_")) is not None:
                 warnings.append(f"{name} changes nothing: {why}")
@@ -180,7 +184,6 @@ class JobRequest:
         }, warnings
 
     def _sync_free(self) -> dict[str, Any]:
-        """Return what the stage of Primus-Turbo's synchronisation-free experts sets."""
         if self.sync_free_stage is None:
             return {}
         from projector.config.formats.megatron_settings.training import sync_free
@@ -212,17 +215,9 @@ class JobRequest:
         return project_from(job, profiling.source(job, quiet=quiet), schedule=schedule)
 
     def _list_ignored(self, names: tuple[str, ...]) -> None:
-        """Name the settings of the file that change nothing, where it was asked for."""
         if self.list_ignored:
             listed = ", ".join(names) if names else "none"
             say(f"settings of {self.config} that change nothing ({len(names)}): {listed}")
-
-    def _hardware(self) -> tuple[dict[str, Any], list[str]]:
-        if self.hardware_config is None:
-            return {}, []
-        from projector.config.formats.primus_files import read_hardware_config
-
-        return read_hardware_config(self.hardware_config)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ COMMANDS = {
     "performance": ("project", "Project the time of one training step."),
     "both": ("project", "Project memory, then performance."),
     "compare": ("project", "Show which terms differ between two jobs."),
-    "sweep": ("sweep", "Project every job of a space."),
+    "sweep": ("sweep", "Project every job or deployment of a space."),
     "search": ("search", "Rank every legal configuration of a job."),
     "plan": ("plan", "Rank clusters for a training run: days, money, layouts."),
     "sensitivity": ("sensitivity", "Rank the effect of each hardware number on a step."),
@@ -216,7 +216,6 @@ def _drop_output() -> None:
 
 
 def _compile_later() -> None:
-    """Compile in the background what ran as Python, if something did."""
     if "projector.kernels._interpreted" not in sys.modules:
         return
     from projector.kernels._interpreted import wanted_kernels

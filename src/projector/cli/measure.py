@@ -245,7 +245,6 @@ def _run(
 
 
 def _stopped(session: "Session", out: str | None, *, quiet: bool) -> None:
-    """Show what was measured until a list was interrupted, and how it is continued."""
     from projector.report.terminal.measure import benchmark_report
     from projector.validate.beside import benchmark_of
 

@@ -128,7 +128,6 @@ def command(
 
 
 def _made(name: str, annotation: Any, told: Field[Any]) -> click.Parameter:
-    """Return what click takes for an option or an argument."""
     kind, names, settings = told.metadata[_DECLARED]
     inner = get_args(annotation)
     optional, several = type(None) in inner, get_origin(annotation) is tuple

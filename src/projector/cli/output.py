@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,7 +55,8 @@ class Printer:
 
     def warn(self, warnings: Iterable[str]) -> None:
         """Write warnings."""
-        width = shutil.get_terminal_size().columns if _is_terminal(sys.stderr) else None
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        width = shutil.get_terminal_size().columns if is_terminal else None
         for warning in warnings:
             text = f"warning: {warning}"
             # Files and other programs get one line each.
@@ -98,10 +99,6 @@ def write(text: str) -> None:
     """Write to standard output, escaping what its encoding cannot hold."""
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
 
 
 def say(message: str) -> None:
@@ -316,7 +313,6 @@ def _instead_of(error: click.NoSuchOption) -> str:
 
 
 def _usage(error: click.ClickException) -> dict[str, Any]:
-    """Return a mistake in the command line as the object of any other error."""
     message = error.format_message().rstrip(".")
     key, allowed = "", None
     if isinstance(error, click.NoSuchOption):

@@ -131,7 +131,6 @@ def _deadline(days: float | None, deadline: str | None) -> float | None:
 
 
 def _prices(texts: Sequence[str]) -> float | dict[str, float] | None:
-    """Read ``X``, or ``NAME=X`` for each device."""
     if not texts:
         return None
     found: dict[str, float] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from projector.cli.job import (
     refuse_options,
 )
 from projector.cli.options import argument, command, option
+from projector.envelope import envelope
 from projector.errors import ConfigError, ProjectorError
 from projector.files import made_folder, not_written
 
@@ -158,9 +159,7 @@ def _project(
     profiling.check()
     if is_first_order(fidelity):
         refuse_options(
-            timeline=files.timeline,
-            memory_snapshot=files.memory_snapshot,
-            chakra=files.chakra,
+            **asdict(files),
             plot=plots or None,
             emit=emit or None,
             defaults=request.defaults or None,
@@ -191,10 +190,8 @@ def _project(
 
 
 def _both_to_dict(step: "PerformanceProjection") -> dict[str, Any]:
-    from projector.projection.provenance import envelope
-
-    parts = {"memory": step.memory.to_dict(), "performance": step.to_dict()}
-    return {**envelope(step.provenance, step.uncertainty), "warnings": list(step.warnings), **parts}
+    head = envelope(step.warnings, step.uncertainty)
+    return {**head, "memory": step.memory.to_dict(), "performance": step.to_dict()}
 
 
 def _report(
@@ -276,11 +273,7 @@ def compare(
             results.append(project_performance(job))
     comparison = Comparison(*results)
     result = comparison.to_dict()
-    if printer.as_json:
-        output.print_json(result)
-    else:
-        output.print_report(compare_report(comparison))
-        printer.warn(result["warnings"])
+    printer.show(result, lambda _: compare_report(comparison), result["warnings"])
     return output.exit_code(comparison.first.memory.verdict, comparison.second.memory.verdict)
 
 

@@ -8,6 +8,7 @@ import click
 from projector.cli import output
 from projector.cli.job import ALL_SCHEDULES, PRIMUS, JobRequest, config_option
 from projector.cli.options import command, group, option
+from projector.envelope import envelope
 from projector.errors import ConfigError, ScheduleError
 
 if TYPE_CHECKING:
@@ -159,7 +160,6 @@ def _check_input(numbers: _Numbers, config: str | None, request: JobRequest) -> 
 
 
 def _seconds(name: str, text: str | None) -> float | list[float]:
-    """Read one number or several."""
     if text is None:
         return 1.0
     try:
@@ -180,11 +180,12 @@ def _print(comparison: "ScheduleComparison", job: "Job | None", printer: output.
         output.print_plain(comparison.to_dict())
     if job is None:
         return
-    from projector.projection.provenance import envelope, provenance_of
+    from projector.projection.provenance import provenance_of
 
     provenance = provenance_of(job)
     if printer.as_json:
-        output.print_json({**envelope(provenance, _band(comparison, job)), **comparison.to_dict()})
+        head = envelope(provenance.warnings, _band(comparison, job))
+        output.print_json({**head, **comparison.to_dict()})
     else:
         printer.warn(provenance.warnings)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from projector.cli import output
 from projector.cli.job import ALL_SCHEDULES, EMIT, PRIMUS, Emission, JobRequest
 from projector.cli.options import command, flag, group, option
+from projector.envelope import envelope
 from projector.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -105,11 +106,11 @@ def search(
         write_search_page(result, html)
         printer.wrote(html)
     output.write_csv(result, csv, printer)
-    from projector.projection.provenance import envelope, provenance_of
+    from projector.projection.provenance import provenance_of
 
     provenance = provenance_of(result.job)
     if printer.as_json:
-        whole = {**envelope(provenance, result.uncertainty), **result.to_dict()}
+        whole = {**envelope(provenance.warnings, result.uncertainty), **result.to_dict()}
         output.print_json(emission.add_to(whole, emitted))
     elif not (emission.on_output and emitted):
         from projector.report.search import search_report
@@ -132,7 +133,6 @@ def _exit_code(result: "SearchResult") -> int:
 
 
 def _schedules(asked: JobRequest) -> tuple[str, ...]:
-    """Return the schedules that are tried without ``--schedule``."""
     if asked.schedule != ALL_SCHEDULES:
         return ("auto",)
     from projector.schedule.registry import SCHEDULES

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from projector.cli import output
 from projector.cli.job import PRIMUS, JobRequest, config_option
 from projector.cli.options import command, flag, group, option, refuse_idle
+from projector.envelope import envelope
 from projector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,10 +137,10 @@ class Answer:
     def to_dict(self, jobs: "Sequence[Job]") -> dict[str, Any]:
         """Return the object of ``--json``; values of one of several jobs are under its workload."""
         from projector.projection.api import project_jobs
-        from projector.projection.provenance import envelope
 
         # The band depends on the share of attention in a step.
-        envelopes = [envelope(step.provenance, step.uncertainty) for step in project_jobs(jobs)]
+        steps = project_jobs(jobs)
+        envelopes = [envelope(step.provenance.warnings, step.uncertainty) for step in steps]
         maps = [{"map": job_map.to_dict()} for job_map in self.maps] or [{}] * len(jobs)
         result = {**envelopes[0], **self.sensitivity.to_dict()}
         if self.indices is not None:

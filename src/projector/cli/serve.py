@@ -115,14 +115,8 @@ def serve(
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= dict(parse_override(text) for text in assignments)
     if is_first_order(fidelity):
-        own: dict[str, Any] = {
-            "front": front or None,
-            "search": search or None,
-            "gpus": gpus,
-            "plot": plot,
-        }
-        own |= {"emit": emit, "most_seconds": most_seconds, "csv": csv}
-        refuse_options(**own, html=html)
+        refuse_options(front=front or None, search=search or None, gpus=gpus, plot=plot)
+        refuse_options(emit=emit, most_seconds=most_seconds, csv=csv, html=html)
         return _first_order(config, changes, printer)
     check_files(plot, html, csv=csv)
     if emit is not None:
@@ -196,7 +190,6 @@ def _launched(
 
 
 def _numbers(text: str | None) -> list[int] | None:
-    """Read numbers with commas between them."""
     if text is None:
         return None
     try:
@@ -249,13 +242,8 @@ def _search(
 
 def _first_order(config: str | None, changes: dict[str, Any], printer: Printer) -> int:
     from projector.first_order.serving import project_deployment
+    from projector.report.terminal.first_order import serve_report
 
     result = project_deployment(config, changes)
-    if printer.as_json:
-        print_json(result.to_dict())
-    else:
-        from projector.report.terminal.first_order import serve_report
-
-        print_report(serve_report(result))
-        printer.warn(result.warnings)
+    printer.show(result.to_dict(), lambda _: serve_report(result), result.warnings)
     return SUCCESS if result.fits else DOES_NOT_FIT

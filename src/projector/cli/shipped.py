@@ -5,6 +5,7 @@ from typing import Any
 
 from projector.cli.options import argument, command, flag, option
 from projector.cli.output import Printer, interpret_at_first, print_plain, write
+from projector.envelope import told
 from projector.errors import ConfigError
 
 
@@ -14,28 +15,18 @@ def models(*, name: str | None = argument("[NAME]"), printer: Printer) -> None:
     from projector.config import resources
     from projector.config.model_file import load_model
     from projector.operations.counts import count_architecture
-
-    names = resources.shipped("models") if name is None else [name]
-    found = {model_name: load_model(model_name) for model_name in names}
-    counts = count_architecture(found[name]) if name is not None else None
-    warnings = found[name].notes if name is not None else ()
-    dumped = {each: model.model_dump(mode="json") for each, model in found.items()}
-    if counts is None:
-        result: dict[str, Any] = {"warnings": list(warnings), "models": dumped}
-    else:
-        result = {
-            "warnings": list(warnings),
-            "model": dumped[names[0]],
-            "parameters_total": counts.parameters_total,
-            "parameters_active": counts.parameters_active,
-        }
     from projector.report.terminal.inventory import model_list, model_report
 
-    printer.show(
-        result,
-        lambda _: model_list(found) if counts is None else model_report(found[names[0]], counts),
-        warnings,
-    )
+    if name is None:
+        found = {each: load_model(each) for each in resources.shipped("models")}
+        dumped = {each: model.model_dump(mode="json") for each, model in found.items()}
+        printer.show({"models": dumped}, lambda _: model_list(found))
+        return
+    model = load_model(name)
+    counts = count_architecture(model)
+    shown = {"warnings": list(model.notes), "model": model.model_dump(mode="json")}
+    shown |= told(counts, "parameters_total parameters_active")
+    printer.show(shown, lambda _: model_report(model, counts), model.notes)
 
 
 @command()

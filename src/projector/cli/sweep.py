@@ -47,14 +47,13 @@ def sweep(
     csv: str | None = output.CSV,
     printer: output.Printer,
 ) -> int:
-    """Project every job of a space.
+    """Project every job or deployment of a space.
 
-    SPACE is a file with a base job, axes and constraints. The same command continues an
-    unfinished sweep at PATH and leaves a finished one as it is. Rows are in the order of the
-    space, whether they fit or not. Without --out only the summary and the figures remain. These
-    rank the jobs with the verdict `fits`: the upper end of the band of their peak fits.
-
-    Exit code 3: no point of the space is a legal job.
+    SPACE is a file with a base (a job, or a serving file), axes and constraints. The same
+    command continues an unfinished sweep at PATH and leaves a finished one as it is. Rows are in
+    the order of the space, whether they fit or not. Without --out only the summary and the
+    figures remain. These rank jobs whose peak fits with its band, and deployments that keep what
+    they promise. Exit code 3: no point of the space is legal.
 
     \b
     Examples:
@@ -124,13 +123,10 @@ def sweep(
 def _dry_run(
     space: "Space", workers: int | None, engine: str, scheduler: str | None, printer: output.Printer
 ) -> int:
+    from projector.report.sweep import estimate_report
     from projector.sweeps.engine import estimate
 
     estimated = estimate(space, workers, engine=engine, scheduler=scheduler)
-    if printer.as_json:
-        output.print_plain({**estimated.to_dict(), "fields": list(space.fields)})
-    else:
-        from projector.report.sweep import estimate_report
-
-        output.print_report([estimate_report(estimated, space.fields)])
+    shown = {**estimated.to_dict(), "fields": list(space.fields)}
+    printer.show(shown, lambda _: [estimate_report(estimated, space.fields)])
     return output.SUCCESS

@@ -17,9 +17,7 @@ from projector.cli.output import (
     check_files,
     draw,
     interpret_at_first,
-    print_json,
     print_plain,
-    print_report,
     write_page,
 )
 from projector.errors import ConfigError
@@ -107,12 +105,7 @@ class TraceRequest:
         """
         if self.parquet is not None:
             (result if table is None else table).write_parquet(self.parquet)
-        if printer.as_json:
-            print_json(result.to_dict())
-            return
-        print_report(report(result.to_dict()))
-        printer.warn(result.warnings)
-        printer.wrote(self.parquet)
+        printer.show(result.to_dict(), report, result.warnings, self.parquet)
 
     def write_rows(self, rows: "Sequence[Mapping[str, Any]]") -> None:
         """Write rows as the table of ``--parquet``, if it was asked for."""
@@ -324,18 +317,19 @@ def compare(
     else:
         comparison = _several(request, plot, html, printer)
     request.write_rows(comparison.rows)
-    if printer.as_json:
-        print_json(comparison.to_dict())
-        return
     from projector.report import trace_runs
     from projector.report.terminal.trace import comparison_report
 
-    if isinstance(comparison, trace_runs.Runs):
-        print_report([trace_runs.runs_document(comparison)])
-    else:
-        print_report(comparison_report(comparison))
-    printer.warn(list(comparison.warnings))
-    printer.wrote(request.parquet)
+    printer.show(
+        comparison.to_dict(),
+        lambda _: (
+            [trace_runs.runs_document(comparison)]
+            if isinstance(comparison, trace_runs.Runs)
+            else comparison_report(comparison)
+        ),
+        comparison.warnings,
+        request.parquet,
+    )
 
 
 def job_and_paths(config: str, paths: tuple[str, ...]) -> "tuple[Job, tuple[str, ...]]":
@@ -416,7 +410,6 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _apart(names: list[str]) -> list[str]:
-    """Return the names, with a number where several runs have the same."""
     told: list[str] = []
     for name in names:
         free = (f"{name} {number}" for number in itertools.count(1))
@@ -466,12 +459,8 @@ def gap(
     title = f"Theory and measurement{f' on {found.device}' if found.device else ''}"
     draw(plot, "figures.trace.gap_figure", found.operations, title)
     request.write_rows(found.rows)
-    if printer.as_json:
-        print_json(found.to_dict())
-        return
-    print_report(gap_report(found))
-    printer.warn(list(found.warnings))
-    printer.wrote(plot, request.parquet)
+    files = (plot, request.parquet)
+    printer.show(found.to_dict(), lambda _: gap_report(found), found.warnings, *files)
 
 
 @command(trace, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

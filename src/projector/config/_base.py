@@ -5,9 +5,9 @@ A number may be given as ``{value: 304, source: name}``, and files are laid over
 
 import difflib
 from ast import literal_eval
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeGuard, get_args, get_origin
 
 from pydantic import (
@@ -171,6 +171,12 @@ class UnknownKeyError(ValueError):
         self.allowed = close or sorted(names)
 
 
+def check_most(key: str, value: float, what: str, most: float) -> None:
+    """Refuse a value beyond that of another field."""
+    if value > most:
+        raise ConfigError(f"{key} ({value}) exceeds {what} ({most})", key=key, value=value)
+
+
 def config_error(error: ValidationError, path: str) -> ConfigError:
     """Turn the first entry of a pydantic report into a `ConfigError`."""
     first = error.errors(include_url=False)[0]
@@ -229,7 +235,6 @@ def _choices(expected: str) -> list[str]:
 
 
 def _or(values: list[Any]) -> str:
-    """Write values as a job file would, the last two with ``or`` between them."""
     texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
     return " or ".join(filter(None, [", ".join(texts[:-1]), texts[-1]]))
 
@@ -321,6 +326,11 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
         else:
             merged[name] = value
     return merged
+
+
+def nested(path: Sequence[str], leaf: Any) -> dict[str, Any]:
+    """Return a mapping of mappings that has one value, ``leaf``, at a path."""
+    return reduce(lambda inner, name: {name: inner}, reversed(path), leaf)
 
 
 def _strip(value: Any, path: str, table: Mapping[str, str], sources: dict[str, str]) -> Any:

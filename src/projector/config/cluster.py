@@ -360,16 +360,11 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _clock_within_peak(self) -> Self:
-        if self.gpu_clock_mhz is not None and self.gpu_clock_mhz > self.device.peak_clock_mhz:
-            raise ConfigError(
-                (
-                    f"gpu_clock_mhz ({self.gpu_clock_mhz:g}) exceeds the peak clock of "
-                    f"{self.device.name} ({self.device.peak_clock_mhz:g} MHz)"
-                ),
-                key="gpu_clock_mhz",
-                value=self.gpu_clock_mhz,
-                allowed=f"at most {self.device.peak_clock_mhz:g}",
-            )
+        clock, peak = self.gpu_clock_mhz, self.device.peak_clock_mhz
+        if clock is not None and clock > peak:
+            of = f"the peak clock of {self.device.name} ({peak:g} MHz)"
+            msg = f"gpu_clock_mhz ({clock:g}) exceeds {of}"
+            raise ConfigError(msg, key="gpu_clock_mhz", value=clock, allowed=f"at most {peak:g}")
         return self
 
     @property

@@ -102,7 +102,6 @@ class Changes:
     """Jobs with other values of parameters; equal devices stay one object, which costs once."""
 
     def __init__(self, parameters: tuple[Parameter, ...] | None = None) -> None:
-        """Change the fitted constants of training unless other parameters are given."""
         chosen = training_parameters() if parameters is None else parameters
         self._parameters = {parameter.name: parameter for parameter in chosen}
         self._devices: dict[tuple[Any, ...], tuple[Device, Device]] = {}

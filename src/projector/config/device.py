@@ -18,6 +18,7 @@ from projector.config._base import (
     NotNegative,
     Positive,
     Sourced,
+    check_most,
 )
 from projector.config.device_kernels import (
     MATRIX_TYPES,
@@ -424,23 +425,15 @@ class Device(Sourced):
                 msg = f"{field} lacks {', '.join(sorted(missing))}, which the device has natively"
                 raise ConfigError(msg, key=field, allowed=sorted(self.matrix_flop_per_clk_per_cu))
         for kind, clock in self.sustained_clock_mhz.items():
-            if clock > self.peak_clock_mhz:
-                peak = self.peak_clock_mhz
-                msg = f"sustained_clock_mhz.{kind} ({clock}) exceeds peak_clock_mhz ({peak})"
-                raise ConfigError(msg, key=f"sustained_clock_mhz.{kind}", value=clock)
+            name = f"sustained_clock_mhz.{kind}"
+            check_most(name, clock, "peak_clock_mhz", self.peak_clock_mhz)
         if self.power is not None:
             self._check_power(self.power)
         self._check_libraries()
         fastest = self.attention_boost_clock_mhz or self.peak_clock_mhz
-        if (self.attention_clock_mhz or 0.0) > fastest:
-            msg = f"attention_clock_mhz ({self.attention_clock_mhz}) exceeds its boost ({fastest})"
-            raise ConfigError(msg, key="attention_clock_mhz", value=self.attention_clock_mhz)
-        if self.scale_up_peer_gb_per_s > self.scale_up_gb_per_s:
-            msg = (
-                f"scale_up_peer_gb_per_s ({self.scale_up_peer_gb_per_s}) exceeds "
-                f"scale_up_gb_per_s ({self.scale_up_gb_per_s})"
-            )
-            raise ConfigError(msg, key="scale_up_peer_gb_per_s", value=self.scale_up_peer_gb_per_s)
+        check_most("attention_clock_mhz", self.attention_clock_mhz or 0.0, "its boost", fastest)
+        name, other = "scale_up_peer_gb_per_s", "scale_up_gb_per_s"
+        check_most(name, self.scale_up_peer_gb_per_s, other, self.scale_up_gb_per_s)
 
     def _check_power(self, power: Power) -> None:
         cap_w = self.tdp_w * min(power.loaded_share, power.short_share)

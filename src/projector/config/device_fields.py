@@ -13,18 +13,10 @@ _DEVICE = "cluster.device"
 MOST_PARTS = 1 << 17
 """Values of fields that are kept; beyond, it begins anew."""
 
-_READ_FIRST = frozenset(
-    {
-        "architecture",
-        "attention_family",
-        "expert_family",
-        "extends",
-        "gemm_family",
-        "kind",
-        "scales",
-        "sources",
-    }
-)
+_READ_FIRST = {
+    "architecture", "attention_family", "expert_family", "extends", "gemm_family", "kind", "scales",
+    "sources",
+}  # fmt: skip
 """Fields that decide how others are read."""
 
 
@@ -49,7 +41,6 @@ class DeviceFields:
     """
 
     def __init__(self) -> None:
-        """Begin with nothing known."""
         self._bases: dict[int | str, tuple[Any, Device | None]] = {}
         self._parts: dict[tuple[int | str, str], _Part | None] = {}
 

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -61,9 +61,10 @@ def _whole_data(
     """Return a device's data with what its families have, all of it scaled to its own rates."""
     found = _device_data(name, key, chain)
     scales = found.pop("scales", True)
-    data = _with_memory(found)
+    data = _with_architecture(found, MEMORY, hardware_table(MEMORY).keys() - {"sources"})
     data = _with_family(data, "expert_family", "experts.yaml", key)
-    data = _with_training(_with_family(data, "gemm_family", "gemm.yaml", key))
+    data = _with_family(data, "gemm_family", "gemm.yaml", key)
+    data = _with_architecture(data, TRAINING, hardware_table(TRAINING)["families"], OTHER_FAMILY)
     data = _with_family(data, "attention_family", ATTENTION, key)
     own, base, chain = stated_and_base(name, "hardware", key=key, chain=chain, suffixes=YAML)
     if base is None:
@@ -167,27 +168,17 @@ def _with_family(data: dict[str, Any], field: str, file: str, key: str) -> dict[
 
 
 def _value(data: Mapping[str, Any], field: str) -> Any:
-    """Return a field that may be given with its source."""
     value = data.get(field)
     return value.get("value") if isinstance(value, Mapping) else value
 
 
-def _with_memory(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a device's data over what drivers and libraries of its architecture keep in memory.
-
-    An architecture that nothing is known of has the defaults of `Device`.
-    """
+def _with_architecture(
+    data: dict[str, Any], file: str, listed: Container[str], other: str | None = None
+) -> dict[str, Any]:
+    """Return a device's data over what a file has for its architecture, or for any ``other``."""
     name = _value(data, "architecture")
-    if not isinstance(name, str) or name not in hardware_table(MEMORY) or name == "sources":
-        return data
-    return merge(_of_family(MEMORY, name), data)
-
-
-def _with_training(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a device's data over what a training step costs on its architecture."""
-    name = _value(data, "architecture")
-    known = isinstance(name, str) and name in hardware_table(TRAINING)["families"]
-    return merge(_of_family(TRAINING, name if known else OTHER_FAMILY), data)
+    name = name if isinstance(name, str) and name in listed else other
+    return data if name is None else merge(_of_family(file, name), data)
 
 
 def attention_band(evidence: Evidence) -> float:

@@ -167,7 +167,6 @@ def first_order_device(
 
 
 def _with_both_kinds(error: ConfigError, device: Any, key: str) -> ConfigError:
-    """Return the error for an unknown name with the names of this kind of device too."""
     if not isinstance(device, str) or not isinstance(error.allowed, list) or error.key != key:
         return error
     names = resources.shipped(FIRST_ORDER_DEVICES)

@@ -58,7 +58,6 @@ class FrameworkConfig(Config):
         return self
 
     def __str__(self) -> str:
-        """Name and release, as reports show them."""
         return self.name if self.release is None else f"{self.name} {self.release}"
 
 
@@ -272,7 +271,6 @@ def with_defaults(
 
 
 def _checked(owner: type[BaseModel], name: str, value: Any) -> Any:
-    """Return a default as the field holds it."""
     key = (owner, name, repr(value))
     if key not in _values:
         field = owner.model_fields[name]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.config._base import is_mapping, merge
+from projector.config._base import is_mapping, merge, nested
 from projector.config.resources import hardware_table
 
 MATRIX, CLOCK = "matrix_flop_per_clk_per_cu", "peak_clock_mhz"
@@ -49,7 +49,7 @@ def scaled(
                 continue
             if anew or not (moved and scales):
                 if _number(data, path) != value:
-                    result = merge(result, _nested(path, _at(base, path)))
+                    result = merge(result, nested(path, _at(base, path)))
                 continue
             factor = math.prod(r ** (-1 if n[0] == "/" else 1) for n, r in ratio.items())
             factor *= watts if rule.get("how") == "energy" else 1.0
@@ -61,12 +61,8 @@ def scaled(
             entry = entry if is_mapping(entry) else {"source": "unsourced"}
             note = f"{entry.get('note') or ''}; scaled x {new / value:.3g} with {rule['with']}"
             leaf = {**entry, "value": new, "note": note.removeprefix("; ")}
-            result = merge(result, _nested(path, leaf))
+            result = merge(result, nested(path, leaf))
     return result
-
-
-def _nested(path: tuple[str, ...], leaf: Any) -> dict[str, Any]:
-    return reduce(lambda inner, name: {name: inner}, reversed(path), leaf)
 
 
 def _scaled(value: float, rule: Mapping[str, Any], factor: float, power: float, of: float) -> float:

@@ -81,7 +81,6 @@ class Job(JobSections):
     cluster: ClusterConfig
 
     def __repr__(self) -> str:
-        """Name the parts; the whole is long."""
         split, training = self.parallelism, self.training
         return (
             f"Job({self.model.name} on {self.cluster.gpus} x {self.cluster.device.name}, "

@@ -139,7 +139,6 @@ class Variants:
     """
 
     def __init__(self, base: Job) -> None:
-        """Keep the job that variants start from."""
         self._base = base
         self._data = _job_data(base)
         self._sections: dict[tuple[tuple[str, str], ...], Any] = {}
@@ -184,7 +183,6 @@ class Variants:
         return fill(name, section, *self._decided(overrides))
 
     def _chunks(self, overrides: Mapping[str, Any]) -> "_Chunks":
-        """Return the chunks that the schedule of a variant brings along."""
         if any(map(states_chunks, overrides)):
             return _Chunks({}, {}, [])
         data: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from projector.config._base import MOST, Config, NotNegative, Positive
+from projector.config._base import MOST, Config, NotNegative, Positive, check_most
 from projector.config.modalities import Count, DiffusionConfig, Extent, VisionConfig
 from projector.config.resources import SPELLINGS
 from projector.errors import ConfigError, UnsupportedError
@@ -417,12 +417,8 @@ class ModelConfig(Config):
                 f"({heads}); give kv_channels, the width of one head"
             )
             raise ConfigError(msg, key="kv_channels", allowed="the width of one head")
-        if self.sliding_window_layers > self.num_layers:
-            msg = (
-                f"sliding_window_layers ({self.sliding_window_layers}) exceeds num_layers "
-                f"({self.num_layers})"
-            )
-            raise ConfigError(msg, key="sliding_window_layers", value=self.sliding_window_layers)
+        name = "sliding_window_layers"
+        check_most(name, self.sliding_window_layers, "num_layers", self.num_layers)
         if self.sliding_window_layers and not self.sliding_window:
             msg = "sliding_window_layers is set but sliding_window, their width, is 0"
             raise ConfigError(msg, key="sliding_window", value=0, allowed="a width in tokens")

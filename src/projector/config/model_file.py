@@ -132,3 +132,11 @@ def _mapping_of(model: ModelConfig) -> dict[str, Any]:
     """Return what a model states, with its notes, which no dump of a configuration has."""
     data = model.model_dump(exclude_unset=True)
     return {**data, "notes": model.notes} if model.notes else data
+
+
+def model_of(data: Mapping[str, Any]) -> ModelConfig | None:
+    """Return the architecture of a native layout; None where it cannot be read."""
+    try:
+        return load_model(data.get("model") or {})
+    except ConfigError:
+        return None

@@ -245,7 +245,6 @@ def _given(origin: str, entry: Sourced) -> dict[str, Any]:
 
 
 def _named(table: str, what: str, name: Any, key: str) -> Mapping[str, Any]:
-    """Return an entry of a table of ``hardware/``."""
     entries = hardware_table(f"{table}.yaml")
     if not isinstance(name, str) or name not in entries:
         msg = f"{key}: unknown {what} {name!r}; known: {', '.join(sorted(entries))}"

@@ -151,13 +151,9 @@ class ParallelismConfig(Config):
         if value is True:
             msg = "fsdp is false, 1 or 2 (the generation), not true"
             raise ConfigError(msg, value=True, allowed=[False, 1, 2])
-        return (
-            False
-            if value in (0, None, "false", "none")
-            else int(value)
-            if value in ("1", "2")
-            else value
-        )
+        if value in (0, None, "false", "none"):
+            return False
+        return int(value) if value in ("1", "2") else value
 
     @field_validator("rank_order", mode="after")
     @classmethod

@@ -16,7 +16,7 @@ from projector.config._base import (
     Positive,
 )
 from projector.config.prices import region_named
-from projector.config.resources import hardware_table
+from projector.config.resources import SPELLINGS, hardware_table
 from projector.errors import ConfigError, shown
 from projector.units import read_amount
 
@@ -351,11 +351,7 @@ class RunConfig(Config):
     energy: EnergyConfig = EnergyConfig()
     """Power and emissions."""
 
-    aliases: ClassVar = {
-        "train_iters": "steps",
-        "train_samples": "samples",
-        "rampup_batch_size": "warm_up",
-    }
+    aliases: ClassVar = SPELLINGS["run"]
 
     @model_validator(mode="before")
     @classmethod
@@ -402,7 +398,6 @@ def _fields(term: Any) -> Mapping[str, Any]:
 
 
 def _ramp(value: Any) -> Any:
-    """Read Megatron's three numbers: first batch, increment, samples."""
     if value is None or value is False:
         return {}
     numbers = value.split() if isinstance(value, str) else value

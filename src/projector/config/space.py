@@ -413,6 +413,8 @@ class Space:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole content as plain values."""
+        searched = self.axes[len(self.axes) - self.searched :]
+        best_of = [field for axis in searched for field in axis.fields]
         return {
             "base": self.base.model_dump(mode="json"),
             "axes": [
@@ -421,7 +423,7 @@ class Space:
             ],
             "derived": {field: expression.text for field, expression in self.derived.items()},
             "constraints": [constraint.text for constraint in self.constraints],
-            **({"best_of": list(self._searched_fields)} if self.searched else {}),
+            **({"best_of": best_of} if searched else {}),
         }
 
     @cached_property
@@ -437,11 +439,6 @@ class Space:
             return tuple(self.base.notes)
         of_models = (note for model in given for note in _notes_of(model))
         return tuple(dict.fromkeys((*self.base.own_notes, *of_models)))
-
-    @property
-    def _searched_fields(self) -> tuple[str, ...]:
-        axes = self.axes[len(self.axes) - self.searched :]
-        return tuple(itertools.chain.from_iterable(axis.fields for axis in axes))
 
     @cached_property
     def digest(self) -> str:

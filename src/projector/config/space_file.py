@@ -71,7 +71,10 @@ def read_space(
     if choices > MOST_CHOICES:
         msg = f"best_of has {choices:,} combinations; at most {MOST_CHOICES:,} are compared"
         raise ConfigError(msg, key="best_of", value=choices, allowed=f"<= {MOST_CHOICES}")
-    _check_once([*itertools.chain.from_iterable(a.fields for a in axes), *fields])
+    fields = [*itertools.chain.from_iterable(axis.fields for axis in axes), *fields]
+    for place, field in enumerate(fields):
+        if field in fields[:place]:
+            raise ConfigError(f"axes: {field} is on two axes", key=f"axes.{field}")
     constraints = [
         space.Expression(text, f"constraints[{number}]")
         for number, text in enumerate(_list(data.get("constraints") or [], "constraints"))
@@ -229,12 +232,6 @@ def _check_order(
             msg = f"axes: {field} reads {late}, which is computed after it; put {late} before it"
             raise ConfigError(msg, key=f"axes.{field}", value=expression.text, allowed="earlier")
         done.add(field)
-
-
-def _check_once(fields: list[str]) -> None:
-    for position, field in enumerate(fields):
-        if field in fields[:position]:
-            raise ConfigError(f"axes: {field} is on two axes", key=f"axes.{field}")
 
 
 def _check_known(fields: tuple[str, ...], base: Config) -> None:

@@ -1,6 +1,6 @@
 """What one training step does: batch, precision, recomputation, optimizer, switches."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -20,27 +20,14 @@ from projector.config._base import (
 from projector.config.adapter import AdapterConfig, adapter_data
 from projector.config.device_kernels import matrix_type_named
 from projector.config.framework import FrameworkConfig
-from projector.config.resources import SPELLINGS, normalise
+from projector.config.resources import SPELLINGS, normalise, settings_of
 from projector.errors import ConfigError, shown
 
 AUTO, ALL = "auto", "all"
 
-_CHUNKS: dict[str, Callable[[int], int]] = {
-    "gpipe": lambda _: 1,
-    "1f1b": lambda _: 1,
-    "interleaved": lambda vpp: max(2, vpp),
-    "1f1b-v": lambda _: 2,
-    "zerobubble": lambda _: 1,
-    "zerobubble-h2": lambda _: 1,
-    "zbv-formatted": lambda _: 2,
-    "zbv-greedy-min": lambda _: 2,
-    "zbv-greedy-half": lambda _: 2,
-    "zbv-greedy-zb": lambda _: 2,
-    "dualpipe": lambda _: 1,
-    "seaailab": lambda _: 1,
-    "seaailab-ilp": lambda _: 1,
-}
-"""Chunks a rank of each schedule, from those that another schedule uses for the same work."""
+_TABLE = settings_of("steps")
+_CHUNKS: Mapping[str, int] = _TABLE["chunks"]
+"""Schedule -> chunks a rank; interleaved may have more."""
 
 _SPELLINGS: Mapping[str, str] = SPELLINGS["schedules"]
 """What papers and other tools call a schedule."""
@@ -68,8 +55,7 @@ def spellings() -> dict[str, str]:
 
 def chunks_of(name: str, vpp: int) -> int:
     """Return the chunks a rank that a schedule needs where another one uses ``vpp``."""
-    rule = _CHUNKS.get(name)
-    return vpp if rule is None else rule(vpp)
+    return max(2, vpp) if name == "interleaved" else _CHUNKS.get(name, vpp)
 
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp6", "mxfp4"]
@@ -77,20 +63,8 @@ Precision = Literal["fp32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "mxfp6", "m
 SOLVER_WORK = 30_000_000
 """What an integer program may be worth where nobody says otherwise."""
 
-RECOMPUTE_MODULES = (
-    "core_attn",
-    "layernorm",
-    "mla_up_proj",
-    "mlp",
-    "moe",
-    "moe_act",
-    "shared_experts",
-    "per_op",
-)
-"""Modules that selective recomputation can drop, under Megatron's names. ``per_op`` is torchtitan's
-policy for operators: attention, exchanges of tokens and every other product keep their results,
-and all else is made again."""
-
+RECOMPUTE_MODULES: tuple[str, ...] = tuple(_TABLE["recompute_modules"].split())
+"""Modules that selective recomputation can drop."""
 
 FUSED_UNITS = {"deepep": 20, "hybridep": 16}
 """Fused exchanges of experts, and the compute units that Megatron gives them by default."""

@@ -3,8 +3,8 @@
 import codecs
 import io
 import os
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +253,8 @@ def _check_nodes(root: yaml.Node, name: str) -> None:
             raise _too_deep(name)
         begun.add(id(node))
         values, depth = 1, 0
-        for child in _children(node):
+        is_list = isinstance(node, yaml.SequenceNode)
+        for child in node.value if is_list else chain.from_iterable(node.value):
             if isinstance(child, yaml.CollectionNode):
                 size, inside = measure(child, outside + 1)
                 values, depth = values + size, max(depth, inside)
@@ -269,14 +270,6 @@ def _check_nodes(root: yaml.Node, name: str) -> None:
 
     if isinstance(root, yaml.CollectionNode):
         measure(root, 0)
-
-
-def _children(node: yaml.Node) -> Iterator[yaml.Node]:
-    if isinstance(node, yaml.SequenceNode):
-        yield from node.value
-    elif isinstance(node, yaml.MappingNode):
-        for pair in node.value:
-            yield from pair
 
 
 def _too_deep(name: str) -> ConfigError:

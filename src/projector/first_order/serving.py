@@ -203,9 +203,7 @@ class FirstOrderServing:
             "gpus": self.gpus,
             "parallelism": {"tp": int(c.tp[0]), "pp": int(c.pp[0])},
             "load": {name: int(getattr(c, name)[0]) for name in ("batch", "context", "output")},
-            **told(
-                self, "ttft_ms tpot_ms tokens_per_s_per_gpu max_batch kv_cache_gib bound_prefill"
-            ),
+            **told(self, "ttft_ms tpot_ms tokens_per_s_per_gpu max_batch kv_cache_gib"),
             **told(self, "bound_prefill bound_decode ridge_flop_per_byte fits"),
             "provenance": provenance(self.device, self.constants),
         }

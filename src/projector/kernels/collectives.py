@@ -495,24 +495,14 @@ def collective_time_columns(
 
     Raises `ValueError` where a row has no valid time, with the values of the first such row.
     """
-    op_G, bytes_G, ranks_G, local_G, span_G, fabric_G = broadcast_columns(
-        (op, buffer_bytes, ranks, local, span, fabric_index),
-        (np.int64, np.float64, np.int64, np.int64, np.int64, np.int64),
-    )
+    columns = broadcast_columns(
+        {"bytes"}, op=op, bytes=buffer_bytes, ranks=ranks, local=local, span=span,
+        fabric=fabric_index,
+    )  # fmt: skip
     fabrics = np.require(fabrics, FABRIC, ["C", "W"])
-    time_s_G = np.empty(op_G.shape[0])
-    algorithm_G = np.empty(op_G.shape[0], np.int64)
-    if collective_times(
-        op_G, bytes_G, ranks_G, local_G, span_G, fabric_G, fabrics, time_s_G, algorithm_G
-    ):
-        raise_first_invalid(
-            "collective",
-            time_s_G,
-            op=op_G,
-            bytes=bytes_G,
-            ranks=ranks_G,
-            local=local_G,
-            span=span_G,
-            fabric=fabric_G,
-        )
+    rows = len(columns["op"])
+    time_s_G, algorithm_G = np.empty(rows), np.empty(rows, np.int64)
+    arguments = (*columns.values(), fabrics, time_s_G, algorithm_G)
+    if collective_times(*arguments):
+        raise_first_invalid("collective", time_s_G, columns)
     return time_s_G, algorithm_G

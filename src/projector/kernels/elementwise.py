@@ -12,6 +12,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import kernel
+from projector.kernels.columns import as_type
 
 OK, INVALID = 0, 1
 
@@ -59,10 +60,8 @@ def elementwise_time_column(
     """
     time_s_G = np.empty(len(bytes_G))
     status = elementwise_times(
-        np.ascontiguousarray(bytes_G, np.float64),
-        np.ascontiguousarray(flop_G, np.float64),
-        np.ascontiguousarray(exponentials_G, np.float64),
-        np.ascontiguousarray(device_G, np.int64),
+        *as_type(np.float64, bytes_G, flop_G, exponentials_G),
+        *as_type(np.int64, device_G),
         devices_D,
         time_s_G,
     )

@@ -15,6 +15,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import helper, kernel
+from projector.kernels.columns import as_type
 
 MAX_ROW_TILES = 8
 """Longest menu of tile heights."""
@@ -178,31 +179,19 @@ def grouped_gemm_times(
     return status
 
 
-def grouped_gemm_time_columns(
-    offset_B1: Ints,
-    load_R: Ints,
-    set_L: Ints,
-    extent_L2: Ints,
-    tuned_L: Ints,
-    class_L: Ints,
-    classes_K: Records,
-) -> tuple[Floats, Ints]:
+GroupedColumns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]
+"""What `grouped_gemm_times` reads, from ``offset_B1`` to ``classes_K``."""
+
+
+def grouped_gemm_time_columns(*columns: *GroupedColumns) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, tile)`` of `grouped_gemm_times`.
 
     Raises `ValueError` if a launch has no finite, non-negative time.
     """
+    offset_B1, load_R, set_L, extent_L2, tuned_L, class_L, classes_K = columns
+    extent_L2 = np.reshape(extent_L2, (-1, 2))
+    ints = as_type(np.int64, offset_B1, load_R, set_L, extent_L2, tuned_L, class_L)
     time_s_L, tile_L = np.empty(len(set_L)), np.empty(len(set_L), np.int64)
-    status = grouped_gemm_times(
-        np.ascontiguousarray(offset_B1, np.int64),
-        np.ascontiguousarray(load_R, np.int64),
-        np.ascontiguousarray(set_L, np.int64),
-        np.ascontiguousarray(extent_L2, np.int64).reshape(-1, 2),
-        np.ascontiguousarray(tuned_L, np.int64),
-        np.ascontiguousarray(class_L, np.int64),
-        classes_K,
-        time_s_L,
-        tile_L,
-    )
-    if status != OK:
+    if grouped_gemm_times(*ints, classes_K, time_s_L, tile_L) != OK:
         raise ValueError("a grouped GEMM has no finite, non-negative time")
     return time_s_L, tile_L

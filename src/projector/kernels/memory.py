@@ -149,12 +149,8 @@ def _gathered(
     own: Floats,
     zero: int,
     weight_bytes: float,
-    everything: float,
-    layer: float,
-    ends: float,
-    trained_all: float,
-    trained_layer: float,
-    trained_ends: float,
+    parameters: tuple[float, float, float],
+    trained: tuple[float, float, float],
 ) -> float:
     """Return the bytes of weights and gradients of one group that lie whole beside shards.
 
@@ -162,8 +158,11 @@ def _gathered(
     that computes and those gathered ahead of it; or all, where nothing is gathered again. Of the
     gradients it is a layer's, as autograd makes them under FSDP and as they are reduced. Between
     the microbatches of a pipeline FSDP reduces nothing: whole gradients add up. ZeRO 2 reduces a
-    layer at a time as well.
+    layer at a time as well. Of all ``parameters``, and of those that are ``trained``, both are told
+    altogether, of a layer and of the ends.
     """
+    everything, layer, ends = parameters
+    trained_all, trained_layer, trained_ends = trained
     fsdp = own[OWN.fsdp, replica] != 0.0
     ends = min(ends, everything)
     body = everything - ends
@@ -172,16 +171,16 @@ def _gathered(
         min(own[OWN.layers, replica] * layer, body) if own[OWN.again, replica] != 0.0 else body
     )
     trained_ends = min(trained_ends, trained_all)
-    trained = min(trained_layer, trained_all - trained_ends)
-    largest = max(trained, trained_ends)
+    trained_layer = min(trained_layer, trained_all - trained_ends)
+    largest = max(trained_layer, trained_ends)
     if zero == 2:
         return float(own[OWN.gradient_bytes, replica] * largest)
     if zero < 2:
         return 0.0
-    summed = trained if fsdp else largest
+    summed = trained_layer if fsdp else largest
     if own[OWN.waits, replica] != 0.0:
         summed = trained_all
-    made = 2.0 * trained if fsdp else 0.0
+    made = 2.0 * trained_layer if fsdp else 0.0
     return float(weight_bytes * whole + made + own[OWN.reduce_bytes, replica] * summed)
 
 
@@ -195,31 +194,15 @@ def _both_gathered(
     """
     found = 0.0
     if own[OWN.dense_ranks, replica] > 1.0:
-        found += _gathered(
-            replica,
-            own,
-            zero,
-            weight_bytes,
-            total[SUM.dense_parameters],
-            most[MOST.layer_parameters],
-            total[SUM.end_parameters],
-            total[SUM.trained_dense],
-            most[MOST.trained_layer],
-            total[SUM.trained_ends],
-        )
+        parameters = (
+            total[SUM.dense_parameters], most[MOST.layer_parameters], total[SUM.end_parameters],
+        )  # fmt: skip
+        trained = total[SUM.trained_dense], most[MOST.trained_layer], total[SUM.trained_ends]
+        found += _gathered(replica, own, zero, weight_bytes, parameters, trained)
     if own[OWN.expert_ranks, replica] > 1.0:
-        found += _gathered(
-            replica,
-            own,
-            zero,
-            weight_bytes,
-            total[SUM.expert_parameters],
-            most[MOST.layer_expert_parameters],
-            0.0,
-            total[SUM.trained_experts],
-            most[MOST.trained_layer_experts],
-            0.0,
-        )
+        parameters = total[SUM.expert_parameters], most[MOST.layer_expert_parameters], 0.0
+        trained = total[SUM.trained_experts], most[MOST.trained_layer_experts], 0.0
+        found += _gathered(replica, own, zero, weight_bytes, parameters, trained)
     return found
 
 

@@ -284,27 +284,15 @@ def moe_exchange_time_column(
     Raises `ValueError` where a row has no valid time, with the values of the first such row.
     """
     columns = broadcast_columns(
-        (
-            op, tokens, message_bytes, copies, domains_reached, ranks, local, span, channels,
-            fabric_index,
-        ),
-        (
-            np.int64, np.float64, np.float64, np.float64, np.float64, np.int64, np.int64,
-            np.int64, np.float64, np.int64,
-        ),
+        {"tokens", "message_bytes", "copies", "domains_reached", "channels"}, op=op, tokens=tokens,
+        message_bytes=message_bytes, copies=copies, domains_reached=domains_reached, ranks=ranks,
+        local=local, span=span, channels=channels, fabric=fabric_index,
     )  # fmt: skip
     fabrics = np.require(fabrics, FABRIC, ["C", "W"])
     exchanges = np.require(exchanges, EXCHANGE, ["C", "W"])
-    op_G, tokens_G, bytes_G, copies_G, reached_G, *group_GX = columns
-    ranks_G, local_G, span_G, channels_G, fabric_G = group_GX
-    time_s_G = np.empty(op_G.shape[0])
-    if moe_exchange_times(
-        op_G, tokens_G, bytes_G, np.stack([copies_G, reached_G], axis=1), ranks_G, local_G,
-        span_G, channels_G, fabric_G, fabrics, exchanges, time_s_G,
-    ):  # fmt: skip
-        raise_first_invalid(
-            "exchange", time_s_G, op=op_G, tokens=tokens_G, message_bytes=bytes_G, copies=copies_G,
-            domains_reached=reached_G, ranks=ranks_G, local=local_G, span=span_G,
-            channels=channels_G, fabric=fabric_G,
-        )  # fmt: skip
+    op_G, tokens_G, bytes_G, copies_G, domains_G, *group_GX = columns.values()
+    reached_G2, time_s_G = np.stack([copies_G, domains_G], axis=1), np.empty(len(op_G))
+    arguments = op_G, tokens_G, bytes_G, reached_G2, *group_GX, fabrics, exchanges, time_s_G
+    if moe_exchange_times(*arguments):
+        raise_first_invalid("exchange", time_s_G, columns)
     return time_s_G

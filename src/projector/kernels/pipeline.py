@@ -102,10 +102,6 @@ class Replays(NamedTuple):
         longest: Ints = self.rank_end_ps.max(axis=1)
         return longest
 
-    def rows(self, begin: int, end: int) -> "Replays":
-        """Return some of the configurations, in the same arrays."""
-        return Replays(*(column[begin:end] for column in self))
-
 
 class Ends(NamedTuple):
     """When the ranks of n replays end; of replays that are equal but for a shift, one is kept.

@@ -100,7 +100,7 @@ def _shift(shape: Ints, microbatch: int, microbatches: int) -> int:
 
 
 @helper
-def _decide_at(clock: Ints, rank: int, time_ps: int) -> None:
+def decide_at(clock: Ints, rank: int, time_ps: int) -> None:
     """Note when a rank decides next.
 
     The clock is a binary tree: entry n is the earlier of 2 n and 2 n + 1, ranks are its last half.
@@ -116,7 +116,7 @@ def _decide_at(clock: Ints, rank: int, time_ps: int) -> None:
 
 
 @helper
-def _earliest(clock: Ints) -> int:
+def earliest(clock: Ints) -> int:
     """Return the rank that decides first, of several the first one."""
     ranks = clock.shape[0] // 2
     node = 1
@@ -179,13 +179,14 @@ def _reset(stage_of: Ints, ready: Ints, span: Ints) -> Ints:
 
 
 @helper
-def _new_clock(num_ranks: int) -> Ints:
+def new_clock(num_ranks: int, time_ps: int) -> Ints:
+    """Return a clock of ranks that all decide next at one time."""
     leaves = 1
     while leaves < num_ranks:
         leaves *= 2
     clock = np.full(2 * leaves, NEVER)
     for rank in range(num_ranks):
-        _decide_at(clock, rank, 0)
+        decide_at(clock, rank, time_ps)
     return clock
 
 
@@ -229,7 +230,7 @@ def _plan(
     kind, chunk, microbatch = order
     num_ranks, stages = stage_of.shape[0], stage_of.size
     rank_of = _reset(stage_of, ready, span)
-    clock = _new_clock(num_ranks)
+    clock = new_clock(num_ranks, 0)
     count = np.zeros((3, stages), np.int64)
     held, position = np.zeros(num_ranks), np.zeros(num_ranks, np.int64)
     waits = np.zeros(num_ranks, np.bool_)
@@ -240,7 +241,7 @@ def _plan(
     left = kind.shape[0] * kind.shape[1]
     while left > 0:
         # Ranks decide in the order of their times, so that everything that has arrived is known.
-        rank = _earliest(clock)
+        rank = earliest(clock)
         now = clock[clock.shape[0] // 2 + rank]
         if now == NEVER:
             return False
@@ -259,7 +260,7 @@ def _plan(
             c = _waiting_weight(rank, stage_of, count)
             patience = shape[PATIENCE] * duration_ps[WEIGHT, stage_of[rank, c]] if c >= 0 else 0
             if c < 0 or 4 * (min(arrives, NEVER // 8) - now) < patience:
-                _decide_at(clock, rank, arrives)
+                decide_at(clock, rank, arrives)
                 waits[rank] = True
                 continue
             k = WEIGHT
@@ -279,7 +280,7 @@ def _plan(
             return False
         count[k, stage] += 1
         held[rank] += _held_by(k, activation[stage], w_share)
-        _decide_at(clock, rank, end)
+        decide_at(clock, rank, end)
         waits[rank] = False
         left -= 1
         waiting, target = _waiting_for(k, stage, stages)
@@ -289,7 +290,7 @@ def _plan(
             arrival = end if other == rank else end + latency
             ready[waiting, target, m] = arrival
             if waits[other] and arrival < clock[clock.shape[0] // 2 + other]:
-                _decide_at(clock, other, arrival)
+                decide_at(clock, other, arrival)
     return True
 
 

@@ -155,17 +155,6 @@ def _limit(number: Floats, step: int | np.uint64, few: bool) -> int:
     return UNEVEN if largest == BUBBLE and late_s > 0.5 * bubble_s else largest
 
 
-@inlined
-def _bubble_fraction(pipeline_s: float, busiest_s: float) -> float:
-    """Return the idle time of the busiest pipeline rank relative to its work.
-
-    (PP - 1) / (VPP * M) for equal stages. Other ranks idle longer where stages are uneven, which
-    is no bubble.
-    """
-    idle = pipeline_s / busiest_s - 1.0
-    return max(idle, 0.0)
-
-
 @helper
 def _write_memory(
     some: int, stop: int, runs: StepRuns, block: StepBlock, rated: Rated, result: Floats
@@ -241,7 +230,9 @@ def _write_speed(
         result[HFU, row] = mfu * (1.0 + again / flop)
 
         busiest_s, ending_s = number[step, BUSIEST], number[step, ENDING]
-        result[BUBBLE_FRACTION, row] = _bubble_fraction(number[step, LAST_OPERATION], busiest_s)
+        # (PP - 1) / (VPP * M) for equal stages. Other ranks idle longer where stages are uneven,
+        # which is no bubble.
+        result[BUBBLE_FRACTION, row] = max(number[step, LAST_OPERATION] / busiest_s - 1.0, 0.0)
         late = 100.0 * (busiest_s - ending_s) / (ending_s if ending_s > 0.0 else 1.0)
         result[LATE_PERCENT, row] = np.rint(late)
         limit[row] = _limit(number, step, microbatches < families[FEW_BELOW, family])

@@ -472,8 +472,8 @@ def serve_requests(requests: Requests, limits: Limits, table: StepTable, served:
     requests, limits, table. See their classes.
     served : Served. Output, overwritten.
     Returns OK, or STUCK where a request needs more units than there are.
-    Returns Steps of decode alone that follow one another with the same requests are one loop over
-        times..
+
+    Steps of decode alone that follow one another with the same requests are one loop over times.
     """
     total = len(requests.input_tokens)
     served.arrival_s[:] = requests.arrival_s

@@ -469,12 +469,8 @@ def given(value: float | None, otherwise: float) -> float:
 
 def native_type(device: Device, name: str) -> str:
     """Return the matrix type that runs when ``name`` is asked for."""
-    seen = set()
-    while name not in device.matrix_flop_per_clk_per_cu and name not in seen:
+    native, seen = device.matrix_flop_per_clk_per_cu, set()
+    while name not in native and name not in seen:
         seen.add(name)
         name = _STAND_INS.get(name, "fp32")
-    return (
-        name
-        if name in device.matrix_flop_per_clk_per_cu
-        else next(iter(device.matrix_flop_per_clk_per_cu))
-    )
+    return name if name in native else next(iter(native))

@@ -310,26 +310,21 @@ def _ends_given(
 ) -> list[int]:
     middle_ranks = pp - (first is not None) - (last is not None)
     middle = num_layers - (first or 0) - (last or 0)
-    key = (
-        "decoder_first_pipeline_num_layers"
-        if first is not None
-        else "decoder_last_pipeline_num_layers"
-    )
+    stated, end = (last, "last") if first is None else (first, "first")
+    key = f"parallelism.decoder_{end}_pipeline_num_layers"
     if middle < 0 or (middle_ranks <= 0) != (middle == 0) or middle_ranks < 0:
         msg = (
             f"{first or 0} layers on the first and {last or 0} on the last stage leave {middle} of "
             f"{num_layers} for {max(middle_ranks, 0)} other stages"
         )
-        raise ConfigError(msg, key=f"parallelism.{key}", value=first if first is not None else last)
+        raise ConfigError(msg, key=key, value=stated)
     per_rank = _even(middle, middle_ranks) if middle_ranks else []
     per_rank = ([first] if first is not None else []) + per_rank
     per_rank += [last] if last is not None else []
     for count in per_rank:
         if count % vpp:
             msg = f"a pipeline rank with {count} layers cannot split them into vpp ({vpp}) chunks"
-            raise ConfigError(
-                msg, key=f"parallelism.{key}", value=count, allowed=f"multiples of {vpp}"
-            )
+            raise ConfigError(msg, key=key, value=count, allowed=f"multiples of {vpp}")
     return [count // vpp for _ in range(vpp) for count in per_rank]
 
 

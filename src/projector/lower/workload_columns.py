@@ -76,16 +76,6 @@ class Pieces:
         return np.where(asked == MATRIX_TYPES.index("fp32"), cluster.native_fp32, wide)
 
     @cached_property
-    def narrow_dtype(self) -> Ints:
-        """Type of narrow linear layers: FP8 scaled by blocks is one where a device has it."""
-        training = self.training
-        blocks = training.fp8_recipe == FP8_RECIPES.index("blockwise")
-        by_blocks = (training.dtype == MATRIX_TYPES.index("fp8")) & blocks
-        code = MATRIX_TYPES.index("fp8_block")
-        has_blocks = self.cluster.native_mask >> code & 1 == 1
-        return np.where(by_blocks & has_blocks, code, training.dtype)
-
-    @cached_property
     def loads(self) -> Ints:
         """Kept tokens of the fullest expert rank and of a mean one, in parts of `LOAD_ONE`."""
         in_parts = np.full((2, len(self.kinds)), LOAD_ONE, np.int64)
@@ -131,9 +121,14 @@ def kept_loads(load: Floats, ep: int, capacity: float, *, padded: bool) -> tuple
 
 def _linear_dtype(pieces: Pieces) -> Ints:
     """Return the type of linear layers; MTP projections are as narrow as the job."""
-    is_projection = (pieces.kinds["kind"] == Kind.MTP) & (pieces.training.narrow == 1)
+    training, blocks = pieces.training, MATRIX_TYPES.index("fp8_block")
+    is_projection = (pieces.kinds["kind"] == Kind.MTP) & (training.narrow == 1)
     narrow = (pieces.kinds["narrow"] == 1) | is_projection
-    return np.where(narrow, pieces.narrow_dtype, pieces.wide_dtype)
+    # FP8 scaled by blocks is a type where a device has it.
+    by_blocks = training.fp8_recipe == FP8_RECIPES.index("blockwise")
+    by_blocks &= training.dtype == MATRIX_TYPES.index("fp8")
+    by_blocks &= pieces.cluster.native_mask >> blocks & 1 == 1
+    return np.where(narrow, np.where(by_blocks, blocks, training.dtype), pieces.wide_dtype)
 
 
 @lru_cache(maxsize=4096)

@@ -59,7 +59,7 @@ class Builder:
 
     def weight(self, *shape: int) -> Tensor:
         """Return a new weight."""
-        weight = self.kit.parameter(*shape, dtype=self.dtype)
+        weight = self.kit.random(*shape, dtype=self.dtype, scale=0.02).requires_grad_()
         self.weights.append(weight)
         return weight
 

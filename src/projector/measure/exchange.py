@@ -110,18 +110,6 @@ class Collectives:
             message.wait()
         return received
 
-    def send_first(self, x: Tensor) -> Tensor:
-        """Give everybody the first rank's rows, in place."""
-        first = self.distributed.get_global_rank(self.handle, 0)
-        self.distributed.broadcast(x, first, group=self.handle)
-        return x
-
-    def reduce_first(self, x: Tensor) -> Tensor:
-        """Leave the sum with the first rank, in place."""
-        first = self.distributed.get_global_rank(self.handle, 0)
-        self.distributed.reduce(x, first, group=self.handle)
-        return x
-
 
 OfGroup = Callable[[Collectives, Tensor], Tensor]
 
@@ -510,7 +498,8 @@ def collective(ranks: Ranks, key: OperationKey, device: Any) -> Run:
     if handle is None:
         return lambda: None
     torch = ranks.torch
-    of_group = Collectives(torch, handle)
+    distributed, of_group = torch.distributed, Collectives(torch, handle)
+    first = distributed.get_global_rank(handle, 0)
     wide = (key.label, key.phase) == WIDE
     dtype = torch.float32 if wide else torch.bfloat16
     # Whole parts for every rank.
@@ -528,8 +517,8 @@ def collective(ranks: Ranks, key: OperationKey, device: Any) -> Run:
         "reduce_scatter": of_group.scatter,
         "all_to_all": of_group.swap,
         "all_to_all_v": of_group.swap,
-        "broadcast": of_group.send_first,
-        "reduce": of_group.reduce_first,
+        "broadcast": lambda x: distributed.broadcast(x, first, group=handle),
+        "reduce": lambda x: distributed.reduce(x, first, group=handle),
         "send_recv": of_group.pass_on,
     }
     run = runs[key.operation]

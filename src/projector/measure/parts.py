@@ -86,10 +86,6 @@ class Kit:
         generator = self._generator(self.seed)
         return self.torch.randint(below, shape, generator=generator, device=self.device)
 
-    def parameter(self, *shape: int, dtype: Any) -> Tensor:
-        """Return a random weight that wants a gradient."""
-        return self.random(*shape, dtype=dtype, scale=0.02).requires_grad_()
-
 
 def norm(torch: Torch, x: Tensor, weight: Tensor, bias: Tensor | None, *, eager: bool) -> Tensor:
     """Normalise rows: by their root mean square, or with a bias by mean and variance."""

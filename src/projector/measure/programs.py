@@ -18,7 +18,7 @@ from projector.measure import record
 from projector.measure import task as tasks
 from projector.measure.keys import OperationKey, keys_of
 from projector.measure.process import run_task
-from projector.measure.reduction import Reduction, reduce_job
+from projector.measure.reduction import Reduction, reduce_job, reduction_lines
 from projector.operations.cost import cost_rows
 from projector.operations.emit import emit_operations
 from projector.operations.table import ATTENTION, COLLECTIVE, CP_COMM, GEMM, MEMORY, OperationTable
@@ -230,7 +230,7 @@ def benchmark_record(
     refuse_adapter(job.training.adapter, "layers are measured with all weights trained")
     reduction = reduce_job(job, benchmark_gpus)
     if tell is not None:
-        for line in reduction.lines():
+        for line in reduction_lines(reduction.to_dict()):
             tell(line)
     task = task_of(reduction, device, tasks.Pace())
     progress = None if tell is None else tasks.Sparing(tell)

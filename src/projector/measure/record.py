@@ -22,6 +22,7 @@ from projector.config.parallelism import ParallelismConfig
 from projector.config.training import TrainingConfig
 from projector.config.yaml_file import check_nesting
 from projector.distribution import package_version
+from projector.envelope import told
 from projector.errors import ConfigError, shown
 from projector.files import check_place, read_bounded, write_whole
 from projector.measure import task
@@ -33,7 +34,7 @@ from projector.measure.reduction import (
     kept_experts,
     reduction_lines,
 )
-from projector.units import MILLISECOND, to_gib
+from projector.units import to_gib
 
 MOST_BYTES = 64 * 1024**2
 """A record of a large model has one or two MiB."""
@@ -507,6 +508,9 @@ def shape_words(key: OperationKey) -> str:
     return f"{key.bytes:,.0f} bytes"
 
 
+_TIMING = "median_ms low_ms high_ms repeats settled clock_mhz power_w"
+
+
 def _outcome(outcome: task.Outcome) -> dict[str, Any]:
     gib = {
         f"{name.removesuffix('_bytes')}_gib": to_gib(value)
@@ -519,16 +523,7 @@ def _outcome(outcome: task.Outcome) -> dict[str, Any]:
     return {
         "status": outcome.status,
         "message": outcome.message,
-        "times": {name: _timing(timing) for name, timing in outcome.times.items()},
+        "times": {name: told(timing, _TIMING) for name, timing in outcome.times.items()},
         "numbers": {**numbers, **gib},
         "backend": outcome.backend,
-    }
-
-
-def _timing(timing: task.Timing) -> dict[str, Any]:
-    return {
-        f"{name.removesuffix('_s')}_ms" if name.endswith("_s") else name: (
-            value / MILLISECOND if name.endswith("_s") else value
-        )
-        for name, value in timing.model_dump().items()
     }

@@ -201,10 +201,6 @@ class Reduction:
         }
         return [name for name, is_so in others.items() if is_so]
 
-    def lines(self) -> list[str]:
-        """Return what was reduced and why, one line each."""
-        return reduction_lines(self.to_dict())
-
 
 def reduction_lines(described: Mapping[str, Any]) -> list[str]:
     """Return what was reduced and why, one line each, from `Reduction.to_dict`."""

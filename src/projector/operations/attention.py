@@ -187,20 +187,10 @@ def _emit_absorbed_projections(
     _emit_latent_keys(table, shapes, chunks, "attention.kv_up", steps.chunks * steps.chunk_tokens)
     absorbed = np.where(sparse, shapes.tokens, steps.decode_tokens)
     decode = where[absorbed[where] > 0]
-    linear.emit_linear(
-        table, shapes, decode, "attention.absorb_k",
-        linear.Linear(
-            tokens=absorbed, n_in=shapes.d_nope, n_out=shapes.kv_lora, groups=heads,
-            wide=True,
-        ),
-    )  # fmt: skip
-    linear.emit_linear(
-        table, shapes, decode, "attention.absorb_v",
-        linear.Linear(
-            tokens=absorbed, n_in=shapes.kv_lora, n_out=shapes.d_v, groups=heads,
-            wide=True,
-        ),
-    )  # fmt: skip
+    by_head = partial(linear.Linear, tokens=absorbed, groups=heads, wide=True)
+    absorb = partial(linear.emit_linear, table, shapes, decode)
+    absorb("attention.absorb_k", by_head(n_in=shapes.d_nope, n_out=shapes.kv_lora))
+    absorb("attention.absorb_v", by_head(n_in=shapes.kv_lora, n_out=shapes.d_v))
 
 
 def emit_latents(table: ops.TableBuilder, shapes: Shapes, where: Ints) -> None:
@@ -288,8 +278,8 @@ def emit_cached_core(
         builder.add(
             dense, label, kind=ops.ATTENTION,
             category=ops.COMPUTE_ATTENTION, dtype=shapes.wide_dtype, batch=steps.chunks,
-            heads=heads, key_heads=key_heads, m=steps.chunk_tokens, n=steps.chunk_keys,
-            k=shapes.d_qk, d_v=shapes.d_v, causal=1, window=window,
+            heads=heads, key_heads=key_heads, m=steps.chunk_tokens, k=shapes.d_qk, d_v=shapes.d_v,
+            n=steps.chunk_context + steps.chunk_tokens, causal=1, window=window,
         )  # fmt: skip
         seen = np.where(window > 0, np.minimum(keys, window + steps.queries - 1), keys)
         seen = np.where(shapes.index_heads > 0, np.minimum(seen, shapes.index_topk), seen)

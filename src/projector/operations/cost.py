@@ -276,13 +276,8 @@ def _cost_attention(
     table: ops.OperationTable, workloads: Workloads, device: Ints, time_s: Floats, detail: Ints
 ) -> None:
     rows = np.flatnonzero(table.kind == ops.ATTENTION)
-    extents = np.stack(
-        [
-            table.batch[rows], table.heads[rows], table.key_heads[rows], table.m[rows],
-            table.n[rows], table.k[rows], table.d_v[rows],
-        ],
-        axis=1,
-    )  # fmt: skip
+    names = ("batch", "heads", "key_heads", "m", "n", "k", "d_v")
+    extents = np.stack([getattr(table, name)[rows] for name in names], axis=1)
     time_s[rows], detail[rows] = attention_time_columns(
         extents, table.causal[rows], table.window[rows],
         (table.phase[rows] == ops.BACKWARD).astype(np.int64), table.dtype[rows], device[rows],
@@ -304,11 +299,6 @@ class Hidden(NamedTuple):
     slowed: Floats
     """float64[h]: share by which the compute beside it takes longer."""
 
-    @property
-    def slowdown_s(self) -> Floats:
-        """float64[h]: how much longer the compute beside it takes."""
-        return self.slowed * self.longer * self.hidden_s
-
 
 def exposed_times(
     table: ops.OperationTable | HidingRows, time_s: Floats, slowdown: Floats, num_workloads: int
@@ -316,7 +306,9 @@ def exposed_times(
     """Return what of the seconds of each row lengthens a step; see `hidden_times`."""
     hidden = hidden_times(table, time_s, slowdown, num_workloads)
     exposed_s = time_s.copy()
-    exposed_s[hidden.rows] = hidden.waited_s + hidden.slowdown_s
+    # The compute beside what hides takes longer.
+    slowdown_s = hidden.slowed * hidden.longer * hidden.hidden_s
+    exposed_s[hidden.rows] = hidden.waited_s + slowdown_s
     return exposed_s
 
 
@@ -423,11 +415,7 @@ class TimeSlots(NamedTuple):
 
     def joined(self, other: "TimeSlots") -> "TimeSlots":
         """Return those of two tables."""
-        return TimeSlots(
-            np.concatenate([self.slot, other.slot]),
-            np.concatenate([self.kind, other.kind]),
-            np.concatenate([self.again, other.again]),
-        )
+        return TimeSlots._make(map(np.concatenate, zip(self, other, strict=True)))
 
 
 def time_slots(table: ops.OperationTable, workloads: Workloads) -> TimeSlots:

@@ -104,7 +104,7 @@ def emit_head(table: TableBuilder, shapes: Shapes, where: Ints) -> None:
     )
     # Maximum, sum of exponentials and the target's logit of each token.
     communication.emit_collective(
-        table, np.intersect1d(where, shapes.where(shapes.tp > 1)), "head.tp.all_reduce",
+        table, np.intersect1d(where, np.flatnonzero(shapes.tp > 1)), "head.tp.all_reduce",
         phase=FORWARD, category=TP_COMM, operation=ALL_REDUCE, num_bytes=4.0 * shapes.tokens,
         ranks=shapes.tp, local=shapes.tp_local, span=shapes.tp_span, repeats=3.0,
     )  # fmt: skip

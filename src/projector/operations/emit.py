@@ -45,7 +45,7 @@ def _emit_parts(
 ) -> None:
     """Let each emitter write the layers that it serves."""
     for emit, parts in emitters:
-        where = shapes.where(has_part(shapes.kind, *parts))
+        where = np.flatnonzero(has_part(shapes.kind, *parts))
         if len(where):
             emit(table, shapes, where)
 
@@ -55,17 +55,17 @@ def emit_operations(rows: Records) -> OperationTable:
     shapes = Shapes(rows)
     table = TableBuilder(len(rows))
     kind = shapes.kind
-    layers = shapes.where(is_layer(kind))
+    layers = np.flatnonzero(is_layer(kind))
     denoises = shapes.latent_size > 0
-    ends.emit_embedding(table, shapes, shapes.where((kind == Kind.EMBEDDING) & ~denoises))
-    emit_conditions(table, shapes, shapes.where((kind == Kind.EMBEDDING) & denoises))
-    ends.emit_mtp(table, shapes, shapes.where(kind == Kind.MTP))
-    ends.emit_projector(table, shapes, shapes.where(kind == Kind.PROJECTOR))
+    ends.emit_embedding(table, shapes, np.flatnonzero((kind == Kind.EMBEDDING) & ~denoises))
+    emit_conditions(table, shapes, np.flatnonzero((kind == Kind.EMBEDDING) & denoises))
+    ends.emit_mtp(table, shapes, np.flatnonzero(kind == Kind.MTP))
+    ends.emit_projector(table, shapes, np.flatnonzero(kind == Kind.PROJECTOR))
     if len(layers):
         # Sandwich norms come in pairs around attention and MLP.
         before, after = (shapes.norms + 1) // 2, shapes.norms // 2
-        mixed = shapes.where(has_part(kind, "attention", *RECURRENT))
-        fed = shapes.where(has_part(kind, "dense", "moe"))
+        mixed = np.flatnonzero(has_part(kind, "attention", *RECURRENT))
+        fed = np.flatnonzero(has_part(kind, "dense", "moe"))
         emit_norm(table, shapes, mixed, "attention.norm", count=before)
         _emit_parts(table, shapes, _MIXERS)
         both = mixed[has_part(kind[mixed], "attention") & has_part(kind[mixed], *RECURRENT)]
@@ -74,8 +74,8 @@ def emit_operations(rows: Records) -> OperationTable:
         emit_norm(table, shapes, fed, "mlp.norm", count=after)
         _emit_parts(table, shapes, _FEED_FORWARDS)
         emit_residual(table, shapes, fed, "mlp.residual")
-    ends.emit_head(table, shapes, shapes.where((kind == Kind.HEAD) & ~denoises))
-    emit_denoised(table, shapes, shapes.where((kind == Kind.HEAD) & denoises))
+    ends.emit_head(table, shapes, np.flatnonzero((kind == Kind.HEAD) & ~denoises))
+    emit_denoised(table, shapes, np.flatnonzero((kind == Kind.HEAD) & denoises))
     built = table.build()
     # Nothing goes back through a frozen tower, nor is anything kept for it.
     still = ((kind == Kind.VISION) & (shapes.frozen == 1))[built.workload]
@@ -99,39 +99,25 @@ def _emit_unfused(table: TableBuilder, shapes: Shapes, steps: StepShapes, where:
     )  # fmt: skip
 
 
-def emit_inference(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
-    """Return the operation table of inference steps; a row represents all layers that are equal."""
-    table = TableBuilder(len(shapes), forward_only=True)
-    _emit_base(table, shapes, steps)
-    _emit_core(table, shapes, steps)
-    return _widened(table.build(), shapes, steps)
+def emit_inference(
+    shapes: InferenceShapes, steps: StepShapes, *, base: bool = True, core: bool = True
+) -> OperationTable:
+    """Return the operation table of inference steps; a row represents all layers that are equal.
 
-
-def emit_inference_base(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
-    """Return the part of the table that depends on the tokens of a step alone."""
-    table = TableBuilder(len(shapes), forward_only=True)
-    _emit_base(table, shapes, steps)
-    return _widened(table.build(), shapes, steps)
-
-
-def emit_inference_core(shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
-    """Return the part of the table that depends on what is cached."""
-    table = TableBuilder(len(shapes), forward_only=True)
-    _emit_core(table, shapes, steps)
-    return _widened(table.build(), shapes, steps)
-
-
-def _widened(table: OperationTable, shapes: InferenceShapes, steps: StepShapes) -> OperationTable:
-    """Put linear layers that are not narrow in 16 bits."""
+    The ``base`` depends on the tokens of a step alone, the ``core`` on what is cached.
+    """
+    builder = TableBuilder(len(shapes), forward_only=True)
+    if base:
+        _emit_base(builder, shapes, steps)
+    if core:
+        rows = np.arange(len(shapes))
+        emit_cached_core(builder, shapes, steps, rows)
+        emit_cached_indexer(builder, shapes, steps, rows)
+    table = builder.build()
+    # Linear layers that are not narrow have 16 bits.
     wide = np.flatnonzero(~is_narrow(table, steps.narrow_layers[table.workload]))
     table.dtype[wide] = shapes.wide_dtype[table.workload[wide]]
     return table
-
-
-def _emit_core(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:
-    rows = np.arange(len(shapes))
-    emit_cached_core(table, shapes, steps, rows)
-    emit_cached_indexer(table, shapes, steps, rows)
 
 
 def _emit_base(table: TableBuilder, shapes: InferenceShapes, steps: StepShapes) -> None:

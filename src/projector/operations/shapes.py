@@ -71,10 +71,6 @@ class Shapes(WorkloadColumns):
         shapes.__dict__["tokens"] = tokens
         return shapes
 
-    def where(self, mask: Flags) -> Ints:
-        """Return the indices of the workloads that a mask selects."""
-        return np.flatnonzero(mask)
-
 
 class InferenceShapes(Shapes):
     """Columns of inference steps, whose engines quantise in the kernel that writes an operand."""
@@ -194,11 +190,6 @@ class StepShapes:
     def decode_tokens(self) -> Ints:
         """New tokens of all sequences that decode."""
         return self.sequences * self.queries
-
-    @property
-    def chunk_keys(self) -> Ints:
-        """Tokens that the queries of a chunk see."""
-        return self.chunk_context + self.chunk_tokens
 
     @property
     def tokens(self) -> Ints:

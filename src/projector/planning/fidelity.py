@@ -96,44 +96,22 @@ def _tiled_choice(layout: Configuration, step: PerformanceProjection) -> Choice:
     assert step.run is not None
     return _choice(
         step,
-        layout.overrides,
-        run_figures(step.run),
-        (memory.peak_low_bytes, memory.peak_bytes, memory.peak_high_bytes),
-        memory.usable_bytes,
-        memory.verdict,
-        step.band,
+        overrides=layout.overrides,
+        run=run_figures(step.run),
+        **{name: getattr(memory, name) for name in _PEAKS},
+        usable_bytes=memory.usable_bytes,
+        verdict=memory.verdict,
+        band=step.band,
     )
 
 
-def _choice(
-    step: PerformanceProjection | results.FirstOrderPerformance,
-    overrides: Mapping[str, Any],
-    run: RunFigures,
-    peaks: tuple[float, float, float],
-    usable_bytes: float,
-    verdict: str,
-    band: Band,
-) -> Choice:
-    """Return a projected layout; ``peaks`` are lower end of the band, middle and upper end."""
-    low_bytes, peak_bytes, high_bytes = peaks
-    return Choice(
-        job=step.job,
-        overrides=overrides,
-        run=run,
-        iteration_time_s=step.iteration_time_s,
-        tokens_per_s_per_gpu=step.tokens_per_s_per_gpu,
-        mfu=step.mfu,
-        peak_bytes=peak_bytes,
-        peak_low_bytes=low_bytes,
-        peak_high_bytes=high_bytes,
-        usable_bytes=usable_bytes,
-        verdict=verdict,
-        degrees=step.degrees,
-        schedule=step.schedule,
-        bound=step.bound,
-        band=band,
-        warnings=step.warnings,
-    )
+_PEAKS = ("peak_bytes", "peak_low_bytes", "peak_high_bytes")
+_OF_A_STEP = "job iteration_time_s tokens_per_s_per_gpu mfu degrees schedule bound warnings"
+
+
+def _choice(step: PerformanceProjection | results.FirstOrderPerformance, **further: Any) -> Choice:
+    """Return a projected layout, with what its step does not say."""
+    return Choice(**{name: getattr(step, name) for name in _OF_A_STEP.split()}, **further)
 
 
 def _worth_showing(found: SearchResult) -> list[Configuration]:
@@ -194,15 +172,21 @@ def _run_of(step: results.FirstOrderPerformance) -> results.FirstOrderRun:
 
 
 def _closed_choice(step: results.FirstOrderPerformance) -> Choice:
-    peak_bytes, split = step.memory.peak_bytes, step.job.parallelism
     overrides = {
         **UNSPLIT,
         **{f"parallelism.{name}": step.degrees[name] for name in ("tp", "pp", "ep")},
-        "parallelism.zero_stage": split.zero_stage,
+        "parallelism.zero_stage": step.job.parallelism.zero_stage,
         "training.recompute": step.job.training.recompute.granularity,
     }
-    run, room = first_order_figures(_run_of(step)), step.memory.device_memory_bytes
-    return _choice(step, overrides, run, (peak_bytes,) * 3, room, FITS, NO_BAND)
+    return _choice(
+        step,
+        overrides=overrides,
+        run=first_order_figures(_run_of(step)),
+        **dict.fromkeys(_PEAKS, step.memory.peak_bytes),
+        usable_bytes=step.memory.device_memory_bytes,
+        verdict=FITS,
+        band=NO_BAND,
+    )
 
 
 Fidelity = Tiles | FirstOrder

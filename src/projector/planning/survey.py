@@ -386,14 +386,11 @@ def fewest_that_fit(surveyor: Surveyor, kind: ClusterKind) -> None:
         low, high = high, 2 * high
         if high * bounds.gpus_per_node > surveyor.question.settings.most_gpus:
             return
-    for _ in range(surveyor.question.settings.halvings):
-        middle = (low + high) // 2
-        if middle in (low, high):
-            return
-        if surveyor.site(kind, middle).best is None:
-            low = middle
-        else:
-            high = middle
+    _halve(
+        (low, high),
+        surveyor.question.settings.halvings,
+        lambda nodes: surveyor.site(kind, nodes).best is not None,
+    )
 
 
 def _skip_small(
@@ -448,15 +445,21 @@ def _refine(surveyor: Surveyor, kind: ClusterKind, sites: list[Site]) -> None:
     edge = next((i for i in range(1, len(sites)) if beyond[i] and not beyond[i - 1]), None)
     if edge is None:
         return
-    low, high = sites[edge - 1].nodes, sites[edge].nodes
-    for _ in range(question.settings.refinements):
+    _halve(
+        (sites[edge - 1].nodes, sites[edge].nodes),
+        question.settings.refinements,
+        lambda nodes: _is_beyond(question, surveyor.site(kind, nodes)),
+    )
+
+
+def _halve(ends: tuple[int, int], tries: int, is_beyond: Callable[[int], bool]) -> None:
+    """Look at numbers of nodes between two, where something begins to hold."""
+    low, high = ends
+    for _ in range(tries):
         middle = (low + high) // 2
         if middle in (low, high):
             return
-        if _is_beyond(question, surveyor.site(kind, middle)):
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if is_beyond(middle) else (middle, high)
 
 
 def _power_of_two(number: int) -> int:

@@ -95,11 +95,11 @@ def assumptions_of(question: Question, choices: Sequence[Choice]) -> tuple[str, 
 def _of_others(choices: Sequence[Choice]) -> list[str]:
     """Return what only runs on other devices than the first assume, such as their prices."""
     known, found = set(choices[0].run.assumptions), []
-    for label in dict.fromkeys(each.label for each in choices):
+    labels = dict.fromkeys(each.label for each in choices)
+    for label in labels:
         run = next(each.run for each in choices if each.label == label)
         found += [f"On {label}: {text}." for text in run.assumptions if text not in known]
     priced = {each.label for each in choices if each.run.cost_usd is not None}
-    labels = dict.fromkeys(each.label for each in choices)
     if priced and len(priced) < len(labels):
         names = ", ".join(label for label in labels if label not in priced)
         found.append(f"No price of {names}, so that choices are ranked by GPU-hours.")

@@ -224,14 +224,6 @@ def band_text(low_bytes: float, high_bytes: float) -> str:
     return f"{to_gib(low_bytes):,.1f} to {to_gib(high_bytes):,.1f}"
 
 
-def at_risk_text(low_bytes: float, high_bytes: float, usable_bytes: float) -> str:
-    """Say what is at risk, for a warning."""
-    return (
-        f"memory is at risk: {COVERED} % of comparable runs peak at "
-        f"{band_text(low_bytes, high_bytes)} GiB, and {to_gib(usable_bytes):,.1f} are usable"
-    )
-
-
 SEVERAL = "several"
 """Name of pairs that differ in more than one setting."""
 

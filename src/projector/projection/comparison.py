@@ -115,10 +115,6 @@ class NotMeasured:
     status: str
     message: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the program as ``--json`` prints it."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -147,7 +143,7 @@ class Comparison:
                 "operations": errors(entry.pair for entry in self.operations),
                 "layers": errors(entry.pair for entry in self.layers),
             },
-            "not_measured": [entry.to_dict() for entry in self.missing],
+            "not_measured": [asdict(entry) for entry in self.missing],
         }
 
 

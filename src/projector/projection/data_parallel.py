@@ -272,11 +272,6 @@ class PassFlags(NamedTuple):
         """Whether the first forward alone waits for gathers, which run from its start on."""
         return np.asarray(self.overlaps_gather & ~self.every_gather)
 
-    @property
-    def reduces_after(self) -> Flags:
-        """Whether gradients are reduced when the last backward has ended."""
-        return np.asarray(~self.overlaps_reduce & ~self.every_reduce)
-
 
 def pass_flags(replicas: Replicas) -> PassFlags:
     """Return when each replica gathers and reduces."""

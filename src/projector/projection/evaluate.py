@@ -114,11 +114,6 @@ class Evaluation:
         counts = np.array([setting.microbatches for setting in self.settings], np.int64)
         return counts.take(self.setting_of_job)
 
-    @cached_property
-    def pipeline_of_job(self) -> Ints:
-        """int64[jobs]: pipeline of the workloads that each job has."""
-        return self.workloads.pipeline.take(self.families.of_job)
-
     def take(self, rows: Ints) -> "Evaluation":
         """Return some of the jobs, each at most once; their families are all kept."""
         replicas, families = self.inputs.replicas, self.families

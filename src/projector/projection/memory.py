@@ -8,11 +8,11 @@ import numpy as np
 
 from projector.config.bands import Band
 from projector.config.job import Job
-from projector.envelope import Told, told
+from projector.envelope import Told, envelope, told
 from projector.lower.stages import KINDS
 from projector.operations.counts import ModelCounts
 from projector.projection import provenance as origins
-from projector.projection.bands import AT_RISK, COVERED, WORDS, at_risk_text, band_text, memory_band
+from projector.projection.bands import AT_RISK, COVERED, WORDS, band_text, memory_band
 from projector.projection.evaluate import Evaluation
 from projector.projection.results import MEMORY_SCALARS, Results, from_gib, json_object
 from projector.projection.terms import MEMORY_TERMS, MemoryTerms
@@ -171,8 +171,9 @@ class MemoryProjection:
             found = (*found, excess)
         if self.verdict != AT_RISK:
             return found
-        ends = self.peak_low_bytes, self.peak_high_bytes
-        return (*found, at_risk_text(*ends, self.usable_bytes))
+        peak = band_text(self.peak_low_bytes, self.peak_high_bytes)
+        risk = f"memory is at risk: {COVERED} % of comparable runs peak at {peak} GiB, and "
+        return (*found, f"{risk}{to_gib(self.usable_bytes):,.1f} are usable")
 
     @property
     def band(self) -> Band:
@@ -199,8 +200,7 @@ class MemoryProjection:
         if self.comparison is not None:
             found |= told(self, "comparison")
         return {
-            **origins.envelope(self.provenance, self.uncertainty),
-            "warnings": list(self.warnings),
+            **envelope(self.warnings, self.uncertainty),
             "ignored_settings": list(self.job.ignored),
             **scalars,
             **told(self, "schedule stages components documented"),

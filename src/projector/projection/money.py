@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from projector.arrays import Flags, Floats
+from projector.arrays import Floats
 from projector.config.job import Job
 from projector.config.listed import listed_price
 from projector.config.prices import WORLD, load_prices, load_surrounding_power, of_family
@@ -38,35 +38,22 @@ from projector.runs.time import RunTimes
 _FP8 = MATRIX_TYPES.index("fp8")
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePower:
-    """Power of jobs, one entry for each, in watts for each device."""
+def device_power(evaluation: Evaluation) -> costs.RunPower:
+    """Return the power of the devices of each job of an evaluation.
 
-    step_w: Floats
-    """Of a device, averaged over a step."""
-    idle_w: Floats
-    """Of a device that waits."""
-    other_w: Floats
-    """Of the rest of a node and of the network."""
-    modelled: Flags
-    """Whether ``step_w`` follows the power model of the device; otherwise a share of its TDP."""
-
-
-def device_power(evaluation: Evaluation) -> DevicePower:
-    """Return the power of the devices of each job of an evaluation."""
-    batch = evaluation.batch
-    power = PowerColumns(batch.sections.cluster, batch.index[3])
-    stated = MoneyColumns(batch.sections.run, batch.index[4]).other_w
-    modelled = ~np.isnan(power.held_w)
-    dynamic_w = _microbatch_joules(evaluation)[evaluation.pipeline_of_job]
+    ``step_w`` follows the power model of the device, or is a share of its TDP where it has none.
+    """
+    power, money = _listed(evaluation), _stated(evaluation)
+    pipeline_of_job = evaluation.workloads.pipeline.take(evaluation.families.of_job)
+    dynamic_w = _microbatch_joules(evaluation)[pipeline_of_job]
     dynamic_w = dynamic_w * evaluation.microbatches / evaluation.jobs.pp
     dynamic_w = dynamic_w / evaluation.steps.iteration_s
     step_w = np.minimum(power.idle_w + dynamic_w, power.held_w)
-    return DevicePower(
-        step_w=np.where(modelled, step_w, power.flat_w),
+    return costs.RunPower(
+        step_w=np.where(np.isnan(power.held_w), power.flat_w, step_w),
         idle_w=power.idle_w,
-        other_w=np.where(np.isnan(stated), power.other_w, stated),
-        modelled=modelled,
+        other_w=np.where(np.isnan(money.other_w), power.other_w, money.other_w),
+        pue=money.pue,
     )
 
 
@@ -107,7 +94,7 @@ KG_PER_TONNE = 1000.0
 class RunMoney:
     """Energy and cost of runs, one entry for each job."""
 
-    power: DevicePower
+    power: costs.RunPower
     energy: costs.RunEnergy
     co2_kg: Floats
     usd_per_gpu_hour: Floats
@@ -127,18 +114,12 @@ def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
     checkpoint is written, during a restart, for spares and for stragglers.
     """
     batch, jobs = evaluation.batch, evaluation.jobs
-    money = MoneyColumns(batch.sections.run, batch.index[4])
-    power = device_power(evaluation)
+    money, power = _stated(evaluation), device_power(evaluation)
     spare_nodes = np.nan_to_num(batch.run.spare_nodes)
     gpus = jobs.gpus.astype(np.float64)
     busy_s = times.compute_s + times.warm_up_s + times.evaluation_s + times.lost_work_s
-    energy = costs.run_energy(
-        costs.RunPower(power.step_w, power.idle_w, power.other_w, money.pue),
-        gpus,
-        spare_nodes * gpus / batch.cluster.nodes,
-        busy_s,
-        times.total_s,
-    )
+    spare_gpus = spare_nodes * gpus / batch.cluster.nodes
+    energy = costs.run_energy(power, gpus, spare_gpus, busy_s, times.total_s)
     owned = _ownership(evaluation, money)
     rent = _stated_or_listed(money.rent, _listed(evaluation).listed_rent, money)
     owners = costs.owned_usd_per_gpu_hour(owned, energy.average_w, money.usd_per_kwh)
@@ -157,6 +138,10 @@ def run_money(evaluation: Evaluation, times: RunTimes) -> RunMoney:
 
 def _listed(evaluation: Evaluation) -> PowerColumns:
     return PowerColumns(evaluation.batch.sections.cluster, evaluation.batch.index[3])
+
+
+def _stated(evaluation: Evaluation) -> MoneyColumns:
+    return MoneyColumns(evaluation.batch.sections.run, evaluation.batch.index[4])
 
 
 def _stated_or_listed(stated: Floats, listed: Floats, money: MoneyColumns) -> Floats:
@@ -214,12 +199,8 @@ def bill_of(money: RunMoney, row: int, mfu: Floats, tokens: Floats) -> RunBill:
     )
 
 
-def money_assumptions(job: Job) -> list[str]:
-    """Return what energy and cost take for granted that a job does not state, a sentence each."""
-    return [*_power_assumptions(job), *_price_assumptions(job)]
-
-
-def _power_assumptions(job: Job) -> list[str]:
+def power_assumptions(job: Job) -> list[str]:
+    """Return what energy takes for granted that a job does not state, a sentence each."""
     energy, device = job.run.energy, job.cluster.device
     around, prices = load_surrounding_power(), load_prices()
     lines = []
@@ -246,7 +227,8 @@ def _power_assumptions(job: Job) -> list[str]:
     return lines
 
 
-def _price_assumptions(job: Job) -> list[str]:
+def price_assumptions(job: Job) -> list[str]:
+    """Return what cost takes for granted, likewise."""
     cost, prices = job.run.cost, load_prices()
     lines = []
     listed = listed_price(job)

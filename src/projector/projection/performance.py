@@ -12,7 +12,7 @@ import numpy as np
 from projector.config.bands import Band
 from projector.config.job import Job
 from projector.config.load import load_job
-from projector.envelope import Told, told
+from projector.envelope import Told, envelope, told
 from projector.kernels.collective_algorithms import ALGORITHMS
 from projector.lower.batch import data_parallel
 from projector.operations.counts import ModelCounts
@@ -21,7 +21,7 @@ from projector.operations.work import repeated_rows
 from projector.projection.bands import WORDS, time_band, verdict_of
 from projector.projection.evaluate import Evaluation, check_placed, evaluate
 from projector.projection.memory import MemoryProjection, memory_projection
-from projector.projection.provenance import Provenance, envelope, provenance_of
+from projector.projection.provenance import Provenance, provenance_of
 from projector.projection.replicas import tied_embedding_bytes
 from projector.projection.results import PERFORMANCE_SCALARS, Results, json_object
 from projector.projection.run import RunProjection, project_runs
@@ -195,8 +195,7 @@ class PerformanceProjection:
         scalars = json_object(self.scalars, PERFORMANCE_SCALARS)
         bound = scalars.pop("bound")
         result = {
-            **envelope(self.provenance, self.uncertainty),
-            "warnings": list(self.warnings),
+            **envelope(self.warnings, self.uncertainty),
             "ignored_settings": list(self.job.ignored),
             **scalars,
             "communication": {name: entry.to_dict() for name, entry in self.communication.items()},

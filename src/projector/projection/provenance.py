@@ -8,7 +8,7 @@ multiplies the embedding too. The physical form is in `projector.projection.memo
 
 import datetime as dt
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +23,6 @@ from projector.config.job import Job
 from projector.config.listed import dated_numbers, price_warnings
 from projector.config.model import ModelConfig
 from projector.config.resources import hardware_table
-from projector.envelope import envelope as plain_envelope
 from projector.envelope import told
 from projector.lower.batch import data_parallel
 from projector.lower.hardware import attention_name
@@ -103,13 +102,9 @@ def provenance_of(job: Job, today: dt.date | None = None) -> Provenance:
     defaults: dict[str, Any] = {}
     for section in ("parallelism", "training", "cluster"):
         _collect(getattr(job, section), section, defaults, derived)
-    return Provenance(defaults, derived, (*job.notes, *_warnings(job, today)), _of_device(job))
-
-
-def _of_device(job: Job) -> dict[str, Any]:
-    origins = origins_of(job.cluster.device)
-    borrowed = {owner: list(fields) for owner, fields in origins.borrowed.items()}
-    return {"name": job.cluster.device.name, "borrowed": borrowed, "assumed": list(origins.assumed)}
+    profile = job.cluster.device
+    device = {"name": profile.name, **told(origins_of(profile), "borrowed assumed")}
+    return Provenance(defaults, derived, (*job.notes, *_warnings(job, today)), device)
 
 
 def _warnings(job: Job, today: dt.date | None) -> list[str]:
@@ -234,11 +229,6 @@ _WHERE: dict[Evidence, str] = {
 }
 
 
-def envelope(provenance: Provenance, band: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys that every JSON object of a projection carries."""
-    return plain_envelope(provenance.warnings, band)
-
-
 def _collect(
     section: BaseModel, path: str, defaults: dict[str, Any], derived: dict[str, str]
 ) -> None:
@@ -269,10 +259,6 @@ class DocumentedMemory:
     total_gib: float
     components: dict[str, dict[str, float]]
     """Parameters of one rank and activation GiB of one microbatch, by module."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values under the names of the attributes."""
-        return asdict(self)
 
 
 def documented_components(job: Job) -> dict[str, dict[str, float]]:

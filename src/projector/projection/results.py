@@ -67,6 +67,10 @@ def _number(which: int) -> Callable[["Results"], Floats]:
     return lambda results: results.number(which)
 
 
+def _bytes(which: int) -> cached_property[Floats]:
+    return cached_property(lambda results: results.number(which) * GIB)
+
+
 class Results:
     """What scalars of a batch are computed from; what several need is computed once."""
 
@@ -184,20 +188,12 @@ class Results:
         }
         return bounds(self.rows.limit, numbers)
 
-    @property
-    def headroom_bytes(self) -> Floats:
-        """What is left at the peak; negative where a job does not fit."""
-        return self.number(kernels.HEADROOM_GIB) * GIB
-
-    @property
-    def peak_low_bytes(self) -> Floats:
-        """Lower end of the band of each peak."""
-        return self.number(kernels.PEAK_GIB_LOW) * GIB
-
-    @property
-    def peak_high_bytes(self) -> Floats:
-        """Upper end of the band of each peak."""
-        return self.number(kernels.PEAK_GIB_HIGH) * GIB
+    headroom_bytes = _bytes(kernels.HEADROOM_GIB)
+    """What is left at the peak; negative where a job does not fit."""
+    peak_low_bytes = _bytes(kernels.PEAK_GIB_LOW)
+    """Lower end of the band of each peak."""
+    peak_high_bytes = _bytes(kernels.PEAK_GIB_HIGH)
+    """Upper end of the band of each peak."""
 
     @cached_property
     def fits(self) -> Flags:

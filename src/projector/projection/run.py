@@ -308,7 +308,8 @@ class RunProjection:
     @property
     def assumptions(self) -> list[str]:
         """What the job does not state."""
-        return [*assumptions_of(self.job), *bills.money_assumptions(self.job)]
+        parts = (assumptions_of, bills.power_assumptions, bills.price_assumptions)
+        return [line for lines_of in parts for line in lines_of(self.job)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object ``run`` of ``performance --json``."""

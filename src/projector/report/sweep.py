@@ -358,8 +358,8 @@ def _heat_maps(result: SweepResult) -> list[Section]:
     if not shown:
         return []
     text = (
-        f"Each cell has the best of all rows with its two values ({shown[0].label}); computed "
-        "from all rows. Grey: nothing fits. Empty: no legal job."
+        f"Each cell has the best of all rows with its two values ({shown[0].label}). Grey: none "
+        f"{'keeps what is promised' if SLO in result.columns else 'fits'}. Empty: none is legal."
     )
     if shown[0].workloads:
         text += (

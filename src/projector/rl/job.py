@@ -221,7 +221,6 @@ def read_rl(
 
 
 def _section(name: str, value: Any) -> Mapping[str, Any]:
-    """Return the fields of a section, none where it is left out."""
     if isinstance(value or {}, Mapping):
         return value or {}
     msg = f"{name}: should be a mapping (got {shown(value)})"

@@ -283,7 +283,6 @@ def _transfer_s(job: RLJob) -> float:
 
 
 def _bytes(projection: PerformanceProjection, *terms: str) -> float:
-    """Return what the fullest rank holds in some terms of memory."""
     stages = projection.memory.stages
     return max(float(sum(getattr(each, f"{term}_bytes") for term in terms)) for each in stages)
 

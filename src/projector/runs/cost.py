@@ -31,8 +31,6 @@ class RunEnergy(NamedTuple):
     """Of all reserved devices, hot spares included, from the first to the last second."""
     energy_kwh: Floats
     """At the meter of the building."""
-    device_kwh: Floats
-    """The part that devices draw, spares included, without the building's."""
     average_w: Floats
     """Of one reserved device with its share of node and building."""
 
@@ -52,7 +50,6 @@ def run_energy(
     return RunEnergy(
         gpu_hours=np.asarray(reserved * total_s / HOUR),
         energy_kwh=np.asarray(all_j / JOULES_PER_KWH),
-        device_kwh=np.asarray(device_j / JOULES_PER_KWH),
         average_w=np.asarray(all_j / (reserved * total_s)),
     )
 

@@ -13,7 +13,7 @@ from typing import NoReturn, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Flags, Ints, Ints8
+from projector.arrays import Array, Flags, Ints, Ints8
 from projector.errors import ScheduleError
 
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
@@ -58,6 +58,16 @@ class Order:
             column = np.array(getattr(self, name), dtype, order="C")
             column.setflags(write=False)
             object.__setattr__(self, name, column)
+
+    @classmethod
+    def of_ranks(
+        cls, stage_of: Ints, microbatches: int, *columns: Array, splits_backward: bool = False
+    ) -> "Order":
+        """Return an order of kind, chunk and microbatch ``int[pp, operations]``, a rank a row."""
+        pp, operations = columns[0].shape
+        begins = np.arange(pp + 1) * operations
+        kind, chunk, number = (column.ravel() for column in columns)
+        return cls(microbatches, begins, kind, chunk, number, stage_of, splits_backward)
 
     def __repr__(self) -> str:
         return (
@@ -165,14 +175,7 @@ def one_forward_one_backward(
         kind[rank, position] = code
         chunk[rank, position] = chunks
         microbatch[rank, position] = numbers
-    return Order(
-        microbatches=microbatches,
-        rank_offset=np.arange(pp + 1) * 2 * steps,
-        kind=kind.ravel(),
-        chunk=chunk.ravel(),
-        microbatch=microbatch.ravel(),
-        stage_of=stage_of,
-    )
+    return Order.of_ranks(stage_of, microbatches, kind, chunk, microbatch)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from projector.arrays import Floats
+from projector.envelope import told
 from projector.errors import NumericError, ScheduleError, shown
 from projector.schedule.order import BACKWARD, FORWARD, WEIGHT, Placement
 from projector.schedule.planning.costs import OBJECTIVES, UNLIMITED, Objective, costs_from
@@ -89,17 +90,8 @@ def simulate_schedule(
     """
     further = (memory_limit, group_size, overlap_p2p, objective)
     run = pipeline_run(name, pp, vpp, microbatches, f, b, w, p2p, *further)
-    return ScheduleResult(
-        schedule=run.schedule,
-        pp=int(pp),
-        vpp=int(vpp),
-        microbatches=int(microbatches),
-        makespan_s=run.makespan_s,
-        period_s=run.period_s,
-        bubble_fraction=run.bubble_fraction,
-        peak_in_flight=run.peak_in_flight,
-        fits=run.fits,
-    )
+    found = told(run, "schedule makespan_s period_s bubble_fraction peak_in_flight fits")
+    return ScheduleResult(pp=int(pp), vpp=int(vpp), microbatches=int(microbatches), **found)
 
 
 def pipeline_run(

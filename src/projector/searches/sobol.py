@@ -112,10 +112,6 @@ class SobolIndex:
     """With every interaction it takes part in."""
     st_interval: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class SobolIndices:
@@ -146,7 +142,7 @@ class SobolIndices:
         }
         if len(self.workloads) > 1:
             result["workloads"] = [
-                {"workload": workload.name, "indices": [index.to_dict() for index in indices]}
+                {"workload": workload.name, "indices": [asdict(index) for index in indices]}
                 for workload, indices in zip(self.workloads, self.by_workload, strict=True)
             ]
         return result

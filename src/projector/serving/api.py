@@ -24,7 +24,7 @@ from projector.serving.load import MAX_LENGTH, PROMISES, Load, Scheduler, Traffi
 from projector.serving.memory import ServingMemory, serving_memory
 from projector.serving.points import StepGrid, grid_times
 from projector.serving.projection import ServingProjection, StepProjection
-from projector.serving.simulation import LoadResult, Replica, longest_of, replica_of, serve_all
+from projector.serving.simulation import LoadResult, Replica, replica_of, simulate_load
 from projector.serving.step import BREAKDOWN, LIMITS
 from projector.units import unwrapped
 
@@ -279,7 +279,7 @@ def project_case(
     deployment, traffic = case.deployment, case.traffic
     memory = serving_memory(deployment)
     batch = traffic.batch or 1
-    point = rates.load_point(deployment, traffic, batch)
+    point = rates.LoadGrid.of([deployment], batch=batch, **rates.load_columns(traffic))
     chunks, _ = rates.chunk_grid(point)
     prefill, (decode,) = _together(_projected(chunks)), _projected(rates.decode_grid(point))
     disaggregated = None
@@ -324,9 +324,7 @@ def serve_case(
         }
     )
     if traffic.ttft_ms is None and traffic.tpot_ms is None:
-        drawn = load.draw()
-        replica = replicas(case.deployment, case.scheduler, longest_of(drawn))
-        return serve_all([(replica, load, drawn)])[0], None
+        return simulate_load(case.deployment, load, case.scheduler, replicas), None
     names = ("ttft_ms", "tpot_ms", "percentile")
     targets = Targets.parse({name: getattr(traffic, name) for name in names})
     found = capacity(case.deployment, load, targets, case.scheduler, replicas)

@@ -1,7 +1,7 @@
 """Steps as columns: the extents of every deployment and step, one entry a step."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -53,30 +53,16 @@ def cached_tokens(model: ModelConfig, context: int | Ints) -> Ints:
 MAX_TOKENS = 1 << 34
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One pass through the model: of a batch, of chunks of prompts beside it, or of chunks alone.
-
-    ``Step(d, 8, 512)`` prefills eight prompts, ``Step(d, 8, 1, 512)`` decodes one token of each of
-    eight sequences, and ``Step(d, 8, 1, 512, prefill_tokens=256)`` does so beside 256 tokens of
-    one prompt, in one step of continuous batching.
-    """
-
-    deployment: Deployment
-    batch: int
-    """Sequences; 0 where there are chunks of prompts alone."""
-    new_tokens: int = 1
-    """Tokens of each sequence that go through the model; 1 is a decode step."""
-    context: int = 0
-    """Tokens of each sequence that are cached already."""
-    prefill_tokens: int = 0
-    """Tokens of each prompt that go through the model beside sequences that decode."""
-    prefill_context: int = 0
-    """Tokens of each of these prompts that are cached already."""
-    prefill_batch: int = 1
-    """Such prompts."""
-    draft_tokens: int = 0
-    """Proposed tokens of each sequence that a decode step verifies beside its own one."""
+COUNTS = {
+    "batch": 1,
+    "new_tokens": 1,
+    "context": 0,
+    "prefill_tokens": 0,
+    "prefill_context": 0,
+    "prefill_batch": 1,
+    "draft_tokens": 0,
+}
+"""What a step counts, as `StepGrid` explains it, and how many where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +91,17 @@ class StepColumns:
         return len(self.weight_share)
 
 
-def step_columns(steps: Sequence[Step]) -> StepColumns:
-    """Gather what the steps need."""
-    counts = counts_of(steps)
-    check_counts(counts)
-    deployments = [step.deployment for step in steps]
-    clusters = [deployment.cluster for deployment in deployments]
-    devices, device = device_records(clusters)
+def step_columns(deployments: Sequence[Deployment], **counts: Sequence[int]) -> StepColumns:
+    """Gather what one step of each deployment needs, with `COUNTS` where no others are given."""
+    each = {
+        name: np.array(counts.get(name, [usual] * len(deployments)), np.int64)
+        for name, usual in COUNTS.items()
+    }
+    check_counts(each)
+    devices, device = device_records([deployment.cluster for deployment in deployments])
     fabrics, exchanges, fabric = _fabrics(deployments)
     exchange_codes = _exchanges(deployments)
-    extents = _step_shapes(deployments, counts, exchange_codes)
+    extents = _step_shapes(deployments, each, exchange_codes)
     rows = layer_rows(deployments)
     rows["device"], rows["fabric"] = device, fabric
     shapes = InferenceShapes(rows, extents.tokens, extents.emitting)
@@ -122,11 +109,6 @@ def step_columns(steps: Sequence[Step]) -> StepColumns:
     weight_share, widen_s = _weights(deployments)
     hardware = devices, fabrics, exchanges, grouped, grouped_class, exchange_codes
     return StepColumns(shapes, extents, weight_share, widen_s, *hardware)
-
-
-def counts_of(steps: Sequence[Step]) -> dict[str, Ints]:
-    """Return `COUNTS` of steps as columns."""
-    return {name: np.array([getattr(step, name) for step in steps], np.int64) for name in COUNTS}
 
 
 def check_counts(counts: Mapping[str, Ints]) -> None:
@@ -267,10 +249,6 @@ def _step_shapes(
             ]
         ),
     )
-
-
-COUNTS = tuple(each.name for each in fields(Step) if each.name != "deployment")
-"""Fields of `Step` that count something."""
 
 
 def step_counts(counts: Mapping[str, Ints], groups: Ints, exchanges: Ints) -> dict[str, Any]:

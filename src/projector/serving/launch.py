@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import yaml
 
 from projector.config.resources import settings_of
-from projector.envelope import flatten
 from projector.errors import ConfigError
 from projector.serving.deployment import CACHE_TYPES, DEGREES, MTP, Deployment
 from projector.serving.load import Traffic
@@ -119,17 +118,6 @@ def _component(
     return {"name": kind, "type": kind, "replicas": replicas, "podTemplate": template}
 
 
-def read_graph(text: str) -> dict[str, dict[str, Any]]:
-    """Return type of a worker -> the words of a deployment that a manifest says."""
-    spec = yaml.safe_load(text)["spec"]
-    table, found = settings_of("launch")[DYNAMO][spec["backendFramework"]], {}
-    for component in spec["components"][1:]:
-        args = component["podTemplate"]["spec"]["containers"][0]["args"]
-        said = flatten(json.loads(args[-1])) if "file" in table else _options(shlex.join(args))
-        found[component["type"]] = _read(table, said)
-    return found
-
-
 def _told(
     table: Mapping[str, Any], role: str, deployment: Deployment, traffic: Traffic
 ) -> tuple[dict[str, Any], list[str]]:
@@ -145,7 +133,7 @@ def _told(
     }
     if deployment.model.moe is None:
         told = {name: value for name, value in told.items() if "moe_" not in name}
-    for name, value in _read(table, told).items():
+    for name, value in words_in(table, told).items():
         if value != words[name]:
             msg = f"{name} ({words[name]}): {table['title']} would run {name} {value} of this split"
             raise ConfigError(msg, key=name, value=words[name], allowed=[value])
@@ -220,13 +208,8 @@ def _nested(told: Mapping[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def read_launch(engine: str, text: str) -> dict[str, Any]:
-    """Return the words of a deployment that a script, or the file of one, says."""
-    table = settings_of("launch")[engine]
-    return _read(table, _options(text) if "file" not in table else flatten(yaml.safe_load(text)))
-
-
-def _read(table: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+def words_in(table: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the words of a deployment that options say, as the tool of the table takes them."""
     types = {name: held for held, name in table["of_type"].items()}
     found: dict[str, Any] = {word: said.get(option) for option, word in table["options"].items()}
     found |= {
@@ -247,13 +230,3 @@ def _read(table: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         found["whole_experts"] = bool(found["whole_experts"])
         found["ep"] = stage if found["whole_experts"] else 1
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _options(text: str) -> dict[str, Any]:
-    words = shlex.split(text.replace("\\\n", " "), comments=True)
-    pairs = zip(words, [*words[1:], "--"], strict=True)
-    return {
-        word: True if value.startswith("--") else yaml.safe_load(value)
-        for word, value in pairs
-        if word.startswith("--")
-    }

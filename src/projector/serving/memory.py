@@ -14,7 +14,7 @@ from projector.operations.emit import emit_inference, emit_operations
 from projector.operations.recurrent import RECURRENT, state_bytes
 from projector.operations.shapes import Shapes, is_narrow
 from projector.operations.table import FORWARD, GEMM
-from projector.serving.columns import Step, each_once, elements_per_token, layer_rows, step_columns
+from projector.serving.columns import each_once, elements_per_token, layer_rows, step_columns
 from projector.serving.deployment import MTP, Deployment
 from projector.serving.points import draft_deployment
 from projector.units import GIB, to_gib
@@ -141,18 +141,9 @@ def serving_memories(deployments: Sequence[Deployment]) -> list[ServingMemory]:
     reserve = np.where(np.isnan(stated), reserve, stated)
     shapes = Shapes(layer_rows(deployments))
     states = np.stack([state_bytes(shapes, mixer) for mixer in RECURRENT], axis=1)
-    return [
-        _of_deployment(deployment, *of_row)
-        for deployment, *of_row in zip(
-            deployments,
-            weights,
-            states,
-            workspace.tolist(),
-            reserve.tolist(),
-            columns.memory_bytes.tolist(),
-            strict=True,
-        )
-    ]
+    numbers = (column.tolist() for column in (workspace, reserve, columns.memory_bytes))
+    rows = zip(deployments, weights, states, *numbers, strict=True)
+    return [_of_deployment(*row) for row in rows]
 
 
 def _of_deployment(
@@ -200,7 +191,7 @@ def _kind_weights_bytes(deployments: Sequence[Deployment]) -> Floats:
     rows["micro_batch"] = rows["seq"] = 1
     table = emit_operations(rows)
     owner = table.workload // kinds
-    share = step_columns([Step(deployment, 1) for deployment in deployments])
+    share = step_columns(deployments)
     linear = (table.kind == GEMM) & (table.phase == FORWARD)
     linear &= is_narrow(table, share.extents.narrow_layers[owner])
     narrow = linear & (table.dtype == rows["dtype"][table.workload])
@@ -219,13 +210,16 @@ def _activation_bytes(deployments: Sequence[Deployment]) -> Floats:
     The residual stream and its addend lie beside input and output of each linear layer; logits
     are kept in 16 bits and, with their probabilities, in FP32.
     """
-    steps = [Step(item, item.attention_dp, item.max_step_tokens) for item in deployments]
-    columns = step_columns(steps)
+    columns = step_columns(
+        deployments,
+        batch=[item.attention_dp for item in deployments],
+        new_tokens=[item.max_step_tokens for item in deployments],
+    )
     table = emit_inference(columns.shapes, columns.extents)
     operand = columns.shapes.operand_bytes[table.workload]
     rows = np.flatnonzero(table.kind == GEMM)
     held = table.m * table.batch * (table.k * operand + table.n * table.out_bytes)
-    largest = np.zeros(len(steps))
+    largest = np.zeros(len(deployments))
     np.maximum.at(largest, table.workload[rows], held[rows])
     costs = inference_memory()
     tokens = np.array([float(item.max_step_tokens) for item in deployments])

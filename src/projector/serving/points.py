@@ -6,7 +6,7 @@ Decode steps may verify proposed tokens.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -16,15 +16,12 @@ from projector.arrays import Array, Floats, Ints, Records
 from projector.config.model import ModelConfig
 from projector.errors import ConfigError
 from projector.kernels.grouping import group_rows
-from projector.operations.emit import emit_inference_base, emit_inference_core
+from projector.operations.emit import emit_inference
 from projector.operations.shapes import InferenceShapes, StepShapes
 from projector.serving.columns import (
     COUNTS,
-    Step,
     StepColumns,
     check_counts,
-    counts_of,
-    each_once,
     step_columns,
     step_counts,
 )
@@ -44,6 +41,7 @@ class Grid:
     deployment: Ints
     """Row in ``deployments``."""
     batch: Ints
+    """Sequences; 0 where there are chunks of prompts alone."""
 
     usual: ClassVar[Mapping[str, int]]
     """The columns in their order, with what they hold where nothing else is said."""
@@ -66,39 +64,27 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class StepGrid(Grid):
-    """Steps as columns; the same fields as `Step`."""
+    """Passes through the model: of a batch, of chunks of prompts beside it, or of chunks alone."""
 
     new_tokens: Ints
+    """Tokens of each sequence that go through the model; 1 is a decode step."""
     context: Ints
+    """Tokens of each sequence that are cached already."""
     prefill_tokens: Ints
+    """Tokens of each prompt that go through the model beside sequences that decode."""
     prefill_context: Ints
+    """Tokens of each of these prompts that are cached already."""
     prefill_batch: Ints
+    """Such prompts."""
     draft_tokens: Ints
+    """Proposed tokens of each sequence that a decode step verifies beside its own one."""
 
-    usual: ClassVar = {"deployment": 0, "batch": 1} | {
-        each.name: each.default for each in fields(Step) if each.default is not MISSING
-    }
-
-    @classmethod
-    def of_steps(cls, steps: Sequence[Step]) -> "StepGrid":
-        """Return steps as columns."""
-        distinct, index = each_once([step.deployment for step in steps])
-        return cls(tuple(distinct.items), index, **counts_of(steps))
+    usual: ClassVar = {"deployment": 0, **COUNTS}
 
     @property
     def counts(self) -> dict[str, Ints]:
         """The columns that count something, by name."""
         return {name: getattr(self, name) for name in COUNTS}
-
-    def step(self, row: int) -> Step:
-        """Return one step."""
-        values = {name: int(getattr(self, name)[row]) for name in self.usual}
-        return Step(self.deployments[values.pop("deployment")], **values)
-
-
-def step_times(steps: Sequence[Step]) -> StepTimes:
-    """Time inference steps."""
-    return grid_times(StepGrid.of_steps(steps))
 
 
 _CACHED = ("context", "prefill_context")
@@ -111,7 +97,7 @@ def grid_times(grid: StepGrid) -> StepTimes:
         msg = f"steps name deployments 0 to {known - 1}, got {rows.min()} to {rows.max()}"
         raise ConfigError(msg, key="deployment", value=int(rows.max()), allowed=f"< {known}")
     check_counts(grid.counts)
-    columns = step_columns([Step(deployment, 1) for deployment in grid.deployments])
+    columns = step_columns(grid.deployments)
     first, of_step = _distinct(grid)
     none = np.zeros(len(first), np.int64)
     uncached = replace(grid.take(first), context=none, prefill_context=none)
@@ -136,8 +122,7 @@ def _totals(columns: StepColumns, grid: StepGrid, *, core: bool) -> Floats:
     for begin in range(0, max(1, len(grid)), CHUNK):
         chunk = grid.take(slice(begin, begin + CHUNK))
         spread = _spread(columns, chunk)
-        emit = emit_inference_core if core else emit_inference_base
-        table = emit(spread.shapes, spread.extents)
+        table = emit_inference(spread.shapes, spread.extents, base=not core, core=core)
         parts.append(totals_of(table, cost_rows(table, spread), spread))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -222,11 +207,6 @@ def draft_deployment(deployment: Deployment) -> Deployment | None:
     tp = speculative.draft_tp or deployment.tp
     groups = {"ep": 1, "attention_dp": deployment.attention_dp, "tp": tp, "dispatcher": "auto"}
     return deployment.model_copy(update={**changes, **groups, "model": speculative.draft})
-
-
-def speculated_times(steps: Sequence[Step]) -> SpeculatedTimes:
-    """Time decode steps, of deployments with and without speculative decoding."""
-    return speculated_grid_times(StepGrid.of_steps(steps))
 
 
 def speculated_grid_times(grid: StepGrid) -> SpeculatedTimes:

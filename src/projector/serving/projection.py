@@ -214,28 +214,20 @@ class ServingProjection:
     def provenance(self) -> dict[str, Any]:
         """Where values that nobody stated come from."""
         device = self.deployment.cluster.device
-        origins = origins_of(device)
         stated = self.deployment.model_fields_set
         defaults = self.deployment.model_dump(mode="json", exclude={"model", "cluster", *stated})
         return {
             "derived": dict(self.derived),
             "defaults": {key: value for key, value in defaults.items() if value is not None},
-            "device": {
-                "name": device.name,
-                "borrowed": {owner: list(fields) for owner, fields in origins.borrowed.items()},
-                "assumed": list(origins.assumed),
-            },
+            "device": {"name": device.name, **told(origins_of(device), "borrowed assumed")},
         }
 
     def _memory(self) -> dict[str, float]:
-        memory = self.memory
         return {
-            "weights_gib": to_gib(memory.weights_bytes),
-            "kv_cache_gib": to_gib(self.kv_cache_bytes),
-            "workspace_gib": to_gib(memory.workspace_bytes),
-            "reserve_gib": to_gib(memory.reserve_bytes),
-            "peak_gib": to_gib(self.peak_bytes),
-            "usable_gib": to_gib(self.usable_bytes),
+            **told(self.memory, "weights_gib"),
+            **told(self, "kv_cache_gib"),
+            **told(self.memory, "workspace_gib reserve_gib"),
+            **told(self, "peak_gib usable_gib"),
             "device_memory_gib": float(self.deployment.cluster.device.hbm_gib),
         }
 

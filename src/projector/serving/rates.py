@@ -3,7 +3,7 @@
 A front has the splits and batches that no other beats in both throughput and speed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -96,15 +96,13 @@ def load_rates(grid: LoadGrid) -> Rates:
     prompts = prompts_of(grid)
     ttft_s, interval_s, bound = prefill_times(grid)
     each_s = interval_s / prompts
-    apart = np.flatnonzero(
-        _of_deployment(grid, [each.disaggregated is not None for each in grid.deployments])
-    )
+    apart = np.flatnonzero(_of_deployment(grid, lambda each: each.disaggregated is not None))
     if len(apart):
         sent, exposed_s = sent_caches(grid.take(apart), prompts[apart], ttft_s[apart])
         ttft_s[apart] += exposed_s
         each_s[apart] = np.maximum(each_s[apart], sent.transfer_s / prompts[apart])
-    stages = _of_deployment(grid, [each.pp for each in grid.deployments])
-    gpus = _of_deployment(grid, [each.gpus for each in grid.deployments]).astype(np.float64)
+    stages = _of_deployment(grid, lambda each: each.pp)
+    gpus = _of_deployment(grid, lambda each: each.gpus).astype(np.float64)
     decode = decode_times(grid)
     tpot_s = decode.step_s_of(stages.astype(np.float64)) / decode.tokens
     replaced = grid.output > 0
@@ -113,7 +111,7 @@ def load_rates(grid: LoadGrid) -> Rates:
     user = 1.0 / (tpot_s + prompts_s)
     # As many prefill replicas as keep up, parts of one included.
     requests = np.where(replaced, grid.batch * user / np.maximum(1, grid.output), 0.0)
-    beside = _of_deployment(grid, [each.prefill_side.gpus for each in grid.deployments])
+    beside = _of_deployment(grid, lambda each: each.prefill_side.gpus)
     gpus[apart] += (requests * each_s * beside)[apart]
     most, peak, usable = _memory(grid)
     return Rates(
@@ -131,23 +129,24 @@ def load_rates(grid: LoadGrid) -> Rates:
     )
 
 
-def _of_deployment(grid: LoadGrid, values: Sequence[int | bool]) -> Ints:
-    return np.array(values, np.int64)[grid.deployment]
+def _of_deployment(grid: LoadGrid, read: Callable[[Deployment], int | bool]) -> Ints:
+    return np.array([read(each) for each in grid.deployments], np.int64)[grid.deployment]
 
 
 def prompts_of(grid: LoadGrid) -> Ints:
     """Return the prompts that go through together."""
-    groups = _of_deployment(grid, [each.prefill_prompts for each in grid.deployments])
+    groups = _of_deployment(grid, lambda each: each.prefill_prompts)
     return np.where(grid.prompts > 0, grid.prompts, groups)
 
 
 def sent_caches(grid: LoadGrid, prompts: Ints, prefill_s: Floats) -> tuple[CacheTransfers, Floats]:
     """Return the caches that loads send, and what of the time lies behind their prefill."""
     sent = transfers_of(grid.deployments, grid.deployment, prompts, grid.context)
-    layers = _of_deployment(grid, [each.model.num_layers for each in grid.deployments])
-    settings = [each.disaggregated for each in grid.deployments]
-    layerwise = _of_deployment(grid, [bool(each and each.layerwise) for each in settings]) == 1
-    layers_s = sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise
+    layers = _of_deployment(grid, lambda each: each.model.num_layers)
+    layerwise = _of_deployment(
+        grid, lambda each: bool(each.disaggregated and each.disaggregated.layerwise)
+    )
+    layers_s = sent.transfer_s, prefill_s, layers.astype(np.float64), layerwise == 1
     return sent, exposed_transfer_s(*layers_s)
 
 
@@ -156,7 +155,7 @@ def prefill_grid(grid: LoadGrid) -> StepGrid:
     prompts = prompts_of(grid)
     grid = replace(grid, deployments=tuple(each.prefill_side for each in grid.deployments))
     share = np.array([each.prefix_share for each in grid.deployments])[grid.deployment]
-    page = _of_deployment(grid, [each.page_tokens for each in grid.deployments])
+    page = _of_deployment(grid, lambda each: each.page_tokens)
     cached = cached_prefix(share, grid.context, page)
     return StepGrid.of(
         grid.deployments,
@@ -170,13 +169,13 @@ def prefill_grid(grid: LoadGrid) -> StepGrid:
 
 def decode_grid(grid: LoadGrid) -> StepGrid:
     """Return the decode step in the middle of a generation, of one of ``pp`` parts of the batch."""
-    stages = _of_deployment(grid, [each.pp for each in grid.deployments])
+    stages = _of_deployment(grid, lambda each: each.pp)
     return StepGrid.of(
         grid.deployments,
         deployment=grid.deployment,
         batch=-(-grid.batch // stages),
         context=grid.context + np.maximum(0, grid.output - 2) // 2,
-        draft_tokens=_of_deployment(grid, [proposed(each) for each in grid.deployments]),
+        draft_tokens=_of_deployment(grid, proposed),
     )
 
 
@@ -193,10 +192,10 @@ def decode_times(grid: LoadGrid) -> SpeculatedTimes:
 def chunk_grid(grid: LoadGrid) -> tuple[StepGrid, Ints]:
     """Return the steps that prefill each load, and the first of each load.
 
-    Each chunk reads what was cached before it, as in `prompt_steps`.
+    Each chunk reads what was cached before it.
     """
     whole = prefill_grid(grid)
-    groups = _of_deployment(grid, [each.prefill_side.attention_dp for each in grid.deployments])
+    groups = _of_deployment(grid, lambda each: each.prefill_side.attention_dp)
     size = np.maximum(1, grid.chunk // -(-whole.prefill_batch // groups))
     size = np.where(grid.chunk > 0, size, whole.prefill_tokens)
     count = -(-whole.prefill_tokens // size)
@@ -335,11 +334,6 @@ def batches_up_to(most: int) -> Ints:
     powers = 1 << np.arange(max(1, int(most)).bit_length())
     both = np.union1d(powers, powers[1:] + powers[1:] // 2)
     return np.union1d(both[both <= most], [max(1, most)]).astype(np.int64)
-
-
-def load_point(deployment: Deployment, traffic: Traffic, batch: int) -> LoadGrid:
-    """Return one deployment with one batch."""
-    return LoadGrid.of([deployment], batch=batch, **load_columns(traffic))
 
 
 def load_columns(traffic: Traffic) -> dict[str, int]:

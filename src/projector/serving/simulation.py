@@ -5,7 +5,7 @@ The times of its steps are interpolated on a grid.
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -250,15 +250,6 @@ class Replica(NamedTuple):
     """Most tokens of one sequence that the table was made for."""
 
 
-def simulate_load(
-    deployment: Deployment, load: Load, scheduler: Scheduler | None = None
-) -> LoadResult:
-    """Serve a load with one replica, request by request."""
-    drawn = load.draw()
-    replica = replica_of(deployment, scheduler or Scheduler(), longest_of(drawn))
-    return serve_all([(replica, load, drawn)])[0]
-
-
 def longest_of(requests: Drawn) -> int:
     """Return the most tokens that one of the requests has in the end."""
     return int((requests.input_tokens + requests.output_tokens).max())
@@ -306,6 +297,18 @@ def replica_of(deployment: Deployment, scheduler: Scheduler, longest: int) -> Re
     return Replica(
         deployment, scheduler, limits, step_table(deployment, max_seqs, largest, longest), longest
     )
+
+
+def simulate_load(
+    deployment: Deployment,
+    load: Load,
+    scheduler: Scheduler | None = None,
+    replicas: Callable[..., Replica] = replica_of,
+) -> LoadResult:
+    """Serve a load with one replica, request by request."""
+    drawn = load.draw()
+    replica = replicas(deployment, scheduler or Scheduler(), longest_of(drawn))
+    return serve_all([(replica, load, drawn)])[0]
 
 
 def serve_all(

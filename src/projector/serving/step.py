@@ -16,11 +16,7 @@ from projector.kernels.grouped import grouped_gemm_time_columns
 from projector.kernels.moe_exchange import UNITS_OF_CHANNEL, moe_exchange_time_column
 from projector.operations import table as ops
 from projector.operations.shapes import is_narrow
-from projector.serving.columns import (
-    StepColumns,
-    has_prompts,
-    scheduled,
-)
+from projector.serving.columns import StepColumns, has_prompts, scheduled
 from projector.serving.deployment import Deployment
 from projector.units import MICROSECOND
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from projector.arrays import Floats, Ints, Records
+from projector.arrays import Floats, Ints
 from projector.config.bands import Band, attention_time_band
 from projector.config.device import Device
 from projector.config.device_file import attention_band
@@ -228,10 +228,6 @@ def project_attention(
     )
 
 
-_Columns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]
-"""Arguments of `attention_time_columns`."""
-
-
 def _prepared(
     sizes: tuple[Any, ...],
     device: inputs.DeviceLike,
@@ -242,7 +238,7 @@ def _prepared(
     *,
     causal: bool,
     backward: bool,
-) -> tuple[Device, MatrixType, _Columns, tuple[int, ...]]:
+) -> tuple[Device, MatrixType, attention.AttentionColumns, tuple[int, ...]]:
     """Return device, type, columns and the shape that sizes were broadcast to, all checked."""
     profile = inputs.device_from(device)
     kind = inputs.matrix_type(profile, dtype)

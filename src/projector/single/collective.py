@@ -384,7 +384,7 @@ class CollectiveProjection:
         """Return the microseconds of MPI, among the first devices of a node."""
         node = self.case.cluster.network.node
         if node is None or self.case.stride > 1:
-            msg = "mpi is of the first devices of a node whose file has its messages"
+            msg = "mpi needs a node whose file has its messages (--device mi250x), and --stride 1"
             raise ConfigError(msg, key="mpi", value=node, allowed="--device mi250x, --stride 1")
         time_s = mpi_collective_time(self.case.operation, self.num_bytes, self.ranks, node=node)
         return float(time_s) / MICROSECOND

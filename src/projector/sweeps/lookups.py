@@ -60,15 +60,11 @@ class Lookup:
         self._numbers: dict[tuple[type, str], int] = {}
         self._sparse: dict[int, int] = {}
 
-    def clear(self) -> None:
-        """Begin anew."""
-        self._begin()
-        self.dense[:] = space_index.UNKNOWN
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more values should be kept."""
-        return max(len(self.values), len(self._sparse)) > MOST_VALUES
+    def make_room(self) -> None:
+        """Begin anew where no more values should be kept."""
+        if max(len(self.values), len(self._sparse)) > MOST_VALUES:
+            self._begin()
+            self.dense[:] = space_index.UNKNOWN
 
     def learn(self, keys: Ints) -> None:
         """Compute what combinations with distinct numbers have."""
@@ -156,8 +152,7 @@ class Lookups:
     def choose(self, points: Ints) -> Chosen:
         """Return which of some points, int64[points], are legal."""
         for lookup in self._lookups:
-            if lookup.is_full:
-                lookup.clear()
+            lookup.make_room()
         count = len(points)
         keys = [_combined(lookup, points, self._sizes) for lookup in self._sparse]
         wanted = np.empty((count, 2), np.int64)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from projector.arrays import Flags, Floats, Ints
-from projector.distribution import package_version
-from projector.envelope import SCHEMA_VERSION
+from projector.envelope import envelope
 from projector.errors import ConfigError
 from projector.frames import Frame
 from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
@@ -118,9 +117,7 @@ class SweepResult(Frame):
     def to_dict(self) -> dict[str, Any]:
         """Return exactly the object that ``projector sweep --json`` prints."""
         return {
-            "schema_version": SCHEMA_VERSION,
-            "version": package_version(),
-            "warnings": list(self.warnings),
+            **envelope(self.warnings),
             **{name: getattr(self, name) for name in SHOWN},
         }
 

@@ -160,19 +160,17 @@ class ServingPoints:
         self._kinds = space.results
         self._known: dict[tuple[Any, ...], Any] = {}
         self._replicas: dict[tuple[Any, ...], tuple[Deployment, Replica]] = {}
-        readers = {LOAD: self._traffic, SCHEDULER: self._scheduler, "": self._deployments}
+        readers: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+            LOAD: lambda overrides: api.read_traffic(self._base.data(overrides)),
+            SCHEDULER: lambda overrides: api.read_scheduler(self._base.data(overrides)),
+            "": self._deployments,
+        }
         of_section: dict[str, list[str]] = {name: [] for name in readers}
         for field in space.fields:
             section = _section(field)
             of_section[section if section in readers else ""].append(field)
         sections = [(of_section[name], read) for name, read in readers.items()]
         self.reader = PointReader(space, sections)
-
-    def _traffic(self, overrides: Mapping[str, Any]) -> Traffic:
-        return api.read_traffic(self._base.data(overrides))
-
-    def _scheduler(self, overrides: Mapping[str, Any]) -> Scheduler:
-        return api.read_scheduler(self._base.data(overrides))
 
     def _deployments(self, overrides: Mapping[str, Any]) -> list[Deployment]:
         """Return a deployment with each split that is open; all share equal models and clusters."""

@@ -184,8 +184,8 @@ class _Resolver:
             if self.count % nics == 0:
                 return self._members(self.count // nics, "adapters.devices")
         if len(members) != nics:
-            msg = f"adapters.devices: {len(members)} adapters, but the network has {nics}"
-            raise self._error(msg, "adapters.devices", len(members), nics)
+            said = f"{len(members)} adapters, but the network has {nics}"
+            raise self._error("adapters.devices", said, len(members), nics)
         return members
 
     def _host_of(self, members: tuple[int, ...]) -> int:
@@ -197,8 +197,8 @@ class _Resolver:
         """Return groups of devices, each device in one; with ``partial`` in none or several."""
         if isinstance(given, int):
             if given < 1 or self.count % given:
-                msg = f"{place}: {self.count} devices cannot be divided by {given}"
-                raise self._error(msg, place, given, f"a divisor of {self.count}")
+                said = f"{self.count} devices cannot be divided by {given}"
+                raise self._error(place, said, given, f"a divisor of {self.count}")
             return tuple(
                 tuple(range(first, first + given)) for first in range(0, self.count, given)
             )
@@ -206,14 +206,13 @@ class _Resolver:
             for number in members:
                 self._check_device(number, f"{place}.{i}")
             if not members:
-                msg = f"{place}.{i}: has no device"
-                raise self._error(msg, f"{place}.{i}", list(members), "device numbers")
+                raise self._error(f"{place}.{i}", "has no device", [*members], "device numbers")
         times = Counter(number for members in given for number in members)
         twice = [] if partial else [number for number, count in times.items() if count > 1]
         missing = [] if partial else [number for number in range(self.count) if number not in times]
         if twice or missing:
             what = f"device {twice[0]} stands twice" if twice else f"device {missing[0]} is missing"
-            raise self._error(f"{place}: {what}", place, None, "each device once")
+            raise self._error(place, what, None, "each device once")
         return given
 
     def _device_links(self) -> Iterator[Link]:
@@ -223,13 +222,12 @@ class _Resolver:
             self._check_device(a, place)
             self._check_device(b, place)
             if a == b:
-                msg = f"{place}: device {a} is linked to itself"
-                raise self._error(msg, place, [a, b], "two devices")
+                raise self._error(place, f"device {a} is linked to itself", [a, b], "two devices")
             before = seen.get(frozenset((a, b)))
             if before is not None:
                 what = "twice" if before == name else f"in {before} and in {name}"
-                msg = f"{place}: the link {a}-{b} is given {what}"
-                raise self._error(msg, place, [a, b], "each pair once, it has both directions")
+                said = f"the link {a}-{b} is given {what}"
+                raise self._error(place, said, [a, b], "each pair once, it has both directions")
             seen[frozenset((a, b))] = name
             yield self._link(a, b, name, tier)
 
@@ -250,19 +248,18 @@ class _Resolver:
     ) -> Iterator[tuple[str, str, End, End]]:
         sizes = {len(matrix), *map(len, matrix)}
         if sizes != {self.count}:
-            msg = f"matrix: must have {self.count} rows and columns, one for each device"
-            raise self._error(msg, "matrix", sorted(sizes), self.count)
+            said = f"must have {self.count} rows and columns, one for each device"
+            raise self._error("matrix", said, sorted(sizes), self.count)
         for i in range(self.count):
             if matrix[i][i] != NO_LINK:
-                place = f"matrix.{i}.{i}"
-                msg = f"{place}: device {i} is linked to itself"
-                raise self._error(msg, place, matrix[i][i], NO_LINK)
+                said = f"device {i} is linked to itself"
+                raise self._error(f"matrix.{i}.{i}", said, matrix[i][i], NO_LINK)
         for i, j in combinations(range(self.count), 2):
             place = f"matrix.{i}.{j}"
             there, back = matrix[i][j], matrix[j][i]
             if there != back:
-                msg = f"{place}: {there!r} from {i} to {j}, but {back!r} from {j} to {i}"
-                raise self._error(msg, place, there, "the same in both directions")
+                said = f"{there!r} from {i} to {j}, but {back!r} from {j} to {i}"
+                raise self._error(place, said, there, "the same in both directions")
             if there != NO_LINK:
                 yield place, there, i, j
 
@@ -300,19 +297,18 @@ class _Resolver:
         tier = self.node.tiers.get(name)
         if tier is None:
             known = sorted(self.node.tiers)
-            msg = f"{place}: unknown tier {name!r}; known: {', '.join(known)}"
-            raise self._error(msg, place, name, known)
+            said = f"unknown tier {name!r}; known: {', '.join(known)}"
+            raise self._error(place, said, name, known)
         return tier
 
     def _check_device(self, number: End, place: str) -> None:
         if not isinstance(number, int) or not 0 <= number < self.count:
-            msg = f"{place}: there is no device {number!r}; devices are 0 to {self.count - 1}"
-            raise self._error(msg, place, number, f"0 to {self.count - 1}")
+            said = f"there is no device {number!r}; devices are 0 to {self.count - 1}"
+            raise self._error(place, said, number, f"0 to {self.count - 1}")
 
-    def _error(self, message: str, place: str, value: Any, allowed: Any) -> ConfigError:
-        return ConfigError(
-            f"{self.key}.{message}", key=f"{self.key}.{place}", value=value, allowed=allowed
-        )
+    def _error(self, place: str, said: str, value: Any, allowed: Any) -> ConfigError:
+        key = f"{self.key}.{place}"
+        return ConfigError(f"{key}: {said}", key=key, value=value, allowed=allowed)
 
 
 def _reached(links: Iterable[Link]) -> set[End]:

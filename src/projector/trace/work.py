@@ -145,7 +145,7 @@ def work_of(operator: str, dims: Any, types: Any = (), scalars: Any = ()) -> Wor
             return _attention(table.attention[name], dims, types)
         if name in table.convolutions:
             return _convolution(table.convolutions[name], dims, types, scalars)
-    except (TypeError, ValueError, LookupError):
+    except (TypeError, ValueError, LookupError, OverflowError):
         return None
     return None
 

@@ -120,10 +120,6 @@ def precision(stated: read_job.Stated, kind: str = "") -> None:
     kept = found == "fp32" or (found == "bf16" and not sharded)
     wide = stated.choice(name, _TABLE["dtypes"], "fp32" if kept else "bf16")
     stated.put("training.gradient_dtype", wide, name)
-    name = f"{PREFIX}communication_data_type"
-    if stated.has(name):
-        reduced = stated.choice(name, _TABLE["dtypes"], "fp32")
-        stated.put("training.grad_reduce_dtype", reduced, name)
     stated.put("training.gradient_accumulation_fusion", False)
     stated.take(_TABLE["states"], PREFIX)
     name = f"{PREFIX}torch_autocast.enabled"
@@ -162,10 +158,8 @@ class Batch:
         ``micro`` is the trainer's default of the first.
         """
         whole = f"{PREFIX}train_batch_size"
-        part, times = (
-            f"{PREFIX}train_micro_batch_size_per_gpu",
-            f"{PREFIX}gradient_accumulation_steps",
-        )
+        part = f"{PREFIX}train_micro_batch_size_per_gpu"
+        times = f"{PREFIX}gradient_accumulation_steps"
         size, steps = trainer
         self.whole = stated.integer(whole, 0, least=0)
         self.micro = stated.integer(part, stated.integer(size, micro, least=0), least=0)

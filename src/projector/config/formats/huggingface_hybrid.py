@@ -22,7 +22,6 @@ from projector.config.model import PATTERN
 
 
 def _kinds(mixers: Iterable[str], has_experts: Iterable[bool]) -> dict[str, Any]:
-    """Name each layer by its mixer and by what is behind it."""
     names = []
     for mixer, expert in zip(mixers, has_experts, strict=True):
         behind = "moe" if expert else "dense"

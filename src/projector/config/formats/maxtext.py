@@ -12,8 +12,9 @@ from typing import Any, Final
 from projector.config import resources
 from projector.config.formats import read_job
 from projector.config.formats.huggingface_file import MAX_LAYERS
-from projector.config.formats.read_job import Derived, ReadJob, Stated, model_of
+from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer, is_off
+from projector.config.model_file import model_of
 
 _TABLE: Final = resources.settings_of("maxtext")
 

@@ -7,8 +7,6 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 from projector.config.first_order import devices_of_a_node
 from projector.config.formats.values import Converter, flag, integer, number, word, words
-from projector.config.model import ModelConfig
-from projector.config.model_file import load_model
 from projector.config.parallelism import ParallelismConfig
 from projector.errors import ConfigError, UnsupportedError, shown
 
@@ -348,14 +346,6 @@ def nodes_of_ranks(ranks: int, data: Mapping[str, Any]) -> dict[str, int]:
     if not ranks or given or not all(isinstance(degree, int) for degree in degrees):
         return {}
     return nodes_for(ranks * math.prod(degrees), data)
-
-
-def model_of(data: Mapping[str, Any]) -> ModelConfig | None:
-    """Return the architecture of a native layout; None where it cannot be read."""
-    try:
-        return load_model(data.get("model") or {})
-    except ConfigError:
-        return None
 
 
 def section_of(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from projector.config import resources
 from projector.config.formats import read_job
 from projector.config.formats.read_job import Derived, ReadJob, Stated
 from projector.config.formats.values import integer
+from projector.config.model_file import model_of
 from projector.config.resources import settings_of
 from projector.errors import ConfigError, shown
 
@@ -82,7 +83,6 @@ def read_torchtitan(
     _training(stated)
     _sharding(stated)
     _degrees(stated)
-    _experts(stated)
     pipeline = _pipeline(stated)
     _compiler(stated)
     rest = _Rest(stated, pipeline)
@@ -131,7 +131,10 @@ def _precision(stated: Stated) -> None:
         converters.append("float8")
     if any(one in ("float8", "quantize.linear.float8") for one in converters):
         kind, names = "fp8", ["model.converters"]
-        _float8(stated)
+        stated.take(_TABLE["float8"])
+        name = "quantize.linear.float8.recipe_name"
+        if stated.word(name) == "rowwise_with_gw_hp":
+            stated.warn(f"{stated.spell(name)} rowwise_with_gw_hp is projected as rowwise")
     elif any(one in ("mx", "quantize.linear.mx") for one in converters):
         kind, names = "mxfp8", ["model.converters"]
         stated.word("quantize.linear.mx.recipe_name")
@@ -155,13 +158,6 @@ def _precision(stated: Stated) -> None:
     stated.put("training.precision", kind, *names)
 
 
-def _float8(stated: Stated) -> None:
-    name = "quantize.linear.float8.recipe_name"
-    stated.take(_TABLE["float8"])
-    if stated.word(name) == "rowwise_with_gw_hp":
-        stated.warn(f"{stated.spell(name)} rowwise_with_gw_hp is projected as rowwise")
-
-
 def _training(stated: Stated) -> None:
     # torch adds gradients by a kernel of their own; FSDP reduces them at once.
     stated.put("training.gradient_accumulation_fusion", False)
@@ -180,10 +176,8 @@ def _training(stated: Stated) -> None:
 
 
 def _sharding(stated: Stated) -> None:
-    shard_name, name = (
-        "parallelism.data_parallel_shard_degree",
-        "parallelism.fsdp_reshard_after_forward",
-    )
+    name = "parallelism.fsdp_reshard_after_forward"
+    shard_name = "parallelism.data_parallel_shard_degree"
     copies_name = "parallelism.data_parallel_replicate_degree"
     reshard = stated.choice(name, _MEANINGS["reshards"], "default")
     copies = stated.integer(copies_name, 1)
@@ -198,11 +192,7 @@ def _sharding(stated: Stated) -> None:
     if stated.has(copies_name):
         stated.put("parallelism.num_distributed_optimizer_instances", copies, copies_name)
     pipelined = stated.integer("parallelism.pipeline_parallel_degree", 1) > 1
-    stated.put(
-        "parallelism.fsdp_reshard_after_forward",
-        not pipelined if reshard is None else reshard,
-        name,
-    )
+    stated.put(name, not pipelined if reshard is None else reshard, name)
 
 
 def _degrees(stated: Stated) -> None:
@@ -210,9 +200,6 @@ def _degrees(stated: Stated) -> None:
     kind = stated.choice(name, COMM_TYPES, "allgather")
     if stated.integer("parallelism.context_parallel_degree", 1) > 1:
         stated.put("parallelism.cp_comm_type", kind, name)
-
-
-def _experts(stated: Stated) -> None:
     split = "parallelism.expert_tensor_parallel_degree"
     etp = stated.integer(split, 1)
     if stated.integer("parallelism.expert_parallel_degree", 1) > 1:
@@ -389,7 +376,7 @@ class _Rest:
         dp = read_job.data_parallel(data) or self.data_parallel
         if dp:
             fields["training.global_batch_size"] = self.local * dp
-        model = read_job.model_of(data)
+        model = model_of(data)
         layers = None if model is None or model.mtp_num_layers else model.num_layers
         if layers is not None and self.every > 1:
             chosen = list(range(self.every - 1, layers, self.every))

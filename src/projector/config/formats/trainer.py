@@ -158,7 +158,9 @@ def read_trainer(data: Mapping[str, Any], *, path: Path, default_batch: int = 8)
         _sharding(stated)
         _optimizer(stated, flat=False)
         _precision(stated, kind)
-    _degrees(stated)
+    stated.take(_TABLE["fields"])
+    if stated.has("sp_size"):
+        stated.put("parallelism.cp_comm_type", "a2a", "sp_size")
     _recompute(stated)
     _kernels(stated)
     _adapter(stated)
@@ -284,12 +286,6 @@ def _optimizer(stated: Stated, *, flat: bool) -> None:
     for field, value in OPTIMIZERS.get(rule, {"name": "adam"}).items():
         if not (flat and stated.has(f"{PREFIX}optimizer.type") and field != "name"):
             stated.put(f"training.optimizer.{field}", value, name)
-
-
-def _degrees(stated: Stated) -> None:
-    stated.take(_TABLE["fields"])
-    if stated.has("sp_size"):
-        stated.put("parallelism.cp_comm_type", "a2a", "sp_size")
 
 
 def _recompute(stated: Stated) -> None:

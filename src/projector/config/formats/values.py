@@ -200,15 +200,15 @@ def word(name: str, value: Any) -> str:
     return str(value)
 
 
-def one_of(meanings: Mapping[str, Any]) -> Converter:
+def one_of(words: Mapping[str, Any]) -> Converter:
     """Return a converter that maps Megatron's names to ours."""
 
     def convert(name: str, value: Any) -> Any:
         text = word(name, value).lower().replace("-", "_")
-        if text not in meanings:
-            msg = f"{name} should be one of {', '.join(meanings)} (got {shown(value)})"
-            raise ConfigError(msg, key=name, value=value, allowed=list(meanings))
-        return meanings[text]
+        if text not in words:
+            msg = f"{name} should be one of {', '.join(filter(None, words))} (got {shown(value)})"
+            raise ConfigError(msg, key=name, value=value, allowed=list(words))
+        return words[text]
 
     return convert
 

@@ -27,6 +27,7 @@ from projector.kernels.attention.passes import (
     find_bound,
     time_parts,
 )
+from projector.kernels.columns import as_type, refuse_extents
 from projector.kernels.device import MATRIX_TYPES
 
 OK, INVALID = 0, 1
@@ -170,60 +171,26 @@ def attention_terms(
             term_AT[a, place] = value
 
 
-def attention_time_columns(
-    extent_A7: Ints,
-    causal_A: Ints,
-    window_A: Ints,
-    backward_A: Ints,
-    dtype_A: Ints,
-    device_A: Ints,
-    devices_D: Records,
-) -> tuple[Floats, Ints]:
+AttentionColumns = tuple[Ints, Ints, Ints, Ints, Ints, Ints, Records]
+"""What `attention_times` reads, from ``extent_A7`` to ``devices_D``."""
+
+
+def attention_time_columns(*columns: *AttentionColumns) -> tuple[Floats, Ints]:
     """Return the columns ``(time_s, bound)`` of `attention_times`.
 
     Raises `ValueError` if a time is no finite, non-negative number.
     """
-    rows = len(extent_A7)
+    rows = len(columns[0])
     time_s_A, bound_A = np.empty(rows), np.empty(rows, np.int64)
-    status = attention_times(
-        np.ascontiguousarray(extent_A7, np.int64),
-        np.ascontiguousarray(causal_A, np.int64),
-        np.ascontiguousarray(window_A, np.int64),
-        np.ascontiguousarray(backward_A, np.int64),
-        np.ascontiguousarray(dtype_A, np.int64),
-        np.ascontiguousarray(device_A, np.int64),
-        devices_D,
-        time_s_A,
-        bound_A,
-    )
+    status = attention_times(*as_type(np.int64, *columns[:-1]), columns[-1], time_s_A, bound_A)
     if status != OK:
-        valid = np.isfinite(time_s_A) & (time_s_A >= 0.0) & (np.min(extent_A7, axis=1) >= 0)
-        row = int(np.argmin(valid))
         names = "batch, heads, key heads, queries, keys, d_qk, d_v"
-        extents = ", ".join(str(int(extent)) for extent in extent_A7[row])
-        raise ValueError(f"attention {row} ({names} = {extents}) has no finite time")
+        refuse_extents("attention", names, time_s_A, columns[0])
     return time_s_A, bound_A
 
 
-def attention_term_columns(
-    extent_A7: Ints,
-    causal_A: Ints,
-    window_A: Ints,
-    backward_A: Ints,
-    dtype_A: Ints,
-    device_A: Ints,
-    devices_D: Records,
-) -> dict[str, Floats]:
+def attention_term_columns(*columns: *AttentionColumns) -> dict[str, Floats]:
     """Return the terms of `attention_terms` by name, float64[A] each."""
-    term_AT = np.empty((len(extent_A7), len(TERMS)))
-    attention_terms(
-        np.ascontiguousarray(extent_A7, np.int64),
-        np.ascontiguousarray(causal_A, np.int64),
-        np.ascontiguousarray(window_A, np.int64),
-        np.ascontiguousarray(backward_A, np.int64),
-        np.ascontiguousarray(dtype_A, np.int64),
-        np.ascontiguousarray(device_A, np.int64),
-        devices_D,
-        term_AT,
-    )
+    term_AT = np.empty((len(columns[0]), len(TERMS)))
+    attention_terms(*as_type(np.int64, *columns[:-1]), columns[-1], term_AT)
     return {name: term_AT[:, column].copy() for column, name in enumerate(TERMS)}

@@ -15,6 +15,8 @@ import numpy as np
 
 from projector.arrays import Floats, Ints
 from projector.kernels._jit import helper, kernel
+from projector.kernels.columns import as_type, refuse_extents
+from projector.kernels.gemm.problem import EXTENTS
 
 OK, INVALID = 0, 1
 
@@ -164,16 +166,12 @@ def ws_persistent_columns(
     rows = len(extent_G4)
     choice_G, term_GT = np.empty(rows, np.int64), np.empty((rows, len(TERMS)))
     status = ws_persistent_terms(
-        np.ascontiguousarray(extent_G4, np.int64),
-        np.ascontiguousarray(out_bytes_G, np.float64),
-        np.ascontiguousarray(kernel_CK, np.float64),
+        *as_type(np.int64, extent_G4),
+        *as_type(np.float64, out_bytes_G, kernel_CK),
         rates,
         choice_G,
         term_GT,
     )
     if status != OK:
-        valid = np.isfinite(term_GT[:, TERMS.index("time_s")]) & (np.min(extent_G4, axis=1) >= 0)
-        row = int(np.argmin(valid))
-        m, n, k, batch = (int(extent) for extent in extent_G4[row])
-        raise ValueError(f"GEMM {row} (m, n, k, batch = {m}, {n}, {k}, {batch}) has no finite time")
+        refuse_extents("GEMM", EXTENTS, term_GT[:, TERMS.index("time_s")], extent_G4)
     return choice_G, term_GT

@@ -21,6 +21,9 @@ from projector.kernels.device import (
     TILE_UNITS,
 )
 
+EXTENTS = "m, n, k, batch"
+"""Extents of a GEMM, as messages and columns have them."""
+
 BOUNDS = ("compute", "l2_fill", "l2", "memory", "overhead", "issue", "epilogue")
 """What sets the time of a GEMM, by code."""
 

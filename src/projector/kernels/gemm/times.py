@@ -16,6 +16,7 @@ import numpy as np
 
 from projector.arrays import Floats, Ints, Records
 from projector.kernels._jit import helper, kernel
+from projector.kernels.columns import as_type, refuse_extents
 from projector.kernels.device import MATRIX_TYPES, OPERAND_BYTES
 from projector.kernels.gemm.model import (
     busy_seconds,
@@ -29,6 +30,7 @@ from projector.kernels.gemm.model import (
 )
 from projector.kernels.gemm.problem import (
     COMPUTE,
+    EXTENTS,
     MEMORY,
     MENU,
     OVERHEAD,
@@ -253,59 +255,35 @@ def sol_times(
     return status
 
 
-def gemm_time_columns(
-    extent_G4: Ints,
-    dtype_G: Ints,
-    out_bytes_G: Floats,
-    efficiency_G: Floats,
-    device_G: Ints,
-    devices_D: Records,
-) -> tuple[Floats, Ints, Ints]:
+GemmColumns = tuple[Ints, Ints, Floats, Floats, Ints, Records]
+"""What `gemm_times` reads, from ``extent_G4`` to ``devices_D``."""
+
+
+def _cast(*columns: *GemmColumns) -> GemmColumns:
+    extent_G4, dtype_G, out_bytes_G, efficiency_G, device_G, devices_D = columns
+    extent_G4, dtype_G, device_G = as_type(np.int64, extent_G4, dtype_G, device_G)
+    out_bytes_G, efficiency_G = as_type(np.float64, out_bytes_G, efficiency_G)
+    return extent_G4, dtype_G, out_bytes_G, efficiency_G, device_G, devices_D
+
+
+def gemm_time_columns(*columns: *GemmColumns) -> tuple[Floats, Ints, Ints]:
     """Return the columns ``(time_s, bound, choice)`` of `gemm_times`.
 
     Raises `ValueError` if a time is no finite, non-negative number.
     """
-    rows = len(extent_G4)
+    rows = len(columns[0])
     time_s_G, bound_G, choice_G = np.empty(rows), np.empty(rows, np.int64), np.empty(rows, np.int64)
-    status = gemm_times(
-        np.ascontiguousarray(extent_G4, np.int64),
-        np.ascontiguousarray(dtype_G, np.int64),
-        np.ascontiguousarray(out_bytes_G, np.float64),
-        np.ascontiguousarray(efficiency_G, np.float64),
-        np.ascontiguousarray(device_G, np.int64),
-        devices_D,
-        np.empty(1, SCRATCH),
-        time_s_G,
-        bound_G,
-        choice_G,
-    )
-    if status != OK:
-        raise ValueError(_explain(time_s_G, extent_G4))
+    scratch_1 = np.empty(1, SCRATCH)
+    if gemm_times(*_cast(*columns), scratch_1, time_s_G, bound_G, choice_G) != OK:
+        refuse_extents("GEMM", EXTENTS, time_s_G, columns[0])
     return time_s_G, bound_G, choice_G
 
 
-def gemm_term_columns(
-    extent_G4: Ints,
-    dtype_G: Ints,
-    out_bytes_G: Floats,
-    efficiency_G: Floats,
-    device_G: Ints,
-    devices_D: Records,
-    choice_G: Ints,
-) -> Floats:
-    """Return the terms (float64[G, len(TERMS)]) of `gemm_terms`."""
-    term_GT = np.empty((len(extent_G4), len(TERMS)))
-    gemm_terms(
-        np.ascontiguousarray(extent_G4, np.int64),
-        np.ascontiguousarray(dtype_G, np.int64),
-        np.ascontiguousarray(out_bytes_G, np.float64),
-        np.ascontiguousarray(efficiency_G, np.float64),
-        np.ascontiguousarray(device_G, np.int64),
-        devices_D,
-        np.ascontiguousarray(choice_G, np.int64),
-        np.empty(1, MENU),
-        term_GT,
-    )
+def gemm_term_columns(*columns: *tuple[*GemmColumns, Ints]) -> Floats:
+    """Return the terms (float64[G, len(TERMS)]) of `gemm_terms`, whose last input is the choice."""
+    term_GT = np.empty((len(columns[0]), len(TERMS)))
+    choice = as_type(np.int64, columns[-1])
+    gemm_terms(*_cast(*columns[:-1]), *choice, np.empty(1, MENU), term_GT)
     return term_GT
 
 
@@ -333,21 +311,13 @@ def sol_time_columns(
     rows = len(extent_G4)
     time_s_G, bound_G = np.empty(rows), np.empty(rows, np.int64)
     status = sol_times(
-        np.ascontiguousarray(extent_G4, np.int64),
-        np.ascontiguousarray(dtype_G, np.int64),
-        np.ascontiguousarray(out_bytes_G, np.float64),
-        np.ascontiguousarray(device_G, np.int64),
+        *as_type(np.int64, extent_G4, dtype_G),
+        *as_type(np.float64, out_bytes_G),
+        *as_type(np.int64, device_G),
         devices_D,
         time_s_G,
         bound_G,
     )
     if status != OK:
-        raise ValueError(_explain(time_s_G, extent_G4))
+        refuse_extents("GEMM", EXTENTS, time_s_G, extent_G4)
     return time_s_G, bound_G
-
-
-def _explain(time_s_G: Floats, extent_G4: Ints) -> str:
-    valid = np.isfinite(time_s_G) & (time_s_G >= 0.0) & (np.min(extent_G4, axis=1) >= 0)
-    row = int(np.argmin(valid))
-    m, n, k, batch = (int(extent) for extent in extent_G4[row])
-    return f"GEMM {row} (m, n, k, batch = {m}, {n}, {k}, {batch}) has no finite time"

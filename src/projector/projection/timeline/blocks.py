@@ -116,16 +116,6 @@ class Labels:
         return tuple(self._number)
 
 
-def lay_out_block(
-    layers: list[tuple[Layer, int]], traffic: BlockTraffic | None, labels: Labels
-) -> Block:
-    """Put the layers of a stage in a line, each with its number among those of the stage.
-
-    ``traffic`` is what data parallelism does meanwhile; ``labels`` takes the names of rows.
-    """
-    return _Line(layers, traffic, labels).block()
-
-
 _COLUMNS: dict[str, type[np.generic]] = {
     "track": np.int64, "term": np.int64, "phase": np.int64, "table_row": np.int64,
     "recompute": np.bool_, "launches": np.float64, "flop": np.float64, "bytes": np.float64,
@@ -159,10 +149,13 @@ def columns_of(rows: list[Row], labels: Labels) -> dict[str, Array]:
     return columns | {"label": np.array([labels(row.label) for row in rows], np.int64)}
 
 
-class _Line:
+class BlockLine:
+    """The layers of a stage in a line, each with its number among those of the stage."""
+
     def __init__(
         self, layers: list[tuple[Layer, int]], traffic: BlockTraffic | None, labels: Labels
     ) -> None:
+        """Put ``traffic``, what data parallelism does meanwhile, beside them; name their rows."""
         self.layers, self.traffic, self.labels = layers, traffic, labels
         self.pieces: list[dict[str, Array]] = []
         self.rows: list[dict[str, Array]] = []

@@ -12,7 +12,7 @@ from projector.projection.evaluate import Evaluation, evaluate
 from projector.projection.performance import PerformanceProjection, replica_of
 from projector.projection.terms import BREAKDOWN
 from projector.projection.timeline import columns
-from projector.projection.timeline.blocks import Block, Labels, lay_out_block, single, whole_block
+from projector.projection.timeline.blocks import Block, BlockLine, Labels, single, whole_block
 from projector.projection.timeline.columns import NONE, NOT_LAUNCHED, Held, Ranges, Timeline
 from projector.projection.timeline.ending import Ending, held_over_time, waits_of
 from projector.projection.timeline.layers import Layers
@@ -41,6 +41,11 @@ class Detail:
     middle and the last are told in detail; then only on the rank that ends the step."""
 
 
+MOST_BLOCKS = 1 << 18
+"""Operations of a schedule that a timeline has at most: they are some 100 MB compressed, and take
+5 GB while they are written. 65,536 took 30 s of a processor and 1.2 GB."""
+
+
 def build_timeline(
     result: PerformanceProjection, detail: Detail | None = None, *, record: "Record | None" = None
 ) -> Timeline:
@@ -57,7 +62,7 @@ def build_timeline(
     Raises:
         ConfigError: If ``result`` is of closed forms, which have no operations, or was restored
             from a record that is not given, or ``detail`` names a rank or a microbatch that the job
-            does not have.
+            does not have, or its schedule has more than ``MOST_BLOCKS`` operations.
     """
     if not isinstance(result, PerformanceProjection):
         msg = f"result is a PerformanceProjection of tiles, got {type(result).__name__}"
@@ -86,6 +91,18 @@ def timeline_of(
     return _Builder(evaluation, row, detail or Detail(), run).timeline()
 
 
+def _check_size(order: Order) -> None:
+    if len(order.kind) > MOST_BLOCKS:
+        most = MOST_BLOCKS * order.microbatches // len(order.kind)
+        msg = (
+            f"a timeline of {order.pp} ranks and {order.microbatches:,} microbatches has "
+            f"{len(order.kind):,} forwards and backwards, more than {MOST_BLOCKS:,}; one of "
+            f"{most:,} microbatches shows the same"
+        )
+        key = "training.global_batch_size"
+        raise ConfigError(msg, key=key, allowed=f"{most:,} microbatches or fewer")
+
+
 class _Builder:
     def __init__(
         self, evaluation: Evaluation, row: int, detail: Detail, run: PipelineRun | None
@@ -100,6 +117,7 @@ class _Builder:
         self.layers = Layers(evaluation)
         self.traffic = Traffic(evaluation, self.replica)
         self.ending = Ending.of(evaluation, row)
+        _check_size(self.order)
         self.first_layer = self._first_layers()
         self._blocks: dict[tuple[Any, ...], tuple[Block, list[Left]]] = {}
         self._whole: dict[int, Block] = {}
@@ -158,7 +176,8 @@ class _Builder:
                 number += layer.is_layer
         if kind != FORWARD:
             placed.reverse()
-        return lay_out_block(placed, traffic, self.labels), [] if traffic is None else traffic.left
+        block = BlockLine(placed, traffic, self.labels).block()
+        return block, [] if traffic is None else traffic.left
 
     def _told(self, block: Block, kind: int, rank: int, microbatch: int) -> Block:
         """Return a block as it is told: in detail or by its terms."""

@@ -31,26 +31,36 @@ BLOCK, LAYER = range(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
-    """Columns of what stands around activities: blocks of the pipeline, layers within them."""
+class Spans:
+    """Columns of equal length of what begins and ends on a rank."""
 
-    level: Ints
-    """`BLOCK` or `LAYER`."""
     rank: Ints
     label: Ints
-    """Row of ``Timeline.labels``, such as ``forward`` or ``dense_layer``."""
+    """Row of ``Timeline.labels``."""
     phase: Ints
     """Position in `PHASES`."""
     layer: Ints
-    """Layer of the model, of a layer; `NONE` elsewhere."""
+    """Layer of the model; `NONE` outside layers."""
     stage: Ints
+    """Virtual stage, in model order; `NONE` outside blocks."""
     chunk: Ints
+    """Which of the chunks of its rank; `NONE` outside blocks."""
     microbatch: Ints
+    """`NONE` outside blocks."""
     start_ps: Ints
+    """From the zero of the timeline."""
     duration_ps: Ints
 
     def __len__(self) -> int:
         return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges(Spans):
+    """What stands around activities: blocks of the pipeline, layers within them."""
+
+    level: Ints
+    """`BLOCK` or `LAYER`."""
 
 
 class Held(NamedTuple):
@@ -72,36 +82,20 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """The step of one job: columns of equal length, one row an activity, by rank and start.
+class Timeline(Spans):
+    """The step of one job: one row an activity, by rank and start.
 
     On one rank, track and lane nothing overlaps. On the rank that ends the step the sums of
     ``exposed_ps`` over the rows of a term are the breakdown, in whole picoseconds; so are the
     lengths of the compute less what stands in ``slowed_ps``.
     """
 
-    rank: Ints
     track: Ints
     """Position in `TRACKS`."""
     lane: Ints
     """0, unless activities of one track overlap."""
-    label: Ints
-    """Row of ``labels``."""
     term: Ints
     """Position in ``projection.breakdown.BREAKDOWN`` of what the activity adds to the step."""
-    phase: Ints
-    """Position in `PHASES`."""
-    layer: Ints
-    """Layer of the model; `NONE` outside layers."""
-    stage: Ints
-    """Virtual stage, in model order; `NONE` outside blocks."""
-    chunk: Ints
-    """Which of the chunks of its rank; `NONE` outside blocks."""
-    microbatch: Ints
-    """`NONE` outside blocks."""
-    start_ps: Ints
-    """From the zero of the timeline."""
-    duration_ps: Ints
     exposed_ps: Ints
     """What of it lengthens the step. Of compute: all but what stands in ``slowed_ps``."""
     slowdown_ps: Ints
@@ -144,9 +138,6 @@ class Timeline:
     """Of the model."""
     clock_hz: float = 0.0
     """Of the largest matrix product; 0 where times were measured or there is none."""
-
-    def __len__(self) -> int:
-        return len(self.rank)
 
     @property
     def step_ps(self) -> int:

@@ -154,17 +154,9 @@ def waits_of(ending: Ending, run: PipelineRun, rank: int) -> list[Wait]:
     more = _shared(rest, message - int(first.sum()))
     counted = first + more
     half = len(gap)
-    return [
-        Wait(*each)
-        for each in zip(
-            (gap - counted[:half]).tolist(),
-            counted[:half].tolist(),
-            counted[half:].tolist(),
-            (sent - counted[half:]).tolist(),
-            latency.tolist(),
-            strict=True,
-        )
-    ]
+    before, behind = counted[:half], counted[half:]
+    columns = (gap - before, before, behind, sent - behind, latency)
+    return [Wait(*each) for each in zip(*(each.tolist() for each in columns), strict=True)]
 
 
 def _shared(room: Ints, total: int) -> Ints:

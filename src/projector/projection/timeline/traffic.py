@@ -134,7 +134,8 @@ class Traffic:
         if gathers:
             columns = (layers.gather_s, layers.gather_bytes, not flags.overlaps_gather, GATHER)
         else:
-            columns = (layers.reduce_s, layers.reduce_bytes, bool(flags.reduces_after), REDUCE)
+            overlaps = flags.overlaps_reduce or flags.every_reduce
+            columns = (layers.reduce_s, layers.reduce_bytes, not overlaps, REDUCE)
         seconds, num_bytes, stands, label = columns
         if not stands:
             return []

@@ -11,10 +11,9 @@ from rich.text import Text
 from projector.config.bands import SHARES, Band
 from projector.config.job import Job
 from projector.config.resources import hardware_table
-from projector.envelope import flatten, told
+from projector.envelope import envelope, flatten, told
 from projector.projection.bands import changed_settings, ratio_band
 from projector.projection.performance import PerformanceProjection
-from projector.projection.provenance import envelope
 from projector.projection.results import SCALARS
 from projector.projection.terms import MEMORY_TERMS
 from projector.report.terminal.grid import DIM, Grid, heading, plain, section
@@ -132,8 +131,7 @@ class Comparison:
             for side in ("low", "high")
         }
         return {
-            **envelope(first.provenance, first.uncertainty),
-            "warnings": list(dict.fromkeys([*first.warnings, *second.warnings])),
+            **envelope(dict.fromkeys([*first.warnings, *second.warnings]), first.uncertainty),
             **told(self, "headline"),
             "time_ratio": {"value": ratio, **sides, "basis": band.basis},
             **told(self, "breakdown_ms memory_gib"),

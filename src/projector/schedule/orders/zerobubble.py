@@ -75,15 +75,8 @@ def _order(ahead: Ints, put_off: Ints, stage_of: Ints, microbatches: int) -> Ord
     for code, position in ((FORWARD, forward_at), (BACKWARD, backward_at), (WEIGHT, weight_at)):
         kind[rank, position] = code
         microbatch[rank, position] = step
-    return Order(
-        microbatches=microbatches,
-        rank_offset=np.arange(pp + 1) * operations,
-        kind=kind.ravel(),
-        chunk=np.zeros(pp * operations, np.int64),
-        microbatch=microbatch.ravel(),
-        stage_of=stage_of,
-        splits_backward=True,
-    )
+    columns = kind, np.zeros_like(microbatch), microbatch
+    return Order.of_ranks(stage_of, microbatches, *columns, splits_backward=True)
 
 
 def order_v(pp: int, vpp: int, microbatches: int) -> Order:

@@ -9,13 +9,13 @@ must precede an operation on its rank is then a *prefix* of each kind, and three
 Shapes and units are those of `projector.schedule.planning.problem`.
 """
 
-import math
 from itertools import permutations
 
 import numpy as np
 
 from projector.arrays import Ints
-from projector.schedule.order import BACKWARD, FORWARD, WEIGHT
+from projector.kernels import windows as kernels
+from projector.schedule.order import BACKWARD, FORWARD
 from projector.schedule.planning.problem import Operation, Problem
 
 ROUNDING = 1e-12
@@ -33,18 +33,17 @@ class Windows:
 
     Every rank must have room for one microbatch. ``sequence`` is all operations in the order of
     some legal schedule: any will do, that of a good one saves sweeps. After ``visits`` operations
-    it is left at what is known so far, which is true at any time; a sweep looks at each operation,
-    and a visit takes about 15 us on one core.
+    it is left at what is known so far, which is true at any time; a sweep looks at each operation.
     """
 
-    def __init__(
-        self, problem: Problem, sequence: list[Operation], visits: float = math.inf
-    ) -> None:
+    def __init__(self, problem: Problem, sequence: list[Operation], visits: int = 2**62) -> None:
         pp, microbatches = problem.pp, problem.microbatches
         self.problem = problem
-        times_ps = (problem.duration_ps, problem.to_next_ps, problem.to_previous_ps)
-        self.times_ps = [column.tolist() for column in times_ps]
-        self.sequence = sequence
+        latencies_ps = np.stack([problem.to_next_ps, problem.to_previous_ps])
+        arrivals_ps = np.stack([np.roll(latencies_ps[0], 1), np.roll(latencies_ps[1], -1)])
+        self.latencies_ps = arrivals_ps, latencies_ps
+        """Of what F and B of each stage wait for, ``int64[2, pp]``; and of what waits for them."""
+        self.sequence = np.array(sequence, np.int64).reshape(-1, 3)
         self.visits = visits
         """What is left of them."""
         self.before = np.zeros((pp, 3, microbatches, 3), np.int64)
@@ -96,12 +95,11 @@ class Windows:
             tail = tail[by_tail]
             start = self.start_ps[stage].ravel()[by_tail]
             work = np.repeat(self.problem.duration_ps[stage], self.problem.microbatches)[by_tail]
-            for threshold in np.unique(start):
-                if self._is_spent():
-                    return bound
-                inside = start >= threshold
-                least = threshold + np.cumsum(work[inside]) + tail[inside]
-                bound = max(bound, int(least.max()))
+            arguments = np.unique(start), start, work, tail, self.visits
+            least, self.visits = kernels.least_objective(*arguments)
+            bound = max(bound, least)
+            if self.visits < 0:
+                break
         return bound
 
     def tighten(self, objective_ps: int) -> bool:
@@ -119,11 +117,6 @@ class Windows:
                 return True
             if not self._sweep(objective_ps):
                 return False
-
-    def _is_spent(self) -> bool:
-        """Take one visit and tell whether the visits were used up before."""
-        self.visits -= 1
-        return self.visits < 0
 
     def _remember_memory(self, stage: int) -> None:
         """Imply the B's and W's without which an F finds no room."""
@@ -182,72 +175,30 @@ class Windows:
         latest_ps = None
         if objective_ps is not None:
             latest_ps = objective_ps + int(self.problem.since_ps.max())
-        most = self.most_before
-        for column, pass_over in (
-            (self.start_ps, self._pass_starts),
-            (self.tail_ps, lambda: self._pass_tails(most)),
+        microbatches = self.problem.microbatches
+        own = np.eye(3, dtype=np.int64)[:, np.newaxis]
+        ahead, behind = self.latencies_ps
+        backwards = np.ascontiguousarray(self.sequence[::-1])
+        later = self.most_before + own, np.full_like(self.before, microbatches)
+        earlier = np.zeros_like(self.before), self.before
+        for column, sequence, (first, last), latency_ps, step in (
+            (self.start_ps, self.sequence, earlier, ahead, 1),
+            (self.tail_ps, backwards, later, behind, -1),
         ):
             while True:
                 known = column.copy()
-                pass_over()
+                self.visits = kernels.pass_over(
+                    sequence,
+                    first,
+                    last,
+                    self.problem.duration_ps,
+                    latency_ps,
+                    step,
+                    self.visits,
+                    column,
+                )
                 if np.array_equal(known, column) or self.visits <= 0:
                     break
                 if latest_ps is not None and int(column.max()) > latest_ps:
                     return False
         return True
-
-    def _pass_starts(self) -> None:
-        problem, start = self.problem, self.start_ps
-        duration, to_next, to_previous = self.times_ps
-        for stage, kind, number in self.sequence:
-            if self._is_spent():
-                return
-            if kind == WEIGHT or (kind == BACKWARD and stage == problem.pp - 1):
-                source = kind - 1
-                arrival = int(start[stage, source, number]) + duration[stage][source]
-            elif kind == BACKWARD:
-                arrival = int(start[stage + 1, BACKWARD, number])
-                arrival += duration[stage + 1][BACKWARD] + to_previous[stage + 1]
-            elif stage > 0:
-                arrival = int(start[stage - 1, FORWARD, number])
-                arrival += duration[stage - 1][FORWARD] + to_next[stage - 1]
-            else:
-                arrival = 0
-            counts = self.before[stage, kind, number].tolist()
-            earlier = [start[stage, k, :count] for k, count in enumerate(counts)]
-            least = max(arrival, _one_at_a_time(earlier, problem.duration_ps[stage]))
-            start[stage, kind, number] = max(least, int(start[stage, kind, number]))
-
-    def _pass_tails(self, most: Ints) -> None:
-        problem, tail = self.problem, self.tail_ps
-        duration, to_next, to_previous = self.times_ps
-        for stage, kind, number in reversed(self.sequence):
-            if self._is_spent():
-                return
-            least = int(tail[stage, kind, number])
-            if kind == FORWARD and stage < problem.pp - 1:
-                behind = int(tail[stage + 1, FORWARD, number])
-                least = max(least, behind + duration[stage + 1][FORWARD] + to_next[stage])
-            elif kind == BACKWARD and stage > 0:
-                behind = int(tail[stage - 1, BACKWARD, number])
-                least = max(least, behind + duration[stage - 1][BACKWARD] + to_previous[stage])
-            counts = most[stage, kind, number].tolist()
-            counts[kind] += 1
-            later = [tail[stage, k, count:] for k, count in enumerate(counts)]
-            if any(map(len, later)):
-                least = max(least, _one_at_a_time(later, problem.duration_ps[stage]))
-            tail[stage, kind, number] = least
-
-
-def _one_at_a_time(ready_ps: list[Ints], duration_ps: Ints) -> int:
-    """Return when operations that are ready at these times can all be done; 0 without any.
-
-    ``ready_ps`` has those of each kind. Also read backwards in time, from tails.
-    """
-    ready = np.concatenate(ready_ps)
-    if not len(ready):
-        return 0
-    work = np.repeat(duration_ps, [len(times) for times in ready_ps])
-    latest_first = np.argsort(-ready)
-    done: Ints = ready[latest_first] + np.cumsum(work[latest_first])
-    return int(done.max())

@@ -39,15 +39,7 @@ def best_order(
     if len(ranking) == 0:
         return None
     _, _, columns = _run(stage_of, candidates.pick(ranking[:1]), costs, microbatches, 1)
-    return Order(
-        microbatches=microbatches,
-        rank_offset=np.arange(len(stage_of) + 1) * columns.kind.shape[1],
-        kind=columns.kind.ravel(),
-        chunk=columns.chunk.ravel(),
-        microbatch=columns.microbatch.ravel(),
-        stage_of=stage_of,
-        splits_backward=True,
-    )
+    return Order.of_ranks(stage_of, microbatches, *columns, splits_backward=True)
 
 
 def fastest(orders: Iterable[Order], costs: Costs) -> Order:
@@ -117,12 +109,8 @@ def _run(
     pp, vpp = stage_of.shape
     durations, latencies = _countable(costs, microbatches)
     operations = (pp, 3 * vpp * microbatches)
-    columns = OrderColumns(
-        np.empty(operations, np.int8),
-        np.empty(operations, np.int64),
-        np.empty(operations, np.int64),
-    )
-    makespan, period = (np.empty(len(candidates.shape), np.int64) for _ in range(2))
+    columns = OrderColumns(np.empty(operations, np.int8), *np.empty((2, *operations), np.int64))
+    makespan, period = np.empty((2, len(candidates.shape)), np.int64)
     kernels.plan_candidates(
         np.ascontiguousarray(stage_of),
         Candidates(*map(np.ascontiguousarray, candidates)),

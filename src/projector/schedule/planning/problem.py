@@ -75,15 +75,13 @@ def problem_of(
     for activation, rank in zip(costs.activation, ranks, strict=True):
         # NaN compares false, so it is refused as well.
         if not activation <= costs.limit[rank]:
+            least = f"{max(costs.activation):.6g}"
+            msg = (
+                f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
+                f"{activation:.6g} there; the least that works on every rank is {least}"
+            )
             raise ScheduleError(
-                (
-                    f"rank {rank} may hold {costs.limit[rank]:.6g}, but one microbatch takes "
-                    f"{activation:.6g} there; the least that works on every rank is "
-                    f"{max(costs.activation):.6g}"
-                ),
-                key="memory_limit",
-                value=costs.limit[rank],
-                allowed=f">= {max(costs.activation):.6g}",
+                msg, key="memory_limit", value=costs.limit[rank], allowed=f">= {least}"
             )
     first = np.concatenate([[0], np.cumsum((duration[:, FORWARD] + to_next)[:-1])])
     return Problem(
@@ -185,12 +183,5 @@ def order_of(kind: NDArray[np.integer], like: Order) -> Order:
     for code in range(3):
         of_kind = by_rank == code
         number[of_kind] = np.cumsum(of_kind, axis=1)[of_kind] - 1
-    return Order(
-        microbatches=like.microbatches,
-        rank_offset=like.rank_offset,
-        kind=by_rank.ravel().astype(np.int8),
-        chunk=np.zeros(by_rank.size, np.int64),
-        microbatch=number.ravel(),
-        stage_of=like.stage_of,
-        splits_backward=True,
-    )
+    columns = by_rank.astype(np.int8), np.zeros_like(number), number
+    return Order.of_ranks(like.stage_of, like.microbatches, *columns, splits_backward=True)

@@ -87,17 +87,15 @@ def replay_batch(
     duration_ps: ArrayLike,
     p2p_ps: ArrayLike | None,
     method: str = "auto",
-    which: ArrayLike | None = None,
-    into: Replays | None = None,
 ) -> Replays:
     """Run one order with the durations of n configurations.
 
-    Durations are ``int64[rows, pp, vpp, 3, 3]``: by rank, chunk, kind (F, B, W) and class. F of
+    Durations are ``int64[n, pp, vpp, 3, 3]``: by rank, chunk, kind (F, B, W) and class. F of
     microbatch 0 is class 0, B and W of the last microbatch are class 2, everything else is class 1.
     A single microbatch has F in class 0 and B and W in class 2. Without W in the order, B lasts for
     both.
 
-    ``p2p_ps`` (``int64[rows, 2, pp * vpp]``) is the latency from each virtual stage to the next
+    ``p2p_ps`` (``int64[n, 2, pp * vpp]``) is the latency from each virtual stage to the next
     (row 0) and to the one before (row 1); nothing is added between two chunks of one rank, whatever
     stands here. None is no latency anywhere, which is faster than many of 0.
 
@@ -105,16 +103,11 @@ def replay_batch(
     runs 16 configurations side by side; ``jump`` leaves out the steady state of long orders, where
     they have one that can be proven, and is ``direct`` where not; ``auto`` takes what should be
     fastest.
-
-    ``which`` (``int64[n]``) is the row that each configuration has; without, row i is configuration
-    i. ``into`` is overwritten and returned; without, there are new outputs.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
-    times = operation_times(order.pp, order.vpp, duration_ps, p2p_ps, which)
-    outputs = (
-        programs.empty_replays(order.pp, order.vpp, len(times.which)) if into is None else into
-    )
+    times = operation_times(order.pp, order.vpp, duration_ps, p2p_ps)
+    outputs = programs.empty_replays(order.pp, order.vpp, len(times.which))
     if method == "auto":
         method = fastest_method(order, len(times.which))
     _replay(order, times, method, outputs)

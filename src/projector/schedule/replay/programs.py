@@ -91,25 +91,15 @@ def line_program(line: Line, columns: Ints32, output: Ints) -> Ints32:
 
 def empty_replays(pp: int, vpp: int, n: int) -> Replays:
     """Make room for the replays of n configurations."""
-    ranks = (n, pp)
-    return Replays(
-        np.empty(ranks, np.int64),
-        np.empty(ranks, np.int64),
-        np.empty(ranks, np.int64),
-        np.empty((n, pp, vpp), np.int64),
-    )
+    start_ps, end_ps, busy_ps = np.empty((3, n, pp), np.int64)
+    return Replays(start_ps, end_ps, busy_ps, np.empty((n, pp, vpp), np.int64))
 
 
 def empty_ends(pp: int, vpp: int, n: int) -> Ends:
     """Make room for the ends of n replays, each with a row of its own."""
-    ranks = (n, pp)
-    return Ends(
-        np.arange(n),
-        np.zeros(n, np.int64),
-        np.empty(ranks, np.int64),
-        np.empty(ranks, np.int64),
-        np.empty((n, pp, vpp), np.int64),
-    )
+    start_ps, end_ps = np.empty((2, n, pp), np.int64)
+    last_ps = np.empty((n, pp, vpp), np.int64)
+    return Ends(np.arange(n), np.zeros(n, np.int64), start_ps, end_ps, last_ps)
 
 
 def freeze(arrays: tuple[Any, ...]) -> None:

@@ -110,15 +110,10 @@ class PipelineRun:
         return [int(count) for count in peak_in_flight(self.order)]
 
     @cached_property
-    def peak_activation_bytes(self) -> Floats:
-        """Most that each rank holds of activations at one time, ``float64[pp]``."""
-        peak, _ = peak_bytes(self.order, self.activation_bytes[np.newaxis], self.w_share)
-        return np.asarray(peak[0], np.float64)
-
-    @property
     def peak_bytes(self) -> Floats:
         """Most that each rank holds at one time, ``float64[pp]``."""
-        peak = self.peak_activation_bytes
+        peaks, _ = peak_bytes(self.order, self.activation_bytes[np.newaxis], self.w_share)
+        peak = np.asarray(peaks[0], np.float64)
         return peak if self.static_bytes is None else peak + self.static_bytes
 
     @property

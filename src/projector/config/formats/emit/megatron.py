@@ -23,17 +23,10 @@ from projector.errors import UnsupportedError
 
 SUFFIX: Final = ".sh"
 
-_SPELLINGS: Final = ARGUMENT | {
-    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
-    "layernorm_epsilon": "norm_epsilon",
-    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
-}
-
-_ON: Final = (
-    "add_bias_linear apply_rope_fusion gradient_accumulation_fusion overlap_p2p_comm "
-    "torch_fsdp2_reshard_after_forward yarn_correction_range_round_to_int"
-)
-_SWITCHES_OFF: Final = {one: switch for switch, one in NEGATED.items() if one in _ON.split()}
+_TABLE: Final = settings_of("megatron")
+_SPELLINGS: Final = ARGUMENT | _TABLE["argument_names"]
+_ON: Final = _TABLE["on_by_default"].split()
+_SWITCHES_OFF: Final = {setting: switch for switch, setting in NEGATED.items() if setting in _ON}
 """Settings that are on unless this argument turns them off; others are off unless given."""
 
 
@@ -64,8 +57,7 @@ def check_model(model: ModelConfig, title: str, known: Iterable[str]) -> None:
 def write(job: Job, carried: Mapping[str, Any]) -> str:
     """Return the script of a job; see `projector.config.formats.emit.emitted.Writer`."""
     title = " ".join((job.name or job.model.name).split())
-    table = settings_of("megatron")
-    text: str = table["script_head"].format(
+    text: str = _TABLE["script_head"].format(
         title=title,
         version=package_version(),
         carried=comment_lines(carried),
@@ -82,7 +74,7 @@ def write(job: Job, carried: Mapping[str, Any]) -> str:
     for group, settings in groups.items():
         lines = [f"  {line}\n" for name, value in settings.items() if (line := _line(name, value))]
         text += f"\n{_array(group)}=(\n{''.join(lines)})\n"
-    end: str = table["script_end"].format(
+    end: str = _TABLE["script_end"].format(
         nodes=job.cluster.nodes,
         gpus_per_node=job.cluster.gpus_per_node,
         program="hybrid" if has_pattern(job.model) else "gpt",
@@ -101,17 +93,12 @@ def _connections(job: Job) -> str:
     parallelism needs before Blackwell; FSDP and the overlap of experts need several.
     """
     split = job.parallelism
-    if _uses_fsdp(job):
+    if split.fsdp == 2 or (not split.fsdp and split.zero_stage in STRATEGIES):
         return "unset CUDA_DEVICE_MAX_CONNECTIONS\n"
     if (split.tp == 1 and split.cp == 1) or job.cluster.device.architecture == "blackwell":
         return ""
     queues = 32 if split.overlap_moe_expert_parallel_comm else 1
     return f"export CUDA_DEVICE_MAX_CONNECTIONS={queues}\n"
-
-
-def _uses_fsdp(job: Job) -> bool:
-    split = job.parallelism
-    return split.fsdp == 2 or (not split.fsdp and split.zero_stage in STRATEGIES)
 
 
 def _array(group: str) -> str:
@@ -153,7 +140,7 @@ def megatron_arguments(job: Job) -> dict[str, Arguments]:
     Megatron cannot say is not there.
     """
     found: dict[str, Arguments] = {}
-    for group, parts in settings_of("megatron")["written"].items():
+    for group, parts in _TABLE["written"].items():
         if group == "experts" and job.model.moe is None:
             continue
         settings: Arguments = {}
@@ -353,20 +340,11 @@ def _shards(job: Job) -> bool:
 
 
 def _narrow(job: Job) -> Arguments:
-    training, settings = job.training, Arguments()
-    if training.precision == "mxfp8":
-        settings["fp8_recipe"] = "mxfp8"
-    layers = training.first_last_layers_bf16
-    if layers and training.precision not in {"fp32", "fp16", "bf16"}:
-        settings["first_last_layers_bf16"] = True
-        settings["num_layers_at_start_in_bf16"] = settings["num_layers_at_end_in_bf16"] = layers
-    return settings
-
-
-def _accumulation(job: Job) -> Arguments:
-    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
-    fused = job.training.gradient_accumulation_fusion and job.parallelism.fsdp != 2
-    return {"gradient_accumulation_fusion": fused}
+    layers = job.training.first_last_layers_bf16
+    if not layers or job.training.precision in {"fp32", "fp16", "bf16"}:
+        return {}
+    ends = ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+    return {"first_last_layers_bf16": True, **dict.fromkeys(ends, layers)}
 
 
 def _recompute(job: Job) -> Arguments:
@@ -411,7 +389,11 @@ _RULES: Final[Mapping[str, Callable[[Job], Arguments]]] = {
         "overlap_param_gather": job.parallelism.overlap_param_gather and _shards(job)
     },
     "narrow": _narrow,
-    "accumulation": _accumulation,
+    # Megatron starts FSDP 2 only without it, and nothing accumulates there.
+    "accumulation": lambda job: {
+        "gradient_accumulation_fusion": job.training.gradient_accumulation_fusion
+        and job.parallelism.fsdp != 2
+    },
     "recompute": _recompute,
     "states": _states,
 }

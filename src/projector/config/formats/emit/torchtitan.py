@@ -173,13 +173,10 @@ def _sharding(job: Job) -> dict[str, Any]:
 
 def _degrees(job: Job) -> dict[str, Any]:
     split = job.parallelism
-    settings: dict[str, Any] = {
-        "tensor_parallel_degree": split.tp,
-        "enable_async_tensor_parallel": split.tp_overlap == "async_tp",
-        "context_parallel_degree": split.cp,
-    }
-    if not (job.training.torch_compile and split.tp_overlap == "async_tp"):
-        del settings["enable_async_tensor_parallel"]
+    settings: dict[str, Any] = {"tensor_parallel_degree": split.tp}
+    if job.training.torch_compile and split.tp_overlap == "async_tp":
+        settings["enable_async_tensor_parallel"] = True
+    settings["context_parallel_degree"] = split.cp
     if split.cp > 1 and split.cp_comm_type in _ROTATIONS:
         settings["context_parallel_rotate_method"] = _ROTATIONS[split.cp_comm_type]
     if job.model.moe is not None:

@@ -1,6 +1,6 @@
 """The settings that are taken over or not, by Megatron's name in code."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -209,10 +209,21 @@ class Settings:
         elif not any(self.has(name) for name in names):
             self.origins[target] = self.dialect.origin
 
-    def put_none(self, target: str, value: Any) -> None:
-        """Set a dotted field to what Megatron's own None, stated by the user, means."""
-        self.put(target, value)
-        self.origins.pop(target, None)
+    def put_none(self, field: Field) -> None:
+        """Set a field to what Megatron's own None, stated by the user, means, if anything."""
+        if field.name in NONE_MEANS:
+            self.put(field.target, NONE_MEANS[field.name])
+            self.origins.pop(field.target, None)
+
+    def take(self, rows: Iterable[Field], *, over: Any) -> None:
+        """Set the fields of a part; ``over`` that of a base architecture only stated ones."""
+        for field in rows:
+            name = field.name
+            value = self.get(name) if over is None else self.stated.get(name)
+            if value is not None:
+                self.put(field.target, field.convert(self.spell(name), value), name)
+            elif over and name in self.stated:
+                self.put_none(field)
 
     def warn(self, name: str, text: str) -> None:
         """Add a warning, once: a setting as it is written, and ``text``."""

@@ -57,7 +57,6 @@ def mlp(settings: Settings) -> None:
 
 
 def _usual_width(settings: Settings, hidden: int) -> int:
-    """Return Megatron's width of the MLP where none is stated."""
     return int((4 * hidden * 2 / 3) / 64) * 64 if settings.on("swiglu") else 4 * hidden
 
 
@@ -215,9 +214,8 @@ def further(settings: Settings) -> None:
     elif settings.overrides(name):
         settings.put("model.qk_norm", "none", name)
     for field in fields.FIELDS:
-        taken_back = settings.overrides(field.name) and not settings.has(field.name)
-        if taken_back and field.name in fields.NONE_MEANS:
-            settings.put_none(field.target, fields.NONE_MEANS[field.name])
+        if settings.overrides(field.name) and not settings.has(field.name):
+            settings.put_none(field)
 
 
 def experts(settings: Settings) -> None:
@@ -229,12 +227,7 @@ def experts(settings: Settings) -> None:
         return
     if base is None and not named:
         return
-    for field in fields.EXPERT_FIELDS:
-        value = settings.get(field.name) if base is None else settings.stated.get(field.name)
-        if value is not None:
-            settings.put(field.target, field.convert(settings.spell(field.name), value), field.name)
-        elif base and field.name in settings.stated and field.name in fields.NONE_MEANS:
-            settings.put_none(field.target, fields.NONE_MEANS[field.name])
+    settings.take(fields.EXPERT_FIELDS, over=base)
     if base is None and not settings.has("moe_ffn_hidden_size"):
         dense = settings.base_section("ffn_hidden_size")
         width = settings.native("model").get("ffn_hidden_size", dense)
@@ -263,13 +256,7 @@ def latent_attention(settings: Settings) -> None:
             if not settings.has("kv_channels") and "kv_channels" not in (settings.base or {}):
                 settings.put("model.kv_channels", base["v_head_dim"], switch)
         return
-    for field in fields.LATENT_FIELDS:
-        name = field.name
-        value = settings.get(name) if base is None else settings.stated.get(name)
-        if value is not None:
-            settings.put(field.target, values.integer(settings.spell(name), value), name)
-        elif base is not None and name == "q_lora_rank" and name in settings.stated:
-            settings.put_none(field.target, 0)
+    settings.take(fields.LATENT_FIELDS, over=base)
 
 
 def chosen_keys(settings: Settings) -> None:
@@ -546,29 +533,27 @@ def sharding(settings: Settings) -> None:
 
 def schedule(settings: Settings) -> None:
     """Set the order of the pipeline's work."""
+    zero_bubble = settings.on("patch_zero_bubble")
     if settings.on("patch_primus_pipeline") and settings.has("pp_algorithm"):
         kind = settings.read("pp_algorithm", fields.CHOICES["pp_algorithm"])
         if kind == "interleaved" and settings.native("parallelism").get("vpp", 1) <= 1:
             kind = "1f1b"
         settings.put("training.schedule", kind, "pp_algorithm")
-    elif settings.on("patch_zero_bubble") and settings.on("enable_1f1b_v"):
-        settings.put("training.schedule", "1f1b-v", "enable_1f1b_v")
-        settings.put("parallelism.vpp", 2, "enable_1f1b_v")
-    elif settings.on("patch_zero_bubble") and settings.on("zero_bubble_v_schedule"):
-        setup = "zero_bubble_v_schedule_mem_setup"
-        kind = settings.choice(setup)
-        settings.put("training.schedule", kind, "zero_bubble_v_schedule", setup)
-        settings.put("parallelism.vpp", 2, "zero_bubble_v_schedule")
-    elif settings.on("patch_zero_bubble") and settings.on("enable_zero_bubble"):
-        settings.put("training.schedule", "zerobubble", "enable_zero_bubble")
-    if settings.on("patch_zero_bubble"):
-        # Read what only the zero-bubble runtime looks at.
-        name = "enable_optimizer_post_validation"
-        if settings.on(name):
-            settings.put("training.optimizer_post_validation", True, name)
-        name = "zero_bubble_max_pending_backward"
-        if settings.has(name) and settings.word(name) != "auto":
-            settings.put(f"training.{name}", settings.read(name, values.integer), name)
+    elif zero_bubble and settings.on(name := "enable_1f1b_v"):
+        settings.put("training.schedule", "1f1b-v", name)
+        settings.put("parallelism.vpp", 2, name)
+    elif zero_bubble and settings.on(name := "zero_bubble_v_schedule"):
+        setup = f"{name}_mem_setup"
+        settings.put("training.schedule", settings.choice(setup), name, setup)
+        settings.put("parallelism.vpp", 2, name)
+    elif zero_bubble and settings.on(name := "enable_zero_bubble"):
+        settings.put("training.schedule", "zerobubble", name)
+    # Only the zero-bubble runtime looks at these.
+    if zero_bubble and settings.on(name := "enable_optimizer_post_validation"):
+        settings.put("training.optimizer_post_validation", True, name)
+    name = "zero_bubble_max_pending_backward"
+    if zero_bubble and settings.has(name) and settings.word(name) != "auto":
+        settings.put(f"training.{name}", settings.integer(name), name)
 
 
 def batch(settings: Settings) -> None:

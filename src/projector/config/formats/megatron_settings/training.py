@@ -49,7 +49,6 @@ def precision(settings: Settings) -> None:
 
 
 def _wide(settings: Settings) -> str:
-    """Return the format of what is not narrowed."""
     fp16 = settings.on("fp16")
     if settings.on("bf16") and not (settings.has("fp16") and fp16 and not settings.has("bf16")):
         return "bf16"
@@ -187,11 +186,7 @@ def dispatch(settings: Settings) -> None:
     if not settings.named("num_experts") and not settings.base_section("moe"):
         _drop_dispatch(settings)
         return
-    kind_name, backend, load = (
-        "moe_token_dispatcher_type",
-        "moe_flex_dispatcher_backend",
-        "moe_router_force_load_balancing",
-    )
+    kind_name, backend = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
     turbo = settings.on("enable_primus_turbo")
     stage = _sync_free_stage(settings, turbo=turbo)
     names = [kind_name]
@@ -217,8 +212,8 @@ def dispatch(settings: Settings) -> None:
             settings.put("training.moe.dispatcher_sms", settings.integer(name), name)
     if stage < 2 and settings.on("moe_pad_expert_input_to_capacity"):
         settings.put("training.moe.host_sync", False, "moe_pad_expert_input_to_capacity")
-    if settings.on(load):
-        settings.put("training.moe.load", "balanced", load)
+    if settings.on(name := "moe_router_force_load_balancing"):
+        settings.put("training.moe.load", "balanced", name)
 
 
 SYNC_FREE_STAGES: Sequence[Mapping[str, Any]] = settings_of("primus")["sync_free_stages"]
