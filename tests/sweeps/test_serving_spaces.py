@@ -190,6 +190,17 @@ def test_expressions_and_short_names_are_those_of_a_serving_file(tmp_path):
     assert other.digest != load_space({"base": open_split, "axes": {"tp": [1]}}).digest
 
 
+@pytest.mark.parametrize("text", ["gpus <= 1", "tp == 1"])
+def test_no_expression_reads_a_split_that_is_left_open(text):
+    whole = {"base": {**BASE, "model": "llama3.1_70b"}, "axes": {"dtype": ["bf16", "fp8"]}}
+    open_split = {key: value for key, value in whole["base"].items() if key != "tp"}
+    with pytest.raises(ConfigError, match="reads the split, and tp is left open"):
+        load_space({**whole, "base": open_split, "constraints": [text]})
+    assert pj.sweep({**whole, "constraints": ["gpus <= 2"]}, workers=1).rows == 2
+    tied = {"tp": [1, 2], "load.output": {"expression": "8 * tp"}}
+    assert pj.sweep({"base": open_split, "axes": tied}, workers=1).rows == 2
+
+
 def test_a_load_without_settings_makes_a_serving_file():
     nothing = load_space({"base": {**BASE, "load": None}, "axes": {"load.batch": [1, 2]}})
     assert pj.sweep(nothing, workers=1).rows == 2
@@ -228,3 +239,13 @@ def test_the_command_lists_what_keeps_its_promises(tmp_path, capsys):
     )
     assert run(["sweep", str(space), "--workers", "1"]) == 0
     assert "No row that fits keeps what its load promises" in capsys.readouterr().out
+
+
+def test_the_command_lists_the_replicas_that_a_rate_needs(tmp_path, capsys):
+    space, rates = tmp_path / "space.yaml", {"load.rate_per_s": [1.0, 200.0]}
+    space.write_text(yaml.safe_dump({"base": {**BASE, "load": RATED}, "axes": rates}))
+    assert run(["sweep", str(space), "--workers", "1"]) == 0
+    head, *rows = capsys.readouterr().out.split("Best that keep")[1].splitlines()[1:4]
+    at = head.index("replicas") + len("replicas")
+    few, many = (int(row[:at].split()[-1]) for row in rows)
+    assert 1 == few < many

@@ -180,8 +180,10 @@ def _reached(rows: Sequence[Mapping[str, Any]], *, all_verdicts: bool) -> list[C
         times = [Column(head, [to_ms(row[name]) for row in rows], one, 1) for name, head in names]
         user = Column("tokens/s/user", [row["tokens_per_s_per_user"] for row in rows], one, 1)
         peak = Column("peak GiB", [row[swept.PEAK] for row in rows], one, 2)
+        counts = [row["replicas"] for row in rows if "replicas" in row]
+        needed = [Column("replicas", counts)] if counts else []
         return [Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),
-                *times, user, peak]  # fmt: skip
+                *times, user, peak, *needed]  # fmt: skip
     shown = Media.ALL if all_verdicts else Media.PAGE
     return [
         Column("tokens/s/GPU", [row[swept.RATE] for row in rows], "{:,.0f}".format, 1),

@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 
 from projector.arrays import Floats, Ints
 from projector.config.space import OtherSpace
-from projector.errors import ProjectorError
+from projector.errors import ConfigError, ProjectorError
 from projector.projection.results import BOOL, FLOAT, INT, OK, STATUS, TEXT, Coded, Column
 from projector.runs.cost import cost_usd, usd_per_million_tokens
 from projector.serving import api
@@ -69,6 +69,14 @@ class ServingSpace(OtherSpace):
 
     derived_from: ClassVar = {"gpus": ("tp", "pp", "attention_dp")}
 
+    def __init__(self, *read: Any) -> None:
+        """Put together what `load_space` has read; an open split is known to no expression."""
+        super().__init__(*read)
+        for each in (*self.derived.values(), *self.constraints):
+            if not self._states_split and {"tp", "gpus"}.intersection(self.reads(each)):
+                msg = f"{each.text!r} reads the split, and tp is left open; state it, or its axis"
+                raise ConfigError(msg, key=each.key, value=each.text, allowed="a stated tp")
+
     @staticmethod
     def read_base(given: Any) -> ServingDocument:
         """Read a serving file, or a mapping with its layout."""
@@ -105,9 +113,12 @@ class ServingSpace(OtherSpace):
         """Points of a chunk, where each takes long: simulated ones, and those with open batches."""
         if self.states("rate_per_s"):
             return 128
-        splits = "tp" in self.fields or "tp" in self.base.model_fields_set
         batches = self.base.load.batch is not None or f"{LOAD}.batch" in self.fields
-        return None if splits and batches else 1024
+        return None if self._states_split and batches else 1024
+
+    @property
+    def _states_split(self) -> bool:
+        return "tp" in self.fields or "tp" in self.base.model_fields_set
 
     @property
     def results(self) -> dict[str, str]:
