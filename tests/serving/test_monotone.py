@@ -102,12 +102,12 @@ def test_more_memory_serves_no_less(name, factor, load):
     most = [int(serving_memory(each).max_batch(longest)) for each in (before, after)]
     assert most[1] >= most[0]
     assume(most[0] > 0)
-    served = [
-        rates(each, batch=min(batch, largest), context=context, output=100)
-        for each, largest in zip((before, after), most, strict=True)
-    ]
-    assert served[1].fits[0]
-    assert served[1].tokens_per_s_per_gpu[0] >= served[0].tokens_per_s_per_gpu[0] * SLACK
+    # What fits is not always better: 257 rows take a wave of tiles more than 256.
+    few, many = (min(batch, largest) for largest in most)
+    served = rates(before, batch=few, context=context, output=100)
+    more = rates(after, batch=[few, many], context=context, output=100)
+    assert more.fits.all()
+    assert more.tokens_per_s_per_gpu.max() >= served.tokens_per_s_per_gpu[0] * SLACK
 
 
 @pytest.mark.parametrize("name", ["dense", "fp8", "groups"])
