@@ -101,3 +101,7 @@ def test_a_device_or_a_pipe_is_not_replaced(tmp_path, capsys):
     with pytest.raises(pj.ProjectorError, match="is a pipe"):
         Made({"a": 1}).to_csv(pipe)
     assert pipe.is_fifo()
+
+
+def test_records_are_the_rows_of_the_table(result):
+    assert len(result.records) == result.to_arrow().num_rows > 0

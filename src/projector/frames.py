@@ -26,12 +26,15 @@ def to_pandas(table: "pa.Table") -> "pd.DataFrame":
 
 
 class Frame:
-    """A result that is a table too: in a notebook, for pandas and for a spreadsheet."""
+    """A result that is a table too: in a notebook, for pandas and for a spreadsheet.
+
+    A class says its ``records`` or its `tables`; each follows from the other.
+    """
 
     @property
     def records(self) -> list[dict[str, Any]]:
         """The rows; what they nest becomes dotted columns, and lists become text."""
-        raise NotImplementedError
+        return [row for table in self.tables() for row in table.to_pylist()]
 
     def tables(self) -> "Iterator[pa.Table]":
         """Yield the rows as tables of Arrow."""

@@ -45,7 +45,7 @@ def write_chakra(result: PerformanceProjection, folder: str | Path) -> None:
     timeline = build_timeline(result, Detail(most=most))
     head = head_of(result, timeline)
     if head.other["blocks"] != head.other["blocks_in_detail"]:
-        why = f"it takes {MOST_NODES:,} nodes; give a smaller global_batch_size or cluster.nodes"
+        why = f"more than {MOST_NODES:,} nodes; give a smaller global_batch_size or cluster.nodes"
         raise not_written(target, why, key=key)
     ranks = [list(_linked(nodes)) for nodes in _nodes(works_of(timeline), head)]
     groups: dict[str, dict[int, tuple[int, ...]]] = {}
