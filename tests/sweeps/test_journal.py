@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from projector.errors import ConfigError, OutOfMemoryError
-from projector.sweeps import journal, rows, store, workers
+from projector.sweeps import jobs, journal, store, workers
 from projector.sweeps.engine import sweep
 from sweeps.grid import grid
 
@@ -177,6 +177,6 @@ def test_a_process_without_memory_becomes_no_worker(monkeypatch):
 
 
 def test_memory_that_runs_out_here_names_no_file(monkeypatch):
-    monkeypatch.setattr(rows, "evaluate_possible", _fails(MemoryError()))
+    monkeypatch.setattr(jobs, "evaluate_possible", _fails(MemoryError()))
     with pytest.raises(MemoryError):
         sweep(grid(), workers=1)
