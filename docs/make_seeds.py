@@ -366,6 +366,8 @@ the measured one.
 
 TRACED = "python validation/timeline_findings.py"
 """Projects the five cases under FSDP 1 and 2, writes traces, reads them back and measures."""
+BATCHES = ("b1s4", "b2s4", "b4s4")
+"""The study's runs at 4k tokens, by their batch."""
 
 CASE = (
     "performance --config examples/measure_llama3_8b.yaml parallelism.tp=1 parallelism.pp=1 "
@@ -477,15 +479,14 @@ def _rates() -> Iterator[Seen]:
             first > backward,
             TRACED,
         )
-    falls = [cases[name, 2].launch for name in ("b1s4", "b2s4", "b4s4")]
-    yield Seen(
-        "launch overhead with the batch, FSDP 2",
-        "observation 3, insight 6",
-        "falls",
-        ", ".join(percent(share, 1) for share in falls),
-        falls == sorted(falls, reverse=True),
-        TRACED,
-    )
+    launches = [cases[name, 2].launch for name in BATCHES]
+    yield falls("launch overhead with the batch, FSDP 2", "observation 3, insight 6", launches, 1)
+
+
+def falls(what: str, where: str, shares: list[float], digits: int = 0) -> Seen:
+    """Return whether shares fall from each batch to the next."""
+    shown = ", ".join(percent(share, digits) for share in shares)
+    return Seen(what, where, "falls", shown, shares == sorted(shares, reverse=True), TRACED)
 
 
 def _durations() -> Iterator[Seen]:
@@ -560,15 +561,8 @@ def _overlaps() -> Iterator[Seen]:
         min(whole) > 0.95,
         TRACED,
     )
-    falls = [cases[name, 1].overlap for name in ("b1s4", "b2s4", "b4s4")]
-    yield Seen(
-        "overlap with the batch, FSDP 1",
-        "insight 4",
-        "falls",
-        ", ".join(percent(share) for share in falls),
-        falls == sorted(falls, reverse=True),
-        TRACED,
-    )
+    overlaps = [cases[name, 1].overlap for name in BATCHES]
+    yield falls("overlap with the batch, FSDP 1", "insight 4", overlaps)
     names = ("b1s4", "b4s4")
     moved = [
         sum(item["time_ms"] for item in step_of(name)[1]["communication"].values())
