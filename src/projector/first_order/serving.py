@@ -18,6 +18,7 @@ from projector.config.first_order import (
 )
 from projector.config.model import ModelConfig
 from projector.config.model_file import load_model
+from projector.config.resources import settings_of
 from projector.config.yaml_file import beside, read_yaml
 from projector.envelope import Told, envelope, told
 from projector.errors import ConfigError, shown
@@ -275,20 +276,7 @@ def _cached(model: ModelConfig) -> tuple[float, float]:
     return float(model.query_groups), float(model.head_dim)
 
 
-FIELDS = {
-    "model": "model",
-    "device": "device",
-    "cluster.device": "device",
-    "cluster.gpu": "device",
-    "tp": "tp",
-    "pp": "pp",
-    "dtype": "dtype",
-    "weights": "weights",
-    "kv_cache_bytes": "cache_element_bytes",
-    "load.batch": "batch",
-    "load.context": "context",
-    "load.output": "output",
-}
+FIELDS: Mapping[str, str] = settings_of("first_order")["serving"]
 """Dotted field of a deployment -> argument of `project_serving`."""
 
 CONSTANT = "first_order."

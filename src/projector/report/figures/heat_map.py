@@ -164,19 +164,11 @@ def heat_maps(
         for request in requests
     ]
     if grids:
-        columns = dict.fromkeys(
-            [
-                *result.ranking_columns,
-                *workloads,
-                *(name for request in requests for name in request),
-            ]
-        )
-        axis_columns = dict.fromkeys(
-            [*workloads, *(name for request in requests for name in request[:2])]
-        )
-        for table in result.tables(list(columns)):
+        of_axes = [*workloads, *(name for request in requests for name in request[:2])]
+        columns = [*result.ranking_columns, *of_axes, *(request[2] for request in requests)]
+        for table in result.tables(list(dict.fromkeys(columns))):
             fits = result.is_ranked(table)
-            coded = {name: swept.codes(table, name) for name in axis_columns}
+            coded = {name: swept.codes(table, name) for name in dict.fromkeys(of_axes)}
             for grid in grids:
                 grid.add(coded, swept.numbers(table, grid.column), fits)
     return [grid.finish(result.plan, axes) for grid in grids]
@@ -292,14 +284,8 @@ def values_of(plan: Plan, field: str) -> list[Any]:
 def _order(values: list[Any]) -> list[int]:
     """Sort numbers by size and leave words in their order; missing values come last."""
     words = any(isinstance(value, str) for value in values)
-    return sorted(
-        range(len(values)),
-        key=lambda index: (
-            values[index] is None,
-            0 if words or values[index] is None else values[index],
-            index,
-        ),
-    )
+    ranked = [(value is None, 0 if words or value is None else value) for value in values]
+    return sorted(range(len(values)), key=ranked.__getitem__)
 
 
 # The figure.
