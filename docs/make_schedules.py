@@ -291,13 +291,12 @@ def draw(name: str) -> None:
     """Write the chart of a schedule, in few colours."""
     from PIL import Image, PngImagePlugin
 
-    from projector.report.figures.figure import save_figure
-    from projector.report.figures.gantt import gantt_figure
+    from projector.report.figures.gantt import write_gantt
 
     run = chart_run(name)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "chart.png"
-        save_figure(path, lambda: gantt_figure(run))
+        write_gantt(run, path)
         with Image.open(io.BytesIO(path.read_bytes())) as image:
             few = image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
     note = PngImagePlugin.PngInfo()

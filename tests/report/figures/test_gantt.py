@@ -12,8 +12,7 @@ import pytest
 import projector
 from projector.errors import ConfigError
 from projector.report.figures import gantt
-from projector.report.figures.figure import save_figure
-from projector.report.figures.gantt import corners, gantt_figure, phases
+from projector.report.figures.gantt import corners, gantt_figure, phases, write_gantt
 from projector.schedule.order import Order
 from projector.schedule.replay.run import PipelineRun
 from projector.schedule.simulate import pipeline_run
@@ -32,10 +31,6 @@ RUNS = {
     "many ranks": ("1f1b", 130, 1, 4),
     "too little memory for anything": ("1f1b", 4, 1, 8, 1.0, 1.0, 1.0, 0.0, 1e-3),
 }
-
-
-def write_gantt(run, path, title=""):
-    save_figure(path, lambda: gantt_figure(run, title))
 
 
 def run_of(name):

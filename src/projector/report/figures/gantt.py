@@ -4,6 +4,7 @@ Matplotlib is imported where a figure is drawn, and without pyplot: no window, n
 """
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,11 +48,13 @@ def phases(run: PipelineRun) -> Phases:
     return Phases(first_backward / PS_PER_S, max(first_backward, last_forward) / PS_PER_S)
 
 
-def gantt_figure(run: PipelineRun, title: str = "") -> fig.Figure:
-    """Draw a run, under a title such as the job's name.
+def write_gantt(run: PipelineRun, path: str | Path, title: str = "") -> None:
+    """Draw a run as PNG, SVG or PDF, whole or not at all, under a title such as the job's name."""
+    fig.save_figure(path, lambda: gantt_figure(run, title))
 
-    Axes are the phases, the chart and, where memory is known, the peaks.
-    """
+
+def gantt_figure(run: PipelineRun, title: str = "") -> fig.Figure:
+    """Draw a run; axes are the phases, the chart and, where memory is known, the peaks."""
     pp = run.order.pp
     row = min(float(np.clip(_ALL_ROWS / pp, _ROW_LEAST, _ROW_MOST)), _HIGHEST / pp)
     rows = row * pp
