@@ -12,7 +12,7 @@ from projector.errors import ProjectorError
 from projector.kernels.grouping import concatenated_ranges, group_rows, offsets
 from projector.lower.batch import Families, StepSizes
 from projector.schedule import registry
-from projector.schedule.order import Order, Placement, Series
+from projector.schedule.order import Order, Placement, Series, kept_by_operations
 from projector.schedule.planning.costs import Costs
 
 NAMES = tuple(registry.SCHEDULES)
@@ -56,15 +56,18 @@ class ChosenOrder(NamedTuple):
 
     def short(self) -> Order:
         """Return an order of the same ranks that hold as much, with few microbatches."""
-        if self.planned is not None:
-            return self.planned
-        series = self.setting.series()
-        return series.order(series.with_all_peaks(self.setting.microbatches))
+        return _short(self.setting) if self.planned is None else self.planned
 
     @property
     def microbatches(self) -> int:
         """Microbatches that pass through each virtual stage."""
         return self.setting.microbatches // registry.SCHEDULES[self.setting.name].directions
+
+
+@kept_by_operations(lambda order, _: len(order.kind))
+def _short(setting: Setting) -> Order:
+    series = setting.series()
+    return series.order(series.with_all_peaks(setting.microbatches))
 
 
 class Schedules(NamedTuple):
