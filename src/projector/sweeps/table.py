@@ -335,9 +335,6 @@ def _result_array(column: Column, kind: str) -> "pa.Array":
 
 
 def _not_finite(values: Array) -> Flags | None:
-    with np.errstate(over="ignore", invalid="ignore"):
-        if math.isfinite(values.sum()):  # most are, and this writes no array of flags
-            return None
     finite = np.isfinite(values)
     return None if finite.all() else ~finite
 
