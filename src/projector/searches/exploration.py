@@ -22,7 +22,8 @@ from projector.projection.evaluate import evaluate_possible, find_legal, floors_
 from projector.projection.floors import Floors
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
-from projector.projection.schedules import NAMES, Setting
+from projector.projection.schedules import NAMES
+from projector.schedule.registry import Setting
 from projector.searches import ranking
 from projector.searches.candidates import Candidates
 from projector.searches.limits import (
