@@ -203,13 +203,18 @@ class Explored(ranking.Coverage):
 
 
 def explore(
-    proposed: Candidates, goal: ranking.Goal, watch: Watch, *, keep_interrupted: bool = False
+    proposed: Candidates,
+    goal: ranking.Goal,
+    watch: Watch,
+    *,
+    keep_interrupted: bool = False,
+    known: KnownPipelines | None = None,
 ) -> Explored:
     """Evaluate what may matter of some candidates, until the time of a watch is over.
 
     With ``keep_interrupted`` an interrupt ends it too, and what was found is returned.
     """
-    explorer = _Explorer(proposed, goal, watch)
+    explorer = _Explorer(proposed, goal, watch, known)
     try:
         explorer.run()
     except KeyboardInterrupt as interrupt:
@@ -221,7 +226,13 @@ def explore(
 
 
 class _Explorer:
-    def __init__(self, proposed: Candidates, goal: ranking.Goal, watch: Watch) -> None:
+    def __init__(
+        self,
+        proposed: Candidates,
+        goal: ranking.Goal,
+        watch: Watch,
+        known: KnownPipelines | None = None,
+    ) -> None:
         self.proposed, self.goal, self.watch = proposed, goal, watch
         self.stopped = ""
         self.illegal = Counter(proposed.illegal)
@@ -234,7 +245,7 @@ class _Explorer:
         are_planned = [isinstance(each, Setting) and each.planned for each in schedules.outcomes]
         planned = np.array(are_planned, np.bool_)[schedules.of_job[rows]]
         self.static, self.planned = rows[~planned], rows[planned]
-        self.known = KnownPipelines()
+        self.known = KnownPipelines() if known is None else known
         self.found: dict[int, ranking.Configuration] = {}
         self.seen = np.zeros(len(proposed), np.bool_)
         """Rows that were evaluated, or turned out to be impossible."""
@@ -301,7 +312,8 @@ class _Explorer:
             chosen = map(self.proposed.overrides, rows[part].tolist())
             numbers = (column.tolist() for column in columns)
             configurations = [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
-            self.standing.add(configurations)
+            if len(self.planned):
+                self.standing.add(configurations)
             self.found.update(zip(rows[part].tolist(), configurations, strict=True))
         self.seen[rows] = True
 
