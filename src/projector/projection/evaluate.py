@@ -354,13 +354,15 @@ def evaluate_legal(
     )
 
 
-def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors:
+def floors_of_legal(
+    legal: Legal, known: KnownPipelines | None = None, most_peak: Floats | None = None
+) -> Floors:
     """Return what no order of jobs can undercut that can exist and whose schedules are planned.
 
-    No order is planned. Parameters and errors are those of `evaluate_legal`.
+    No order is planned. Parameters and errors are those of `evaluate_legal` and `planned_floors`.
     """
     inputs, *_ = _lower(legal, known, None)
-    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job)
+    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job, most_peak)
 
 
 def _lower(

@@ -355,7 +355,29 @@ class _Explorer:
 
     def _rest(self, orders: OpenOrders) -> OpenOrders:
         """Return the orders that may matter by what was found so far."""
-        return orders.take(~self.seen[orders.row]).rest(self.standing)
+        rest = orders.take(~self.seen[orders.row]).rest(self.standing)
+        return rest.take(self._may_matter(rest))
+
+    def _may_matter(self, orders: OpenOrders) -> Flags:
+        """Return which orders may be among the best, or on the front, bool[n].
+
+        To be on the front an order must hold less than all that is faster than its bound, and with
+        less memory its bound rises; so it goes on until it is beaten, or its bound stays.
+        """
+        value = orders.value.copy()
+        matters = value <= self.standing.last
+        rest = np.flatnonzero(~matters)
+        while len(rest):
+            most_bytes = self.standing.least_bytes(value[rest])
+            possible = orders.peak_bytes[rest] < most_bytes
+            rest, most_bytes = rest[possible], most_bytes[possible]
+            if len(rest):
+                legal = self.legal.take(orders.row[rest])
+                floor_s = floors_of_legal(legal, self.known, most_bytes).iteration_s
+                matters[rest] = floor_s <= value[rest]
+                value[rest] = floor_s
+                rest = rest[~matters[rest]]
+        return matters
 
     def _plan_some(self, orders: OpenOrders, pace: Pace) -> None:
         if not len(orders):
