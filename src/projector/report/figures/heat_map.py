@@ -16,7 +16,7 @@ from projector.projection.results import TEXT
 from projector.report.figures import figure as fig
 from projector.report.figures import rows as swept
 from projector.report.figures import words as naming
-from projector.sweeps.result import MORE_IS_BETTER, SweepResult
+from projector.sweeps.result import MORE_IS_BETTER, SweepResult, codes, numbers
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
 
@@ -168,9 +168,9 @@ def heat_maps(
         columns = [*result.ranking_columns, *of_axes, *(request[2] for request in requests)]
         for table in result.tables(list(dict.fromkeys(columns))):
             fits = result.is_ranked(table)
-            coded = {name: swept.codes(table, name) for name in dict.fromkeys(of_axes)}
+            coded = {name: codes(table, name) for name in dict.fromkeys(of_axes)}
             for grid in grids:
-                grid.add(coded, swept.numbers(table, grid.column), fits)
+                grid.add(coded, numbers(table, grid.column), fits)
     return [grid.finish(result.plan, axes) for grid in grids]
 
 
