@@ -117,10 +117,10 @@ def test_the_best_rows(swept, tmp_path):
 def test_some_rows_are_read_alone(swept, tmp_path):
     rows = np.array([0, 47, 48, 150])
     swept.write(tmp_path / "out")
-    for result in (swept, sweep(grid(), tmp_path / "out")):
-        tables = [*result.tables(["mfu", "verdict"], rows)]
+    for found in (swept, sweep(grid(), tmp_path / "out")):
+        tables = [*found.tables(["mfu", "verdict"], rows)]
         assert 1 < len(tables) < 4
-        wanted = result.to_arrow(["mfu", "verdict"]).take(rows)
+        wanted = found.to_arrow(["mfu", "verdict"]).take(rows)
         assert pa.concat_tables(tables).to_pylist() == wanted.to_pylist()
 
 
