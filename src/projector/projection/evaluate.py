@@ -46,16 +46,14 @@ from projector.projection.replicas import (
     find_replicas,
 )
 from projector.projection.schedules import (
-    ChosenOrder,
     Schedules,
-    Setting,
     choose_schedules,
     schedule_kinds,
 )
 from projector.projection.terms import STATIC_TERMS
-from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
 from projector.schedule.planning.heard import side_by_side
+from projector.schedule.registry import ChosenOrder, Setting
 from projector.schedule.replay.order_times import to_ps
 
 Details = tuple[OperationTable, cost.RowCosts]
@@ -143,16 +141,13 @@ class Evaluation:
         """Return the name of the schedule that a job runs."""
         return self.settings[int(self.setting_of_job[row])].name
 
-    def order(self, row: int) -> Order:
+    def order(self, row: int) -> ChosenOrder:
         """Return what each rank of a job does."""
-        return self._chosen(row).order()
-
-    def _chosen(self, row: int) -> ChosenOrder:
         return self.orders[int(self.order_of_job[row])]
 
     def pipeline(self, row: int) -> step.Pipeline:
         """Return the replay of one job."""
-        return step.replay_job(self.inputs, self._chosen(row), row)
+        return step.replay_job(self.inputs, self.order(row), row)
 
     @cached_property
     def reserve_bytes(self) -> Floats:

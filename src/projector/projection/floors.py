@@ -43,9 +43,9 @@ from projector.projection.memory_columns import (
     reserve_bytes,
     room_for_activations,
 )
-from projector.projection.schedules import Setting
 from projector.projection.step import StepInputs
 from projector.schedule import registry
+from projector.schedule.registry import Setting
 from projector.schedule.replay.order_times import to_ps
 
 

@@ -15,7 +15,7 @@ from projector.kernels import planning as kernels
 from projector.kernels.planning import Candidates, OrderColumns, StageCosts
 from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs
-from projector.schedule.replay.order_times import peak_bytes, replay
+from projector.schedule.replay.order_times import peak_bytes, replay_batch
 
 FINALISTS = 12
 """Candidates that are laid out with all microbatches; the others drop out with fewer."""
@@ -55,7 +55,7 @@ def fastest(orders: Iterable[Order], costs: Costs) -> Order:
             continue
         durations, latencies = _countable(costs, order.microbatches)
         duration_ps = np.repeat(durations.T[order.stage_of][..., np.newaxis], 3, axis=-1)
-        summary = replay(order, duration_ps, latencies).summary
+        summary = replay_batch(order, duration_ps[np.newaxis], latencies[np.newaxis])
         makespan = int(summary.makespan_ps[0])
         period = int((summary.rank_end_ps - summary.rank_start_ps).max())
         time = (makespan, period) if costs.objective == "makespan" else (period, makespan)
