@@ -293,10 +293,3 @@ def test_the_least_anomaly_of_a_plan():
     times = {"pp": 3, "vpp": 2, "microbatches": 2, "f": 6.0, "b": 5.0, "p2p": 0.0}
     assert simulate_schedule("zbv-greedy-zb", w=5.0, **times).makespan_s == 87.0
     assert simulate_schedule("zbv-greedy-zb", w=4.0, **times).makespan_s == 88.0
-
-
-def test_a_shorter_w_in_a_backward_that_stays_as_long():
-    for w, makespan_s in ((1.0, 27.0), (0.5, 30.0), (0.0, 33.0)):
-        found = simulate_schedule("zerobubble", pp=4, microbatches=8, f=1.0, b=2.0 - w, w=w)
-        assert found.makespan_s == makespan_s
-    assert simulate_schedule("1f1b", pp=4, microbatches=8).makespan_s == 33.0

@@ -34,7 +34,6 @@ from projector.arrays import Floats, Ints
 from projector.kernels.grouping import concatenated_ranges, offsets
 from projector.kernels.planning import ROUNDING
 from projector.kernels.step import COMPUTE_TERMS, PS
-from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE
 from projector.projection.memory_columns import (
     allocator_columns,
     devices_of,
@@ -107,6 +106,7 @@ class _Times(NamedTuple):
     backward: Ints
     """The shortest B."""
     weight: Ints
+    """The shortest W."""
     forwards: Ints
     """All F's of a step."""
     backwards: Ints
@@ -147,17 +147,15 @@ def _times(inputs: StepInputs, replica: Ints, microbatches: Ints, stages: int) -
     kind = inputs.replicas.stage_kind[stage]
     row = inputs.times.first_row[replica][:, None]
     first = inputs.first_forward_ps[np.where(row < 0, kind, row + np.arange(stages))]
-    own_ps = inputs.kind_ps[kind]
-    middle, weight = own_ps[..., EVERY_FORWARD], own_ps[..., WEIGHT_ALONE]
-    backward, last = own_ps[..., EVERY_SPLIT], own_ps[..., LAST_SPLIT]
+    middle, backward, last, weight, last_weight = np.moveaxis(inputs.kind_ps[kind], 2, 0)
     count = microbatches[:, None]
     return _Times(
         forward=np.minimum(first, middle),
         backward=np.minimum(backward, last),
-        weight=weight,
+        weight=np.minimum(weight, last_weight),
         forwards=first + (count - 1) * middle,
         backwards=last + (count - 1) * backward,
-        weights=count * weight,
+        weights=last_weight + (count - 1) * weight,
     )
 
 
