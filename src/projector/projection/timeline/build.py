@@ -161,9 +161,8 @@ class _Builder:
     ) -> tuple[Block, list[Left]]:
         whole = kind == BACKWARD and not self.order.splits_backward
         phases = (BACKWARD, WEIGHT) if whole else (kind,)
-        forward = kind == FORWARD
-        of, backward = self.traffic, self.traffic.backward
-        found = of.forward(stage, first=first) if forward else backward(stage, kind, last=last)
+        of = self.traffic
+        found = of.backward(stage, kind, last=last) if kind else of.forward(stage, first=first)
         traffic = None if found.is_silent else found
         placed, number = [], 0
         for run, count in self._stage_runs(stage):
