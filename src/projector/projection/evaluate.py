@@ -46,15 +46,13 @@ from projector.projection.replicas import (
     find_replicas,
 )
 from projector.projection.schedules import (
-    ChosenOrder,
     Schedules,
-    Setting,
     choose_schedules,
     schedule_kinds,
 )
 from projector.projection.terms import STATIC_TERMS
-from projector.schedule.order import Order
 from projector.schedule.planning.costs import Costs, costs_from
+from projector.schedule.registry import ChosenOrder, Setting
 from projector.schedule.replay.order_times import to_ps
 
 Details = tuple[OperationTable, cost.RowCosts]
@@ -142,16 +140,13 @@ class Evaluation:
         """Return the name of the schedule that a job runs."""
         return self.settings[int(self.setting_of_job[row])].name
 
-    def order(self, row: int) -> Order:
+    def order(self, row: int) -> ChosenOrder:
         """Return what each rank of a job does."""
-        return self._chosen(row).order()
-
-    def _chosen(self, row: int) -> ChosenOrder:
         return self.orders[int(self.order_of_job[row])]
 
     def pipeline(self, row: int) -> step.Pipeline:
         """Return the replay of one job."""
-        return step.replay_job(self.inputs, self._chosen(row), row)
+        return step.replay_job(self.inputs, self.order(row), row)
 
     @cached_property
     def reserve_bytes(self) -> Floats:
@@ -359,13 +354,15 @@ def evaluate_legal(
     )
 
 
-def floors_of_legal(legal: Legal, known: KnownPipelines | None = None) -> Floors:
+def floors_of_legal(
+    legal: Legal, known: KnownPipelines | None = None, most_peak: Floats | None = None
+) -> Floors:
     """Return what no order of jobs can undercut that can exist and whose schedules are planned.
 
-    No order is planned. Parameters and errors are those of `evaluate_legal`.
+    No order is planned. Parameters and errors are those of `evaluate_legal` and `planned_floors`.
     """
     inputs, *_ = _lower(legal, known, None)
-    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job)
+    return planned_floors(inputs, legal.schedules.settings(), legal.schedules.of_job, most_peak)
 
 
 def _lower(

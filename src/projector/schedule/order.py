@@ -25,7 +25,7 @@ class Order:
     """What each rank does, and in which order; times come later.
 
     Operations stand rank by rank: those of rank r are ``rank_offset[r]:rank_offset[r + 1]``.
-    The arrays are read-only copies, because an order is shared by everyone who asks for it.
+    The arrays are read-only, because an order is shared by everyone who asks for it.
     """
 
     microbatches: int
@@ -55,7 +55,7 @@ class Order:
             ("microbatch", np.int64),
             ("stage_of", np.int64),
         ):
-            column = np.array(getattr(self, name), dtype, order="C")
+            column = np.ascontiguousarray(getattr(self, name), dtype).view()
             column.setflags(write=False)
             object.__setattr__(self, name, column)
 
@@ -178,6 +178,10 @@ def one_forward_one_backward(
     return Order.of_ranks(stage_of, microbatches, kind, chunk, microbatch)
 
 
+MIN_PERIODS = 10
+"""Fewer repetitions than this are not worth the search for a steady state."""
+
+
 @dataclass(frozen=True)
 class Series:
     """Orders that differ in the number of microbatches alone.
@@ -201,6 +205,13 @@ class Series:
         if not self.every:
             return microbatches
         return min(microbatches, self.alike(self.least + self.every, microbatches))
+
+    def with_period(self, microbatches: int) -> int:
+        """Return the fewest microbatches that show the period of an order; all if there is none."""
+        if not self.every:
+            return microbatches
+        ramps = self.least + 3 * max(self.pp, self.every)
+        return self.alike(ramps + (MIN_PERIODS + 1) * self.every, microbatches)
 
     def alike(self, least: int, microbatches: int) -> int:
         """Return the fewest microbatches >= least from which whole periods lead to some others."""
@@ -355,6 +366,7 @@ def microbatches_held(mode: str, pp: int) -> int:
     return {"min": -(-(pp + 2) // 3), "half": -(-pp // 2) + 1, "zb": pp}[mode]
 
 
+@kept_by_operations(of_order)
 def check_complete(order: Order) -> None:
     """Raise unless every operation of every virtual stage and microbatch occurs exactly once."""
     pp, vpp, microbatches = order.pp, order.vpp, order.microbatches

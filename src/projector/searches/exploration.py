@@ -22,7 +22,8 @@ from projector.projection.evaluate import evaluate_possible, find_legal, floors_
 from projector.projection.floors import Floors
 from projector.projection.known import KnownPipelines
 from projector.projection.results import Results
-from projector.projection.schedules import NAMES, Setting
+from projector.projection.schedules import NAMES
+from projector.schedule.registry import Setting
 from projector.searches import ranking
 from projector.searches.candidates import Candidates
 from projector.searches.limits import (
@@ -202,13 +203,18 @@ class Explored(ranking.Coverage):
 
 
 def explore(
-    proposed: Candidates, goal: ranking.Goal, watch: Watch, *, keep_interrupted: bool = False
+    proposed: Candidates,
+    goal: ranking.Goal,
+    watch: Watch,
+    *,
+    keep_interrupted: bool = False,
+    known: KnownPipelines | None = None,
 ) -> Explored:
     """Evaluate what may matter of some candidates, until the time of a watch is over.
 
     With ``keep_interrupted`` an interrupt ends it too, and what was found is returned.
     """
-    explorer = _Explorer(proposed, goal, watch)
+    explorer = _Explorer(proposed, goal, watch, known)
     try:
         explorer.run()
     except KeyboardInterrupt as interrupt:
@@ -220,7 +226,13 @@ def explore(
 
 
 class _Explorer:
-    def __init__(self, proposed: Candidates, goal: ranking.Goal, watch: Watch) -> None:
+    def __init__(
+        self,
+        proposed: Candidates,
+        goal: ranking.Goal,
+        watch: Watch,
+        known: KnownPipelines | None = None,
+    ) -> None:
         self.proposed, self.goal, self.watch = proposed, goal, watch
         self.stopped = ""
         self.illegal = Counter(proposed.illegal)
@@ -233,7 +245,7 @@ class _Explorer:
         are_planned = [isinstance(each, Setting) and each.planned for each in schedules.outcomes]
         planned = np.array(are_planned, np.bool_)[schedules.of_job[rows]]
         self.static, self.planned = rows[~planned], rows[planned]
-        self.known = KnownPipelines()
+        self.known = KnownPipelines() if known is None else known
         self.found: dict[int, ranking.Configuration] = {}
         self.seen = np.zeros(len(proposed), np.bool_)
         """Rows that were evaluated, or turned out to be impossible."""
@@ -300,7 +312,8 @@ class _Explorer:
             chosen = map(self.proposed.overrides, rows[part].tolist())
             numbers = (column.tolist() for column in columns)
             configurations = [*map(ranking.Configuration, chosen, *numbers, verdicts, values)]
-            self.standing.add(configurations)
+            if len(self.planned):
+                self.standing.add(configurations)
             self.found.update(zip(rows[part].tolist(), configurations, strict=True))
         self.seen[rows] = True
 
@@ -342,7 +355,29 @@ class _Explorer:
 
     def _rest(self, orders: OpenOrders) -> OpenOrders:
         """Return the orders that may matter by what was found so far."""
-        return orders.take(~self.seen[orders.row]).rest(self.standing)
+        rest = orders.take(~self.seen[orders.row]).rest(self.standing)
+        return rest.take(self._may_matter(rest))
+
+    def _may_matter(self, orders: OpenOrders) -> Flags:
+        """Return which orders may be among the best, or on the front, bool[n].
+
+        To be on the front an order must hold less than all that is faster than its bound, and with
+        less memory its bound rises; so it goes on until it is beaten, or its bound stays.
+        """
+        value = orders.value.copy()
+        matters = value <= self.standing.last
+        rest = np.flatnonzero(~matters)
+        while len(rest):
+            most_bytes = self.standing.least_bytes(value[rest])
+            possible = orders.peak_bytes[rest] < most_bytes
+            rest, most_bytes = rest[possible], most_bytes[possible]
+            if len(rest):
+                legal = self.legal.take(orders.row[rest])
+                floor_s = floors_of_legal(legal, self.known, most_bytes).iteration_s
+                matters[rest] = floor_s <= value[rest]
+                value[rest] = floor_s
+                rest = rest[~matters[rest]]
+        return matters
 
     def _plan_some(self, orders: OpenOrders, pace: Pace) -> None:
         if not len(orders):

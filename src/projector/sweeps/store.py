@@ -341,8 +341,10 @@ class Store:
         return [path for name in names for path in self.path.glob(name)]
 
     def _write_manifest(self) -> None:
-        content = json.dumps(json.loads(_json(self.plan.manifest())), indent=1, ensure_ascii=False)
-        _write_whole(self.path / journal.MANIFEST, f"{content}\n".encode())
+        # A line a key: `json` takes twenty times as long to indent all of it.
+        lines = (f"{_json(key)}: {_json(value)}" for key, value in self.plan.manifest().items())
+        content = ",\n ".join(sorted(lines))
+        _write_whole(self.path / journal.MANIFEST, f"{{\n {content}\n}}\n".encode())
 
     def _resume(self, read_only: OSError | None, *, verify: bool) -> None:
         schema = self.plan.schema()

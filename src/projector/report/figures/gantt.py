@@ -151,7 +151,7 @@ def _draw_phases(
 
 
 def _draw_idle(chart: fig.Axes, run: PipelineRun, row: float) -> None:
-    busy_ps, makespan_ps = run.timeline.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
+    busy_ps, makespan_ps = run.summary.rank_busy_ps[0], run.makespan_s * PS_PER_S
     idle = 1.0 - busy_ps / makespan_ps if makespan_ps else np.zeros(run.order.pp)
     where: dict[str, Any] = {"transform": chart.get_yaxis_transform(), "clip_on": False}
     top, bottom = BOX if row >= STRIP_LEAST else BOX_ALONE

@@ -24,7 +24,7 @@ from projector.report.figures.words import (
     relative_ticks,
     words_of,
 )
-from projector.sweeps.result import MORE_IS_BETTER, SweepResult
+from projector.sweeps.result import MORE_IS_BETTER, SweepResult, codes, numbers
 from projector.sweeps.store import Plan
 from projector.sweeps.table import cell
 
@@ -184,9 +184,9 @@ def heat_maps(
         )
         for table in result.tables(list(columns)):
             fits = result.is_ranked(table)
-            coded = {name: swept.codes(table, name) for name in axis_columns}
+            coded = {name: codes(table, name) for name in axis_columns}
             for grid in grids:
-                grid.add(coded, swept.numbers(table, grid.column), fits)
+                grid.add(coded, numbers(table, grid.column), fits)
     return [grid.finish(result.plan, axes) for grid in grids]
 
 
