@@ -58,6 +58,8 @@ class Entry(NamedTuple):
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
+    splits_backward: bool = True
+    """Whether the gradients of the weights are operations of their own."""
     on_request: bool = False
     """Whether it takes seconds to plan, so that a search leaves it out, and a comparison of all
     schedules does with more than `MOST_COMPARED` operations."""
@@ -99,12 +101,14 @@ SCHEDULES: dict[str, Entry] = {
             "all forwards, then all backwards",
             partial(orders.one_chunk, "gpipe"),
             forward_backward.gpipe,
+            splits_backward=False,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
             partial(orders.one_chunk, "1f1b"),
             forward_backward.one_f_one_b,
+            splits_backward=False,
             repeats=_each,
         ),
         Entry(
@@ -112,6 +116,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over several chunks a rank, in Megatron's order",
             forward_backward.check_interleaved,
             forward_backward.interleaved,
+            splits_backward=False,
             grouped=True,
             repeats=forward_backward.repeat_groups,
         ),
@@ -120,6 +125,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over two chunks a rank in a V, two thirds of the memory of 1F1B",
             partial(orders.two_chunks, "1f1b-v"),
             forward_backward.one_f_one_b_v,
+            splits_backward=False,
             stages=lambda pp, _: orders.v_shape(pp),
             repeats=_each_later,
         ),
@@ -327,7 +333,7 @@ def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> order
 def placement(name: str, pp: int, vpp: int) -> orders.Placement:
     """Return where the stages of a schedule live; the same arguments give the same object."""
     entry = SCHEDULES[name]
-    return orders.Placement(entry.stages(pp, vpp), entry.directions)
+    return orders.Placement(entry.stages(pp, vpp), entry.directions, entry.splits_backward)
 
 
 class ChosenOrder(NamedTuple):
@@ -343,15 +349,18 @@ class ChosenOrder(NamedTuple):
 
     def short(self) -> orders.Order:
         """Return an order of the same ranks that hold as much, with few microbatches."""
-        if self.planned is not None:
-            return self.planned
-        alike = self.setting.series()
-        return alike.order(alike.with_all_peaks(self.setting.microbatches))
+        return _short(self.setting) if self.planned is None else self.planned
 
     @property
     def microbatches(self) -> int:
         """Microbatches that pass through each virtual stage."""
         return self.setting.microbatches // SCHEDULES[self.setting.name].directions
+
+
+@orders.kept_by_operations(lambda order, _: len(order.kind))
+def _short(setting: Setting) -> orders.Order:
+    alike = setting.series()
+    return alike.order(alike.with_all_peaks(setting.microbatches))
 
 
 def _is_count(value: Any) -> bool:

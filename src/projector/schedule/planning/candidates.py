@@ -38,7 +38,9 @@ def best_order(
         ranking = ranking[rank(stage_of, candidates.pick(ranking), costs, microbatches, 1)]
     if len(ranking) == 0:
         return None
-    _, _, columns = _run(stage_of, candidates.pick(ranking[:1]), costs, microbatches, 1)
+    _, _, columns = _run(
+        stage_of, candidates.pick(ranking[:1]), costs, microbatches, 1, listed=True
+    )
     return Order.of_ranks(stage_of, microbatches, *columns, splits_backward=True)
 
 
@@ -104,11 +106,17 @@ def _countable(costs: Costs, microbatches: int) -> tuple[Ints, Ints]:
 
 
 def _run(
-    stage_of: Ints, candidates: Candidates, costs: Costs, microbatches: int, most: int
+    stage_of: Ints,
+    candidates: Candidates,
+    costs: Costs,
+    microbatches: int,
+    most: int,
+    *,
+    listed: bool = False,
 ) -> tuple[Ints, Ints, OrderColumns]:
     pp, vpp = stage_of.shape
     durations, latencies = _countable(costs, microbatches)
-    operations = (pp, 3 * vpp * microbatches)
+    operations = (pp, 3 * vpp * microbatches if listed else 0)
     columns = OrderColumns(np.empty(operations, np.int8), *np.empty((2, *operations), np.int64))
     makespan, period = np.empty((2, len(candidates.shape)), np.int64)
     kernels.plan_candidates(
