@@ -19,7 +19,7 @@ from projector.config.job import Job
 from projector.errors import ProjectorError
 from projector.kernels.grouping import group_rows
 from projector.kernels.memory import Devices
-from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, WEIGHT_ALONE
+from projector.kernels.timings import EVERY_BACKWARD, EVERY_FORWARD, EVERY_WEIGHT
 from projector.lower import workloads as lowering
 from projector.lower.batch import Families, JobBatch, JobColumns, StepSizes, job_columns, step_sizes
 from projector.lower.rules import EVEN_STEP, RULES, broken_rules, first_broken
@@ -490,8 +490,8 @@ def _planning_costs(inputs: step.StepInputs, job: int, limit: Floats) -> Costs:
     stage_count = replicas.placement(replica).stage_of.size
     return costs_from(
         forward_ps=inputs.kind_ps[kinds, EVERY_FORWARD],
-        backward_ps=inputs.kind_ps[kinds, EVERY_SPLIT],
-        weight_ps=inputs.kind_ps[kinds, WEIGHT_ALONE],
+        backward_ps=inputs.kind_ps[kinds, EVERY_BACKWARD],
+        weight_ps=inputs.kind_ps[kinds, EVERY_WEIGHT],
         p2p_ps=to_ps(inputs.p2p.latencies_s(replica, stage_count)).T,
         activation=inputs.costs.saved_bytes[replicas.stage[stages]],
         w_share=float(inputs.costs.weight_share[replicas.pipeline[replica]]),
