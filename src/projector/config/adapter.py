@@ -43,32 +43,23 @@ class AdapterConfig(Config):
     kind: Literal["lora"] = "lora"
     """``lora``; ``qlora`` is short for one over a base in ``nf4``, ``canonical_lora`` for one with
     adapters of their own beside Q, K, V, gate and up."""
-
     rank: int = Field(default=32, gt=0, le=1 << 20)
     """Width between ``A`` and ``B``; Megatron-Bridge takes 32 where nothing is stated."""
-
     alpha: Positive | None = None
     """Scale of what an adapter adds, times its rank. Changes no projection."""
-
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of the input of an adapter, or of its output, that is dropped."""
-
     dropout_position: Literal["pre", "post"] = "pre"
     """Before ``A``, or behind ``B``."""
-
     targets: tuple[str, ...] = MEGATRON_TARGETS
     """Modules that have an adapter, by the names of Megatron or of Hugging Face."""
-
     expert_rank: Count | None = Field(default=None, le=1 << 20)
     """Rank beside routed experts; none given means ``rank``."""
-
     expert_adapters: Literal["shared", "each"] = "shared"
     """One adapter beside all experts of a rank, as Megatron-Bridge has it, or one beside each."""
-
     base_precision: Literal["nf4"] | None = None
     """Storage of the frozen linear layers: 4 bits (``nf4``), made 16 bits for each use. None given
     means the type of training."""
-
     aliases: ClassVar = SPELLINGS["adapter"]
 
     @model_validator(mode="before")

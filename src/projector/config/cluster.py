@@ -34,19 +34,14 @@ class LossKernels(Config):
 
     forward_bytes: Count = 22
     """Read and written in the forward pass."""
-
     backward_bytes: Count = 12
     """Read and written in the backward pass."""
-
     saved_bytes: CountOrNone = 4
     """Kept until the backward pass."""
-
     transient_bytes: CountOrNone = 10
     """Held for a moment beside what is kept."""
-
     divided_bytes: CountOrNone = 0
     """Held besides where tensor parallelism divides the vocabulary."""
-
     launches: Count = 8
     """Kernels of one pass, whatever the number of logits."""
 
@@ -74,7 +69,6 @@ class FlatShards(Config):
 
     gather_passes: NotNegative = 0.0
     """Of the gathered weights of a layer."""
-
     reduce_passes: NotNegative = 2.0
     """Of its gradients before they are reduced."""
 
@@ -93,12 +87,10 @@ class AllocatorConfig(Config):
 
     expandable_segments: Annotated[bool, USABLE] = False
     """Whether segments grow in place, so that freed blocks of any size serve again."""
-
     idle_share: Annotated[float, USABLE] = Field(default=0.138, ge=0, le=4)
     """Of activations and working sets, what lies in freed blocks that serve no later request: a
     block serves only requests that are no larger. Fitted over all published rows of reserved and
     device memory (``validation/fit_memory.py``). It is given back before anything fails."""
-
     pinned_share: Annotated[float, USABLE] = Field(default=0.03, ge=0, le=4)
     """Of the same, what cannot be given back: remainders of blocks whose segments are in use.
     Assumed, not verified; published runs whose idle blocks would not fit did run."""
@@ -116,17 +108,13 @@ class ExpertPasses(Config):
 
     bias_forward_bytes: Count = 28
     """Of an element of the experts' output: product 4, sum 10, concatenation 8, rounding 6."""
-
     bias_backward_bytes: Count = 40
     """The same backward: widening 6, narrowing 6, gradients of each expert put together 4, of the
     bias 12 and of the weights of the rows 12."""
-
     bias_transient_bytes: CountOrNone = 10
     """Held for a moment of such an element: FP32 sums, put together once more, and the result."""
-
     clamp_forward_bytes: Count = 16
     """Of an element of the activation: clamps 8, concatenation 8."""
-
     clamp_backward_bytes: Count = 30
     """The same backward: masks and choices 22, both halves put together 8."""
 
@@ -144,27 +132,21 @@ class ExpertCalls(Config):
     """Host time of one of them, Python around it included. PyTorch's whole round trip of an
     operator was measured at about 20; 25 suits 92 published steps with experts on NVIDIA devices
     best (docs/moe.md). Graphs need none of it."""
-
     route: tuple[NotNegative, NotNegative] = (70, 45)
     """Router (40 and 25: scores, picks, map, loss of balance) and permutation (30 and 20: masks,
     gathers, scatters)."""
-
     fused: tuple[NotNegative, NotNegative] = (24, 14)
     """The same with ``training.moe.permute_fusion``, whose recipes fuse the router as well: 12 and
     6, and 12 and 8."""
-
     exchange: tuple[NotNegative, NotNegative] = (41, 12)
     """Buffers, streams and events around dispatch and combine (16 and 12), and 25 for counts of
     tokens that ranks tell each other and the host reads back."""
-
     chunk: tuple[NotNegative, NotNegative] = (0.2, 0.3)
     """Of each chunk, one from each rank for each local expert, that is split off and put together
     without ``training.moe.permute_fusion``."""
-
     expert: tuple[NotNegative, NotNegative] = (5, 10)
     """Of each local expert: a GEMM apart for each projection, gradient and weight gradient, with
     its description; lists of weights; quantising; hooks of gradients."""
-
     biased: tuple[NotNegative, NotNegative] = (2, 6)
     """The same besides, where its bias is an operator of its own."""
 
@@ -174,83 +156,62 @@ class SoftwareConfig(Config):
 
     allocator: AllocatorConfig = AllocatorConfig()
     """The caching allocator of device memory."""
-
     launch_us: NotNegative = 4.5
     """Host time to launch one kernel from Python (4-6 us measured on NVIDIA drivers)."""
-
     operator_us: NotNegative = 8.0
     """Host time of the framework around one operator (dispatch, autograd), beside the launch;
     PyTorch's whole round trip was measured at about 20 us. Assumed, not verified."""
-
     gemm_share: float | None = Field(default=None, gt=0, le=2)
     """Rate of a GEMM within a training step over that of the same GEMM alone, for all matrix
     types; none given means the device's ``training_gemm_share``."""
-
     host_sync_us: NotNegative = 40.0
     """A wait of the host for the device, and refilling the queue. Assumed, not verified."""
-
     expert_calls: ExpertCalls = ExpertCalls()
     """Operators that the host dispatches for a layer of experts."""
-
     expert_passes: ExpertPasses = ExpertPasses()
     """Biases and clamps of experts without ``training.moe.fused_experts``."""
-
     eager_share: float = Field(default=0.6, gt=0, le=1)
     """Rate of these and of unfused permutation over that of other memory-bound operators: their
     operands are halves of rows, broadcast, gathered or of two types."""
-
     atomic_bytes: Count = 32
     """Traffic that takes as long as one atomic addition of 16 bits, by which an unfused permutation
     adds rows up (``index_add_``, ``scatter_add_``). Assumed: each is a transaction of one sector
     of 32 bytes."""
-
     moe_layer_ms: NotNegative | None = None
     """Host time of one mixture-of-experts layer and microbatch, both ways, where the host waits
     for token counts; none given means that of its launches and ``expert_calls``."""
-
     moe_layer_sync_free_ms: NotNegative | None = None
     """The same where nothing is waited for (dropped tokens or a sync-free dispatcher)."""
-
     moe_layer_parts: tuple[NotNegative, NotNegative] = (1.0, 2.0)
     """How a stated host time divides into forward and backward. Assumed to be as the work is (the
     backward has two GEMMs for each one of the forward), not verified."""
-
     async_tp_exposed: float = Field(default=0.47, ge=0, le=1)
     """Share of a tensor-parallel collective that ``tp_comm_overlap: async_tp`` leaves exposed, at
     least 1 / TP. Derived, not measured: PyTorch reports about 8 % end to end for Llama 3 7B and 70B
     with TP 8 (PyTorch Forums, Introducing Async Tensor Parallelism), where to hide all but the
     first of eight chunks would gain 14 %."""
-
     rowwise_gemm_share: float = Field(default=0.76, gt=0, le=1)
     """Rate of an FP8 GEMM with a scale for each row (``fp8_recipe: rowwise``) over that with one
     for each tensor. Derived, not measured: pytorch/torchtitan@7a04053 states that Llama 3 8B on 8
     H100 is 25 % faster than in BF16 with scales by tensor and 11 % faster with scales by row; this
     share gives the same quotient."""
-
     grouped_gemm_share: float = Field(default=1.0, gt=0, le=1)
     """Rate of the grouped GEMMs of routed experts over what the device states, in releases whose
     kernels for a new architecture were not yet those of today (``hardware/software.yaml``)."""
-
     fsdp1_copies: FlatShards = FlatShards()
     """Copies of FSDP 1."""
-
     fsdp2_copies: ParameterShards = ParameterShards()
     """Copies of FSDP 2."""
-
     unfused_loss: LossKernels = LossKernels()
     """The loss without ``training.cross_entropy_fusion``."""
-
     fused_loss: FusedLossKernels = FusedLossKernels()
     """The loss with it."""
-
     gate_copy_bytes: CountOrNone = 0
     """Kept besides of an element of a gated activation, where ``training.elementwise`` is eager: 2
     where its activated gate stays for the backward of the product."""
-
     attention_copy_bytes: CountOrNone = 0
     """The same of K and V, and of attention's output unless the micro-batch is 1: 2 where originals
     stay beside what is copied together or transposed."""
-
     step_overhead_ms: Annotated[NotNegative, OF_STEP] = 5.0
     """Data loading, logging and gradient-norm bookkeeping of one step."""
 
@@ -272,7 +233,6 @@ class VariationConfig(Config):
     Taken for the width between the whiskers of a box plot (assumed) these are 5.4 standard
     deviations of a normal law, so 0.015 and 0.041. With that as a prior it is fitted to the slopes
     of 26 published weak-scaling series (``validation/weak_scaling.py``)."""
-
     layer_spread: Annotated[float, OF_STEP] = Field(default=0.033, ge=0, le=0.5)
     """The same of what a device computes between two exchanges of experts, from layer to layer:
     each exchange waits for the slowest of its EP ranks. Nobody has measured it: it is fitted to
@@ -285,37 +245,28 @@ class ClusterConfig(Config):
 
     device: Device
     """Accelerator: a shipped name, a device file, or a mapping (``extends`` starts from one)."""
-
     nodes: Annotated[int, Shares("replica", "the number of devices is compared beside it")] = Field(
         default=1, gt=0, le=1 << 20
     )
     """Hosts."""
-
     gpus_per_node: Annotated[int, Label("GPUs a node")] = Field(default=8, gt=0, le=1024)
     """Devices of one host; left out, the network's."""
-
     network: Network
     """Interconnect: a name from ``hardware/networks.yaml`` or a mapping; left out, the
     device's usual one."""
-
     memory_reserve_gib: Annotated[NotNegative | None, USABLE] = None
     """Device memory that training cannot use: driver context, communicators, libraries. None given
     means what the device and the groups of the job say (``context_gib``, ``communicator_gib``,
     ``exchange_peer_gib`` of the device)."""
-
     fragmentation: Annotated[float | None, USABLE] = Field(default=None, ge=0, lt=1)
     """Share of allocated memory that the caching allocator reserves on top. None given means what
     ``software.allocator`` says."""
-
     gpu_clock_mhz: Positive | None = None
     """Clock to assume instead of the sustained one, for every type; never above the peak."""
-
     software: SoftwareConfig = SoftwareConfig()
     """Host-side costs."""
-
     variation: VariationConfig = VariationConfig()
     """How far its devices differ."""
-
     aliases: ClassVar = {"gpu": "device", "nnodes": "nodes", "num_nodes": "nodes"}
 
     @model_validator(mode="before")

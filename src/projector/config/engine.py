@@ -39,42 +39,30 @@ class Engine(Config):
     also: tuple[str, ...] = ()
     collectives: tuple[str, ...]
     """Algorithms that its all-reduce chooses among."""
-
     is_eager: bool
     """Whether operators run one by one, as in eager PyTorch."""
-
     prefill_graph: bool
     """Whether prefill runs as one captured graph."""
-
     decode_graph: bool
     overlaps: bool
     """Whether a step is scheduled while the one before it runs, so that a request that arrives
     meanwhile waits for one step more."""
-
     weight_kernels: WeightKernels
     """Kernels for weights that are narrower than the operands."""
-
     step_us: NotNegative
     """Host time of a step while the device waits: scheduling, input, sampling."""
-
     sequence_us: NotNegative
     """The same for each sequence of the step."""
-
     request_ms: NotNegative
     """From a request's arrival at the server until it is queued, and back: HTTP, tokenising."""
-
     handoff_ms: NotNegative
     """The same between a prefill and a decode replica: routing, messages."""
-
     expert_load: float = Field(ge=1, le=1024)
     """Pairs of token and expert of the fullest of several parts over those of uniform routing."""
-
     latent_layer_us: NotNegative
     """What a layer of latent attention takes more on AMD devices than its kernels are counted."""
-
     layer_kernels: NotNegative
     """Kernels of a layer beside those that training launches eagerly."""
-
     layer_calls: NotNegative
     """Operators of a layer that launch nothing."""
 
@@ -85,10 +73,8 @@ class WeightFormat(Config):
     bits: int = Field(gt=0, le=16)
     group: int = Field(default=0, ge=0)
     """Weights that share a scale; 0 is a whole column, whose scales cost nothing."""
-
     scale_bytes: NotNegative = 0.0
     """Bytes of a group's scale, and of its zero."""
-
     instructions: Mapping[WeightKernels, NotNegative] = {"tuned": 0.0, "generated": 0.0}
     """Of a vector lane, to turn one weight into an operand."""
 
@@ -103,7 +89,6 @@ class Dequantising(Config):
 
     exposed_share: NotNegative
     """Share of the instructions that loads of weights do not hide."""
-
     rows_a_pass: Positive
     """Rows of a GEMM that use a converted weight before it is converted again."""
 
@@ -163,16 +148,12 @@ class InferenceOperators(Config):
 
     router_score_bytes: NotNegative
     """Traffic for each pair of a token and an expert: its score is read to pick from."""
-
     router_pick_bytes: NotNegative
     """Traffic for each expert that a token picks."""
-
     router_kernels: NotNegative
     """Kernels that pick experts and find the places of tokens."""
-
     sample_logit_bytes: NotNegative
     """Traffic for each logit, to pick a token."""
-
     sample_kernels: NotNegative
     decode_attention_kernels: NotNegative
     """Kernels of attention to the cache in a decode step."""
@@ -184,7 +165,6 @@ class InferenceMemory(Config):
     gemm_workspaces: NotNegative
     stream_bytes: NotNegative
     """Held for each element of the residual stream."""
-
     logit_bytes: NotNegative
 
 
@@ -193,13 +173,10 @@ class BenchmarkRouting(Config):
 
     power_law_share: Positive
     """Share of the tokens up to which a power-law draw reaches, from 1."""
-
     sparse_low: Positive
     """Least draw with at most one pair of token and expert for each expert."""
-
     sparse_high: Positive
     """Largest such draw."""
-
     groups: int = Field(gt=0)
     kept_groups: int = Field(gt=0)
     few_experts: int = Field(ge=0)

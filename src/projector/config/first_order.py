@@ -41,40 +41,29 @@ class FirstOrderConfig(Config):
 
     training_mfu: Derate = 0.45
     """Share of the peak that training reaches (section 1, after the Ultra-Scale Playbook)."""
-
     decode_mfu: Derate = 0.35
     """Share of the roof that a decode step reaches, on its slanted part too (section 1)."""
-
     prefill_mfu: Derate = 0.55
     """Share of the roof that prefill reaches (section 1)."""
-
     overlap: float = Field(default=0.8, ge=0, le=1)
     """Share of the shorter of compute and communication that hides behind the longer (section 4,
     after the Ultra-Scale Playbook)."""
-
     tp_crossing: AtLeastOne = 1.40
     """What a step is multiplied by where tensor parallelism leaves the scale-up domain (section
     3.4, after the Ultra-Scale Playbook; empirical)."""
-
     weight_bytes: NotNegative = 2.0
     """BF16 weight of a parameter (section 2.1)."""
-
     master_bytes: NotNegative = 4.0
     """Its FP32 master weight (section 2.1)."""
-
     gradient_bytes: NotNegative = 4.0
     """Its FP32 gradient (section 2.1)."""
-
     accumulation_bytes: NotNegative = 2.0
     """What FP32 accumulation takes on top (section 2.1: 18 becomes 20); it is the BF16 gradient
     that lies beside the FP32 sum unless a GEMM adds to that in place."""
-
     momentum_bytes: NotNegative = 4.0
     """FP32 first moment of AdamW (section 2.1)."""
-
     variance_bytes: NotNegative = 4.0
     """FP32 second moment of AdamW (section 2.1)."""
-
     checkpointed_share: float = Field(default=0.30, ge=0, le=1)
     """What is left of the activations under checkpointing (section 2.3: 70 % are traded)."""
 
@@ -87,27 +76,21 @@ class FirstOrderDevice(Sourced):
 
     kind: Literal["first_order"] = "first_order"
     """Tells its file from that of a device with compute units."""
-
     name: str
     vendor: str = "other"
     peak_tflops: dict[MatrixType, Positive] = Field(min_length=1)
     """Dense peak by type."""
-
     memory_gib: Positive
     memory_tb_per_s: Positive
     devices_per_node: Count = 8
     scale_up_domain: Count
     """Devices that the fast links join."""
-
     scale_up_gb_per_s: Positive
     """Fast links of one device, one direction."""
-
     scale_out_gb_per_s: Positive
     """Network of one device, one direction."""
-
     tdp_w: Positive | None = None
     """Power limit, where it is published."""
-
     capex_usd: Positive | None = None
     """Price of one device with its share of host and network, where the user states it."""
 

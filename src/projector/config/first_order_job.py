@@ -19,11 +19,9 @@ class FirstOrderCluster(Config):
 
     device: FirstOrderDevice
     """Accelerator: a name of ``hardware/first_order``, a file, or a mapping."""
-
     nodes: int = Field(default=1, gt=0, le=1 << 20)
     gpus_per_node: int = Field(default=8, gt=0, le=1024)
     """Devices of one host; left out, the device's."""
-
     aliases: ClassVar = {"gpu": "device", "nnodes": "nodes", "num_nodes": "nodes"}
 
     @model_validator(mode="before")

@@ -36,7 +36,6 @@ class FrameworkConfig(Config):
 
     name: str
     """Framework, as ``hardware/software.yaml`` names it."""
-
     release: str | None = None
     """Release, in quotes where it looks like a number; none given means the newest known."""
 
@@ -74,13 +73,10 @@ class Rule(Config):
 
     since: str | None = None
     """First release with these values; all before the first that ends them, if none is given."""
-
     before: str | None = None
     """First release without them."""
-
     architectures: tuple[str, ...] | None = None
     """Architectures of devices that have them; none given means all."""
-
     set: Mapping[str, Stated]
     """Dotted field -> value."""
 
@@ -90,15 +86,12 @@ class Profile(Config):
 
     key: str
     """Name in the file."""
-
     title: str
     also: tuple[str, ...] = ()
     releases: Mapping[str, str]
     """Release -> month it came out (year-month), oldest first."""
-
     rules: tuple[Rule, ...] = ()
     """Later rules win over earlier ones."""
-
     few_runs: Literal["none", "experts", "all"] = "none"
     """Jobs behind which hardly any published run stands, so that their bands are those of such."""
 

@@ -30,31 +30,22 @@ class JobSections(Config, Frame):
 
     name: str = ""
     """Title of reports."""
-
     model: ModelConfig
     """Architecture: a name from ``models/``, a file, or a mapping."""
-
     parallelism: ParallelismConfig = ParallelismConfig()
     """How the job is split."""
-
     training: TrainingConfig
     """What one step does."""
-
     cluster: Config
     """Where it runs."""
-
     run: RunConfig = RunConfig()
     """How much is trained, and what a whole run takes beside its steps."""
-
     first_order: FirstOrderConfig = FirstOrderConfig()
     """Constants of the first-order model, which nothing else reads."""
-
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """Warnings of the readers that made this job and its model: what they could not take over."""
-
     origins: Mapping[str, str] = Field(default_factory=dict, exclude=True)
     """Where settings came from that the job file does not state itself, by dotted field."""
-
     ignored: tuple[str, ...] = Field(default=(), exclude=True)
     """Settings of the file that made this job which cannot change a projection."""
 

@@ -21,28 +21,20 @@ class DiffusionConfig(Config):
 
     latent_size: Extent
     """Numbers of a latent token that goes in: channels times what a patch covers."""
-
     latent_out: Count = 0
     """The same of one that comes out; 0 is as many."""
-
     text_tokens: Count = 0
     """Tokens of text that condition a sample; 0 has none."""
-
     text_size: Count = 0
     """Width of a token's embedding, as the text encoder gives it."""
-
     text_layers: Literal[1, 2] = 1
     """Linear layers that bring text to the width of the model."""
-
     pooled_size: Count = 0
     """Width of one embedding of the whole text, or class, beside the time; 0 has none."""
-
     time_size: Extent = 256
     """Sines and cosines of the time of a sample."""
-
     guidance: bool = False
     """Whether the scale of guidance is embedded like the time (FLUX.1 dev)."""
-
     modulation: Literal["layer", "shared"] = "layer"
     """Scales, shifts and gates of norms: each layer projects them, or the model does once and a
     layer adds a table of its own (PixArt's adaLN-single, arXiv 2310.00426; Wan)."""
@@ -86,40 +78,28 @@ class VisionConfig(Config):
 
     num_layers: int = Field(gt=0, le=1000)
     """Layers of the tower."""
-
     hidden_size: Extent
     """Width of a patch's embedding."""
-
     ffn_hidden_size: Extent
     """Inner width of its MLP."""
-
     num_attention_heads: Extent
     """Heads of its attention."""
-
     patch_size: Extent
     """Numbers of a patch: channels times pixels, times frames (588 of 14 x 14 pixels in colour)."""
-
     patches: Extent
     """Patches of an image."""
-
     images: Extent = 1
     """Images in a sequence, whose tokens are part of its length."""
-
     merge: Extent = 1
     """Neighbouring patches that become one token (4 in Qwen2-VL)."""
-
     projector_size: Extent | None = None
     """Inner width of the projector; none given is that of the merged patches."""
-
     gated: bool = False
     """Whether its MLP has a gate projection (Qwen2.5-VL)."""
-
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
     """RMSNorm has one vector, LayerNorm two."""
-
     learned_positions: bool = True
     """Whether each patch has a learned position; rotations change no projection here."""
-
     frozen: bool = False
     """Whether the tower stays as it is: no backward, no gradients, no optimizer states. The
     projector is trained."""

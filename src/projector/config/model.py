@@ -77,34 +77,24 @@ class RopeScaling(Config):
 
     kind: Literal["llama3", "yarn", "linear"]
     """Llama 3.1's rule by wavelength, YaRN (arXiv 2309.00071), or all positions divided."""
-
     factor: Positive
     """How many times longer sequences are."""
-
     original_max_position_embeddings: Extent | None = None
     """Longest sequence of the first training."""
-
     low_freq_factor: Positive = 1.0
     """Llama's rule: wavelengths above the original length divided by this are stretched in full."""
-
     high_freq_factor: Positive = 4.0
     """Llama's rule: wavelengths below the original length divided by this stay."""
-
     beta_fast: Positive = 32.0
     """YaRN: what turns more often than this within the original length stays."""
-
     beta_slow: Positive = 1.0
     """YaRN: what turns less often than this is stretched in full."""
-
     truncate: bool = True
     """YaRN: whether the bounds between the two are rounded to whole pairs of a head."""
-
     mscale: float = Field(default=1.0, ge=-MOST, le=MOST)
     """YaRN's factor of the attention's temperature, for the rotary part of a head."""
-
     mscale_all_dim: float = Field(default=0.0, ge=-MOST, le=MOST)
     """The same for the whole head."""
-
     aliases: ClassVar = {"rope_type": "kind", "type": "kind"}
 
 
@@ -113,29 +103,21 @@ class MLAConfig(Config):
 
     q_lora_rank: Count = 0
     """Rank of the compressed query; 0 projects queries directly."""
-
     kv_lora_rank: Extent
     """Rank of the compressed keys and values (the latent that is cached)."""
-
     qk_head_dim: Extent
     """Query/key width of one head without the rotary part (``qk_nope_head_dim``)."""
-
     qk_pos_emb_head_dim: Extent
     """Rotary query/key width of one head, its key part shared by all heads."""
-
     v_head_dim: Extent
     """Value width of one head."""
-
     index_heads: Count = 0
     """Heads of the indexer that chooses which keys a query sees (DeepSeek Sparse Attention,
     DeepSeek-V3.2-Exp report); 0 lets it see all."""
-
     index_head_dim: Count = 128
     """Width of a head of the indexer, whose key is cached beside the latent."""
-
     index_topk: Count = 2048
     """Keys that it chooses for a query."""
-
     aliases: ClassVar = SPELLINGS["mla"]
 
     @property
@@ -150,52 +132,38 @@ class MoEConfig(Config):
 
     num_experts: Extent
     """Routed experts of one layer."""
-
     router_topk: Extent
     """Routed experts each token visits."""
-
     ffn_hidden_size: Extent
     """Inner width of one routed expert (Megatron ``moe_ffn_hidden_size``)."""
-
     shared_expert_ffn_hidden_size: Count = 0
     """Inner width of all shared experts together, as in Megatron."""
-
     num_shared_experts: Count = 0
     """Shared experts; only names the split of the shared width."""
-
     latent_size: Count = 0
     """Width that tokens are projected to before they are sent to routed experts, and back from
     behind (``moe_latent_size`` of Megatron); 0 sends them as wide as they are."""
-
     shared_expert_gate: bool = False
     """Whether a learned gate scales the shared experts' output."""
-
     router_bias: bool = False
     """Whether the router has a bias for each expert: of its projection (gpt-oss), or one that
     balances experts and is moved by their load (DeepSeek-V3). Published counts include both.
     Frameworks keep the second, two numbers of FP32 for each expert, outside the optimizer; here it
     is a parameter like others, with at most 10 bytes more for each expert of a layer."""
-
     layer_freq: Extent | tuple[Count, ...] = 1
     """Which layers are MoE: ``n`` makes layer i MoE when i % n == 0 (Megatron's rule); a list
     of 0 and 1 says it layer by layer, and a model cut to fewer layers uses its beginning."""
-
     router_score_function: Literal["softmax", "sigmoid"] | None = None
     """What makes scores of the router's logits; none given leaves it to the framework. Like what
     follows of the router it is written to frameworks, and no projection hangs on it."""
-
     router_pre_softmax: bool | None = None
     """Whether the softmax runs over all experts, before some of them are chosen."""
-
     router_scaling_factor: Positive | None = None
     """Factor of the weights of the chosen experts (``routed_scaling_factor``)."""
-
     num_groups: Count = 0
     """Groups of experts for group-limited routing; 0 routes freely."""
-
     group_topk: Count = 0
     """Groups each token may visit with group-limited routing."""
-
     aliases: ClassVar = SPELLINGS["moe"]
 
     @field_validator("layer_freq", mode="after")
@@ -229,29 +197,21 @@ class RecurrentConfig(Config):
 
     num_heads: Extent
     """Heads of values (of channels for Mamba-1: width over `head_dim`)."""
-
     head_dim: Extent
     """Width of a value head."""
-
     num_groups: Extent
     """Heads of keys and queries: groups of B and C of Mamba, key heads of a delta rule."""
-
     state_size: Extent
     """Width of a key head: N of Mamba."""
-
     conv_kernel: Count = 4
     """Taps of the causal convolution before the recurrence; 0 has none."""
-
     chunk_size: Extent | None = None
     """Tokens that are worked on at once; none given is what the kernels take: 128 of Mamba-2,
     64 of delta rules and linear attention (`CHUNKS`)."""
-
     dt_rank: Count = 0
     """Rank of the step sizes of Mamba-1; of RWKV-7 those of decay, rates and gate together."""
-
     gated_norm: bool = True
     """Whether Mamba-2 has a norm behind its gate (Falcon-H1 has none)."""
-
     aliases: ClassVar = SPELLINGS["recurrent"]
 
     @model_validator(mode="after")
@@ -267,128 +227,89 @@ class ModelConfig(Config):
 
     name: str = "custom"
     """Name shown in reports."""
-
     num_layers: int = Field(gt=0, le=10_000)
     """Transformer layers, without multi-token-prediction modules."""
-
     hidden_size: Extent
     """Width of the residual stream."""
-
     ffn_hidden_size: Extent
     """Inner width of a dense MLP."""
-
     num_attention_heads: Extent
     """Query heads."""
-
     num_query_groups: Extent | None = None
     """Key/value heads; none given means one for each query head."""
-
     kv_channels: Extent | None = None
     """Width of one head; none given means hidden_size / num_attention_heads."""
-
     vocab_size: Count = 0
     """Rows of the vocabulary as the model has them. Must be given; a diffusion model has none."""
-
     make_vocab_size_divisible_by: Extent | None = None
     """Pad the vocabulary to a multiple of this times TP, as Megatron does; none pads nothing."""
-
     max_position_embeddings: Extent = 4096
     """Longest sequence; sizes the table of learned positions."""
-
     position_embedding: Literal["rope", "learned", "alibi", "none"] = "rope"
     """Kind of position information."""
-
     rotary_base: Positive | None = None
     """Base of the rotations' wavelengths (``rope_theta``); none given leaves it to the framework.
     It changes what is trained and no projection."""
-
     rotary_percent: float | None = Field(default=None, gt=0, le=1)
     """Part of a head that is rotated, none given is all of it; it changes no projection."""
-
     rope_scaling: RopeScaling | None = None
     """How rotations reach longer sequences; it changes no projection."""
-
     rotary_base_local: Positive | None = None
     """Base in layers with a window, where it is another one or `rope_scaling` leaves them out
     (Gemma 3); it changes no projection."""
-
     no_rope_freq: Extent | None = None
     """Every so many layers one has no rotations, the last of them (Llama 4); none given rotates in
     all. Projections have the kernel of rotations in every layer."""
-
     normalization: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     """RMSNorm has H parameters, LayerNorm 2H."""
-
     norm_epsilon: float | None = Field(default=None, gt=0, lt=1)
     """What norms add to the variance; it changes no projection."""
-
     zero_centered_norms: bool = False
     """Whether norms scale by 1 + w (Gemma, Nemotron); it changes no projection."""
-
     norms_per_layer: int = Field(default=2, gt=0, le=64)
     """Norms on the residual path of one layer (4 with sandwich norms)."""
-
     activation: Literal["swiglu", "geglu", "gelu", "relu", "squared_relu"] = "swiglu"
     """Activation of the MLP; the gated ones have three projections instead of two."""
-
     attention_bias: Literal["none", "qkv", "qkv+out"] = "none"
     """Which attention projections carry a bias."""
-
     mlp_bias: bool = False
     """Whether MLP projections (and experts) carry a bias."""
-
     activation_clamp: NotNegative = 0.0
     """Inputs of the activation are clamped to this (Megatron ``activation_func_clamp_value``);
     0 clamps nothing."""
-
     qk_norm: Literal["none", "head", "full"] = "none"
     """Learned norm on queries and keys: over one head, or over the full projection width."""
-
     attention_output_gate: bool = False
     """Whether queries come with a gate of their width for attention's output (Qwen3-Next)."""
-
     attention_sinks: bool = False
     """One learned sink logit for each head (gpt-oss)."""
-
     tied_embeddings: bool = False
     """Whether the output layer shares the embedding's weights."""
-
     sliding_window: Count = 0
     """Keys a windowed layer sees; 0 means full causal attention."""
-
     sliding_window_layers: Count = 0
     """How many of the layers are windowed."""
-
     layer_types: tuple[LayerType, ...] | None = None
     """The kinds of the layers of a hybrid model: a list, which repeats where it is shorter, or
     Megatron's pattern (``M*-E``: Mamba-2, attention, MLP and experts, G for gated delta net), whose
     letters are a layer each. None given has attention and a feed-forward in every layer."""
-
     recurrent: RecurrentConfig | None = None
     """Mixers other than attention, if there are any."""
-
     diffusion: DiffusionConfig | None = None
     """What makes it a diffusion transformer, whose layers are those of `BLOCKS`."""
-
     mla: MLAConfig | None = None
     """Multi-head latent attention instead of grouped-query attention."""
-
     moe: MoEConfig | None = None
     """Mixture-of-experts layers, if there are any."""
-
     vision: VisionConfig | None = None
     """What turns images into tokens; none given has text alone."""
-
     mtp_num_layers: int = Field(default=0, ge=0, le=64)
     """Multi-token-prediction modules that are trained along."""
-
     source: str = ""
     """Where the dimensions were read."""
-
     notes: tuple[str, ...] = Field(default=(), exclude=True)
     """What the projection does not follow, in sentences that every job of the model warns with. A
     sentence about something that a field can settle names the field as ``model.FIELD=value``."""
-
     aliases: ClassVar = SPELLINGS["model"]
 
     @field_validator("layer_types", mode="before")

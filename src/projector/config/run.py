@@ -48,29 +48,21 @@ class OwnedConfig(Config):
 
     enabled: bool = False
     """Whether the run is paid with devices that are owned."""
-
     capex_usd_per_gpu: Positive | None = None
     """Purchase of one device; none given means the listed one, where ``prices`` is ``listed``."""
-
     system_share: NotNegative | None = None
     """Purchase of hosts, network and storage over that of the devices."""
-
     lifetime_years: Annotated[Positive, Field(ge=LEAST_YEARS)] | None = None
     """Years over which the purchase is written off."""
-
     utilisation: Annotated[float, Field(ge=LEAST_SHARE, le=1), NUMBER] | None = None
     """Share of these years in which some run pays."""
-
     cooling_usd_per_w: NotNegative | None = None
     """Of the TDP of devices; every year, unless ``facility`` says otherwise."""
-
     real_estate_usd_per_mw: NotNegative | None = None
     """Of the TDP of devices; every year, unless ``facility`` says otherwise."""
-
     facility: Literal["yearly", "once"] = "yearly"
     """Whether cooling and real estate are paid every year, as the equation of the methodology has
     it, or once in the lifetime, as its text could be read."""
-
     staff_share_per_year: NotNegative | None = None
     """Of the capex of devices."""
 
@@ -80,10 +72,8 @@ class CostConfig(Config):
 
     usd_per_gpu_hour: NotNegative | None = None
     """Rent of one device, paid for every reserved one as long as the run takes."""
-
     prices: Literal["none", "listed"] = "none"
     """Whether the dated prices of ``hardware/prices.yaml`` stand in for what is not stated."""
-
     owned: OwnedConfig = OwnedConfig()
     """A fleet of one's own instead of rent: true, false or a mapping."""
 
@@ -119,14 +109,11 @@ class EnergyConfig(Config):
     pue: AtLeastOne | None = None
     """Power of the building over that of its machines; none given means
     ``hardware/prices.yaml``."""
-
     node_overhead_w_per_gpu: NotNegative | None = None
     """The rest of a node and of the network, for each device; none given means
     ``hardware/power.yaml``."""
-
     usd_per_kwh: NotNegative | None = None
     """Paid by an owner; in a rent it is included. None given means ``hardware/prices.yaml``."""
-
     grid: float | str | None = None
     """Grams of CO2 that a kWh emits, or a region of ``hardware/prices.yaml``; none given means the
     average of the world."""
@@ -181,10 +168,8 @@ class WarmUpConfig(Config):
 
     start_batch_size: Count | None = None
     """Sequences of the first step; none given means that every step is whole."""
-
     increment: Count | None = None
     """Sequences by which the batch grows, again and again; none given means in one go."""
-
     samples: Count | None = None
     """Sequences that are trained until the batch is whole."""
 
@@ -204,17 +189,13 @@ class EvaluationConfig(Config):
 
     enabled: bool = False
     """Whether they are counted."""
-
     interval_steps: Count = 1000
     """Steps from one evaluation to the next; the default is Megatron's."""
-
     iterations: Count = 100
     """Global batches of one evaluation; the default is Megatron's."""
-
     forward_share: NotNegative | None = None
     """Time of a forward pass over that of a step; none given means by FLOP, a third without
     recomputation."""
-
     aliases: ClassVar = {"eval_interval": "interval_steps", "eval_iters": "iterations"}
 
 
@@ -223,36 +204,26 @@ class CheckpointConfig(Config):
 
     enabled: bool = True
     """Whether checkpoints are written."""
-
     interval_s: Positive | None = None
     """Training between two checkpoints; none given means the interval of least expected time."""
-
     interval_steps: Count | None = None
     """The same in steps (Megatron ``save_interval``)."""
-
     asynchronous: bool = False
     """Steps go on while a copy in host memory is written (Megatron ``async_save``)."""
-
     size_gib: Positive | None = None
     """All files of one checkpoint; none given means weights, master weights and moments of the
     memory model."""
-
     write_gb_per_s: Positive | None = None
     """What storage takes from all nodes together; none given means the share of each node."""
-
     write_gb_per_s_per_node: Positive | None = None
     """What storage takes from one node; none given means ``hardware/failures.yaml``."""
-
     read_gb_per_s: Positive | None = None
     """What storage gives to all nodes together; none given means the share of each node."""
-
     read_gb_per_s_per_node: Positive | None = None
     """What storage gives to one node; none given means ``hardware/failures.yaml``."""
-
     overhead_s: NotNegative | None = None
     """Of a checkpoint beside its bytes: planning, barriers, metadata; none given means
     ``hardware/failures.yaml``."""
-
     aliases: ClassVar = {"save_interval": "interval_steps", "async_save": "asynchronous"}
 
     @model_validator(mode="after")
@@ -273,29 +244,22 @@ class FailuresConfig(Config):
 
     enabled: bool = True
     """Whether a run is interrupted."""
-
     gpu_mtbf_hours: Positive | None = None
     """Hours of one device between two failures that it causes; none given means
     ``hardware/failures.yaml``."""
-
     node_mtbf_hours: Positive | None = None
     """Hours of one node between two failures of anything but its devices: host, network,
     software; none given means ``hardware/failures.yaml``."""
-
     detection_s: NotNegative | None = None
     """From a failure until somebody or something stops the job; none given means
     ``hardware/failures.yaml``."""
-
     restart_s: NotNegative | None = None
     """From there to the first step, without reading the checkpoint; none given means
     ``hardware/failures.yaml``."""
-
     spare_nodes: CountOrNone | None = Field(default=None, le=1 << 16)
     """Nodes that wait to take over; none given means that there is always one."""
-
     repair_hours: NotNegative | None = None
     """Until a node that was taken out returns; none given means ``hardware/failures.yaml``."""
-
     repaired_share: Annotated[float, Field(ge=0, le=1), NUMBER] | None = None
     """Share of failures that take a node out; none given means ``hardware/failures.yaml``."""
 
@@ -305,7 +269,6 @@ class StragglersConfig(Config):
 
     enabled: bool = True
     """Whether they are counted."""
-
     slowdown: NotNegative | None = None
     """Time that they add to the steps, as a share; none given means ``hardware/failures.yaml``."""
 
@@ -323,34 +286,24 @@ class RunConfig(Config):
 
     tokens: Amount | None = None
     """Tokens to train."""
-
     steps: Count | None = None
     """The same in steps of the whole global batch (Megatron ``train_iters``)."""
-
     samples: Amount | None = None
     """The same in sequences (Megatron ``train_samples``)."""
-
     warm_up: WarmUpConfig = WarmUpConfig()
     """Smaller global batches at the beginning: a mapping, or Megatron's three numbers."""
-
     evaluation: EvaluationConfig = EvaluationConfig()
     """Evaluation on held-out data: true, false or a mapping."""
-
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints: true, false or a mapping."""
-
     failures: FailuresConfig = FailuresConfig()
     """Failures and restarts: true, false or a mapping."""
-
     stragglers: StragglersConfig = StragglersConfig()
     """Stragglers: true, false or a mapping."""
-
     cost: CostConfig = CostConfig()
     """Prices."""
-
     energy: EnergyConfig = EnergyConfig()
     """Power and emissions."""
-
     aliases: ClassVar = SPELLINGS["run"]
 
     @model_validator(mode="before")

@@ -75,20 +75,15 @@ class RecomputeConfig(Config):
 
     granularity: Literal["none", "selective", "full"] = "none"
     """Nothing, named modules, or whole layers."""
-
     method: Literal["uniform", "block"] = "uniform"
     """Full recomputation of all layers in units of num_layers, or of the first num_layers of
     each pipeline chunk."""
-
     num_layers: CountOrNone | None = None
     """Unit length (uniform; default 1) or number of layers a chunk recomputes (block)."""
-
     layers: tuple[CountOrNone, ...] | None = None
     """Full recomputation of exactly these layers, counted from 0 over the whole model."""
-
     modules: tuple[str, ...] = ("core_attn",)
     """Modules that selective recomputation drops."""
-
     aliases: ClassVar = SPELLINGS["recompute"]
 
     @field_validator("modules", mode="after")
@@ -120,18 +115,14 @@ class OptimizerConfig(Config):
 
     name: Annotated[Literal["adam", "sgd", "muon"], UPDATES] = "adam"
     """Update rule: Adam keeps two moments, SGD with momentum and Muon one."""
-
     master_weights: Annotated[Literal["fp32", "split", "shared", "none"], UPDATES] = "fp32"
     """FP32 copy of the weights, only the 16 bits that BF16 weights lack, the weights themselves
     (``shared``: they are kept in FP32 and cast where they are gathered or used, as PyTorch's FSDP
     2 does with mixed precision), or nothing."""
-
     moment_dtype: Annotated[Literal["fp32", "bf16", "fp16", "fp8"], UPDATES] = "fp32"
     """Type of the moments (precision-aware optimizer when narrower than FP32)."""
-
     offload_fraction: Annotated[float, UPDATES] = Field(default=0.0, ge=0, le=1)
     """Share of the optimizer states kept in host memory and updated there."""
-
     update_bytes: Annotated[float, UPDATES] = Field(default=0.0, ge=0, le=64)
     """What an update makes beside its states, bytes for each parameter that a rank updates: none
     where one kernel updates all in place, 4 for the intermediate of PyTorch's ``foreach`` Adam."""
@@ -143,36 +134,27 @@ class MoETrainingConfig(Config):
     dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"] = "alltoall"
     """Token dispatcher: all-to-all, gather everything, or a fused exchange that sends a token once
     to each node (``hybridep`` copies by bulk transfers and needs fewer compute units)."""
-
     dispatcher_sms: Count | None = Field(default=None, le=1 << 20)
     """Compute units that a fused exchange takes; what hides it loses them. None given means
     Megatron's defaults, 20 for ``deepep`` and 16 for ``hybridep``."""
-
     load: Literal["balanced", "zipf"] = "balanced"
     """Distribution of tokens over experts."""
-
     zipf_exponent: float = Field(default=1.0, ge=0, le=8)
     """Exponent of the Zipf load."""
-
     capacity_factor: Positive | None = None
     """Tokens kept for each expert over the balanced share; none drops nothing. Without
     ``host_sync`` every expert is padded to it, so that it computes and exchanges as many."""
-
     dispatch_precision: Literal["bf16", "fp8"] = "bf16"
     """Type of the tokens on their way to the experts; they come back in BF16."""
-
     permute_fusion: bool = True
     """Permutation as one kernel instead of sort, gather and scatter."""
-
     fused_experts: bool = False
     """Kernels of grouped GEMMs add biases, clamp and activate (Megatron
     ``use_transformer_engine_op_fuser``); otherwise biases and clamps of experts are operators of
     their own (``cluster.software.expert_passes``)."""
-
     padding_fusion: bool = False
     """Rows of experts are padded for narrow GEMMs as they are routed or permuted (Megatron
     ``moe_router_padding_for_quantization``), not by passes of their own."""
-
     host_sync: bool = True
     """Whether the host waits for token counts once in each layer (dropless, not sync-free)."""
 
@@ -189,22 +171,18 @@ class TrainingConfig(Config):
 
     micro_batch_size: Annotated[int, Label("micro-batch", "sequences")] = Field(gt=0, le=1 << 24)
     """Sequences of one microbatch on one data-parallel rank."""
-
     global_batch_size: Annotated[
         int,
         Label("global batch", "sequences"),
         Shares("family", "decides the number of microbatches, each of which costs the same"),
     ] = Field(gt=0, le=1 << 40)
     """Sequences of one optimizer step over all ranks."""
-
     seq_length: Annotated[int, Label("sequence", "tokens")] = Field(gt=0, le=1 << 28)
     """Tokens of one sequence."""
-
     packed_tokens: Count | None = Field(default=None, le=1 << 28)
     """Mean length of the sequences that are packed into one of ``seq_length``, each of which
     attends to itself alone; none given, or one of at least ``seq_length``, means that one fills
     it."""
-
     framework: Annotated[
         FrameworkConfig | None,
         Shares("replica", "sets the defaults of other fields, which are compared"),
@@ -212,62 +190,46 @@ class TrainingConfig(Config):
     """Training framework, a name or a mapping of name and release: it sets the defaults of fields
     that the job leaves out (docs/frameworks.md). None given means the defaults shown here, those of
     Megatron Core on current libraries."""
-
     precision: Precision = "bf16"
     """Type of the linear layers' GEMMs; attention, output layer and router stay in 16 bits.
     ``fp8-blockwise`` is short for ``fp8`` with the recipe ``blockwise``."""
-
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise"] = "delayed"
     """How FP8 scales are found: current scaling by tensor or row reads a tensor once more than
     delayed or blockwise scaling. Blockwise scaling runs on the kernels of ``fp8_block`` where a
     device describes them."""
-
     fp8_param_gather: Annotated[bool, GATHERS] = False
     """Keep and gather the primary weights in FP8."""
-
     fp8_weight_transpose_cache: bool = True
     """Keep an FP8 transpose of each weight for the backward."""
-
     fp8_weight_cache: bool = False
     """Quantised copies of weights that FSDP gathers stay whole on every rank until the next step,
     as in the cache of Transformer Engine under Megatron-LM; torchao keeps none."""
-
     fp8_attention: bool = False
     """Fused attention computes in FP8 beside narrow linear layers (``fp8_dpa`` of Transformer
     Engine): Q, K, V and the gradient of the output are quantised, and kept so."""
-
     first_last_layers_bf16: CountOrNone = 0
     """Layers at each end that stay in BF16 with a narrow precision."""
-
     gradient_dtype: Literal["fp32", "bf16"] = "fp32"
     """Type of the main gradients that microbatches accumulate in."""
-
     gradient_accumulation_fusion: bool = True
     """Weight-gradient GEMMs add to the main gradients in place. Otherwise each writes a gradient in
     16 bits, which a kernel of its own adds. Nothing accumulates under FSDP, which reduces the
     gradients of each microbatch."""
-
     grad_reduce_dtype: Annotated[Literal["fp32", "bf16"] | None, REDUCES] = None
     """Type of gradients on the wire; none given means gradient_dtype."""
-
     recompute: RecomputeConfig = RecomputeConfig()
     """Activation recomputation: none, selective, full, or a mapping."""
-
     recompute_early_stop: bool = False
     """Recomputation of a layer ends with the last tensor that its backward needs, so the last GEMM
     of a dense MLP and the collective behind it are not repeated. The checkpoints of PyTorch do so
     unless they are reentrant (since release 2.1, pytorch/pytorch#96866), Megatron's do not."""
-
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer: a name or a mapping."""
-
     adapter: Annotated[AdapterConfig | None, BeforeValidator(adapter_data)] = None
     """Adapters that are trained while the weights stay as they are: ``lora``, a mapping, or the
     ``adapter_config.json`` of PEFT. None given trains all weights (docs/adapters.md)."""
-
     moe: MoETrainingConfig = MoETrainingConfig()
     """Token dispatch of mixture-of-experts layers."""
-
     schedule: Annotated[
         str,
         AfterValidator(schedule_name),
@@ -276,56 +238,42 @@ class TrainingConfig(Config):
     ] = "auto"
     """Pipeline schedule, by the name here, in a paper or in Primus; auto is 1F1B, interleaved when
     vpp > 1. One that needs one chunk or two gets them, unless vpp is stated where it is."""
-
     zero_bubble_max_pending_backward: Annotated[Count | None, ORDER] = None
     """Microbatches whose activations a planned schedule lets a rank hold; by default
     as many as the device has room for."""
-
     optimizer_post_validation: Annotated[
         bool, Shares("replica", "decides the order, and how the step of each job ends")
     ] = False
     """Ranks begin the next step without waiting for the others, as the gradient norm is checked
     afterwards (zero bubble); the step is then the longest span of one rank."""
-
     schedule_solver_work: Annotated[CountOrNone, ORDER] = SOLVER_WORK
     """What the integer program of ``seaailab-ilp`` is worth, in units that do not depend on the
     machine. A node of its search over n undecided pairs of operations costs n squared. The default
     is about ten seconds of one core."""
-
     flash_attention: bool = True
     """Fused attention; without it scores are written to memory."""
-
     attention_dropout: float = Field(default=0.1, ge=0, lt=1)
     """Share of scores that unfused attention drops, by default Megatron's; 0 keeps less of them."""
-
     attention_kernel: Annotated[
         str, Shares("replica", "chooses the record of a device, which is compared beside it")
     ] = "default"
     """Fused attention by the device's name for it; default is the best its stack offers."""
-
     elementwise: Literal["fused", "eager"] = "fused"
     """Norms, gated activations and rotations run as one kernel each, or operator by operator as
     eager PyTorch does. Code that ``torch_compile`` has compiled is fused."""
-
     cross_entropy_fusion: bool = True
     """Loss from 16-bit logits in one kernel, without an FP32 copy."""
-
     loss_chunk_tokens: int | None = Field(default=None, gt=0, le=1 << 40)
     """Tokens whose logits exist at a time: the loss and its gradient are made chunk by chunk (TRL's
     ``chunked_nll``, torchtitan's loss chunks); none given means all of a microbatch."""
-
     cuda_graphs: bool = False
     """Replay layers as CUDA or HIP graphs."""
-
     torch_compile: bool = False
     """Fuse memory-bound operators by a compiler."""
-
     activation_offload_fraction: float = Field(default=0.0, ge=0, le=1)
     """Share of the saved activations moved to host memory until their backward."""
-
     mtp_loss: bool = True
     """Train multi-token-prediction modules where the model has them."""
-
     aliases: ClassVar = SPELLINGS["training"]
 
     @model_validator(mode="before")

@@ -117,13 +117,10 @@ class Stage:
 
     layers: tuple[tuple[LayerKind, int], ...]
     """Runs of equal layers, in model order."""
-
     embedding: bool
     """Whether it holds the embedding."""
-
     head: bool
     """Whether it holds the output layer and the loss."""
-
     mtp: int
     """Multi-token-prediction modules it holds."""
 

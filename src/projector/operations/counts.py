@@ -22,13 +22,10 @@ class ModelCounts:
 
     parameters_total: int
     """All parameters, multi-token-prediction modules left out."""
-
     parameters_active: int
     """Parameters a token meets: routed experts count topk / experts."""
-
     parameters_trained: int
     """Parameters that are updated: all of the model, or adapters, which the others leave out."""
-
     flop_per_sequence: float
     """Matrix FLOP of one sequence forward and backward, without recomputation; causal attention
     counts half, trained MTP modules count, and gradients of frozen weights do not."""

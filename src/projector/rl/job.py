@@ -33,13 +33,10 @@ class Responses(Config):
 
     prompts: int = Field(gt=0, le=1 << 14)
     """Distinct prompts of a step."""
-
     group: int = Field(default=1, gt=0, le=1 << 8)
     """Responses to each of them."""
-
     prompt_tokens: Count = 256
     """Tokens of a prompt. That of a group is computed once, as engines keep prefixes."""
-
     tokens: Lengths
     """Tokens of a response. ``mean`` is that of what is generated, cut at ``high``, as frameworks
     log it; ``cv`` is that of the distribution before the cut."""
@@ -103,30 +100,22 @@ class RLJob(Config):
     training: Job
     """The policy and its update. ``training.global_batch_size`` counts responses of an update,
     which are packed into sequences of ``training.seq_length``."""
-
     rollout: Deployment
     """What generates the responses."""
-
     scheduler: Scheduler = Scheduler()
     """How its engine fills its steps: ``max_num_seqs`` bounds the responses at once."""
-
     responses: Responses
 
     placement: Literal["colocated", "apart"] = "colocated"
     """Whether training and rollout take turns on the same devices, or have devices of their own."""
-
     rollout_gpus: Count
     """Devices that generate."""
-
     staleness: Literal[0, 1] = 0
     """Updates by which the weights that generate are older; with 1 rollout and training overlap."""
-
     reference: bool = True
     """Whether a frozen copy of the policy gives log-probabilities too."""
-
     critic: Job | None = None
     """Model that values responses and is trained beside the policy, as in PPO."""
-
     offload: bool = True
     """Whether models that wait lie in host memory: those that train while the same devices
     generate, the reference and the critic while the policy is updated."""

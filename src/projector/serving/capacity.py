@@ -32,13 +32,10 @@ class Targets(Config):
 
     ttft_ms: Positive | None = None
     """Time to the first token."""
-
     tpot_ms: Positive | None = None
     """Time of a token after the first, the mean over a request."""
-
     e2e_ms: Positive | None = None
     """Time to the last token."""
-
     percentile: float = Field(default=99.0, gt=0, le=100)
     """Share of the requests, in percent, that each target holds for."""
 

@@ -36,17 +36,13 @@ class SpeculativeConfig(Config):
 
     tokens: int = Field(gt=0, le=64)
     """Tokens that are proposed for a sequence and verified together."""
-
     acceptance: float = Field(ge=0, le=1)
     """Probability that a proposed token is accepted where those before it were. It belongs to both
     models and the text; nothing is assumed."""
-
     draft: ModelConfig | Literal["mtp"] | None = None
     """What proposes them: a small model (a shipped name, a file, or a mapping), or ``mtp``."""
-
     draft_tp: Count | None = None
     """Tensor-parallel devices of a small model; none given means those of the deployment."""
-
     draft_share: NotNegative | None = Field(default=None, le=1024)
     """Instead of ``draft``: time to propose all tokens over that of a decode step without
     speculation. 0 where looking them up costs nothing (n-grams)."""
@@ -124,14 +120,11 @@ class DisaggregatedConfig(Config):
     prefill: dict[str, Any] = Field(default_factory=dict)
     """Fields of `Deployment` in which what prefills differs; with ``cluster`` on machines of its
     own, otherwise on as many of the same kind as it needs. Model and cache are the same."""
-
     batch: Count | None = None
     """Prompts of a prefill step; none given means one in each attention group."""
-
     layerwise: bool = True
     """Whether the cache of a layer is sent as soon as it is computed, beside the layers after it;
     otherwise all of it behind the prefill."""
-
     same_domain: bool = False
     """Whether both lie in one scale-up domain, whose links then carry the cache."""
 
@@ -141,112 +134,83 @@ class Deployment(Config):
 
     model: ModelConfig
     """Architecture: a shipped name, a file, or a mapping."""
-
     cluster: ClusterConfig
     """Machines and host software, as in a job."""
-
     tp: Count = 1
     """Tensor-parallel devices of attention, dense layers, embedding and head."""
-
     pp: Count = 1
     """Pipeline stages."""
-
     attention_dp: Count = 1
     """Groups of ``tp`` devices in a stage, each with its own sequences and their cache. All but
     the routed experts is replicated on them."""
-
     ep: Count = 1
     """Parts that the routed experts of a layer are divided into. The ``tp * attention_dp`` devices
     of a stage hold them, and each expert is split over ``tp * attention_dp / ep`` of these."""
-
     dispatcher: Literal["auto", "allgather", "deepep", "low_latency"] = "auto"
     """What brings the tokens of several attention groups to routed experts: a gather of all tokens
     and a scatter of sums; DeepEP's kernels for many tokens; or those for few. ``auto`` takes the
     last for decode and the second for steps with prompts, and the gather where an expert is split
     over several devices."""
-
     dispatcher_sms: int = Field(default=20, gt=0, le=1 << 20)
     """Compute units of DeepEP's kernels for many tokens; its default."""
-
     expert_load: float | None = Field(default=None, ge=1, le=1024)
     """Pairs of token and expert of the fullest part over those that uniform routing gives it; 1
     where experts are balanced. None given means that of ``engine``; with one part 1."""
-
     dtype: SpelledMatrixType = "bf16"
     """Type of the linear layers' operands; attention, router and head stay in 16 bits."""
-
     weights: WeightType | None = None
     """How the weights of all linear layers, the head included, are stored, where that is narrower
     than ``dtype``, in which they are multiplied; none given means as ``dtype``. ``weight_bits`` 8
     and 4 mean ``int8`` and ``int4``."""
-
     narrow_layers: Literal["all", "feed_forward", "experts"] = "all"
     """Linear layers that ``dtype`` and ``weights`` hold for: all, those of feed-forward parts, or
     routed experts alone, as in checkpoints of NVFP4 and MXFP4; the others are in 16 bits."""
-
     weight_group: Count | None = None
     """Weights that share a scale; none given means what is usual for ``weights``."""
-
     widening_share: float | None = Field(default=None, ge=0, le=10)
     """Instructions that widen narrow weights and that loads do not hide, as a share of all of them;
     none given means that of ``hardware/engines.yaml``."""
-
     engine: Annotated[str, AfterValidator(engine_named)] = GENERIC
     """Inference engine, as ``hardware/engines.yaml`` names it: what it runs beside the model."""
-
     kv_cache_bytes: float = 2.0
     """Bytes of a cached element without scales: 2, 1 (FP8, INT8) or 0.5 (FP4, on devices that
     multiply in it); or the name of its type."""
-
     page_tokens: int = Field(default=16, gt=0, le=1 << 20)
     """Tokens of a page of the cache: a sequence holds whole pages. 16 is vLLM's default on GPUs
     (``block_size`` of its engine arguments)."""
-
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     """Share of the device's memory that an engine takes: weights, activations, cache, and what
     driver and libraries take. 0.9 is vLLM's default (its engine arguments)."""
-
     max_step_tokens: int = Field(default=8192, gt=0, le=1 << 24)
     """New tokens of the largest step of one attention group, for which an engine keeps room beside
     its cache (vLLM ``max_num_batched_tokens``, whose default on large devices this is; recalled,
     not verified)."""
-
     max_sequences: int = Field(default=256, gt=0, le=1 << 20)
     """Sequences whose logits lie in memory together in such a step (vLLM ``max_num_seqs``; the
     default is recalled, not verified). It limits no batch."""
-
     exchange_buffer_gib: NotNegative = 2.0
     """Buffers of the kernels that send tokens to experts of other devices. Assumed: the order of
     DeepEP's buffers for 128 tokens a rank and 256 experts of DeepSeek-V3; not measured."""
-
     prefix_share: float = Field(default=0.0, ge=0, lt=1)
     """Share of each prompt that is cached from requests before it. Prefill computes the rest, and
     attends to all. It belongs to the load; nothing is assumed."""
-
     speculative: SpeculativeConfig | None = None
     """Proposed tokens that a decode step verifies together; none given means one token a step."""
-
     disaggregated: DisaggregatedConfig | None = None
     """Devices of their own that prefill, beside this deployment, which then only decodes; none
     given means that both run here."""
-
     prefill_graph: bool | None = None
     """Whether prefill runs as one captured graph; otherwise the host launches each kernel. None
     given means as ``engine`` does."""
-
     decode_graph: bool | None = None
     """The same for decode."""
-
     step_overhead_us: NotNegative | None = None
     """Time between two steps in which the device waits for the host: scheduling, sampling on the
     host, detokenising; none given means that of ``engine``."""
-
     sequence_overhead_us: NotNegative | None = None
     """The same for each sequence of the step."""
-
     engine_constants: dict[EngineConstant, NotNegative] = Field(default_factory=dict)
     """Constants of ``engine`` in place of those in ``hardware/engines.yaml``, by their names."""
-
     aliases: ClassVar = {
         "kv_cache_dtype": "kv_cache_bytes",
         "block_size": "page_tokens",

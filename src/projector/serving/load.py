@@ -28,16 +28,12 @@ class Lengths(Config):
     kind: Literal["fixed", "uniform", "lognormal"] = "fixed"
     """``fixed``: always ``mean``; ``uniform``: whole numbers from ``low`` to ``high``;
     ``lognormal``: of this ``mean`` and ``cv``, rounded, at least 1 and at most ``high``."""
-
     mean: float | None = Field(default=None, ge=1, le=MAX_TOKENS)
     """Tokens, of ``fixed`` and ``lognormal``."""
-
     cv: float = Field(default=1.0, gt=0, le=100)
     """Standard deviation over mean, of ``lognormal``."""
-
     low: Tokens = 1
     """Fewest tokens, of ``uniform``."""
-
     high: Tokens | None = None
     """Most tokens; required for ``uniform``."""
 
@@ -94,39 +90,28 @@ class Load(Config):
     """``poisson``: independent arrivals; ``gamma``: gaps between arrivals with the given ``cv``;
     ``constant``: equal gaps; ``offline``: all are there at the start; ``closed``: ``concurrency``
     are there, and the next arrives when one ends."""
-
     rate_per_s: Positive | None = None
     """Requests per second over all replicas that are simulated as one; of the first three."""
-
     cv: float = Field(default=1.0, gt=0, le=100)
     """Standard deviation of the gaps over their mean, of ``gamma``; above 1 they come in bursts."""
-
     concurrency: Count | None = Field(default=None, le=MAX_REQUESTS)
     """Requests in flight, of ``closed``."""
-
     input_tokens: Lengths = Lengths(mean=1024)
     """Prompts: a number, or a distribution."""
-
     output_tokens: Lengths = Lengths(mean=256)
     """Outputs, the same."""
-
     table: str | None = None
     """A CSV file with the columns ``input_tokens`` and ``output_tokens``: pairs are drawn from its
     rows with equal chances. It replaces both distributions."""
-
     requests: int = Field(default=1000, gt=0, le=MAX_REQUESTS)
     """Requests that are simulated."""
-
     duration_s: Positive | None = None
     """Arrivals after this are left out, of the arrivals with a rate."""
-
     warm_up: float = Field(default=0.1, ge=0, lt=0.5)
     """Share of the requests that no figure counts, at the start and again at the end: the batch
     fills at the start and drains at the end. ``offline`` counts all."""
-
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Random numbers depend on this and on the position of a request alone."""
-
     aliases: ClassVar = {
         "input_len": "input_tokens",
         "output_len": "output_tokens",
@@ -220,27 +205,21 @@ class Scheduler(Config):
     max_num_seqs: int = Field(default=1024, gt=0, le=1 << 16)
     """Most sequences of a step, for each attention group. vLLM: 1024; 256 on devices below 70 GiB
     and on A100."""
-
     max_num_batched_tokens: int = Field(default=8192, gt=0, le=MAX_TOKENS)
     """Most new tokens of a step, for each attention group. vLLM: 8192 as a server and 16384
     offline; 2048 and 8192 on smaller devices. TensorRT-LLM (``max_num_tokens``): 8192."""
-
     chunk_tokens: Count | None = Field(default=None, le=MAX_TOKENS)
     """Most tokens of one prompt in a step; none: what the step has room for (vLLM's default)."""
-
     prompts: Literal["chunked", "whole", "first"] = "chunked"
     """``chunked``: prompts are cut to what a step has room for, beside decode (vLLM V1);
     ``whole``: beside decode, uncut (TensorRT-LLM without chunked context); ``first``: whole, in
     steps of their own before any decode (vLLM V0)."""
-
     admission: Literal["free_pages", "whole_sequence"] = "free_pages"
     """What a waiting request needs free: the pages of its prompt, so that running requests can run
     out of pages and are preempted (vLLM); or those of its whole length, so that none is (the
     ``GUARANTEED_NO_EVICT`` of TensorRT-LLM)."""
-
     page_tokens: Count | None = Field(default=None, le=1 << 20)
     """Tokens of a page; none: the deployment's."""
-
     aliases: ClassVar = {
         "max_num_tokens": "max_num_batched_tokens",
         "max_batch_size": "max_num_seqs",
@@ -317,39 +296,28 @@ class Traffic(Config):
     batch: Count | None = Field(default=None, le=MAX_BATCH)
     """Sequences that the replica generates tokens for at once. None given: the knee of
     throughput against speed among the batches that fit."""
-
     context: int = Field(default=2048, gt=0, le=MAX_LENGTH)
     """Tokens of a prompt, which are cached when the first token is generated."""
-
     output: Count | None = Field(default=None, le=MAX_LENGTH)
     """Tokens that are generated for a prompt. None given: a step is timed at ``context`` cached
     tokens, and prompts take no part of the throughput."""
-
     prompts: Count | None = Field(default=None, le=MAX_BATCH)
     """Prompts that go through the model together. None given: one in each attention group."""
-
     chunk_tokens: Count | None = Field(default=None, le=MAX_LENGTH)
     """Most new tokens of a step of prompts, for each attention group. None given: whole prompts."""
-
     rate_per_s: Positive | None = None
     """Requests that arrive a second, independently of each other. With it the load is simulated
     request by request."""
-
     requests: int = Field(default=1000, gt=0, le=MAX_REQUESTS)
     """Requests that are simulated."""
-
     ttft_ms: Positive | None = None
     """What users are promised: time to the first token."""
-
     tpot_ms: Positive | None = None
     """The same for the mean time of each further token of a request."""
-
     percentile: float = Field(default=99.0, gt=0, le=100)
     """Percent of the requests that the promises hold for."""
-
     usd_per_gpu_hour: NotNegative | None = None
     """Rent of a device. Nothing is assumed; without it no cost is projected."""
-
     aliases: ClassVar = {"rate": "rate_per_s", "input": "context"}
 
     @model_validator(mode="after")

@@ -36,7 +36,6 @@ class Grid:
     """Row in ``deployments``."""
     batch: Ints
     """Sequences; 0 where there are chunks of prompts alone."""
-
     usual: ClassVar[Mapping[str, int]]
     """The columns in their order, with what they hold where nothing else is said."""
 
@@ -72,7 +71,6 @@ class StepGrid(Grid):
     """Such prompts."""
     draft_tokens: Ints
     """Proposed tokens of each sequence that a decode step verifies beside its own one."""
-
     usual: ClassVar = {"deployment": 0, **cols.COUNTS}
 
     @property

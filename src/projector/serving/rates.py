@@ -32,7 +32,6 @@ class LoadGrid(points.Grid):
     """Prompts that go through the model together; 0 means one in each attention group."""
     chunk: Ints
     """Most new tokens of a step of prompts, for each attention group; 0 means whole prompts."""
-
     usual: ClassVar = {
         "deployment": 0, "batch": 1, "context": 2048, "output": 0, "prompts": 0, "chunk": 0,
     }  # fmt: skip

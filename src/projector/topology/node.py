@@ -29,47 +29,34 @@ class Engine(Config):
     base: str | None = None
     """Engine that does the work; shares below are then shares of its rate. Its other fields hold
     here too, unless they are given."""
-
     share: Share = 1.0
     """Share of the narrowest link's rate that large messages reach, in one direction."""
-
     share_of: Literal["scale_up"] | None = None
     """Where the share stands instead: ``scale_up`` is ``scale_up_efficiency`` of the device, which
     collectives reach with copies by kernels."""
-
     share_both: Share | None = None
     """The same while the other direction is in use as well; left out, as in one direction."""
-
     most_gb_per_s: Positive | None = None
     """What the engine itself moves at most; left out, only links limit it."""
-
     most_of: Literal["host_link"] | None = None
     """Where that rate stands instead: ``host_link`` is ``host_link_gb_per_s`` of the device, which
     is measured with pinned memory."""
-
     start_us: NotNegative | None = None
     """What a message takes beside the latency of its links; left out, that of the node."""
-
     cached_mib: NotNegative = 0.0
     """First part of a message that the caches of the host serve, at ``cached_share``."""
-
     cached_share: Share | None = None
     """Share of the link's rate within ``cached_mib``."""
-
     repeats: Literal["once", "cached", "always"] = "once"
     """What a kernel that reads the data several times moves: ``once`` if the data then lies in
     the memory of the device, ``cached`` once if it fits in the L2, ``always`` if nothing may
     cache it (coherent memory)."""
-
     page_kib: NotNegative = 0.0
     """Pages, of which whole ones move; 0 moves what is asked for."""
-
     low_share: Share | None = None
     """Where the rate varies from run to run, the least share to expect."""
-
     high_share: Share | None = None
     """The most."""
-
     compute_units: CountOrNone = 0
     """Compute units that a kernel beside it cannot use while it runs."""
 
@@ -144,18 +131,14 @@ class Tier(Config):
 
     links: Count = 1
     """Physical links side by side between two ends."""
-
     gb_per_s: Positive | None = None
     """Rate of one of them."""
-
     rate_of: Literal["peer", "scale_up", "nic"] | None = None
     """Where the rate stands instead: ``peer`` is ``scale_up_peer_gb_per_s`` of the device, for each
     link; ``scale_up`` is its ``scale_up_gb_per_s``, for all links side by side; ``nic`` is
     ``nic_gbit_per_s`` of the network, for each link."""
-
     latency_us: NotNegative | None = None
     """What one of these links adds to the latency of a message."""
-
     latency_of: Literal["scale_up"] | None = None
     """Where the latency stands instead: ``scale_up_latency_us`` of the device. A message through
     a switch takes two links, so that each counts half."""
@@ -180,7 +163,6 @@ class Switch(Config):
     chips: Count = 1
     """Chips that form it. Traffic is spread over all of them evenly, so that they are one
     vertex without a limit of its own."""
-
     tier: str
     """Tier of each device's links to it."""
 
@@ -199,10 +181,8 @@ class Host(Config):
     numa: Members
     tier: str
     """Tier of each device's link."""
-
     port: str | None = None
     """Tier of the port of a domain that its devices share; none means a port for each."""
-
     between: str | None = None
     """Tier of the links that join the domains of one host."""
 
@@ -212,7 +192,6 @@ class Adapters(Config):
 
     devices: Members
     """Devices next to each adapter; a number gives way to the adapters that the network has."""
-
     tier: str
     """Tier of the link between a device and its adapter."""
 
@@ -223,23 +202,17 @@ class Node(Sourced):
     name: str
     device: str
     """Device: a shipped name or a file."""
-
     network: str | None = None
     """Network of ``hardware/networks.yaml``; left out, the device's usual one."""
-
     devices: Count | None = Field(default=None, le=MOST_DEVICES)
     """Devices; left out, those of the network's scale-up domain."""
-
     unit: str = "GPU"
     """What a device is called in reports."""
-
     package: str = "package"
     """What a group of ``packages`` is called."""
-
     packages: Members = 1
     start_us: NotNegative = 0.0
     """Latency of a message beside that of its links: what the engine takes that sends it."""
-
     tiers: dict[str, Tier] = Field(min_length=1)
     links: dict[str, Literal["all"] | tuple[tuple[End, End], ...]] = Field(default_factory=dict)
     """Links between devices by tier: pairs of numbers, or ``all`` pairs."""
@@ -263,14 +236,11 @@ class Node(Sourced):
 
     matrix: tuple[tuple[str, ...], ...] | None = None
     """The same as a square table: the tier of each pair of devices, ``.`` where there is none."""
-
     switch: Switch | None = None
     host: Host | None = None
     """Host memory; left out, the graph has none."""
-
     adapters: Adapters | None = None
     """Network adapters; left out, the graph has none."""
-
     transfers: Transfers | None = None
     """What moves data; left out, nothing is known of it."""
 

@@ -198,7 +198,6 @@ class Preset(NamedTuple):
 
     model: Mapping[str, Any] = MappingProxyType({})
     """Settings that make another architecture of it, as it was published."""
-
     run: Mapping[str, Any] = MappingProxyType({})
     """Settings of the run that come with it."""
 

@@ -35,7 +35,6 @@ class Emitted(NamedTuple):
     text: str
     suffix: str
     """Ending that the file's name needs to be read again."""
-
     carried: Mapping[str, Any]
     """Dotted field -> value, of what the framework has no words for. The text carries it too,
     where the framework does not read it (`projector.config.formats.detect`)."""
