@@ -25,6 +25,8 @@ pytestmark = pytest.mark.thorough
         ("dash", "app", ["app", "--port", "0"]),
         ("SALib", "sensitivity", ["sensitivity", *JOB, "--sobol"]),
         ("distributed", "dask", ["sweep", SPACE, "--engine", "dask"]),
+        ("upath", "cloud", ["sweep", SPACE, "--out", "memory://folder/rows.parquet"]),
+        ("s3fs", "cloud", ["sweep", SPACE, "--out", "s3://bucket/rows.parquet"]),
         ("torch", "torch", ["probe"]),
         ("torch", "torch", ["benchmark", "gemm", "--m", "64", "--n", "64", "--k", "64"]),
         ("torch", "torch", ["trace", "record", "--out", "traces", "train.py"]),

@@ -296,13 +296,6 @@ def test_the_least_anomaly_of_a_plan():
     assert simulate_schedule("zbv-greedy-zb", w=4.0, **times).makespan_s == 88.0
 
 
-def test_a_shorter_w_in_a_backward_that_stays_as_long():
-    for w, makespan_s in ((1.0, 27.0), (0.5, 30.0), (0.0, 33.0)):
-        found = simulate_schedule("zerobubble", pp=4, microbatches=8, f=1.0, b=2.0 - w, w=w)
-        assert found.makespan_s == makespan_s
-    assert simulate_schedule("1f1b", pp=4, microbatches=8).makespan_s == 33.0
-
-
 LONG = [
     ("1f1b", 1, 1), ("1f1b", 3, 1), ("interleaved", 2, 3), ("1f1b-v", 3, 2), ("zerobubble", 3, 1),
     ("zerobubble-h2", 4, 1), ("zbv-formatted", 2, 2), ("dualpipe", 4, 1), ("gpipe", 3, 1),

@@ -35,7 +35,6 @@ from projector.arrays import Floats, Ints
 from projector.kernels.grouping import concatenated_ranges, offsets
 from projector.kernels.planning import ROUNDING
 from projector.kernels.step import COMPUTE_TERMS, PS
-from projector.kernels.timings import EVERY_FORWARD, EVERY_SPLIT, LAST_SPLIT, WEIGHT_ALONE
 from projector.projection.memory_columns import (
     allocator_columns,
     devices_of,
@@ -109,6 +108,7 @@ class _Times(NamedTuple):
     backward: Ints
     """The shortest B."""
     weight: Ints
+    """The shortest W."""
     forwards: Ints
     """All F's of a step."""
     backwards: Ints
@@ -165,9 +165,7 @@ def _times(inputs: StepInputs, replica: Ints, microbatches: Ints, stages: int) -
     kind = inputs.replicas.stage_kind[stage]
     row = inputs.times.first_row[replica][:, None]
     first = inputs.first_forward_ps[np.where(row < 0, kind, row + np.arange(stages))]
-    own_ps = inputs.kind_ps[kind]
-    middle, weight = own_ps[..., EVERY_FORWARD], own_ps[..., WEIGHT_ALONE]
-    every, last = own_ps[..., EVERY_SPLIT], own_ps[..., LAST_SPLIT]
+    middle, every, last, weight, last_weight = np.moveaxis(inputs.kind_ps[kind], 2, 0)
     count = microbatches[:, None]
     p2p = inputs.p2p
     latency = to_ps(p2p.latency_s[p2p.first[replica][:, None] + np.arange(stages)])
@@ -176,10 +174,10 @@ def _times(inputs: StepInputs, replica: Ints, microbatches: Ints, stages: int) -
     return _Times(
         forward=forward,
         backward=backward,
-        weight=weight,
+        weight=np.minimum(weight, last_weight),
         forwards=first + (count - 1) * middle,
         backwards=last + (count - 1) * every,
-        weights=count * weight,
+        weights=last_weight + (count - 1) * weight,
         onward=np.cumsum((forward + latency[..., 0])[:, ::-1], axis=1)[:, ::-1],
         returning=returned.sum(axis=1, keepdims=True) - np.cumsum(returned, axis=1),
     )
@@ -252,7 +250,8 @@ def _spans_ps(
     freeing = np.maximum(_ratio(backward + weight, saved), _ratio(weight, share * saved))
     behind = most_bytes * freeing.max(axis=2)
     other = np.maximum((count * forward).sum(axis=2) - before, 0.0).astype(np.int64)
-    between = other + np.maximum(split - behind, 0.0).astype(np.int64)
+    least = (count * (backward + weight)).sum(axis=2)  # What is longer of the last lies behind.
+    between = other + np.maximum(least - behind, 0.0).astype(np.int64)
     # Only where an F is left does the last one follow the first B.
     to_last_forward = np.where(other > 0, to_first_backward + between, 0)
     from_last_forward = (onward - forward)[last] + (returning + backward)[first]

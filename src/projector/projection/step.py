@@ -49,10 +49,9 @@ class StepInputs:
     @cached_property
     def kind_ps(self) -> Ints:
         """int64[kinds of stages, KIND_TIMES]: all other durations; see `kernels.timings`."""
-        times, kind_row = self.times, self.replicas.kind_row
-        kind_ps = np.empty((len(times.forward_s), timing_kernels.KIND_TIMES), np.int64)
-        own_s = times.forward_s, times.backward_s, times.last_backward_s
-        if not timing_kernels.round_times(*own_s, self.costs.weight_s, kind_row, kind_ps):
+        own_s = self.times[:5]
+        kind_ps = np.empty((len(own_s[0]), timing_kernels.KIND_TIMES), np.int64)
+        if not timing_kernels.round_times(*own_s, kind_ps):
             raise order_times.bad_time()
         return kind_ps
 
@@ -244,7 +243,6 @@ def _timings(inputs: StepInputs, order: Order, chosen: Ints) -> Timings:
         replicas.patterns.stage_kind,
         inputs.first_forward_ps,
         inputs.kind_ps,
-        order.splits_backward,
     )
     first, timing = timing_kernels.distinct_timings(
         chosen, placement.num_stages, 2 * sends + blocks, stages
@@ -347,6 +345,7 @@ def _run_placement(
         replicas.pattern, replicas.row_first, times.first_row, replicas.first_kind,
         replicas.first_rank_kind, timings.of_replica,
     )  # fmt: skip
+    placement = replicas.placement(int(replica[0]))
     return kernels.StepRuns(
         begin - begin[0],
         np.stack([jobs, run, held, family, microbatches.take(order_of_job)]),
@@ -365,12 +364,12 @@ def _run_placement(
                 batch.straggler_share(),
             ]
         ),
-        replicas.placement(int(replica[0])).model_stage,
+        placement.model_stage,
         replayed,
         alone,
         kernels.StepStages(
             costs.categories_s,
-            costs.launch_s,
+            costs.apart_launch_s if placement.splits_backward else costs.launch_s,
             times.exposed_first_s,
             times.exposed_last_s,
             times.exposed_each_s,

@@ -221,11 +221,12 @@ class Series:
 class Placement:
     """The chunks of every rank; shared by all jobs of a schedule and size, so read-only."""
 
-    def __init__(self, stage_of: Ints, directions: int = 1) -> None:
+    def __init__(self, stage_of: Ints, directions: int = 1, splits_backward: bool = False) -> None:
         """Keep the virtual stages ``int64[pp, chunks]`` of ``directions`` copies of a model."""
         # Kernels are compiled for one layout.
         self.stage_of = np.array(stage_of, np.int64, order="C")
         self.directions = directions
+        self.splits_backward = splits_backward
 
     @property
     def num_stages(self) -> int:

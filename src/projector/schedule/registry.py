@@ -58,6 +58,8 @@ class Entry(NamedTuple):
     """Virtual stages of each rank, from ``pp`` and ``vpp``: ``int64[pp, chunks]``."""
     directions: int = 1
     """Copies of the model that run at once."""
+    splits_backward: bool = True
+    """Whether the gradients of the weights are operations of their own."""
     on_request: bool = False
     """Whether it takes seconds to plan, so that a search leaves it out, and a comparison of all
     schedules does with more than `MOST_COMPARED` operations."""
@@ -95,12 +97,14 @@ SCHEDULES: dict[str, Entry] = {
             "all forwards, then all backwards",
             partial(orders.one_chunk, "gpipe"),
             forward_backward.gpipe,
+            splits_backward=False,
         ),
         Entry(
             "1f1b",
             "one forward, one backward",
             partial(orders.one_chunk, "1f1b"),
             forward_backward.one_f_one_b,
+            splits_backward=False,
             repeats=_each,
         ),
         Entry(
@@ -108,6 +112,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over several chunks a rank, in Megatron's order",
             forward_backward.check_interleaved,
             forward_backward.interleaved,
+            splits_backward=False,
             grouped=True,
             repeats=forward_backward.repeat_groups,
         ),
@@ -116,6 +121,7 @@ SCHEDULES: dict[str, Entry] = {
             "1F1B over two chunks a rank in a V, two thirds of the memory of 1F1B",
             partial(orders.two_chunks, "1f1b-v"),
             forward_backward.one_f_one_b_v,
+            splits_backward=False,
             most=MOST_PLANNED,
             stages=lambda pp, _: orders.v_shape(pp),
             repeats=_each_later,
@@ -313,7 +319,7 @@ def series(name: str, pp: int, vpp: int, group_size: int | None = None) -> order
 def placement(name: str, pp: int, vpp: int) -> orders.Placement:
     """Return where the stages of a schedule live; the same arguments give the same object."""
     entry = SCHEDULES[name]
-    return orders.Placement(entry.stages(pp, vpp), entry.directions)
+    return orders.Placement(entry.stages(pp, vpp), entry.directions, entry.splits_backward)
 
 
 class Setting(NamedTuple):

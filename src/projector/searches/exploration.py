@@ -7,6 +7,7 @@ found: whatever is left can be neither among the best, nor on the front of the o
 What was found is the same as if all had been planned.
 """
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -167,15 +168,18 @@ class Pace:
         return float(self.each_s(orders).sum())
 
     def affordable(self, orders: OpenOrders, seconds: float, left_s: float) -> OpenOrders:
-        """Return as many of the first orders as take some seconds, at least one.
+        """Return as many of the first orders as take some seconds, at least two for each thread.
 
         Those that take longer than what is left are passed over.
         """
         each = self.each_s(orders)
         possible = np.flatnonzero(each <= left_s)
         count = int(np.searchsorted(np.cumsum(each[possible]), seconds))
-        return orders.take(possible[: min(max(1, count), MOST_ORDERS)])
+        return orders.take(possible[: min(max(2 * THREADS, count), MOST_ORDERS)])
 
+
+THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Orders are planned side by side: one on each core."""
 
 BATCH = 8192
 
@@ -297,7 +301,7 @@ class _Explorer:
 
     def _evaluate(self, rows: Ints) -> None:
         for part, evaluation in evaluate_possible(
-            self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known
+            self.proposed.batch.take(rows), self.legal.take(rows), self._refuse, self.known, THREADS
         ):
             steps, results = evaluation.steps, Results(evaluation)
             columns = (
@@ -338,9 +342,8 @@ class _Explorer:
         pace, rest = Pace(), self._rest(orders)
         if len(rest) > FEW_ORDERS:
             for sample in rest.samples():
-                for place in range(len(sample)):
-                    if not self.watch.is_over:
-                        self._plan_some(sample.take(np.array([place])), pace)
+                if not self.watch.is_over:
+                    self._plan_some(sample, pace)
             rest = self._rest(orders)
         self.watch.expects(pace.seconds(rest))
         while len(rest):

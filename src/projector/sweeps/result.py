@@ -15,6 +15,7 @@ from projector.projection.bands import AT_RISK, DOES_NOT_FIT, FITS, VERDICTS
 from projector.projection.results import BOOL, FLOAT, INT, SCALARS
 from projector.projection.run import RUN_SCALARS
 from projector.sweeps import journal
+from projector.sweeps.places import folder_of, readable
 from projector.sweeps.points import SLO
 from projector.sweeps.store import Part, Plan, Store, part_paths, stored_chunks
 from projector.sweeps.table import arrow_column
@@ -167,14 +168,15 @@ class SweepResult(Frame):
             if table is not None:
                 yield table if wanted is None else table.take(arrow_column(wanted))
         if begin != self.rows:
-            where = Path(self.output or "memory")
+            where = folder_of(self.output or "memory")
             raise _changed(where, f"it has {begin:,} rows, not {self.rows:,}")
 
     def _files(self) -> "Iterator[tuple[Path, Path | pa.BufferReader]]":
         import pyarrow as pa
 
         if self.output is not None:
-            yield from ((path, path) for path in part_paths(Path(self.output), self.plan))
+            for path in part_paths(folder_of(self.output), self.plan):
+                yield path, readable(path)
             return
         for part in self.parts:
             if part.content:
@@ -186,8 +188,8 @@ class SweepResult(Frame):
         Raises:
             ConfigError: If it cannot be written there.
         """
-        target = Path(path)
-        if self.output is not None and target.resolve() == Path(self.output).resolve():
+        target = folder_of(path)
+        if self.output is not None and target.resolve() == folder_of(self.output).resolve():
             return
         store = Store(target, self.plan, overwrite=overwrite)
         try:
@@ -202,7 +204,7 @@ class SweepResult(Frame):
         if self.output is None:
             yield from self.parts
             return
-        source = Path(self.output)
+        source = folder_of(self.output)
         for number, totals in stored_chunks(source):
             path = journal.part_path(source, number)
             try:

@@ -370,7 +370,12 @@ def pareto_figure(front: Front) -> fig.Figure:
     _draw_limit(axes, front)
     if len(front.rate):
         _draw_front(axes, front)
-    _draw_legend(axes)
+    if axes.get_legend_handles_labels()[0]:
+        # Below the axes: inside there is no place that rows never reach.
+        axes.legend(
+            loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=2, frameon=False, fontsize=9.0,
+            columnspacing=1.4, handletextpad=0.6,
+        )  # fmt: skip
     if len(front.rate):
         _list_front(axes, side, front)
     else:
@@ -378,15 +383,6 @@ def pareto_figure(front: Front) -> fig.Figure:
         notes = [f"{why}, so there is no front."] if cloud.rows else []
         fig.draw_list(side, (), (), notes=notes)
     return figure
-
-
-def _draw_legend(axes: fig.Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        # Below the axes: inside there is no place that rows never reach.
-        axes.legend(
-            loc="upper left", bbox_to_anchor=(-0.02, -0.1), ncols=2, frameon=False, fontsize=9.0,
-            columnspacing=1.4, handletextpad=0.6,
-        )  # fmt: skip
 
 
 def workloads_figure(fronts: Sequence[tuple[str, Front]], title: str) -> fig.Figure:
